@@ -1,13 +1,11 @@
-"""Simulate how often a verdict is wrong, what it takes to get one, and how often an interval holds the mean.
+"""Simulate how often a verdict is wrong, and how large a difference must be to be found.
 
-All of it is simulated, with the code that judges a run: arms that are the same, compared in pairs and without; arms
-whose difference is found four times out of five; intervals for the mean of a few values by four ways;
-differences that lean to one side. Figures of four kinds stand for what a run may give: normal, skewed (log-normal),
-heavy-tailed (Student's t with 2 degrees of freedom) and coarse (of 21 values).
+The code that judges a run judges simulated arms: arms that are the same, compared in pairs and without; arms whose
+difference is found four times out of five; and skewed differences. Values are normal, skewed (log-normal), heavy-tailed
+(Student's t with 2 degrees of freedom) or coarse (21 values).
 
-``--write`` writes what ``docs/concepts/statistics.md`` shows: ``verdicts.json``, and from it ``verdicts.md``, beside
-this file or in another folder. Some minutes on one core; each figure has random numbers of its own, and is the same
-each time.
+``--write`` writes ``verdicts.json`` and ``verdicts.md`` beside this file or into another folder; the pages show their
+tables. It takes some minutes on one core. Each figure has random numbers of its own.
 """
 
 from __future__ import annotations
@@ -22,14 +20,13 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from itertools import combinations
 from pathlib import Path
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from esper_core.leyline.constants import CONFIDENCE
 from esper_core.runs.statistics import decide, holm, mean_interval, paired_p, seeds_needed
-from esper_watch.statistics import RESAMPLES, bootstrap_interval, mann_whitney, welch_interval
+from esper_watch.statistics import mann_whitney, welch_interval
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +42,6 @@ if TYPE_CHECKING:
 HERE: Final = Path(__file__).parent
 SEED: Final = 4_711
 
-NORMAL: Final = NormalDist()
 LOG_NORMAL_MEAN: Final = math.exp(0.5)
 
 KINDS: Final[dict[str, Draw]] = {
@@ -54,42 +50,31 @@ KINDS: Final[dict[str, Draw]] = {
     "heavy": lambda random, size: random.standard_t(2, size=size),
     "coarse": lambda random, size: random.binomial(20, 0.5, size=size) / 20 - 0.5,
 }
-"""What the seeds of an arm may come to. The true mean is 0."""
+"""Distributions of the values of an arm. The true mean is 0."""
 
 SYMMETRIC: Final = ("normal", "heavy", "coarse")
 WIDER: Final = 3.0
-"""How many times as far as the other one of two arms spreads, where they do not spread alike."""
+"""Ratio of the spreads of two arms that do not spread alike."""
 
 STUDIES_OF: Final = ((8, 2), (8, 3), (8, 5), (20, 2), (20, 3), (20, 5))
 """Seeds and arms."""
 
 WITHOUT_PAIRS: Final = ((8, 8), (8, 20), (20, 8), (20, 20))
 
-VALUES: Final[dict[str, Draw]] = {
-    "normal": lambda random, size: random.standard_normal(size),
-    "exponential": lambda random, size: random.standard_exponential(size) - 1,
-    "t, 3 degrees": lambda random, size: random.standard_t(3, size=size),
-}
-"""What intervals for the mean are tried on. The true mean is 0."""
-
-WAYS: Final = ("t", "percentiles", "bca", "here")
-"""Student's t, the bootstrap's percentiles, its bias-corrected and accelerated ones, and what a summary shows."""
-
 FOUND: Final = 0.8
-"""In which share of studies a difference is found that counts as found."""
+"""Share of studies in which a difference must be found."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """The numbers of repetitions: studies with paired comparisons, unpaired comparisons, and intervals."""
+    """The numbers of repetitions: studies with paired comparisons, and unpaired comparisons."""
 
     studies: int
     without_pairs: int
-    intervals: int
 
 
-WHOLE: Final = Size(studies=10_000, without_pairs=4000, intervals=4000)
-QUICK: Final = Size(studies=40, without_pairs=10, intervals=4)
+WHOLE: Final = Size(studies=10_000, without_pairs=4000)
+QUICK: Final = Size(studies=40, without_pairs=10)
 
 
 def simulated(size: Size) -> Found:
@@ -97,13 +82,12 @@ def simulated(size: Size) -> Found:
     return {
         "wrong": [wrong(n, arms, size.studies) for n, arms in STUDIES_OF],
         "wrong_without_pairs": wrong_without_pairs(size.without_pairs),
-        "found": {"n": 8, "share": 100 * FOUND, "deviations": seen(8, size.studies)},
-        "leaning": [{"n": n, "told": leaning(n, size.studies)} for n in (8, 20, 40)],
-        "coverage": [{"n": n, "values": name, **coverage(n, name, size.intervals)} for n in (8, 20) for name in VALUES],
+        "found": {"n": 8, "share": 100 * FOUND, "deviations": detectable(8, size.studies)},
+        "leaning": [{"n": n, "told": wrong_on_skewed(n, size.studies)} for n in (8, 20, 40)],
     }
 
 
-def own_numbers(*what: str | int) -> RandomState:
+def generator(*what: str | int) -> RandomState:
     """Return a generator for one figure. RandomState's stream is the same in every version of numpy."""
     return np.random.RandomState([SEED, *"/".join(map(str, what)).encode()])
 
@@ -120,7 +104,7 @@ def wrong(n: int, arms: int, studies: int) -> Found:
     """Return the share of studies of equal arms in which one is called better, by kind of figures."""
     found: Found = {"n": n, "arms": arms, "intervals": {}, "told": {}}
     for kind, draw in KINDS.items():
-        values = draw(own_numbers("wrong", n, arms, kind), (studies, arms, n))
+        values = draw(generator("wrong", n, arms, kind), (studies, arms, n))
         one, other = np.array(list(combinations(range(arms), 2))).T
         judged = [any_told(study) for study in (values[:, one] - values[:, other]).tolist()]
         found["intervals"][kind] = percent([by_interval for by_interval, _ in judged])
@@ -148,15 +132,15 @@ def told(interval: Interval, p: float, comparisons: int = 1) -> bool:
     return verdict != "no difference shown"
 
 
-def leaning(n: int, studies: int) -> float:
-    """Return how often a verdict is given on differences mostly slightly too low and rarely far too high."""
-    rows = KINDS["skewed"](own_numbers("leaning", n), (studies, n)).tolist()
+def wrong_on_skewed(n: int, studies: int) -> float:
+    """Return how often a verdict is given on log-normal differences whose mean is 0."""
+    rows = KINDS["skewed"](generator("leaning", n), (studies, n)).tolist()
     return percent([any_told([row])[1] for row in rows])
 
 
-def seen(n: int, studies: int) -> float:
+def detectable(n: int, studies: int) -> float:
     """Return the difference found in four of five studies, in standard deviations of the paired differences."""
-    rows = KINDS["normal"](own_numbers("seen", n), (studies, n))
+    rows = KINDS["normal"](generator("seen", n), (studies, n))
     low, high = 0.0, 4.0
     while high - low > 0.001:
         middle = (low + high) / 2
@@ -184,7 +168,7 @@ def wrong_without_pairs(comparisons: int) -> list[Found]:
         for n, m in WITHOUT_PAIRS:
             if spread == "alike" and n > m:
                 continue  # the same turned round
-            random = own_numbers(spread, kind, other, n, m)
+            random = generator(spread, kind, other, n, m)
             factor = 1.0 if spread == "alike" else WIDER
             if other != kind:
                 factor /= math.sqrt(math.expm1(1) * math.e)  # the log-normal one's own deviation
@@ -200,80 +184,30 @@ def told_apart(a: Sequence[float], b: Sequence[float]) -> bool:
     return clear(interval) and told(interval, mann_whitney(a, b).p)
 
 
-# --- intervals
-
-
-def coverage(n: int, values: str, intervals: int) -> Found:
-    """Return the share of intervals that contain the mean, for four methods."""
-    random = own_numbers("coverage", n, values)
-    rows = VALUES[values](random, (intervals, n))
-    draws = np.stack([np.bincount(draw, minlength=n) for draw in random.randint(0, n, (RESAMPLES, n))], axis=1) / n
-    held: dict[str, list[bool]] = {way: [] for way in WAYS}
-    for row in rows:
-        plain = row.tolist()
-        student, means = mean_interval(plain, CONFIDENCE), np.sort(row @ draws)
-        found = {
-            "t": (student.low, student.high),
-            "percentiles": percentiles(means, (1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2),
-            "bca": percentiles(means, *bca_levels(row, means)),
-            "here": bootstrap_interval(plain, CONFIDENCE),
-        }
-        for way, ends in found.items():
-            assert ends is not None
-            low, high = ends
-            held[way].append(low is not None and high is not None and low <= 0 <= high)
-    return {way: percent(each) for way, each in held.items()}
-
-
-def percentiles(means: NDArray[np.float64], *levels: float) -> tuple[float, float]:
-    """Return the means of samples, sorted, at two levels."""
-    low, high = (min(max(round(level * (len(means) + 1)) - 1, 0), len(means) - 1) for level in levels)
-    return float(means[low]), float(means[high])
-
-
-def bca_levels(values: NDArray[np.float64], means: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the levels of the bias-corrected and accelerated bootstrap, with a jackknife acceleration."""
-    off = values - values.mean()
-    acceleration = float((off**3).sum() / (6 * (off**2).sum() ** 1.5))
-    below = float(np.searchsorted(means, values.mean())) / len(means)
-    bias = NORMAL.inv_cdf(min(max(below, 1 / len(means)), 1 - 1 / len(means)))
-    low, high = (
-        NORMAL.cdf(bias + (bias + z) / (1 - acceleration * (bias + z)))
-        for z in (NORMAL.inv_cdf((1 - CONFIDENCE) / 2), NORMAL.inv_cdf((1 + CONFIDENCE) / 2))
-    )
-    return low, high
-
-
 # --- what is printed and written
 
 
 def text(found: Mapping[str, Any]) -> str:
     """Return all figures, a line each."""
-    lines = ["a verdict on arms that are the same, % of studies: by intervals alone, as it is told"]
+    lines = ["wrong verdicts on identical arms, % of studies: by intervals alone, by all conditions"]
     for one in found["wrong"]:
         cells = [f"{kind} {one['intervals'][kind]:5.1f} {one['told'][kind]:4.1f}" for kind in one["told"]]
         lines.append(f"  {one['n']:>2} seeds, {one['arms']} arms   {'   '.join(cells)}")
-    lines.append("without pairs, a verdict on arms with the same mean, % of comparisons")
+    lines.append("without pairs, wrong verdicts on arms with the same mean, % of comparisons")
     for one in found["wrong_without_pairs"]:
         kind, other = one["kinds"]
         sides = f"{one['n']:>2} {kind:<6} against {one['m']:>2} {other:<6}"
         lines.append(f"  {one['spread']:<16}  {sides}  {one['told']:4.1f}")
     what = found["found"]
     lines.append(f"found by {what['n']} seeds in {what['share']:.0f} % of studies: {what['deviations']:.2f} deviations")
-    lines += [
-        f"differences that lean to one side, {one['n']:>2} seeds: {one['told']:.1f} %" for one in found["leaning"]
-    ]
-    lines.append("intervals that hold the mean, %: Student's t, percentiles, BCa, as here")
-    for one in found["coverage"]:
-        shares = "  ".join(f"{one[way]:5.1f}" for way in WAYS)
-        lines.append(f"  {one['n']:>2} values, {one['values']:<12}  {shares}")
+    lines += [f"skewed differences, {one['n']:>2} seeds: {one['told']:.1f} %" for one in found["leaning"]]
     return "\n".join(lines) + "\n"
 
 
 def page(found: Mapping[str, Any]) -> str:
     """Return the tables of the page on statistics, each below its heading, then all figures."""
     by = found["by"]
-    return f"""# How often a verdict is wrong
+    return f"""# Error rates of verdicts
 
 {by["date"]}, Python {by["python"]}, numpy {by["numpy"]}.
 `python -m benchmarks.science.verdicts --write` writes this anew.
@@ -284,9 +218,6 @@ def page(found: Mapping[str, Any]) -> str:
 ## Wrong verdicts
 
 {wrong_verdicts(found)}
-## Intervals that hold the mean
-
-{held_means(found)}
 ## All figures
 
 ```text
@@ -312,12 +243,6 @@ def wrong_verdicts(found: Mapping[str, Any]) -> str:
     return table(("RNG seeds, arms", "intervals alone", "verdicts"), rows)
 
 
-def held_means(found: Mapping[str, Any]) -> str:
-    """Return the share of intervals that contain the mean, for four methods."""
-    rows = [(str(one["n"]), one["values"], *(f"{one[way]:.1f} %" for way in WAYS)) for one in found["coverage"]]
-    return table(("values", "", "Student's t", "percentiles", "BCa", "**as here**"), rows)
-
-
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table."""
     return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *rows))
@@ -327,7 +252,7 @@ def write(folder: Path, found: Mapping[str, Any], size: Size) -> None:
     """Write the figures with their origin, and the page."""
     by = {"date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(), "python": platform.python_version()}
     by |= {name: version(name) for name in ("numpy", "torch", "esper-core")}
-    whole = {"by": by, "size": {"seed": SEED, "resamples": RESAMPLES, **asdict(size)}, **found}
+    whole = {"by": by, "size": {"seed": SEED, **asdict(size)}, **found}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "verdicts.json").write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
     (folder / "verdicts.md").write_text(page(whole), encoding="utf-8")
@@ -337,13 +262,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Simulate and print all figures, and write them if requested."""
     description = (__doc__ or "").partition("\n")[0]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.science.verdicts", description=description)
-    parser.add_argument("--quick", action="store_true", help="So small that no figure means anything.")
+    parser.add_argument("--quick", action="store_true", help="Tiny sizes, to see that it runs.")
     parser.add_argument(
         "--write", nargs="?", type=Path, const=HERE, metavar="FOLDER", help="Write verdicts.json and .md."
     )
     asked = parser.parse_args(arguments)
     if asked.quick and asked.write == HERE:
-        parser.error("what --quick simulates is not worth keeping here: name a folder")
+        parser.error("--quick results are not stored beside this file; name a folder")
     size = QUICK if asked.quick else WHOLE
     found = simulated(size)
     sys.stdout.write(text(found))

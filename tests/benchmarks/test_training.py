@@ -36,7 +36,7 @@ def test_one_environment_against_the_loop(compare, record, workers, quick, name,
         record(Figure("P1", "1-d: one environment, time beyond the best loop per batch", 1e6 * beyond, "µs", 60, 0))
 
 
-@pytest.mark.parametrize(("name", "layouts", "turns"), [("conv", (False, True), 5), ("1-d", (False,), 12)])
+@pytest.mark.parametrize(("name", "layouts", "turns"), [("conv", (False, True), 4), ("1-d", (False,), 10)])
 def test_layout_allocator_and_workers(benchmark, record, quick, name, layouts, turns):
     """Four trainings on two cores: each factor apart, and Esper against two processes that share nothing."""
     rows = []
@@ -59,7 +59,7 @@ def test_layout_allocator_and_workers(benchmark, record, quick, name, layouts, t
                     for side, own in setups.items()
                 }
                 timing, count = Interleaved(sides), 1 if quick else turns
-                for _ in range(count + (0 if quick else 2)):
+                for _ in range(count + (0 if quick else 1)):
                     timing.turn()
             took = timing.medians(count)
             reference = took.pop("reference")

@@ -7,36 +7,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from esper_core.leyline.constants import CONFIDENCE
-from esper_core.runs.statistics import mean_interval
+from esper_study.growbench import Bench, Match, best_fixed_plan, best_plan, shipped_table
 
 ROOT = Path(__file__).parents[2]
 NUMBER = r"[+−-]?\d[\d,]*(?:\.\d+)?"
 IN_A_TABLE = re.compile(
     rf"(?P<mean>{NUMBER})(?: %| points)?(?: \(| \| |  +)(?P<low>{NUMBER})(?: %)? to (?P<high>{NUMBER})|{NUMBER}"
 )
-NOT_JUDGED = ("heuristic", "live", "more", "steps")
-"""Keys in the results of the study of learned policies that are settings or real runs."""
-
-CONTROL = "capacity-of-"
-REFERENCES = ("heuristic", "twin")
-"""Arms that others are compared with; other pairs are so many that only their intervals count."""
-
-
-class Whole(tuple[float, ...]):
-    """A mean that counts only together with its interval, because there are too many of its kind."""
-
-    __slots__ = ()
-
-
 Source = list[tuple[float, ...]]
 
 
@@ -78,14 +62,16 @@ def intervals(found: Any) -> Source:
     return [(found,)] if isinstance(found, float) else []
 
 
-# --- benchmarks/science/incubation
+# --- benchmarks/science/incubation.py
+
+INCUBATION = "science/incubation.json"
 
 
 def forced(place: str, blueprint: str, *ways: str) -> list[Mapping[str, Any]]:
     """Return the cells in which a seed was kept by force; ways: only with these kinds of incubation."""
     return [
         one
-        for one in results("science/incubation/results.json")["forced"]
+        for one in results(INCUBATION)["forced"]
         if (one["place"], one["blueprint"]) == (place, blueprint)
         and one["incubation"] in (ways or (one["incubation"],))
     ]
@@ -105,89 +91,43 @@ def cost(place: str, blueprint: str, way: str) -> Source:
 
 def twins(place: str) -> Source:
     """Return the accuracy of a host without growth, in percent."""
-    return [(one["metric"],) for one in results("science/incubation/results.json")["twins"] if one["place"] == place]
+    return [(one["metric"],) for one in results(INCUBATION)["twins"] if one["place"] == place]
 
 
 # --- benchmarks/science/learned_policies
 
-
-def judged(found: Mapping[str, Any]) -> Source:
-    """Return the results on growbench; regrets, and how often a new blueprint is chosen when best, in percent."""
-    own = {name: value for name, value in found.items() if name not in NOT_JUDGED}
-    shares = [one["regret"] for player in found["table"]["players"].values() for one in player.values()]
-    shares += [one["bought"] / one["episodes"] if one["episodes"] else None for one in found["newcomers"]]
-    return intervals(own) + [(100 * one,) for one in shares if one is not None]
+LEARNED = "science/learned_policies/results.json"
 
 
-def engine(cells: Sequence[Mapping[str, Any]]) -> Source:
-    """Return the real runs: each arm, its advantage over its controls, and over each other arm on the same RNG seeds.
-
-    The trainings of one policy, ``ppo-0`` and so on, are also averaged per RNG seed. For these, for a policy in all
-    cells, and for advantages over the static control, the range of the means is added.
-    """
-    found: Source = []
-    several: dict[tuple[str, ...], Source] = {}
-    for cell in cells:
-        arms = {name: {one["seed"]: one for one in own} for name, own in cell["arms"].items()}
-        for what, scale in (("test", 100.0), ("reward", 1.0)):
-            worth = {name: values for name, own in arms.items() if (values := by_seed(own, what, scale))}
-            worth |= together(worth)
-            each = {(name, ""): interval(own.values()) for name, own in worth.items() if not name.startswith(CONTROL)}
-            each |= {(one, other): less(worth[one], worth[other]) for one, other in pairs(worth)}
-            for (one, other), own in each.items():
-                to_what = CONTROL if other.startswith(CONTROL) else policy_of(other)
-                found.append(own if to_what in ("", CONTROL, *REFERENCES) else Whole(own))
-                everybody = [("everybody",)] if to_what == CONTROL and one != "random" else []
-                for key in [(policy_of(one), cell["cell"]), (policy_of(one),), *everybody]:
-                    several.setdefault((what, to_what, *key), []).append(own)
-    return found + [span for own in several.values() if len(own) > 1 for span in spans(own)]
+def learned(*parts: str) -> Source:
+    """Return the results of some parts of the study, or of all but the runs; regrets in percent."""
+    found = results(LEARNED)
+    regrets = [one["regret"] for own in found["table"]["policies"].values() for one in own.values()]
+    names = parts or [name for name in found if name not in ("runs", "learning_rates")]
+    return [*intervals([found[name] for name in names]), *((100 * regret,) for regret in regrets)]
 
 
-def policy_of(arm: str) -> str:
-    """Return the name of an arm without the number of its training."""
-    return re.sub(r"-\d+$", "", arm)
+def learned_in_runs() -> Source:
+    """Return the results of real runs and of tuned learning rates, and ranges over the arms of these."""
+    found = results(LEARNED)
+    each = [one for cell in found["learning_rates"] for one in cell["arms"].values()]
+    over_twin = spans([tuple(one["over_twin"][end] for end in ("mean", "low", "high")) for one in each])
+    return [*learned("runs", "learning_rates"), *over_twin]
+
+
+def to_be_won() -> Source:
+    """Return the reward of the best fixed plan, and of the best plan of each training problem, at a price of 40."""
+    bench = Bench(shipped_table())
+    matches = [Match(number, 40.0) for number in bench.table.of_part("train")]
+    plan = best_fixed_plan(bench, matches)
+    fixed, best = ([bench.total_reward(one, plan) for one in matches], [best_plan(bench, one)[0] for one in matches])
+    return [(sum(own) / len(own),) for own in (fixed, best)]
 
 
 def spans(several: Source) -> Source:
     """Return the range of the means, and the range of the intervals."""
     means = [own[0] for own in several]
     return [(min(means), max(means)), (min(map(min, several)), max(map(max, several)))]
-
-
-def pairs(worth: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of arms to compare: all policies, and each policy with its own control."""
-    players = sorted((name for name in worth if not name.startswith(CONTROL)), key=lambda name: name in REFERENCES)
-    yield from combinations(players, 2)
-    yield from ((name, CONTROL + name) for name in players if CONTROL + name in worth)
-
-
-def by_seed(episodes: Mapping[int, Mapping[str, Any]], what: str, scale: float) -> dict[int, float]:
-    """Return a figure of an arm's episodes by RNG seed, where it is known."""
-    return {seed: scale * one[what] for seed, one in episodes.items() if one[what] is not None}
-
-
-def together(worth: Mapping[str, Mapping[int, float]]) -> dict[str, dict[int, float]]:
-    """Return the mean over the trainings of each policy that has several, by RNG seed."""
-    groups: dict[str, list[Mapping[int, float]]] = {}
-    for name, own in worth.items():
-        if policy_of(name) != name and not name.startswith(CONTROL):
-            groups.setdefault(policy_of(name), []).append(own)
-    return {
-        name: {seed: sum(one[seed] for one in own) / len(own) for seed in own[0]}
-        for name, own in groups.items()
-        if len(own) > 1 and all(one.keys() == own[0].keys() for one in own)
-    }
-
-
-def interval(values: Iterable[float]) -> tuple[float, ...]:
-    """Return the mean, with its interval if there is more than one value."""
-    found = mean_interval(list(values), CONFIDENCE)
-    return (found.mean,) if found.low is None or found.high is None else (found.mean, found.low, found.high)
-
-
-def less(one: Mapping[int, float], other: Mapping[int, float]) -> tuple[float, ...]:
-    """Return the difference of two arms on the RNG seeds that both have."""
-    return interval(one[seed] - other[seed] for seed in one if seed in other)
 
 
 # --- benchmarks/science/shown

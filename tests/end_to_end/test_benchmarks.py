@@ -100,5 +100,5 @@ def test_incubation_study_runs_by_one_command_and_continues(tmp_path: Path) -> N
     assert "plain shadow" in first.stderr
     found = (tmp_path / "results.json").read_text()
     again = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    assert again.stderr.splitlines() == [f"written: {tmp_path / 'results.md'}"]
+    assert again.stderr.splitlines() == [f"written: {tmp_path / 'results.json'}"]
     assert (tmp_path / "results.json").read_text() == found

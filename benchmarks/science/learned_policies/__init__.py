@@ -1,18 +1,11 @@
-"""Compare learned policies with plans, the heuristic, chance and the optimum on problems of growing networks.
+"""The study of learned policies: ``ppo`` against plans, the heuristic, random actions and the best possible plan.
 
-players        the compared policies, and how each is built
-tuning         trials of settings on the training problems, and the choice
-decision_tree  plans chosen by numbers of a host's first step
-training       training of policies on the table
-evaluation     rewards of every policy on unseen problems
-costs          parameters, operations and seconds of an episode
-newcomers      handling of a blueprint that was missing in training
-fresh          problems inside and outside the table, from twenty other seeds
-live           the same policies in runs of the engine: other tasks, other hosts, and the controls
-other_grower   gromo in the same comparison, where it is installed
-more           policies and heuristic in these runs, from a hundred further seeds
-careful        more cautious policies where nothing should grow
-steps          networks grown, and trained from the start, each with its best step size
-page, figure   the results as a page and as a figure
-report         tables of the published report
+policies        the compared policies
+training        settings of the heuristic, and training of policies on the table of growbench
+evaluation      rewards on the held-out problems of the table, and what an episode costs
+many_seeds      the same problems, and problems outside the table, with 20 RNG seeds each
+runs            runs of the engine on other tasks and hosts
+learning_rates  grown networks and static controls, each with its best learning rate
+summary         ``results.json`` from the lines that the parts write
+report          the tables and the picture of the documentation
 """

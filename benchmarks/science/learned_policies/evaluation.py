@@ -1,230 +1,157 @@
-"""Compute each policy's rewards on unseen problems, with intervals.
+"""Rewards on held-out problems of the table, and what an episode costs.
 
-The reward of a policy on a problem is the mean over its controllers, if it has several. Intervals are over problems,
-and comparisons are made problem by problem. Rewards are paid on the validation split, as in a run; beside them are the
-rewards on the test split, which no policy was trained on.
+Rewards are paid on the validation split, as in a run. Beside them are the rewards on the test split, on which no policy
+was trained. Costs are multiples of those of the host that never grows, since hosts have several sizes.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
-from benchmarks.science.learned_policies.costs import SPENT, spent
-from benchmarks.science.learned_policies.decision_tree import fitted
-from benchmarks.science.learned_policies.players import (
-    CONTROLLERS,
-    HEADLINE,
+from benchmarks.science.learned_policies.policies import (
     PRICES,
-    chance,
+    TRAININGS,
     heuristic,
     matches,
+    random_actions,
     trained,
 )
-from benchmarks.science.learned_policies.training import exercised
-from benchmarks.science.learned_policies.tuning import tuned_look
-from esper_core.leyline.constants import CONFIDENCE
-from esper_core.runs.statistics import mean_interval
-from esper_study.growbench import COLUMNS, Bench, FixedPlan, Node, Oracle, best_fixed_plan, best_plan
-from esper_study.growbench.puzzles import DECISIONS
+from benchmarks.science.learned_policies.training import train_bandit, tune_one_preview
+from esper_core.leyline import WAIT, Op
+from esper_study.growbench import CANDIDATES, COLUMNS, Bench, FixedPlan, Node, Oracle, after, best_fixed_plan, mask_at
+from esper_study.growbench.puzzles import DECIDE_EVERY, DECISIONS, STEPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from numpy.typing import NDArray
+    from esper_core.leyline import Action, Candidate, Place, Played, Policy
+    from esper_study.growbench import Match, PuzzleRun
 
-    from esper_core.leyline import Policy
-    from esper_study.growbench import Match
+    ByPrice = Mapping[float, Sequence[Policy]]
 
 DIGITS: Final = 4
-"""Behind the point of what is written down of one episode: its reward is known to a tenth of a point at best."""
-
-PER_METRIC = 100.0
-TEST: Final = COLUMNS.index("test_metric")
-
-
-@dataclass(frozen=True)
-class Result:
-    """One policy at one price: by controller and problem its reward, and where each episode ended."""
-
-    rewards: NDArray[np.float64]
-    ends: tuple[tuple[Node, ...], ...]
-    on_test: NDArray[np.float64]
-    points: NDArray[np.float64]
-    """Of accuracy on test, over the host that never grew."""
-    spent: NDArray[np.float64]
-    """(controllers, problems, 4): as ``costs.spent`` returns it."""
+BEST: Final = "best possible"
+_LENGTHS: Final = (*[DECIDE_EVERY] * (DECISIONS - 1), STEPS - 1 - DECIDE_EVERY * (DECISIONS - 1))
+"""Steps after each decision. One step comes before the first."""
 
 
-def everybody(
-    bench: Bench, learnt_on: Sequence[int], folder: Path, settings: Mapping[str, Any]
+def policies_by_price(
+    bench: Bench, problems: Sequence[int], folder: Path, rules: Mapping[str, Any]
 ) -> dict[str, dict[float, list[Policy]]]:
-    """Return the controllers of each policy, by name and price, fitted on the training problems."""
-    blind = best_fixed_plan(bench, matches(learnt_on, PRICES))
-    gardeners: list[Policy] = [trained(bench, folder / f"gardener-{seed}") for seed in range(CONTROLLERS)]
+    """Return each policy, fitted on the training problems, by name and price; all trainings of it."""
+    fixed = best_fixed_plan(bench, matches(problems, PRICES))
+    learned: list[Policy] = [trained(bench, folder / f"ppo-{seed}") for seed in range(TRAININGS)]
     found: dict[str, dict[float, list[Policy]]] = {}
     for price in PRICES:
-        players: dict[str, list[Policy]] = {
-            "never": [FixedPlan(Node(DECISIONS))],
-            "random": [chance(bench, seed) for seed in range(CONTROLLERS)],
-            "best plan, price-blind": [FixedPlan(blind)],
-            "best plan for the price": [FixedPlan(best_fixed_plan(bench, matches(learnt_on, (price,))))],
-            "plan that looks once": [tuned_look(bench, learnt_on, price)],
-            "plan by the first step": [fitted(bench, matches(learnt_on, (price,)))],
-            "heuristic": [heuristic(bench, dict(settings[f"{price:g}"]))],
-            "bandit": [exercised(bench, learnt_on, seed, price) for seed in range(CONTROLLERS)],
-            "ppo": gardeners,
+        own: dict[str, list[Policy]] = {
+            "no growth": [FixedPlan(Node(DECISIONS))],
+            "random actions": [random_actions(bench, seed) for seed in range(TRAININGS)],
+            "best fixed plan": [FixedPlan(fixed)],
+            "best fixed plan per price": [FixedPlan(best_fixed_plan(bench, matches(problems, (price,))))],
+            "plan with one preview": [tune_one_preview(bench, problems, price)],
+            "heuristic": [heuristic(bench, dict(rules[f"{price:g}"]))],
+            "bandit": [train_bandit(bench, problems, seed, price) for seed in range(TRAININGS)],
+            "ppo": learned,
         }
-        for name, own in players.items():
-            found.setdefault(name, {})[price] = own
+        for name, several in own.items():
+            found.setdefault(name, {})[price] = several
     return found
 
 
-def judged(bench: Bench, puzzles: Sequence[int], price: float, controllers: Sequence[Policy]) -> Result:
-    """Evaluate one policy on some problems at one price. A bandit plays its best arm and does not learn."""
-    asked = matches(puzzles, (price,))
-    played = [bench.play(policy, asked) for policy in controllers]
-    ends = [own for _, own in played]
-    rewards, on_test, points = (
-        np.array([[worth(bench, *one) for one in zip(asked, own, strict=True)] for own in ends])
-        for worth in (Bench.total_reward, worth_on_test, points_on_test)
-    )
-    took = np.array([[spent(bench, *one) for one in zip(asked, own.episodes, end, strict=True)] for own, end in played])
-    return Result(rewards, tuple(ends), on_test, points, took)
+def best_possible(bench: Bench, problems: Sequence[int]) -> dict[float, list[Policy]]:
+    """Return the policy that takes the best plan of each problem."""
+    return {price: [Oracle(bench, matches(problems, (price,)))] for price in PRICES}
 
 
-def oracle(bench: Bench, puzzles: Sequence[int], price: float) -> Result:
-    """Evaluate the best plan of each problem, by the whole table."""
-    asked = matches(puzzles, (price,))
-    return judged(bench, puzzles, price, [Oracle(bench, asked)])
-
-
-def summary(results: Mapping[str, Mapping[float, Result]], best: Mapping[float, Result]) -> dict[str, Any]:
-    """Return every policy's rewards with intervals, and the differences of ``ppo`` to each at one price."""
-    players = {
-        name: {f"{price:g}": _told(result, best[price]) for price, result in by_price.items()}
-        for name, by_price in [*results.items(), ("oracle", best)]
+def write_rewards(file: Path, bench: Bench, problems: Sequence[int], policies: Mapping[str, ByPrice]) -> None:
+    """Evaluate the policies on the table, and write a line per problem: by policy, price and training."""
+    played = {
+        (name, price): [bench.play(policy, matches(problems, (price,)))[1] for policy in several]
+        for name, by_price in policies.items()
+        for price, several in by_price.items()
     }
-    ppo, head = results["ppo"][HEADLINE], HEADLINE
-    others = {name: own[head] for name, own in results.items() if name != "ppo"} | {"oracle": best[head]}
-    return {
-        "players": players,
-        "ppo_less": {name: interval(ppo.rewards.mean(0) - own.rewards.mean(0)) for name, own in others.items()},
-        "ppo_less_on_test": {name: interval(ppo.on_test.mean(0) - own.on_test.mean(0)) for name, own in others.items()},
-        "ppo_less_heuristic": less_by_price(results, "ppo", "heuristic"),
-        "looks_less": {
-            f"{one} less {other}": interval(results[one][head].rewards.mean(0) - results[other][head].rewards.mean(0))
-            for one in ("heuristic", "plan that looks once")
-            for other in ("plan by the first step", "best plan for the price")
-        },
-        "by_controller": ppo.rewards.mean(1).tolist(),
-        "by_controller_less_heuristic": [
-            interval(own - results["heuristic"][head].rewards.mean(0)) for own in ppo.rewards
-        ],
-    }
-
-
-def written_down(
-    file: Path, bench: Bench, puzzles: Sequence[int], results: Mapping[str, Mapping[float, Result]]
-) -> None:
-    """Write each policy's results on each problem, a line per problem: at each price, by controller.
-
-    Results are the reward, the reward on test, and the kept seeds: each by its number in the table, the decision at
-    which it germinated, and the one at which it was blended in.
-    """
     with file.open("w", encoding="utf-8") as lines:
-        for place, number in enumerate(puzzles):
-            players = {
-                name: {f"{price:g}": _of_one(own, place) for price, own in by_price.items()}
-                for name, by_price in results.items()
-            }
-            lines.write(json.dumps({"problem": bench.table.puzzles[number].name, "players": players}) + "\n")
+        for place, number in enumerate(problems):
+            found: dict[str, dict[str, Any]] = {}
+            for (name, price), ends in played.items():
+                (match,) = matches([number], (price,))
+                found.setdefault(name, {})[f"{price:g}"] = {
+                    "reward": [round(bench.total_reward(match, own[place]), DIGITS) for own in ends],
+                    "on_test": [round(reward_on_test(bench, match, own[place]), DIGITS) for own in ends],
+                    "kept": [[[one.candidate, one.planted, one.advanced] for one in own[place].kept] for own in ends],
+                }
+            lines.write(json.dumps({"problem": bench.table.puzzles[number].name, "policies": found}) + "\n")
 
 
-def _of_one(result: Result, place: int) -> dict[str, Any]:
-    kept = [[[one.candidate, one.planted, one.advanced] for one in own[place].kept] for own in result.ends]
-    numbers = {"reward": result.rewards, "on_test": result.on_test}
-    return {**{what: [round(float(one[place]), DIGITS) for one in own] for what, own in numbers.items()}, "kept": kept}
-
-
-def at_home(results: Mapping[str, Result], best: Result) -> dict[str, Any]:
-    """Return the rewards of tuned and trained players on the training problems themselves."""
-    most = float(best.rewards.mean())
-    return {
-        name: {**_told(own, best), "by_controller": [(most - float(one.mean())) / most for one in own.rewards]}
-        for name, own in results.items()
-    }
-
-
-def to_be_won(bench: Bench, learnt_on: Sequence[int]) -> dict[str, float]:
-    """Return the reward of the best fixed plan, and of the best plan of each training problem, at one price."""
-    asked = matches(learnt_on, (HEADLINE,))
-    best = [best_plan(bench, match)[0] for match in asked]
-    plan = best_fixed_plan(bench, asked)
-    return {
-        "best_fixed": float(np.mean([bench.total_reward(match, plan) for match in asked])),
-        "best": float(np.mean(best)),
-    }
-
-
-def less_by_price(results: Mapping[str, Mapping[float, Result]], one: str, other: str) -> dict[str, Any]:
-    """Return the difference of two policies at each price, problem by problem."""
-    return {
-        f"{price:g}": interval(own.rewards.mean(0) - results[other][price].rewards.mean(0))
-        for price, own in results[one].items()
-    }
-
-
-def schooling(
-    rules: Mapping[float, Result], schools: Mapping[str, Mapping[float, Result]]
-) -> dict[str, dict[str, Any]]:
-    """Return the rewards of each training scheme, and their differences to the heuristic and to the first scheme."""
-    first = next(iter(schools.values()))[HEADLINE]
-    return {
-        name: {
-            "reward": {f"{price:g}": interval(own.rewards.mean(0)) for price, own in by_price.items()},
-            "less_heuristic": interval(by_price[HEADLINE].rewards.mean(0) - rules[HEADLINE].rewards.mean(0)),
-            "less_first": interval(by_price[HEADLINE].rewards.mean(0) - first.rewards.mean(0)),
-            "less_first_on_test": interval(by_price[HEADLINE].on_test.mean(0) - first.on_test.mean(0)),
-            "by_controller": by_price[HEADLINE].rewards.mean(1).tolist(),
-            "by_controller_less_heuristic": [
-                interval(own - rules[HEADLINE].rewards.mean(0)) for own in by_price[HEADLINE].rewards
-            ],
-        }
-        for name, by_price in schools.items()
-    }
-
-
-def _told(result: Result, best: Result) -> dict[str, Any]:
-    mean, most = float(result.rewards.mean()), float(best.rewards.mean())
-    kept = [len(end.kept) for own in result.ends for end in own]
-    return {
-        "reward": interval(result.rewards.mean(0)),
-        "on_test": interval(result.on_test.mean(0)),
-        "points": interval(result.points.mean(0)),
-        "regret": (most - mean) / most if most else None,
-        "seeds_kept": sum(kept) / len(kept),
-        **dict(zip(SPENT, result.spent.mean((0, 1)).tolist(), strict=True)),
-    }
-
-
-def interval(values: Iterable[float]) -> dict[str, float | int | None]:
-    """Return the mean of the values with its interval, and their number."""
-    found = mean_interval([float(value) for value in values], CONFIDENCE)
-    return {"mean": found.mean, "low": found.low, "high": found.high, "n": found.n}
-
-
-def worth_on_test(bench: Bench, match: Match, end: Node) -> float:
+def reward_on_test(bench: Bench, match: Match, end: Node) -> float:
     """Return the reward as if it were paid on the test split."""
     costs = bench.potential(match, end)
-    return points_on_test(bench, match, end) + costs["rent"] + costs["fossil_fee"]
+    return accuracy_gained(bench, match, end) + costs["rent"] + costs["fossil_fee"]
 
 
-def points_on_test(bench: Bench, match: Match, end: Node) -> float:
+def accuracy_gained(bench: Bench, match: Match, end: Node) -> float:
     """Return the gain in test accuracy over the host that never grew, in points."""
-    test = [float(bench.table.row(match.puzzle, one)[TEST]) for one in (end, Node(DECISIONS))]
-    return PER_METRIC * (test[0] - test[1])
+    column = COLUMNS.index("test_metric")
+    grown, alone = (float(bench.table.row(match.puzzle, one)[column]) for one in (end, Node(DECISIONS)))
+    return 100.0 * (grown - alone)
+
+
+# --- costs
+
+
+def costs_of(bench: Bench, match: Match, episode: Played, end: Node) -> tuple[float, float]:
+    """Return the parameters of the final network, and the operations of the episode.
+
+    An incubating seed trains on a branch, beside a copy of the host whose operations are counted.
+    """
+    host = float(bench.table.row(match.puzzle, Node(0))[COLUMNS.index("parameters")])
+    places = bench.table.places[match.puzzle]
+    seeds = [_candidate(places, number) for number in range(len(CANDIDATES))]
+    of_host = _known(next(iter(places.values())).host_flops)
+    operations = of_host
+    for length, (kept, incubating) in zip(
+        _LENGTHS, trained_seeds([turn.action for turn in episode.turns]), strict=True
+    ):
+        hosts, numbers = (1, kept) if incubating is None else (2, [*kept, incubating])
+        operations += length * (hosts * of_host + sum(_known(seeds[number].flops) for number in numbers))
+    final = host + sum(_known(seeds[one.candidate].parameters) for one in end.kept)
+    return final / host, operations / (of_host * STEPS)
+
+
+def seconds_of(run: PuzzleRun, actions: Sequence[Action]) -> float:
+    """Return the training time of an episode without its twin."""
+    own, alone = ([run.seconds(node) for node in nodes_of(way)] for way in (actions, [WAIT] * DECISIONS))
+    return sum(own) / sum(alone)
+
+
+def nodes_of(actions: Sequence[Action]) -> list[Node]:
+    """Return the nodes of an episode, from its beginning to its end."""
+    return list(accumulate(actions, after, initial=Node(0)))
+
+
+def trained_seeds(actions: Sequence[Action]) -> list[tuple[list[int], int | None]]:
+    """Return the trained seeds after each decision: those kept, and the incubating one, if any."""
+    found: list[tuple[list[int], int | None]] = []
+    for action, (node, now) in zip(actions, pairwise(nodes_of(actions)), strict=True):
+        possible, incubating = mask_at(node).allows(action), None
+        if possible and action.op is Op.GERMINATE and action.slot is not None and action.blueprint is not None:
+            incubating = CANDIDATES.index((action.slot, action.blueprint))
+        elif node.pending is not None and (not possible or action.op is Op.WAIT):
+            incubating = node.pending[0]
+        found.append(([one.candidate for one in now.kept], incubating))
+    return found
+
+
+def _candidate(places: Mapping[str, Place], number: int) -> Candidate:
+    slot, blueprint = CANDIDATES[number]
+    found = places[slot].candidate(blueprint)
+    assert found is not None, f"nothing is known of {blueprint} in {slot}"
+    return found
+
+
+def _known(number: float | None) -> float:
+    assert number is not None, "every cost in the table was counted"
+    return float(number)

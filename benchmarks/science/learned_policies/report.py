@@ -1,7 +1,6 @@
-"""Tables of the documentation's pages on learned policies, as Markdown.
+"""Tables and the picture of the documentation, from the content of ``results.json``.
 
-Each writer takes the content of ``results.json``. Nothing is imported, so that ``docs/generate.py`` can load this file
-without the study.
+Nothing is imported from the study, so that ``docs/generate.py`` can load this file alone.
 """
 
 from __future__ import annotations
@@ -9,51 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     Found = Mapping[str, Any]
-    """The content of ``results.json``."""
 
-LABELS: Final[Mapping[str, str]] = {
-    "never": "no growth",
-    "random": "random actions",
-    "best plan, price-blind": "best fixed plan",
-    "best plan for the price": "best fixed plan per price",
-    "plan that looks once": "plan with one preview",
-    "plan by the first step": "tree on the first step",
-    "heuristic": "`heuristic`",
-    "bandit": "`bandit`",
-    "ppo": "`ppo`",
-    "oracle": "best possible",
-}
-"""The names of the policies in the documentation, by those in the results."""
+CODE: Final = ("heuristic", "bandit", "ppo")
+"""Names that are written as code."""
 
-TRAININGS: Final[Mapping[str, str]] = {
-    "that learnt on": "imitation, then PPO",
-    "three others by the same recipe": "the same, three other trainings",
-    "that only imitate the rules": "imitation only",
-    "from nothing, averaged": "PPO from scratch",
-}
-
-UNSEEN: Final[Mapping[str, str]] = {
-    "its description": "by its description",
-    "its description: no name is ever told": "trained without names of blueprints",
-    "its description: nor are all blueprints there": "trained with blueprints left out at random",
-    "a first look": "previews new blueprints first",
-    "a first look, at prices up to 20": "previews them at prices up to 20",
-}
-
-CELLS: Final[Mapping[str, str]] = {
-    "plain, pointwise-mlp": "plain, `pointwise-mlp`",
-    "plain, cnn1d that sees no neighbours": "plain, `cnn1d`",
-    "shuffled, pointwise-mlp": "permuted, `pointwise-mlp`",
-    "shuffled, cnn1d that sees no neighbours": "permuted, `cnn1d`",
-    "no deficit: easy riddle, pointwise-mlp": "easy riddle, `pointwise-mlp`",
-    "no deficit: plain, wide cnn1d": "plain, `wide-cnn1d`",
-}
-"""Task and host of each comparison in real runs."""
-
-SUMMARY: Final = ("best plan for the price", "plan that looks once", "heuristic", "bandit", "ppo", "oracle")
+SUMMARY: Final = (
+    *("best fixed plan per price", "plan with one preview", "heuristic", "bandit", "ppo", "best possible"),
+)
 PRICE: Final = "40"
 
 
@@ -61,32 +25,34 @@ def summary(found: Found) -> str:
     """Return the reward of the main policies on the held-out problems, and the advantage of ``ppo``."""
     rows = []
     for name in SUMMARY:
-        own = found["table"]["players"][name]
-        less = found["table"]["ppo_less"].get(name)
-        rows.append((LABELS[name], *_rewards(own), _interval(less) if less else ""))
+        advantage = found["table"]["advantage"].get(name)
+        own = found["table"]["policies"][name]
+        rows.append((_label(name), *_rewards(own), _interval(advantage) if advantage else ""))
     return _table(("policy", "price 10", "20", "40", "80", "advantage of `ppo` at 40"), rows)
 
 
 def rewards(found: Found) -> str:
     """Return the reward of every policy on the held-out problems."""
     rows = []
-    for name, own in found["table"]["players"].items():
-        head = own[PRICE]
-        rows.append((LABELS[name], *_rewards(own), f"{100 * head['regret']:.0f} %", f"{head['seeds_kept']:.2f}"))
+    for name, own in found["table"]["policies"].items():
+        main = own[PRICE]
+        rows.append((_label(name), *_rewards(own), f"{100 * main['regret']:.0f} %", f"{main['seeds_kept']:.2f}"))
     return _table(("policy", "10", "20", "40", "80", "regret at 40", "seeds kept"), rows)
 
 
 def advantages(found: Found) -> str:
     """Return the advantage of ``ppo`` at the main price: on the table, with other RNG seeds, on fresh problems."""
+    parts = [found[which] for which in ("table", "other_rng_seeds", "fresh_problems")]
     rows = []
-    for name, label in LABELS.items():
-        if name in ("ppo", "random", "best plan, price-blind"):
-            continue
-        sides = [found["table"]["ppo_less"].get(name)]
-        sides += [found[which]["ppo_less"].get(name, {}).get("reward") for which in ("again", "fresh")]
-        rows.append((label, *("" if one is None else _interval(one) for one in sides)))
-    problems = f"{found['problems']['held_out']} problems"
-    head = (problems, f"{found['again']['seeds']} RNG seeds each", f"{found['fresh']['problems']} fresh problems")
+    for name in found["table"]["advantage"]:
+        if name not in ("random actions", "best fixed plan"):
+            each = (part["advantage"].get(name) for part in parts)
+            rows.append((_label(name), *("" if one is None else _interval(one) for one in each)))
+    head = (
+        f"{parts[0]['problems']} problems",
+        f"{parts[1]['seeds']} RNG seeds each",
+        f"{parts[2]['problems']} fresh problems",
+    )
     return _table(("`ppo` minus", *head), rows)
 
 
@@ -94,12 +60,12 @@ def trainings(found: Found) -> str:
     """Return what imitation and PPO contribute."""
     rows = [
         (
-            TRAININGS[name],
-            f"{own['reward'][PRICE]['mean']:.1f}",
-            _interval(own["less_heuristic"]),
-            ", ".join(_interval(one) for one in own["by_controller_less_heuristic"]),
+            name,
+            f"{own['reward']['mean']:.1f}",
+            _interval(own["over_heuristic"]),
+            ", ".join(_interval(one) for one in own["each_over_heuristic"]),
         )
-        for name, own in found["schooling"].items()
+        for name, own in found["trainings"].items()
     ]
     return _table(("training", "reward", "minus `heuristic`", "each of three trainings minus `heuristic`"), rows)
 
@@ -107,45 +73,33 @@ def trainings(found: Found) -> str:
 def costs(found: Found) -> str:
     """Return the gains and costs of the policies with twenty RNG seeds per problem."""
     rows = [
-        (
-            LABELS[name],
-            _interval(own["points"]),
-            *(f"{own[what]:.2f} ×" for what in ("parameters", "flops_over_steps", "seconds")),
-        )
-        for name in ("best plan for the price", "heuristic", "ppo")
-        for own in (found["again"]["players"][name],)
+        (_label(name), _interval(own["accuracy"]), *(f"{cost:.2f} ×" for cost in own["costs"]))
+        for name in ("best fixed plan per price", "heuristic", "ppo")
+        for own in (found["other_rng_seeds"]["policies"][name],)
     ]
     return _table(("policy", "accuracy gained", "final parameters", "operations", "seconds"), rows)
 
 
 def runs(found: Found) -> str:
-    """Return the reward in real runs with a hundred RNG seeds: the heuristic and three trainings of ``ppo``."""
+    """Return the reward in real runs: the heuristic, the mean of three trainings, and the difference."""
     rows = []
-    for cell in found["more"]:
-        rules, learned = cell["arms"]["heuristic"], cell["arms"]["mean of the three"]
-        rewards_ = (_interval(own["reward"], 2) for own in (rules, learned))
-        rows.append((CELLS[cell["cell"]], *rewards_, _interval(learned["less_rules"], 2)))
+    for cell in found["runs"]:
+        task, host = cell["cell"].split(", ")
+        rules, learned = cell["arms"]["heuristic"], cell["arms"]["ppo"]
+        each = (_interval(one, 2) for one in (rules["reward"], learned["reward"], learned["over_heuristic"]))
+        rows.append((f"{task}, `{host}`", *each))
     return _table(("task, host", "`heuristic`", "`ppo`", "difference"), rows)
 
 
-def step_sizes(found: Found) -> str:
+def learning_rates(found: Found) -> str:
     """Return the accuracy of grown networks and static controls, each with the best of four learning rates."""
     rows = []
-    for cell in found["steps"]:
-        host = cell["cell"].partition(", ")[2].partition(" ")[0]
+    for cell in found["learning_rates"]:
+        host = cell["cell"].partition(", ")[2]
         for name, own in cell["arms"].items():
-            grown, control = (f"{100 * own[side]['test']:.1f}" for side in ("grown", "from_the_start"))
-            rows.append((f"`{host}`", name, grown, control, _interval(own["less_from_the_start"])))
+            sides = (f"{own[side]:.1f}" for side in ("grown", "static"))
+            rows.append((f"`{host}`", name, *sides, _interval(own["over_static"])))
     return _table(("host", "arm", "grown", "static control", "difference"), rows)
-
-
-def unseen(found: Found) -> str:
-    """Return how often an unseen blueprint is chosen where it is the best, and what that earns."""
-    rows = []
-    for one in found["newcomers"]:
-        less = ["" if one is found["newcomers"][0] else _interval(own) for own in one["less_first"].values()]
-        rows.append((UNSEEN[one["way"]], f"{100 * one['bought'] / one['episodes']:.0f} %", *less))
-    return _table(("policy", "chosen when best", "reward at 10", "20", "40", "80"), rows)
 
 
 PARTS: Final[Mapping[str, Callable[[Found], str]]] = {
@@ -155,10 +109,13 @@ PARTS: Final[Mapping[str, Callable[[Found], str]]] = {
     "learned-trainings": trainings,
     "learned-costs": costs,
     "learned-runs": runs,
-    "learned-step-sizes": step_sizes,
-    "learned-unseen": unseen,
+    "learned-rates": learning_rates,
 }
 """By the names with which the pages mark them."""
+
+
+def _label(name: str) -> str:
+    return f"`{name}`" if name in CODE else name
 
 
 def _rewards(by_price: Mapping[str, Any]) -> Iterable[str]:
@@ -177,3 +134,60 @@ def _minus(number: str) -> str:
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+# --- picture
+
+WIDTH, LEFT, RIGHT, TOP, ROW = 860, 210, 60, 76, 30
+INK, FAINT, MARK, OTHER = "#1f2937", "#d7dbe0", "#2563a8", "#6b7280"
+
+
+def picture(found: Found) -> str:
+    """Return the reward of every policy on the held-out problems, with intervals, as SVG."""
+    policies = found["table"]["policies"]
+    rows = sorted(((name, own[PRICE]["reward"]) for name, own in policies.items()), key=lambda row: -row[1]["mean"])
+    height, problems = TOP + ROW * len(rows) + 56, found["table"]["problems"]
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif">',
+            f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+            _text(20, 30, f"Reward on {problems} held-out problems", 17, INK),
+            _text(
+                20,
+                52,
+                f"points of accuracy over the twin, minus {PRICE} × added share of parameters; "
+                "means and 95 % intervals over problems",
+                12,
+                OTHER,
+            ),
+            *_rows(rows),
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def _rows(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> Iterator[str]:
+    lowest: float = min(0.0, *(row["low"] if row["low"] is not None else row["mean"] for _, row in rows)) - 1.0
+    highest: float = max(row["high"] or row["mean"] for _, row in rows) * 1.08 + 1.0
+
+    def at(value: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * (value - lowest) / (highest - lowest)
+
+    bottom = TOP + ROW * len(rows)
+    for tick in range(int(-(-lowest // 5)) * 5, int(highest) + 1, 5):
+        colour = FAINT if tick else INK
+        yield f'<line x1="{at(tick):.1f}" x2="{at(tick):.1f}" y1="{TOP - 8}" y2="{bottom}" stroke="{colour}"/>'
+        yield _text(at(tick), bottom + 18, str(tick), 12, OTHER, "middle")
+    for place, (name, row) in enumerate(rows):
+        y, colour = TOP + ROW * place + 10, MARK if name == "ppo" else OTHER
+        yield _text(LEFT - 14, y + 4, name, 13, INK, "end")
+        low, high = (row[end] if row[end] is not None else row["mean"] for end in ("low", "high"))
+        line = f'<line x1="{at(low):.1f}" x2="{at(high):.1f}" y1="{y}" y2="{y}"'
+        yield f'{line} stroke="{colour}" stroke-width="3"/>'
+        yield f'<circle cx="{at(row["mean"]):.1f}" cy="{y}" r="5" fill="{colour}"/>'
+        yield _text(at(high) + 9, y + 4, f"{row['mean']:.1f}", 12, colour)
+
+
+def _text(x: float, y: float, text: str, size: int, colour: str, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y}" font-size="{size}" fill="{colour}" text-anchor="{anchor}">{text}</text>'

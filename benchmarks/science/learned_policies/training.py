@@ -1,7 +1,7 @@
-"""Train policies on the table: rounds of drawn problems at drawn prices, with an update after each.
+"""Settings of the heuristic and training of policies, on the training problems only.
 
-A policy may begin by imitating the heuristic. The kept policy may be an average over updates, since single updates vary
-by more than they improve.
+A policy may begin by imitating the heuristic. The running mean of the weights is kept, since single updates vary by
+more than they improve.
 """
 
 from __future__ import annotations
@@ -9,190 +9,182 @@ from __future__ import annotations
 import json
 import logging
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from itertools import permutations, product
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 
-from benchmarks.science.learned_policies.players import PPO, PRICES, draws, heuristic, matches, new_bandit
+from benchmarks.science.learned_policies.policies import PPO, PRICES, OnePreview, draws, heuristic, matches, new_bandit
 from esper_core.leyline import Rollout
 from esper_policies.ppo.policy import Ppo
-from esper_study.growbench import Bench, Match, load_table, score, shipped_table
+from esper_study.growbench import CANDIDATES, Bench, Match, load_table, score, shipped_table
+from esper_study.growbench.puzzles import DECIDE_EVERY, DECISIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from torch import Tensor
 
     from esper_core.leyline import Played
     from esper_policies.bandit import Bandit
-    from esper_study.growbench import Score
 
-
-PARTS: Final = 4
-"""Into so many parts are the problems to learn on cut, to see which way to learn is best: on each by one who learnt
-without it."""
-
-NOTE_EVERY: Final = 10
-"""Updates from one note of how far a gardener is to the next."""
-
+LOG_EVERY: Final = 10
+"""Updates between two lines of the training's log."""
 
 Rules = dict[str, dict[str, Any]]
 """Settings of the heuristic, by price."""
 
 
 @dataclass(frozen=True, slots=True)
-class School:
+class Recipe:
     """A training scheme.
 
-    first: what the policy imitates to begin with. averaged: share of the old weights in their running mean, which is
-    kept; 0: the last weights are kept. rooms: whether most rounds go without one of the blueprints, drawn at random.
+    imitate: whether training starts by imitating the heuristic. averaged: weight of the old running mean of the
+    network's weights.
     """
 
+    imitate: bool = False
     updates: int = 60
     episodes: int = 256
-    first: Literal["nobody", "heuristic"] = "nobody"
-    averaged: float = 0.0
-    rooms: bool = False
+    averaged: float = 0.9
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-def parted(puzzles: Sequence[int], part: int) -> tuple[list[int], list[int]]:
-    """Split the training problems into those to learn on and the fold with this number.
-
-    >>> parted(range(8), 0), parted(range(8), 3)
-    (([2, 3, 4, 5, 6, 7], [0, 1]), ([0, 1, 2, 3, 4, 5], [6, 7]))
-    """
-    begin, end = (len(puzzles) * number // PARTS for number in (part, part + 1))
-    return [*puzzles[:begin], *puzzles[end:]], list(puzzles[begin:end])
-
-
-def taught(
-    bench: Bench, puzzles: Sequence[int], seed: int, school: School, rules: Rules, folder: Path | None = None
-) -> Ppo:
-    """Train a policy on these problems; save it to ``folder``, if given, with its figures."""
-    gardener = Ppo(bench.space, seed=seed, **PPO, **school.settings)
-    draw = np.random.RandomState(seed)
-    figures: list[dict[str, float]] = []
-    if school.first != "nobody":
-        figures.append(dict(gardener.imitate(_shown(bench, puzzles, rules), passes=20)))
-    mean = Mean(gardener, school.averaged)
-    rooms = [bench, *(_without(bench, one) for one in _blueprints(bench))] if school.rooms else [bench]
-    draw_room = np.random.RandomState(seed).randint  # its own draws: who learns in one room draws the same problems
-    for update in range(school.updates):
-        rollout, _ = rooms[draw_room(len(rooms))].play(gardener, draws(draw, puzzles, school.episodes), update)
-        told = dict(gardener.update(rollout))
-        mean.add()
-        if (update + 1) % NOTE_EVERY == 0:
-            figures.append({"update": float(update), **told})
-    best = mean.gardener(bench)
-    if folder is not None:
-        best.save(str(folder))
-        (folder / "figures.json").write_text(
-            json.dumps({"school": asdict(school), "figures": figures}, indent=1) + "\n"
-        )
-    return best
-
-
-def _blueprints(bench: Bench) -> list[str]:
-    return [blueprint for several in bench.space.blueprints.values() for blueprint in several]
-
-
-def _without(bench: Bench, blueprint: str) -> Bench:
-    return Bench(bench.table, {*bench.without, blueprint})
-
-
-def _shown(bench: Bench, puzzles: Sequence[int], rules: Rules) -> Rollout:
-    """Return the episodes of the tuned heuristic on these problems at each price."""
-    played: list[Played] = []
-    for price in PRICES:
-        policy = heuristic(bench, rules[f"{price:g}"])
-        played += bench.play(policy, matches(puzzles, (price,)))[0].episodes
-    return Rollout("shown", 0, tuple(played))
-
-
-class Mean:
-    """The running mean of a policy's weights.
-
-    share: weight of the old mean.
-    """
-
-    def __init__(self, learner: Ppo, share: float) -> None:
-        self.learner = learner
-        self.share = share
-        self._weights: dict[str, Tensor] | None = None
-
-    def add(self) -> None:
-        """Add the policy's present weights."""
-        now = {name: one.clone() for name, one in self.learner.network.state_dict().items()}
-        if self._weights is not None:
-            now = {name: self.share * self._weights[name] + (1 - self.share) * one for name, one in now.items()}
-        self._weights = now
-
-    def gardener(self, bench: Bench) -> Ppo:
-        """Return a policy with the mean weights, which learns no more."""
-        still = greedy(bench, self.learner)
-        if self._weights is not None:
-            still.network.load_state_dict(self._weights)
-        return still
-
-
-def greedy(bench: Bench, gardener: Ppo) -> Ppo:
-    """Return a copy of the policy that learns no more and takes its most probable action."""
-    still = Ppo(bench.space, **{**gardener.settings.model_dump(exclude={"load", "save", "learn"}), "learn": False})
-    still.load_state_dict(gardener.state_dict())
-    return still
-
-
-def examined(bench: Bench, gardener: Ppo, puzzles: Sequence[int], prices: Sequence[float] = PRICES) -> Score:
-    """Return the policy's score on some problems."""
-    asked = matches(puzzles, prices)
-    return score(bench, asked, bench.play(greedy(bench, gardener), asked)[1])
-
-
-def exercised(bench: Bench, puzzles: Sequence[int], seed: int, price: float, rounds: int = 40) -> Bandit:
-    """Train a bandit on these problems at one price, which it does not see; return it frozen on its best arm."""
-    bandit, draw = new_bandit(bench, seed), np.random.RandomState(seed)
-    for round_ in range(rounds):
-        asked = [Match(puzzles[int(n)], price) for n in draw.choice(len(puzzles), 16)]
-        bandit.update(bench.play(bandit, asked, round_)[0])
-    still = new_bandit(bench, seed, learn=False)
-    still.load_state_dict(bandit.state_dict())
-    return still
+RECIPES: Final[dict[str, Recipe]] = {
+    "imitation, then PPO": Recipe(imitate=True, settings={"learning_rate": 5e-4}),
+    "imitation only": Recipe(imitate=True, updates=0, settings={"learning_rate": 5e-4}),
+    "PPO from scratch": Recipe(),
+}
+"""The first is that of the compared policy; it was the best of four in an earlier cross-validation."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
-    """A training in a process of its own.
-
-    table: None is the shipped one. home: the folder of the trained policy.
-    """
+class Training:
+    """A training in a process of its own. table: None is the shipped one. folder: where the policy is saved."""
 
     table: Path | None
-    without: tuple[str, ...]
     seed: int
-    school: School
+    recipe: Recipe
     rules: Rules
-    home: Path
+    folder: Path
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Whether the training is complete."""
-        return (self.home / "figures.json").exists()
+        return (self.folder / "figures.json").exists()
 
 
-def bench_of(table: Path | None, without: Collection[str] = ()) -> Bench:
+def run_training(training: Training) -> tuple[str, float]:
+    """Train a policy and save it; return its name and the seconds it took."""
+    begin = time.monotonic()
+    bench = load_bench(training.table)
+    train(bench, bench.table.of_part("train"), training)
+    return training.folder.name, time.monotonic() - begin
+
+
+def load_bench(table: Path | None) -> Bench:
     """Load the table in a worker process: on one thread, with logging off."""
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)
-    return Bench(shipped_table() if table is None else load_table(table), without)
+    return Bench(shipped_table() if table is None else load_table(table))
 
 
-def given(lesson: Lesson) -> tuple[str, float]:
-    """Train a policy; return its name and the seconds it took."""
-    begin = time.monotonic()
-    bench = bench_of(lesson.table, lesson.without)
-    taught(bench, bench.table.of_part("train"), lesson.seed, lesson.school, lesson.rules, lesson.home)
-    return lesson.home.name, time.monotonic() - begin
+def train(bench: Bench, puzzles: Sequence[int], training: Training) -> None:
+    """Train a policy on these problems: rounds of problems at drawn prices, with an update after each."""
+    recipe, seed = training.recipe, training.seed
+    policy, generator = Ppo(bench.space, seed=seed, **PPO, **recipe.settings), np.random.RandomState(seed)
+    figures: list[dict[str, float]] = []
+    if recipe.imitate:
+        figures.append(dict(policy.imitate(episodes_of_heuristic(bench, puzzles, training.rules), passes=20)))
+    weights: dict[str, Tensor] | None = None
+    for update in range(recipe.updates):
+        rollout, _ = bench.play(policy, draws(generator, puzzles, recipe.episodes), update)
+        losses = dict(policy.update(rollout))
+        now = {name: one.clone() for name, one in policy.network.state_dict().items()}
+        if weights is not None:
+            now = {name: recipe.averaged * weights[name] + (1 - recipe.averaged) * one for name, one in now.items()}
+        weights = now
+        if (update + 1) % LOG_EVERY == 0:
+            figures.append({"update": float(update), **losses})
+    kept = frozen(bench, policy)
+    if weights is not None:
+        kept.network.load_state_dict(weights)
+    kept.save(str(training.folder))
+    text = json.dumps({"recipe": asdict(recipe), "figures": figures}, indent=1) + "\n"
+    (training.folder / "figures.json").write_text(text)
+
+
+def episodes_of_heuristic(bench: Bench, puzzles: Sequence[int], rules: Rules) -> Rollout:
+    """Return the episodes of the tuned heuristic on these problems at each price."""
+    played: list[Played] = []
+    for price in PRICES:
+        played += bench.play(heuristic(bench, rules[f"{price:g}"]), matches(puzzles, (price,)))[0].episodes
+    return Rollout("heuristic", 0, tuple(played))
+
+
+def frozen(bench: Bench, policy: Ppo) -> Ppo:
+    """Return a copy of the policy that does not learn and takes its most probable action."""
+    copy = Ppo(bench.space, **{**policy.settings.model_dump(exclude={"load", "save", "learn"}), "learn": False})
+    copy.load_state_dict(policy.state_dict())
+    return copy
+
+
+def train_bandit(bench: Bench, puzzles: Sequence[int], seed: int, price: float, rounds: int = 40) -> Bandit:
+    """Train a bandit on these problems at one price, which it does not observe; return it with its best arm."""
+    bandit, generator = new_bandit(bench, seed), np.random.RandomState(seed)
+    for number in range(rounds):
+        drawn = [Match(puzzles[int(n)], price) for n in generator.choice(len(puzzles), 16)]
+        bandit.update(bench.play(bandit, drawn, number)[0])
+    kept = new_bandit(bench, seed, learn=False)
+    kept.load_state_dict(bandit.state_dict())
+    return kept
+
+
+def tune_heuristic(bench: Bench, puzzles: Sequence[int]) -> Rules:
+    """Return, for each price, the heuristic's best settings on these problems."""
+    early, late = ([blueprint for slot, blueprint in CANDIDATES if slot == own] for own in ("early", "late"))
+    orders = [(*own, *late) for own in permutations(early)] + [(*late, *own) for own in permutations(early)]
+    points, caution = (15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0), (0.0, 0.5, 1.0)
+    previews = [number * DECIDE_EVERY for number in range(1, DECISIONS)]
+    tried = [
+        {"order": order, "points": nat, "preview": preview, "undersold": 1.0, "caution": careful}
+        for order, nat, preview, careful in product(orders, points, previews, caution)
+    ]
+    best: Rules = {}
+    for price in PRICES:
+        at_price = matches(puzzles, (price,))
+        rewards = [score(bench, at_price, bench.play(heuristic(bench, own), at_price)[1]).reward for own in tried]
+        best[f"{price:g}"] = tried[int(np.argmax(rewards))]
+    return best
+
+
+def tune_one_preview(bench: Bench, puzzles: Sequence[int], price: float) -> OnePreview:
+    """Return the best plan with one decision point on these problems at this price."""
+    at_price, candidates = matches(puzzles, (price,)), range(len(CANDIDATES))
+    ways = [(1, then) for then in (None, *candidates)] + [(decision, None) for decision in range(2, DECISIONS)]
+    gains, metrics = (-1.0, 0.0, 0.01, 0.03, 0.06, 0.1, 0.2), (0.5, 0.65, 0.75, 0.85, 1.0)
+    tried = [
+        OnePreview(first, decision, gain, metric, then)
+        for first, (decision, then), gain, metric in product(candidates, ways, gains, metrics)
+    ]
+    return max(tried, key=lambda one: score(bench, at_price, bench.play(one, at_price)[1]).reward)
+
+
+def append_line(log: Path, line: dict[str, Any]) -> None:
+    """Append a result as a line of its own, even after a line that an interruption cut short."""
+    cut = log.exists() and not log.read_bytes().endswith(b"\n")
+    with log.open("a", encoding="utf-8") as file:
+        file.write(("\n" if cut else "") + json.dumps(line) + "\n")
+
+
+def read_lines(log: Path) -> list[dict[str, Any]]:
+    """Read the results so far. A line that an interruption cut short is ignored."""
+    found = []
+    for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else []:
+        with suppress(json.JSONDecodeError):
+            found.append(json.loads(line))
+    return found

@@ -1,4 +1,4 @@
-"""Build the compared policies, each from the table; they see only what a policy sees in a run."""
+"""The compared policies. They see only what a policy sees in a run."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from esper_study.growbench import Bench
 
 PRICES: Final = (10.0, 20.0, 40.0, 80.0)
-"""At which everybody is judged; a trajectory is the same at each, and only its reward is not."""
+"""Every policy is evaluated at each of these prices."""
 
-DRAWN: Final = (7.0, 110.0)
-"""Between these, in their logarithm, lie the prices at which gardeners learn."""
+TRAINING_PRICES: Final = (7.0, 110.0)
+"""Policies are trained at log-uniform prices between these."""
 
-HEADLINE: Final = 40.0
-"""The price at which claims are made; the others stand beside it."""
+MAIN_PRICE: Final = 40.0
+"""The price of the main comparison, chosen beforehand."""
 
-CONTROLLERS: Final = 3
-"""Gardeners of each kind that learn, by the seed of their chance."""
+TRAININGS: Final = 3
+"""Independent trainings of each learned policy."""
 
 PPO: Final[dict[str, Any]] = {
     "decide_every": DECIDE_EVERY,
@@ -43,7 +43,7 @@ PPO: Final[dict[str, Any]] = {
     "minibatch": 256,
     "passes": 4,
 }
-"""What all gardeners that learn here have in common."""
+"""Settings that all trained policies share."""
 
 
 def matches(puzzles: Iterable[int], prices: Sequence[float]) -> list[Match]:
@@ -76,30 +76,30 @@ class InOrder:
         return int((slot == "late") != first)
 
 
-RULES: Final[dict[str, Any]] = {"patience": 0, "first": 0.0, "last": LAST_DECISION, "speed": RAMP}
-"""What the rules are told wherever they play; the rest was tuned."""
+HEURISTIC: Final[dict[str, Any]] = {"patience": 0, "first": 0.0, "last": LAST_DECISION, "speed": RAMP}
+"""Settings of the heuristic that are not tuned."""
 
 
 def heuristic(bench: Bench, settings: dict[str, Any]) -> Policy:
     """Build the heuristic with its tuned settings."""
     own = dict(settings)
     order = tuple(own.pop("order"))
-    return InOrder(Heuristic(bench.space, **RULES, **own), order)
+    return InOrder(Heuristic(bench.space, **HEURISTIC, **own), order)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A plan with one decision point, as an expert on these problems would write it.
+class OnePreview:
+    """A plan with one decision point.
 
-    It germinates ``first`` at once. At decision number ``looks`` it blends the seed in if it has gained ``enough`` nats
-    and the host's metric is at most ``good``; else it prunes it. After that it germinates ``then``, if that is set and
-    the metric is still at most ``good``, and decides on it in the same way if there is time.
+    It germinates ``first`` at once. At decision number ``decision`` it blends the seed in if it gains at least ``gain``
+    nats and the host's metric is at most ``metric``; else it prunes it. After that it germinates ``then``, if that is
+    set and the metric is still at most ``metric``, and decides on it in the same way if there is time.
     """
 
     first: int
-    looks: int
-    enough: float
-    good: float
+    decision: int
+    gain: float
+    metric: float
     then: int | None
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
@@ -109,22 +109,22 @@ class Look:
 
     def _one(self, seen: Observation, mask: ActionMask) -> Action:
         now, decision = seen.signals, seen.step // DECIDE_EVERY
-        living = next(((slot.name, seed) for slot in now.slots for seed in slot.seeds), None)
-        fit = now.validation_metric > self.good
+        growing = next(((slot.name, seed) for slot in now.slots for seed in slot.seeds), None)
+        is_good = now.validation_metric > self.metric
         if decision == 0:
             return Action(Op.GERMINATE, *CANDIDATES[self.first], speed=RAMP)
-        if living is not None:
-            slot, seed = living
-            if decision < self.looks:
+        if growing is not None:
+            slot, seed = growing
+            if decision < self.decision:
                 return WAIT
-            pays = seed.gain is not None and seed.gain.mean >= self.enough
-            return Action(Op.ADVANCE if pays and not fit else Op.PRUNE, slot, seed.blueprint)
-        if decision == self.looks + 1 and self.then is not None and not fit and now.fossils == 0:
+            pays = seed.gain is not None and seed.gain.mean >= self.gain
+            return Action(Op.ADVANCE if pays and not is_good else Op.PRUNE, slot, seed.blueprint)
+        if decision == self.decision + 1 and self.then is not None and not is_good and now.fossils == 0:
             return Action(Op.GERMINATE, *CANDIDATES[self.then], speed=RAMP)
         return WAIT
 
 
-def chance(bench: Bench, seed: int) -> Policy:
+def random_actions(bench: Bench, seed: int) -> Policy:
     """Build the policy that acts at random."""
     return Random(bench.space, seed=seed, speeds=(RAMP,))
 
@@ -134,25 +134,13 @@ def new_bandit(bench: Bench, seed: int, *, learn: bool = True) -> Bandit:
     return Bandit(bench.space, seed=seed, preview=DECIDE_EVERY, first=0.0, speed=RAMP, learn=learn)
 
 
-def trained(bench: Bench, folder: Path, **how: Any) -> Ppo:
-    """Load a trained policy that learns no more.
-
-    how: settings besides the common ones.
-    """
-    return Ppo(bench.space, load=str(folder), learn=False, **PPO, **how)
-
-
-def mean_by_puzzle(rewards: Sequence[float], count: int) -> list[float]:
-    """Return the mean over each problem's matches, which are adjacent.
-
-    count: number of problems.
-    """
-    each = len(rewards) // count
-    return [sum(rewards[n * each : (n + 1) * each]) / each for n in range(count)]
+def trained(bench: Bench, folder: Path) -> Ppo:
+    """Load a trained policy without further learning."""
+    return Ppo(bench.space, load=str(folder), learn=False, **PPO)
 
 
 def draws(generator: np.random.RandomState, puzzles: Sequence[int], count: int) -> list[Match]:
     """Draw matches at log-uniform prices, so that policies do not specialise in four prices."""
-    least, most = map(math.log, DRAWN)
+    least, most = map(math.log, TRAINING_PRICES)
     chosen, sizes = generator.choice(len(puzzles), count), generator.uniform(least, most, count)
     return [Match(puzzles[int(n)], math.exp(size)) for n, size in zip(chosen, sizes, strict=True)]

@@ -1,1 +1,0 @@
-"""Compare modes of incubation, and prices that gates ask of seeds."""

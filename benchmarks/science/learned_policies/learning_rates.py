@@ -1,0 +1,151 @@
+"""Growing against static controls, each with its own best learning rate.
+
+For each RNG seed, what an arm grew at its best learning rate is put into the host from the start and trained at every
+learning rate as well. Learning rates are chosen on other RNG seeds, by validation.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from benchmarks.science.learned_policies.runs import prepared
+from esper_core.app.compose import StudyContext
+from esper_core.app.runtime import one_thread
+from esper_core.leyline import CALM
+from esper_core.plugins.isolation import output_to_stderr
+from esper_core.telemetry import Bus, Clock
+from esper_core.trainer.loop import run_study
+from esper_core.trainer.progress import StudyProgress
+from esper_study.growbench.puzzles import LEARNING_RATE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from benchmarks.science.learned_policies.runs import Cell
+    from esper_core.leyline.events import EpisodeFinished
+
+    Episodes = Sequence[Mapping[str, Any]]
+
+RATES: Final = (LEARNING_RATE * 0.3, LEARNING_RATE, LEARNING_RATE * 3.0, LEARNING_RATE * 10.0)
+"""The second is that of the table."""
+
+FIRST_SEED: Final = 90_000
+SEEDS: Final = 20
+FIRST_TUNING_SEED: Final = 80_000
+TUNING_SEEDS: Final = 12
+WITHOUT_LIMIT: Final = {"governor": {"rollbacks": 100_000}}
+"""Otherwise an arm that collapses at some learning rate would end the run."""
+
+TWIN: Final = "twin"
+
+
+@dataclass(frozen=True, slots=True)
+class Growing:
+    """All growing arms of a cell at one learning rate. tuning: whether on the RNG seeds that choose the rate."""
+
+    cell: Cell
+    rate: float
+    tuning: bool
+
+    @property
+    def key(self) -> list[Any]:
+        """The key of its line."""
+        return [self.cell.name, self.rate, self.tuning]
+
+    def config(self, rate: float, *only: str) -> dict[str, Any]:
+        """Return the configuration of these arms, or of all, at a learning rate."""
+        first, most = (FIRST_TUNING_SEED, TUNING_SEEDS) if self.tuning else (FIRST_SEED, SEEDS)
+        rates = {"optimizer": {whose: {"learning_rate": rate} for whose in ("host", "seed")}}
+        arms = only or tuple(self.cell.arms()[0])
+        return self.cell.config(arms, first, environments=min(most, self.cell.seeds), **rates, **WITHOUT_LIMIT)
+
+
+@dataclass(frozen=True, slots=True)
+class StaticControl:
+    """What one arm grew, trained from the start at every learning rate."""
+
+    growing: Growing
+    arm: str
+
+    @property
+    def key(self) -> list[Any]:
+        """The key of its line."""
+        return [*self.growing.key, self.arm]
+
+
+def growing_runs(cells: Iterable[Cell]) -> list[Growing]:
+    """Return all runs that grow: plain digits, where growth pays."""
+    plain = [cell for cell in cells if cell.name in ("plain, pointwise-mlp", "plain, cnn1d")]
+    return [Growing(cell, rate, tuning) for cell in plain for rate in RATES for tuning in (True, False)]
+
+
+def static_controls(runs: Iterable[Growing], lines: Iterable[Mapping[str, Any]]) -> list[StaticControl]:
+    """Return the controls of what each arm grew at its best learning rate. lines: the results of all runs."""
+    best = {cell: best_rates(own) for cell, own in by_cell(lines).items()}
+    return [
+        StaticControl(one, arm)
+        for one in runs
+        for arm, rate in best[one.cell.name].items()
+        if arm != TWIN and rate == one.rate
+    ]
+
+
+def run_growing(one: Growing) -> dict[str, Any]:
+    """Run the growing arms; return their results by arm and RNG seed."""
+    return {"key": one.key, "arms": _results(_finished(one.config(one.rate)))}
+
+
+def run_static_control(one: StaticControl) -> dict[str, Any]:
+    """Train a static control; return its results by learning rate and RNG seed, empty if nothing had grown."""
+    grown = _finished(one.growing.config(one.growing.rate, one.arm))
+    whole = {f"{rate:g}": _finished(one.growing.config(rate, one.arm), grown) for rate in RATES}
+    return {"key": one.key, "by_rate": {rate: next(iter(_results(own).values()), []) for rate, own in whole.items()}}
+
+
+def _finished(config: Mapping[str, Any], grown: Sequence[EpisodeFinished] | None = None) -> list[EpisodeFinished]:
+    """Return the ended episodes of a run, or of its static control if ``grown`` is given."""
+    torch.set_num_threads(1)
+    logging.getLogger("esper").setLevel(logging.ERROR)
+    around = StudyContext(Bus([]), Clock(), lambda snapshot: CALM)
+    with prepared(config) as (ready, _), one_thread(), output_to_stderr():
+        study = ready.study(around) if grown is None else ready.follow_up(around, grown)
+        if study is None:
+            return []
+        try:
+            return run_study(StudyProgress(study))
+        finally:
+            study.pool.close()
+
+
+def _results(episodes: Iterable[EpisodeFinished]) -> dict[str, list[dict[str, Any]]]:
+    arms: dict[str, list[dict[str, Any]]] = {}
+    for one in sorted(episodes, key=lambda episode: episode.seed):
+        result = {"seed": one.seed, "validation": one.validation_metric, "test": one.test_metric}
+        arms.setdefault(one.arm, []).append(result)
+    return arms
+
+
+def by_cell(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[bool, dict[float, Any]]]:
+    """Return the results of growing runs by cell, by use for tuning, by learning rate and by arm."""
+    found: dict[str, dict[bool, dict[float, Any]]] = {}
+    for line in lines:
+        cell, rate, tuning = line["key"]
+        found.setdefault(cell, {}).setdefault(tuning, {})[rate] = line["arms"]
+    return found
+
+
+def best_rates(own: Mapping[bool, Mapping[float, Mapping[str, Episodes]]]) -> dict[str, float]:
+    """Return each arm's best learning rate on the tuning seeds, by validation; the smallest of equals."""
+    tuning = own[True]
+    arms = next(iter(tuning.values()))
+    return {arm: max(sorted(tuning), key=lambda rate: mean_of(tuning[rate][arm], "validation")) for arm in arms}
+
+
+def mean_of(episodes: Episodes, what: str) -> float:
+    """Return the mean of a result over episodes."""
+    return math.fsum(one[what] for one in episodes) / len(episodes)

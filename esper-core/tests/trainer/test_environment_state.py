@@ -324,45 +324,49 @@ FOSSILS = {
 }
 RAMP = {0: germinate("late", "odd", 4), 1: act(Op.ADVANCE, "late"), 4: act(Op.PRUNE, "late", speed=2)}
 EMBARGO = {0: germinate("early", "odd"), 1: act(Op.PRUNE, "early"), 5: germinate("early", "plain")}
-SCENES: dict[str, tuple[dict[str, Any], tuple[int, int, Any], list[str], list[str]]] = {
-    "nursery": ({"nursery": 2, "optimizer": MOMENTUM}, (4, 4, NURSERY), ["training", "training"], ["training"]),
-    "branches": ({"incubation": "branch", "nursery": 2}, (4, 5, BRANCHES), ["training", "training"], []),
-    "other algorithm of fossils": (
-        {"schedule": True, "optimizer": MOMENTUM, "of_seeds": ADAM},
-        (7, 4, FOSSILS),
-        ["fossilized", "germinated"],
-        ["fossilized"],
-    ),
-    "ramp": ({"optimizer": FOREACH, "schedule": True}, (3, 5, RAMP), [], ["blending"]),
-    "embargo": ({"embargo": 3}, (3, 4, EMBARGO), [], []),
-}
-SLOW_SCENES: dict[str, tuple[dict[str, Any], tuple[int, int, Any], list[str], list[str]]] = {
-    "fossils": ({"schedule": True}, (7, 4, FOSSILS), ["fossilized", "germinated"], ["fossilized"]),
-    "frozen fossils": (
-        {"freeze_fossils": True, "optimizer": MOMENTUM},
-        (7, 3, FOSSILS),
-        ["fossilized", "germinated"],
-        ["fossilized"],
-    ),
-    "other settings of fossils": (
-        {"optimizer": FOREACH, "of_seeds": ADAM},
-        (5, 6, FOSSILS),
-        ["holding"],
-        ["fossilized"],
-    ),
-    "kept branch with other settings": (
-        {"incubation": "branch", "nursery": 2, "optimizer": FOREACH, "of_seeds": MOMENTUM},
-        (8, 4, BRANCHES),
-        ["fossilized"],
-        [],
-    ),
-    "draining": ({}, (5, 3, RAMP), [], ["draining"]),
-}
+SLOW = pytest.mark.slow
+TRAINING, GREW = ["training", "training"], ["fossilized", "germinated"]
+MIXED = {"optimizer": MOMENTUM, "of_seeds": ADAM}
+BRANCH = {"incubation": "branch", "nursery": 2}
 
 
-@pytest.mark.parametrize("scene", [*SCENES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_SCENES)])
-def test_run_13_an_environment_continues_from_its_state_bit_for_bit(scene, make_recipe):
-    growth, life, early, late = (SCENES | SLOW_SCENES)[scene]
+@pytest.mark.parametrize(
+    ("growth", "life", "early", "late"),
+    [
+        pytest.param({"nursery": 2, "optimizer": MOMENTUM}, (4, 4, NURSERY), TRAINING, ["training"], id="nursery"),
+        pytest.param(BRANCH, (4, 5, BRANCHES), TRAINING, [], id="branches"),
+        pytest.param({"schedule": True, **MIXED}, (7, 4, FOSSILS), GREW, ["fossilized"], id="fossils, other algorithm"),
+        pytest.param({"optimizer": FOREACH, "schedule": True}, (3, 5, RAMP), [], ["blending"], id="ramp"),
+        pytest.param({"embargo": 3}, (3, 4, EMBARGO), [], [], id="embargo"),
+        pytest.param({"schedule": True}, (7, 4, FOSSILS), GREW, ["fossilized"], id="fossils", marks=SLOW),
+        pytest.param(
+            {"freeze_fossils": True, "optimizer": MOMENTUM},
+            (7, 3, FOSSILS),
+            GREW,
+            ["fossilized"],
+            id="frozen",
+            marks=SLOW,
+        ),
+        pytest.param(
+            {"optimizer": FOREACH, "of_seeds": ADAM},
+            (5, 6, FOSSILS),
+            ["holding"],
+            ["fossilized"],
+            id="fossils, other settings",
+            marks=SLOW,
+        ),
+        pytest.param(
+            {**BRANCH, "optimizer": FOREACH, "of_seeds": MOMENTUM},
+            (8, 4, BRANCHES),
+            ["fossilized"],
+            [],
+            id="kept branch, other settings",
+            marks=SLOW,
+        ),
+        pytest.param({}, (5, 3, RAMP), [], ["draining"], id="draining", marks=SLOW),
+    ],
+)
+def test_run_13_an_environment_continues_from_its_state_bit_for_bit(growth, life, early, late, make_recipe):
     assert stages(assert_resumes(odd_recipe(make_recipe, **growth), *life)) == {"early": early, "late": late}
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +21,11 @@ print("torch" in sys.modules)
 """
 
 
-def answer(program: str, *arguments: str) -> str:
-    """What ``program`` prints in a fresh interpreter."""
-    run = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+def answer(program: str, *arguments: str, path: str | Path = "") -> str:
+    """Return what ``program`` prints in a new interpreter that finds modules in ``path``, too."""
+    env = {**os.environ, "PYTHONPATH": str(path)}
+    command = [sys.executable, "-c", program, *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert run.returncode == 0, run.stderr
     return run.stdout.strip()
 
@@ -31,8 +35,11 @@ def test_importing_it_whole_does_not_import_torch(package: str) -> None:
     assert answer(PROBE, package) == "False"
 
 
-def test_the_probe_sees_torch_where_it_is_imported() -> None:
-    assert answer(PROBE, "torch.utils.data") == "True"
+def test_the_probe_finds_an_import_in_a_submodule(tmp_path: Path) -> None:
+    for name, source in (("torch", ""), ("heavy", ""), ("heavy/inner", "import torch\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(source)
+    assert answer(PROBE, "heavy", path=tmp_path) == "True"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["plugins", "list"], ["plugins", "list", "--json"]])

@@ -174,6 +174,7 @@ def test_each_price_has_its_own_control(planned, played, tmp_path) -> None:
     assert (told.arms, told.environments) == ((*PLANNED, "twin", *controls), 2)
 
 
+@pytest.mark.slow
 def test_written_configuration_gives_the_same_results_on_any_number_of_lanes(watched, played, tmp_path) -> None:
     path = played(written(tmp_path / "own", watched, PRICES + "lanes: 1\n"))
     assert (path / "config.yaml").read_text().count("use: rewards/team") == 2, "names in full, as everywhere"

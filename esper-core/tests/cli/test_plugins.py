@@ -268,6 +268,7 @@ def test_plugins_are_asked_once_about_a_missing_component(esper, site_packages) 
 def test_plugins_are_not_asked_about_an_installed_component(esper, site_packages) -> None:
     source = MISSING.replace('if name == "cobra"', 'if name == "tiny-conv"').replace("LookupError", "SystemExit")
     site_packages.plugin("esper-knows", source, id="knows")
-    site_packages.plugin("esper-extra", GOOD)
+    site_packages.plugin("esper-extra", GOOD.replace('"Small."', '""'))
     answer = esper("components", "show", "tiny-conv")
     assert (answer.status, answer.err) == (0, "")
+    assert answer.out.startswith("blueprint extra/tiny-conv\n  plugin ")

@@ -155,6 +155,7 @@ def test_a_host_is_checked_with_its_own_slots():
     results = {one.check: one.status for one in check_component(host)}
     assert set(results.values()) == {"passed"}
     assert {"grafting_changes_no_number[sequence]", "is_well_declared"} <= set(results)
+    assert "grafting_changes_no_number[image]" not in results
 
 
 def test_a_host_is_built_with_the_settings_that_it_is_given():

@@ -86,6 +86,7 @@ def test_one_environment_may_start_afresh_while_another_goes_on():
 def test_unfinished_entries_are_reported_for_each_environment():
     policy = Schedule(SPACE, plan=[GERMINATE, ADVANCE, LATE])
     assert policy.unfinished() == []
+    assert (policy.impossible(6), policy.impossible(5)) == ([], ["plan[1]: advance in early, from step 5"])
     for step in range(10):
         policy.act([seen(step)] * 2, [EVERYTHING, only(early="germinate")])
     assert policy.unfinished() == [
@@ -187,7 +188,12 @@ def test_a_full_id_distinguishes_blueprints_of_one_name():
             'Received: "conv_light"',
         ),
         ({"op": "advance", "blueprint": None}, "plan[1].speed", "advance takes no speed", "Received: 2"),
-        ({"step": 2}, "plan[1].step", 'within slot "early" step 2 stands behind step 3', "in the order of time"),
+        (
+            {"step": 2},
+            "plan[1].step",
+            'within slot "early" step 2 comes after step 3',
+            "Sort the entries of a slot by step",
+        ),
     ],
 )
 def test_entries_that_do_not_fit_the_run_are_refused_with_their_path(entry, path, message, hint):

@@ -66,7 +66,7 @@ def test_planting_that_would_end_before_it_begins_is_refused_with_its_place(espe
     (tmp_path / "garden.yaml").write_text(GARDEN)
     answer = esper("check", tmp_path / "garden.yaml", "--set", "policy.settings={first: 0.7}")
     assert answer.code == 2
-    assert "E120 planting begins before it ends" in answer.err
+    assert "E120 first is later than last" in answer.err
     assert "Received: 0.7 and 0.6" in answer.err
 
 

@@ -97,7 +97,7 @@ def most_stretched(rows: Tensor, there_and_back: Callable[[Tensor], Tensor]) -> 
 def _gains(first: Convolution, last: Convolution, seen: Tensor, asked: Tensor) -> Callable[[Tensor], Tensor]:
     """Return the map from filters of ``first`` to the gradient of ``last`` that each yields, and back.
 
-    A filter's gradient hangs on that filter alone. So the map is worked out once, as a matrix, where that takes fewer
+    A filter's gradient depends on that filter alone. So the map is computed once, as a matrix, where that takes fewer
     passes over the batch than applying it does, which is so with sequences; a matrix for images would be large.
     """
     built = first.weight

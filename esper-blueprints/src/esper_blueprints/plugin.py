@@ -182,7 +182,7 @@ BLUEPRINTS: Final = (
         ),
     ),
 )
-"""Each with the name that it is registered by, where it stands in this package, and what it says of itself."""
+"""The blueprints of this package: registered name, module, and spec of each."""
 
 
 @hookimpl

@@ -308,7 +308,7 @@ def esper_register_sinks(registry): registry.add("pipe", Sink, SinkSpec())
     ("kind", "body", "fault"),
     [
         ("reward", "raise SystemExit(0)", "SystemExit on a step of environment 0"),
-        ("policy", "raise asyncio.CancelledError()", "CancelledError when it was asked to act"),
+        ("policy", "raise asyncio.CancelledError()", "CancelledError when it chose actions"),
         ("task", "1 / 0", "ZeroDivisionError when it computed losses"),
         ("task", IN_TORCH, "ValueError when it computed losses"),
     ],

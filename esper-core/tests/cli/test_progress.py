@@ -83,7 +83,7 @@ def test_line_has_rate_time_left_and_acts_of_the_governor(capsys, clock) -> None
         "step 1 of 4",
         "step 2 of 4 | 0.033 env steps/s | 2 min 0 s left",
         "step 3 of 4 | 0.033 env steps/s | 1 min 0 s left",
-        "step 4 of 4 | 0.033 env steps/s | governor: 1 roll-back",
+        "step 4 of 4 | 0.033 env steps/s | governor: 1 roll-back (roll-back: a\\x1b[2J)",
     ]
 
 

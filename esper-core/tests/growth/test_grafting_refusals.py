@@ -143,7 +143,13 @@ def refusal(model: nn.Module, slots: Any, example: Any = None) -> str:
     assert [type(module) for module in model.modules()] == kinds
     assert [len(getattr(module, "_forward_hooks", ())) for module in model.modules()] == hooks
     assert is_grafted(model) is was_grafted
-    return str(caught.value)
+    return str(caught.value).partition("\n  Modules near it")[0]
+
+
+def test_refused_module_is_reported_with_modules_near_it_that_fit() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Flatten(0), nn.Unflatten(0, (-1, 4)), nn.Linear(4, 2))
+    with pytest.raises(GraftError, match="Modules near it that can have a slot: 1, 3, 0"):
+        graft(model, ["2"], example=torch.zeros(3, 4))
 
 
 MIX = {"slot": SlotPlace("mix", "tokens")}
@@ -196,7 +202,7 @@ NAMED: list[tuple[Callable[[], nn.Module], Any, str]] = [
     (Lists, {"a": "layers.*", "b": "*.1"}, 'E316 "layers.1" would have two slots, "a:layers.1" and "b"'),
     (layers(), {"a.b": "0", "a/b": "1"}, 'E316 the slots "a.b" and "a/b" would have the same key'),
     (Lists, "layers.0", "E312 slots must be a list of names or a mapping"),
-    (Lists, {}, "E312 no slot was asked for"),
+    (Lists, {}, "E312 the list of slots is empty"),
     (Lists, [None], "E312 a slot needs a name and a pattern"),
     (Lists, {"a": None}, "E312 a slot needs a name and a pattern"),
     (Lists, {"": "layers.0"}, "E312 a slot needs a name and a pattern"),
@@ -251,10 +257,11 @@ def test_script_module_and_its_parts_are_refused(at: str) -> None:
         assert is_grafted(graft(Host(scripted), ["last"], example=ROWS))
 
 
-def test_error_of_the_model_itself_is_not_wrapped() -> None:
-    model = Host(Wrapping(lambda x: x @ x))
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        graft(model, ["first"], example=ROWS)
+def test_example_that_the_model_cannot_take_is_reported_with_its_shape_and_cause() -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
+    with pytest.raises(GraftError, match=r"E318 .* RuntimeError on the example: .*\n.*\n.*shape \(2, 3\)") as caught:
+        graft(model, ["0"], example=torch.zeros(2, 3))
+    assert isinstance(caught.value.__cause__, RuntimeError)
     assert not is_grafted(model)
 
 

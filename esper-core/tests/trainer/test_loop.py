@@ -152,7 +152,7 @@ class ScriptedPolicy:
         (
             ScriptedPolicy(failing=True),
             None,
-            "E231 policy \"test/planned\" (test 1.0) raised KeyError when it was asked to act: 'I cannot decide'",
+            "E231 policy \"test/planned\" (test 1.0) raised KeyError when it chose actions: 'I cannot decide'",
         ),
         (
             ScriptedPolicy(WAIT, WAIT),

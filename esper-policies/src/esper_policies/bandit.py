@@ -143,10 +143,10 @@ def _harvest(parts: Sequence[Played]) -> Harvest:
 log = logging.getLogger("esper")
 
 UNPAID_ROUNDS: Final = 3
-"""Rounds without any reward after which it is told that there is none."""
+"""Rounds without any reward after which a warning is logged."""
 
 UNSURE_ROUNDS: Final = 10
-"""Rounds after which it is told where nothing is known to be better or worse than nothing."""
+"""Rounds after which a warning is logged if no arm is known to be better or worse than planting nothing."""
 
 SURE: Final = 2.0
 """Deviations that an arm's mean has to be from 0, to be known."""
@@ -265,7 +265,7 @@ class Bandit:
 
     def unfinished(self) -> list[tuple[str, ...]]:
         """Return for each environment a notice if the episode is too short for any seed to be kept."""
-        return [self._too_short(episode.steps) for episode in self._episodes]
+        return [self.impossible(episode.steps) for episode in self._episodes]
 
     def state_dict(self) -> State:
         """Return what it has learnt, and its memory of each environment's episode."""
@@ -328,7 +328,8 @@ class Bandit:
         """Return whether it is not too early, and there is time for a preview and to blend in."""
         return step >= self.settings.first * steps and step + self.settings.preview + self.settings.speed < steps
 
-    def _too_short(self, steps: int) -> tuple[str, ...]:
+    def impossible(self, steps: int) -> tuple[str, ...]:
+        """Return a notice if an episode of so many steps is too short for any seed to be kept."""
         own = self.settings
         if self._in_season(math.ceil(own.first * steps), steps):
             return ()
@@ -356,7 +357,7 @@ class Bandit:
             "unpaid": (
                 self.settings.learn and not self._rewarded and self._rounds >= UNPAID_ROUNDS,
                 f"no reward is known in {self._rounds} rounds, so nothing is learnt, and what is planted is left to "
-                "chance. Rewards are told over the twin: is there none?",
+                "chance. Rewards need a twin (twin: true).",
             ),
             "unsure": (
                 self.settings.learn and self._rewarded and self._rounds >= UNSURE_ROUNDS and unsure,

@@ -382,8 +382,8 @@ class Heuristic:
         points: float | None = None,
     ) -> None:
         if first > last:
-            at, message = "first", "planting begins before it ends"
-            raise SettingError(at, message, f"first is at most last. Received: {first} and {last}")
+            at, message = "first", "first is later than last"
+            raise SettingError(at, message, f"Seeds germinate between first and last. Received: {first} and {last}")
         self.space = space
         self.settings = HeuristicSettings(
             preview=preview,
@@ -410,7 +410,7 @@ class Heuristic:
 
     def unfinished(self) -> list[tuple[str, ...]]:
         """Return for each environment a notice if the episode is too short for any seed to be kept."""
-        return [self._too_short(steps) for steps in self._steps]
+        return [self.impossible(steps) for steps in self._steps]
 
     def state_dict(self) -> State:
         """Return the memory of each environment's episode."""
@@ -434,7 +434,8 @@ class Heuristic:
             memory.planted(action.slot, action.blueprint, observation.step)
         return action
 
-    def _too_short(self, steps: int) -> tuple[str, ...]:
+    def impossible(self, steps: int) -> tuple[str, ...]:
+        """Return a notice if an episode of so many steps is too short for any seed to be kept."""
         own = self.settings
         if in_season(math.ceil(own.first * steps), steps, own):
             return ()

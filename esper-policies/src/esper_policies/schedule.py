@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 WAYS: Final[Mapping[str, str]] = {
-    "blueprint": "It acts on the one seed that lives in the slot.",
-    "blend": "How a seed is blended in is said where it germinates.",
-    "speed": "How fast a seed is blended in is said where it germinates, or where its alpha gets a new target.",
-    "curve": "Which way alpha takes is said where it germinates, or where its alpha gets a new target.",
-    "target": "How far alpha goes is said where it germinates, or where it gets a new target.",
+    "blueprint": "It acts on the only seed in the slot.",
+    "blend": "Set it where the seed germinates.",
+    "speed": "Set it where the seed germinates or is retargeted.",
+    "curve": "Set it where the seed germinates or is retargeted.",
+    "target": "Set it where the seed germinates or is retargeted.",
 }
 """Arguments that only some ops take, with these ops."""
 
@@ -75,7 +75,7 @@ def _move(index: int, entry: PlanEntry, space: ActionSpace) -> Move:
 
 
 def _meant(name: str, ids: Sequence[str]) -> list[str]:
-    """Return the full ids that ``name`` stands for: itself, or all that end in it."""
+    """Return the full ids that ``name`` can mean: itself, or all that end in it."""
     return [name] if name in ids else [id_ for id_ in ids if _short(id_) == name]
 
 
@@ -116,8 +116,8 @@ def _steps_that_fall(plan: Sequence[PlanEntry]) -> Iterator[_Slip]:
         if entry.slot is None:
             continue
         if entry.step < latest.get(entry.slot, 0):
-            message = f'within slot "{entry.slot}" step {entry.step} stands behind step {latest[entry.slot]}'
-            yield _Slip(f"plan[{index}].step", message, "Write what is done in a slot in the order of time.")
+            message = f'within slot "{entry.slot}" step {entry.step} comes after step {latest[entry.slot]}'
+            yield _Slip(f"plan[{index}].step", message, "Sort the entries of a slot by step.")
         latest[entry.slot] = max(entry.step, latest.get(entry.slot, 0))
 
 
@@ -151,6 +151,10 @@ class Schedule:
                 self._waiting[place] = list(self.moves)
             actions.append(_next(self._waiting[place], observation.step, mask))
         return actions
+
+    def impossible(self, steps: int) -> list[str]:
+        """Return the entries that begin after the last decision of an episode of so many steps."""
+        return [str(move) for move in self.moves if move.step >= steps]
 
     def unfinished(self) -> list[tuple[str, ...]]:
         """Return for each environment the entries that its episode has not carried out so far."""

@@ -197,7 +197,7 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
         return np.array([mask.allows(action) for action in self.actions], dtype=np.bool_)
 
     def close(self) -> None:
-        """Free the networks, unless the environment was built on somebody else's ``Episode``."""
+        """Free the networks, unless the environment was built on an ``Episode`` of the caller's."""
         self._latest, self._over = None, True
         if self._owns:
             self.play.close()
@@ -214,7 +214,7 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
         return self._latest
 
     def _waiting(self, mask: ActionMask) -> Action:
-        """Return the action that WAIT stands for."""
+        """Return the number of the action WAIT."""
         if self.auto_fossilise:
             return next(filter(mask.allows, (Action(Op.FOSSILISE, slot) for slot in self.play.space.slots)), WAIT)
         return WAIT

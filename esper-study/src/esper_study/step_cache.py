@@ -64,7 +64,7 @@ class CachedPlay:
         self._store = None if home is None else _Store(Path(home), fingerprint(play))
         self._here: Prefix | None = None
         self._engine: Prefix | None = None
-        """Where the engine is, if nobody else has moved it since ``_moves``."""
+        """Where the engine is, unless other code has moved it since ``_moves``."""
         self._moves = play.moves
         self._states: OrderedDict[Prefix, State] = OrderedDict()
 

@@ -149,7 +149,7 @@ def _classes(targets: Mapping[SplitName, NDArray[Any]]) -> tuple[dict[SplitName,
     if len(known) < 2:
         refuse("path", "all examples are of one class", f"Received: {_shown(known)}")
     if 2 * len(known) > examples:
-        hint = f"If they are numbers to be told, write  predict: number\nReceived: {_shown(known)}"
+        hint = f"If they are numbers to be predicted, write  predict: number\nReceived: {_shown(known)}"
         refuse("predict", f"there are {len(known)} classes for {examples} examples", hint)
     missing = np.setdiff1d(known, targets["train"])
     if len(missing):
@@ -217,7 +217,7 @@ def npz(
 
 
 class _Arrays:
-    """The arrays of a file or folder, each read when it is asked for."""
+    """The arrays of a file or folder, each read on first use."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -282,7 +282,7 @@ def _examples(arrays: _Arrays, prefix: str, settings: NpzSettings) -> Examples:
     if settings.predict == "number":
         demand_numbers(targets, "targets", named["targets"])
         if targets.ndim > 2:
-            refuse("targets", "numbers to be told are (N,) or (N, numbers)", lengths)
+            refuse("targets", "numbers to be predicted are (N,) or (N, numbers)", lengths)
         return Examples(inputs, targets)
     if targets.ndim != 1:
         refuse("targets", "there is not one class for each example", lengths)
@@ -297,7 +297,7 @@ def _as_classes(targets: NDArray[Any], name: str) -> NDArray[Any]:
     if targets.dtype.kind == "f":
         odd = targets[targets != np.round(targets)]
         if len(odd):
-            hint = f"If they are numbers to be told, write  predict: number\nReceived: {odd[0]}"
+            hint = f"If they are numbers to be predicted, write  predict: number\nReceived: {odd[0]}"
             refuse("predict", f'the classes in "{name}" are no whole numbers', hint)
     return targets.astype(np.int64)
 

@@ -117,7 +117,7 @@ def _register_files(registry: Any) -> None:
         "csv",
         "esper_tasks.own_data:csv_table",
         TaskSpec(
-            summary="A table of your own: a column to be told from the others.",
+            summary="A table of your own: one column is predicted from the others.",
             settings="esper_tasks.settings:CsvSettings",
         ),
     )

@@ -123,11 +123,11 @@ class OwnDataSettings(Settings):
 
     predict: Predicted = Field(
         default="class",
-        description="class: told apart, judged by accuracy; number: told by their size, judged by squared error.",
+        description="class: classification, scored by accuracy; number: regression, scored by squared error.",
     )
     normalise: bool = Field(
         default=True,
-        description="Whether features, and numbers to be told, get mean 0 and deviation 1 over the training data.",
+        description="Whether features, and numbers to be predicted, get mean 0 and deviation 1 over the training data.",
     )
     validation: Share = Field(default=0.15, description="Share of the examples that is held out to steer by.")
     test: Share = Field(default=0.15, description="Share of the examples that is held out for the test.")
@@ -156,11 +156,9 @@ class CsvSettings(OwnDataSettings):
     """Settings of ``csv``."""
 
     path: str = Field(min_length=1, description="The file, in UTF-8; relative to the current folder.")
-    target: Column = Field(description="Column to be told: its name, or its number where there is no header.")
+    target: Column = Field(description="Column to be predicted: its name, or its number where there is no header.")
     header: bool = Field(default=True, description="Whether the first line names the columns; else they are 1, 2, …")
-    delimiter: str = Field(
-        default=",", pattern=r'^[^"\r\n]$', description='What stands between two cells: ",", ";", "\\t".'
-    )
+    delimiter: str = Field(default=",", pattern=r'^[^"\r\n]$', description='What separates two cells: ",", ";", "\\t".')
     ignore: Annotated[tuple[Column, ...], Field(strict=False)] = Field(
         default=(), description="Columns that are left out."
     )

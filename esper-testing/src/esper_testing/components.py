@@ -288,6 +288,9 @@ def _of_name(name: str, plugins: Plugins) -> tuple[Component, ...]:
         hint = f"{suggestion(plugin, [record.id for record in plugins.records])}\nAll plugins:  esper plugins list"
         raise ConfigError(Problem("E208", f'unknown plugin "{plugin}"', hint=hint))
     _require_active(plugins, ids)
+    own_records = [record for record in plugins.records if record.id in ids]
+    if unmarked := [problem for record in own_records for problem in record.problems if problem.code == "E222"]:
+        raise PluginError(unmarked)
     components = tuple(component for component in plugins.registry.components() if component.plugin in ids)
     if short and short not in (known := [one.short for one in components]):
         hint = f"{suggestion(short, known)}\nAll of them:  esper components"

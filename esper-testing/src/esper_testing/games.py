@@ -54,7 +54,7 @@ SEED: Final = 100
 """Parameters of the first blueprint of a slot; the second has twice as many, the third three times, and so on."""
 
 BLUR: Final = 0.05
-"""Largest difference between a loss and the level that it stands for."""
+"""Largest difference between a loss and the level that it represents."""
 
 Room = Mapping[str, tuple[str, ...]]
 """For each slot the blueprints that can germinate in it."""
@@ -280,7 +280,7 @@ def masked() -> Game:
 
     Each step allows some of two blueprints in two slots.
 
-    The validation loss, near 1, 2 or 3 in each step, stands for an order of the four.
+    The validation loss, near 1, 2 or 3 in each step, encodes an order of the four.
     """
     space = _space({"early": ("games/fern", "games/moss"), "late": ("games/fern", "games/moss")})
     every = [(slot, name) for slot, names in space.blueprints.items() for name in names]

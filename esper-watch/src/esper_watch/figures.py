@@ -1,6 +1,6 @@
 """Charts of a report as data: scales, axes, and what is drawn. The templates in ``charts.html`` turn them into SVG.
 
-Every mark of a chart has a text that says what it stands for: shown when the pointer rests on it, read aloud by screen
+Every mark of a chart has a text that says what it shows: shown when the pointer rests on it, read aloud by screen
 readers, and reached with the arrow keys. Positions are in user units of an SVG that is 720 wide.
 """
 
@@ -103,7 +103,7 @@ def scale_around(numbers: Iterable[float], *, start: float, end: float, room: fl
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis: its scale, where it stands, where its grid lines end, how its figures read, and its title."""
+    """An axis: its scale, its position, the ends of its grid lines, the format of its figures, and its title."""
 
     scale: Scale
     at: float

@@ -75,7 +75,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class SeedGain:
-    """The latest measured gain of a seed, in nats, and the price its gate asked for."""
+    """The latest measured gain of a seed, in nats, and the price that its gate requires."""
 
     step: int
     stage: Stage
@@ -159,7 +159,7 @@ class SeedLife:
 
 
 class History:
-    """Everything that the events of a run tell, as plain records.
+    """Everything that the events of a run contain, as plain records.
 
     Args:
         name: Id of the run.

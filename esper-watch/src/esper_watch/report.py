@@ -103,8 +103,8 @@ def _spread(entries: Any, *, start: float, gap: float, letter: float) -> list[tu
 def write_report(run: Path, to: Path | None = None) -> Path:
     """Write the report of a run into its folder, or to the file ``to``, and return its path.
 
-    A symbolic link in place of the report is replaced, not followed: the folder may come from somebody else, and the
-    link could lead to any file of the user. A link that is given as ``to`` is followed.
+    A symbolic link in place of the report is replaced, not followed: the folder may come from an untrusted source,
+    and the link could lead to any file of the user. A link that is given as ``to`` is followed.
 
     Raises:
         EsperError: E420 if there is no run, E410 if the report cannot be written.
@@ -132,7 +132,7 @@ def _write(path: Path, make: Callable[[], str], hint: str, *, follow: bool) -> P
 
 
 def write_atomically(path: Path, text: str, hint: str) -> None:
-    """Write a file in one step, so that nobody sees half of it. Raises EsperError E410 if it cannot be written."""
+    """Write a file in one step, so that no reader sees half of it. Raises EsperError E410 if it cannot be written."""
     temporary = path.with_name(f".{os.getpid()}.part")
     try:
         try:

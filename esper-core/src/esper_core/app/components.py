@@ -75,7 +75,7 @@ def check_component(kind: ComponentKind, built: Any, label: Label) -> None:
         from torch import nn
 
         if not isinstance(built, nn.Module):
-            what, hint = ", not a torch.nn.Module", "Its target returns the network."
+            what, hint = ", not a torch.nn.Module", "Return the network, an nn.Module, from there."
     if (protocol := _PROTOCOLS.get(kind)) is not None:
         methods = [name for name, own in vars(protocol).items() if isfunction(own) and not name.startswith("_")]
         if missing := [name for name in methods if not callable(getattr(built, name, None))]:
@@ -137,9 +137,9 @@ def host_at(target: str) -> Component:
         except TypeError as error:
             received = ", ".join(["shape", *(f"{name}={value!r}" for name, value in settings.items())])
             hint = f"A host is called with the shape of the data and its settings. Received: {received}"
-            raise ConfigError(
-                Problem("E120", f'"{target}" cannot be called with these arguments: {error}', hint=hint)
-            ) from None
+            message = f'"{target}" cannot be called with these arguments: {error}'
+            refused = next((name for name in settings if f"'{name}'" in str(error)), None)
+            raise ConfigError(Problem("E120", message, path=refused, hint=hint)) from None
         return host(*arguments, **settings)
 
     build.__module__, _, build.__qualname__ = target.partition(":")  # faults are attributed to it by its name

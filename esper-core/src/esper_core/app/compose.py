@@ -271,7 +271,7 @@ def _choose_devices(resolution: Resolution) -> tuple[torch.device, ...]:
 def _load_split(resolution: Resolution, task: Task, name: SplitName, device: torch.device) -> Split:
     split, label = task.split(name), resolution.task.label
     if not (isinstance(split, Split) and all(isinstance(one, torch.Tensor) for one in (split.inputs, split.targets))):
-        message = f'{label} gives no Split of two tensors when asked for its split "{name}"'
+        message = f'{label} returns no Split of two tensors for its split "{name}"'
         hint = "Task.split returns Split(inputs, targets)."
         raise PluginError(Problem("E231", message, path=label.target, hint=hint))
     if split.inputs.is_floating_point() and split.inputs.dtype != torch.float32:
@@ -308,6 +308,8 @@ def _graft_prototype(
         try:
             graft(host, resolution.places, example=sent(train.inputs[:2], device))
         except GraftError as error:
+            if error.__cause__ is not None and error.problems[0].path == "example":
+                raise error.__cause__ from None  # the host itself raised
             raise ConfigError([_at_slot(resolution, problem) for problem in error.problems]) from error
     return host
 
@@ -421,7 +423,8 @@ def _build(resolution: Resolution, chosen: ConfiguredComponent, *arguments: Any,
     except ConfigError as error:
         problems = []
         for problem in error.problems:
-            path = (*chosen.path, "settings", *parse_path(problem.path)) if problem.path else chosen.path
+            part = {"E202": ("use",), "E120": ("settings",)}.get(problem.code, ())
+            path = (*chosen.path, "settings", *parse_path(problem.path)) if problem.path else (*chosen.path, *part)
             placed = resolution.loaded.problem(problem.code, path, problem.message, problem.hint)
             problems.append(placed if problem.file is None else problem)
         raise ConfigError(problems) from error

@@ -299,7 +299,7 @@ def _damaged_packages(error: BaseException) -> list[Problem]:
 
 
 def _report_crash(name: str | None) -> None:
-    """Print the traceback, and who should get it."""
+    """Print the traceback, and where to report it."""
     traceback.print_exc()
     versions = f"esper {__version__}, Python {platform.python_version()}, {platform.system()}"
     request = f"This is a bug in Esper: please report it, with the lines above ({versions})."

@@ -46,6 +46,7 @@ class PlainLines:
         self._stages: dict[tuple[str, int, int], Stage] = {}
         self._rounds: dict[str, int] = {}
         self._acts: Counter[str] = Counter()
+        self._reason = ""
         self._looks: deque[tuple[float, int]] = deque()
         self._printed: tuple[float, int] | None = None
         self._began = 0.0
@@ -68,10 +69,12 @@ class PlainLines:
                 self._stages = {key: stage for key, stage in self._stages.items() if key[0] != event.arm}
             self._stages[event.arm, event.seed, event.seed_id] = event.now
         elif isinstance(event, GovernorActed):
+            if not self._acts[event.act]:
+                self._reason = f" ({event.act}: {event.reason.partition(chr(10))[0]})"
             self._acts[event.act] += 1
 
     def settle(self) -> None:
-        """Print a line if the last one is old, or the run is done. Stop if nobody reads stderr any more."""
+        """Print a line if the last one is old, or the run is done. Stop once stderr is closed."""
         now = monotonic()
         if not self._looks:
             self._began = now
@@ -104,5 +107,7 @@ class PlainLines:
         if counts:
             parts.append(", ".join(f"{counts[stage]} {stage.value}" for stage in Stage if counts[stage]))
         if self._acts:
-            parts.append(f"governor: {', '.join(f'{count} {act}' for act, count in sorted(self._acts.items()))}")
+            counted = ", ".join(f"{count} {act}" for act, count in sorted(self._acts.items()))
+            parts.append(f"governor: {counted}{self._reason}")
+            self._reason = ""
         return " | ".join(parts)

@@ -124,7 +124,7 @@ def resume(run: str, runs_dir: Path, *, quiet: bool, as_json: bool) -> None:
 
 
 def config_file(given: Path) -> Path:
-    """Return the file to read: a run directory stands for the configuration in it."""
+    """Return the file to read: for a run directory, the configuration in it."""
     inside = given / "config.yaml"
     return inside if given.is_dir() and inside.is_file() else given
 
@@ -154,7 +154,11 @@ def build(loaded: LoadedConfig, plugins: Plugins) -> Composition:
     except EsperError as error:
         print_warnings(one_line(problem) for problem in unmarked_hooks(plugins) if problem not in error.problems)
         raise
+    steps = composition.config.episode.steps
     print_warnings(resolution.warnings)
+    for arm in composition.arms:
+        for note in arm.impossible(steps):
+            print_warnings([f"arm {arm.name}: {steps} steps (episode.steps) are too few for {note}"])
     return composition
 
 

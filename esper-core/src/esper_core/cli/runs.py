@@ -117,7 +117,7 @@ def _entry(one: Run | UnreadableRun) -> dict[str, Any]:
 
 
 def _row(one: Run | UnreadableRun) -> list[str]:
-    if isinstance(one, UnreadableRun):  # without its path: its name stands in front
+    if isinstance(one, UnreadableRun):  # without its path: the name is in the first column
         reason = one.problem.message.replace(f"{one.path}{os.sep}", "").replace(str(one.path), "this")
         return [one.path.name, one.status, "", "", cut(reason, 100)]
     if one.results is None:

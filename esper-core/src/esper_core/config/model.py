@@ -224,7 +224,7 @@ class ComputeConfig(Section):
     )
     compile: bool = Field(default=False, description="Compile the training pass of the host with torch.compile.")
     allocator: Literal["tuned", "default"] = Field(
-        default="tuned", description="Whether glibc is told to keep freed memory; it changes speed only."
+        default="tuned", description="Whether glibc keeps freed memory for reuse; it changes speed only."
     )
     layout: Literal["auto", "plain"] = Field(
         default="auto", description="Memory layout of images; auto: channels last where host and blueprints allow it."
@@ -274,7 +274,7 @@ class PluginsConfig(Section):
 
 
 class RunConfig(Section):
-    """A run: what is trained, what may grow in it, who decides, and how often it is repeated."""
+    """A run: what is trained, what may grow in it, which policies decide, and how often it is repeated."""
 
     name: Key | None = Field(default=None, description="Part of the run directory's name; null: two random words.")
     task: Use = Field(description="Data, loss and metric.")

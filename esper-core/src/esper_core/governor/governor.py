@@ -133,7 +133,7 @@ class Governor:
     def decide(self, signals: Signals, *, opinion: Verdict = CALM, host_finite: bool | None = None) -> Decision:
         """Decide what to do after a step, and take a snapshot of a healthy one if it is time.
 
-        ``opinion`` is the verdict of plugins, who can raise the alarm and not call it off. ``host_finite`` says whether
+        ``opinion`` is the verdict of plugins, which can raise an alarm and not cancel one. ``host_finite`` says whether
         the host's parameters and gradients are finite; None: not checked.
         """
         judged = judge_step(

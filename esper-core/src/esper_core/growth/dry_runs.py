@@ -7,6 +7,7 @@ Buffers, modes, gradients and random numbers are afterwards what they were.
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,12 +16,13 @@ from torch import Tensor, nn
 
 from esper_core.growth.random_streams import RandomStream
 from esper_core.leyline.errors import GraftError, Problem
-from esper_core.leyline.specs import Site, SiteKind
+from esper_core.leyline.specs import Site, SiteKind, SlotPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from esper_core.leyline.specs import SlotPlace
+HOME: Final = "_esper"
+"""Name of the one child that a graft adds to the root."""
 
 _KIND_BY_DIMENSIONS: Final[dict[int, SiteKind]] = {2: "vector", 3: "sequence", 4: "image"}
 _DIMENSIONS: Final = {"vector": 2, "sequence": 3, "tokens": 3, "image": 4}
@@ -125,8 +127,29 @@ def observe_sites(model: nn.Module, places: Mapping[str, SlotPlace], example: Te
     if not problems:
         problems = _batch_elsewhere(model, places, sites, example)
     if problems:
-        raise GraftError([problems[name] for name in places if name in problems])
+        ordered = [(name, problems[name]) for name in places if name in problems]
+        fitting = _fitting_modules(model, example)
+        raise GraftError([_with_nearest(own, places[name].at, model, fitting) for name, own in ordered])
     return [(sites[name], dtypes[name]) for name in places]
+
+
+def _fitting_modules(model: nn.Module, example: Tensor) -> list[str]:
+    """Return the names of the modules that can have a slot, as far as one pass in evaluation shows."""
+    called = {name: SlotPlace(name) for name, module in model.named_modules() if name and not name.startswith(HOME)}
+    try:
+        outputs = _outputs_at(model, called, example, training=False)
+    except Exception:
+        return []  # a hook on every module can break one that calls another by itself
+    sites = {name: _site(name, called[name], outputs[name], training=False, batch=len(example)) for name in called}
+    return [name for name, site in sites.items() if isinstance(site, Site)]
+
+
+def _with_nearest(problem: Problem, at: str, model: nn.Module, fitting: list[str]) -> Problem:
+    """Add to the hint the modules beside the one at ``at`` that can have a slot."""
+    order = [name for name, _ in model.named_modules()]
+    nearest = sorted(fitting, key=lambda name: abs(order.index(name) - order.index(at)))[:3]
+    beside = f"Modules near it that can have a slot: {', '.join(nearest)}" if nearest else None
+    return replace(problem, hint="\n".join(filter(None, [problem.hint, beside])) or None)
 
 
 def _outputs_at(

@@ -21,7 +21,7 @@ from esper_core.growth.random_streams import RandomStream, derive_seed
 from esper_core.growth.rebuilding import replant
 from esper_core.growth.seeds import Presence, Seed, SeedBuilder, SeedFault, Variety, describe_error
 from esper_core.growth.serialization import decode_state, load_model_state, model_state, state_mismatch
-from esper_core.growth.transitions import EVENT_OF_OP, FaultBook, Rules, refuse_invalid, transaction
+from esper_core.growth.transitions import EVENT_OF_OP, FaultBook, Rules, refuse_invalid, require_fitting, transaction
 from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.leyline.errors import EsperError, GrowthError, Problem, suggestion
 from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotState, Stage, next_slot_state
@@ -64,7 +64,8 @@ class Garden:
     Args:
         model: grafted, its slots observed.
         keeper: owns the host's parameters; the garden gives it those of the seeds.
-        varieties: for each slot the blueprints that may grow in it.
+        varieties: for each slot the blueprints that may grow in it. GrowthError for a slot that the model does not
+            have (E302), or a blueprint for another kind of slot (E303).
         seed: of the random numbers of newborn seeds.
         batches: training batches in a decision step; alpha moves in each.
         settings: embargoes, limits on growth, incubation, whether fossils learn.
@@ -98,6 +99,8 @@ class Garden:
         self._settings = settings or GrowthConfig()
         self.gates = gates or Gates(self._settings)
         by_slot = {name: {variety.id: variety for variety in varieties.get(name, ())} for name in self.slots}
+        for name, own in varieties.items():
+            require_fitting(self._slot(name), own)
         self._rules = Rules(self.slots, by_slot, self._settings, faults or FaultBook(), self.gates)
         self._deterministic = deterministic
         self.born = 0
@@ -112,16 +115,18 @@ class Garden:
         """Carry out one action at the end of ``step``. LifecycleError, and nothing changed, if it is not legal."""
         if action.op is Op.WAIT:
             return []
-        name = action.slot
-        if name is None or name not in self.slots:
-            raise GrowthError(Problem("E302", f'there is no slot "{name}"', hint=suggestion(name or "", self.slots)))
+        slot = self._slot(action.slot)
         refuse_invalid(action)
-        slot = self.slots[name]
         with self._transaction():
             if action.op is Op.GERMINATE:
                 return [self._germinate(slot, action, step)]
             seeds = self._rules.seeds_meant(slot, action)
             return [change for seed in seeds for change in self._carry_out(slot, seed, action, step)]
+
+    def _slot(self, name: str | None) -> Slot:
+        if name is None or name not in self.slots:
+            raise GrowthError(Problem("E302", f'there is no slot "{name}"', hint=suggestion(name or "", self.slots)))
+        return self.slots[name]
 
     def _carry_out(self, slot: Slot, seed: Seed, action: Action, step: int) -> Iterator[Transition]:
         self._rules.refuse(slot, seed, action.op)

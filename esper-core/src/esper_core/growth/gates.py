@@ -54,7 +54,7 @@ def paired(host_losses: Tensor, trial_losses: Tensor) -> Tensor:
 
 
 def read_gain(numbers: Sequence[float]) -> Gain:
-    """Unpack the numbers that ``paired`` returned into a Gain."""
+    """Return the Gain that the six numbers of ``paired`` describe; its skewness is 0 if all differences are equal."""
     n, mean, variance, third, worst, best = numbers
     deviation = math.sqrt(variance) if variance >= 0 else math.nan
     spread = deviation * math.sqrt((n - 1) / n)

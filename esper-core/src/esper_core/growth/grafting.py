@@ -275,7 +275,7 @@ def graft(
     home, family = Slots({key_of(slot.name): slot for slot in planned}), Family()
     home.register_state_dict_post_hook(add_to_state_dict)  # type: ignore[no-untyped-call]
     home.register_load_state_dict_pre_hook(take_from_state_dict)  # type: ignore[no-untyped-call]
-    before = None if example is None else outputs(model, example)
+    before = None if example is None else _plain_outputs(model, example)
     with ExitStack() as undo:
         for module, places in _with_slots_below(model, [slot.at for slot in planned]):
             undo.callback(setattr, module, "__class__", type(module))
@@ -316,6 +316,17 @@ def ungraft(model: ModelT) -> ModelT:
     for module in model.modules():
         module.__class__ = getattr(type(module), "_esper_class", (type(module),))[0]
     return model
+
+
+def _plain_outputs(model: nn.Module, example: Tensor) -> dict[bool, Any]:
+    """Return the outputs before the graft; GraftError if the model raises."""
+    try:
+        return outputs(model, example)
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0][:300]
+        message = f"the model raised {type(error).__name__} on the example: {reason}"
+        hint = f"Pass a batch of inputs as in training. Received: {example.dtype}, shape {tuple(example.shape)}"
+        raise GraftError(Problem("E318", message, path="example", hint=hint)) from error
 
 
 def _refuse_unfit(model: nn.Module) -> None:
@@ -399,7 +410,7 @@ def _places(model: nn.Module, slots: Any) -> list[tuple[str, SlotPlace]]:
             places.append((own, replace(place, at=module)))
     problems += _collisions(places)
     if not problems and not places:
-        problems.append(Problem("E312", "no slot was asked for", hint='For example slots=["layer2"].'))
+        problems.append(Problem("E312", "the list of slots is empty", hint='For example slots=["layer2"].'))
     if problems:
         raise GraftError(problems)
     return places

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import checkpoint
 
-from esper_core.growth.dry_runs import dtype_of, observe_sites
+from esper_core.growth.dry_runs import HOME as HOME, dtype_of, observe_sites
 from esper_core.growth.seeds import Presence, SeedFault, describe_error
 from esper_core.leyline.lifecycle import SlotState, Stage
 from esper_core.leyline.specs import SlotPlace
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from esper_core.growth.seeds import Seed
     from esper_core.leyline.specs import Site, SiteKind
 
-
-HOME: Final = "_esper"
-"""Name of the one child that a graft adds to the root."""
 
 JOURNAL: Final = "for_esper_core.load"
 """Key of the growth journal in a state dict, below HOME."""

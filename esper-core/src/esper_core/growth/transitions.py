@@ -154,8 +154,10 @@ class Rules:
             return None
         seeds = slot.nursery
         if self.settings.nursery == 1 or not seeds or not all(seed.incubating for seed in seeds):
-            lives = f": {', '.join(seed.blueprint for seed in seeds)} lives there" if seeds else ""
-            return f"the slot is {slot.state}{lives}"
+            if seeds:
+                return f"{', '.join(seed.blueprint for seed in seeds)} grows in it"
+            full = slot.state is SlotState.CLOSED
+            return f"it holds {slot.limit} seeds (stack)" if full else f"it rests for {slot.embargo} more steps"
         if any(seed.blueprint == variety.id for seed in seeds):
             return "a seed of it incubates in the slot already"
         if len(seeds) >= self.settings.nursery:
@@ -205,7 +207,7 @@ class Rules:
             return (max(able or seeds, key=self.gates.lead),) if action.op is Op.ADVANCE else seeds
         if found := tuple(seed for seed in seeds if seed.blueprint == named):
             return found
-        message = f'no seed of "{named}" lives in slot "{slot.name}"'
+        message = f'no seed of "{named}" grows in slot "{slot.name}"'
         raise GrowthError(Problem("E303", message, hint=suggestion(named, [seed.blueprint for seed in seeds])))
 
     def ready(self, slot: Slot) -> Seed | None:
@@ -215,10 +217,17 @@ class Rules:
         return seeds[0] if alone and self.gates.ready(seeds[0]) else None
 
 
+def require_fitting(slot: Slot, varieties: Sequence[Variety]) -> None:
+    """Raise a GrowthError if one of the blueprints is for other kinds of slots; a slot without data fits all."""
+    for variety in varieties:
+        if slot.site is not None and slot.site.kind not in variety.spec.kinds:
+            kinds = " or ".join(variety.spec.kinds)
+            message = f'"{variety.id}" cannot grow in slot "{slot.name}": the slot is of kind {slot.site.kind}'
+            raise GrowthError(Problem("E303", message, hint=f"The blueprint accepts {kinds}."))
+
+
 def refuse_invalid(action: Action) -> None:
     """Raise a GrowthError if an argument that the op reads has an impossible value."""
-    if not isinstance(action.op, Op):
-        raise GrowthError(Problem("E307", "there is no such op", hint=f"{_choice(Op)} Received: {action.op!r}"))
     reads = ARGUMENTS[action.op]
     for name, kind in (("blend", Blend), ("curve", Curve)):
         if name in reads and not isinstance(getattr(action, name), kind):

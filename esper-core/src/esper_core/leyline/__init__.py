@@ -6,7 +6,7 @@ What is here:
     errors: the exception hierarchy, problems with their error codes (a page each in docs/reference/errors), and the
         texts of messages.
     events: the records that a run publishes.
-    files: opens files of runs that may come from somebody else.
+    files: opens files of runs from untrusted sources.
     lifecycle: the transition tables of slots and seeds.
     observations: what a policy gets, an observation, as rows of numbers.
     protocols: what components implement, and what hooks receive.

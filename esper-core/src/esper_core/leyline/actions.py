@@ -8,6 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from esper_core.leyline.constants import FULL, RAMP_STEPS
+from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.specs import Place  # noqa: TC001  pydantic reads it
 
 
@@ -62,6 +63,12 @@ class Action:
     speed: int = RAMP_STEPS
     curve: Curve = Curve.LINEAR
     target: float = FULL
+
+    def __post_init__(self) -> None:
+        """Refuse an op that is not an Op (E307)."""
+        if not isinstance(self.op, Op):
+            hint = f"One of Op: {', '.join(Op)}. Received: {self.op!r}"
+            raise GrowthError(Problem("E307", "there is no such op", hint=hint))
 
 
 WAIT = Action()

@@ -90,7 +90,7 @@ class GrowthError(EsperError):
 
 
 class GraftError(GrowthError):
-    """A slot cannot be placed where it was asked for."""
+    """A slot cannot be placed at the requested module."""
 
     exit_code: ClassVar[int] = 2
 

@@ -1,4 +1,4 @@
-"""Read files that may have been written by somebody else: the files of runs, saved networks and configurations.
+"""Read files from untrusted sources: the files of runs, saved networks and configurations.
 
 A run directory can come from anywhere, and anything may stand in the place of one of its files. Every file of a run is
 opened by ``open_regular``, which refuses folders, pipes, sockets and devices instead of waiting for them.

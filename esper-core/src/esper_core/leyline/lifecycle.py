@@ -71,7 +71,7 @@ SLOT_TABLE: Mapping[tuple[SlotState, SlotEvent], SlotState] = MappingProxyType(
 )
 
 # Conditions that depend on numbers are checked by the garden: whether a nursery has room, that RETARGET waits until
-# alpha stands still, and FOSSILISE until it is 1. A slot counts as pruned with the last of its seeds.
+# alpha no longer moves, and FOSSILISE until it is 1. A slot counts as pruned with the last of its seeds.
 # REMOVE prunes immediately, whatever alpha is. The end of an episode and the governor use it.
 SEED_TABLE: Mapping[tuple[Stage, SeedEvent], Stage] = MappingProxyType(
     {

@@ -120,7 +120,11 @@ class Registrar(Protocol[SpecT_contra]):
 
 @runtime_checkable
 class FollowsPlan(Protocol):
-    """Optional protocol of policies: report the parts of a plan that could not be carried out."""
+    """Optional protocol of policies: report the parts of a plan that could not be carried out.
+
+    A policy with a method ``impossible(steps)`` can name, before a run, what an episode of so many steps is too short
+    for; ``esper check`` and ``esper run`` print it as a warning.
+    """
 
     def unfinished(self) -> Sequence[Sequence[str]]:
         """Return per environment what of the plan the current episode has not carried out."""

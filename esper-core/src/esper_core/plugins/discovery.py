@@ -238,7 +238,7 @@ def is_set(variable: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LocalFile:
-    """A one-file plugin: its path, its bytes, and the entry point that it stands for."""
+    """A one-file plugin: its path, its bytes, and the entry point that represents it."""
 
     path: Path
     source: bytes

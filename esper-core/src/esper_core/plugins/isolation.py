@@ -84,7 +84,7 @@ def attributed_to(component: str, activity: str) -> Iterator[None]:
     except BaseException as error:
         received = str(error).strip().split("\n")[0][:300]
         message = f"{component} raised {type(error).__name__} {activity}: {received}"
-        problem = component_problem("E231", message, error, component, "Fix its code, or tell its author.")
+        problem = component_problem("E231", message, error, component, "Fix it there, or report it to its author.")
         raise PluginError(problem) from error
 
 
@@ -116,7 +116,7 @@ class AttributedTask:
 
     def split(self, name: SplitName) -> Split:
         """Return a split of the task."""
-        with attributed_to(self._label, f'when asked for its split "{name}"'):
+        with attributed_to(self._label, f'when it returned its split "{name}"'):
             return self._task.split(name)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -226,7 +226,7 @@ def holm(ps: Sequence[float]) -> list[float]:
 def judge_together(comparisons: Sequence[Comparison | None], *, margin: float) -> list[Comparison | None]:
     """Return the comparisons of one study with adjusted p and verdict: any of them is wrong in 5 % of studies at most.
 
-    A comparison that could not be made is None; it counts, since it was asked for.
+    A comparison that could not be made is None; it still counts for Holm's adjustment.
     """
     adjusted = holm([1.0 if one is None else one.p_margin for one in comparisons])
     judged: list[Comparison | None] = []

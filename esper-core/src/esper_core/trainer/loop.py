@@ -11,8 +11,8 @@ episode is a number of decision steps; a decision step is a number of batches. I
     6. each arm's policy decides for its environments                                  decide, below
     7. what it decided is carried out, and everything that happened is published       Pool.apply
 
-Steps 1 to 5 are ``Stepper.advance``, and 7 is ``Stepper.act``; who steps through an episode manually uses them, too
-(``app.episode``). At the end of a round the networks are evaluated on the test split, and policies that learn are
+Steps 1 to 5 are ``Stepper.advance``, and 7 is ``Stepper.act``; ``app.episode`` uses them to step through an episode
+manually. At the end of a round the networks are evaluated on the test split, and policies that learn are
 updated.
 
 ``trainer`` itself says where to read on. ``app.compose`` builds a study from a configuration.
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 def run_study(
     progress: StudyProgress, pause: Callable[[StudyProgress], None] = lambda progress: None
 ) -> list[EpisodeFinished]:
-    """Train a study from where ``progress`` stands to its end, and return how each episode ended.
+    """Train a study from the position of ``progress`` to its end, and return how each episode ended.
 
     ``pause`` is called after each step and each round, when everything that happened is published. It writes
     checkpoints, and raises to end the run there.
@@ -75,7 +75,7 @@ def run_study(
 
         for step in progress.steps():
             result = stepper.advance(step)
-            study.warn_of_rollbacks(result.rolled, result.decisions)
+            study.log_governor(result.rolled, result.decisions)
             with clock.region("policy"):
                 recorder.rewarded(result.rewards)  # of the action before
                 actions_E = decide(study, recorder, result.signals, rolled=result.rolled)

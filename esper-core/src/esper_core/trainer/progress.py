@@ -104,7 +104,7 @@ def _state_of_policy(arm: Arm) -> State | None:
     """Return the state of an arm's policy as a checkpoint would give it back; None where it has none."""
     if not isinstance(arm.policy, Resumable):
         return None
-    with attributed_to(arm.label, "when it was asked for its state"):
+    with attributed_to(arm.label, "when its state was saved"):
         given = arm.policy.state_dict()
     try:
         plain = dict(given.plain)

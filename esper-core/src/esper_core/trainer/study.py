@@ -50,9 +50,17 @@ class Arm:
         """The names of its environments."""
         return self.parts or (self.name,)
 
+    def impossible(self, steps: int) -> tuple[str, ...]:
+        """Return what its policy cannot carry out in an episode of so many steps, if the policy can tell."""
+        find = getattr(self.policy, "impossible", None)
+        if find is None:
+            return ()
+        with attributed_to(self.label, "when it examined its plan"):
+            return tuple(map(str, find(steps)))
+
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> Sequence[Action]:
         """Return the policy's actions; PluginError if they are not one legal action for each environment."""
-        with attributed_to(self.label, "when it was asked to act"):
+        with attributed_to(self.label, "when it chose actions"):
             actions = list(self.policy.act(observations, masks))
         if len(actions) != len(observations):
             message = f"{self.label} gave {len(actions)} actions for {len(observations)} environments"
@@ -140,8 +148,13 @@ class Study:
             for place, (own, twin, reward) in enumerate(seen)
         ]
 
-    def warn_of_rollbacks(self, rolled: Iterable[int], decisions: Mapping[int, Decision]) -> None:
-        """Log a warning for each environment that was rolled back, by its place in the pool."""
+    def log_governor(self, rolled: Iterable[int], decisions: Mapping[int, Decision]) -> None:
+        """Log each warning of the governor, and with a higher level each rollback, by its place in the pool."""
+        for place, decision in decisions.items():
+            if decision.act == "warn":
+                one = self.pool.environments[place]
+                where = f"arm {one.arm}, seed {one.seed}, step {decision.step}"
+                log.info("%s: the governor warns: %s", where, decision.reason)
         for place in rolled:
             environment, decision = self.pool.environments[place], decisions[place]
             back = "before training" if decision.back_to == -1 else f"step {decision.back_to}"

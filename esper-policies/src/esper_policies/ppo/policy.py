@@ -288,7 +288,7 @@ class Ppo:
     def _imitated(self, episodes: Sequence[Episode], this: int, passes: int) -> dict[str, float]:
         own = self.settings
         if this == 0:
-            self._look(episodes)  # nobody acted on its scales yet
+            self._look(episodes)  # its scales were not used yet
         self._rescale(episodes)
         lesson = lesson_of(episodes, self._numbering(this), self.options, self.scales)
         worth = weighed(self.network, lesson, self.ways, self.scales.returns)

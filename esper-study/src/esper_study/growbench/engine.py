@@ -63,7 +63,7 @@ def measurements(moment: EpisodeStep) -> NDArray[np.float32]:
 
 
 class PuzzleRun:
-    """The training of one puzzle from one seed, as far as it has been asked for."""
+    """The training of one puzzle from one RNG seed, up to the states that were requested."""
 
     def __init__(self, play: Episode, seed: int) -> None:
         self._play = play

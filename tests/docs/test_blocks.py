@@ -24,13 +24,13 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 
 from esper_core import cli
+from tests.docs import test_answers as errors, test_commands as commands, test_how_to as how_to
 
 ROOT = Path(__file__).parents[2]
 PYTEST_PLUGIN = ROOT / "esper-testing" / "src" / "esper_testing" / "pytest_plugin.py"
@@ -82,19 +82,6 @@ ELSEWHERE = {"tensorboard": "tensorboard"}
 """Programs that are not the project's, and the package that brings them."""
 
 
-def script(path: Path) -> ModuleType:
-    """A Python file of the project that no package holds."""
-    found = importlib.util.spec_from_file_location(f"{path.stem}_for_blocks", path)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
-
-
-commands = script(Path(__file__).with_name("test_commands.py"))
-errors = script(Path(__file__).with_name("test_answers.py"))
-how_to = script(Path(__file__).with_name("test_how_to.py"))
 PAGES: list[Path] = commands.PAGES
 
 
@@ -211,7 +198,7 @@ def exists(command: str, folder: Path) -> None:
     if program in ELSEWHERE:
         assert importlib.util.find_spec(ELSEWHERE[program]), command
         return
-    look = {"python": python, "pytest": pytests, "pip": pip, "make": make}.get(program)
+    look = {"python": python, "pytest": pytests, "pip": pip, "make": make, "sed": sed}.get(program)
     assert look, f"nobody knows how to look at this: {command}"
     look(arguments, folder)
 
@@ -310,6 +297,16 @@ def make(arguments: list[str], folder: Path) -> None:
     """Targets of the Makefile, which is in the checkout wherever the page stands."""
     known = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert [one for one in arguments if f"\n{one}:" not in known] == [], folder
+
+
+def sed(arguments: list[str], folder: Path) -> None:
+    """Look for the files that are edited in place: they exist, and have what is replaced."""
+    assert arguments[0] == "-i", arguments
+    _, old, *_ = arguments[1].split("/")
+    for pattern in arguments[2:]:
+        files = list(ROOT.glob(pattern))
+        assert files, pattern
+        assert all(re.search(old, file.read_text(encoding="utf-8")) for file in files), pattern
 
 
 def runs(block: Block) -> None:

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from esper_study import growbench
 from esper_study.growbench import puzzles
+from tests.docs import test_how_to as how_to
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "growbench.md"
 SOURCES = ROOT / "esper-study" / "src" / "esper_study" / "growbench"
 
 
-def script(path: Path) -> ModuleType:
-    """A Python file of the project that no package holds."""
-    found = importlib.util.spec_from_file_location(f"{path.stem}_for_growbench", path)
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
-
-
-how_to = script(Path(__file__).with_name("test_how_to.py"))
 reader = how_to.reader
 
 

@@ -26,6 +26,7 @@ from types import ModuleType
 import pytest
 
 from esper_core import cli
+from tests.docs import test_tutorials as tutorials
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "guides"
@@ -53,7 +54,6 @@ def script(path: Path) -> ModuleType:
     return module
 
 
-tutorials = script(Path(__file__).with_name("test_tutorials.py"))
 answers = script(ROOT / "docs" / "answers.py")
 
 

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from esper_core.leyline import observations as features
+from tests.docs import test_how_to as how_to
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "observations.md"
 
-
-def script(path: Path) -> ModuleType:
-    """A Python file of the project that no package holds."""
-    found = importlib.util.spec_from_file_location(f"{path.stem}_for_observations", path)
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
-
-
-how_to = script(Path(__file__).with_name("test_how_to.py"))
-generate = script(ROOT / "docs" / "generate.py")
+generate = how_to.script(ROOT / "docs" / "generate.py")
 reader = how_to.reader
 
 

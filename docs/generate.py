@@ -59,7 +59,7 @@ MEASURED = ROOT / "benchmarks" / "baseline.json"
 LEARNED = ROOT / "benchmarks" / "science" / "learned_policies" / "report.py"
 SHOWN = ROOT / "benchmarks" / "science" / "shown" / "page.py"
 RUNS = SHOWN.with_name("results.json")
-RAN = ("default-run", "longer-run", "previews", "runs-from-other-seeds")
+RAN = ("default-run", "longer-run", "runs-from-other-seeds")
 SIMULATED = ROOT / "benchmarks" / "science" / "verdicts.md"
 MARKED = re.compile(r"(?P<open><!-- from the code: (?P<name>[a-z-]+) -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from benchmarks.science.shown.execution import OF_PREVIEWS, carried_out, previewed
-from benchmarks.science.shown.runs import RUNS, previews
+from benchmarks.science.shown.execution import carried_out
+from benchmarks.science.shown.runs import RUNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -54,10 +54,7 @@ def main(arguments: Sequence[str] | None = None, pages: Path = PAGES) -> int:
 
 def every_run(*, quick: bool) -> dict[tuple[str, str], Callable[[], dict[str, Any]]]:
     """Return the function of each run, by name and command, in the order of the report."""
-    own: dict[tuple[str, str], Callable[[], dict[str, Any]]] = {
-        (one.name, one.command): partial(carried_out, one, quick=quick) for one in RUNS
-    }
-    return own | {(one.name, OF_PREVIEWS): partial(previewed, one) for one in previews(quick=quick)}
+    return {(one.name, one.command): partial(carried_out, one, quick=quick) for one in RUNS}
 
 
 def noted(file: Path, *, quick: bool) -> dict[tuple[str, str], dict[str, Any]]:

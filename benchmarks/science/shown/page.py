@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.cli.output import print_results
@@ -55,30 +54,9 @@ def longer(runs: Runs) -> str:
     return table(("", "test accuracy", "interval", "n"), rows)
 
 
-def previews(runs: Runs) -> str:
-    """Return the seeds' gains after a preview and at the end, by germination step."""
-    rows: list[Sequence[str]] = []
-    for name in ("previews", "previews, shuffled"):
-        by_blueprint: dict[str, list[Mapping[str, Any]]] = {}
-        for one in runs[name]["rows"]:
-            by_blueprint.setdefault(one["blueprint"], []).append(one)
-        for blueprint, own in by_blueprint.items():
-            where = ", in `late`" if own[0]["slot"] == "late" else ""
-            cells = [f"{nats(one['gain']['mean'], 3)} → {nats(one['nats']['mean'], 2)}" for one in own]
-            points = ", ".join(signed(one["points"]["mean"], 0) for one in own)
-            says = f"`{blueprint}`{where}{', shuffled' if 'shuffled' in name else ''}"
-            rows.append((says, *cells, times(own), points))
-    planted = [f"at {one['planted']}" for one in next(iter(by_blueprint.values()))]
-    return (
-        table(("seed", *planted, "times", "points of accuracy"), rows)
-        + f"\n```sh\n{runs['previews']['command']}\n```\n"
-    )
-
-
 PARTS: Final[Mapping[str, Callable[[Runs], str]]] = {
     "default-run": default_run,
     "longer-run": longer,
-    "previews": previews,
     "runs-from-other-seeds": other_seeds,
 }
 """By the names that the pages mark them with."""
@@ -101,14 +79,6 @@ def against(own: Mapping[str, Any], one: str, other: str) -> str:
     return f"{signed(mean)} ({minus(f'{low:.1f}')} to {minus(f'{high:.1f}')})"
 
 
-def times(own: Iterable[Mapping[str, Any]]) -> str:
-    """Return the range of final gain over preview gain; empty if a seed did harm."""
-    ratios = [max(one["nats"]["mean"], 0.0) / one["gain"]["mean"] for one in own if one["gain"]["mean"] > 0]
-    if any(round(one["nats"]["mean"], 2) < 0 for one in own) or not ratios:
-        return ""
-    return f"{min(ratios):.1f} to {max(ratios):.1f}"
-
-
 def percent(share: float) -> str:
     """Return a share in percent."""
     return f"{100 * share:.1f} %"
@@ -117,11 +87,6 @@ def percent(share: float) -> str:
 def signed(value: float, digits: int = 1) -> str:
     """Return a number with its sign."""
     return minus(f"{value:+.{digits}f}")
-
-
-def nats(value: float, digits: int) -> str:
-    """Return a number without the zero before its point: ``.130``."""
-    return minus(re.sub(r"^(-?)0\.", r"\1.", f"{value:.{digits}f}"))
 
 
 def minus(number: str) -> str:

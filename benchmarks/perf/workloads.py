@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import nn
@@ -25,7 +25,7 @@ from esper_tasks.mnist1d import mnist1d
 from esper_tasks.supervised import Classification
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -182,14 +182,16 @@ class PlainLoop:
 
     def _insert_blocks(self, work: Workload) -> list[Residual]:
         """Append a block to the module of each slot."""
-        found, example = [], work.data["train"].inputs[:2]
-        for name, outputs in outputs_at(self.model, work.slots, example):
-            _, channels, *shape = outputs.shape
-            block = Residual(NarrowConvLight(Site("image", channels, tuple(shape))))
-            parent, _, last = name.rpartition(".")
-            before = self.model.get_submodule(name)
-            setattr(self.model.get_submodule(parent), last, nn.Sequential(before, block))
-            found.append(block)
+        found: list[Residual] = []
+        shapes: list[torch.Size] = []
+        for name in work.slots:
+            module = self.model.get_submodule(name)
+            handle = module.register_forward_hook(lambda module, args, output: shapes.append(output.shape))
+            self.model(work.data["train"].inputs[:2])
+            handle.remove()
+            _, channels, *shape = shapes[-1]
+            found.append(Residual(NarrowConvLight(Site("image", channels, tuple(shape)))))
+            setattr(self.model, name, nn.Sequential(module, found[-1]))
         return found
 
 
@@ -205,22 +207,6 @@ class Residual(nn.Module):
         """Return the outputs of the block, or the inputs."""
         outputs: Tensor = self.block(inputs) if self.active else inputs
         return outputs
-
-
-def outputs_at(model: nn.Module, slots: Mapping[str, Any], example: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield the name and the outputs of each module that has a slot."""
-    found: dict[str, Tensor] = {}
-    handles = [
-        model.get_submodule(name).register_forward_hook(
-            lambda module, args, output, name=name: found.__setitem__(name, output)
-        )
-        for name in slots
-    ]
-    with torch.no_grad():
-        model(example)
-    for handle in handles:
-        handle.remove()
-    yield from found.items()
 
 
 def activate_seeds(pool: Pool | WorkerPool, slots: Sequence[str]) -> None:

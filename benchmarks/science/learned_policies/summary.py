@@ -180,6 +180,8 @@ def of_learning_rates(growing: Lines, controls: Lines) -> list[dict[str, Any]]:
             if arm == TWIN:
                 continue
             tuned, whole = static[cell, arm][True], static[cell, arm][False]
+            if not all((*tuned.values(), *whole.values())):
+                continue  # nothing had grown
             grown = own[False][rates[arm]][arm]
             control = whole[max(tuned, key=lambda rate: mean_of(tuned[rate], "validation"))]
             arms[arm] = {

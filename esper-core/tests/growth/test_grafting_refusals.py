@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper_core.growth import graft, is_grafted, slots_of
-from esper_core.leyline import GraftError, SlotPlace
+from esper_core.growth import Garden, OptimizerConfig, OptimizerKeeper, Variety, graft, is_grafted, slots_of
+from esper_core.leyline import BlueprintSpec, GraftError, GrowthError, SlotPlace
 
 ROWS, TOKENS = torch.zeros(3, 4), torch.zeros(2, 3, 4)
 
@@ -286,3 +286,15 @@ class Chain(nn.ModuleList):
 def test_place_next_to_a_refused_one_is_accepted(build: Callable[[], nn.Module], slots: Any, example: Tensor) -> None:
     (slot,) = slots_of(graft(build(), slots, example=example)).each()
     assert slot.site is not None
+
+
+@pytest.mark.parametrize(
+    ("slot", "accepts", "message"),
+    [("stam", "vector", 'E302 there is no slot "stam"'), ("0", "image", 'E303 "test/block" cannot grow in slot "0"')],
+)
+def test_garden_refuses_blueprints_that_cannot_grow_in_its_slots(slot: str, accepts: str, message: str) -> None:
+    model = graft(nn.Sequential(nn.Linear(4, 4)), ["0"], example=torch.zeros(3, 4))
+    keeper = OptimizerKeeper(model.parameters(), host_settings=OptimizerConfig(), seed_settings=OptimizerConfig())
+    block = Variety("test/block", BlueprintSpec(accepts, "0"), lambda site: nn.Identity())
+    with pytest.raises(GrowthError, match=message):
+        Garden(model, keeper, {slot: [block]}, seed=0, batches=1)

@@ -92,12 +92,6 @@ def test_the_rewards_of_an_episode_add_up_to_the_lead_at_its_end(plan, make_reci
     assert (grown.closing["improvement"] == 0.0) is (2 not in plan or 4 in plan)
 
 
-def test_without_a_twin_the_reward_is_unknown(make_recipe, make_study, planned):
-    study, recorder = make_study(make_recipe(steps=3), planned(LIFE), twin=None)
-    assert {episode.reward for episode in run_study(StudyProgress(study))} == {None}
-    assert {tuple(e.reward) for e in recorder.of(StepFinished)} == {()}
-
-
 class Exploding(nn.Module):
     """Returns NaN after eight passes in training."""
 
@@ -136,6 +130,12 @@ class ScriptedPolicy:
 
     def score(self, *args: Any) -> Any:
         raise ZeroDivisionError("I cannot judge")
+
+
+def test_without_a_twin_the_reward_is_unknown_also_for_a_policy_that_does_not_learn(make_recipe, make_study):
+    study, recorder = make_study(make_recipe(steps=3), ScriptedPolicy(WAIT), twin=None)
+    assert {episode.reward for episode in run_study(StudyProgress(study))} == {None}
+    assert {tuple(e.reward) for e in recorder.of(StepFinished)} == {()}
 
 
 @pytest.mark.parametrize(

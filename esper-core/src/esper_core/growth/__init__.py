@@ -3,6 +3,7 @@
 Begin with ``grafting`` (slots in a model), ``seeds`` and ``garden`` (what actions and time do to seeds).
 
     random_streams    independent random numbers
+    examples          one batch of any structure, and how a model is run on it
     dry_runs          run a model without leaving a trace; sites and dtypes of its modules
     seeds             a block, the operators that blend it in, its alpha
     serialization     values and tensors as a State and back

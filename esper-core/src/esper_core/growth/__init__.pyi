@@ -1,5 +1,6 @@
 from .counterfactuals import Counterfactuals as Counterfactuals
-from .dry_runs import KeptBuffers as KeptBuffers, device_of as device_of
+from .dry_runs import KeptBuffers as KeptBuffers, device_of as device_of, dtype_of as dtype_of, in_mode as in_mode
+from .examples import Example as Example, tensors_in as tensors_in
 from .garden import Garden as Garden, GrowthConfig as GrowthConfig, Transition as Transition
 from .gates import NUMBERS as NUMBERS, Gates as Gates, paired as paired, read_gain as read_gain
 from .grafting import graft as graft, is_grafted as is_grafted, slots_of as slots_of, ungraft as ungraft

@@ -21,6 +21,8 @@ from esper_core.leyline.specs import Site, SiteKind, SlotPlace
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from esper_core.growth.examples import Example
+
 HOME: Final = "_esper"
 """Name of the one child that a graft adds to the root."""
 
@@ -103,7 +105,9 @@ def dtype_of(model: nn.Module) -> torch.dtype:
     return next(kinds, torch.get_default_dtype())
 
 
-def observe_sites(model: nn.Module, places: Mapping[str, SlotPlace], example: Tensor) -> list[tuple[Site, torch.dtype]]:
+def observe_sites(
+    model: nn.Module, places: Mapping[str, SlotPlace], example: Example
+) -> list[tuple[Site, torch.dtype]]:
     """Run ``model`` on one batch in both modes and return the site and dtype at each of ``places``, by slot name.
 
     Raises:
@@ -116,7 +120,7 @@ def observe_sites(model: nn.Module, places: Mapping[str, SlotPlace], example: Te
     for training in (True, False):
         outputs = _outputs_at(model, places, example, training=training)
         for name, place in places.items():
-            site = _site(name, place, outputs[name], training=training, batch=len(example))
+            site = _site(name, place, outputs[name], training=training, batch=example.size)
             if isinstance(site, Problem):
                 problems.setdefault(name, site)
                 continue
@@ -133,14 +137,14 @@ def observe_sites(model: nn.Module, places: Mapping[str, SlotPlace], example: Te
     return [(sites[name], dtypes[name]) for name in places]
 
 
-def _fitting_modules(model: nn.Module, example: Tensor) -> list[str]:
+def _fitting_modules(model: nn.Module, example: Example) -> list[str]:
     """Return the names of the modules that can have a slot, as far as one pass in evaluation shows."""
     called = {name: SlotPlace(name) for name, module in model.named_modules() if name and not name.startswith(HOME)}
     try:
         outputs = _outputs_at(model, called, example, training=False)
     except Exception:
         return []  # a hook on every module can break one that calls another by itself
-    sites = {name: _site(name, called[name], outputs[name], training=False, batch=len(example)) for name in called}
+    sites = {name: _site(name, called[name], outputs[name], training=False, batch=example.size) for name in called}
     return [name for name, site in sites.items() if isinstance(site, Site)]
 
 
@@ -153,7 +157,7 @@ def _with_nearest(problem: Problem, at: str, model: nn.Module, fitting: list[str
 
 
 def _outputs_at(
-    model: nn.Module, places: Mapping[str, SlotPlace], example: Tensor, *, training: bool
+    model: nn.Module, places: Mapping[str, SlotPlace], example: Example, *, training: bool
 ) -> dict[str, list[Any]]:
     """Return what the modules returned in one pass. Others get no hook: some layers run other code if they have one."""
     outputs: dict[str, list[Any]] = {name: [] for name in places}
@@ -165,22 +169,22 @@ def _outputs_at(
         for name, place in places.items():
             handle = model.get_submodule(place.at).register_forward_hook(partial(record, name), prepend=True)
             stack.callback(handle.remove)
-        given = example.clone()
-        model(given)
-    if not torch.equal(given, example):
+        given = example.copy()
+        example.run(model, given)
+    if not example.equals(given):
         raise GraftError(Problem("E318", "the model writes to its input", hint="Copy it first: x = x.clone()"))
     return outputs
 
 
 def _batch_elsewhere(
-    model: nn.Module, places: Mapping[str, SlotPlace], sites: Mapping[str, Site], example: Tensor
+    model: nn.Module, places: Mapping[str, SlotPlace], sites: Mapping[str, Site], example: Example
 ) -> dict[str, Problem]:
     """Find places whose first dimension only happened to be as long as the batch, by a pass with one example less."""
-    fewer = len(example) - 1
-    doubtful = {name: place for name, place in places.items() if len(example) in sites[name].example_shape}
+    fewer = example.size - 1
+    doubtful = {name: place for name, place in places.items() if example.size in sites[name].example_shape}
     if not doubtful or not fewer:
         return {}
-    outputs = _outputs_at(model, doubtful, example[:fewer], training=False)
+    outputs = _outputs_at(model, doubtful, example.without_last(), training=False)
     found = {name: _site(name, place, outputs[name], training=False, batch=fewer) for name, place in doubtful.items()}
     return {name: outcome for name, outcome in found.items() if isinstance(outcome, Problem)}
 

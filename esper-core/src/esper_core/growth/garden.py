@@ -169,9 +169,9 @@ class Garden:
         seed.kept = step
         at_limit = len(slot.fossils) >= slot.limit
         slot.state = next_slot_state(slot.state, SlotEvent.FOSSILISED_AT_LIMIT if at_limit else SlotEvent.FOSSILISED)
-        self.keeper.settle(seed, freeze=self._settings.freeze_fossils)
         if (incubation := self._incubations.pop(seed.number, None)) is not None:
-            incubation.commit()
+            incubation.commit()  # first, since a branch brings the state that the optimizers of the host had there
+        self.keeper.settle(seed, freeze=self._settings.freeze_fossils)
         seed.presence = Presence.ACTING
         return Transition.of(slot, seed, before, self.gates.explain("by an action", seed))
 

@@ -24,6 +24,7 @@ from torch import Tensor, fx, nn
 from torch.nn.parameter import is_lazy
 
 from esper_core.growth.dry_runs import in_mode, untouched
+from esper_core.growth.examples import Example, tensors_in
 from esper_core.growth.journal import add_to_state_dict, take_from_state_dict
 from esper_core.growth.slots import HOME, Slot, Slots, key_of, observe
 from esper_core.leyline.errors import GraftError, GrowthError, Problem, suggestion
@@ -33,16 +34,16 @@ if TYPE_CHECKING:
     from collections.abc import ItemsView, Iterator, KeysView, ValuesView
 
 
-def outputs(model: nn.Module, example: Tensor) -> dict[bool, Any]:
+def outputs(model: nn.Module, example: Example) -> dict[bool, Any]:
     """Return what the model puts out in training (True) and in evaluation, with the same random numbers each time."""
     seen: dict[bool, Any] = {}
     for training in (True, False):
         with untouched(model), in_mode(model, training=training):
-            seen[training] = model(example.clone())
+            seen[training] = example.run(model, example.copy())
     return seen
 
 
-def refuse_unlike(model: nn.Module, example: Tensor, plain: Mapping[bool, Any]) -> None:
+def refuse_unlike(model: nn.Module, example: Example, plain: Mapping[bool, Any]) -> None:
     """Raise GraftError if the model, grafted by now, puts out something else than ``plain``.
 
     A model that does not repeat itself, because it draws random numbers from elsewhere, is not judged.
@@ -247,7 +248,7 @@ def graft(
     model: ModelT,
     slots: Sequence[str] | Mapping[str, str | SlotPlace],
     *,
-    example: Tensor | None = None,
+    example: Any = None,
 ) -> ModelT:
     """Put slots behind modules of ``model``, in place, and return it.
 
@@ -255,8 +256,9 @@ def graft(
         model: any module. Its class changes, and it gets a child ``_esper``; no number changes.
         slots: names of modules, ``*`` for any part of a name (``"blocks.*.mlp"``), or a mapping from slot names to such
             patterns or to SlotPlace. Without a mapping slots have the names of their modules.
-        example: one batch of inputs. With it slots are observed at once, in training and evaluation, and the outputs
-            are compared with those before; without it the first ``observe`` does so.
+        example: one batch of inputs: a tensor, a tuple of arguments, a mapping of keyword arguments, or one object.
+            With it slots are observed at once, in training and evaluation, and the outputs are compared with those
+            before; without it the first ``observe`` does so.
 
     Raises:
         GraftError: nothing matches, too much matches, a module cannot carry a slot, or the outputs would change. The
@@ -269,13 +271,14 @@ def graft(
         ['0']
     """
     _refuse_unfit(model)
-    if example is not None:
-        _refuse_example(model, example)
+    batch = example if isinstance(example, Example | None) else Example.of(example)
+    if batch is not None:
+        _refuse_example(model, batch)
     planned = [Slot(name, place.at, kind=place.kind, limit=place.stack) for name, place in _places(model, slots)]
     home, family = Slots({key_of(slot.name): slot for slot in planned}), Family()
     home.register_state_dict_post_hook(add_to_state_dict)  # type: ignore[no-untyped-call]
     home.register_load_state_dict_pre_hook(take_from_state_dict)  # type: ignore[no-untyped-call]
-    before = None if example is None else _plain_outputs(model, example)
+    before = None if batch is None else _plain_outputs(model, batch)
     with ExitStack() as undo:
         for module, places in _with_slots_below(model, [slot.at for slot in planned]):
             undo.callback(setattr, module, "__class__", type(module))
@@ -285,9 +288,9 @@ def graft(
         for slot in planned:
             slot.hook = model.get_submodule(slot.at).register_forward_hook(slot)
             undo.callback(slot.hook.remove)
-        if example is not None and before is not None:
-            observe(model, home.each(), example)
-            refuse_unlike(model, example, before)
+        if batch is not None and before is not None:
+            observe(model, home.each(), batch)
+            refuse_unlike(model, batch, before)
         undo.pop_all()
     return model
 
@@ -318,14 +321,15 @@ def ungraft(model: ModelT) -> ModelT:
     return model
 
 
-def _plain_outputs(model: nn.Module, example: Tensor) -> dict[bool, Any]:
+def _plain_outputs(model: nn.Module, example: Example) -> dict[bool, Any]:
     """Return the outputs before the graft; GraftError if the model raises."""
     try:
         return outputs(model, example)
     except Exception as error:
         reason = str(error).strip().split("\n")[0][:300]
         message = f"the model raised {type(error).__name__} on the example: {reason}"
-        hint = f"Pass a batch of inputs as in training. Received: {example.dtype}, shape {tuple(example.shape)}"
+        forms = [f"{tensor.dtype}, shape {tuple(tensor.shape)}" for tensor in islice(tensors_in(example.batch), 4)]
+        hint = f"Pass a batch of inputs as in training. Received: {'; '.join(forms)}"
         raise GraftError(Problem("E318", message, path="example", hint=hint)) from error
 
 
@@ -340,12 +344,13 @@ def _refuse_unfit(model: nn.Module) -> None:
         raise GraftError(Problem("E318", "this model is compiled already", hint="Graft first, and compile then."))
 
 
-def _refuse_example(model: nn.Module, example: Any) -> None:
+def _refuse_example(model: nn.Module, example: Example) -> None:
     """Raise GraftError if the model cannot be run on the example."""
-    if not isinstance(example, Tensor) or not example.ndim:
-        received = tuple(example.shape) if isinstance(example, Tensor) else type(example).__name__
-        hint = f"Wrap a model that takes more in a module whose forward takes one tensor. Received: {received}"
-        raise GraftError(Problem("E318", "the example is not one tensor with a batch of inputs", hint=hint))
+    if not example.size:
+        batch = example.batch
+        received = tuple(batch.shape) if isinstance(batch, Tensor) else type(batch).__name__
+        hint = f"Pass a tensor, a tuple of arguments, or a mapping of keyword arguments. Received: {received}"
+        raise GraftError(Problem("E318", "the example holds no tensor with a batch of inputs", hint=hint))
     if is_never_called(model) and type(model).__call__ is nn.Module.__call__:
         message = f"{type(model).__name__} has no forward to observe slots in"
         raise GraftError(Problem("E318", message, hint="Graft its parts, each with an example of its own."))

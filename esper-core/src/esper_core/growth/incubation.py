@@ -160,7 +160,7 @@ class Branch(Incubation):
             if id(module) not in own
             for name, buffer in module.named_buffers(recurse=False)
         ]
-        self._memories = [(share, _copied(share)) for share in (keeper.host, *keeper.fossils.values())]
+        self._memories = [(share, _copied(share)) for share in keeper.host_shares()]
 
     def train(self, *parts: Callable[[nn.Module], Tensor]) -> None:
         """Take one step of host and seed together, on the branch's tensors."""
@@ -221,8 +221,7 @@ class Branch(Incubation):
         for own, other in zip(self._of_host, self._numbers, strict=True):
             other.copy_(branch["numbers"][names[id(own)]])
         self._fields = [(self._model.get_submodule(path), name, other) for path, name, other in branch["fields"]]
-        shares = (self._keeper.host, *self._keeper.fossils.values())
-        memories = zip(shares, branch["memories"], strict=True)
+        memories = zip(self._keeper.host_shares(), branch["memories"], strict=True)
         self._memories = [(share, decode_memory(share.parameters, memory)) for share, memory in memories]
         self._stream.load_state_dict(branch["stream"])
         self._scaler = decode_scaler(state.part("scaler"), self._scaler, device)

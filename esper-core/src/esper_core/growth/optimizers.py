@@ -295,7 +295,19 @@ class OptimizerKeeper:
 
     def shares(self) -> tuple[Share, ...]:
         """Return all shares."""
-        return (*self._host_shares(), *self.seeds.values())
+        return (*self.host_shares(), *(share for number in self.seeds for share in self.seed_shares(number)))
+
+    def host_shares(self) -> tuple[Share, ...]:
+        """Return the shares of the host and of its fossils, which step together."""
+        return (self.host, *self.fossils.values())
+
+    def seed_shares(self, number: int) -> tuple[Share, ...]:
+        """Return the shares of a living seed."""
+        return (self.seeds[number],)
+
+    def host_gradients(self) -> list[Tensor]:
+        """Return the gradients of host and fossils from the latest batch."""
+        return [gradient for share in self.host_shares() for gradient in share.gradients_now()]
 
     def open_step(self) -> None:
         """Begin a decision step: schedules set their learning rates."""
@@ -317,7 +329,7 @@ class OptimizerKeeper:
 
         Host and fossils are clipped together, each seed by itself: none of them affects the steps of the others.
         """
-        own, seeds = self._host_shares(), [self.seeds[number] for number in blended]
+        own, seeds = self.host_shares(), [share for number in blended for share in self.seed_shares(number)]
         if self.scaler is not None:
             _overflow_together(own)
         for share in own:
@@ -350,7 +362,7 @@ class OptimizerKeeper:
 
     def forget_host_state(self) -> None:
         """Reset the state of the optimizers of host and fossils."""
-        for share in self._host_shares():
+        for share in self.host_shares():
             share.reset_state()
 
     def misowned(self, model: nn.Module) -> list[str]:
@@ -360,9 +372,6 @@ class OptimizerKeeper:
         named = {id(parameter): name for name, parameter in model.named_parameters() if parameter.requires_grad}
         wrong = [name for key, name in named.items() if owners[key] != 1]
         return wrong + ["a parameter that is not in the model" for key in owners if key not in named]
-
-    def _host_shares(self) -> tuple[Share, ...]:
-        return (self.host, *self.fossils.values())
 
     @staticmethod
     def _step_alone(share: Share, scaler: GradScaler | None) -> None:

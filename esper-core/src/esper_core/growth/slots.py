@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils import checkpoint
 
 from esper_core.growth.dry_runs import HOME as HOME, dtype_of, observe_sites
+from esper_core.growth.examples import Example
 from esper_core.growth.seeds import Presence, SeedFault, describe_error
 from esper_core.leyline.lifecycle import SlotState, Stage
 from esper_core.leyline.specs import SlotPlace
@@ -175,14 +176,15 @@ def key_of(name: str) -> str:
     return f"{key}_" if key in _TAKEN else key
 
 
-def observe(model: nn.Module, slots: Sequence[Slot], example: Tensor) -> None:
+def observe(model: nn.Module, slots: Sequence[Slot], example: Any) -> None:
     """Run ``model`` on one batch in both modes and set the site and dtype that each slot sees.
 
-    Nothing about the model is changed. GraftError if a module is not called exactly once in each mode, or returns
-    something else than one batch of numbers.
+    ``example`` is what ``graft`` takes, or an ``Example``. Nothing about the model is changed. GraftError if a module
+    is not called exactly once in each mode, or returns something else than one batch of numbers.
     """
     places = {slot.name: SlotPlace(slot.at, slot.kind, slot.limit) for slot in slots}
-    for slot, (site, dtype) in zip(slots, observe_sites(model, places, example), strict=True):
+    batch = example if isinstance(example, Example) else Example.of(example)
+    for slot, (site, dtype) in zip(slots, observe_sites(model, places, batch), strict=True):
         slot.site, slot.dtypes = site, (dtype, dtype_of(model))
 
 

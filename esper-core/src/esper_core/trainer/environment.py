@@ -200,6 +200,7 @@ class Environment:
         """Train for one decision step, and return what time brought to the seeds."""
         began = perf_counter()
         transitions = self.network.open_step()
+        self.model.train()
         losses = [
             self.network.train_batch(self.forward.losses(*self._feed.next(self.order)))
             for _ in range(self.recipe.episode.batches)

@@ -338,9 +338,9 @@ class StepMeasurements:
         that are not finite count only once the factor is below 1, since then it cannot be the cause.
         """
         keeper = self._garden.keeper
-        own = [parameter for share in (keeper.host, *keeper.fossils.values()) for parameter in share.parameters]
+        own = [parameter for share in keeper.host_shares() for parameter in share.parameters]
         finite = [_is_finite(parameter) for parameter in own]
-        of_gradients = [_is_finite(parameter.grad) for parameter in own if parameter.grad is not None]
+        of_gradients = [_is_finite(gradient) for gradient in keeper.host_gradients()]
         finite += [torch.stack([one, *(factor[0] >= 1.0 for factor in scale)]).any() for one in of_gradients]
         return torch.stack(finite).all() if finite else torch.ones((), device=self.train_loss.device)
 

@@ -200,7 +200,6 @@ class GrowingNetwork:
             else:
                 self._snapshot.take(self.garden)
             self._step_start = self._snapshot, self.measurements.train_loss
-        self.model.train()
         return transitions
 
     def train_batch(self, losses: Sequence[Loss]) -> Tensor:
@@ -211,12 +210,16 @@ class GrowingNetwork:
         self.garden.tick()
         with self._drawing(Draws.ANYWHERE):
             loss = self.lost.run_without_faulty(self._train_host, losses)
+        self.incubate(losses)
+        return loss
+
+    def incubate(self, losses: Sequence[Loss]) -> None:
+        """Train each incubating seed on one batch, after the host was trained on it, here or elsewhere."""
         if incubating := self.garden.incubating:
             began = perf_counter()
             for number in incubating:
                 self.lost.run_without_faulty(self._incubate, number, losses)
             self.incubation_seconds += perf_counter() - began
-        return loss
 
     def close_step(self, batch_losses: Sequence[Tensor]) -> list[Transition]:
         """End the training of a step: ramps that have arrived are noticed, and seeds that are ready advance."""
@@ -240,7 +243,7 @@ class GrowingNetwork:
         if what := restore_torch_defaults():
             self.lost.blame_acting(f"{what} while it was in the host")
         if not loss.requires_grad:
-            if self.keeper.host.parameters or self.garden.blended:
+            if self.garden.blended or any(share.parameters for share in self.keeper.host_shares()):
                 self.lost.blame_acting("left the loss without a gradient")
             return loss  # the host is frozen, and no seed acts on it yet
         try:

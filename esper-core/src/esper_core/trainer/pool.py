@@ -1,5 +1,6 @@
 """The pool: the environments of every arm, and each phase of a step for all of them.
 
+``Phases`` holds the phases of a step, for whatever trains a ``GrowingNetwork``; ``Pool`` are the environments of a run.
 Environments of all arms are interleaved, and the order of their turns rotates from step to step. What runs on a lane
 stays within one environment. What concerns several happens between, in the order of their places: so the numbers are
 the same for any number of lanes.
@@ -11,7 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import torch
 
@@ -24,7 +25,7 @@ from esper_core.leyline.signals import CALM, Signals
 from esper_core.plugins.isolation import attributed_to, output_to_stderr
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.event_records import Changes, Ending, LostSeeds, Member, plain_of, record_of
-from esper_core.trainer.lanes import lanes_for
+from esper_core.trainer.lanes import Lanes, lanes_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,10 +34,41 @@ if TYPE_CHECKING:
 
     from esper_core.governor import Decision, RolledBack
     from esper_core.growth import Growth
-    from esper_core.leyline import Verdict
+    from esper_core.leyline import SplitName, Verdict
+    from esper_core.trainer.network import GrowingNetwork
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Member)
+
+
+class NetworkMember(Member, Protocol):
+    """A member whose network lives in this process: it gives the network its batches and evaluations."""
+
+    network: GrowingNetwork
+
+    def train(self) -> list[Transition]:
+        """Train for one decision step, and return what time brought to the seeds."""
+
+    def evaluate(self, split: SplitName) -> Tensor:
+        """Return mean loss and metric on a split; on that for validation, set the network's ``evaluation``, too."""
+
+    def measure_seeds(self, undisturbed: Tensor | None) -> None:
+        """Measure the living seeds, after every member was evaluated for validation."""
+
+    def measure_again(self, step: int) -> Signals:
+        """Return the signals of a network that was changed after its step was read, and keep them."""
+
+    def mask(self) -> ActionMask:
+        """Return what can be done now."""
+
+    def state_dict(self) -> State:
+        """Return the state between two steps."""
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what ``state_dict`` returned."""
+
+
+N = TypeVar("N", bound=NetworkMember)
 
 
 class Roster(ABC, Generic[M]):
@@ -98,84 +130,63 @@ class Roster(ABC, Generic[M]):
         """Restore the state and the latest signals of each environment, by its place."""
 
 
-class Pool(Roster[Environment]):
-    """The environments of every arm, in this process.
+class Phases(Roster[N]):
+    """The phases of a step for members in this process.
 
     Args:
-        environments: How many environments each arm has.
-        devices: Those of one index share a device, and the next index takes the next one; none: the recipe's.
-        lanes: How many threads, or streams on each device; None: as many as fit.
+        members: In the order of their places.
+        whole: How many members there are, with those in other processes.
+        lanes: Where the work of each member runs.
+        twin: The arm of the twins.
         undisturbed: For a step, the losses of a twin that is trained elsewhere.
-        indices: Of the environments that live here, where others live in other processes.
     """
 
     def __init__(
         self,
-        recipe: Recipe,
-        arms: Sequence[str],
-        environments: int,
+        members: Sequence[N],
+        whole: int,
+        faults: FaultBook,
         *,
+        lanes: Lanes,
         twin: str | None = None,
-        devices: Sequence[torch.device] = (),
-        lanes: int | None = 1,
-        implants: Callable[[str, int], Sequence[Growth]] | None = None,
         undisturbed: Callable[[int], Tensor | None] = lambda step: None,
-        indices: range | None = None,
     ) -> None:
-        faults = FaultBook()
-        recipes = [recipe.on(device) for device in devices] or [recipe]
-        made = [
-            Environment(
-                recipes[index % len(recipes)],
-                arm=arm,
-                index=index,
-                place=place,
-                faults=faults,
-                implants=None if implants is None else partial(implants, arm),
-            )
-            for place, (index, arm) in enumerate(product(range(environments), arms))
-            if indices is None or index in indices
-        ]
-        super().__init__(made, environments * len(arms), faults)
+        super().__init__(members, whole, faults)
+        self._lanes = lanes
         self._twin = twin
         self._undisturbed = undisturbed
-        self._deterministic = recipe.draws is Draws.NEVER
-        self._lanes = lanes_for([environment.recipe.device for environment in made], lanes)
-        self._numbers: dict[Environment, Tensor] = {}
+        self._numbers: dict[N, Tensor] = {}
 
     # The phases of a step, in their order.
 
-    def reset(self, round_: int, first_seed: int) -> None:
-        """Begin a round: environments of one index share a seed, whatever their arm."""
-        for one in self.environments:
-            with self._lanes.on(one.place):
-                one.reset(round_, first_seed + one.index)
+    def begin(self) -> None:
+        """Evaluate every member before it is trained: that is the loss of guessing, from which governors start."""
         before = "in evaluation, before it was trained"
-        guesses = self._on_lanes(self.environments, lambda one: one.evaluate("validation"), before)
+        guesses = self.run_each(self.environments, lambda one: one.evaluate("validation"), before)
         for one, (loss, _) in self._read(guesses):
             with self._lanes.on(one.place):
-                one.governor.begin(one.garden, loss)
+                one.network.governor.begin(one.network.garden, loss)
 
     def train(self, step: int) -> Changes:
         """Train every environment for one step, and return what time brought to the seeds."""
-        passed = self._on_lanes(self.turns(step), Environment.train, f"in training, step {step}")
+        passed = self.run_each(self.turns(step), lambda one: one.train(), f"in training, step {step}")
         return [change for one, transitions in passed.items() for change in self._record(one, transitions, step)]
 
     def evaluate(self, step: int) -> None:
         """Measure every environment on the validation split. The results stay on the device."""
         running = self.running()
-        self._on_lanes(running, lambda one: one.evaluate("validation"), f"in evaluation, step {step}")
+        self.run_each(running, lambda one: one.evaluate("validation"), f"in evaluation, step {step}")
         twins = {one.index: one for one in self.environments if one.arm == self._twin}
         for one in running if twins else ():
             self._lanes.hand(twins[one.index].network.evaluation.losses, twins[one.index].place, one.place)
 
-        def measure(one: Environment) -> Tensor:
+        def measure(one: N) -> Tensor:
             twin = twins.get(one.index)
             undisturbed = self._undisturbed(step) if twin is None else twin.network.evaluation.losses
             one.measure_seeds(None if one is twin else undisturbed)
             return one.network.numbers()
 
-        self._numbers = self._on_lanes(running, measure, f"when its seeds were measured, step {step}")
+        self._numbers = self.run_each(running, measure, f"when its seeds were measured, step {step}")
 
     def synchronise(self, step: int) -> list[Signals]:
         """Read what was measured, let the gates look at it, and return ``latest``.
@@ -262,17 +273,17 @@ class Pool(Roster[Environment]):
                 changes += self._prune(one)
                 if not one.over:
                     one.measure_again(step)
-        tests = self._on_lanes(self.environments, lambda one: one.evaluate("test"), "in the test at the end")
+        tests = self.run_each(self.environments, lambda one: one.evaluate("test"), "in the test at the end")
         endings: list[Ending] = []
         for one, (loss, metric) in self._read(tests):
             assert one.signals is not None
-            grown = read_network(slots_of(one.model), type(one.model).__name__).grown
+            grown = read_network(slots_of(one.network.model), type(one.network.model).__name__).grown
             endings.append(Ending(one.signals, loss, metric, grown))
         return changes, endings
 
     def states(self) -> dict[int, State]:
         """Return the state of each environment, by its place."""
-        states = self._on_lanes(self.environments, Environment.state_dict, "when its state was saved")
+        states = self.run_each(self.environments, lambda one: one.state_dict(), "when its state was saved")
         return {one.place: state for one, state in states.items()}
 
     def load_states(self, states: Mapping[int, State], latest: Sequence[Signals]) -> None:
@@ -282,6 +293,88 @@ class Pool(Roster[Environment]):
                 one.load_state_dict(states[one.place])
             one.signals = latest[one.place]
 
+    def run_each(self, members: Sequence[N], act: Callable[[N], T], doing: str) -> dict[N, T]:
+        """Return what ``act`` gives for each of these members, each on its lane.
+
+        ``doing`` says for messages what they are doing.
+        """
+        by_place = {one.place: one for one in members}
+        done = self._lanes.run(by_place, lambda place: act(by_place[place]))
+        return dict(zip(members, done, strict=True))
+
+    def _read(self, numbers: Mapping[N, Tensor]) -> Iterable[tuple[N, list[float]]]:
+        """Copy the numbers of some environments to the host."""
+        self._lanes.drain(one.place for one in numbers)
+        on_host = torch.cat([own.reshape(-1).cpu() for own in numbers.values()])
+        parts = on_host.split([own.numel() for own in numbers.values()])
+        return [(one, own.tolist()) for one, own in zip(numbers, parts, strict=True)]
+
+    @staticmethod
+    def _prune(one: N) -> Changes:
+        return [(one.place, change) for change in one.network.garden.remove("the episode is over")]
+
+    @staticmethod
+    def _record(one: N, transitions: Sequence[Transition], step: int) -> Changes:
+        """Report transitions to the member's governor, and return them with the member's place."""
+        one.network.governor.record(transitions, step)
+        return [(one.place, transition) for transition in transitions]
+
+
+class Pool(Phases[Environment]):
+    """The environments of every arm, in this process.
+
+    Args:
+        environments: How many environments each arm has.
+        devices: Those of one index share a device, and the next index takes the next one; none: the recipe's.
+        lanes: How many threads, or streams on each device; None: as many as fit.
+        undisturbed: For a step, the losses of a twin that is trained elsewhere.
+        indices: Of the environments that live here, where others live in other processes.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        arms: Sequence[str],
+        environments: int,
+        *,
+        twin: str | None = None,
+        devices: Sequence[torch.device] = (),
+        lanes: int | None = 1,
+        implants: Callable[[str, int], Sequence[Growth]] | None = None,
+        undisturbed: Callable[[int], Tensor | None] = lambda step: None,
+        indices: range | None = None,
+    ) -> None:
+        faults = FaultBook()
+        recipes = [recipe.on(device) for device in devices] or [recipe]
+        made = [
+            Environment(
+                recipes[index % len(recipes)],
+                arm=arm,
+                index=index,
+                place=place,
+                faults=faults,
+                implants=None if implants is None else partial(implants, arm),
+            )
+            for place, (index, arm) in enumerate(product(range(environments), arms))
+            if indices is None or index in indices
+        ]
+        super().__init__(
+            made,
+            environments * len(arms),
+            faults,
+            lanes=lanes_for([environment.recipe.device for environment in made], lanes),
+            twin=twin,
+            undisturbed=undisturbed,
+        )
+        self._deterministic = recipe.draws is Draws.NEVER
+
+    def reset(self, round_: int, first_seed: int) -> None:
+        """Begin a round: environments of one index share a seed, whatever their arm."""
+        for one in self.environments:
+            with self._lanes.on(one.place):
+                one.reset(round_, first_seed + one.index)
+        self.begin()
+
     def close(self) -> None:
         """Release threads, networks and measurements."""
         self._lanes.close()
@@ -289,14 +382,14 @@ class Pool(Roster[Environment]):
             environment.close()
         self.environments, self._numbers = [], {}
 
-    def _on_lanes(
-        self, environments: Sequence[Environment], act: Callable[[Environment], T], doing: str
+    def run_each(
+        self, members: Sequence[Environment], act: Callable[[Environment], T], doing: str
     ) -> dict[Environment, T]:
         """Return what ``act`` gives for each of these environments, each on its lane.
 
         Errors are attributed to the environment's host and seeds. ``doing`` completes the message.
         """
-        by_place = {one.place: one for one in environments}
+        by_place = {one.place: one for one in members}
 
         def at(place: int) -> T:
             one = by_place[place]
@@ -311,21 +404,4 @@ class Pool(Roster[Environment]):
             torch.set_rng_state(before)
             hint = 'They drew none in the dry run before training. Write "randomness: always".'
             raise PluginError(Problem("E236", f"the host, or a seed, drew random numbers {doing}", hint=hint))
-        return dict(zip(environments, done, strict=True))
-
-    def _read(self, numbers: Mapping[Environment, Tensor]) -> Iterable[tuple[Environment, list[float]]]:
-        """Copy the numbers of some environments to the host."""
-        self._lanes.drain(one.place for one in numbers)
-        on_host = torch.cat([own.reshape(-1).cpu() for own in numbers.values()])
-        parts = on_host.split([own.numel() for own in numbers.values()])
-        return [(one, own.tolist()) for one, own in zip(numbers, parts, strict=True)]
-
-    @staticmethod
-    def _prune(environment: Environment) -> Changes:
-        return [(environment.place, change) for change in environment.garden.remove("the episode is over")]
-
-    @staticmethod
-    def _record(environment: Environment, transitions: Sequence[Transition], step: int) -> Changes:
-        """Report transitions to the environment's governor, and return them with the environment's place."""
-        environment.governor.record(transitions, step)
-        return [(environment.place, transition) for transition in transitions]
+        return dict(zip(members, done, strict=True))

@@ -1,0 +1,100 @@
+"""Examples: one batch of inputs of any structure, and how a model is run on it.
+
+A batch is a tensor, or tensors in tuples, lists, mappings and dataclasses, in any depth. What else is in it is passed
+on as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Run = Callable[[nn.Module, Any], Any]
+"""Runs a model on a batch."""
+
+
+def call(model: nn.Module, batch: Any) -> Any:
+    """Call ``model`` on a batch: a tuple or a list are its arguments, a mapping its keyword arguments."""
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    if isinstance(batch, list | tuple) and not hasattr(batch, "_fields"):
+        return model(*batch)
+    return model(batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A batch of ``size`` examples, and ``run``, which runs a model on it."""
+
+    batch: Any
+    size: int
+    run: Run = call
+
+    @classmethod
+    def of(cls, batch: Any) -> Example:
+        """Return a batch for a model that is called with it; its size is that of its first tensor."""
+        first = next((tensor for tensor in tensors_in(batch) if tensor.ndim), None)
+        return cls(batch, 0 if first is None else len(first))
+
+    def copy(self) -> Any:
+        """Return the batch with copies of its tensors."""
+        return map_tensors(self.batch, torch.clone)
+
+    def without_last(self) -> Example:
+        """Return the batch with one example less: each tensor that has a row for each example loses the last one."""
+
+        def shortened(tensor: Tensor) -> Tensor:
+            return tensor[:-1] if tensor.ndim and len(tensor) == self.size else tensor
+
+        return Example(map_tensors(self.batch, shortened), self.size - 1, self.run)
+
+    def equals(self, other: Any) -> bool:
+        """Return whether the tensors of another batch, of the same structure, are equal."""
+        return all(torch.equal(one, two) for one, two in zip(tensors_in(self.batch), tensors_in(other), strict=True))
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return ``value`` with every tensor in it changed; containers are copied, and keep their class.
+
+    >>> map_tensors({"ids": torch.zeros(2), "name": "few"}, lambda tensor: tensor + 1)
+    {'ids': tensor([1., 1.]), 'name': 'few'}
+    """
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        changed: Any = copy(value) if hasattr(value, "__setitem__") else dict(value)
+        for key, item in value.items():
+            changed[key] = map_tensors(item, change)
+        return changed
+    if isinstance(value, list | tuple):
+        parts = [map_tensors(item, change) for item in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if is_dataclass(value) and not isinstance(value, type):
+        changed = copy(value)
+        for field in fields(value):
+            object.__setattr__(changed, field.name, map_tensors(getattr(value, field.name), change))
+        return changed
+    return value
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in ``value``, in its own order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from tensors_in(getattr(value, field.name))

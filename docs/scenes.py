@@ -232,6 +232,18 @@ def with_a_command(folder: Path) -> contextlib.AbstractContextManager[None]:
     return _installed(folder, "esper-extra", "", entry="grow = esper_extra:command", group="esper.commands")
 
 
+def own_loop() -> dict[str, object]:
+    """Return the model, the data and the loss of a training loop."""
+
+    def per_example(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        inputs, targets = batch
+        return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    batches = [(torch.randn(20, 4), torch.randint(0, 3, (20,))) for _ in range(3)]
+    return {"model": model, "batches": batches, "per_example": per_example}
+
+
 SCENES: Final[Mapping[str, Callable[[Path], object]]] = {
     "E100": many_problems,
     "E102": large_file,
@@ -256,6 +268,7 @@ NAMES: Final[Mapping[str, Callable[[], dict[str, object]]]] = {
     **dict.fromkeys(("E301", "E302", "E303", "E307", "E308"), empty_garden),
     "E304": living_garden,
     "E320": failing_seed,
+    **dict.fromkeys(("E340", "E341", "E342", "E344", "E345", "E346", "E347"), own_loop),
 }
 """The objects that the example of an error uses without creating them, as a comment on its page says."""
 

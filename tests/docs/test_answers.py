@@ -14,6 +14,7 @@ PAGES = sorted((DOCS / "reference" / "errors").glob("E*.md"))
 RUN = re.compile(r"^```(?:console|python)$", re.MULTILINE)
 
 COPIED = {
+    "E343": "a test runs in one process",
     "E403": "worker processes exist on Linux without a GPU only",
     "E504": "every directory is writable for root",
 }

@@ -1,6 +1,9 @@
 from .app.run import (
     run as run,
 )
+from .gardener import (
+    Gardener as Gardener,
+)
 from .growth import (
     graft as graft,
     ungraft as ungraft,

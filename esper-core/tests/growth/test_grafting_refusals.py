@@ -179,8 +179,8 @@ OBSERVED: list[tuple[Callable[[], nn.Module], Any, Tensor, str]] = [
         "E318 the model writes to its input",
     ),
     (layers(nn.LazyBatchNorm1d()), ["0"], ROWS, "E318 the model has parameters without a shape: 2.weight, 2.bias, 2."),
-    (layers(), ["0"], (ROWS, ROWS), "E318 the example is not one tensor with a batch of inputs"),
-    (layers(), ["0"], torch.tensor(1.0), "E318 the example is not one tensor with a batch of inputs"),
+    (layers(), ["0"], ("a", 1), "E318 the example holds no tensor with a batch of inputs"),
+    (layers(), ["0"], torch.tensor(1.0), "E318 the example holds no tensor with a batch of inputs"),
     (Lists, ["layers.0"], ROWS, "E318 Lists has no forward to observe slots in\n  Graft its parts, each with an "),
 ]  # fmt: skip
 

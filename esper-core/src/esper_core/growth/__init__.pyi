@@ -1,16 +1,31 @@
 from .counterfactuals import Counterfactuals as Counterfactuals
 from .dry_runs import KeptBuffers as KeptBuffers, device_of as device_of, dtype_of as dtype_of, in_mode as in_mode
-from .examples import Example as Example, tensors_in as tensors_in
+from .examples import Example as Example, map_tensors as map_tensors, tensors_in as tensors_in
 from .garden import Garden as Garden, GrowthConfig as GrowthConfig, Transition as Transition
 from .gates import NUMBERS as NUMBERS, Gates as Gates, paired as paired, read_gain as read_gain
-from .grafting import graft as graft, is_grafted as is_grafted, slots_of as slots_of, ungraft as ungraft
+from .grafting import (
+    graft as graft,
+    is_grafted as is_grafted,
+    matches as matches,
+    slots_of as slots_of,
+    ungraft as ungraft,
+)
 from .incubation import summed as summed
 from .journal import Growth as Growth, read_network as read_network
-from .optimizer_steps import WIDTH as WIDTH, GradientCollector as GradientCollector
+from .optimizer_steps import (
+    WIDTH as WIDTH,
+    GradientCollector as GradientCollector,
+    decode_scaler as decode_scaler,
+    encode_scaler as encode_scaler,
+)
 from .optimizers import (
     OptimizerConfig as OptimizerConfig,
     OptimizerKeeper as OptimizerKeeper,
     OptimizerSettings as OptimizerSettings,
+    Share as Share,
+    overflow_together as overflow_together,
+    refuse_closure as refuse_closure,
+    update_scaler as update_scaler,
 )
 from .random_streams import (
     RandomStream as RandomStream,
@@ -27,7 +42,7 @@ from .seeds import (
     remove_folders as remove_folders,
 )
 from .serialization import decode_state as decode_state, encode_state as encode_state, state_mismatch as state_mismatch
-from .slots import Slot as Slot, Slots as Slots, host_parameters as host_parameters, observe as observe
+from .slots import HOME as HOME, Slot as Slot, Slots as Slots, host_parameters as host_parameters, observe as observe
 from .snapshots import Snapshot as Snapshot
 from .transitions import FaultBook as FaultBook
 from .trials import (

@@ -111,7 +111,7 @@ class Share:
         if not own:
             return cls((), None)
         optimizer = settings.build(own)
-        _refuse_closure(optimizer)
+        refuse_closure(optimizer)
         rates = tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
         return cls(own, optimizer, settings, rates, begun)
 
@@ -192,7 +192,8 @@ class Share:
             self.optimizer.state.update(self.settings.build(self.parameters).state)
 
 
-def _refuse_closure(optimizer: torch.optim.Optimizer) -> None:
+def refuse_closure(optimizer: torch.optim.Optimizer) -> None:
+    """Raise GrowthError for an optimizer whose step needs a closure."""
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         message = f"{type(optimizer).__name__} computes the loss itself, several times a step, and cannot train here"
@@ -331,7 +332,7 @@ class OptimizerKeeper:
         """
         own, seeds = self.host_shares(), [share for number in blended for share in self.seed_shares(number)]
         if self.scaler is not None:
-            _overflow_together(own)
+            overflow_together(own)
         for share in own:
             share.unscale(self.scaler)
         if self._host_settings.clip_norm is not None:
@@ -341,7 +342,7 @@ class OptimizerKeeper:
             share.step(self.scaler)
         for share in seeds:
             self._step_alone(share, self.scaler)
-        _update(self.scaler, (*own, *seeds))
+        update_scaler(self.scaler, (*own, *seeds))
 
     def step_seed(self, number: int, gradients: Sequence[Tensor | None], scaler: GradScaler | None = None) -> None:
         """Take one step of one seed from gradients in the order of its share; they are dropped afterwards.
@@ -352,7 +353,7 @@ class OptimizerKeeper:
         for parameter, gradient in zip(share.parameters, gradients, strict=True):
             parameter.grad = gradient
         self._step_alone(share, scaler)
-        _update(scaler, [share])
+        update_scaler(scaler, [share])
         share.zero_grad()
 
     def take_gradients(self) -> dict[int, Tensor]:
@@ -384,7 +385,7 @@ class OptimizerKeeper:
         share.step(scaler)
 
 
-def _overflow_together(shares: Sequence[Share]) -> None:
+def overflow_together(shares: Sequence[Share]) -> None:
     """Make one gradient of each share not finite if any is, so that all of them skip the step.
 
     They are clipped together, and a NaN in one would make the others' gradients NaN.
@@ -397,6 +398,7 @@ def _overflow_together(shares: Sequence[Share]) -> None:
             first.add_(largest - largest)  # 0, or NaN
 
 
-def _update(scaler: GradScaler | None, shares: Iterable[Share]) -> None:
+def update_scaler(scaler: GradScaler | None, shares: Iterable[Share]) -> None:
+    """Update the scale after a step of ``shares``, unless none of them had gradients."""
     if scaler is not None and any(share.gradients_now() for share in shares):
         scaler.update()

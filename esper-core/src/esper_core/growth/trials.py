@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from esper_core.growth.dry_runs import KeptBuffers, device_of, in_mode, untouched
+from esper_core.growth.examples import Example
 from esper_core.growth.random_streams import RandomStream, derive_seed
 from esper_core.growth.seeds import TRAIT, blend_parameters, changes_at_birth, describe_error
 from esper_core.leyline.actions import Blend
@@ -224,7 +225,7 @@ WEIGHT_DRAWS = 8
 class PlaceDescriptions(Mapping[str, Place]):
     """Descriptions of the slots of a run, by name, each made when it is first looked up.
 
-    The host is grafted and empty; operations are counted on the first row of ``example``.
+    The host is grafted and empty; operations are counted on ``example``, of a tensor on its first row.
     """
 
     def __init__(
@@ -232,9 +233,10 @@ class PlaceDescriptions(Mapping[str, Place]):
         host: nn.Module,
         sites: Mapping[str, Site],
         varieties: Mapping[str, Sequence[Variety]],
-        example: Tensor,
+        example: Tensor | Example,
     ) -> None:
-        self._host, self._sites, self._varieties, self._example = host, dict(sites), varieties, example[:1]
+        self._host, self._sites, self._varieties = host, dict(sites), varieties
+        self._example = example if isinstance(example, Example) else Example.of(example[:1])
         self._known: dict[str, Place] = {}
 
     def __getitem__(self, slot: str) -> Place:
@@ -260,7 +262,8 @@ class PlaceDescriptions(Mapping[str, Place]):
     @cached_property
     def _host_flops(self) -> int | None:
         with untouched(self._host), in_mode(self._host, training=False):
-            return flops(lambda: self._host(self._example))
+            counted = flops(lambda: self._example.run(self._host, self._example.batch))
+        return None if counted is None else counted // self._example.size
 
 
 def describe(variety: Variety, site: Site) -> Candidate:

@@ -21,7 +21,7 @@ updated.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from esper_core.governor import Act
 from esper_core.leyline.actions import WAIT
@@ -45,9 +45,11 @@ if TYPE_CHECKING:
     from esper_core.leyline import Action, RewardBreakdown, Signals, Verdict
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.trainer.event_records import Ending, Member
+    from esper_core.trainer.pool import Phases
     from esper_core.trainer.progress import StudyProgress
     from esper_core.trainer.rollouts import RolloutRecorder
-    from esper_core.trainer.study import AnyPool, Study
+    from esper_core.trainer.study import Study
+    from esper_core.trainer.workers import WorkerPool
 
     Score = Callable[[Sequence[Signals], Mapping[int, Decision]], Sequence[RewardBreakdown | None]]
 
@@ -172,7 +174,7 @@ class Stepper:
         packages: The package behind each blueprint.
     """
 
-    pool: AnyPool
+    pool: Phases[Any] | WorkerPool
     score: Score | None
     check_health: Callable[[HealthSnapshot], Verdict]
     bus: Bus = field(default_factory=Bus)

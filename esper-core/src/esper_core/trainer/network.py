@@ -25,6 +25,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import torch
+from torch import nn
 
 from esper_core.growth import (
     Counterfactuals,
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from esper_core.config import GrowthConfig
     from esper_core.governor import Decision, Governor, MemoryBudget, RolledBack
@@ -147,7 +148,7 @@ class GrowingNetwork:
         seed: int,
         faults: FaultBook,
         probe: Callable[[nn.Module], Tensor],
-        outputs: Callable[[nn.Module, Tensor], Tensor],
+        outputs: Callable[[nn.Module, Tensor], Tensor] = nn.Module.__call__,
         draws: Draws = Draws.ANYWHERE,
         operations: Operations | None = None,
         compile_host: Callable[[Garden], CompiledHost] | None = None,

@@ -1,0 +1,16 @@
+"""Growing a model in a training loop of the user's own.
+
+    gardener     ``Gardener``: what the loop calls
+    member       the network of the loop as a member of the phases of a step (``trainer.pool``)
+    choices      what may grow, and who decides
+    optimizers   the user's optimizers as a garden sees them
+    validation   losses of held-out examples, and the same examples in every pass
+    traces       what a pass of the Gardener's must leave as it was: random numbers, gradients, modes
+    reports      what ``tend`` returns
+
+The network is the one that ``esper run`` drives (``trainer.network``), and the order of a step is that of its loop.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,2 @@
+from .gardener import Gardener as Gardener
+from .reports import Tended as Tended

@@ -1,0 +1,292 @@
+"""Gardener: grow a model in a training loop of your own.
+
+    gardener = Gardener(model, optimizer, loss=per_example, slots=["stem"], example=batch, validation=batches)
+    for epoch in range(40):
+        for batch in loader:
+            optimizer.zero_grad(); per_example(model, batch).mean().backward(); optimizer.step()
+            gardener.step(batch)
+        print(gardener.tend())
+    gardener.close()
+
+The loop trains the host. ``step`` trains the seeds, each on a branch: a copy of the host's tensors on which host and
+seed train together. ``tend`` measures what they gain, decides, and carries it out. Until a seed is kept the host is bit
+for bit that of a loop without a Gardener.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.amp import GradScaler
+
+from esper_core.config import GovernorConfig, GrowthConfig, OptimizersConfig
+from esper_core.gardener.choices import blueprints_of, policy_of
+from esper_core.gardener.member import LoopMember
+from esper_core.gardener.optimizers import BorrowedOptimizers, optimizers_of
+from esper_core.gardener.reports import Recorder, Tended
+from esper_core.gardener.traces import HostAutocast, without_trace
+from esper_core.gardener.validation import METRIC, Validation, each_loss, evaluating
+from esper_core.governor import Governor, MemoryBudget
+from esper_core.growth import (
+    Example,
+    FaultBook,
+    PlaceDescriptions,
+    device_of,
+    graft,
+    host_parameters,
+    is_grafted,
+    observe,
+    slots_of,
+)
+from esper_core.leyline.actions import ActionSpace
+from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.signals import Observation
+from esper_core.plugins import load_plugins
+from esper_core.plugins.dispatch import health_check
+from esper_core.telemetry import Bus
+from esper_core.trainer.lanes import Lanes
+from esper_core.trainer.loop import Stepper
+from esper_core.trainer.network import GrowingNetwork
+from esper_core.trainer.pool import Phases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from esper_core.gardener.choices import Blueprints
+    from esper_core.growth import Variety
+    from esper_core.leyline import Action, Policy, SlotPlace
+    from esper_core.trainer.loop import StepResult
+
+
+class Gardener:
+    """Grows a model in a loop of the user's own.
+
+    Args:
+        model: The host. It is grafted in place, or has slots already and ``slots`` is None.
+        optimizer: That of the loop, several of them, or a function that builds one from parameters. Seeds that are kept
+            join its groups.
+        loss: ``loss(model, batch)`` runs the model on a batch and returns one loss for each example.
+        slots: Where something may grow, as ``esper_core.graft`` takes it.
+        blueprints: What may grow: names, globs or varieties, a mapping from slots to them, or "auto" for all that fit.
+        example: A batch of the loop.
+        validation: Held-out batches, iterated in each ``tend``.
+        steps: How many calls of ``tend`` policies plan for. After them nothing germinates; living seeds finish.
+        seed: Of all random numbers of the Gardener.
+        policy: Decides: the name of a policy, or an object with its methods.
+        growth: Settings of ``growth`` in a configuration. Incubation is always by branch.
+        governor: Settings of ``governor`` in a configuration.
+        clip_norm: The norm to which the loop clips gradients, so that branches are clipped alike; None: it does not.
+
+    Raises:
+        GraftError: The model cannot have these slots.
+        GrowthError: Optimizer, loss or validation data cannot be used.
+        ConfigError: There is no such blueprint or policy.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer
+        | Sequence[torch.optim.Optimizer]
+        | Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+        *,
+        loss: Callable[[nn.Module, Any], Tensor],
+        slots: Sequence[str] | Mapping[str, str | SlotPlace] | None = None,
+        blueprints: Blueprints | Mapping[str, Blueprints] = "auto",
+        example: Any,
+        validation: Iterable[Any],
+        steps: int = 40,
+        seed: int = 0,
+        policy: str | Policy = "heuristic",
+        growth: GrowthConfig | Mapping[str, Any] | None = None,
+        governor: GovernorConfig | Mapping[str, Any] | None = None,
+        clip_norm: float | None = None,
+    ) -> None:
+        _refuse_ranks()
+        self.model, self.steps, self._loss = model, steps, loss
+        self._optimizers = optimizers_of(optimizer, [own for own in host_parameters(model) if own.requires_grad])
+        settings, plugins = _growth_settings(growth), load_plugins()
+        batch = _attach_slots(model, slots, example, loss)
+        varieties = blueprints_of(blueprints, slots_of(model).each(), plugins.registry, device_of(model))
+        self._arm = policy_of(policy, _action_space(model, varieties, batch), plugins.registry)
+        self._autocast = HostAutocast(model, model.get_submodule(slots_of(model).each()[0].at))
+        self._keeper = BorrowedOptimizers(model, self._optimizers, clip_norm)
+        network = self._network(varieties, settings, GovernorConfig.model_validate(governor or {}), seed)
+        data = Validation(validation, loss, seed)
+        self._member = LoopMember(network, data, self._autocast, self._arm.name, seed, steps, example)
+        self._phases = Phases([self._member], 1, network.lost.faults, lanes=Lanes())
+        self._recorder = Recorder()
+        self._stepper = Stepper(
+            self._phases,
+            None,
+            health_check(plugins),
+            bus=Bus([self._recorder]),
+            packages={one.id: one.source for one in plugins.registry.components("blueprint")},
+        )
+        self._waiting: list[Any] = []
+        """Batches since the optimizer stepped last: the micro-batches of one step."""
+        self._counted = self._used = self._fed = 0
+        self._hooks = [one.register_step_post_hook(self._count) for one in self._optimizers]
+        with without_trace(model):
+            self._phases.begin()
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer of the loop, the first of several: that which a function built, if one was given."""
+        return self._optimizers[0]
+
+    def step(self, batch: Any) -> None:
+        """Train the seeds on the batch that the loop has just trained the host on; call it after the optimizer's step.
+
+        Batches between two steps of the optimizer are the micro-batches of one step, and count alike.
+        """
+        self._refuse_closed()
+        self._waiting.append(batch)
+        self._member.last_batch = batch
+        if self._counted == self._used:
+            return
+        batches, self._waiting = self._waiting, []
+        self._used = self._counted
+        self._fed += 1
+        network = self._member.network
+        if network.garden.incubating:
+            with without_trace(self.model):
+                network.incubate([partial(self._mean_loss, one, len(batches)) for one in batches])
+
+    def tend(self) -> Tended:
+        """Measure, decide and carry out: call it once an epoch, or after a fixed number of batches.
+
+        Raises:
+            GrowthError: Nothing was trained since the last call (E345), or the validation data cannot be used (E344).
+            GovernorStop: The model went wrong and cannot be rolled back.
+        """
+        self._refuse_closed()
+        self._refuse_untrained()
+        with without_trace(self.model):
+            result = self._stepper.advance(self._member.steps)
+            if self._autocast.dtype is torch.float16 and self._keeper.scaler is None:
+                self._keeper.scaler = GradScaler(device_of(self.model).type)  # of the branches that begin now
+            self._stepper.act(result, [self._decide(result)])
+        self._fed = 0
+        return self._recorder.take(result.step, self.steps, result.signals[0])
+
+    def close(self) -> None:
+        """Prune the seeds that are not kept and take the hooks off. May be called twice; ``step`` and ``tend`` not."""
+        hooks, self._hooks = self._hooks, []
+        for hook in hooks:
+            hook.remove()
+        if hooks:
+            self._autocast.close()
+            with without_trace(self.model):
+                self._member.network.garden.remove("the loop is over")
+
+    def __enter__(self) -> Gardener:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _network(
+        self,
+        varieties: Mapping[str, Sequence[Variety]],
+        settings: GrowthConfig,
+        governor: GovernorConfig,
+        seed: int,
+    ) -> GrowingNetwork:
+        """Return the network of the loop, which moves alphas on once a step."""
+        faults = FaultBook()
+        return GrowingNetwork(
+            self.model,
+            self._keeper,
+            Governor(governor, metric=METRIC, faults=faults),
+            MemoryBudget(governor, OptimizersConfig(), varieties, settings.incubation),
+            varieties=varieties,
+            settings=settings,
+            steps=self.steps,
+            batches=1,
+            seed=seed,
+            faults=faults,
+            probe=self._probe,
+        )
+
+    def _decide(self, result: StepResult) -> Action:
+        """Ask the policy. Past the planned steps it sees the last one again."""
+        (mask,) = self._phases.masks()
+        rolled = bool(result.rolled)
+        at = min(result.step, self.steps - 1)
+        observation = Observation(at, self.steps, result.signals[0], rolled_back=rolled)
+        (action,) = self._arm.act([observation], [mask.shut() if rolled else mask])
+        return action
+
+    def _mean_loss(self, batch: Any, parts: int, model: nn.Module) -> Tensor:
+        """Return the share of one micro-batch in the mean loss of a step."""
+        with self._autocast():
+            return each_loss(self._loss(model, batch)).mean() / parts
+
+    def _probe(self, model: nn.Module) -> Tensor:
+        """Return the mean loss on the latest batch, by which blocks that are born informed choose their weights."""
+        return self._mean_loss(self._member.last_batch, 1, model)
+
+    def _count(self, *_: Any) -> None:
+        """Count a step of an optimizer; a hook."""
+        self._counted += 1
+
+    def _refuse_closed(self) -> None:
+        if not self._hooks:
+            hint = "Make a new one:  Gardener(model, …, slots=None)  goes on with the slots of the model."
+            raise GrowthError(Problem("E346", "this Gardener is closed", hint=hint))
+
+    def _refuse_untrained(self) -> None:
+        if self._fed:
+            return
+        if self._waiting:
+            message = "gardener.step(batch) was called, and the optimizer did not step"
+            hint = "Pass the optimizer that the loop steps, and call gardener.step(batch) after optimizer.step()."
+        else:
+            message = "nothing was trained since the last tend(): gardener.step(batch) was not called"
+            hint = "Call gardener.step(batch) for each batch, after optimizer.step(), and tend() once an epoch."
+        raise GrowthError(Problem("E345", message, hint=hint))
+
+
+def _refuse_ranks() -> None:
+    """Raise GrowthError where several processes train the model together."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized() and (ranks := distributed.get_world_size()) > 1:
+        message = f"a Gardener works in one process, and this training has {ranks} ranks"
+        hint = "Each rank would grow other seeds, and the models would drift apart. Grow in one process, then scale up."
+        raise GrowthError(Problem("E343", message, hint=hint))
+
+
+def _growth_settings(given: GrowthConfig | Mapping[str, Any] | None) -> GrowthConfig:
+    """Return the settings: strict gates unless others are given, and branches, since a loop has no twin."""
+    if isinstance(given, GrowthConfig):
+        given = given.model_dump(exclude_unset=True)
+    settings = GrowthConfig.model_validate({"gates": "strict", **(given or {})})
+    if "incubation" in settings.model_fields_set and settings.incubation != "branch":
+        message = f"a Gardener incubates on branches. Received: incubation {settings.incubation}"
+        hint = "A seed in the shadow is compared with a twin once it acts, and a loop of your own has none."
+        raise GrowthError(Problem("E347", message, hint=hint))
+    return settings.model_copy(update={"incubation": "branch", "dependence": False})
+
+
+def _action_space(model: nn.Module, varieties: Mapping[str, Sequence[Variety]], batch: Example) -> ActionSpace:
+    """Return what a policy can choose from, with descriptions of the slots."""
+    sites = {slot.name: slot.site for slot in slots_of(model).each() if slot.site is not None}
+    names = {name: tuple(variety.id for variety in own) for name, own in varieties.items()}
+    return ActionSpace(names, PlaceDescriptions(model, sites, varieties, batch))
+
+
+def _attach_slots(model: nn.Module, slots: Any, example: Any, loss: Callable[[nn.Module, Any], Tensor]) -> Example:
+    """Graft the model, or look at the slots that it has; return the example with the number of its rows."""
+    with without_trace(model), evaluating(model):
+        batch = Example(example, len(each_loss(loss(model, example))), loss)
+    if slots is None and is_grafted(model):
+        observe(model, slots_of(model).each(), batch)
+    else:
+        graft(model, slots if slots is not None else (), example=batch)
+    return batch

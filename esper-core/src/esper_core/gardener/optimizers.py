@@ -1,0 +1,339 @@
+"""The optimizers of a user's own loop, as a garden sees them.
+
+The user's optimizers train the host, and the user steps them. A branch needs steps of its own, on tensors of its own,
+which the user's objects must not notice: no hook may run, no schedule may count them. So a branch steps a **view**: an
+object of the same class that shares the state of the optimizer and reads its groups, with the learning rates of the
+moment, and that writes into no group.
+
+While a seed lives on its branch it has a view with a state of its own and the settings of the groups that it will join.
+When it is kept its parameters, with their state, are appended to those groups. No group is ever added, so schedules,
+gradient scalers and clipping go on as before.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.utils import clip_grad_norm_
+
+from esper_core.growth import (
+    HOME,
+    OptimizerKeeper,
+    Share,
+    decode_scaler,
+    device_of,
+    encode_scaler,
+    overflow_together,
+    refuse_closure,
+    slots_of,
+    state_mismatch,
+    update_scaler,
+)
+from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.protocols import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import Tensor, nn
+
+    from esper_core.growth import Seed
+
+Factory = Callable[[list["nn.Parameter"]], torch.optim.Optimizer]
+"""Builds the optimizer of a host from its parameters."""
+
+Place = tuple[int, int]
+"""An optimizer and one of its groups, by their numbers."""
+
+
+def optimizers_of(given: Any, parameters: Sequence[nn.Parameter]) -> tuple[torch.optim.Optimizer, ...]:
+    """Return the user's optimizers: one, several, or what a factory builds over ``parameters``.
+
+    The optimizer inside a wrapper, such as that of accelerate, is taken out: wrappers have no hooks. A factory for a
+    frozen host gets an empty placeholder, since torch refuses an optimizer without parameters.
+    """
+    if callable(given) and not isinstance(given, torch.optim.Optimizer):
+        given = given(list(parameters) or [torch.nn.Parameter(torch.empty(0))])
+    found = tuple(_unwrapped(one) for one in (given if isinstance(given, list | tuple) else (given,)))
+    for one in found:
+        if not isinstance(one, torch.optim.Optimizer):
+            message = f"a Gardener needs the optimizer of your loop. Received: {type(one).__name__}"
+            hint = "Pass a torch.optim.Optimizer, several in a list, or a function from parameters to an optimizer."
+            raise GrowthError(Problem("E340", message, hint=hint))
+        refuse_closure(one)
+    owned = {id(parameter) for one in found for group in one.param_groups for parameter in group["params"]}
+    if parameters and not any(id(parameter) in owned for parameter in parameters):
+        message = "the optimizer holds none of the model's parameters"
+        hint = "Build it from this model, after the model was moved or wrapped:  Adam(model.parameters())"
+        raise GrowthError(Problem("E341", message, hint=hint))
+    return found
+
+
+def _unwrapped(optimizer: Any) -> Any:
+    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = inner
+    return optimizer
+
+
+class BorrowedOptimizers(OptimizerKeeper):
+    """The keeper of a garden whose host is trained by the user's optimizers.
+
+    Args:
+        model: The host, grafted.
+        optimizers: The user's; the model's parameters that none of them holds are taken to be frozen.
+        clip_norm: The norm to which the user's loop clips gradients; None: it does not. Branches are clipped alike.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], clip_norm: float | None = None
+    ) -> None:
+        self._model = model
+        self._owners = tuple(optimizers)
+        self._clip_norm = clip_norm
+        self.scaler = None
+        self.host = Share((), None)
+        self.seeds: dict[int, Share] = {}
+        self.fossils: dict[int, Share] = {}
+        self._further: dict[int, tuple[Share, ...]] = {}
+        """Shares of seeds whose parameters go to several optimizers, beside those in ``seeds``."""
+        self._places: dict[int, Place] = {}
+        """For each parameter of a living seed, by its id, the group that it will join."""
+        self._views = [self._view_of_host(owner) for owner in self._owners]
+
+    def host_shares(self) -> tuple[Share, ...]:
+        """Return what the user's optimizers hold of the model: host and fossils."""
+        return tuple(
+            Share(tuple(parameter for group in view.param_groups for parameter in group["params"]), view)
+            for view in self._views
+        )
+
+    def seed_shares(self, number: int) -> tuple[Share, ...]:
+        """Return the shares of a living seed, one for each optimizer that it will join."""
+        return (self.seeds[number], *self._further.get(number, ()))
+
+    def host_gradients(self) -> list[Tensor]:
+        """Return nothing: after a step the gradients are the loop's own, and may be scaled or left over."""
+        return []
+
+    def adopt(self, seed: Seed) -> None:
+        """Take on a newborn seed, or one of a loaded model, which an optimizer may hold already."""
+        owned = {id(parameter) for share in self.host_shares() for parameter in share.parameters}
+        new = [own for own in seed.parameters() if own.requires_grad and id(own) not in owned]
+        at = next(slot.at for slot in slots_of(self._model).each() if any(one is seed for one in slot.stack))
+        groups: dict[Place, list[nn.Parameter]] = {}
+        for parameter in new:
+            place = self._places[id(parameter)] = self._group_for(parameter, at)
+            groups.setdefault(place, []).append(parameter)
+        shares = [
+            self._share_of_seed(number, {place[1]: own for place, own in groups.items() if place[0] == number})
+            for number in dict.fromkeys(number for number, _ in groups)
+        ]
+        self.seeds[seed.number], *further = shares or [Share((), None)]
+        self._further[seed.number] = tuple(further)
+
+    def release(self, number: int) -> None:
+        """Drop a living seed, and take its parameters out of the user's groups, if they are there."""
+        for share in self.seed_shares(number):
+            share.zero_grad()
+            self._leave(share.parameters)
+        self._forget(number)
+
+    def settle(self, seed: Seed, *, freeze: bool) -> None:
+        """Let the parameters of a seed that is kept join the groups of the user's optimizers; or freeze it."""
+        shares = self.seed_shares(seed.number)
+        if freeze:
+            self.release(seed.number)
+            seed.requires_grad_(requires_grad=False)
+            return
+        names = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        for share in shares:
+            for parameter in share.parameters:
+                owner, group = self._group_at(self._places[id(parameter)])
+                group["params"].append(parameter)
+                if "param_names" in group:
+                    group["param_names"].append(names[id(parameter)])
+                if share.optimizer is not None and parameter in share.optimizer.state:
+                    owner.state[parameter] = share.optimizer.state[parameter]
+        self._forget(seed.number)
+
+    def undo(self) -> Callable[[], None]:
+        """Return a function that restores which seeds live, and what the user's groups hold."""
+        seeds, further, places = dict(self.seeds), dict(self._further), dict(self._places)
+        held = [(place, {key: list(group[key]) for key in _MEMBERS if key in group}) for place, group in self._groups()]
+
+        def put_back() -> None:
+            self.seeds, self._further, self._places = seeds, further, places
+            for place, members in held:
+                owner, group = self._group_at(place)
+                for joined in group["params"][len(members["params"]) :]:
+                    owner.state.pop(joined, None)
+                for key, own in members.items():
+                    group[key][:] = own
+
+        return put_back
+
+    def open_step(self) -> None:
+        """Do nothing: schedules are the user's."""
+
+    def step(self, blended: Iterable[int]) -> None:
+        """Take one step of the host, of its fossils, and of the ``blended`` seeds, clipped together as in the loop."""
+        seeds = [share for number in blended for share in self.seed_shares(number)]
+        shares = (*self.host_shares(), *seeds)
+        if self.scaler is not None:
+            overflow_together(shares)
+        for share in shares:
+            share.unscale(self.scaler)
+        for share in seeds:
+            if share.parameters:
+                share.gradients.collect([own.grad for own in share.parameters], scaled=self.scaler is not None)
+        if self._clip_norm is not None:
+            clip_grad_norm_([own for share in shares for own in share.parameters], self._clip_norm)
+        for share in shares:
+            share.step(self.scaler)
+        update_scaler(self.scaler, shares)
+
+    def forget_host_state(self) -> None:
+        """Reset what the user's optimizers remember of the host, after a rollback."""
+        for owner, share in zip(self._owners, self.host_shares(), strict=True):
+            groups = [{**group, "params": [*group["params"]]} for group in share.groups() if group["params"]]
+            for parameter in share.parameters:
+                owner.state.pop(parameter, None)
+            owner.state.update(_state_at_birth(owner, groups))
+
+    def misowned(self, model: nn.Module) -> list[str]:
+        """Return the trainable parameters of seeds that no optimizer owns, or several do. The host is the user's."""
+        owned = [id(parameter) for share in self.shares() for parameter in share.parameters]
+        grown = slots_of(model).named_parameters()
+        return [name for name, own in grown if own.requires_grad and owned.count(id(own)) != 1]
+
+    def state_dict(self) -> State:
+        """Return the state of the seeds' optimizers; that of the host's is the user's to save."""
+        shares = {
+            f"{number}-{place}": share.state_dict()
+            for number in self.seeds
+            for place, share in enumerate(self.seed_shares(number))
+        }
+        return State.of({**shares, "scaler": encode_scaler(self.scaler)}, order=list(self.seeds))
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue from the state of another keeper, which owned the like of every seed here."""
+        order: list[int] = state.plain["order"]
+        if sorted(order) != sorted(self.seeds):
+            why = f"it is of seeds {order}, and here are {sorted(self.seeds)}"
+            raise state_mismatch(why)
+        self.scaler = decode_scaler(state.part("scaler"), self.scaler, device_of(self._model))
+        restored = {
+            number: [
+                share.restored(state.part(f"{number}-{place}")) for place, share in enumerate(self.seed_shares(number))
+            ]
+            for number in order
+        }
+        self.seeds = {number: own[0] for number, own in restored.items()}
+        self._further = {number: tuple(own[1:]) for number, own in restored.items()}
+
+    def _groups(self) -> list[tuple[Place, dict[str, Any]]]:
+        return [
+            ((number, index), group)
+            for number, owner in enumerate(self._owners)
+            for index, group in enumerate(owner.param_groups)
+        ]
+
+    def _group_at(self, place: Place) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
+        owner = self._owners[place[0]]
+        return owner, owner.param_groups[place[1]]
+
+    def _group_for(self, parameter: nn.Parameter, at: str) -> Place:
+        """Return the group that a parameter of a seed behind the module ``at`` is to join.
+
+        It is that of the host's nearest parameter of the same kind, a matrix or a vector, counted back from the end of
+        the module; of those behind it, where there are none before; and of any kind, where there is none of the same.
+        So it decays, or not, as its like in that layer does. Without any the first group of all takes it.
+        """
+        places = {id(own): place for place, group in self._groups() for own in group["params"]}
+        host = [(name, own) for name, own in self._model.named_parameters() if id(own) in places]
+        names = [name for name, _ in self._model.named_parameters() if not name.startswith(f"{HOME}.")]
+        order = [name for name, _ in self._model.named_modules()]
+        last = order.index(at) + sum(name.startswith(f"{at}.") for name in order)
+
+        def distance(entry: tuple[str, nn.Parameter]) -> tuple[bool, bool, int]:
+            name, own = entry
+            behind = order.index(name.rpartition(".")[0]) > last
+            place = names.index(name) if name in names else len(names)
+            return (own.ndim > 1) != (parameter.ndim > 1), behind, place if behind else -place
+
+        nearest = min(host, key=distance, default=None)
+        return (0, 0) if nearest is None else places[id(nearest[1])]
+
+    def _view_of_host(self, owner: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        """Return a view of what ``owner`` holds of the model; other parameters stay as they are on a branch."""
+
+        def groups() -> list[dict[str, Any]]:
+            own = {id(parameter) for parameter in self._model.parameters()}
+            return [
+                {**group, "params": [parameter for parameter in group["params"] if id(parameter) in own]}
+                for group in owner.param_groups
+            ]
+
+        return view_of(owner, groups, lambda: owner.state)
+
+    def _share_of_seed(self, number: int, parameters: dict[int, list[nn.Parameter]]) -> Share:
+        """Return a share of a seed's parameters, by the group of the user's optimizer that they will join."""
+        owner = self._owners[number]
+
+        def groups() -> list[dict[str, Any]]:
+            return [{**owner.param_groups[index], "params": own} for index, own in parameters.items()]
+
+        state: dict[Any, Any] = defaultdict(dict, _state_at_birth(owner, groups()))
+        return Share(
+            tuple(own for group in parameters.values() for own in group), view_of(owner, groups, lambda: state)
+        )
+
+    def _leave(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Take parameters out of the user's groups, with their state."""
+        gone = {id(parameter) for parameter in parameters}
+        for (number, _), group in self._groups():
+            keep = [place for place, own in enumerate(group["params"]) if id(own) not in gone]
+            if len(keep) < len(group["params"]):
+                for key in (key for key in _MEMBERS if key in group):
+                    group[key][:] = [group[key][place] for place in keep]
+                for parameter in parameters:
+                    self._owners[number].state.pop(parameter, None)
+
+    def _forget(self, number: int) -> None:
+        for share in self.seed_shares(number):
+            for parameter in share.parameters:
+                self._places.pop(id(parameter), None)
+        del self.seeds[number]
+        self._further.pop(number, None)
+
+
+_MEMBERS = ("params", "param_names")
+"""The keys of a group that list its parameters."""
+
+_OF_THE_OBJECT = {"step", "zero_grad", "param_groups", "state"}
+"""Attributes that a view has of its own; schedules replace ``step`` by a function that counts."""
+
+
+def view_of(
+    owner: torch.optim.Optimizer, groups: Callable[[], list[dict[str, Any]]], state: Callable[[], dict[Any, Any]]
+) -> torch.optim.Optimizer:
+    """Return an optimizer of the same class as ``owner``, without its hooks, over other groups and another state."""
+    kind = type(owner)
+    properties = {"param_groups": property(lambda view: groups()), "state": property(lambda view: state())}
+    view: torch.optim.Optimizer = object.__new__(type(kind.__name__, (kind,), properties))
+    for name, value in vars(owner).items():
+        if name not in _OF_THE_OBJECT:
+            vars(view)[name] = OrderedDict() if name.endswith("_hooks") else value
+    return view
+
+
+def _state_at_birth(owner: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> dict[Any, Any]:
+    """Return the state that a new optimizer of this class has before its first step: most have none."""
+    try:
+        kind: Callable[[Any], torch.optim.Optimizer] = type(owner)
+        return dict(kind([{**group} for group in groups]).state) if groups else {}
+    except Exception:  # a class of the user's own, with other arguments; then its state begins with its first step
+        return {}

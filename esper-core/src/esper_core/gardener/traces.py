@@ -1,0 +1,72 @@
+"""What passes of a Gardener leave as it was: random numbers, gradients, gradient mode; and the host's autocast.
+
+The loop goes on with the same numbers as without a Gardener, so everything that a pass may change is put back.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from esper_core.growth import RandomStream, device_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+
+@contextmanager
+def without_trace(model: nn.Module) -> Iterator[None]:
+    """Run a block with gradients enabled; gradients and random numbers are put back after it."""
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    try:
+        with torch.enable_grad(), RandomStream(0, device_of(model)), same_random_numbers():
+            for parameter, _ in gradients:
+                parameter.grad = None
+            yield
+    finally:
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+
+
+@contextmanager
+def same_random_numbers() -> Iterator[None]:
+    """Put back the generators of Python and NumPy, from which datasets draw, after a block."""
+    own, numpy = random.getstate(), sys.modules.get("numpy")
+    state: Any = None if numpy is None else numpy.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(own)
+        if numpy is not None:
+            numpy.random.set_state(state)
+
+
+class HostAutocast:
+    """Records under which autocast the host runs, by a hook on one of its modules."""
+
+    def __init__(self, model: nn.Module, module: nn.Module) -> None:
+        self._device = device_of(model).type
+        self.dtype: torch.dtype | None = None
+        """The dtype of the latest pass; None without autocast."""
+        self._handle = module.register_forward_pre_hook(self._record)
+
+    def _record(self, module: nn.Module, args: Any) -> None:
+        if not torch.compiler.is_compiling():
+            enabled = torch.is_autocast_enabled(self._device)
+            self.dtype = torch.get_autocast_dtype(self._device) if enabled else None
+
+    def __call__(self) -> AbstractContextManager[Any]:
+        """Return a context in which the model computes as the host did."""
+        if self.dtype is None:
+            return nullcontext()
+        return torch.autocast(self._device, dtype=self.dtype, cache_enabled=False)
+
+    def close(self) -> None:
+        """Remove the hook."""
+        self._handle.remove()

@@ -1,0 +1,126 @@
+"""Losses of a user's examples: one for each, the same examples in every pass, and nothing left behind.
+
+Gates compare the losses of the same held-out examples without and with a seed. So each example needs a loss of its own,
+and every pass over the validation data must bring the same examples in the same order. A loader that shuffles draws the
+same order each time, because every pass begins with the same random numbers.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from esper_core.gardener.traces import same_random_numbers
+from esper_core.growth import KeptBuffers, RandomStream, derive_seed, device_of, in_mode, map_tensors, tensors_in
+from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.signals import Metric
+from esper_core.trainer.measurements import Evaluation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from torch import nn
+
+    from esper_core.gardener.traces import HostAutocast
+
+    Loss = Callable[[nn.Module, Any], Tensor]
+    """Runs a model on a batch and returns one loss for each example."""
+
+METRIC = Metric("loss", "down")
+"""A Gardener knows no other metric than the loss."""
+
+
+def each_loss(losses: Any) -> Tensor:
+    """Return one loss for each example; those of its parts, such as tokens or pixels, are averaged.
+
+    Raises:
+        GrowthError: It is no tensor, or a single number (E342).
+    """
+    if isinstance(losses, Tensor) and losses.ndim and len(losses):
+        return losses if losses.ndim == 1 else losses.flatten(1).mean(1)
+    received = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+    message = "the loss function returned no loss for each example, and gates compare examples one by one"
+    hint = f'Return them unreduced, for example  cross_entropy(model(x), y, reduction="none"). Received: {received}'
+    raise GrowthError(Problem("E342", message, hint=hint))
+
+
+class Validation:
+    """The held-out examples of a Gardener.
+
+    Args:
+        batches: Yields the batches each time it is iterated: a DataLoader, or a list.
+        loss: Runs the model on a batch.
+        seed: Of the random numbers in a pass.
+    """
+
+    def __init__(self, batches: Iterable[Any], loss: Loss, seed: int) -> None:
+        self._batches = batches
+        self._loss = loss
+        self._seed = derive_seed(seed, "validation")
+        self._seen: Tensor | None = None
+        """A number for each batch of the latest evaluation without a trial, by which the batches are known again."""
+
+    def evaluate(self, model: nn.Module, autocast: HostAutocast, *, trial: bool = False) -> Evaluation:
+        """Return the losses of all examples. In a ``trial`` the batches must be those of the evaluation before.
+
+        Raises:
+            GrowthError: There are no examples, or others than before (E344).
+        """
+        device = device_of(model)
+        losses: list[Tensor] = []
+        seen: list[Tensor] = []
+        with evaluating(model), RandomStream(self._seed, device), self._same_order(), autocast():
+            for batch in self._batches:
+                moved = batch if device.type == "cpu" else map_tensors(batch, lambda own: own.to(device))
+                seen.append(_fingerprint(moved, device))
+                losses.append(each_loss(self._loss(model, moved)).detach().float())
+        if not losses:
+            hint = "Pass a DataLoader or a list: something that can be iterated again and again."
+            raise GrowthError(Problem("E344", "the validation data has no examples", hint=hint))
+        numbers = torch.stack(seen)
+        if trial and (self._seen is None or not torch.equal(numbers, self._seen)):
+            message = "the validation data brought other examples than in the pass before"
+            hint = "Gains are measured example by example: use a DataLoader without augmentation, or a list of batches."
+            raise GrowthError(Problem("E344", message, hint=hint))
+        self._seen = numbers
+        each = torch.cat(losses)
+        return Evaluation(each, each.mean())
+
+    def mean_loss(self, model: nn.Module, batch: Any, autocast: HostAutocast) -> Tensor:
+        """Return the mean loss on a batch of the loop, in evaluation mode."""
+        with evaluating(model), autocast():
+            return each_loss(self._loss(model, batch)).detach().float().mean()
+
+    @contextmanager
+    def _same_order(self) -> Iterator[None]:
+        """Put back the generators from which a DataLoader draws its order."""
+        holders = (self._batches, getattr(self._batches, "sampler", None))
+        found = [getattr(one, "generator", None) for one in holders]
+        states = [(one, one.get_state()) for one in found if isinstance(one, torch.Generator)]
+        try:
+            with same_random_numbers():
+                yield
+        finally:
+            for generator, state in states:
+                generator.set_state(state)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Run a block in evaluation mode without gradients; modes and buffers are put back."""
+    kept = KeptBuffers(model)
+    try:
+        with torch.no_grad(), in_mode(model, training=False):
+            yield
+    finally:
+        kept.put_back()
+
+
+def _fingerprint(batch: Any, device: torch.device) -> Tensor:
+    """Return a number that another batch hardly has: the sum over its first tensors, weighted by position."""
+    first = next((tensor for tensor in tensors_in(batch) if tensor.numel()), torch.zeros(1))
+    flat = first.detach().reshape(-1)[:4096].double()
+    return (flat * torch.arange(1, len(flat) + 1, device=flat.device, dtype=torch.float64)).nansum().to(device)

@@ -241,7 +241,8 @@ def own_loop() -> dict[str, object]:
 
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     batches = [(torch.randn(20, 4), torch.randint(0, 3, (20,))) for _ in range(3)]
-    return {"model": model, "batches": batches, "per_example": per_example}
+    saved = torch.optim.Adam([*model.parameters(), *nn.Linear(2, 2).parameters()]).state_dict()
+    return {"model": model, "batches": batches, "per_example": per_example, "saved": saved}
 
 
 SCENES: Final[Mapping[str, Callable[[Path], object]]] = {
@@ -268,7 +269,7 @@ NAMES: Final[Mapping[str, Callable[[], dict[str, object]]]] = {
     **dict.fromkeys(("E301", "E302", "E303", "E307", "E308"), empty_garden),
     "E304": living_garden,
     "E320": failing_seed,
-    **dict.fromkeys(("E340", "E341", "E342", "E344", "E345", "E346", "E347"), own_loop),
+    **dict.fromkeys(("E340", "E341", "E342", "E344", "E345", "E346", "E347", "E348"), own_loop),
 }
 """The objects that the example of an error uses without creating them, as a comment on its page says."""
 

@@ -46,10 +46,12 @@ class Plan:
     def __init__(self, plan: Mapping[int, Action]) -> None:
         self.plan = dict(plan)
         self.seen: list[int] = []
+        self.masks: list[ActionMask] = []
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
         (observation,) = observations
         self.seen.append(observation.step)
+        self.masks += masks
         return [self.plan.get(observation.step, Action())]
 
 
@@ -63,6 +65,7 @@ class Loop:
     validation: list[Batch]
     variety: Variety
     gardener: Gardener | None = None
+    policy: Plan | None = None
     after: list[Callable[[], Any]] = field(default_factory=list)
     """What the loop calls after each batch: a schedule, an average."""
 
@@ -81,10 +84,11 @@ class Loop:
             "example": self.batches[0],
             "validation": self.validation,
             "steps": 8,
-            "policy": Plan(plan),
+            "policy": (policy := Plan(plan)),
             "growth": {"gates": "off"},
             **more,
         }
+        self.policy = policy
         self.gardener = Gardener(self.model, settings.pop("optimizer", self.optimizer), **settings)
         return self
 

@@ -16,7 +16,7 @@ for bit that of a loop without a Gardener.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -40,9 +40,11 @@ from esper_core.growth import (
     is_grafted,
     observe,
     slots_of,
+    state_mismatch,
 )
 from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.protocols import Resumable, State
 from esper_core.leyline.signals import Observation
 from esper_core.plugins import load_plugins
 from esper_core.plugins.dispatch import health_check
@@ -61,6 +63,9 @@ if TYPE_CHECKING:
     from esper_core.growth import Variety
     from esper_core.leyline import Action, Policy, SlotPlace
     from esper_core.trainer.loop import StepResult
+
+STATE_FORMAT: Final = 1
+"""Version of what ``state_dict`` returns."""
 
 
 class Gardener:
@@ -132,6 +137,7 @@ class Gardener:
         """Batches since the optimizer stepped last: the micro-batches of one step."""
         self._counted = self._used = self._fed = 0
         self._hooks = [one.register_step_post_hook(self._count) for one in self._optimizers]
+        self._hooks += [one.register_load_state_dict_pre_hook(_refuse_grown_state) for one in self._optimizers]
         with without_trace(model):
             self._phases.begin()
 
@@ -174,6 +180,43 @@ class Gardener:
             self._stepper.act(result, [self._decide(result)])
         self._fed = 0
         return self._recorder.take(result.step, self.steps, result.signals[0])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs beside the state of the optimizer, which is the user's to save.
+
+        It is plain data and tensors: the model with what grew in it, the branches, the gates, the governor, the policy.
+        Call it after a step of the optimizer, or between ``tend`` and the next batch.
+        """
+        self._refuse_closed()
+        policy = self._arm.policy
+        parts = {
+            "member": self._member.state_dict(),
+            "faults": self._phases.faults.state_dict(),
+            "policy": policy.state_dict() if isinstance(policy, Resumable) else State(),
+        }
+        state = State.of(parts, fed=self._fed)
+        return {"format": STATE_FORMAT, "plain": dict(state.plain), "tensors": dict(state.tensors)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state, in a Gardener that was just made with the same arguments.
+
+        The state of the optimizer is loaded after this, because its groups hold what grew.
+
+        Raises:
+            GrowthError: The state does not fit (E334).
+        """
+        self._refuse_closed()
+        if not {"format", "plain", "tensors"} <= state.keys() or state["format"] != STATE_FORMAT:
+            why = "it is not what Gardener.state_dict returns in this version"
+            raise state_mismatch(why)
+        known = State(state["plain"], state["tensors"])
+        with without_trace(self.model):
+            self._member.load_state_dict(known.part("member"))
+            self._phases.faults.load_state_dict(known.part("faults"))
+            if isinstance(self._arm.policy, Resumable):
+                self._arm.policy.load_state_dict(known.part("policy"))
+        self._fed = known.plain["fed"]
+        self._waiting, self._used = [], self._counted
 
     def close(self) -> None:
         """Prune the seeds that are not kept and take the hooks off. May be called twice; ``step`` and ``tend`` not."""
@@ -251,6 +294,18 @@ class Gardener:
             message = "nothing was trained since the last tend(): gardener.step(batch) was not called"
             hint = "Call gardener.step(batch) for each batch, after optimizer.step(), and tend() once an epoch."
         raise GrowthError(Problem("E345", message, hint=hint))
+
+
+def _refuse_grown_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Raise GrowthError for the state of an optimizer whose groups hold more than here; a hook."""
+    saved = [len(group["params"]) for group in state["param_groups"]]
+    here = [len(group["params"]) for group in optimizer.param_groups]
+    if len(saved) == len(here) and any(more > own for more, own in zip(saved, here, strict=True)):
+        message = (
+            f"the state of the optimizer is of a model that had grown: {sum(saved)} parameters, and here {sum(here)}"
+        )
+        hint = "Load the growth first:  gardener.load_state_dict(checkpoint[…])"
+        raise GrowthError(Problem("E348", message, hint=hint))
 
 
 def _refuse_ranks() -> None:

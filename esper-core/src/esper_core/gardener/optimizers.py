@@ -216,7 +216,9 @@ class BorrowedOptimizers(OptimizerKeeper):
             for number in self.seeds
             for place, share in enumerate(self.seed_shares(number))
         }
-        return State.of({**shares, "scaler": encode_scaler(self.scaler)}, order=list(self.seeds))
+        names = {id(parameter): name for name, parameter in slots_of(self._model).named_parameters()}
+        joined = [[names[id(own)] for own in group["params"] if id(own) in names] for _, group in self._groups()]
+        return State.of({**shares, "scaler": encode_scaler(self.scaler)}, order=list(self.seeds), joined=joined)
 
     def load_state_dict(self, state: State) -> None:
         """Continue from the state of another keeper, which owned the like of every seed here."""
@@ -225,6 +227,7 @@ class BorrowedOptimizers(OptimizerKeeper):
             why = f"it is of seeds {order}, and here are {sorted(self.seeds)}"
             raise state_mismatch(why)
         self.scaler = decode_scaler(state.part("scaler"), self.scaler, device_of(self._model))
+        self._arrange(state.plain["joined"])
         restored = {
             number: [
                 share.restored(state.part(f"{number}-{place}")) for place, share in enumerate(self.seed_shares(number))
@@ -233,6 +236,15 @@ class BorrowedOptimizers(OptimizerKeeper):
         }
         self.seeds = {number: own[0] for number, own in restored.items()}
         self._further = {number: tuple(own[1:]) for number, own in restored.items()}
+
+    def _arrange(self, joined: list[list[str]]) -> None:
+        """Put what grew at the end of each group, in the order in which it joined: so is an optimizer's state saved."""
+        named = dict(slots_of(self._model).named_parameters())
+        for (_, group), names in zip(self._groups(), joined, strict=True):
+            order = {id(named[name]): place for place, name in enumerate(names)}
+            places = sorted(range(len(group["params"])), key=lambda place: order.get(id(group["params"][place]), -1))
+            for key in (key for key in _MEMBERS if key in group):
+                group[key][:] = [group[key][place] for place in places]
 
     def _groups(self) -> list[tuple[Place, dict[str, Any]]]:
         return [

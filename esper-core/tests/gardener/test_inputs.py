@@ -1,0 +1,83 @@
+"""Batches of any structure, and models that take several inputs."""
+
+from __future__ import annotations
+
+from collections import UserDict, namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from esper_core import graft
+from esper_core.growth import Example, slots_of
+
+Pair = namedtuple("Pair", ["inputs", "targets"])
+
+
+@dataclass
+class Record:
+    inputs: Tensor
+    targets: Tensor
+    name: str = "bumps"
+
+
+BATCHES: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]] = {
+    "tuple": (lambda inputs, targets: (inputs, targets), lambda batch: batch),
+    "named tuple": (Pair, lambda batch: (batch.inputs, batch.targets)),
+    "dict": (lambda x, y: {"x": x, "y": y, "name": "few"}, lambda batch: (batch["x"], batch["y"])),
+    "user dict": (lambda x, y: UserDict(x=x, y=y), lambda batch: (batch["x"], batch["y"])),
+    "dataclass": (Record, lambda batch: (batch.inputs, batch.targets)),
+    "nested": (lambda x, y: [{"x": (x,)}, y], lambda batch: (batch[0]["x"][0], batch[1])),
+}
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_a_batch_may_have_any_structure(make_loop: Callable[..., Any], kind: str) -> None:
+    pack, unpack = BATCHES[kind]
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        inputs, targets = unpack(batch)
+        return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+
+    loop = make_loop()
+    loop.batches = [pack(*batch) for batch in loop.batches]
+    loop.validation = [pack(*batch) for batch in loop.validation]
+    loop.train = lambda batch: type(loop).train(loop, unpack(batch))
+    loop.tended(loss=loss)
+    for _ in range(4):
+        last = loop.epoch()
+    assert last.kept
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 6), nn.Linear(3, 6)
+
+    def forward(self, left: Tensor, right: Tensor) -> dict[str, Tensor]:
+        return {"sum": self.left(left) + self.right(right)}
+
+
+@pytest.mark.parametrize("how", [tuple, dict])
+def test_graft_passes_arguments_and_keywords(how: type) -> None:
+    given = {"left": torch.randn(5, 4), "right": torch.randn(5, 3)}
+    model = graft(TwoInputs(), ["right"], example=given if how is dict else tuple(given.values()))
+    (slot,) = slots_of(model).each()
+    assert slot.site is not None
+    assert slot.site.example_shape == (6,)
+
+
+def test_a_copy_of_an_example_shares_no_tensor() -> None:
+    batch = {"x": torch.zeros(3, 2), "more": [Record(torch.zeros(3), torch.zeros(3))]}
+    example = Example.of(batch)
+    copied = example.copy()
+    copied["x"] += 1
+    copied["more"][0].inputs += 1
+    assert not batch["x"].any()
+    assert not batch["more"][0].inputs.any()
+    assert not example.equals(copied)
+    assert example.size == 3
+    assert len(example.without_last().batch["more"][0].targets) == 2

@@ -1,0 +1,107 @@
+"""Mistakes are reported where they are made, with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from esper_core import EsperError, graft
+
+MakeLoop = Callable[..., Any]
+
+
+def mean_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"optimizer": 0.1}, "E340 .*Received: float"),
+        ({"optimizer": [None]}, "E340 .*Received: NoneType"),
+        ({"optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1)}, "E341 .*none of the model's parameters"),
+        ({"optimizer": torch.optim.LBFGS}, "E306 LBFGS"),
+        ({"loss": mean_loss}, r"E342 .*each example(?s:.)*shape \(\)"),
+        ({"validation": []}, "E344 .*no examples"),
+        ({"validation": iter(())}, "E344 .*no examples"),
+        ({"slots": ["stme"]}, r'E313 .*"stme"(?s:.)*Did you mean "stem"'),
+        ({"slots": None}, "E312 no slot was asked for"),
+        ({"blueprints": ["conv_ligth"]}, "E201 .*conv_ligth"),
+        ({"blueprints": {"stmm": ["conv_light"]}}, r'E302 .*"stmm"(?s:.)*Did you mean "stem"'),
+        ({"policy": "heurstic"}, "E203 .*heurstic"),
+        ({"growth": {"incubation": "shadow"}}, "E347 .*branches"),
+        ({"growth": {"gate": "off"}}, "gate"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_wrong_argument_is_refused(make_loop: MakeLoop, given: dict[str, Any], said: str) -> None:
+    loop = make_loop()
+    before = loop.state()
+    with pytest.raises((EsperError, ValueError), match=said):
+        loop.tended(**given)
+    assert loop.is_as(before)
+
+
+def test_a_grafted_model_needs_no_slots_and_takes_no_others(make_loop: MakeLoop) -> None:
+    loop = make_loop()
+    graft(loop.model, ["stem"])
+    with pytest.raises(EsperError, match="E310"):
+        loop.tended(slots=["stem"])
+    loop.tended(slots=None)
+    assert [loop.epoch() for _ in range(4)][-1].kept
+
+
+def test_several_ranks_are_refused(make_loop: MakeLoop) -> None:
+    distributed = torch.distributed
+    with (
+        mock.patch.object(distributed, "is_initialized", return_value=True),
+        mock.patch.object(distributed, "get_world_size", return_value=2),
+        pytest.raises(EsperError, match=r"E343 .*2 ranks"),
+    ):
+        make_loop().tended()
+
+
+def test_a_loop_that_does_not_call_step_is_told_at_tend(make_loop: MakeLoop) -> None:
+    loop = make_loop().tended()
+    with pytest.raises(EsperError, match=r"E345 .*gardener.step\(batch\) was not called"):
+        loop.gardener.tend()
+    loop.gardener.step(loop.batches[0])
+    with pytest.raises(EsperError, match=r"E345 .*the optimizer did not step"):
+        loop.gardener.tend()
+
+
+class Drawn(TensorDataset):
+    """Brings other numbers each time, from a generator that nobody puts back."""
+
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        super().__init__(*tensors)
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __getitem__(self, index: int) -> Any:
+        inputs, targets = super().__getitem__(index)
+        return inputs + torch.randn(inputs.shape, generator=self.generator), targets
+
+
+def test_validation_data_that_changes_between_passes_is_refused(make_loop: MakeLoop) -> None:
+    loop = make_loop()
+    loop.validation = DataLoader(Drawn(*loop.validation[0]), 20)
+    loop.tended()
+    loop.epoch()
+    with pytest.raises(EsperError, match=r"E344 .*other examples"):
+        loop.epoch()
+
+
+def test_a_loader_that_shuffles_is_paired_and_its_generator_put_back(make_loop: MakeLoop) -> None:
+    loop = make_loop()
+    generator = torch.Generator().manual_seed(1)
+    loop.validation = DataLoader(TensorDataset(*loop.validation[0]), 20, shuffle=True, generator=generator)
+    before = generator.get_state()
+    loop.tended()
+    assert [loop.epoch() for _ in range(4)][-1].kept
+    assert torch.equal(generator.get_state(), before)

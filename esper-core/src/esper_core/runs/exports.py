@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import save_model
 from torch import Tensor, fx, nn
 
+from esper_core.growth.examples import Example
 from esper_core.growth.grafting import alike, outputs, slots_of, ungraft
 from esper_core.growth.seeds import Eased, GatedBlend
 from esper_core.leyline.constants import FULL
@@ -71,7 +72,7 @@ def export(
         msg = f"to={to!r} traces the network, which takes a batch: pass example="
         raise _refusal(msg)
     plain, grown = _plain_copy(model)
-    if example is not None and not alike(outputs(model, example), outputs(plain, example)):
+    if example is not None and not alike(*(outputs(one, Example.of(example)) for one in (model, plain))):
         msg = "the exported network puts out something else than the model"
         raise _refusal(msg)
     if to == "module":

@@ -31,7 +31,7 @@ def mean_loss(model: nn.Module, batch: Any) -> torch.Tensor:
         ({"validation": []}, "E344 .*no examples"),
         ({"validation": iter(())}, "E344 .*no examples"),
         ({"slots": ["stme"]}, r'E313 .*"stme"(?s:.)*Did you mean "stem"'),
-        ({"slots": None}, "E312 no slot was asked for"),
+        ({"slots": None}, "E312 the list of slots is empty"),
         ({"blueprints": ["conv_ligth"]}, "E201 .*conv_ligth"),
         ({"blueprints": {"stmm": ["conv_light"]}}, r'E302 .*"stmm"(?s:.)*Did you mean "stem"'),
         ({"policy": "heurstic"}, "E203 .*heurstic"),

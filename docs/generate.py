@@ -59,7 +59,6 @@ MEASURED = ROOT / "benchmarks" / "baseline.json"
 LEARNED = ROOT / "benchmarks" / "science" / "learned_policies" / "report.py"
 SHOWN = ROOT / "benchmarks" / "science" / "shown" / "page.py"
 RUNS = SHOWN.with_name("results.json")
-RAN = ("default-run", "longer-run", "runs-from-other-seeds")
 SIMULATED = ROOT / "benchmarks" / "science" / "verdicts.md"
 MARKED = re.compile(r"(?P<open><!-- from the code: (?P<name>[a-z-]+) -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
 
@@ -332,7 +331,7 @@ def reward_probes() -> str:
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
-# --- project/learned-policies.md, project/learned-policies-report.md
+# --- results of studies
 
 
 def learned(part: str) -> str:
@@ -351,17 +350,9 @@ def script(path: Path) -> ModuleType:
     return module
 
 
-# --- what runs came to, on several pages
-
-
-def ran(part: str) -> str | None:
-    """Return a part of ``benchmarks.science.shown``; None before it was run, where the page is left as it is."""
-    if not RUNS.exists():
-        return None if part == "default-run" else "Not measured yet: `python -m benchmarks.science.shown --write`.\n"
+def ran(part: str) -> str:
+    """Return a part of the results of ``benchmarks.science.shown``."""
     return str(script(SHOWN).PARTS[part](json.loads(RUNS.read_text(encoding="utf-8"))["runs"]))
-
-
-# --- concepts/statistics.md
 
 
 def simulated(table_of: str) -> str:
@@ -457,7 +448,7 @@ def places_of(own: Sequence[str], names: Sequence[str]) -> str:
 
 STRANGERS = set(external_commands()) - announced("esper.commands")
 
-WRITERS: dict[str, Callable[[], str | None]] = {
+WRITERS: dict[str, Callable[[], str]] = {
     "columns": columns,
     "commands": commands,
     "configuration": configuration,
@@ -471,7 +462,7 @@ WRITERS: dict[str, Callable[[], str | None]] = {
     "seed-table": seed_table,
     "slot-table": slot_table,
     "wrong-verdicts": partial(simulated, "Wrong verdicts"),
-    **{part: partial(ran, part) for part in RAN},
+    **{part: partial(ran, part) for part in script(SHOWN).PARTS},
     **{part: partial(learned, part) for part in script(LEARNED).PARTS},
 }
 
@@ -480,8 +471,7 @@ def written(text: str) -> str:
     """Return ``text`` with every marked part replaced by what the code generates now."""
 
     def anew(part: re.Match[str]) -> str:
-        now = WRITERS[part["name"]]()
-        return part[0] if now is None else f"{part['open']}\n{now}\n{part['close']}"
+        return f"{part['open']}\n{WRITERS[part['name']]()}\n{part['close']}"
 
     return MARKED.sub(anew, text)
 

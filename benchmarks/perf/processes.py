@@ -1,6 +1,6 @@
 """Time the steps of several trainings in a process of their own, since threads and allocator belong to a process.
 
-``Worker(Setup(...))`` starts a process, which computes only when it is asked for a step. The time of the first step
+``Workers(Setup(...))`` starts a process, which computes only when it is asked for a step. The time of the first step
 includes the wait until the process is ready, and must not be counted.
 """
 
@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -25,8 +25,6 @@ from esper_core.trainer.workers import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
-    from typing import Self
 
     from benchmarks.perf.workloads import Workload
 
@@ -57,70 +55,42 @@ class Setup:
     quick: bool = False
 
 
-class Worker:
-    """A process that takes a step whenever it is asked to."""
-
-    def __init__(self, setup: Setup) -> None:
-        command = [sys.executable, "-m", "benchmarks.perf.processes", json.dumps(asdict(setup))]
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
-        self._process = subprocess.Popen(
-            command, cwd=ROOT, env=clean, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def begin(self) -> None:
-        """Ask for a step."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("step\n")
-        self._process.stdin.flush()
-
-    def finish(self) -> float:
-        """Wait for the end of the step; return its duration in seconds."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            msg = f"a benchmark worker ended early; its own message is above. Received: {self._process.args!r}"
-            raise RuntimeError(msg)
-        return float(line)
-
-    def seconds(self) -> float:
-        """Return the duration of one step."""
-        self.begin()
-        return self.finish()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._process:  # closes both pipes, which ends the process, and waits for it
-            pass
-
-
-class WorkerGroup:
-    """Workers that take each step at the same time: the limit of what several processes can reach."""
+class Workers:
+    """One process per setup. All of them take each step at the same time."""
 
     def __init__(self, *setups: Setup) -> None:
-        with ExitStack() as stack:
-            self._workers = [stack.enter_context(Worker(setup)) for setup in setups]
-            self._stack = stack.pop_all()
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
+        self._processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.perf.processes", json.dumps(asdict(setup))],
+                cwd=ROOT,
+                env=clean,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for setup in setups
+        ]
 
     def seconds(self) -> float:
-        """Return the time until the last worker has finished."""
+        """Take a step; return the seconds until the last process has finished."""
         begin = time.perf_counter()
-        for worker in self._workers:
-            worker.begin()
-        for worker in self._workers:
-            worker.finish()
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write("step\n")
+            process.stdin.flush()
+        for process in self._processes:
+            assert process.stdout is not None
+            if not process.stdout.readline():
+                msg = f"a benchmark worker ended early; its own message is above. Received: {process.args!r}"
+                raise RuntimeError(msg)
         return time.perf_counter() - begin
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
+    def close(self) -> None:
+        """Close the pipes, which ends the processes, and wait for them."""
+        for process in self._processes:
+            with process:
+                pass
 
 
 @contextmanager
@@ -160,16 +130,15 @@ def stepping(setup: Setup, work: Workload) -> Iterator[Callable[[], object]]:
 
 
 def main(described: str) -> int:
-    """Take a step for every input line and print its duration, until the input ends."""
+    """Take a step for every line of input, and confirm it, until the input ends."""
     setup = Setup(**json.loads(described))
     torch.set_num_threads(setup.threads)
     if setup.tuned:
         tune_allocator()
     with stepping(setup, workload(setup.work, quick=setup.quick)) as step:
         for _ in sys.stdin:
-            begin = time.perf_counter()
             step()
-            sys.stdout.write(f"{time.perf_counter() - begin}\n")
+            sys.stdout.write("done\n")
             sys.stdout.flush()
     return 0
 

@@ -6,13 +6,13 @@ no times; ``python -m benchmarks.perf`` compares the figures with their bounds.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 
 import pytest
 
 from benchmarks.perf.figures import Figure, Interleaved
-from benchmarks.perf.processes import Worker, WorkerGroup
+from benchmarks.perf.processes import Workers
 
 
 def pytest_collection_modifyitems(items):
@@ -61,6 +61,6 @@ def in_process():
 
 @pytest.fixture
 def workers():
-    """Start a worker process for each setup; several setups are one side, which steps them together."""
+    """Start a process for each setup; they are one side, which steps them together."""
     with ExitStack() as stack:
-        yield lambda *setups: stack.enter_context(WorkerGroup(*setups) if len(setups) > 1 else Worker(*setups))
+        yield lambda *setups: stack.enter_context(closing(Workers(*setups)))

@@ -141,14 +141,10 @@ def test_pages_are_regenerated_from_the_results(
     file = tmp_path / "results.json"
     monkeypatch.setattr(generate, "RUNS", file)
     text = "".join(f"<!-- from the code: {part} -->\nold text\n<!-- end -->\n" for part in page.PARTS)
-    before = generate.written(text)
-    assert before.count("Not measured yet") == len(page.PARTS) - 1
-    assert before.count("old text") == 1, "what a terminal showed stays"
     file.write_text(json.dumps({"runs": some_runs()}), encoding="utf-8")
     now = generate.written(text)
     assert "old text" not in now
     assert page.default_run(some_runs()) in now
-    assert set(generate.RAN) == set(page.PARTS)
 
 
 # --- prose

@@ -52,18 +52,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.science.learned_policies")
     parser.add_argument("--quick", action="store_true", help="A little of everything, to see that it runs.")
     parser.add_argument("--into", type=Path, default=Path("runs/learned-policies"), metavar="FOLDER")
-    parser.add_argument("--table", type=Path, default=None, metavar="FOLDER", help="Default: the shipped one.")
     parsed = parser.parse_args()
     folder, quick = parsed.into, parsed.quick
     folder.mkdir(parents=True, exist_ok=True)
-    bench = load_bench(parsed.table)
+    bench = load_bench()
     study = {"table": bench.table.checksum, "quick": quick}
     if (found := once(folder / "study.json", lambda: study)) != study:
         msg = f"{folder} holds another study: {found}. This one: {study}. Use another folder (--into)."
         raise SystemExit(msg)
     learn_on, held_out = (bench.table.of_part(part)[: 6 if quick else None] for part in ("train", "held_out"))
     rules = once(folder / "heuristic.json", lambda: tune_heuristic(bench, learn_on))
-    train_policies(folder, parsed.table, rules, quick=quick)
+    train_policies(folder, rules, quick=quick)
 
     policies = policies_by_price(bench, learn_on, folder, rules)
     write_rewards(folder / "table.jsonl", bench, held_out, {**policies, BEST: best_possible(bench, held_out)})
@@ -94,15 +93,15 @@ def main() -> int:
     return 0
 
 
-def train_policies(folder: Path, table: Path | None, rules: Rules, *, quick: bool) -> None:
+def train_policies(folder: Path, rules: Rules, *, quick: bool) -> None:
     """Train the policies that are missing, several at once."""
     recipes = {name: replace(one, updates=min(one.updates, 2)) if quick else one for name, one in RECIPES.items()}
     first = recipes["imitation, then PPO"]
-    trainings = [Training(table, seed, first, rules, folder / f"ppo-{seed}") for seed in range(TRAININGS)]
+    trainings = [Training(seed, first, rules, folder / f"ppo-{seed}") for seed in range(TRAININGS)]
     for name, own in FOLDERS.items():
         shift = TRAININGS if name == OTHERS else 0
         trainings += [
-            Training(table, seed + shift, recipes.get(name, first), rules, folder / f"{own}-{seed}")
+            Training(seed + shift, recipes.get(name, first), rules, folder / f"{own}-{seed}")
             for seed in range(TRAININGS)
         ]
     with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:

@@ -20,7 +20,7 @@ import torch
 from benchmarks.science.learned_policies.policies import PPO, PRICES, OnePreview, draws, heuristic, matches, new_bandit
 from esper_core.leyline import Rollout
 from esper_policies.ppo.policy import Ppo
-from esper_study.growbench import CANDIDATES, Bench, Match, load_table, score, shipped_table
+from esper_study.growbench import CANDIDATES, Bench, Match, score, shipped_table
 from esper_study.growbench.puzzles import DECIDE_EVERY, DECISIONS
 
 if TYPE_CHECKING:
@@ -64,9 +64,8 @@ RECIPES: Final[dict[str, Recipe]] = {
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A training in a process of its own. table: None is the shipped one. folder: where the policy is saved."""
+    """A training in a process of its own. folder: where the policy is saved."""
 
-    table: Path | None
     seed: int
     recipe: Recipe
     rules: Rules
@@ -81,16 +80,16 @@ class Training:
 def run_training(training: Training) -> tuple[str, float]:
     """Train a policy and save it; return its name and the seconds it took."""
     begin = time.monotonic()
-    bench = load_bench(training.table)
+    bench = load_bench()
     train(bench, bench.table.of_part("train"), training)
     return training.folder.name, time.monotonic() - begin
 
 
-def load_bench(table: Path | None) -> Bench:
-    """Load the table in a worker process: on one thread, with logging off."""
+def load_bench() -> Bench:
+    """Load the shipped table, and compute on one thread with logging off."""
     torch.set_num_threads(1)
     logging.getLogger("esper").setLevel(logging.ERROR)
-    return Bench(shipped_table() if table is None else load_table(table))
+    return Bench(shipped_table())
 
 
 def train(bench: Bench, puzzles: Sequence[int], training: Training) -> None:

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy, dropout
 from esper_core.growth import RandomStream, SeedFault, counterfactuals as reasons, derive_seed, graft, slots_of
 from esper_core.growth.counterfactuals import (
     Counterfactuals,
+    _Call,
     _replaced_forwards,
     _Replay,
     _Trace,
@@ -342,6 +343,53 @@ def test_seed_that_raises_is_named_and_nothing_is_left_behind(looked: bool, add_
     with pytest.raises(SeedFault, match="the seed in two"):
         counterfactuals.measure(BATCHES, judge)
     assert everything(model) == before
+
+
+class Doing(nn.Module):
+    """Calls a function with its input and an optional list."""
+
+    def __init__(self, what: Callable[..., Any]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+        self.what = what
+
+    def forward(self, inputs: Tensor, log: list[Tensor] | None = None) -> Any:
+        return self.what(self, inputs, log)
+
+
+EFFECTS: dict[str, tuple[Callable[..., Any], bool]] = {
+    "a tensor": (lambda module, inputs, log: inputs * 2, True),
+    "a tuple": (lambda module, inputs, log: (inputs + 1, inputs - 1), False),
+    "its input": (lambda module, inputs, log: inputs, False),
+    "a part of its input": (lambda module, inputs, log: inputs[:, :4], False),
+    "its parameter": (lambda module, inputs, log: module.weight.view(2, 4), False),
+    "one tensor twice": (lambda module, inputs, log: (out := inputs + 1, out[:3]), False),
+    "rows of one number": (lambda module, inputs, log: (inputs + 1)[:, :1].expand(-1, 8), False),
+    "a changed input": (lambda module, inputs, log: inputs.add_(1) * 2, False),
+    "kept": (lambda module, inputs, log: setattr(module, "seen", inputs + 1) or inputs * 2, False),
+    "an object": (lambda module, inputs, log: iter([inputs + 1]), False),
+}
+
+
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_call_is_skippable_only_if_its_output_is_its_only_effect(effect: str, add_seed: Callable[..., Seed]) -> None:
+    what, skippable = EFFECTS[effect]
+    assert traced(Doing(what), add_seed).skippable is skippable
+
+
+def test_call_with_a_list_argument_is_not_skippable(add_seed: Callable[..., Seed]) -> None:
+    assert not traced(Doing(lambda module, inputs, log: inputs * 2), add_seed, log=[]).skippable
+
+
+def traced(module: nn.Module, add_seed: Callable[..., Seed], **named: Any) -> _Call:
+    """The call of ``module`` beside a network."""
+    model = network(add_seed)
+    model.add_module("doing", module)
+    trace = _Trace(model)
+    with torch.no_grad(), _replaced_forwards(_traceable(model), trace.watch):
+        module(BATCHES[0][0].clone(), **named)
+    (call,) = trace.calls
+    return call
 
 
 def test_a_pass_that_stops_short_of_the_trace_has_diverged(add_seed: Callable[..., Seed]) -> None:

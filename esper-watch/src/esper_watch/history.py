@@ -225,7 +225,7 @@ class History:
     @property
     def share_done(self) -> float:
         """The part of the announced training that is finished, from 0 to 1."""
-        return min(1.0, self.finished_steps / self.total_steps) if self.total_steps else 0.0
+        return min(1.0, self.finished_steps / self.total_steps) if self.total_steps > 0 else 0.0
 
     def steps_of(self, environment: EnvironmentKey) -> int:
         """Return how many steps of an environment's episode are known."""

@@ -46,6 +46,9 @@ def test_a_wrong_argument_is_refused(make_loop: MakeLoop, given: dict[str, Any],
     with pytest.raises((EsperError, ValueError), match=said):
         loop.tended(**given)
     assert loop.is_as(before)
+    assert type(loop.model).__name__ == "NoisyHost"
+    assert not hasattr(loop.model, "_esper")
+    assert not loop.optimizer._optimizer_step_post_hooks
 
 
 def test_a_grafted_model_needs_no_slots_and_takes_no_others(make_loop: MakeLoop) -> None:

@@ -47,6 +47,29 @@ def test_a_resumed_loop_has_the_same_numbers_to_the_bit(make_loop: MakeLoop, tmp
     assert all(torch.equal(one, other) for one, other in zip(*grown, strict=True))
 
 
+def test_a_checkpoint_in_the_middle_of_an_epoch_continues_there(make_loop: MakeLoop, tmp_path: Path) -> None:
+    loops = [make_loop().tended() for _ in range(3)]
+    whole, first, second = loops
+    random = torch.get_rng_state()
+    for loop in (whole, first):
+        torch.set_rng_state(random)
+        loop.epoch()
+        loop.train(loop.batches[0])
+        loop.gardener.step(loop.batches[0])
+    write(first, tmp_path / "checkpoint.pt")
+    read(second, tmp_path / "checkpoint.pt")
+    random = torch.get_rng_state()
+    reports = []
+    for loop in (whole, second):
+        torch.set_rng_state(random)
+        for batch in loop.batches[1:]:
+            loop.train(batch)
+            loop.gardener.step(batch)
+        reports.append(loop.gardener.tend())
+    assert reports[0] == reports[1]
+    assert second.is_as(whole.state())
+
+
 def test_seeds_of_several_slots_come_back_in_the_order_in_which_they_joined(
     make_loop: MakeLoop, tmp_path: Path
 ) -> None:

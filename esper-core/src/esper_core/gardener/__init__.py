@@ -7,6 +7,7 @@
     validation   losses of held-out examples, and the same examples in every pass
     traces       what a pass of the Gardener's must leave as it was: random numbers, gradients, modes
     reports      what ``tend`` returns
+    records      the run directory, for the report and the live view
 
 The network is the one that ``esper run`` drives (``trainer.network``), and the order of a step is that of its loop.
 """

@@ -15,6 +15,7 @@ for bit that of a loop without a Gardener.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,8 +25,9 @@ from torch.amp import GradScaler
 
 from esper_core.config import GovernorConfig, GrowthConfig, OptimizersConfig
 from esper_core.gardener.choices import blueprints_of, policy_of
-from esper_core.gardener.member import LoopMember
+from esper_core.gardener.member import BatchFeed, LoopMember
 from esper_core.gardener.optimizers import BorrowedOptimizers, optimizers_of
+from esper_core.gardener.records import LoopRecord
 from esper_core.gardener.reports import Recorder, Tended
 from esper_core.gardener.traces import HostAutocast, without_trace
 from esper_core.gardener.validation import METRIC, Validation, each_loss, evaluating
@@ -41,6 +43,7 @@ from esper_core.growth import (
     observe,
     slots_of,
     state_mismatch,
+    ungraft,
 )
 from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.errors import GrowthError, Problem
@@ -48,7 +51,8 @@ from esper_core.leyline.protocols import Resumable, State
 from esper_core.leyline.signals import Observation
 from esper_core.plugins import load_plugins
 from esper_core.plugins.dispatch import health_check
-from esper_core.telemetry import Bus
+from esper_core.telemetry import Bus, Clock
+from esper_core.trainer.event_records import stages_changed
 from esper_core.trainer.lanes import Lanes
 from esper_core.trainer.loop import Stepper
 from esper_core.trainer.network import GrowingNetwork
@@ -56,12 +60,16 @@ from esper_core.trainer.pool import Phases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
 
     from torch import Tensor
 
     from esper_core.gardener.choices import Blueprints
     from esper_core.growth import Variety
     from esper_core.leyline import Action, Policy, SlotPlace
+    from esper_core.plugins import Plugins
+    from esper_core.telemetry import Listener
     from esper_core.trainer.loop import StepResult
 
 STATE_FORMAT: Final = 1
@@ -86,6 +94,8 @@ class Gardener:
         growth: Settings of ``growth`` in a configuration. Incubation is always by branch.
         governor: Settings of ``governor`` in a configuration.
         clip_norm: The norm to which the loop clips gradients, so that branches are clipped alike; None: it does not.
+        run_dir: A folder in which a run directory is made, for the report and the live view; None: nothing is written.
+        name: Part of the name of the run directory.
 
     Raises:
         GraftError: The model cannot have these slots.
@@ -111,35 +121,50 @@ class Gardener:
         growth: GrowthConfig | Mapping[str, Any] | None = None,
         governor: GovernorConfig | Mapping[str, Any] | None = None,
         clip_norm: float | None = None,
+        run_dir: Path | str | None = None,
+        name: str | None = None,
     ) -> None:
         _refuse_ranks()
         self.model, self.steps, self._loss = model, steps, loss
         self._optimizers = optimizers_of(optimizer, [own for own in host_parameters(model) if own.requires_grad])
-        settings, plugins = _growth_settings(growth), load_plugins()
-        batch = _attach_slots(model, slots, example, loss)
-        varieties = blueprints_of(blueprints, slots_of(model).each(), plugins.registry, device_of(model))
-        self._arm = policy_of(policy, _action_space(model, varieties, batch), plugins.registry)
-        self._autocast = HostAutocast(model, model.get_submodule(slots_of(model).each()[0].at))
-        self._keeper = BorrowedOptimizers(model, self._optimizers, clip_norm)
-        network = self._network(varieties, settings, GovernorConfig.model_validate(governor or {}), seed)
-        data = Validation(validation, loss, seed)
-        self._member = LoopMember(network, data, self._autocast, self._arm.name, seed, steps, example)
-        self._phases = Phases([self._member], 1, network.lost.faults, lanes=Lanes())
-        self._recorder = Recorder()
-        self._stepper = Stepper(
-            self._phases,
-            None,
-            health_check(plugins),
-            bus=Bus([self._recorder]),
-            packages={one.id: one.source for one in plugins.registry.components("blueprint")},
+        settings, watch, plugins = (
+            _growth_settings(growth),
+            GovernorConfig.model_validate(governor or {}),
+            load_plugins(),
         )
-        self._waiting: list[Any] = []
-        """Batches since the optimizer stepped last: the micro-batches of one step."""
-        self._counted = self._used = self._fed = 0
-        self._hooks = [one.register_step_post_hook(self._count) for one in self._optimizers]
-        self._hooks += [one.register_load_state_dict_pre_hook(_refuse_grown_state) for one in self._optimizers]
-        with without_trace(model):
-            self._phases.begin()
+        with ExitStack() as undo:
+            if not is_grafted(model):
+                undo.callback(_ungraft, model)
+            batch = _attach_slots(model, slots, example, loss)
+            varieties = blueprints_of(blueprints, slots_of(model).each(), plugins.registry, device_of(model))
+            space = _action_space(model, varieties, batch)
+            self._arm = policy_of(policy, space, plugins.registry)
+            self._closing = undo.enter_context(ExitStack())
+            self._autocast = HostAutocast(model, model.get_submodule(slots_of(model).each()[0].at))
+            self._closing.callback(self._autocast.close)
+            self._keeper = BorrowedOptimizers(model, self._optimizers, clip_norm)
+            network = self._network(varieties, settings, watch, seed)
+            data = Validation(validation, loss, seed)
+            self._member = LoopMember(network, data, self._autocast, self._arm.name, seed, steps, example)
+            self._phases = Phases([self._member], 1, network.lost.faults, lanes=Lanes())
+            self._feed, self._closed = BatchFeed(), False
+            for one in self._optimizers:
+                self._closing.callback(one.register_step_post_hook(self._feed.count).remove)
+                self._closing.callback(one.register_load_state_dict_pre_hook(_refuse_grown_state).remove)
+            with without_trace(model):
+                self._phases.begin()
+            self._recorder = Recorder()
+            self._record: LoopRecord | None = None
+            if run_dir is not None:
+                plain = _plain_settings(self, space, settings, watch, seed)
+                self._record = LoopRecord(run_dir, name, plain, plugins, self._closing)
+            self._stepper = self._new_stepper(plugins)
+            undo.pop_all()
+
+    @property
+    def arm(self) -> str:
+        """The name of the policy, under which events and reports show the model."""
+        return self._arm.name
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -152,15 +177,10 @@ class Gardener:
         Batches between two steps of the optimizer are the micro-batches of one step, and count alike.
         """
         self._refuse_closed()
-        self._waiting.append(batch)
         self._member.last_batch = batch
-        if self._counted == self._used:
-            return
-        batches, self._waiting = self._waiting, []
-        self._used = self._counted
-        self._fed += 1
+        batches = self._feed.add(batch)
         network = self._member.network
-        if network.garden.incubating:
+        if batches and network.garden.incubating:
             with without_trace(self.model):
                 network.incubate([partial(self._mean_loss, one, len(batches)) for one in batches])
 
@@ -172,13 +192,13 @@ class Gardener:
             GovernorStop: The model went wrong and cannot be rolled back.
         """
         self._refuse_closed()
-        self._refuse_untrained()
+        self._feed.refuse_untrained()
         with without_trace(self.model):
             result = self._stepper.advance(self._member.steps)
             if self._autocast.dtype is torch.float16 and self._keeper.scaler is None:
                 self._keeper.scaler = GradScaler(device_of(self.model).type)  # of the branches that begin now
             self._stepper.act(result, [self._decide(result)])
-        self._fed = 0
+        self._feed.used = 0
         return self._recorder.take(result.step, self.steps, result.signals[0])
 
     def state_dict(self) -> dict[str, Any]:
@@ -194,7 +214,7 @@ class Gardener:
             "faults": self._phases.faults.state_dict(),
             "policy": policy.state_dict() if isinstance(policy, Resumable) else State(),
         }
-        state = State.of(parts, fed=self._fed)
+        state = State.of(parts, fed=self._feed.used)
         return {"format": STATE_FORMAT, "plain": dict(state.plain), "tensors": dict(state.tensors)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -215,24 +235,42 @@ class Gardener:
             self._phases.faults.load_state_dict(known.part("faults"))
             if isinstance(self._arm.policy, Resumable):
                 self._arm.policy.load_state_dict(known.part("policy"))
-        self._fed = known.plain["fed"]
-        self._waiting, self._used = [], self._counted
+        self._feed.begin_at(known.plain["fed"])
 
     def close(self) -> None:
         """Prune the seeds that are not kept and take the hooks off. May be called twice; ``step`` and ``tend`` not."""
-        hooks, self._hooks = self._hooks, []
-        for hook in hooks:
-            hook.remove()
-        if hooks:
-            self._autocast.close()
-            with without_trace(self.model):
-                self._member.network.garden.remove("the loop is over")
+        self._end(None)
 
     def __enter__(self) -> Gardener:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(error)
+
+    @property
+    def path(self) -> Path | None:
+        """The run directory; None if there is none."""
+        return None if self._record is None else self._record.path
+
+    def _end(self, error: BaseException | None) -> None:
+        """Close everything, once; ``error`` ended the loop."""
+        if self._closed:
+            return
+        self._closed = True
+        with self._closing, without_trace(self.model):
+            pruned = self._member.network.garden.remove("the loop is over")
+            if self._record is not None:
+                for event in stages_changed([self._member], [(0, one) for one in pruned], self._member.steps):
+                    self._record.hear(event)
+                self._record.finish(self._member, self._stepper.clock.summary(), error)
+
+    def _new_stepper(self, plugins: Plugins) -> Stepper:
+        """Return what takes the network through steps, and tells what happens."""
+        listeners: list[Listener] = [self._recorder] if self._record is None else [self._recorder, self._record]
+        packages = {one.id: one.source for one in plugins.registry.components("blueprint")}
+        return Stepper(self._phases, None, health_check(plugins), bus=Bus(listeners), clock=Clock(), packages=packages)
 
     def _network(
         self,
@@ -275,25 +313,10 @@ class Gardener:
         """Return the mean loss on the latest batch, by which blocks that are born informed choose their weights."""
         return self._mean_loss(self._member.last_batch, 1, model)
 
-    def _count(self, *_: Any) -> None:
-        """Count a step of an optimizer; a hook."""
-        self._counted += 1
-
     def _refuse_closed(self) -> None:
-        if not self._hooks:
+        if self._closed:
             hint = "Make a new one:  Gardener(model, …, slots=None)  goes on with the slots of the model."
             raise GrowthError(Problem("E346", "this Gardener is closed", hint=hint))
-
-    def _refuse_untrained(self) -> None:
-        if self._fed:
-            return
-        if self._waiting:
-            message = "gardener.step(batch) was called, and the optimizer did not step"
-            hint = "Pass the optimizer that the loop steps, and call gardener.step(batch) after optimizer.step()."
-        else:
-            message = "nothing was trained since the last tend(): gardener.step(batch) was not called"
-            hint = "Call gardener.step(batch) for each batch, after optimizer.step(), and tend() once an epoch."
-        raise GrowthError(Problem("E345", message, hint=hint))
 
 
 def _refuse_grown_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
@@ -327,6 +350,29 @@ def _growth_settings(given: GrowthConfig | Mapping[str, Any] | None) -> GrowthCo
         hint = "A seed in the shadow is compared with a twin once it acts, and a loop of your own has none."
         raise GrowthError(Problem("E347", message, hint=hint))
     return settings.model_copy(update={"incubation": "branch", "dependence": False})
+
+
+def _ungraft(model: nn.Module) -> None:
+    """Take the slots off again, if the model has any, because the Gardener could not be made."""
+    if is_grafted(model):
+        ungraft(model)
+
+
+def _plain_settings(
+    gardener: Gardener, space: ActionSpace, growth: GrowthConfig, governor: GovernorConfig, seed: int
+) -> dict[str, Any]:
+    """Return what the Gardener was made with, as plain data for the run directory."""
+    slots = slots_of(gardener.model).each()
+    return {
+        "model": type(gardener.model).__name__,
+        "optimizer": type(gardener.optimizer).__name__,
+        "slots": {one.name: {"at": one.at, "blueprints": list(space.blueprints[one.name])} for one in slots},
+        "policy": gardener.arm,
+        "steps": gardener.steps,
+        "seed": seed,
+        "growth": growth.model_dump(mode="json"),
+        "governor": governor.model_dump(mode="json"),
+    }
 
 
 def _action_space(model: nn.Module, varieties: Mapping[str, Sequence[Variety]], batch: Example) -> ActionSpace:

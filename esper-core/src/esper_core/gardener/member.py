@@ -1,13 +1,14 @@
-"""The network of a user's loop as a member of the phases of a step."""
+"""The network of a user's loop as a member of the phases of a step, and the batches of the loop."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.actions import Op
+from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
@@ -18,6 +19,48 @@ if TYPE_CHECKING:
     from esper_core.growth import Transition
     from esper_core.leyline import ActionMask, Signals, SplitName
     from esper_core.trainer.network import GrowingNetwork
+
+
+@dataclass(slots=True)
+class BatchFeed:
+    """Counts the steps of the optimizers, and collects the batches between two of them.
+
+    ``used`` counts the steps whose batches were taken since the last ``tend``.
+    """
+
+    used: int = 0
+    _counted: int = 0
+    _taken: int = 0
+    _waiting: list[Any] = field(default_factory=list)
+
+    def count(self, *_: Any) -> None:
+        """Count a step of an optimizer; a hook."""
+        self._counted += 1
+
+    def add(self, batch: Any) -> list[Any]:
+        """Return the batches of the step that an optimizer has just taken; none if it has not."""
+        self._waiting.append(batch)
+        if self._counted == self._taken:
+            return []
+        batches, self._waiting, self._taken = self._waiting, [], self._counted
+        self.used += 1
+        return batches
+
+    def begin_at(self, used: int) -> None:
+        """Go on after so many steps, which another feed has counted."""
+        self.used, self._taken, self._waiting = used, self._counted, []
+
+    def refuse_untrained(self) -> None:
+        """Raise GrowthError if nothing was trained since the last ``tend``."""
+        if self.used:
+            return
+        if self._waiting:
+            message = "gardener.step(batch) was called, and the optimizer did not step"
+            hint = "Pass the optimizer that the loop steps, and call gardener.step(batch) after optimizer.step()."
+        else:
+            message = "nothing was trained since the last tend(): gardener.step(batch) was not called"
+            hint = "Call gardener.step(batch) for each batch, after optimizer.step(), and tend() once an epoch."
+        raise GrowthError(Problem("E345", message, hint=hint))
 
 
 class LoopMember:

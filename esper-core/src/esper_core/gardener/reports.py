@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from esper_core.leyline.events import Event
-    from esper_core.leyline.signals import SeedSignals, Signals
+    from esper_core.leyline.signals import Signals
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Tended:
         return tuple(change for change in self.changes if change.now is Stage.FOSSILISED)
 
     def __str__(self) -> str:
-        """Return one line about the step, and one for each change."""
+        """Return one line about the step, one for each change, and one for each other seed that lives."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
@@ -51,22 +51,15 @@ class Tended:
             yield f"  governor: {act.act}: {act.reason}"
         for one in self.lost:
             yield f"  {one.slot}: {one.blueprint} was lost: it {one.what}"
-        seeds = {(slot.name, seed.blueprint): seed for slot in self.signals.slots for seed in slot.seeds}
         for change in self.changes:
-            evidence = _evidence(seeds.get((change.slot, change.blueprint)))
-            reason = "" if change.reason == "asked for" else f", {change.reason}"
             stage = "kept" if change.now is Stage.FOSSILISED else change.now.value
-            yield f"  {change.slot}: {change.blueprint} is {stage}{reason}{evidence}"
-
-
-def _evidence(seed: SeedSignals | None) -> str:
-    """Return what the seed's gate found, or else the gain that was measured."""
-    if seed is None or (seed.opinion is None and seed.gain is None):
-        return ""
-    if seed.opinion is not None and (seed.opinion.evidence is not None or seed.gain is None):
-        return f" ({seed.opinion.reason})"
-    assert seed.gain is not None
-    return f" (gain {seed.gain.mean:.4g} ± {seed.gain.standard_error:.2g} nats)"
+            yield f"  {change.slot}: {change.blueprint} is {stage}, {change.reason}"
+        changed = {change.blueprint for change in self.changes}
+        for slot in self.signals.slots:
+            for seed in slot.seeds:
+                if seed.gain is not None and seed.blueprint not in changed:
+                    gain = f"{seed.gain.mean:.4g} ± {seed.gain.standard_error:.2g} nats"
+                    yield f"  {slot.name}: {seed.blueprint} is {seed.stage.value}: gain {gain}"
 
 
 @dataclass(slots=True)

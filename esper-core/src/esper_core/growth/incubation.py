@@ -206,7 +206,13 @@ class Branch(Incubation):
         fields = [(paths[id(module)], name, other) for module, name, other in self._fields]
         memories = [[memory.get(parameter) for parameter in share.parameters] for share, memory in self._memories]
         branch = encode_state(
-            {"numbers": numbers, "fields": fields, "memories": memories, "stream": self._stream.state_dict()}
+            {
+                "numbers": numbers,
+                "fields": fields,
+                "memories": memories,
+                "stream": self._stream.state_dict(),
+                "losses": self._losses,
+            }
         )
         return State.of({"branch": branch, "scaler": encode_scaler(self._scaler)})
 
@@ -224,6 +230,7 @@ class Branch(Incubation):
         memories = zip(self._keeper.host_shares(), branch["memories"], strict=True)
         self._memories = [(share, decode_memory(share.parameters, memory)) for share, memory in memories]
         self._stream.load_state_dict(branch["stream"])
+        self._losses = branch.get("losses", [])  # older checkpoints have none
         self._scaler = decode_scaler(state.part("scaler"), self._scaler, device)
 
     def _switch(self) -> None:

@@ -194,6 +194,14 @@ class GradientCollector:
         self._norms.append(torch.stack([*norms, *absent]))
         self._scaled = scaled
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was collected since the last ``take``."""
+        return {"norms": list(self._norms), "scaled": self._scaled}
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """Continue from what another collector had collected; None: nothing."""
+        self._norms, self._scaled = (list(state["norms"]), state["scaled"]) if state else ([], False)
+
     def take(self) -> Tensor | None:
         """Return what was collected since the last call, as the numbers of a GradientHealth; None if nothing was."""
         batches, self._norms = self._norms, []

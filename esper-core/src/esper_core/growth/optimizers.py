@@ -172,7 +172,8 @@ class Share:
             return encode_state({"begun": self.begun})
         groups = [settings_of(group) for group in self.optimizer.param_groups]
         memory = [self.optimizer.state.get(parameter) for parameter in self.parameters]
-        return encode_state({"begun": self.begun, "groups": groups, "memory": memory})
+        waiting = self.gradients.state_dict()
+        return encode_state({"begun": self.begun, "groups": groups, "memory": memory, "gradients": waiting})
 
     def restored(self, state: State) -> Share:
         """Return this share with the state of another one, which has like parameters."""
@@ -183,6 +184,7 @@ class Share:
                 group.update(settings)
             self.optimizer.state.clear()
             self.optimizer.state.update(memory)
+            self.gradients.load_state_dict(known.get("gradients"))  # older checkpoints have none
         return replace(self, begun=known["begun"])
 
     def reset_state(self) -> None:

@@ -1,0 +1,97 @@
+"""The run directory of a loop: manifest, settings, events, growth and results, as ``esper run`` writes them.
+
+So the report, the live view and ``esper runs`` show a loop of the user's own. It has one environment, whose arm is
+named after the policy. There is no test split, and so no result of a test.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from esper_core.config.yaml import dump
+from esper_core.gardener.validation import METRIC
+from esper_core.growth import read_network, slots_of
+from esper_core.leyline.events import RunFinished, RunStarted
+from esper_core.runs import RunDirectory
+from esper_core.runs.directory import run_lock, write_json
+from esper_core.runs.statistics import results
+from esper_core.telemetry import EventFile
+from esper_core.trainer.event_records import Ending, episode_finished
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import ExitStack
+
+    from esper_core.gardener.member import LoopMember
+    from esper_core.leyline.events import Event
+    from esper_core.leyline.protocols import RunStatus
+    from esper_core.plugins import Plugins
+
+
+class LoopRecord:
+    """Writes the run directory of one loop; a listener of its events.
+
+    Args:
+        root: Where the run directory is made.
+        name: Part of the directory's name; None: two random words.
+        settings: Those of the Gardener, as plain data.
+        closing: Closes the files at the end.
+    """
+
+    def __init__(
+        self, root: Path | str, name: str | None, settings: dict[str, Any], plugins: Plugins, closing: ExitStack
+    ) -> None:
+        self._directory = RunDirectory.create(Path.cwd() / root, name=name, argv=sys.argv)
+        self.path = self._directory.path
+        closing.enter_context(run_lock(self.path))
+        text = dump(settings)
+        active = [record for record in plugins.records if record.status == "active"]
+        self._directory.begin(
+            config=text,
+            source=text.encode(),
+            overrides=[],
+            seeds={"first": settings["seed"], "count": 1},
+            plugins=[{"id": one.id, "package": one.package, "version": one.version} for one in active],
+        )
+        self._events = EventFile(self.path / "events.jsonl")
+        closing.callback(self._events.close)
+        started = RunStarted(
+            run=self.path.name,
+            arms=(settings["policy"],),
+            rounds=1,
+            environments=1,
+            steps=settings["steps"],
+            metric=METRIC,
+        )
+        self._events.hear(started)
+        self._events.settle()
+
+    def hear(self, event: Event) -> None:
+        """Write an event at the end of its step."""
+        self._events.hear(event)
+
+    def settle(self) -> None:
+        """Write the events of a step."""
+        self._events.settle()
+
+    def finish(self, member: LoopMember, seconds: Mapping[str, float], error: BaseException | None) -> None:
+        """Record how the loop ended, with results if ``tend`` was called; ``seconds`` says where the time went."""
+        status: RunStatus = "done" if error is None else "failed"
+        reason = "" if error is None else f"{type(error).__name__}: {error}"
+        if member.signals is not None and error is None:
+            model = member.network.model
+            grown = read_network(slots_of(model), type(model).__name__).grown
+            timing = {region: round(own, 4) for region, own in seconds.items()}
+            ended = episode_finished(member, Ending(member.signals, math.nan, math.nan, grown), None, None)
+            self._events.hear(ended)
+            episode = {"round": 0, "arm": member.arm, "seed": member.seed, "grown": [asdict(one) for one in grown]}
+            write_json(self.path / "growth.json", {"format": 1, "episodes": [episode]})
+            summary = {"run": str(self.path), "status": status, "results": results(METRIC, [member.arm], [ended], 0.0)}
+            write_json(self.path / "summary.json", {**summary, "timing": timing, "warnings": [], "sections": []})
+        self._events.hear(RunFinished(status=status, reason=reason))
+        self._events.settle()
+        self._directory.finish(status=status, exit_code=0 if error is None else 1, reason=reason)

@@ -1,0 +1,81 @@
+"""A plain loop over MNIST-1D grows where growth pays, and keeps nothing where it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from esper_core import Gardener
+from esper_core.growth import slots_of
+from esper_core.plugins import load_plugins
+
+EPOCHS = 40
+
+
+def per_example(model: nn.Module, batch: Any) -> Tensor:
+    inputs, targets = batch
+    return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+
+
+def train(task_name: str, seed: int, *, grown: bool) -> tuple[nn.Module, float]:
+    """Train ``pointwise-mlp`` in a plain loop; return the model and its accuracy on the test split."""
+    registry = load_plugins().registry
+    task: Any = registry.find("task", task_name).load()()
+    torch.manual_seed(seed)
+    model: nn.Module = registry.find("host", "pointwise-mlp").load()(task.shape)
+    data, held_out, test = (task.split(name) for name in ("train", "validation", "test"))
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    gardener = None
+    if grown:
+        gardener = Gardener(
+            model,
+            optimizer,
+            loss=per_example,
+            slots=["stem"],
+            blueprints=["conv_light"],
+            example=(data.inputs[:8], data.targets[:8]),
+            validation=[(held_out.inputs, held_out.targets)],
+            steps=EPOCHS,
+            seed=seed,
+        )
+    order = torch.Generator().manual_seed(seed)
+    for _ in range(EPOCHS):
+        for indices in torch.randperm(len(data), generator=order).split(100):
+            batch = data.inputs[indices], data.targets[indices]
+            optimizer.zero_grad()
+            per_example(model, batch).mean().backward()
+            optimizer.step()
+            if gardener is not None:
+                gardener.step(batch)
+        if gardener is not None:
+            gardener.tend()
+    if gardener is not None:
+        gardener.close()
+    model.eval()
+    with torch.no_grad():
+        right = model(test.inputs).argmax(1) == test.targets
+    return model, right.float().mean().item()
+
+
+@pytest.mark.slow
+@pytest.mark.members
+@pytest.mark.parametrize("seed", range(5))
+def test_a_convolution_is_kept_and_lifts_the_host(seed: int) -> None:
+    _, plain = train("mnist1d", seed, grown=False)
+    model, accuracy = train("mnist1d", seed, grown=True)
+    assert [one.blueprint for one in slots_of(model).named("stem").fossils] == ["blueprints/conv_light"]
+    assert plain < 0.65
+    assert accuracy > plain + 0.15
+
+
+@pytest.mark.slow
+@pytest.mark.members
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_is_kept_on_shuffled_positions(seed: int) -> None:
+    model, accuracy = train("mnist1d-shuffled", seed, grown=True)
+    assert not slots_of(model).named("stem").fossils
+    _, plain = train("mnist1d-shuffled", seed, grown=False)
+    assert accuracy == plain

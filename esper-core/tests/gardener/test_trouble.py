@@ -1,0 +1,96 @@
+"""When training breaks the governor repairs the model; when a seed breaks the loop goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from esper_core import EsperError
+from esper_core.growth import Variety, slots_of
+from esper_core.leyline import Action, BlueprintSpec, Op
+
+MakeLoop = Callable[..., Any]
+
+
+def fill(loop: Any, value: float) -> None:
+    with torch.no_grad():
+        next(loop.model.parameters()).fill_(value)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.Adagrad])
+def test_a_model_that_is_not_finite_returns_to_a_healthy_state(make_loop: MakeLoop, optimizer: Any) -> None:
+    loop = make_loop(partial(optimizer, lr=1e-2)).tended({0: Action(Op.GERMINATE, "stem", "test/local-conv")})
+    for _ in range(2):
+        loop.epoch()
+    loop.after.append(partial(fill, loop, torch.nan))
+    broken = loop.epoch()
+    loop.after.clear()
+    assert [act.act for act in broken.governor] == ["roll-back"]
+    assert "governor: roll-back" in str(broken)
+    assert all(parameter.isfinite().all() for parameter in loop.model.parameters())
+    assert not slots_of(loop.model).named("stem").seeds
+    after = loop.epoch()
+    assert not after.governor
+    assert after.signals.finite
+
+
+def test_a_model_that_cannot_be_healed_stops_the_loop(make_loop: MakeLoop) -> None:
+    loop = make_loop().tended({}, governor={"rollbacks": 0})
+    loop.epoch()
+    loop.after.append(partial(fill, loop, torch.nan))
+    with pytest.raises(EsperError, match="E402"):
+        loop.epoch()
+
+
+class Fragile(nn.Module):
+    """Raises in its fifth pass of training."""
+
+    def __init__(self, site: Any) -> None:
+        super().__init__()
+        self.mix = nn.Conv1d(site.channels, site.channels, 1)
+        self.passes = 0
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        self.passes += self.training and torch.is_grad_enabled()
+        if self.passes > 4:
+            msg = "too fragile"
+            raise ValueError(msg)
+        return hidden + self.mix(hidden)
+
+
+def test_a_seed_that_raises_on_its_branch_is_taken_out_and_the_host_not_touched(make_loop: MakeLoop) -> None:
+    fragile = Variety("test/fragile", BlueprintSpec("sequence", "c*c + c"), Fragile)
+    plain = make_loop()
+    grown = make_loop().tended({0: Action(Op.GERMINATE, "stem", fragile.id)}, blueprints=[fragile])
+    reports = []
+    for _ in range(4):
+        random = torch.get_rng_state()
+        plain.epoch()
+        expected = plain.state()
+        torch.set_rng_state(random)
+        reports.append(grown.epoch())
+        assert grown.is_as(expected)
+    (lost,) = [one for report in reports for one in report.lost]
+    assert "raised ValueError: too fragile" in lost.what
+    assert not slots_of(grown.model).named("stem").seeds
+
+
+def test_an_error_of_the_loss_in_tend_is_raised_as_it_is(make_loop: MakeLoop) -> None:
+    calls = []
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        calls.append(1)
+        if len(calls) > 40:
+            raise KeyError("targets")
+        return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    loop = make_loop().tended({}, loss=loss)
+    modes = [module.training for module in loop.model.modules()]
+    with pytest.raises(KeyError, match="targets"):
+        [loop.epoch() for _ in range(40)]
+    assert [module.training for module in loop.model.modules()] == modes

@@ -285,9 +285,7 @@ SEED = SeedSignals(
 )
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"blend": "add"}, {"curve": "linear"}, {"target": 0.0}, {"speed": -1}, {"op": "grow"}]
-)
+@pytest.mark.parametrize("wrong", [{"blend": "add"}, {"curve": "linear"}, {"target": 0.0}, {"speed": -1}])
 def test_mask_forbids_invalid_arguments(wrong: dict[str, object]) -> None:
     mask = ActionMask({"early": frozenset({Op.GERMINATE, Op.PRUNE})}, {"early": NAMES[:1]})
     unread = set(wrong) <= {"blend", "target"}  # by a prune, to which they mean nothing

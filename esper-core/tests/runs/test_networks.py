@@ -110,10 +110,10 @@ def grow(noisy_host, local_conv):
 
 
 def tend(model: nn.Module, varieties: list[Variety], settings: GrowthConfig | None = None, batches: int = 10) -> Garden:
-    """A garden over all slots of a model, which may have been loaded."""
+    """A garden over the early slots of a model, which may have been loaded."""
     adam = OptimizerConfig()
     keeper = OptimizerKeeper(host_parameters(model), host_settings=adam, seed_settings=adam)
-    names = [slot.name for slot in slots_of(model).each()]
+    names = [slot.name for slot in slots_of(model).each() if slot.name != "late"]
     return Garden(model, keeper, dict.fromkeys(names, varieties), seed=0, batches=batches, settings=settings)
 
 

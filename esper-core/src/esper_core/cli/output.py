@@ -10,6 +10,7 @@ import json
 import math
 import os
 import sys
+from contextlib import suppress
 from shutil import get_terminal_size
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -76,12 +77,13 @@ def print_problems(problems: Iterable[Problem], *, stream: TextIO | None = None)
 
 
 def print_warnings(warnings: Iterable[str]) -> None:
-    """Print warnings on stderr. Further lines of one are printed as they are."""
-    for warning in warnings:
-        first, *rest = warning.split("\n")
-        print_line(f"{click.style('warning:', fg='yellow', bold=True)} {printable(first)}", stream=sys.stderr)
-        for line in rest:
-            print_line(printable(line), stream=sys.stderr)
+    """Print warnings on stderr, unless nobody reads it. Further lines of one are printed as they are."""
+    with suppress(BrokenPipeError):
+        for warning in warnings:
+            first, *rest = warning.split("\n")
+            print_line(f"{click.style('warning:', fg='yellow', bold=True)} {printable(first)}", stream=sys.stderr)
+            for line in rest:
+                print_line(printable(line), stream=sys.stderr)
 
 
 # --- tables

@@ -218,12 +218,12 @@ class Rules:
 
 
 def require_fitting(slot: Slot, varieties: Sequence[Variety]) -> None:
-    """Raise a GrowthError if one of the blueprints is for other kinds of slots; a slot without data fits all."""
-    for variety in varieties:
-        if slot.site is not None and slot.site.kind not in variety.spec.kinds:
-            kinds = " or ".join(variety.spec.kinds)
-            message = f'"{variety.id}" cannot grow in slot "{slot.name}": the slot is of kind {slot.site.kind}'
-            raise GrowthError(Problem("E303", message, hint=f"The blueprint accepts {kinds}."))
+    """Raise a GrowthError if none of the blueprints fits the kind of the slot; a slot without data fits all."""
+    if not varieties or slot.site is None or any(slot.site.kind in variety.spec.kinds for variety in varieties):
+        return
+    one = varieties[0]
+    message = f'"{one.id}" cannot grow in slot "{slot.name}": the slot is of kind {slot.site.kind}'
+    raise GrowthError(Problem("E303", message, hint=f"The blueprint accepts {' or '.join(one.spec.kinds)}."))
 
 
 def refuse_invalid(action: Action) -> None:

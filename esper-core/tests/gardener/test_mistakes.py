@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from esper_core import EsperError, graft
+from esper_core.growth import Garden
 
 MakeLoop = Callable[..., Any]
 
@@ -58,6 +59,14 @@ def test_a_grafted_model_needs_no_slots_and_takes_no_others(make_loop: MakeLoop)
         loop.tended(slots=["stem"])
     loop.tended(slots=None)
     assert [loop.epoch() for _ in range(4)][-1].kept
+
+
+def test_a_garden_refuses_an_optimizer_without_a_keeper(make_loop: MakeLoop) -> None:
+    loop = make_loop()
+    graft(loop.model, ["stem"], example=loop.batches[0][0])
+    wrong: Any = loop.optimizer
+    with pytest.raises(EsperError, match=r"E340 .*Received: Adam(?s:.)*esper_core.Gardener"):
+        Garden(loop.model, wrong, {"stem": [loop.variety]}, seed=0, batches=1)
 
 
 def test_several_ranks_are_refused(make_loop: MakeLoop) -> None:

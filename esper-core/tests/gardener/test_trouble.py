@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from esper_core import EsperError
 from esper_core.growth import Variety, slots_of
@@ -78,6 +79,21 @@ def test_a_seed_that_raises_on_its_branch_is_taken_out_and_the_host_not_touched(
     (lost,) = [one for report in reports for one in report.lost]
     assert "raised ValueError: too fragile" in lost.what
     assert not slots_of(grown.model).named("stem").seeds
+
+
+def test_an_average_from_before_growth_is_warned_of(make_loop: MakeLoop, caplog: pytest.LogCaptureFixture) -> None:
+    loop, other = make_loop().tended(), make_loop()
+    before, strange = AveragedModel(loop.model), AveragedModel(nn.Linear(2, 2))
+    for _ in range(3):
+        loop.epoch()
+    assert not caplog.records
+    loop.epoch()
+    after = AveragedModel(loop.model)
+    assert [record.getMessage()[:50] for record in caplog.records] == [
+        "E349 an average of the weights (AveragedModel) was"
+    ]
+    assert len(list(before.parameters())) < len(list(after.parameters()))
+    del before, strange, other
 
 
 def test_an_error_of_the_loss_in_tend_is_raised_as_it_is(make_loop: MakeLoop) -> None:

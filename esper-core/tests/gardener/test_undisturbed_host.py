@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.optim import lr_scheduler as schedules
 from torch.optim.swa_utils import SWALR
+from torch.utils.checkpoint import checkpoint
 
 SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "StepLR": partial(schedules.StepLR, step_size=2),
@@ -74,6 +76,46 @@ def test_no_schedule_notices_a_seed_before_it_is_kept_nor_fails_after(make_loop:
     assert [group["lr"] for group in grown.optimizer.param_groups] == [
         group["lr"] for group in plain.optimizer.param_groups
     ]
+
+
+class Checkpointed(nn.Module):
+    """Computes the part with the slot anew in the backward pass."""
+
+    def __init__(self, host: nn.Module) -> None:
+        super().__init__()
+        self.first = host.stem
+        self.rest = nn.Sequential(host.drop, host.hidden, host.head)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.rest(checkpoint(self.first, inputs, use_reentrant=False))
+
+
+def test_activation_checkpointing_changes_nothing(
+    make_loop: Callable[..., Any], noisy_host: Callable[[], nn.Module]
+) -> None:
+    plain, grown = (make_loop(host=lambda: Checkpointed(noisy_host())) for _ in range(2))
+    grown.tended(slots={"stem": "first"})
+    assert train_side_by_side(plain, grown) == [True] * 3 + [False] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_compiled_host_is_compiled_again_once_a_seed_is_kept(make_loop: Callable[..., Any]) -> None:
+    plain, grown = make_loop(), make_loop().tended()
+    compiled = [torch.compile(loop.model, options={"fallback_random": True}) for loop in (plain, grown)]
+
+    def train(loop: Any, model: Any, batch: Any) -> None:
+        loop.optimizer.zero_grad()
+        nn.functional.cross_entropy(model(batch[0]), batch[1]).backward()
+        loop.optimizer.step()
+
+    for epoch in range(5):
+        random = torch.get_rng_state()
+        plain.epoch(partial(train, plain, compiled[0]))
+        expected = plain.state()
+        torch.set_rng_state(random)
+        grown.epoch(partial(train, grown, compiled[1]))
+        assert grown.is_as(expected) == (epoch < 3)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

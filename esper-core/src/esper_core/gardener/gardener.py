@@ -29,7 +29,7 @@ from esper_core.gardener.member import BatchFeed, LoopMember
 from esper_core.gardener.optimizers import BorrowedOptimizers, optimizers_of
 from esper_core.gardener.records import LoopRecord
 from esper_core.gardener.reports import Recorder, Tended
-from esper_core.gardener.traces import HostAutocast, without_trace
+from esper_core.gardener.traces import HostAutocast, warn_of_averages, without_trace
 from esper_core.gardener.validation import METRIC, Validation, each_loss, evaluating
 from esper_core.governor import Governor, MemoryBudget
 from esper_core.growth import (
@@ -199,7 +199,10 @@ class Gardener:
                 self._keeper.scaler = GradScaler(device_of(self.model).type)  # of the branches that begin now
             self._stepper.act(result, [self._decide(result)])
         self._feed.used = 0
-        return self._recorder.take(result.step, self.steps, result.signals[0])
+        tended = self._recorder.take(result.step, self.steps, result.signals[0])
+        if tended.kept:
+            warn_of_averages(self.model, ", ".join(one.blueprint for one in tended.kept))
+        return tended
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs beside the state of the optimizer, which is the user's to save.

@@ -1,23 +1,29 @@
-"""What passes of a Gardener leave as it was: random numbers, gradients, gradient mode; and the host's autocast.
+"""What passes of a Gardener leave as it was: random numbers, gradients, gradient mode; and what they follow.
 
 The loop goes on with the same numbers as without a Gardener, so everything that a pass may change is put back.
 """
 
 from __future__ import annotations
 
+import gc
+import logging
 import random
 import sys
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim.swa_utils import AveragedModel
 
-from esper_core.growth import RandomStream, device_of
+from esper_core.growth import HOME, RandomStream, device_of
+from esper_core.leyline.errors import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import nn
+
+log = logging.getLogger("esper")
 
 
 @contextmanager
@@ -45,6 +51,21 @@ def same_random_numbers() -> Iterator[None]:
         random.setstate(own)
         if numpy is not None:
             numpy.random.set_state(state)
+
+
+def warn_of_averages(model: nn.Module, kept: str) -> None:
+    """Log a warning for each average of the weights that was made before ``kept`` grew: it averages the host alone.
+
+    An average is a copy that the model does not know, so the objects of the process are searched.
+    """
+    own = {name for name, _ in model.named_parameters()}
+    host = {name for name in own if not name.startswith(f"{HOME}.")}
+    for average in [one for one in gc.get_objects() if issubclass(type(one), AveragedModel)]:
+        names = {name for name, _ in average.module.named_parameters()}
+        if names >= host and not names >= own:
+            kind = type(average).__name__
+            message = f"an average of the weights ({kind}) was made before {kept} was kept, and leaves it out"
+            log.warning("%s", Problem("E349", message, hint=f"Make a new one:  {kind}(model)"))
 
 
 class HostAutocast:

@@ -17,6 +17,7 @@ from esper_core.growth.gates import Gates
 from esper_core.growth.grafting import slots_of
 from esper_core.growth.incubation import Branch, Shadow
 from esper_core.growth.journal import parse_network, read_network, resume
+from esper_core.growth.optimizers import OptimizerKeeper
 from esper_core.growth.random_streams import RandomStream, derive_seed
 from esper_core.growth.rebuilding import replant
 from esper_core.growth.seeds import Presence, Seed, SeedBuilder, SeedFault, Variety, describe_error
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from esper_core.growth.incubation import Incubation
-    from esper_core.growth.optimizers import OptimizerKeeper
     from esper_core.growth.slots import Slot
 
 _SOURCE: Final = "the state"
@@ -92,6 +92,12 @@ class Garden:
         deterministic: bool = False,
     ) -> None:
         self.model = model
+        if not isinstance(keeper, OptimizerKeeper):
+            message = (
+                f"a garden needs an OptimizerKeeper, which gives seeds optimizers. Received: {type(keeper).__name__}"
+            )
+            hint = "With an optimizer of your own, in a loop of your own, use esper_core.Gardener."
+            raise GrowthError(Problem("E340", message, hint=hint))
         self.keeper = keeper
         self.slots: dict[str, Slot] = {slot.name: slot for slot in slots_of(model).each()}
         self._builder = SeedBuilder(model, seed, probe)

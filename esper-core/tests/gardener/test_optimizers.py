@@ -241,3 +241,38 @@ def test_the_loop_scales_its_loss_and_skips_steps(make_loop: MakeLoop) -> None:
             assert grown.is_as(expected)
     assert scalers[1].get_scale() == scalers[0].get_scale()
     assert slots_of(grown.model).each()[0].fossils
+
+
+def test_a_branch_in_float16_scales_its_own_loss(make_loop: MakeLoop) -> None:
+    plain, grown = make_loop(), make_loop().tended()
+
+    def train(loop: Any, scaler: torch.amp.GradScaler, batch: Any) -> None:
+        loop.optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = nn.functional.cross_entropy(loop.model(batch[0]), batch[1])
+        scaler.scale(loss).backward()
+        scaler.step(loop.optimizer)
+        scaler.update()
+
+    scalers = [torch.amp.GradScaler("cpu") for _ in range(2)]
+    for epoch in range(5):
+        random = torch.get_rng_state()
+        plain.epoch(partial(train, plain, scalers[0]))
+        expected = plain.state()
+        torch.set_rng_state(random)
+        tended = grown.epoch(partial(train, grown, scalers[1]))
+        assert grown.is_as(expected) == (epoch < 3)
+        assert tended.signals.loss_scale == (2.0**16 if epoch else None)
+        assert not tended.lost
+    assert scalers[0].state_dict() == scalers[1].state_dict()
+
+
+def test_layers_that_the_loop_froze_stay_frozen_on_the_branch(make_loop: MakeLoop) -> None:
+    loop = make_loop().tended()
+    normalisation = loop.model.stem[1]
+    normalisation.eval()
+    mean = normalisation.running_mean.clone()
+    seed = kept(loop)
+    assert not normalisation.training
+    assert torch.equal(normalisation.running_mean, mean)
+    assert seed.training

@@ -78,6 +78,18 @@ def test_no_schedule_notices_a_seed_before_it_is_kept_nor_fails_after(make_loop:
     ]
 
 
+def test_a_loop_in_float64_keeps_its_default(make_loop: Callable[..., Any]) -> None:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        plain, grown = make_loop(), make_loop().tended()
+        assert train_side_by_side(plain, grown) == [True] * 3 + [False] * 3
+        assert torch.get_default_dtype() is torch.float64
+        assert {own.dtype for own in grown.model.parameters()} == {torch.float64}
+    finally:
+        torch.set_default_dtype(before)
+
+
 class Checkpointed(nn.Module):
     """Computes the part with the slot anew in the backward pass."""
 

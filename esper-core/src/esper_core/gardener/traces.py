@@ -28,14 +28,20 @@ log = logging.getLogger("esper")
 
 @contextmanager
 def without_trace(model: nn.Module) -> Iterator[None]:
-    """Run a block with gradients enabled; gradients and random numbers are put back after it."""
+    """Run a block with torch's usual modes; gradients, random numbers and the default dtype are put back after it.
+
+    Seeds that change torch's modes are found by comparing with the usual ones, so a loop's own default is set aside.
+    """
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    dtype = torch.get_default_dtype()
     try:
+        torch.set_default_dtype(torch.float32)
         with torch.enable_grad(), RandomStream(0, device_of(model)), same_random_numbers():
             for parameter, _ in gradients:
                 parameter.grad = None
             yield
     finally:
+        torch.set_default_dtype(dtype)
         for parameter, gradient in gradients:
             parameter.grad = gradient
 

@@ -23,7 +23,7 @@ def test_a_run_leaves_its_report(esper: Esper, small: Path, tmp_path: Path) -> N
     assert (answer.code, answer.out.splitlines()[-1]) == (0, f"Report: {run / 'report.html'}")
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "against twin: no difference shown" in page
-    assert "A verdict needs at least 8 environment seeds" in page
+    assert "A verdict needs at least 8 RNG seeds" in page
     assert "early" in page
     again = esper("report", run, "--out", tmp_path / "again.html")
     assert (again.code, again.out) == (0, f"{tmp_path / 'again.html'}\n")

@@ -176,7 +176,7 @@ OBSERVED: list[tuple[Callable[[], nn.Module], Any, Tensor, str]] = [
     (Attending, ["attention.out_proj"], TOKENS, "is not called in training"),
     (
         lambda: nn.Sequential(Wrapping(lambda x: x.add_(1.0)), nn.Linear(4, 4)), ["1"], ROWS,
-        "E318 the model writes to its input",
+        "E318 the model modifies its input",
     ),
     (layers(nn.LazyBatchNorm1d()), ["0"], ROWS, "E318 the model has parameters without a shape: 2.weight, 2.bias, 2."),
     (layers(), ["0"], ("a", 1), "E318 the example holds no tensor with a batch of inputs"),

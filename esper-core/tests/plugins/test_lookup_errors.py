@@ -63,6 +63,7 @@ def test_ambiguous_short_name_is_refused(load, workshop, refusal) -> None:
     )
     assert registry.find("blueprint", "two/same").plugin == "two"
     assert 'Did you mean "one/same" (esper-one' in refusal(lambda: registry.find("blueprint", "one/samx"))[1]
+    assert "Known: one/same, two/same" in refusal(lambda: registry.find("blueprint", "zzz"))[1]
 
 
 def test_caller_can_add_the_place_to_the_problem(registry) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from esper_core.leyline.specs import COMPONENT_KINDS
+from esper_core.leyline.errors import PluginError
+from esper_core.leyline.specs import COMPONENT_KINDS, BlueprintSpec
 from esper_core.plugins.records import KINDS
 from esper_core.plugins.validation import known_hooks
 
@@ -84,12 +85,12 @@ REFUSED = [
     ),
     (
         '"a", build, BlueprintSpec(("vector", "imgae"), "c")',
-        "E217 {} \"a\" with accepts='imgae', which is not a kind of site",
+        "E217 BlueprintSpec with accepts='imgae', which is not a kind of site",
         'Did you mean "image"?',
     ),
     (
         '"a", build, BlueprintSpec((), "c")',
-        'E217 {} "a" with accepts=(), which is not a kind of site',
+        "E217 BlueprintSpec with accepts=(), which is not a kind of site",
         KNOWN_KINDS,
     ),
     (
@@ -129,6 +130,12 @@ REFUSED = [
         TARGET,
     ),
 ]
+
+
+@pytest.mark.parametrize("accepts", ["picture", (), ("image", "picture")])
+def test_blueprint_for_an_unknown_kind_of_site_cannot_be_declared(accepts) -> None:
+    with pytest.raises(PluginError, match=f"E217 BlueprintSpec with accepts=.*, which is not .*\n  {KNOWN_KINDS}"):
+        BlueprintSpec(accepts, "c")
 
 
 @pytest.mark.parametrize(("arguments", "message", "hint"), REFUSED)

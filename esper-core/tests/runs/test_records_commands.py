@@ -175,7 +175,7 @@ def test_several_comparisons_of_a_run_are_printed_as_a_table(esper, write_run):
     out = esper("runs", "show", OTTER).out
     assert "\n   against  by            95 % interval" in out
     assert "\nd  e        -20.7 points  -21.1 to -20.3  8  0.0078  0.078  no difference shown\n" in out
-    assert "\nOf 10 comparisons a verdict takes 9 environment seeds.\n" in out
+    assert "\nWith 10 comparisons a verdict needs 9 RNG seeds.\n" in out
 
 
 @pytest.mark.parametrize("control", ["capacity", "capacity-of-a"])
@@ -189,7 +189,7 @@ def test_a_comparison_with_the_static_control_says_that_neither_side_is_tuned(es
 def test_show_says_that_there_are_too_few_seeds_and_that_less_is_better(esper, write_run):
     write_run(OTTER, {"a": NOISE[:3], "b": BETTER[:3]}, metric=Metric("loss", "down"))
     out = esper("runs", "show", OTTER).out
-    assert "\nA verdict takes 8 environment seeds; there are 3.\n" in out
+    assert "\nA verdict needs 8 RNG seeds; there are 3.\n" in out
     assert "\narm  test loss, less is better  95 % interval" in out
 
 

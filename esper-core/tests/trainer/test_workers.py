@@ -362,7 +362,7 @@ def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def config(**more: object) -> RunConfig:
-    """A run of eight environment seeds."""
+    """A run of eight RNG seeds."""
     slots = {"early": {"blueprints": ["conv_light"]}}
     return RunConfig.model_validate(
         {"task": {"use": "stripes"}, "host": {"use": "cnn1d"}, "slots": slots, "environments": 8, **more}

@@ -378,5 +378,5 @@ def _embedding(shape: DataShape, settings: TransformerSettings) -> nn.Module:
     if len(shape.example) == 2:
         return nn.Linear(shape.example[1], settings.width)
     embedding = nn.Embedding(settings.vocabulary or shape.outputs, settings.width)
-    nn.init.normal_(embedding.weight, std=settings.width**-0.5)  # a tied head then puts out numbers of size 1
+    nn.init.normal_(embedding.weight, std=settings.width**-0.5)  # the outputs of a tied head then have size 1
     return embedding

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from esper_core.leyline import Blend
-from esper_core.leyline.specs import BLUEPRINT_TRAITS, SITE_KINDS
+from esper_core.leyline.specs import BLUEPRINT_TRAITS
 from esper_core.plugins import evaluate_formula
 from esper_testing.checks import NotApplicable, applies_if, demand, require
 from esper_testing.sites import (
@@ -50,14 +50,12 @@ SIZES: Final = (0.0, 1e-30, 1e-8, 1.0, 1e4)
 
 
 def is_well_declared(name: str, spec: BlueprintSpec) -> None:
-    """Check that name, summary, kinds, traits and version are valid."""
+    """Check that name, summary, traits and version are valid."""
     problems = []
     if name[:1].islower() and not NAME.fullmatch(name):
         problems.append(f"a name consists of lower-case letters and digits, joined by - or _. Received: {name}")
     if "\n" in spec.summary:
         problems.append("a summary is one line")
-    if not spec.kinds or set(spec.kinds) - set(SITE_KINDS):
-        problems.append(f"accepts must be one or several of {', '.join(SITE_KINDS)}. Received: {spec.accepts}")
     if strange := sorted(set(spec.traits) - set(BLUEPRINT_TRAITS)):
         problems.append(f"traits are {', '.join(BLUEPRINT_TRAITS)}. Received: {', '.join(strange)}")
     if type(spec.version) is not int or spec.version < 1:
@@ -156,7 +154,7 @@ def leaves_its_input_alone(factory: Factory, spec: BlueprintSpec, kind: SiteKind
                 given = inputs.clone()
                 with torch.no_grad():
                     block.train(training)(given)
-                expect(torch.equal(given, inputs), site, "writes to its input")
+                expect(torch.equal(given, inputs), site, "modifies its input")
 
 
 def survives_a_round_trip(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:

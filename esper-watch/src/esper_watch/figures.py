@@ -474,7 +474,7 @@ def network(slots: Sequence[str], grown: Grown, description: str) -> Chart:
         for blueprint, parameters in kept:
             text = f"{blueprint}, kept in slot {slot}: {plural(parameters, 'parameter')}"
             add("box", box, "stage-fossilized", short_name(blueprint), text, f"{parameters:,} param.")
-    add("box", box, "host", "output", "what the network puts out")
+    add("box", box, "host", "output", "the output of the network")
     end = x - gap
     return Chart("network", "A network", description, 82.0, {"marks": marks, "end": end}, width=max(420.0, end + 8))
 

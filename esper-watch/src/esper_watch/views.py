@@ -231,7 +231,7 @@ def _remarks(report: Report) -> Iterator[str]:
     lacks = {one.get("why") for one in comparisons}
     if "too few seeds" in lacks:
         yield (
-            f"A verdict needs at least {MIN_SEEDS_FOR_VERDICT} environment seeds, with a network of each arm for each "
+            f"A verdict needs at least {MIN_SEEDS_FOR_VERDICT} RNG seeds, with a network of each arm for each "
             f"seed; this run has {comparisons[0]['n']}."
         )
     if "too few seeds for so many comparisons" in lacks:

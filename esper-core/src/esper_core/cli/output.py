@@ -216,10 +216,10 @@ def _missing_seeds(comparisons: Sequence[Mapping[str, Any]]) -> str | None:
 
     reasons = [comparison.get("why") for comparison in comparisons]
     if reasons and set(reasons) == {"too few seeds"}:
-        return f"A verdict takes {MIN_SEEDS_FOR_VERDICT} environment seeds; there are {comparisons[0]['n']}."
+        return f"A verdict needs {MIN_SEEDS_FOR_VERDICT} RNG seeds; there are {comparisons[0]['n']}."
     if "too few seeds for so many comparisons" in reasons:
         needed = seeds_needed(len(reasons))
-        return f"Of {len(reasons)} comparisons a verdict takes {needed} environment seeds."
+        return f"With {len(reasons)} comparisons a verdict needs {needed} RNG seeds."
     return None
 
 

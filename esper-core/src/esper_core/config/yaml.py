@@ -188,8 +188,8 @@ class _Loader(yaml.SafeLoader):
             key = self.scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str):
                 received = "nothing, a list or a mapping" if key is None else shown(key)
-                message = f"expected a text as key, received {received}"
-                raise self.refused(key_node.start_mark, "E106", message, "Put it in quotes if it is a text.")
+                message = f"a key must be a string, received {received}"
+                raise self.refused(key_node.start_mark, "E106", message, "Put it in quotes if it is meant as a string.")
             if key in mapping:
                 raise self.refused(key_node.start_mark, "E105", f"duplicate key {shown(key)}", "Delete one.")
             mapping[key] = self.build(value_node, depth + 1, key_node)
@@ -205,7 +205,9 @@ class _Loader(yaml.SafeLoader):
             hint = 'Write the character itself, or "\\U" and 8 hexadecimal digits.'
             raise self.refused(node.start_mark, "E103", "an escape is half a character (a surrogate)", hint) from None
         except ValueError as error:
-            raise self.refused(node.start_mark, "E112", str(error), "Put it in quotes if it is a text.") from None
+            raise self.refused(
+                node.start_mark, "E112", str(error), "Put it in quotes if it is meant as a string."
+            ) from None
 
     def count(self, node: yaml.Node, characters: int = 0) -> None:
         """Enforce the limits on values once aliases are expanded."""
@@ -231,7 +233,7 @@ class _Loader(yaml.SafeLoader):
 
     def beyond(self, mark: Mark | None, what: str) -> ConfigError:
         """Build the error for a file that is beyond a limit."""
-        return self.refused(mark, "E108", f"the file holds too much: {what}", "Write less, or use fewer aliases.")
+        return self.refused(mark, "E108", f"the file exceeds a limit: {what}", "Use fewer values and aliases.")
 
 
 class _Dumper(yaml.SafeDumper):

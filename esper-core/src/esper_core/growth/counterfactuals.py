@@ -101,7 +101,7 @@ class Counterfactuals:
         return rows or [judge(one, targets) for one in self._separate(left_out, run)]
 
     def _pass(self, inputs: Tensor, seed: int, left_out: Slot | None) -> tuple[Any, bool]:
-        """Return what the model puts out without a seed, and whether it drew random numbers."""
+        """Return the outputs of the model without a seed, and whether it drew random numbers."""
         stream = RandomStream(seed, device_of(self.model), idle=self._deterministic)
         before = stream.state_dict()
         with nullcontext() if left_out is None else left_out.disabled(), stream:

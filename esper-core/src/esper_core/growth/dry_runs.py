@@ -172,7 +172,7 @@ def _outputs_at(
         given = example.copy()
         example.run(model, given)
     if not example.equals(given):
-        raise GraftError(Problem("E318", "the model writes to its input", hint="Copy it first: x = x.clone()"))
+        raise GraftError(Problem("E318", "the model modifies its input", hint="Copy it first: x = x.clone()"))
     return outputs
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def outputs(model: nn.Module, example: Example) -> dict[bool, Any]:
-    """Return what the model puts out in training (True) and in evaluation, with the same random numbers each time."""
+    """Return the outputs of the model in training (True) and in evaluation, with the same random numbers each time."""
     seen: dict[bool, Any] = {}
     for training in (True, False):
         with untouched(model), in_mode(model, training=training):
@@ -44,7 +44,7 @@ def outputs(model: nn.Module, example: Example) -> dict[bool, Any]:
 
 
 def refuse_unlike(model: nn.Module, example: Example, plain: Mapping[bool, Any]) -> None:
-    """Raise GraftError if the model, grafted by now, puts out something else than ``plain``.
+    """Raise GraftError if the model, now grafted, has other outputs than ``plain``.
 
     A model that does not repeat itself, because it draws random numbers from elsewhere, is not judged.
     """
@@ -55,7 +55,7 @@ def refuse_unlike(model: nn.Module, example: Example, plain: Mapping[bool, Any])
     again = outputs(model, example)
     if any(alike(grafted[training], again[training]) for training in unlike):
         mode = "training" if unlike[0] else "evaluation"
-        message = f"the model puts out something else in {mode} once it has slots"
+        message = f"the outputs of the model in {mode} change once it has slots"
         hint = f'It may iterate over its own children, and now has one more, "{HOME}". {_WRAP}'
         raise GraftError(Problem("E318", message, hint=hint))
 

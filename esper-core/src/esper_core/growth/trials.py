@@ -68,13 +68,17 @@ def _problems(block: nn.Module, variety: Variety, site: Site, inputs: Tensor) ->
         with torch.no_grad():
             outputs = block(given)
         if not torch.equal(given, inputs):
-            hint = "The host uses its input afterwards: no inplace=True on it."
-            yield Problem("E323", "writes to its input", hint=hint)
+            hint = "The host uses the input afterwards. Don't modify it in place, as with inplace=True."
+            yield Problem("E323", "modifies its input", hint=hint)
         yield from _wrong_outputs(outputs, inputs)
         if variety.spec.starts_as_identity and not torch.equal(outputs, inputs):
             distance = (outputs - inputs).abs().max().item()
-            hint = "Zero the last layer at birth, or do not claim starts_as_identity."
-            yield Problem("E326", f"says it starts as the identity, and is off by up to {distance:.3g}", hint=hint)
+            hint = "Initialise the last layer with zeros, or don't declare starts_as_identity."
+            yield Problem(
+                "E326",
+                f"declares starts_as_identity, but its output differs from its input by up to {distance:.3g}",
+                hint=hint,
+            )
     yield from _untrained(block.train(), inputs)
 
 
@@ -94,14 +98,16 @@ def _wrong_count(block: nn.Module, variety: Variety, site: Site) -> Iterator[Pro
 
 def _wrong_outputs(outputs: object, inputs: Tensor) -> Iterator[Problem]:
     if not isinstance(outputs, torch.Tensor):
-        yield Problem("E323", f"puts out a {type(outputs).__name__}, not a tensor")
+        yield Problem("E323", f"returns a {type(outputs).__name__}, not a tensor")
     elif outputs.shape != inputs.shape:
-        yield Problem("E323", f"puts out the shape {tuple(outputs.shape)} for {tuple(inputs.shape)}")
+        yield Problem("E323", f"returns the shape {tuple(outputs.shape)} for an input of shape {tuple(inputs.shape)}")
     elif outputs.dtype != inputs.dtype or outputs.device != inputs.device:
         received = f"{outputs.dtype} on {outputs.device} for {inputs.dtype} on {inputs.device}"
-        yield Problem("E323", f"puts out {received}", hint="Make tensors like the input: new_zeros, zeros_like.")
+        yield Problem(
+            "E323", f"returns {received}", hint="Create tensors with inputs.new_zeros(...) or torch.zeros_like(inputs)."
+        )
     elif not outputs.isfinite().all():
-        yield Problem("E324", "puts out numbers that are not finite for ordinary inputs")
+        yield Problem("E324", "returns infinite or NaN values for ordinary inputs")
 
 
 def _untrained(block: nn.Module, inputs: Tensor) -> Iterator[Problem]:

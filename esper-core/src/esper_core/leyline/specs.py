@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from esper_core.leyline.constants import STACK_LIMIT
+from esper_core.leyline.errors import PluginError, Problem, suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,7 +60,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class BlueprintSpec:
-    """Declares a blueprint.
+    """Declares a blueprint. An unknown kind in ``accepts`` raises PluginError E217.
 
     Attributes:
         accepts: the site kinds it can grow in, one name or several.
@@ -76,6 +77,13 @@ class BlueprintSpec:
     starts_as_identity: bool = False
     traits: tuple[str, ...] = ()
     version: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse a kind that does not exist, at the line that declares it."""
+        for kind in self.kinds or ((),):
+            if kind not in SITE_KINDS:
+                message = f"BlueprintSpec with accepts={kind!r}, which is not a kind of site"
+                raise PluginError(Problem("E217", message, hint=suggestion(str(kind), SITE_KINDS)))
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ def unknown_component(
         lines += _plugin_lines(plugin, records) or [f"Plugins: {_listed([record.id for record in records])}"]
     elif kind:
         own = [component for component in known if component.plugin == plugin]
-        lines.append(f"Known: {_listed([component.short for component in own or known])}")
+        lines.append(f"Known: {_listed(list(_by_name(own or known)))}")
     command = f"List them:  esper components list {kind or ''}".rstrip()
     hint = "\n".join(line for line in (*lines, inactive_hint(records), answer, command) if line)
     return UnknownComponent(Problem(code, message, hint=hint))
@@ -145,10 +145,15 @@ def _did_you_mean(name: str, known: Sequence[Component]) -> str | None:
     if own := {component.short: component for component in known if slash and component.plugin == plugin}:
         close = nearest(short, own)
         return f'Did you mean "{own[close].id}" ({own[close].source})?' if close else None
-    shorts = Counter(component.short for component in known)
-    names = {one.id if slash or shorts[one.short] > 1 else one.short: one for one in known}
+    names = {one.id: one for one in known} if slash else _by_name(known)
     close = nearest(name, names) or nearest(short, names)
     return f'Did you mean "{close}" ({names[close].source})?' if close else None
+
+
+def _by_name(components: Sequence[Component]) -> dict[str, Component]:
+    """Return components by short name, or by full id where several have the same short name."""
+    shorts = Counter(component.short for component in components)
+    return {one.short if shorts[one.short] == 1 else one.id: one for one in components}
 
 
 def _plugin_lines(name: str, records: Sequence[PluginRecord]) -> list[str]:

@@ -201,9 +201,6 @@ def _invalid_parts(spec: Spec) -> Iterator[tuple[str, str]]:
         if kind in (bool, int, str) and not isinstance(value, kind):
             yield f"{part.name}={value!r}", f"Expected a value of type {kind.__name__}."
     if isinstance(spec, BlueprintSpec):
-        for site in spec.kinds or ((),):
-            if site not in SITE_KINDS:
-                yield f"accepts={site!r}, which is not a kind of site", suggestion(str(site), SITE_KINDS)
         for trait in spec.traits:
             if trait not in BLUEPRINT_TRAITS:
                 yield f"the trait {trait!r}, which does not exist", suggestion(str(trait), BLUEPRINT_TRAITS)

@@ -73,7 +73,7 @@ def export(
         raise _refusal(msg)
     plain, grown = _plain_copy(model)
     if example is not None and not alike(*(outputs(one, Example.of(example)) for one in (model, plain))):
-        msg = "the exported network puts out something else than the model"
+        msg = "the outputs of the exported network differ from those of the model"
         raise _refusal(msg)
     if to == "module":
         if path is not None:
@@ -259,7 +259,7 @@ from torch import device, inf, nan, nn
 _CLASS: Final = '''
 
 class {name}(nn.Module):
-    """Acts on what the module "{at}" puts out, as a forward hook."""
+    """Acts on the output of the module "{at}", as a forward hook."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Statistics of runs: means with intervals, and comparisons of arms over their environment seeds.
+"""Statistics of runs: means with intervals, and paired comparisons of arms.
 
 Everything is a pure function of numbers. Arms of one run share their seeds, so they are compared in pairs; comparisons
 without pairs, of different runs, are made by ``esper_watch.statistics``.

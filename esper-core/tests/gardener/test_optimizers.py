@@ -276,3 +276,22 @@ def test_layers_that_the_loop_froze_stay_frozen_on_the_branch(make_loop: MakeLoo
     assert not normalisation.training
     assert torch.equal(normalisation.running_mean, mean)
     assert seed.training
+
+
+def test_a_group_that_the_loop_adds_while_a_seed_lives_disturbs_nothing(make_loop: MakeLoop) -> None:
+    def without_head(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters[:-2], lr=1e-2)
+
+    plain, grown = make_loop(without_head), make_loop(without_head).tended()
+    for epoch in range(5):
+        random = torch.get_rng_state()
+        plain.epoch()
+        expected = plain.state()
+        torch.set_rng_state(random)
+        grown.epoch()
+        assert grown.is_as(expected) == (epoch < 3)
+        if epoch == 1:
+            for loop in (plain, grown):
+                loop.optimizer.add_param_group({"params": list(loop.model.head.parameters()), "lr": 1e-3})
+    assert len(grown.optimizer.state) == len(list(grown.model.parameters()))
+    grown.gardener.state_dict()

@@ -244,7 +244,7 @@ PAGES = [
     Page(
         "docs/project/learned-policies-report.md",
         measured.learned,
-        dict.fromkeys(("In accuracy", "The last four", "No interval"), measured.learned_in_runs),
+        dict.fromkeys(("No interval",), measured.learned_in_runs),
         given=dict.fromkeys(("0.003", "0.01", "0.03", "0.1"), "a learning rate"),
     ),
     Page("docs/project/performance.md", measured.performance, given={"32": "MiB, an option of glibc"}),

@@ -101,7 +101,7 @@ LIES = {
     "another shape": (
         FORWARD.format("super().forward(hidden)[..., 1:]"),
         "E323",
-        "the shape (4, 8, 15) for (4, 8, 16)",
+        "the shape (4, 8, 15) for an input of shape (4, 8, 16)",
     ),
     "no gradient": (FORWARD.format("Bent.apply(super().forward(hidden))"), "E324", "not finite: first.weight"),
     "raises when tried": (

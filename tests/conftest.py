@@ -119,6 +119,7 @@ class Processes:
     server: subprocess.Popen[str]
     folder: Path
     pid: int = 0
+    running: bool = False
 
     def start(
         self,
@@ -131,6 +132,9 @@ class Processes:
         **env: str,
     ) -> int:
         """Start a command and return its process id. Output goes to ``terminal``, or to files."""
+        if self.running:  # left by a test that failed
+            os.kill(self.pid, signal.SIGKILL)
+            self.wait()
         files = {"out": out or (None if terminal else self._empty("out"))}
         files["err"] = err or (None if terminal else self._empty("err"))
         request = {"argv": list(map(str, arguments)), "terminal": terminal, "ignored": list(ignored), "env": env}
@@ -139,12 +143,13 @@ class Processes:
         assert self.server.stdin is not None
         self.server.stdin.write(json.dumps(request) + "\n")
         self.server.stdin.flush()
-        self.pid = self._number()
+        self.pid, self.running = self._number(), True
         return self.pid
 
     def wait(self) -> int:
         """Return the exit status of the command that was started last; negative: the signal that ended it."""
-        return self._number()
+        status, self.running = self._number(), False
+        return status
 
     def call(self, *arguments: str | Path) -> int:
         """Run a command to its end."""

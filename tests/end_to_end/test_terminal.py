@@ -210,7 +210,7 @@ def test_an_interrupted_run_resumes_its_display_where_it_was(
     new_terminal: Any, processes: Any, arguments: Any, runs: Path
 ) -> None:
     terminal = new_terminal().start(*arguments, "--set", "rounds=3")
-    terminal.read(lambda shown: "round 2 of 3" in shown)
+    terminal.read(lambda shown: "round 2 of 3" in shown and "early  conv_light: 2 " in terminal.words)
     assert "early  conv_light: 2 " in terminal.words
     terminal.resize(40)
     os.kill(processes.pid, signal.SIGINT)

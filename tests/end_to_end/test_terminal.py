@@ -252,5 +252,5 @@ def test_a_pipe_gets_a_few_plain_lines(esper: Callable[..., Any], arguments: Any
     assert answer.code == 0
     lines = answer.err.splitlines()
     assert 1 <= len(lines) <= 5
-    assert re.fullmatch(r"[0-9-]+-otter: step 8 of 8 \| .*[12] fossilized.*", lines[-1])
+    assert re.fullmatch(r"[0-9-]+-otter: step 8 of 8 \| .*[12] fossilised.*", lines[-1])
     assert "\x1b" not in answer.err + answer.out

@@ -78,3 +78,8 @@ def test_lifecycle_error_can_be_pickled() -> None:
     again = pickle.loads(pickle.dumps(caught.value))
     assert type(again) is LifecycleError
     assert str(again) == str(caught.value)
+
+
+def test_people_read_british_spelling_and_files_keep_their_value() -> None:
+    assert (Stage.FOSSILISED.label, Stage.FOSSILISED.value) == ("fossilised", "fossilized")
+    assert {stage.label for stage in Stage if stage.label != stage.value} == {"fossilised"}

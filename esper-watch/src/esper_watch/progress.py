@@ -131,7 +131,7 @@ class LiveDisplay:
             told = [
                 f"{short_name(name)}: "
                 + ", ".join(
-                    f"{counts[slot, name, stage]} {stage.value}" for stage in Stage if counts[slot, name, stage]
+                    f"{counts[slot, name, stage]} {stage.label}" for stage in Stage if counts[slot, name, stage]
                 )
                 for name in blueprints
             ]

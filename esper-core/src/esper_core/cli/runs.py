@@ -24,6 +24,7 @@ from esper_core.cli.output import (
 from esper_core.cli.run import runs_dir_option
 from esper_core.config.values import cut
 from esper_core.leyline.errors import printable
+from esper_core.leyline.lifecycle import Stage
 from esper_core.runs.directory import STATUS_RUNNING
 from esper_core.runs.records import Run, UnreadableRun, list_runs, load_run, read_growth
 from esper_core.telemetry.event_log import read_events
@@ -168,8 +169,14 @@ def _show_seeds(seeds: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
 def _cells(seed: Mapping[str, Any]) -> list[str]:
     gain = "" if seed["gain"] is None else f"{seed['gain']:+.4f} ± {seed['gain_error']:.4f}"
     price = "" if seed["price"] is None else f"{seed['price']:.4f}"
-    names = [str(seed[key]) for key in ("round", "arm", "seed", "slot", "blueprint", "stage")]
-    return [*names, gain, price, cut(seed["reason"].splitlines()[0] if seed["reason"] else "", 200)]
+    names = [str(seed[key]) for key in ("round", "arm", "seed", "slot", "blueprint")]
+    return [
+        *names,
+        Stage(seed["stage"]).label,
+        gain,
+        price,
+        cut(seed["reason"].splitlines()[0] if seed["reason"] else "", 200),
+    ]
 
 
 def _show_facts(run: Run) -> None:

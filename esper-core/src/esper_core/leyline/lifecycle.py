@@ -45,6 +45,11 @@ class Stage(StrEnum):
     FOSSILISED = "fossilized"
     PRUNED = "pruned"
 
+    @property
+    def label(self) -> str:
+        """The stage in texts for people. Files and events have the value."""
+        return "fossilised" if self is Stage.FOSSILISED else self.value
+
 
 class SeedEvent(StrEnum):
     """The events of a seed: actions of a policy, and what happens as training goes on."""

@@ -172,6 +172,19 @@ def test_other_code_and_other_margins_are_warned_of(compared):
     assert margins == f"the runs declare different margins ({OTTER} 0.4, {HERON} 0); the largest is used"
 
 
+def test_one_file_plugins_are_compared_by_their_files(compared):
+    """All of them have the package "local file"."""
+
+    def local(name: str, sha256: str) -> dict[str, str]:
+        known = {"id": name, "package": "local file", "version": sha256[:8], "entry_point": f"{name}.py"}
+        return {**known, "sha256": sha256}
+
+    shared, more = local("squeeze", "f6c8d151d60e"), local("counting", "f40b3acc82e3")
+    first, second = {"plugins": [shared]}, {"plugins": [shared, more]}
+    warning = compared((OTTER, {"a": BETTER}, first), (HERON, {"b": BEST}, second)).warnings[0]
+    assert warning.endswith('ran different code: counting.py (none, "(f40b3acc)")')
+
+
 def test_many_differences_are_counted(compared, write_run):
     config = write_run("c").joinpath("config.yaml").read_text()
     extra = "".join(f"part{place}: 1\n" for place in range(20))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from esper_core.app.compose import Composition, prepare
 from esper_core.app.resolution import resolved_config
 from esper_core.app.run import resume, run
 from esper_core.cli.main import main as command
-from esper_core.config import load_config
+from esper_core.config import dump_config, load_config
 from esper_core.leyline import GovernorStop, PluginError, Problem, RunFolderError
 from esper_core.runs.records import read_run
 from esper_core.telemetry import read_events
@@ -132,6 +133,19 @@ def go_on(directory: Path, *changes: str) -> None:
         assert was in file.read_text()
         file.write_text(file.read_text().replace(was, now))
     resume(prepare(file), read_run(directory))
+
+
+def test_run_whose_blueprints_are_a_glob_can_be_repeated(configured, tmp_path) -> None:
+    """A glob matches blueprints for other kinds of slots, too."""
+    file = configured()
+    file.write_text(re.sub(r"blueprints: \[[^]]*\]", 'blueprints: ["*"]', file.read_text()))
+    composition = prepare(file)
+    again = tmp_path / "again.yaml"
+    again.write_text(dump_config(resolved_config(composition.resolution)))
+    varieties = {name: [one.id for one in own] for name, own in composition.recipe.varieties.items()}
+    assert all(len(own) > 1 for own in varieties.values())
+    repeated = prepare(again).recipe.varieties
+    assert {name: [one.id for one in own] for name, own in repeated.items()} == varieties
 
 
 def test_run_resumes_with_the_same_configuration_only_apart_from_lanes(halfway) -> None:

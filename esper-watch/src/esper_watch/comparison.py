@@ -295,7 +295,9 @@ def _code(run: Run) -> dict[str, Any]:
     found = {key: machine.get(key) for key in ("esper-core", "torch")} if isinstance(machine, dict) else {}
     for plugin in plugins if isinstance(plugins, list) else []:
         if isinstance(plugin, dict):
-            found[str(plugin.get("package"))] = f"{plugin.get('version')} ({str(plugin.get('sha256'))[:8]})"
+            local = plugin.get("package") == "local file"  # whose version is the start of its hash
+            key = str(plugin.get("entry_point" if local else "package"))
+            found[key] = f"{'' if local else plugin.get('version')} ({str(plugin.get('sha256'))[:8]})".strip()
     return found
 
 

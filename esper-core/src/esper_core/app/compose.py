@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.leyline.protocols import Policy, Reward, Schedule, Task
     from esper_core.leyline.signals import HealthSnapshot, Verdict
+    from esper_core.plugins import Component
     from esper_core.telemetry import Bus, Clock
     from esper_core.trainer.study import AnyPool
 
@@ -237,7 +238,7 @@ def _compose(resolution: Resolution) -> Composition:
         PlaceDescriptions(host, sites, varieties, sent(data["train"].inputs[:1], device)),
     )
     return Composition(
-        resolution=resolution,
+        resolution=replace(resolution, blueprints=_fitting_blueprints(resolution, varieties)),
         task=task,
         recipe=replace(recipe, operations=_count_operations(resolution, judges, space)),
         space=space,
@@ -349,6 +350,7 @@ def _select_varieties(resolution: Resolution, host: nn.Module, device: torch.dev
     misfits: list[Problem] = []
     faults: list[Problem] = []
     varieties: dict[str, tuple[Variety, ...]] = {}
+    kinds = {(_name_in_file(slot.name), slot.site.kind) for slot in slots_of(host).each() if slot.site is not None}
     for slot in slots_of(host).each():
         assert slot.site is not None
         kind, name = slot.site.kind, _name_in_file(slot.name)
@@ -356,8 +358,9 @@ def _select_varieties(resolution: Resolution, host: nn.Module, device: torch.dev
         fitting = [(component, spec) for component, spec in chosen if kind in spec.kinds]
         for component, spec in chosen:
             path = _path_of_blueprint(resolution, name, component.id)
-            if kind not in spec.kinds and (isinstance(path[-1], int) or not fitting):
-                why = f"the slot is a {kind}, the blueprint takes {' or '.join(spec.kinds)}"
+            elsewhere = any((name, kind) in kinds for kind in spec.kinds)  # in another slot of the same pattern
+            if kind not in spec.kinds and (not fitting or (isinstance(path[-1], int) and not elsewhere)):
+                why = f"the slot is of kind {kind}, the blueprint takes {' or '.join(spec.kinds)}"
                 message = f'blueprint "{component.id}" cannot grow in slot "{slot.name}": {why}'
                 misfits.append(resolution.loaded.problem("E305", path, message, "See: esper components list blueprint"))
         varieties[slot.name] = tuple(Variety(component.id, spec, component.load()) for component, spec in fitting)
@@ -372,6 +375,20 @@ def _select_varieties(resolution: Resolution, host: nn.Module, device: torch.dev
     if faults:
         raise PluginError(list(dict.fromkeys(faults)))
     return varieties
+
+
+def _fitting_blueprints(
+    resolution: Resolution, varieties: Mapping[str, Sequence[Variety]]
+) -> dict[str, tuple[Component, ...]]:
+    """Return the blueprints that may grow in each slot of the file, without those of a glob that fit none.
+
+    They are written to the run directory, where each is named, and a named one has to fit.
+    """
+    able = {(_name_in_file(slot), variety.id) for slot, own in varieties.items() for variety in own}
+    return {
+        name: tuple(component for component in own if (name, component.id) in able)
+        for name, own in resolution.blueprints.items()
+    }
 
 
 def _path_of_blueprint(resolution: Resolution, slot: str, id_: str) -> KeyPath:

@@ -31,15 +31,6 @@ def summary(found: Found) -> str:
     return _table(("policy", "price 10", "20", "40", "80", "advantage of `ppo` at 40"), rows)
 
 
-def rewards(found: Found) -> str:
-    """Return the reward of every policy on the held-out problems."""
-    rows = []
-    for name, own in found["table"]["policies"].items():
-        main = own[PRICE]
-        rows.append((_label(name), *_rewards(own), f"{100 * main['regret']:.0f} %", f"{main['seeds_kept']:.2f}"))
-    return _table(("policy", "10", "20", "40", "80", "regret at 40", "seeds kept"), rows)
-
-
 def advantages(found: Found) -> str:
     """Return the advantage of ``ppo`` at the main price: on the table, with other RNG seeds, on fresh problems."""
     parts = [found[which] for which in ("table", "other_rng_seeds", "fresh_problems")]
@@ -70,16 +61,6 @@ def trainings(found: Found) -> str:
     return _table(("training", "reward", "minus `heuristic`", "each of three trainings minus `heuristic`"), rows)
 
 
-def costs(found: Found) -> str:
-    """Return the gains and costs of the policies with twenty RNG seeds per problem."""
-    rows = [
-        (_label(name), _interval(own["accuracy"]), *(f"{cost:.2f} ×" for cost in own["costs"]))
-        for name in ("best fixed plan per price", "heuristic", "ppo")
-        for own in (found["other_rng_seeds"]["policies"][name],)
-    ]
-    return _table(("policy", "accuracy gained", "final parameters", "operations", "seconds"), rows)
-
-
 def runs(found: Found) -> str:
     """Return the reward in real runs: the heuristic, the mean of three trainings, and the difference."""
     rows = []
@@ -104,10 +85,8 @@ def learning_rates(found: Found) -> str:
 
 PARTS: Final[Mapping[str, Callable[[Found], str]]] = {
     "learned-summary": summary,
-    "learned-rewards": rewards,
     "learned-advantages": advantages,
     "learned-trainings": trainings,
-    "learned-costs": costs,
     "learned-runs": runs,
     "learned-rates": learning_rates,
 }

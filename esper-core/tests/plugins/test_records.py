@@ -48,9 +48,9 @@ TELL = "Tell the author of esper-extra."
             f"wrong_blocks.py:2\n  {TELL}",
         ),
         (
-            "my_blocks:Tinny",
-            "cannot be loaded: AttributeError: module 'my_blocks' has no attribute 'Tinny'",
-            f"my_blocks:Tinny\n  {TELL}",
+            "my_blocks:Other",
+            "cannot be loaded: AttributeError: module 'my_blocks' has no attribute 'Other'",
+            f"my_blocks:Other\n  {TELL}",
         ),
         (
             "my_blocks:NOTHING",

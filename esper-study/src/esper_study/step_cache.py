@@ -17,6 +17,7 @@ import platform
 import sqlite3
 import sys
 import sysconfig
+import weakref
 from collections import OrderedDict
 from hashlib import sha256
 from importlib import metadata
@@ -137,6 +138,7 @@ class _Store:
             self._database = sqlite3.connect(
                 self._path, timeout=WAIT_SECONDS, isolation_level=None, check_same_thread=False
             )
+            weakref.finalize(self, self._database.close)
             self._database.execute("CREATE TABLE IF NOT EXISTS steps (key TEXT PRIMARY KEY, record TEXT NOT NULL)")
         except (OSError, sqlite3.Error) as error:
             self._close(error)

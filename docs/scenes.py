@@ -233,7 +233,7 @@ def with_a_command(folder: Path) -> contextlib.AbstractContextManager[None]:
 
 
 def own_loop() -> dict[str, object]:
-    """Return the model, the data and the loss of a training loop."""
+    """Return the model and the data of a training loop, and the arguments of its Gardener."""
 
     def per_example(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         inputs, targets = batch
@@ -242,7 +242,8 @@ def own_loop() -> dict[str, object]:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     batches = [(torch.randn(20, 4), torch.randint(0, 3, (20,))) for _ in range(3)]
     saved = torch.optim.Adam([*model.parameters(), *nn.Linear(2, 2).parameters()]).state_dict()
-    return {"model": model, "batches": batches, "per_example": per_example, "saved": saved}
+    settings = {"loss": per_example, "slots": ["0"], "example": batches[0], "validation": batches}
+    return {"model": model, "batches": batches, "settings": settings, "saved": saved}
 
 
 SCENES: Final[Mapping[str, Callable[[Path], object]]] = {
@@ -267,7 +268,7 @@ SCENES: Final[Mapping[str, Callable[[Path], object]]] = {
 
 NAMES: Final[Mapping[str, Callable[[], dict[str, object]]]] = {
     **dict.fromkeys(("E301", "E302", "E303", "E307", "E308"), empty_garden),
-    "E304": living_garden,
+    **dict.fromkeys(("E304", "E336"), living_garden),
     "E320": failing_seed,
     **dict.fromkeys(("E340", "E341", "E342", "E344", "E345", "E346", "E347", "E348"), own_loop),
 }

@@ -16,6 +16,7 @@ from esper_core.leyline import Metric, RunFolderError
 from esper_core.runs.directory import run_lock
 from esper_watch import pages
 from esper_watch.comparison import compare_runs
+from esper_watch.comparison_view import comparison_page, comparison_text
 
 NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
 BETTER = [value + 0.2 + 0.001 * place for place, value in enumerate(NOISE)]
@@ -66,7 +67,9 @@ def test_a_twin_with_the_same_figures_in_both_runs_is_used_once(compared):
     found = compared((OTTER, {"grown": BETTER, "twin": NOISE}, {}), (HERON, {"grown": BEST, "twin": NOISE}, {}))
     assert [one.sample.name for one in found.arms] == ["quiet-otter/grown", "twin", "swift-heron/grown"]
     assert len(found.comparisons) == 3
-    assert found.warnings == [f"twin has the same figures in {OTTER} and {HERON}: it is used once"]
+    assert found.identical == ["quiet-otter/twin against swift-heron/twin: identical"]
+    assert "\nquiet-otter/twin against swift-heron/twin: identical" in comparison_text(found)
+    assert "quiet-otter/twin against swift-heron/twin: identical" in comparison_page(found)
 
 
 def test_acting_arms_of_two_runs_are_compared_if_they_share_no_name(compared):
@@ -143,7 +146,7 @@ def test_seeds_of_another_task_do_not_pair(compared, write_run):
     config = write_run("c").joinpath("config.yaml").read_text().replace("noise: 0.1", "noise: 0.9")
     found = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": BEST}, {"config": config}))
     assert found.comparisons[0]["paired"] is False
-    assert f"{OTTER} and {HERON} differ in more than their arms: task.settings.noise (0.1, 0.9)" in found.warnings
+    assert f"the configurations of {OTTER} and {HERON} differ in: task.settings.noise (0.1, 0.9)" in found.warnings
     assert any("as their task settings differ" in warning for warning in found.warnings)
 
 
@@ -158,7 +161,7 @@ def test_differences_between_configurations_are_warned_of_unless_they_belong_to_
     found = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": BEST}, {"config": changed}))
     (warning,) = found.warnings
     assert warning.endswith(
-        "differ in more than their arms: host (tasks/pointwise-mlp, tasks/cnn1d), episode.steps (40, 20)"
+        "differ in: host (tasks/pointwise-mlp, tasks/cnn1d), episode.steps (40, 20)"
     )
 
 

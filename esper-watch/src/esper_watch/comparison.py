@@ -76,6 +76,13 @@ class ComparedRuns:
         """Number of pairs of arms that are not compared."""
         return math.comb(len(self.arms), 2) - len(self.comparisons)
 
+    @property
+    def identical(self) -> list[str]:
+        """Arms that have the same figures in several runs, in words."""
+        labels = _labels(self.runs)
+        merged = [one for one in self.arms if len(one.runs) > 1]
+        return [f"{' against '.join(f'{labels[at]}/{one.arm}' for at in one.runs)}: identical" for one in merged]
+
     def as_json(self) -> dict[str, Any]:
         """Return the comparison as ``esper compare --json`` prints it."""
         return {
@@ -113,7 +120,6 @@ def compare_runs(runs: Sequence[Run], only: Sequence[str] = (), *, every: bool =
     warnings = [
         *_differing_runs(unique, configs),
         *_differing_margins(unique, margins),
-        *_merged_arms(unique, arms),
         *_unpaired_arms(unique, pairs),
     ]
     return ComparedRuns(unique, metric, max(margins), arms, comparisons, warnings)
@@ -280,7 +286,7 @@ def _differing_runs(runs: Sequence[Run], configs: Sequence[Mapping[str, Any]]) -
         if differences := list(_differences(own, _comparable(config))):
             more = len(differences) - MAX_DIFFERENCES
             named = ", ".join(differences[:MAX_DIFFERENCES]) + (f", and {more} more" if more > 0 else "")
-            yield f"{pair} differ in more than their arms: {named}"
+            yield f"the configurations of {pair} differ in: {named}"
         if differences := list(_differences(_code(first), _code(other))):
             yield f"{pair} ran different code: {', '.join(differences)}"
 
@@ -325,12 +331,6 @@ def _differing_margins(runs: Sequence[Run], margins: Sequence[float]) -> Iterato
     if len(set(margins)) > 1:
         named = ", ".join(f"{run.name} {margin:g}" for run, margin in zip(runs, margins, strict=True))
         yield f"the runs declare different margins ({named}); the largest is used"
-
-
-def _merged_arms(runs: Sequence[Run], arms: Sequence[ComparedArm]) -> Iterator[str]:
-    for one in arms:
-        if len(one.runs) > 1:
-            yield f"{one.arm} has the same figures in {' and '.join(runs[at].name for at in one.runs)}: it is used once"
 
 
 def _unpaired_arms(runs: Sequence[Run], pairs: Sequence[tuple[ComparedArm, ComparedArm]]) -> Iterator[str]:

@@ -50,14 +50,17 @@ def comparison_text(compared: ComparedRuns) -> str:
         lines.append("")
         for line in in_words(compared, comparison):
             lines += wrap(line)
-    if len(compared.arms) == 1:
-        lines.append(_ONE_ARM)
-    elif compared.left_out:
-        lines += ["", *wrap(_left_out(compared))]
+    for note in _notes(compared):
+        lines += ["", *wrap(note)]
     return "\n".join(lines)
 
 
-_ONE_ARM: Final = "There is one arm, so there is nothing to compare."
+def _notes(compared: ComparedRuns) -> list[str]:
+    """Return what is not compared: arms with the same figures in several runs, one arm alone, other pairs."""
+    identical = compared.identical
+    if len(compared.arms) == 1 and not identical:
+        return ["There is one arm, so there is nothing to compare."]
+    return [*identical, *([_left_out(compared)] if compared.left_out else [])]
 
 
 def _metric_title(metric: Metric) -> str:
@@ -160,7 +163,6 @@ def comparison_page(compared: ComparedRuns) -> str:
         drawing = _interval(axis, f"{title}: {size}, {ends}", *(one[key] for key in keys))
         cells = (ends, str(one["n"]), format_p(one["p"]), format_p(one["p_holm"]))
         comparisons.append(((title, one["verdict"], size), drawing, cells, in_words(compared, one)))
-    note = _ONE_ARM if len(compared.arms) == 1 else _left_out(compared) if compared.left_out else ""
     return render(
         "comparison.html",
         ids=", ".join(dict.fromkeys(run.name for run in compared.runs)),
@@ -170,7 +172,7 @@ def comparison_page(compared: ComparedRuns) -> str:
         comparisons=comparisons,
         zero=axis(0.0),
         band=(axis(-margin), axis(margin)) if margin > 0 else None,
-        note=note,
+        notes=_notes(compared),
         warnings=compared.warnings,
         version=__version__,
     )

@@ -294,8 +294,11 @@ def test_it_germinates_within_the_time_that_settings_allow():
 def test_episodes_that_are_too_short_are_reported():
     policy = Bandit(SPACE, preview=3, speed=4, first=0.1)
     policy.act([seen(steps=8), seen(steps=9)], [OPEN] * 2)
-    assert [bool(notes) for notes in policy.unfinished()] == [True, False]
-    assert policy.unfinished()[0] == ("anything: 3 steps of preview and a ramp of 4 leave no room in 8 steps",)
+    life = "a preview of 3 and a ramp of 4"
+    said = (f"any blueprint, which needs 9 steps ({life}): raise episode.steps or lower preview",)
+    assert policy.unfinished() == [said, ()]
+    never = ("any blueprint: the settings first and last leave no step to plant in",)
+    assert Bandit(SPACE, preview=3, speed=4, first=1.0).impossible(100) == never
 
 
 def test_a_seed_is_advanced_after_its_preview_and_fossilised_when_possible():

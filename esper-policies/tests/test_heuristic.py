@@ -289,8 +289,14 @@ def test_episodes_that_are_too_short_are_reported(steps, told):
     policy = Heuristic(SPACE)
     policy.act([seen(0, slot("early"), steps=steps)] * 2, [ActionMask()] * 2)
     (one, other) = policy.unfinished()
-    said = (f"anything: 5 steps of preview and two ramps of 4 leave no room in {steps} steps",)
+    life = "a preview of 5 and two ramps of 4"
+    said = (f"any blueprint, which needs 16 steps ({life}): raise episode.steps or lower preview",)
     assert one == other == (said if told else ())
+
+
+def test_the_number_of_steps_that_is_needed_respects_first_and_last():
+    (notice,) = Heuristic(SPACE, first=0.9, last=0.9, preview=20).impossible(12)
+    assert notice.startswith("any blueprint, which needs 290 steps (a preview of 20 and two ramps of 4)")
 
 
 def test_settings_of_costs_reach_the_forecast():

@@ -160,9 +160,7 @@ def test_differences_between_configurations_are_warned_of_unless_they_belong_to_
     )
     found = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": BEST}, {"config": changed}))
     (warning,) = found.warnings
-    assert warning.endswith(
-        "differ in: host (tasks/pointwise-mlp, tasks/cnn1d), episode.steps (40, 20)"
-    )
+    assert warning.endswith("differ in: host (tasks/pointwise-mlp, tasks/cnn1d), episode.steps (40, 20)")
 
 
 def test_other_code_and_other_margins_are_warned_of(compared):

@@ -143,8 +143,8 @@ def test_a_capacity_control_keeps_no_seeds(make_run: MakeRun) -> None:
     ("reason", "said"),
     [
         ("blueprints/conv_light was chosen from the nursery", "conv_light was chosen"),
-        ("by an action", "pruned by its policy"),
-        ("by an action; gate before blending: not-shown: gain 0.1", "pruned by its policy"),
+        ("by the policy", "pruned by its policy"),
+        ("by the policy; gate before blending: lower bound 0.1", "pruned by its policy"),
         ("rolled back: a loss is not finite", "rolled back"),
         ("", "pruned"),
     ],

@@ -68,7 +68,7 @@ def test_each_environment_has_its_own_curves_and_stage_changes_as_text() -> None
         "test/parameters": [(1, 1000)],
     }
     assert grown.texts == [
-        ("growth", "`early`: `tried/blueprint` germinated: by an action", 0),
+        ("growth", "`early`: `tried/blueprint` germinated: by the policy", 0),
         ("growth", "`early`: `tried/blueprint` germinated → training: a step began", 1),
         ("growth", "`early`: `tried/blueprint` lost: made its own loss not finite", 1),
         ("growth", "`early`: `tried/blueprint` training → pruned: lost", 1),
@@ -141,7 +141,7 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     read.Reload()
     assert [(one.step, one.value) for one in read.Scalars("loss/train")] == [(0, 2.0), (1, 1.0)]
     notes = [one.tensor_proto.string_val[0].decode() for one in read.Tensors("growth/text_summary")]
-    assert notes[0] == "`early`: `tried/blueprint` germinated: by an action"
+    assert notes[0] == "`early`: `tried/blueprint` germinated: by the policy"
     assert {one.status for one in check_sink(tensorboard, settings={"folder": "elsewhere"})} == {"passed"}
 
 

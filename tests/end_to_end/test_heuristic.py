@@ -56,7 +56,7 @@ def test_an_episode_too_short_for_anything_is_told(esper: Esper, small: Path, tm
     small.write_text(small.read_text().replace("use: schedule", "use: heuristic").partition("  settings:")[0] + TAIL)
     answer = esper("run", small, "--runs-dir", tmp_path / "runs")
     assert answer.code == 0
-    assert "not carried out in 2 of 2 episodes: anything: 5 steps of preview" in answer.err
+    assert "not carried out in 2 of 2 episodes: any blueprint, which needs 16 steps" in answer.err
 
 
 TAIL = "environments: 2\ncapacity: false\nepisode: {steps: 8, batches: 4, batch_size: 20}\n"

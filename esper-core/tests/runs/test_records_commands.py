@@ -89,7 +89,7 @@ def test_show_prints_status_results_grown_blueprints_and_times(esper, write_run)
     assert out.startswith(f"{path}\n  status   done, exit 0\n")
     for line in (
         "  took     10 s",
-        "  seeds    8 from 0",
+        "  seeds    RNG seeds 0 to 7",
         "  git      0123456789ab, changed",
         "  plugins  esper-tasks 0.1.0",
         "grown  twin     +20.7 points  +20.3 to +21.1  8  0.0078  0.0078  better",
@@ -232,16 +232,18 @@ def test_control_characters_of_a_folder_name_do_not_reach_a_terminal(esper, writ
 def test_show_seeds_says_why_a_seed_was_not_kept(esper, write_run):
     path = write_run(OTTER, {"grown": BETTER, "twin": NOISE})
     (path / "events.jsonl").touch()
-    assert esper("runs", "show", OTTER, "--seeds").out == "No seed germinated.\n"
+    summary = json.loads((path / "summary.json").read_text())
+    (path / "summary.json").write_text(json.dumps({**summary, "warnings": ["8 steps are too few"]}))
+    assert esper("runs", "show", OTTER, "--seeds").out == "No seed germinated.\nwarning: 8 steps are too few\n"
     seed = SeedSignals("a/conv", Stage.TRAINING, 0.0, 10, gain=Gain(100, 0.5, 1.0, 0.0, -1.0, 1.0))
     seed = replace(seed, opinion=Opinion(Finding.NOT_SHOWN, "gain too small", price=0.75))
     signals = Signals(1, 1.0, 1.0, 0.5, 10, 10, (SlotSignals("early", SlotState.OCCUPIED, 0, (seed,)),))
     common = {"round": 0, "arm": "grown", "seed": 7, "step": 1}
     change = partial(StageChanged, **common, slot="early", seed_id=0, blueprint="a/conv", parameters=10)
     events = [
-        change(was=None, now=Stage.GERMINATED, reason="by an action"),
+        change(was=None, now=Stage.GERMINATED, reason="by the policy"),
         StepFinished(**common, signals=signals),
-        change(was=Stage.TRAINING, now=Stage.PRUNED, reason="by an action; gate before blending: gain too small"),
+        change(was=Stage.TRAINING, now=Stage.PRUNED, reason="by the policy; gate before blending: gain too small"),
     ]
     (path / "events.jsonl").write_text("".join(f"{encode(event)}\n" for event in events))
     _, line = esper("runs", "show", OTTER, "--seeds").out.splitlines()

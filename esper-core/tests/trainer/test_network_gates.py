@@ -71,7 +71,7 @@ def test_run_05_without_a_twin_the_gain_of_an_acting_seed_is_unknown_and_forbids
     assert seed.opinion.finding is Finding.UNKNOWN
     assert seed.opinion.reason == "the gain was not measured"
     assert not pool.masks()[0].allows(FOSSILISE)
-    with pytest.raises(LifecycleError, match="its gate found it unknown: the gain was not measured"):
+    with pytest.raises(LifecycleError, match="its gate is shut: the gain was not measured"):
         pool.apply([FOSSILISE], 7)
 
 
@@ -87,7 +87,7 @@ def test_a_seed_that_its_gate_does_not_pass_cannot_be_advanced(make_recipe, live
     assert not pool.masks()[0].allows(ADVANCE)
     assert pool.masks()[0].allows(Action(Op.PRUNE, "early"))
     ((_, pruned),), _ = pool.apply([Action(Op.PRUNE, "early"), WAIT], 6)
-    assert pruned.reason == f"by an action; gate before blending: {seed.opinion.finding}: {seed.opinion.reason}"
+    assert pruned.reason == f"by the policy; gate before blending: {seed.opinion.reason}"
 
 
 @pytest.mark.parametrize("auto", [True, False])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline import WAIT, Action, Op, State
 from esper_core.leyline.constants import RAMP_STEPS
-from esper_policies.settings import WIDTH, BanditSettings
+from esper_policies.settings import WIDTH, BanditSettings, too_few_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -331,10 +331,8 @@ class Bandit:
     def impossible(self, steps: int) -> tuple[str, ...]:
         """Return a notice if an episode of so many steps is too short for any seed to be kept."""
         own = self.settings
-        if self._in_season(math.ceil(own.first * steps), steps):
-            return ()
-        life = f"{own.preview} steps of preview and a ramp of {own.speed}"
-        return (f"anything: {life} leave no room in {steps} steps",)
+        life = f"a preview of {own.preview} and a ramp of {own.speed}"
+        return too_few_steps(steps, lambda n: self._in_season(math.ceil(own.first * n), n), life)
 
     def _figures(self) -> dict[str, float]:
         """Return the number of pulls, mean and deviation of each arm."""

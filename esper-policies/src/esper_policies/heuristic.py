@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core.leyline import WAIT, Action, Op, SettingError, Stage, State
 from esper_core.leyline.constants import NATS_PER_PARAMETER, RAMP_STEPS
 from esper_core.leyline.lifecycle import BLENDED, INCUBATING
-from esper_policies.settings import CAUTION, FEE, UNDERSOLD, HeuristicSettings
+from esper_policies.settings import CAUTION, FEE, UNDERSOLD, HeuristicSettings, too_few_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -437,8 +437,5 @@ class Heuristic:
     def impossible(self, steps: int) -> tuple[str, ...]:
         """Return a notice if an episode of so many steps is too short for any seed to be kept."""
         own = self.settings
-        if in_season(math.ceil(own.first * steps), steps, own):
-            return ()
-        return (
-            f"anything: {own.preview} steps of preview and two ramps of {own.speed} leave no room in {steps} steps",
-        )
+        life = f"a preview of {own.preview} and two ramps of {own.speed}"
+        return too_few_steps(steps, lambda n: in_season(math.ceil(own.first * n), n, own), life)

@@ -5,11 +5,17 @@ Whether they fit the slots of the run is checked when the policy is built.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from esper_core.leyline.constants import FULL, NATS_PER_PARAMETER, RAMP_STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LONGEST: Final = 100_000
+"""Steps of the longest episode."""
 
 UNDERSOLD: Final = 4.0
 """Final gain of a seed as a multiple of its gain in the preview; measured, see ``heuristic``."""
@@ -169,3 +175,16 @@ class BanditSettings(Settings):
         le=1_000_000,
         description="Rounds in which it tries things out; later it plants what it holds for best. null: always tries.",
     )
+
+
+def too_few_steps(steps: int, fits: Callable[[int], bool], life: str) -> tuple[str, ...]:
+    """Return a notice if no seed can be kept in so many steps, with the number of steps that it takes.
+
+    ``fits`` says whether an episode is long enough, ``life`` what a seed goes through.
+    """
+    if fits(steps):
+        return ()
+    needed = next((n for n in range(steps + 1, LONGEST + 1) if fits(n)), None)
+    if needed is None:
+        return ("any blueprint: the settings first and last leave no step to plant in",)
+    return (f"any blueprint, which needs {needed} steps ({life}): raise episode.steps or lower preview",)

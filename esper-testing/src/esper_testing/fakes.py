@@ -45,7 +45,7 @@ def recorded_events() -> list[Event]:
         was=None,
         now=Stage.GERMINATED,
         parameters=120,
-        reason="by an action",
+        reason="by the policy",
     )
     return [
         RunStarted(run="tried", arms=(arm, "twin"), rounds=1, environments=1, steps=2),

@@ -57,7 +57,7 @@ STAGE_NAMES: Final = {
 }
 
 _CHOSEN: Final = " was chosen from the nursery"
-_REASONS: Final = {"by an action": "pruned by its policy", "alpha at 0": "pruned after draining"}
+_REASONS: Final = {"by the policy": "pruned by its policy", "alpha at 0": "pruned after draining"}
 """Reasons of stage changes, in the words of a report."""
 
 Grown = tuple[tuple[str, str, int], ...]

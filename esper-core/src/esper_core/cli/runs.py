@@ -73,7 +73,7 @@ def show_command(run: str, runs_dir: Path, *, list_seeds: bool, as_json: bool) -
     """
     record = load_run(run, runs_dir=runs_dir)
     if list_seeds:
-        _show_seeds(_read_seeds(record), as_json=as_json)
+        _show_seeds(_read_seeds(record), (record.summary or {}).get("warnings") or (), as_json=as_json)
         return
     grown = {arm: _average(episodes) for arm, episodes in read_growth(record.path).items()}
     if as_json:
@@ -156,13 +156,15 @@ def _read_seeds(run: Run) -> list[dict[str, Any]]:
     return seeds
 
 
-def _show_seeds(seeds: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+def _show_seeds(seeds: Sequence[Mapping[str, Any]], warnings: Sequence[str], *, as_json: bool) -> None:
     if as_json:
         print_json(seeds)
     elif not seeds:
         print_line("No seed germinated.")
+        for warning in warnings:
+            print_wrapped(f"warning: {warning}")
     else:
-        head = ["round", "arm", "RNG seed", "slot", "blueprint", "stage", "gain in nats", "price", "reason"]
+        head = ["round", "arm", "RNG seed", "slot", "blueprint", "stage", "gain ± s.e. (nats)", "price", "reason"]
         print_table(head, map(_cells, seeds))
 
 
@@ -182,7 +184,11 @@ def _cells(seed: Mapping[str, Any]) -> list[str]:
 def _show_facts(run: Run) -> None:
     manifest = run.manifest
     machine, git, seeds = (_mapping(manifest.get(key)) for key in ("machine", "git", "seeds"))
-    sha = f"{str(git['sha'])[:12]}{', changed' if git.get('dirty') else ''}" if git.get("sha") else "none"
+    sha = (
+        f"{str(git['sha'])[:12]}{', changed' if git.get('dirty') else ''}"
+        if git.get("sha")
+        else "not in a git repository"
+    )
     first, count = seeds.get("first"), seeds.get("count")
     plugins = [_mapping(one) for one in manifest.get("plugins") or []]
     facts = [
@@ -191,13 +197,19 @@ def _show_facts(run: Run) -> None:
         ("began", f"{run.started.astimezone():%Y-%m-%d %H:%M:%S}"),
         ("took", duration(run.seconds)),
         ("command", " ".join(str(word) for word in manifest.get("argv") or [])),
-        ("seeds", f"{count} from {first}" if isinstance(count, int) else ""),
+        ("seeds", _seeds_text(first, count)),
         ("git", sha),
         ("machine", ", ".join(f"{key} {machine[key]}" for key in ("esper-core", "torch", "python") if key in machine)),
         ("plugins", ", ".join(f"{one.get('package')} {one.get('version')}" for one in plugins)),
     ]
     print_line(printable(str(run.path)))
     print_facts([(name, text.split("\n")[0]) for name, text in facts])
+
+
+def _seeds_text(first: Any, count: Any) -> str:
+    if not isinstance(first, int) or not isinstance(count, int):
+        return ""
+    return f"RNG seed {first}" if count == 1 else f"RNG seeds {first} to {first + count - 1}"
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -137,7 +137,7 @@ class Garden:
     def _carry_out(self, slot: Slot, seed: Seed, action: Action, step: int) -> Iterator[Transition]:
         self._rules.refuse(slot, seed, action.op)
         if action.op is Op.ADVANCE:
-            yield from self._advance(slot, seed, "by an action")
+            yield from self._advance(slot, seed, "by the policy")
         elif action.op is Op.FOSSILISE:
             yield self._fossilise(slot, seed, step)
         else:
@@ -154,7 +154,7 @@ class Garden:
         slot.state = occupied
         self.keeper.adopt(seed)
         self._incubations[seed.number] = self._incubation(slot, seed)
-        return Transition.of(slot, seed, None, "by an action")
+        return Transition.of(slot, seed, None, "by the policy")
 
     def _advance(self, slot: Slot, seed: Seed, reason: str) -> Iterator[Transition]:
         """Blend the seed in, and drop those that incubated beside it."""
@@ -179,17 +179,17 @@ class Garden:
             incubation.commit()  # first, since a branch brings the state that the optimizers of the host had there
         self.keeper.settle(seed, freeze=self._settings.freeze_fossils)
         seed.presence = Presence.ACTING
-        return Transition.of(slot, seed, before, self.gates.explain("by an action", seed))
+        return Transition.of(slot, seed, before, self.gates.explain("by the policy", seed))
 
     def _move_alpha(self, slot: Slot, seed: Seed, action: Action) -> Transition:
         """Retarget alpha, or send it to 0 where the seed is pruned; a seed without strength is removed at once."""
         before = seed.pass_on(EVENT_OF_OP[action.op])
         if seed.stage is Stage.PRUNED:
-            return self._remove(slot, seed, before, "by an action")
+            return self._remove(slot, seed, before, "by the policy")
         drained = seed.stage is Stage.DRAINING
         speed = 0 if drained and seed.number in self._incubations else action.speed  # a branch ends at once
         seed.alpha.aim(0.0 if drained else action.target, speed * self._batches, action.curve)
-        reason = self.gates.explain("by an action", seed) if drained else "by an action"
+        reason = self.gates.explain("by the policy", seed) if drained else "by the policy"
         return Transition.of(slot, seed, before, reason)
 
     def open_step(self) -> list[Transition]:

@@ -110,7 +110,9 @@ def judge(gain: Gain | None, price: float, *, strictness: Strictness, alpha: flo
     lower, upper = lower_bound(gain, share), upper_bound(gain, share)
     evidence = Evidence(gain.n, gain.mean, gain.standard_error, lower, upper, share, look)
     shown = evidence.mean > price and evidence.lower > (price if strict else 0.0)
-    return Opinion(Finding.SHOWN if shown else Finding.NOT_SHOWN, _describe(evidence, price), evidence, price)
+    return Opinion(
+        Finding.SHOWN if shown else Finding.NOT_SHOWN, _describe(evidence, price, strict=strict), evidence, price
+    )
 
 
 @dataclass(slots=True)
@@ -148,9 +150,17 @@ class Gate:
         return judge(gain, price, strictness=self.strictness, alpha=self.alpha / self.looks, look=number)
 
 
-def _describe(evidence: Evidence, price: float) -> str:
-    gain = f"gain {evidence.mean:.4g} nats, at least {evidence.lower:.4g} (look {evidence.looks}, n = {evidence.n})"
-    return f"{gain}; price {price:.4g}"
+def _describe(evidence: Evidence, price: float, *, strict: bool) -> str:
+    """Return what was compared: the bound with the price, or the mean with the price and the bound with 0."""
+    looked = f"(look {evidence.looks}, {evidence.n} examples)"
+    if strict:
+        return f"lower bound {_compared(evidence.lower, price)} price {price:.4f} {looked}"
+    mean, bound = _compared(evidence.mean, price), _compared(evidence.lower, 0.0)
+    return f"mean gain {mean} price {price:.4f}, lower bound {bound} 0 {looked}"
+
+
+def _compared(number: float, limit: float) -> str:
+    return f"{number:.4f} {'>' if number > limit else '≤'}"
 
 
 _OP_BEHIND: Final = {Stage.TRAINING: Op.ADVANCE, Stage.HOLDING: Op.FOSSILISE}
@@ -204,7 +214,7 @@ class Gates:
         """Return ``reason`` with the last conclusion of the latest gate that looked at the seed, if gates are on."""
         for op, name in _GATE_NAMES.items():
             if not self.open and (opinion := self._opinions.get((seed.number, op))) is not None:
-                return f"{reason}; {name}: {opinion.finding}: {opinion.reason}"
+                return f"{reason}; {name}: {opinion.reason}"
         return reason
 
     def lead(self, seed: Seed) -> float:
@@ -221,7 +231,7 @@ class Gates:
         opinion = self._opinions.get((seed.number, op))
         if opinion is None:
             return "its gate has not looked yet"
-        return None if opinion.opens else f"its gate found it {opinion.finding}: {opinion.reason}"
+        return None if opinion.opens else f"its gate is shut: {opinion.reason}"
 
     def state_dict(self) -> State:
         """Return the steps of each gate, its latest opinion, and the latest gains."""

@@ -295,9 +295,9 @@ def measurements() -> str:
     rows = []
     for one in found["figures"]:
         value, bound = (number_with_unit(one[key], one["digits"], one["unit"]) for key in ("value", "bound"))
-        verdict = "" if not bound else "OK" if one["value"] <= one["bound"] else "missed"
-        rows.append((one["number"], one["label"], value, f"≤ {bound}" if bound else "", verdict))
-    return f"Measured on {found['date']}: {where}.\n\n{table(('', 'figure', 'measured', 'bound', ''), rows)}"
+        missed = bound and one["value"] > one["bound"]
+        rows.append((one["number"], one["label"], value, f"{bound} (missed)" if missed else bound))
+    return f"Measured on {found['date']}: {where}.\n\n{table(('', 'figure', 'measured', 'at most'), rows)}"
 
 
 def number_with_unit(value: float | None, digits: int, unit: str) -> str:

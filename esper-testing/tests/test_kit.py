@@ -110,6 +110,19 @@ def test_results_of_checks_have_a_status_and_a_message():
     assert [result.ok for result in run_checks(checks)] == [True, False, False, True, False]
 
 
+def test_checks_after_a_decisive_failure_are_skipped_in_the_same_case():
+    checks = [
+        Check("mine", "b", fails, "image", is_decisive=True),
+        Check("mine", "c", raises, "image"),
+        Check("mine", "c", raises, "vector"),
+    ]
+    assert run_checks(checks)[1:] == [
+        CheckResult("mine", "c[image]", "skipped", "b failed"),
+        CheckResult("mine", "c[vector]", "failed", "raised KeyError: 'missing'"),
+    ]
+    assert [one.status for one in run_checks(checks, {"b": "known"})] == ["expected failure", "failed", "failed"]
+
+
 @pytest.mark.parametrize("key", ["b", "mine-b", "b[image]", "mine-b[image]"])
 def test_an_expected_failure_carries_its_reason(key):
     (found,) = run_checks([Check("mine", "b", fails, "image")], {key: "known"})
@@ -356,7 +369,7 @@ def test_a_one_file_plugin_is_checked(tmp_path, esper_cli):
         "    registry.add('steady', Steady, ScheduleSpec())\n"
     )
     try:
-        answer = esper_cli("plugins", "check", "lone-probe", "--local", str(file))
+        answer = esper_cli("plugins", "check", str(file))
         assert (answer.status, "steady" in answer.out, "none failed" in answer.out) == (0, True, True)
     finally:
         sys.modules.pop("lone_probe", None)

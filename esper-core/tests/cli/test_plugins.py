@@ -193,6 +193,16 @@ def test_plugins_that_were_not_searched_are_named(esper, site_packages) -> None:
     assert answer.err == "Not searched: bad (esper-bad 1.0, broken)\nMore:  esper plugins list\n"
 
 
+def test_components_of_a_one_file_plugin_are_shown(esper, tmp_path) -> None:
+    file = tmp_path / "lone.py"
+    file.write_text(
+        "from esper_core import ScheduleSpec, hookimpl\n\n\n@hookimpl\ndef esper_register_schedules(registry):\n"
+        "    registry.add('steady', dict, ScheduleSpec(summary='Never changes.'))\n"
+    )
+    assert "Never changes." in esper("components", "show", "steady", "--local", file).out
+    assert "steady" in esper("components", "list", "--local", file).out
+
+
 def test_component_is_shown_with_its_settings(esper, site_packages) -> None:
     site_packages.plugin("esper-extra", GOOD)
     answer = esper("components", "show", "big")

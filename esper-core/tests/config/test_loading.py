@@ -168,6 +168,8 @@ def test_missing_key_is_located_at_its_mapping(problems, small):
     assert place(problem) == ("E113", 5, 5, "slots.early.blueprints")
     assert problem.message == 'the key "blueprints" is missing'
     assert problem.hint == 'Add "blueprints: …" to slots.early. What may grow here: names or globs.'
+    problem = one(problems, small, "slots.ealry.at=stem")
+    assert problem.hint.startswith('Did you mean "early"? Otherwise: add "blueprints: …" to slots.ealry.')
 
 
 def test_all_missing_keys_are_reported(problems):

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from esper_core.leyline import Blend
 from esper_core.leyline.specs import BLUEPRINT_TRAITS
 from esper_core.plugins import evaluate_formula
-from esper_testing.checks import NotApplicable, applies_if, demand, require
+from esper_testing.checks import NotApplicable, applies_if, decisive, demand, require
 from esper_testing.sites import (
     BATCH,
     STRENGTHS,
@@ -63,6 +63,7 @@ def is_well_declared(name: str, spec: BlueprintSpec) -> None:
     demand(not problems, "; ".join(problems))
 
 
+@decisive
 def builds(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     """Check that the factory builds a module at every site of the grid."""
     for site in sites(kind):
@@ -70,6 +71,7 @@ def builds(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
         expect(isinstance(block, nn.Module), site, f"builds a {type(block).__name__}, not a torch.nn.Module")
 
 
+@decisive
 def keeps_shape(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     """Check that outputs have the shape and dtype of the inputs, in training and evaluation mode."""
     for site in sites(kind):

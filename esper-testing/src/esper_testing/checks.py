@@ -29,12 +29,14 @@ class Check:
         name: of the check.
         run: returns if the check passes, raises NotApplicable if it does not apply, and anything else if it fails.
         case: the circumstances, such as the kind of site or the number of slots.
+        is_decisive: whether later checks of the case tell nothing more once this one has failed.
     """
 
     component: str
     name: str
     run: Callable[[], None]
     case: str | None = None
+    is_decisive: bool = False
 
     @property
     def title(self) -> str:
@@ -74,13 +76,25 @@ class CheckResult:
 def run_checks(checks: Iterable[Check], expected_failures: Mapping[str, str] | None = None) -> list[CheckResult]:
     """Run each check and return the results. A check fails with whatever exception its component raises.
 
+    Once a decisive check has failed, later ones of the same component and case are skipped.
+
     Args:
         checks: to run, in this order.
         expected_failures: by name or title of a check the reason why it fails. If it passes, that is reported.
     """
     planned, expected = list(checks), dict(expected_failures or {})
     demand_known(planned, expected)
-    return [_result(check, check.expectation(expected)) for check in planned]
+    failed: dict[tuple[str, str | None], str] = {}
+    results = []
+    for check in planned:
+        case = check.component, check.case
+        if case in failed:
+            results.append(CheckResult(check.component, check.title, "skipped", f"{failed[case]} failed"))
+            continue
+        results.append(_result(check, check.expectation(expected)))
+        if check.is_decisive and results[-1].status == "failed":
+            failed[case] = check.name
+    return results
 
 
 def demand_known(checks: Sequence[Check], expected_failures: Mapping[str, str]) -> None:
@@ -117,6 +131,12 @@ def applies_if(condition: Callable[..., bool]) -> Callable[[C], C]:
         return check
 
     return mark
+
+
+def decisive(check: C) -> C:
+    """Mark a check whose failure makes those after it fail, too."""
+    vars(check)["is_decisive"] = True
+    return check
 
 
 def is_applicable(check: Callable[..., None], *arguments: object) -> bool:

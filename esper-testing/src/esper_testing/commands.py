@@ -51,13 +51,13 @@ def check(
     as_json: bool,
     every: bool,
 ) -> None:
-    """Run the conformance checks of an installed plugin or of a one-file plugin.
+    """Run the conformance checks of an installed plugin, or of a one-file plugin.
 
     \b
     esper plugins check blueprints            exit status 0 if nothing failed, 3 otherwise
     esper plugins check blueprints/conv       one component
     esper plugins check blueprints --json
-    esper plugins check my-plugin --local my_plugin.py
+    esper plugins check my_plugin.py          a one-file plugin
     esper plugins check policies/schedule \\
       --set 'schedule.plan=[{step: 0, op: germinate, slot: slot-0, blueprint: blueprint-0}]'
 
@@ -67,6 +67,8 @@ def check(
     from esper_testing.checks import run_checks
     from esper_testing.components import component_checks, components_of, read_settings
 
+    if plugin.endswith(".py"):
+        local, plugin = (*local, Path(plugin)), Path(plugin).stem.replace("_", "-")
     components = components_of(plugin, local)
     settings = read_settings(given, components)
     results: list[CheckResult] = []

@@ -141,7 +141,9 @@ def _each(name: str, checks: Iterable[Callable[..., None]], cases: Mapping[Any, 
     for check in checks:
         for case, arguments in cases.items():
             if is_applicable(check, *arguments):
-                yield Check(name, check.__name__, partial(check, *arguments), case)
+                yield Check(
+                    name, check.__name__, partial(check, *arguments), case, vars(check).get("is_decisive", False)
+                )
 
 
 def _runner(checks: Callable[..., Iterable[Check]]) -> Callable[..., list[CheckResult]]:

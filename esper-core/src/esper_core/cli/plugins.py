@@ -137,10 +137,11 @@ def _kind(_context: click.Context, _parameter: click.Parameter, given: str | Non
 
 @components.command("list")
 @click.argument("kind", required=False, callback=_kind, metavar=f"[{'|'.join(COMPONENT_KINDS)}]")
+@_local_option
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {id, kind, package, …} as JSON.")
-def list_components(kind: ComponentKind | None, *, as_json: bool) -> None:
+def list_components(kind: ComponentKind | None, local: tuple[Path, ...], *, as_json: bool) -> None:
     """List the components of all active plugins, or those of one kind."""
-    found = _load()
+    found = _load(local)
     listed = found.registry.components(kind)
     if as_json:
         print_json([_describe(component) for component in listed])
@@ -156,10 +157,11 @@ def list_components(kind: ComponentKind | None, *, as_json: bool) -> None:
 
 @components.command("show")
 @click.argument("name")
+@_local_option
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {id, kind, package, …} as JSON.")
-def show_component(name: str, *, as_json: bool) -> None:
+def show_component(name: str, local: tuple[Path, ...], *, as_json: bool) -> None:
     """Show one component: its description and its settings."""
-    found = _load()
+    found = _load(local)
     shown = found.registry.find_any(name)
     described = [_describe(one) for one in shown]
     problems: list[Problem] = []

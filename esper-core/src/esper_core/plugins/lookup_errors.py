@@ -71,7 +71,7 @@ def unknown_component(
     elif suggested := _did_you_mean(name, known):
         lines.append(suggested)
     elif is_unknown_plugin:
-        lines += _plugin_lines(plugin, records) or [f"Plugins: {_listed([record.id for record in records])}"]
+        lines += _plugin_lines(plugin, records) or ["Install the package that provides it."]
     elif kind:
         own = [component for component in known if component.plugin == plugin]
         lines.append(f"Known: {_listed(list(_by_name(own or known)))}")

@@ -13,7 +13,7 @@ import re
 import sys
 import textwrap
 import tomllib
-from dataclasses import fields
+from dataclasses import Field, fields
 from functools import partial
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -93,7 +93,9 @@ def configuration() -> str:
     for model, places in sections().items():
         title, first = title_of(model.__name__), FIRST_PAGE.get(model.__name__, ())
         keys = {
-            key: listed(f"`{key}` ({kind(entry)}; {default_of(model, key)})", field.description or "")
+            key: listed(
+                f"`{key}` ({'; '.join(filter(None, (kind(entry), default_of(model, key))))})", field.description or ""
+            )
             for key, field in model.model_fields.items()
             if (entry := entry_at((key,), model)) is not None
         }
@@ -142,18 +144,29 @@ def kind(entry: Entry) -> str:
     if entry.section is not None:
         text = f"[{title_of(entry.section.__name__)}](#{title_of(entry.section.__name__).lower()})"
     elif entry.is_list and (item := entry.below(0)) is not None:
-        text = f"list of {kind(item)}"
+        text = re.sub(r"^an? (\w+)$", r"\1s", kind(item))
+        text = f"list of {text}"
     elif entry.is_mapping and (item := entry.below("name")) is not None:
         text = f"names, each with {kind(item)}"
     elif entry.choices:
         text = " or ".join(f"`{choice}`" for choice in entry.choices)
     else:
-        return type_text(entry)
+        return plain_type(type_text(entry))
     return f"{text} or `null`" if entry.is_nullable else text
 
 
+def plain_type(text: str) -> str:
+    """Return a type as prose: a range for two bounds, and no bounds that only exclude mistakes.
+
+    >>> plain_type("integer, ≥ 1, ≤ 100,000")
+    'integer, 1–100,000'
+    """
+    text = re.sub(r" of 1 to \d+ characters|, ≤ 1e\+30", "", text).replace("true | false", "boolean")
+    return re.sub(r"≥ ([\d.]+), ≤ ([\d,.]*\d)", r"\1–\2", text)
+
+
 def default_of(model: type[BaseModel], key: str) -> str:
-    """Return a key's default as it would be written in YAML, or that it is required."""
+    """Return a key's default as in YAML, or that it is required; nothing for a section, which has its own keys."""
     field = model.model_fields[key]
     if field.is_required():
         return "required"
@@ -161,7 +174,7 @@ def default_of(model: type[BaseModel], key: str) -> str:
     if isinstance(value, Use):
         return f"default `{value.use}`"
     if isinstance(value, BaseModel):
-        return "default `{}`"
+        return ""
     return f"default `{json.dumps(value)}`"
 
 
@@ -178,15 +191,17 @@ def event_records() -> str:
         title = str(next((field.default for field in fields(record) if field.name == "type"), record.__name__))
         told = field_docs(record)
         own = [field for field in fields(record) if field.name not in ("type", "v")]
-        where = [f"`{field.name}`" for field in own if field.name in WHERE and title != record.__name__]
-        lines = [f"{', '.join(where)}, and:\n\n"] if where else []
-        lines += [
-            listed(f"`{field.name}`, `{field.type}`", told.get(field.name, ""))
-            for field in own
-            if f"`{field.name}`" not in where
-        ]
-        parts.append(section(title, record.__doc__, "".join(lines)))
+        where = WHERE if title != record.__name__ else ()
+        plain = [f"`{one.name}`" if one.name in where else typed(one) for one in own if one.name not in told]
+        lines = [listed(typed(field), told[field.name]) for field in own if field.name in told]
+        fact = f"{', '.join(plain)}, and:\n\n" if lines else f"{', '.join(plain)}.\n"
+        parts.append(section(title, record.__doc__, fact + "".join(lines)))
     return "\n".join(parts)
+
+
+def typed(field: Field[Any]) -> str:
+    """Return a field as in its source."""
+    return f"`{field.name}: {field.type}`"
 
 
 def field_docs(record: type[Any]) -> dict[str, str]:
@@ -242,9 +257,30 @@ def hook_specs() -> str:
 
 
 def commands() -> str:
-    """Return every command of the members with its arguments and options, from its own help."""
-    context = click.Context(cli.main, info_name="esper")
-    return "\n".join(command_page(one) for one in command_contexts(context))
+    """Return every command of the members with its arguments and options, from its own help.
+
+    Options that several commands have come first. ``--json``, which every listing has, is explained in the prose.
+    """
+    found = [one for one in command_contexts(click.Context(cli.main, info_name="esper")) if not is_inner_group(one)]
+    rows = [row for one in found for row in option_rows(one)]
+    shared = dict.fromkeys(row for row in rows if rows.count(row) > 1)
+    above = "## Options of several commands\n\n" + "".join(listed(*row) for row in shared)
+    return "\n".join([above, *(command_page(one, shared) for one in found)])
+
+
+def is_inner_group(context: click.Context) -> bool:
+    """Return whether the command only groups others, below ``esper`` itself."""
+    return isinstance(context.command, click.Group) and context.parent is not None
+
+
+def option_rows(context: click.Context) -> list[tuple[str, str]]:
+    """Return the options of a command with their texts, without ``--help`` and ``--json``."""
+    records = [parameter.get_help_record(context) for parameter in context.command.get_params(context)]
+    return [
+        (f"`{record[0]}`", one_line(record[1]))
+        for record in records
+        if record and record[1] and record[0].split()[0] not in ("--help", "--json")
+    ]
 
 
 def command_contexts(context: click.Context) -> Iterator[click.Context]:
@@ -258,18 +294,16 @@ def command_contexts(context: click.Context) -> Iterator[click.Context]:
                 yield from command_contexts(click.Context(inner, info_name=name, parent=context))
 
 
-def command_page(context: click.Context) -> str:
-    """Return one command: usage, text, options."""
+def command_page(context: click.Context, shared: Mapping[tuple[str, str], None]) -> str:
+    """Return one command: usage, text, its own options, and which of the ``shared`` ones it has."""
     usage = " ".join([context.command_path, *context.command.collect_usage_pieces(context)])
     paragraphs = [fenced(text) for text in inspect.cleandoc(context.command.help or "").split("\n\n")]
-    records = [parameter.get_help_record(context) for parameter in context.command.get_params(context)]
-    rows = [
-        (f"`{record[0]}`", one_line(record[1]))
-        for record in records
-        if record and record[1] and "--help" not in record[0]
-    ]
+    rows = option_rows(context)
+    items = [listed(*row) for row in rows if row not in shared]
+    if also := [f"`{option.strip('`').split()[0]}`" for option, text in rows if (option, text) in shared]:
+        items.append(f"- also {', '.join(also)}\n")
     page = "\n\n".join([f"## {context.command_path}", f"```text\n{usage}\n```", *paragraphs]) + "\n"
-    return page + ("\n" + "".join(listed(*row) for row in rows) if rows else "")
+    return page + ("\n" + "".join(items) if items else "")
 
 
 def fenced(paragraph: str) -> str:
@@ -362,69 +396,21 @@ def simulated(table_of: str) -> str:
 
 # --- reference/observations.md
 
-OF_THE_WHOLE: Mapping[str, str] = {
-    "progress": "share of the episode that is over, with this step",
-    "steps": "log₁₀(1 + steps of an episode) / 2",
-    "train_loss": "log(1 + nats)",
-    "validation_loss": "log(1 + nats)",
-    "overfit": "validation less training loss, in nats",
-    "metric": "validation metric; above 1, 1 + its logarithm",
-    "metric_over_twin": "metric less the twin's, times 10; positive means larger, not better",
-    "loss_under_twin": "validation loss below the twin's, each as log(1 + nats)",
-    "added": "added parameters, as a share of the host's",
-    "fossils": "fossils / 4",
-    "living": "living seeds / 4",
-    "price": "the reward's price of growth / 100",
-}
-
-OF_A_SLOT: Mapping[str, str] = {
-    "state_": "1 for its state",
-    "fossils": "fossils / 4",
-    "incubating": "incubating seeds / 4",
-    "acting": "acting seeds / 4",
-    "may_": "1 if possible now, for anything in the slot",
-    "depth": "share of the slots before it",
-    "channels": "log₁₀(channels) / 2",
-    "positions": "log₁₀(1 + positions) / 2, along the longest side",
-    "kind_": "1 for its kind",
-}
-
-OF_A_CANDIDATE: Mapping[str, str] = {
-    "parameters": "of a new seed, as a share s of the host's: log(1 + 10·s) / log(11)",
-    "flops": "forward operations for one example, likewise",
-    "reach": "positions that an output sees, as a share of the longest side",
-    "identity": "1 if it declares to start as the identity",
-    "trait_": "1 for each declared trait",
-    "is_new": "1 if it was not in the configuration",
-    "stage_": "1 for its seed's stage; all 0 without a seed",
-    "may_": "1 if possible now, for this candidate",
-    "alpha": "its seed's alpha",
-    "age": "steps since germination, as a share of the episode",
-    "promised_loss": "its training loss below the host's, as log(1 + nats)",
-    "gain": "tenths of a nat",
-    "gain_error": "standard error, likewise",
-    "dependence": "tenths of a nat",
-    "dependence_error": "standard error, likewise",
-    "health": "share of usable gradients",
-    "surplus": "gain less what its gate requires, in tenths of a nat",
-    "gate_opens": "1 if its gate is open",
-    "rent": "the reward's price of its parameters / 100",
-}
-
 
 def observation_fields() -> str:
     """Return the fields of an observation."""
     told = field_docs(signals.Observation)
-    return "".join(listed(f"`{one.name}`, `{one.type}`", told.get(one.name, "")) for one in fields(signals.Observation))
+    return "".join(listed(typed(one), told.get(one.name, "")) for one in fields(signals.Observation))
 
 
 def columns() -> str:
     """Return the columns of each kind of row, in their order; those of one choice are grouped."""
+    told = script(DOCS / "columns.py")
     parts = [f"Version {features.SCHEMA} of the columns. None goes beyond ±{features.LIMIT:g}.\n"]
     for title, names, meanings in (
-        ("Of the whole", features.GLOBAL_COLUMNS, OF_THE_WHOLE),
-        ("Of a slot", features.SLOT_COLUMNS, OF_A_SLOT),
-        ("Of a candidate", features.CANDIDATE_COLUMNS, OF_A_CANDIDATE),
+        ("Of the whole", features.GLOBAL_COLUMNS, told.OF_THE_WHOLE),
+        ("Of a slot", features.SLOT_COLUMNS, told.OF_A_SLOT),
+        ("Of a candidate", features.CANDIDATE_COLUMNS, told.OF_A_CANDIDATE),
     ):
         together: dict[str, list[str]] = {}
         for name in names:

@@ -97,7 +97,7 @@ def compare(
     """Compare the arms of one or several finished runs.
 
     \b
-    esper compare runs/20261121-101512-quiet-otter
+
     esper compare quiet-otter swift-heron
     esper compare quiet-otter swift-heron --arm heuristic
     esper compare quiet-otter --html comparison.html

@@ -104,7 +104,6 @@ def resume(run: str, runs_dir: Path, *, quiet: bool, as_json: bool) -> None:
     The results are those of a run that was not interrupted. RUN is a path, an id, or the words of an id.
 
     \b
-    esper resume runs/20261121-101512-quiet-otter
     esper resume quiet-otter
     """
     from esper_core.runs.directory import changed_packages

@@ -68,7 +68,6 @@ def show_command(run: str, runs_dir: Path, *, list_seeds: bool, as_json: bool) -
 
     \b
     esper runs show runs/20261121-101512-quiet-otter
-    esper runs show quiet-otter                          below --runs-dir
     esper runs show quiet-otter --seeds
     """
     record = load_run(run, runs_dir=runs_dir)

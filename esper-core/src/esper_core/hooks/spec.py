@@ -100,12 +100,7 @@ def esper_register_hosts(registry: Registrar[HostSpec]) -> None:
 
 @hookspec
 def esper_register_tasks(registry: Registrar[TaskSpec]) -> None:
-    """Add tasks: data, loss and metric. Their targets are called as ``target(**settings)``.
-
-    @hookimpl
-    def esper_register_tasks(registry):
-        registry.add("my-images", "my_package.data:MyImages", TaskSpec("Images of mine."))
-    """
+    """Add tasks: data, loss and metric. Their targets are called as ``target(**settings)``."""
 
 
 @hookspec
@@ -136,7 +131,7 @@ def esper_component_missing(kind: ComponentKind, name: str) -> str | None:
     """Return one line that explains a name, or a pattern, that no plugin provides; None if it is not known either.
 
     Called when a configuration or a command uses such a name. The first line of any plugin is added to the error
-    message, as is an exception. Any other value than text counts as None.
+    message.
 
         @hookimpl
         def esper_component_missing(kind, name):
@@ -149,10 +144,6 @@ def esper_configured(config: PluginConfig) -> None:
     """Receive the configuration of a run and the plugin's own settings.
 
     Called once, after the configuration was checked and the run directory was created.
-
-        @hookimpl
-        def esper_configured(config):
-            tracer.open(config.settings.folder)
     """
 
 
@@ -216,9 +207,8 @@ def esper_check_health(snapshot: HealthSnapshot) -> Verdict | None:
 def esper_report_sections(run: RunInfo) -> Sequence[ReportSection] | None:
     """Return sections for the report of a run, or None.
 
-    Called once, after a run that ended well, when its events are written in ``run.path``. The sections are printed at
-    the end of ``esper run``, stored in summary.json, and shown in the report. After an exception, or a value of another
-    type, which is reported once (E228), the report does without them.
+    Called once, after a run that ended well, when its events are written in ``run.path``. The sections are printed,
+    stored in summary.json, and shown in the report. An exception, or a value of another type, is reported (E228).
 
         @hookimpl
         def esper_report_sections(run):

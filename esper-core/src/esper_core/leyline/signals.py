@@ -165,17 +165,11 @@ class SeedSignals:
     gradients: GradientHealth | None = None
     """The seed's gradients in this step; None if it was not trained."""
     gain: Gain | None = None
-    """How much lower the validation loss is with the seed than on the undisturbed host.
-
-    The undisturbed host is the host itself while the seed incubates or is on a branch. Once the seed acts on the host,
-    it is the twin at the same step. None if there is no such host.
-    """
+    """How much lower the validation loss is with the seed than on the undisturbed host: the host itself until the seed
+    acts on it, then the twin at the same step. None if there is no such host."""
     dependence: Gain | None = None
-    """How much the validation loss would rise if the seed, which acts on the host, were left out.
-
-    It measures how much the network depends on the seed, not what the seed is worth: a network depends on whatever it
-    was trained with.
-    """
+    """How much the validation loss would rise if the acting seed were left out. It is not a gain: a network depends on
+    whatever it was trained with."""
     opinion: Opinion | None = None
     """What the seed's next gate concluded; None if the seed is not waiting for a gate."""
 
@@ -248,11 +242,10 @@ class Observation:
     price: float | None = None
     """The reward's price of growth in its own units; None if it has no price."""
     rolled_back: bool = False
-    """Whether the governor rolled the environment back in this step. For a learner, an episode ends here and another
-    begins. Only WAIT is possible."""
+    """Whether the governor rolled the environment back in this step. For a learner, an episode ends here. Only WAIT is
+    possible."""
     places: Mapping[str, Place] | None = None
-    """Descriptions of this environment's slots where one policy plays several problems at once. None: those in
-    ``ActionSpace.places``."""
+    """Descriptions of this environment's slots, if they differ from ``ActionSpace.places``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ $(READY): pyproject.toml constraints.txt $(MEMBERS:%=%/pyproject.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Esper needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1)." >&2; \
 	  echo "Name another one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@echo "Setting up $(VENV), about a minute"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --constraint constraints.txt 'pip>=25.1' hatchling editables
 	$(PIP) install --constraint constraints.txt --no-build-isolation $(MEMBERS:%=--editable %) --group dev

@@ -56,7 +56,7 @@ def test_where_nothing_was_grown_there_is_nothing_to_be_had_from_the_start(
     head, tail = SMALL.split("policy:\n")[0], SMALL[SMALL.index("environments:") :]
     file.write_text(head + "policy: static\n" + tail.replace("capacity: false", "capacity: true"))
     answer = esper("run", file, "--runs-dir", tmp_path / "runs", "--quiet", "--json")
-    assert list(answer.json["results"]["arms"]) == ["grown", "twin"]
+    assert list(answer.json["results"]["arms"]) == ["static", "twin"]
 
 
 def test_who_comes_too_late_to_resume_a_run_that_was_just_finished_changes_nothing(

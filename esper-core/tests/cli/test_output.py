@@ -42,6 +42,11 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return Terminal()
 
 
+def test_a_command_that_several_problems_recommend_is_printed_once(capsys) -> None:
+    print_problems([Problem("E1", name, hint="Known: x\nList them:  esper components list") for name in ("one", "two")])
+    assert capsys.readouterr().err == "E1 one\n  Known: x\n  List them:  esper components list\n\nE1 two\n  Known: x\n"
+
+
 def test_problems_are_plain_without_a_terminal(capsys) -> None:
     print_problems([PROBLEM, Problem("E1", "two")])
     assert capsys.readouterr() == (

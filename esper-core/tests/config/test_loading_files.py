@@ -45,7 +45,7 @@ def test_missing_file_suggests_the_nearest_in_its_folder(tmp_path):
     (tmp_path / "plugins.yaml").touch()
     (problem,) = refused(tmp_path / "plugin.yaml")
     assert (problem.code, problem.message) == ("E101", "there is no such file")
-    assert problem.hint == f"Did you mean {tmp_path / 'plugins.yaml'}?"
+    assert problem.hint == f'Did you mean "{tmp_path / "plugins.yaml"}"?'
 
 
 def test_missing_folder_is_reported(tmp_path):

@@ -76,7 +76,7 @@ def _arm_rows(compared: ComparedRuns) -> Iterator[tuple[str, ...]]:
             format_interval(compared.metric, test["ci_low"], test["ci_high"]),
             str(test["n"]),
             f"{arm.figures['params']:,.0f}",
-            UNKNOWN if reward is None else f"{reward:+.1f}",
+            UNKNOWN if reward is None else f"{reward:+z.1f}",
         )
 
 

@@ -89,10 +89,10 @@ class TwinEpisode:
 
 
 class Episode:
-    """One environment of a configuration, stepped by its caller.
+    """Step through episodes of a configuration manually: ``begin`` starts one, ``act`` carries out an action.
 
-    There is always a twin, whatever the configuration says, because rewards compare with it. Each episode begins as the
-    first one of a run: faults of blueprints in earlier episodes are forgotten.
+    The caller takes the place of the policy. A twin is always trained, whatever the configuration says, because rewards
+    compare with it. Each episode starts afresh: faults of blueprints in earlier episodes are forgotten.
 
     Args:
         composition: The configuration, checked and built.

@@ -95,7 +95,7 @@ def _arm_name(policy: ConfiguredComponent) -> str:
     if policy.path[0] == "arms":
         return str(policy.path[1])
     name = policy.component.short
-    return "grown" if name in (TWIN, CAPACITY, "static") else name
+    return "grown" if name in (TWIN, CAPACITY) else name
 
 
 # --- plugins of a run

@@ -64,7 +64,11 @@ def print_json(value: Any) -> None:
 
 
 def print_problems(problems: Iterable[Problem], *, stream: TextIO | None = None) -> None:
-    """Print problems on stderr, or on ``stream``, with an empty line between them."""
+    """Print problems on stderr, or on ``stream``, with an empty line between them.
+
+    A command that several of them recommend is printed once.
+    """
+    recommended: set[str] = set()
     stream = sys.stderr if stream is None else stream
     for place, problem in enumerate(problems):
         if place:
@@ -73,7 +77,10 @@ def print_problems(problems: Iterable[Problem], *, stream: TextIO | None = None)
         code, _, message = printable(first).partition(" ")
         print_line(f"{click.style(code, fg='red', bold=True)} {click.style(message, bold=True)}", stream=stream)
         for line in rest:
-            print_line(printable(line), stream=stream)
+            if line not in recommended:
+                print_line(printable(line), stream=stream)
+            if ":  esper " in line:
+                recommended.add(line)
 
 
 def print_warnings(warnings: Iterable[str]) -> None:
@@ -192,7 +199,7 @@ def _print_arms(metric: Mapping[str, Any], arms: Mapping[str, Any]) -> None:
         known = test["ci_low"] is not None and test["ci_high"] is not None
         interval = f"{value(metric, test['ci_low'])} to {value(metric, test['ci_high'])}" if known else "unknown"
         figures = [value(metric, test["mean"]), interval, str(test["n"]), f"{arm['params']:,.0f}"]
-        rows.append([name, *figures, "unknown" if reward is None else f"{reward:+.1f}"])
+        rows.append([name, *figures, "unknown" if reward is None else f"{reward:+z.1f}"])
     less = ", less is better" if metric.get("direction") == "down" else ""
     print_table(["arm", f"test {metric['name']}{less}", "95 % interval", "n", "parameters", "reward"], rows)
 

@@ -135,7 +135,7 @@ def read_file(path: str | Path) -> bytes:
     except FileNotFoundError:
         reason = "there is no such file"
         if close := nearest(Path(path).name, [one.name for one in Path(path).parent.glob("*")]):
-            hint = f"Did you mean {visible(str(Path(path).parent / close))}?"
+            hint = f'Did you mean "{visible(str(Path(path).parent / close))}"?'
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a NUL in it
         reason = f"cannot read the file: {getattr(error, 'strerror', None) or error}"
     raise ConfigError(Problem("E101", reason, file, hint=hint))

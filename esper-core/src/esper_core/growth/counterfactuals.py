@@ -41,10 +41,10 @@ OTHER_BITS: Final = "a replayed pass differs from a separate one"
 
 
 class Counterfactuals:
-    """Evaluates one grafted model, in its current modes, without each of its acting seeds.
+    """Measures the losses of a grafted model with each of its acting seeds left out, one at a time.
 
     Args:
-        model: grafted. Nothing about it is changed.
+        model: the grafted model. It is evaluated in its current modes, and nothing about it is changed.
         seed: of the random numbers that the model may draw: the same in every pass over a batch.
         deterministic: the model is known to draw no random numbers.
         run: computes a pass, for example in another precision.

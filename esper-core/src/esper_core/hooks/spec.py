@@ -47,6 +47,7 @@ PROJECT: Final = "esper"
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Decorator: the function implements the hook of the same name. Functions without it are not called."""
 
 
 @hookspec

@@ -68,7 +68,8 @@ class BlueprintSpec:
         summary: one line for listings.
         starts_as_identity: whether a new block returns its input, bit for bit up to the sign of zero.
         traits: further properties from BLUEPRINT_TRAITS. They are verified.
-        version: increased when the same settings build another network. The growth journal records it.
+        version: of the blueprint's code, stored with each saved network. Increase it when the same settings build
+            another network: networks that were saved with an older version are then refused (E333).
     """
 
     accepts: str | tuple[str, ...]
@@ -157,11 +158,12 @@ class RewardSpec(ComponentSpec):
 
 @dataclass(frozen=True, slots=True)
 class SinkSpec(ComponentSpec):
-    """Declares a sink.
+    """Declares a sink, which receives the events of a run.
 
-    ``terminal`` declares that the sink shows a run on the terminal: ``esper run`` uses the first such sink instead of
-    its plain lines if stderr is an interactive terminal. It is called on the run's own thread, so its methods must be
-    quick, and it draws from when it is built until it is closed.
+    Attributes:
+        terminal: whether the sink draws a live display. If stderr is an interactive terminal, ``esper run`` uses the
+            first such sink in place of its progress lines, from when it is built until it is closed. Its methods are
+            called on the run's own thread, not on one of the sink's, and have to be quick.
     """
 
     terminal: bool = False

@@ -279,7 +279,7 @@ def option_rows(context: click.Context) -> list[tuple[str, str]]:
     return [
         (f"`{record[0]}`", one_line(record[1]))
         for record in records
-        if record and record[1] and record[0].split()[0] not in ("--help", "--json")
+        if record and record[1] and not re.search(r"--(?:help|json)\b", record[0])
     ]
 
 

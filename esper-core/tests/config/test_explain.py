@@ -59,13 +59,6 @@ def test_any_path_can_be_explained(loaded, path, value, origin):
     assert (found.path, found.value, found.origin) == (path, value, origin)
 
 
-def test_section_is_explained_value_by_value(loaded):
-    paths = [found.path for section in ("episode", "policy") for found in explain(loaded, section)]
-    assert paths[:3] == ["episode.steps", "episode.batches", "episode.batch_size"]
-    assert paths[3:] == ["policy.use", "policy.settings.plan", "policy.settings.seed"]
-    assert explain(loaded, "slots")[0].path == "slots.early.at"
-
-
 def test_without_a_path_everything_is_explained_once_and_fits_into_json(loaded):
     found = explain(loaded)
     paths = [each.path for each in found]
@@ -143,18 +136,6 @@ MODELS = {("policy", "settings"): Plan, ("reward", "settings"): Part}
 def test_setting_is_explained_by_the_components_model(loaded, path, value, type_, default, origin):
     (found,) = explain(loaded, path, MODELS)
     assert (found.value, found.type, found.default, found.origin) == (value, type_, default, origin)
-
-
-def test_settings_that_only_have_defaults_are_explained(loaded):
-    assert [(found.path, found.description) for found in explain(loaded, "policy.settings", MODELS)] == [
-        ("policy.settings.plan", "What and when."),
-        ("policy.settings.seed", "Where it begins."),
-        ("policy.settings.kinds", ""),
-        ("policy.settings.inner.step", "When."),
-        ("policy.settings.inner.speed", "How fast."),
-        ("policy.settings.pace", ""),
-    ]
-    assert json.loads(json.dumps([asdict(each) for each in explain(loaded, None, MODELS)]))
 
 
 def test_unknown_setting_is_refused_with_a_suggestion(loaded):

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import random
-import time
-from typing import TYPE_CHECKING
-
-import pytest
 
 from esper_core.config import LoadedConfig, dump_config, parse_config
 from esper_core.leyline import ConfigError, Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 VALID = b"""\
 # A configuration with a bit of everything.
@@ -52,16 +45,11 @@ device: cpu
 margin: .5
 """
 
-ALIASES_AND_TAGS = b"&a |*a|*late|&a [*a]|<<: *late|!!python/object:os.system |!foo |! |!<x> |!!str "
-BREAKS = b"\t|\0|\x07|\x7f|\r|\r\n|\n|\n\n| |  |\xff|\xc3|\xed\xa0\x80"
-CHARACTERS = "\ufeff|\u2028|\x85|\u202e|é|😀"
-SYNTAX = b"[]|{}|[[]]|{{}}|]|}|? |: |:|- |-|,|---\n|...\n|# |%|%YAML 1.1\n|%TAG ! x\n|@|`|>-\n"
-QUOTES = rb""""|'|"\|"\ud800"|"\UFFFFFFFF"|"\x"""
-NUMBERS = b"1e999|-1|0|.inf|.nan|0x|0o9|1_000|1:30"
-WORDS = b"true|no|null|~|twin|policy|arms|settings|use|<<|="
 NASTIES = [
-    *(word for words in (ALIASES_AND_TAGS, BREAKS, SYNTAX, QUOTES, NUMBERS, WORDS) for word in words.split(b"|")),
-    *(character.encode() for character in CHARACTERS.split("|")),
+    *b"&a |*a|*late|&a [*a]|<<: *late|!!python/object:os.system |! |!<x> |!!str ".split(b"|"),
+    *b"\t|\0|\x7f|\r|\n\n| |  |\xff|\xc3|\xed\xa0\x80|\xe2\x80\xa8|\xf0\x9f\x98\x80".split(b"|"),
+    *b'[]|{{}}|]|}|? |: |:|- |,|---\n|# |%YAML 1.1\n|%TAG ! x\n|@|`|>-\n|\'|"|"\\ud800"|"\\x'.split(b"|"),
+    *b"1e999|-1|.inf|.nan|0x|1_000|true|no|null|~|twin|policy|arms|settings|use|<<|=".split(b"|"),
     *(b"[" * 60, b"{" * 60, b"- " * 60, b"9" * 5000, b"x" * 300, b"|\n", b"|9\n"),
 ]
 OVERRIDES = [
@@ -70,57 +58,13 @@ OVERRIDES = [
 ]
 
 
-def flip(data: bytearray, dice: random.Random) -> None:
-    """Change one byte."""
-    data[dice.randrange(len(data))] = dice.randrange(256)
-
-
-def cut(data: bytearray, dice: random.Random) -> None:
-    """Take a few bytes away."""
-    start = dice.randrange(len(data))
-    del data[start : start + dice.choice((1, 2, 5, 20, 100))]
-
-
-def insert(data: bytearray, dice: random.Random) -> None:
-    """Put something nasty somewhere."""
-    start = dice.randrange(len(data) + 1)
-    data[start:start] = dice.choice(NASTIES)
-
-
-def repeat_line(data: bytearray, dice: random.Random) -> None:
-    """Copy a line to another place, or move it."""
-    lines = bytes(data).split(b"\n")
-    line = dice.choice(lines)
-    if dice.random() < 0.3:
-        lines.remove(line)
-    lines.insert(dice.randrange(len(lines) + 1), line)
-    data[:] = b"\n".join(lines)
-
-
-def swap(data: bytearray, dice: random.Random) -> None:
-    """Exchange two words."""
-    words = bytes(data).split(b" ")
-    one, other = dice.randrange(len(words)), dice.randrange(len(words))
-    words[one], words[other] = words[other], words[one]
-    data[:] = b" ".join(words)
-
-
-def replace(data: bytearray, dice: random.Random) -> None:
-    """Write something nasty in the place of a word."""
-    words = bytes(data).split(b" ")
-    words[dice.randrange(len(words))] = dice.choice(NASTIES)
-    data[:] = b" ".join(words)
-
-
-MUTATIONS: list[Callable[[bytearray, random.Random], None]] = [flip, cut, insert, repeat_line, swap, replace]
-
-
 def mutated(dice: random.Random) -> bytes:
-    """The valid file with one to five changes."""
+    """The valid file with one to five changes: bytes replaced by others, by something nasty, or by a part of it."""
     data = bytearray(VALID)
     for _ in range(dice.choice((1, 1, 2, 3, 5))):
-        dice.choice(MUTATIONS)(data, dice)
-        data = data or bytearray(b" ")
+        start, elsewhere = dice.randrange(len(data) + 1), dice.randrange(len(data) + 1)
+        new = dice.choice((b"", bytes([dice.randrange(256)]), dice.choice(NASTIES), data[elsewhere : elsewhere + 30]))
+        data[start : start + dice.choice((0, 0, 1, 5, 20))] = new
     return bytes(data)
 
 
@@ -158,10 +102,3 @@ def test_mutated_files_are_read_or_refused():
     assert isinstance(outcome(VALID), LoadedConfig)
     valid = count_valid(100, seed=1)
     assert 2 < valid < 98, "mutations that all break, or none, test nothing"
-
-
-@pytest.mark.slow
-def test_10_000_mutated_files_are_read_or_refused_in_time():
-    began = time.perf_counter()
-    count_valid(10_000, seed=2)
-    assert time.perf_counter() - began < 600

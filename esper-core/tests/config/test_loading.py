@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import NamedTuple
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from esper_core.config import load_config, model_problems, parse_config
+from esper_core.config import model_problems, parse_config
 from esper_core.config.errors import MAX_PROBLEMS, entry_at
 from esper_core.config.model import REMOVED
 from esper_core.config.values import path_text
@@ -27,25 +26,10 @@ def place(problem):
 # --- what is right
 
 
-def test_default_run_of_the_repository_is_valid(request):
-    loaded = load_config(request.config.rootpath / "plugins.yaml")
-    assert loaded.config.task.use == "mnist1d"
-    assert loaded.config.slots["early"].blueprints == ("pointwise", "conv_light")
-    assert loaded.config.episode.steps == 40
-
-
 def test_component_may_be_its_name_alone(small):
     config = parse_config(small.encode(), file="f.yaml").config
     assert (config.task.use, config.task.settings) == ("mnist1d", {})
     assert config == parse_config(small.replace(": mnist1d", ": {use: mnist1d}").encode(), file="f.yaml").config
-
-
-def test_loaded_configuration_is_frozen(small):
-    loaded = parse_config(small.encode(), file="f.yaml")
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        loaded.file = "other"
-    with pytest.raises(ValidationError):
-        loaded.config.seed = 3
 
 
 # --- wrong values: the code, the place, what was expected and received, the hint
@@ -64,17 +48,10 @@ SPECIFIER = "version specifiers as pip takes them, for example >=0.2,<0.3; recei
         ("seed: -1", "E112", 7, "Input should be greater than or equal to 0; received -1", None),
         ("seed: 2147483648", "E112", 7, "Input should be less than 2147483648; received 2147483648", None),
         ("rounds: 40.0", "E111", 9, f"{INTEGER} 40.0", None),
-        ("rounds: '8'", "E111", 9, f'{INTEGER} "8"', None),
-        ("rounds: true", "E111", 9, f"{INTEGER} true", None),
         ("rounds:", "E111", 8, f"{INTEGER} nothing", "it has a default"),
         ("margin: .inf", "E112", 9, "Input should be a finite number; received Infinity", None),
-        ("margin: .nan", "E112", 9, "Input should be a finite number; received NaN", None),
         ("growth: {price: 1e308}", "E112", 17, "less than or equal to 1000000; received 1e+308", None),
-        ("governor: {penalty: 1e308}", "E112", 21, "less than or equal to 1000000000000000000000000000000", None),
-        ("optimizer: {seed: {weight_decay: 1e308}}", "E112", 34, "less than or equal to 1000000", None),
         ("twin: no", "E111", 7, f'{BOOLEAN} "no"', "Write true or false"),
-        ("twin: 1", "E111", 7, f"{BOOLEAN} 1", "Write true or false"),
-        ("twin: maybe", "E111", 7, f'{BOOLEAN} "maybe"', "Write true or false"),
         ("name: 3", "E111", 7, "received 3", 'Put it in quotes: "3"'),
         ("name: a b", "E112", 7, 'at most 49 letters, digits, - and _; received "a b"', None),
         ("device: gpu", "E112", 9, 'Input should be auto, cpu, cuda or cuda:N; received "gpu"', None),
@@ -84,12 +61,10 @@ SPECIFIER = "version specifiers as pip takes them, for example >=0.2,<0.3; recei
         ("reward: {use: ''}", "E112", 15, 'Input should be a name of 1 to 100 characters; received ""', None),
         ("reward: 3", "E111", 9, USE, None),
         ("episode: 40", "E111", 10, "a mapping with the keys steps, batches, batch_size; received 40", None),
-        ("episode:", "E111", 9, "received nothing", "it has a default"),
         ("plugins: {disable: 'a, b'}", "E111", 20, 'Input should be a valid list; received "a, b"', "disable: [a, b]"),
         ("plugins: {disable: [3]}", "E111", 21, "Input should be a valid string; received 3", '"3"'),
         ("optimizer: {host: {kind: adm}}", "E112", 26, "'adam', 'adamw' or 'sgd'; received \"adm\"", "Did you mean"),
         ("optimizer: {host: {momentum: 1}}", "E112", 30, "Input should be less than 1; received 1", None),
-        ("optimizer: {host: {clip_norm: 0}}", "E112", 31, "Input should be greater than 0; received 0", None),
         ("reward: {use: x, settings: 3}", "E111", 28, "Input should be a valid mapping; received 3", None),
     ],
 )
@@ -99,12 +74,6 @@ def test_wrong_value_is_reported_with_place_and_hint(problems, small, line, code
     assert message in problem.message
     assert (hint is None) == (problem.hint is None)
     assert hint is None or hint in problem.hint
-
-
-def test_name_in_place_of_a_list_of_blueprints_gets_a_hint(problems, small):
-    problem = one(problems, small.replace("[conv_light]", "conv_light"))
-    assert place(problem) == ("E111", 5, 17, "slots.early.blueprints")
-    assert problem.hint == "Write a list: blueprints: [conv_light]"
 
 
 def test_value_in_a_list_is_located_by_its_index(problems, small):
@@ -230,22 +199,12 @@ def test_all_problems_are_reported_in_the_order_of_the_file(problems):
     ]
 
 
-def test_file_that_cannot_be_read_is_reported_alone(problems, small):
-    assert [p.code for p in problems(small + "seed: !!str 3", "rounds=x")] == ["E107"]
-
-
 def test_the_first_hundred_problems_are_listed_and_the_others_counted(problems, small):
     told = problems(small + "".join(f"x{i}: 1\n" for i in range(1000)))
     assert len(told) == MAX_PROBLEMS + 1
     assert [p.line for p in told[:3]] == [7, 8, 9]
     assert told[-1].code == "E100"
     assert told[-1].message == "900 more problems are not shown"
-
-
-def test_problem_prints_code_message_place_and_hint(problems, small):
-    assert str(one(problems, small + "episode: {stps: 3}")) == (
-        'E110 unknown key "stps"\n  f.yaml:7:11   episode.stps\n  Did you mean "steps"?'
-    )
 
 
 # --- problems and origins of a configuration that was read
@@ -300,14 +259,6 @@ def test_more_episodes_than_a_run_can_have_are_refused(problems, small, more, re
     assert problem.message.endswith(f"10,000,000 episodes (rounds × environments × arms), received {received}")
 
 
-def test_as_many_episodes_as_a_run_can_have_are_accepted(small):
-    assert parse_config((small + "rounds: 1000000\nenvironments: 5\n").encode(), file="f.yaml")
-
-
-def test_count_out_of_its_own_range_is_reported_once(problems, small):
-    assert one(problems, small + "rounds: 100000000\n").code == "E112"
-
-
 # --- the settings of a component
 
 
@@ -358,12 +309,6 @@ def test_wrong_value_below_a_type_without_a_model_is_located_without_a_hint(smal
     (problem,) = objections(loaded)
     assert place(problem) == ("E111", 6, 51, "policy.settings.span.low")
     assert (problem.message, problem.hint) == ('Input should be a valid integer; received "x"', None)
-
-
-def test_missing_setting_is_located_at_its_component(small):
-    (problem,) = objections(parse_config(small.encode(), file="f.yaml"))
-    assert place(problem) == ("E113", 6, 9, "policy.settings.depth")
-    assert problem.hint == 'Add "depth: …" to policy.settings. How deep.'
 
 
 @pytest.mark.parametrize("gates", ["strict", "permissive"])

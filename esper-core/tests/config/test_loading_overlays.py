@@ -64,12 +64,6 @@ def test_settings_merge_unless_the_component_is_another(merged, text, name, sett
     assert (task.use, task.settings) == (name, settings)
 
 
-def test_settings_can_be_given_to_a_component_that_is_its_name_alone(merged):
-    loaded = merged("policy: {settings: {patience: 2}}")
-    assert (loaded.config.policy.use, loaded.config.policy.settings) == ("static", {"patience": 2})
-    assert loaded.origin(("policy", "use")).endswith("below.yaml:5:9")
-
-
 def test_each_value_is_explained_with_the_file_that_sets_it(merged, tmp_path):
     loaded = merged("episode: {steps: 5}", "seed: 2", overrides=["margin=0.5"])
     origins = {one.path: one.origin for one in explain(loaded)}
@@ -87,11 +81,6 @@ def test_problems_name_the_file_that_sets_the_value_in_the_order_of_the_files(me
         ("E113", f"{tmp_path}/2.yaml", 1, 15, "slots.late.blueprints"),
         ("E111", "--set seed=x", None, None, "seed"),
     ]
-
-
-def test_overlay_may_correct_the_file(merged):
-    loaded = merged("episode: {steps: 3}", below=BELOW.replace("steps: 3", "steps: many"))
-    assert loaded.config.episode.steps == 3
 
 
 def test_overlay_that_cannot_be_read_is_reported(merged, tmp_path):
@@ -129,13 +118,6 @@ def test_base_key_is_refused_without_showing_the_other_file(small, problems, tmp
     assert (problem.code, problem.path, problem.line) == ("E110", "base", 1)
     assert "--overlay" in problem.hint
     assert "hunter2" not in str(problem)
-
-
-def test_policy_of_the_file_and_arms_of_an_overlay_exclude_each_other(merged):
-    (problem,) = refused(merged, "arms: {a: {policy: static}}")
-    assert problem.code == "E114"
-    assert "policy: null" in problem.hint
-    assert list(merged("policy: null\narms: {a: {policy: static}}").config.arms) == ["a"]
 
 
 def test_example_for_reproducible_numbers_is_an_overlay(request):

@@ -51,12 +51,6 @@ def test_last_override_of_a_value_wins_and_nothing_else_changes(small):
     assert changed.model_copy(update={"seed": plain.seed}) == plain
 
 
-def test_override_may_correct_the_file(problems, small):
-    text = small + "seed: many\nrounds: x"
-    assert [problem.path for problem in problems(text)] == ["seed", "rounds"]
-    assert [problem.path for problem in problems(text, "seed=1")] == ["rounds"]
-
-
 # --- components in their short form
 
 
@@ -67,12 +61,6 @@ def test_settings_of_a_component_in_its_short_form_can_be_set(small):
     assert (policy.use, policy.settings) == ("static", {})
     text = small.replace("policy: schedule", "arms: {a: {policy: x}}")
     assert load(text, "arms.a.policy.settings.y=1").config.arms["a"].policy.settings == {"y": 1}
-
-
-def test_settings_of_the_default_component_can_be_set(small):
-    reward = load(small, "reward.settings.x=1").config.reward
-    assert (reward.use, reward.settings) == ("team", {"x": 1})
-    assert load(small).config.reward.settings == {}, "the default itself is not changed"
 
 
 def test_name_of_a_short_form_keeps_its_place(small):
@@ -136,11 +124,6 @@ def test_wrong_override_is_reported_as_it_was_given(problems, small, override, c
     assert problem.file.startswith("--set ")
     assert len(problem.file) < 120
     str(problem).encode()
-
-
-def test_problems_with_overrides_are_reported_after_those_of_the_file_in_their_order(problems, small):
-    told = problems(small + "seed: x", "rounds=x", "twin=3")
-    assert [problem.file for problem in told] == ["f.yaml", "--set rounds=x", "--set twin=3"]
 
 
 def test_missing_keys_of_a_mapping_made_by_an_override_are_located_there(problems, small):

@@ -94,8 +94,3 @@ def test_more_micro_batches_than_examples_are_refused(small, problems, more, lim
     assert problem.message.endswith(f"larger than episode.batch_size ({limit}), received {micro_batches}")
     assert "compute.micro_batches" in problem.hint
     assert read(small, f"compute: {{micro_batches: {limit}}}\n{more}").config.compute.micro_batches == limit
-
-
-@pytest.mark.parametrize("received", ["0", "-1", "1.5", "two"])
-def test_invalid_number_of_micro_batches_is_reported_once(small, problems, received) -> None:
-    assert len(problems(f"{small}compute: {{micro_batches: {received}}}\n")) == 1

@@ -49,9 +49,5 @@ def test_path_deeper_than_any_file_is_refused():
         parse_path(".".join("a" * (MAX_DEPTH + 1)))
 
 
-def test_long_key_is_cut_where_it_is_printed():
-    assert len(path_text(("a", "x" * 10_000))) < 80
-
-
 def test_control_characters_of_a_key_are_escaped():
     assert path_text(("\x1b[31m",)) == '["\\u001b[31m"]'

@@ -41,10 +41,6 @@ def test_every_kind_of_value_is_read():
     assert tree.plain() == value
 
 
-def test_quoted_words_are_text():
-    assert read("a: '1'\nb: \"true\"\nc: 'null'\nd: ''").plain() == {"a": "1", "b": "true", "c": "null", "d": ""}
-
-
 def test_each_value_has_its_place_and_that_of_its_key():
     text = "# a comment\nslots:\n  early:\n    blueprints: [conv_light,\n      norm]\nnone:\nlast: 'é' # é\n"
     tree = read(text)
@@ -73,10 +69,6 @@ def test_alias_is_expanded_and_its_values_keep_their_places():
     assert tree.value["a"] is not tree.value["c"], "an override of one must not change the other"
     assert place(tree, "c") == SourcePosition("f.yaml", 1, 4, 3, 1)
     assert place(tree, "c", "b") == SourcePosition("f.yaml", 2, 6, 2, 3)
-
-
-def test_alias_may_stand_for_a_key():
-    assert read("a: &x b\n*x : 1").plain() == {"a": "b", "b": 1}
 
 
 # --- what is refused
@@ -116,24 +108,10 @@ def test_alias_inside_its_own_anchor_is_refused(text):
     assert found(text)[0] == "E108"
 
 
-def test_alias_without_an_anchor_and_duplicate_anchor_are_refused():
-    assert found("a: *x\nb: &x 1") == ("E104", 1, 4)
-    assert found("a: &x 1\nb: &x 2") == ("E104", 2, 4)
-
-
 @pytest.mark.parametrize("escape", ["\\ud800", "\\udfff", "\\ud83d\\ude00", "\\U0000d800"])
 def test_half_a_surrogate_pair_is_refused(escape):
     assert found(f'a: "x{escape}"') == ("E103", 1, 4)
     assert found(f'"{escape}": 1') == ("E103", 1, 1)
-
-
-def test_characters_may_be_escaped():
-    assert read('a: "\\0\\t\\u2028\\U0001F600\\x41"').plain() == {"a": "\0\t\u2028😀A"}
-
-
-@pytest.mark.parametrize("number", ["9" * 20_000, "0x" + "f" * 5000, "1e999"])
-def test_number_that_cannot_be_represented_is_refused(number):
-    assert found(f"a: {number}") == ("E112", 1, 4)
 
 
 # --- encoding
@@ -147,11 +125,6 @@ def test_control_character_is_refused_wherever_it_stands(text):
     for character in HIDDEN.split(" "):
         problem = found(text.format(character))
         assert problem == ("E103", 2, text.split("\n")[1].index("{") + 1), hex(ord(character))
-
-
-@pytest.mark.parametrize("letter", ["é", "😀", "\xa0", "\u200b", "漢"])
-def test_other_characters_are_text(letter):
-    assert read(f"a: x{letter}y").plain() == {"a": f"x{letter}y"}
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
@@ -277,7 +250,6 @@ def test_number_of_too_many_characters_is_refused(word):
     assert parse_scalar("9" * MAX_NUMBER) == 10**MAX_NUMBER - 1
 
 
-@pytest.mark.parametrize("word", ["1e400", "-1e400"])
-def test_float_that_would_become_infinite_is_refused(word):
-    with pytest.raises(ValueError, match="than a float can be"):
-        parse_scalar(word)
+@pytest.mark.parametrize("number", ["9" * 20_000, "0x" + "f" * 5000, "1e999"])
+def test_number_that_cannot_be_represented_is_refused(number):
+    assert found(f"a: {number}") == ("E112", 1, 4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-import yaml
 from hypothesis import given, settings, strategies as st
 
 from esper_core.config import (
@@ -86,22 +85,11 @@ def with_settings(values):
     return config.model_copy(update={"task": Use(use="t", settings=values)})
 
 
-def check_round_trip(run, who):
-    config = RunConfig(**run, **who)
-    assert again(config) == config
-
-
 @settings(max_examples=15)
 @given(RUNS, WHO)
 def test_written_configuration_is_read_back_equal(run, who):
-    check_round_trip(run, who)
-
-
-@pytest.mark.slow
-@settings(max_examples=200)
-@given(RUNS, WHO)
-def test_many_written_configurations_are_read_back_equal(run, who):
-    check_round_trip(run, who)
+    config = RunConfig(**run, **who)
+    assert again(config) == config
 
 
 @pytest.mark.parametrize("texts", [NUMBERS, WORDS, MARKED, ENCLOSED, CHARACTERS])
@@ -119,10 +107,6 @@ def test_number_stays_the_same_number(value):
     assert math.copysign(1, found) == math.copysign(1, value)
 
 
-def test_nan_is_read_back():
-    assert math.isnan(again(with_settings({"x": math.nan})).task.settings["x"])
-
-
 @pytest.mark.parametrize("letter", ["x", "é", "😀", "\0", "\U000e0001"])
 def test_long_key_is_read_back(letter):
     """Around the lengths at which YAML needs the key on a line of its own."""
@@ -137,12 +121,6 @@ def test_written_configuration_is_readable(request):
     assert text.startswith("name: null\ntask: mnist1d\nhost: pointwise-mlp\nslots:\n  early:\n    at: null\n")
     assert "\npolicy:\n  use: schedule\n  settings:\n    plan:\n    - step: 0\n      op: germinate\n" in text
     assert max(map(len, text.splitlines())) <= 120
-
-
-def test_yaml_1_1_reader_sees_the_same_texts():
-    texts = {text: text for text in AWKWARD}
-    data = yaml.safe_load(dump_config(with_settings(texts)))
-    assert data["task"]["settings"] == texts
 
 
 def test_nothing_is_written_as_an_anchor_or_an_alias():

@@ -13,7 +13,7 @@ import pytest
 
 from esper_core.leyline.errors import Problem
 from esper_core.plugins import load_plugins
-from esper_core.plugins.discovery import discover, is_name, is_set, read_local
+from esper_core.plugins.discovery import discover, is_name, read_local
 
 NEVER = "raise AssertionError('its code was run')"
 
@@ -58,12 +58,6 @@ def test_plugin_id_declared_more_than_once_is_rejected(load, told, workshop) -> 
         assert told(*packages) == f"{message}\n  {hint}"
 
 
-def test_disabling_a_duplicate_id_is_no_problem(load, workshop) -> None:
-    rivals = [workshop.package(NEVER, name="esper-extra"), workshop.package(NEVER, name="other-extra")]
-    found = load(*rivals, disable=["extra"])
-    assert ([record.status for record in found.records], found.problems) == (["disabled"] * 2, ())
-
-
 def test_package_found_twice_on_the_path_counts_once(load, workshop) -> None:
     package = workshop.blueprints("tiny")
     found = load(package, replace(package, name="Esper_Extra", version="0.1.0"))
@@ -71,7 +65,7 @@ def test_package_found_twice_on_the_path_counts_once(load, workshop) -> None:
 
 
 def test_plugin_for_another_core_version_is_not_imported(load, told, workshop) -> None:
-    package = workshop.package(NEVER, requires=["torch", "esper-core>=9,<10"])
+    package = workshop.package(NEVER, requires=["esper-core>=0.1", "esper-core>=9,<10"])
     assert [(record.status, record.load_ms) for record in load(package).records] == [("rejected", None)]
     assert told(package) == (
         'E212 plugin "extra" (esper-extra 0.2.0) needs esper-core <10,>=9, and this is 0.1.0; its code was not run\n'
@@ -82,15 +76,7 @@ def test_plugin_for_another_core_version_is_not_imported(load, told, workshop) -
 @pytest.mark.parametrize(
     "requires",
     [
-        *(
-            None,
-            [],
-            ["torch>=99"],
-            ["esper_core>=0.1"],
-            ["Esper.Core (>=0.1)"],
-            ["esper-core"],
-            ["esper-core-extra>=9"],
-        ),
+        *(None, ["torch>=99"], ["Esper.Core (>=0.1)"], ["esper-core-extra>=9"]),
         ["esper-core @ file:///somewhere"],
         ['esper-core>=9; python_version < "3"', 'esper-core>=9; extra == "test"'],
     ],
@@ -99,12 +85,7 @@ def test_requirement_that_is_met_or_does_not_apply_is_accepted(load, workshop, r
     assert [record.status for record in load(workshop.blueprints("tiny", requires=requires)).records] == ["active"]
 
 
-def test_all_requirements_on_the_core_are_checked(load, workshop) -> None:
-    package = workshop.package(NEVER, requires=["esper-core>=0.1", "esper-core<0.1"])
-    assert [record.status for record in load(package).records] == ["rejected"]
-
-
-@pytest.mark.parametrize("name", ["Extra", "", "a b", "evil/team", "-a", "a--b", "a" * 49, "\x1b[31m"])
+@pytest.mark.parametrize("name", ["Extra", "", "evil/team", "a--b", "a" * 49, "\x1b[31m"])
 def test_invalid_plugin_id_is_rejected(load, workshop, name: str) -> None:
     package = workshop.package(NEVER)
     found = load(replace(package, entry_points=(EntryPoint(name, "esper_extra", "esper.plugins"),)))
@@ -143,12 +124,6 @@ def test_safe_mode_ignores_duplicates_of_first_party_ids(load, workshop) -> None
     ]
 
 
-@pytest.mark.parametrize(("value", "expected"), [("1", True), ("yes", True), ("0", False), ("", False), ("No", False)])
-def test_safe_mode_is_read_from_the_environment(monkeypatch, value: str, expected: bool) -> None:
-    monkeypatch.setenv("ESPER_SAFE_MODE", value)
-    assert is_set("ESPER_SAFE_MODE") is expected
-
-
 def test_unknown_id_in_disable_is_reported_with_a_suggestion(told, workshop) -> None:
     assert told(workshop.blueprints("tiny"), disable=["extr", "watch", "zzz"]) == (
         'E208 unknown plugin "extr"\n'
@@ -163,13 +138,6 @@ def test_unknown_id_in_disable_is_reported_with_a_suggestion(told, workshop) -> 
         "  plugins.disable[2]\n"
         "  List them:  esper plugins list"
     )
-
-
-def test_discover_returns_the_requested_group_only(workshop) -> None:
-    package = workshop.package("")
-    assert discover("esper.commands", [package]) == ((), ())
-    ((announcement,), _) = discover("esper.plugins", [package])
-    assert (announcement.name, announcement.package, announcement.version) == ("extra", "esper-extra", "0.2.0")
 
 
 def test_extras_are_not_part_of_an_entry_point_target(workshop) -> None:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import resource
-import subprocess
-import sys
-from dataclasses import FrozenInstanceError
 from typing import TYPE_CHECKING
 
 import pytest
 
-from esper_core import plugins
 from esper_core.plugins import load_plugins
 
 if TYPE_CHECKING:
@@ -47,13 +42,6 @@ def test_installed_package_is_found_through_its_metadata(workshop) -> None:
     assert found.registry.find("blueprint", "tiny-conv").package == "blueprints-Extra"
 
 
-def test_installed_package_for_another_core_version_is_rejected(workshop) -> None:
-    workshop.write("my_package", "raise AssertionError('its code was run')")
-    install(workshop, "extra", "[esper.plugins]\nextra = my_package\n", requires="Requires-Dist: esper-core<0.1\n")
-    (record,) = [record for record in load_plugins().records if record.id == "extra"]
-    assert [problem.code for problem in record.problems] == ["E212"]
-
-
 @pytest.mark.members
 @pytest.mark.parametrize(
     ("entry_points", "version"),
@@ -72,60 +60,12 @@ def test_damaged_metadata_is_reported_and_the_others_load(workshop, entry_points
     assert " cannot be read: " in problem.message
 
 
-@pytest.mark.members
-def test_first_party_plugins_load_without_problems() -> None:
+def test_every_installed_component_can_be_imported() -> None:
     found = load_plugins()
     assert found.problems == ()
-    assert {record.id for record in found.records} >= {"blueprints", "policies", "rewards", "tasks"}
-    assert {component.id for component in found.registry.components()} >= {
-        "blueprints/conv_light",
-        "policies/schedule",
-        "rewards/team",
-        "tasks/mnist1d",
-        "tasks/pointwise-mlp",
-    }
-
-
-def test_every_installed_component_can_be_imported() -> None:
-    for component in load_plugins().registry.components():
+    for component in found.registry.components():
         assert callable(component.load())
         component.settings_model()
-
-
-def test_valid_plugins_load_beside_broken_ones(load, workshop, capfd) -> None:
-    found = load(
-        workshop.package("import not_there", plugin="a"),
-        workshop.package("from esper_core import hookimpl\n@hookimpl\ndef esper_nope(): pass", plugin="b"),
-        workshop.package(requires=["esper-core>9"], plugin="c"),
-        workshop.package("", plugin="d", name="d-one"),
-        workshop.package("", plugin="d", name="d-two"),
-        workshop.blueprints("Bad", plugin="e"),
-        workshop.blueprints("tiny", plugin="f"),
-    )
-    assert [record.id for record in found.records] == list("abcddef")
-    assert [record.status for record in found.records] == [
-        *("broken", "broken", "rejected", "rejected", "rejected", "broken", "active")
-    ]
-    assert [problem.code for problem in found.problems] == ["E210", "E213", "E212", "E211", "E216"]
-    assert [component.id for component in found.registry.components()] == ["f/tiny"]
-    assert [name for name, _ in found.manager.list_name_plugin()] == ["f"], "with pluggy"
-    assert capfd.readouterr() == ("", "")
-
-
-def test_result_does_not_depend_on_the_order_of_packages(load, workshop) -> None:
-    packages = [workshop.blueprints("a", plugin="one"), workshop.blueprints("b", plugin="two")]
-    forwards, backwards = load(*packages), load(*reversed(packages))
-    assert [record.id for record in forwards.records] == [record.id for record in backwards.records]
-    assert forwards.registry.components() == backwards.registry.components()
-
-
-def test_records_and_components_are_frozen(load, workshop) -> None:
-    found = load(workshop.blueprints("tiny"))
-    with pytest.raises(FrozenInstanceError):
-        found.records[0].status = "broken"
-    with pytest.raises(FrozenInstanceError):
-        found.registry.components()[0].id = "x"
-    assert isinstance(found.registry.components(), tuple)
 
 
 def test_record_is_json_serialisable(load, workshop) -> None:
@@ -133,23 +73,6 @@ def test_record_is_json_serialisable(load, workshop) -> None:
     told = json.loads(json.dumps(record.as_json()))
     assert " ".join(told) == "id package version origin api hooks components status problems load_ms sha256"
     assert told["problems"][0]["code"] == "E210"
-
-
-def test_public_names_are_sorted_and_importable() -> None:
-    assert plugins.__all__ == sorted(plugins.__all__)
-    assert [name for name in plugins.__all__ if not hasattr(plugins, name)] == []
-    with pytest.raises(AttributeError, match="nope"):
-        plugins.nope  # noqa: B018
-
-
-@pytest.mark.members
-def test_loading_plugins_does_not_import_torch() -> None:
-    program = (
-        "import sys; from esper_core.plugins import load_plugins; f = load_plugins(); "
-        "print('torch' in sys.modules, 'rich' in sys.modules, len(f.records) > 3)"
-    )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert run.stdout == "False False True\n"
 
 
 TRACED = """
@@ -246,21 +169,5 @@ def test_ten_broken_plugins_of_fifty_are_each_reported(fifty: Path) -> None:
     fine = [id_ for id_ in status if id_.startswith("fine-")]
     assert len(fine) == 40
     assert {status[id_] for id_ in fine} == {"active"}
+    assert set(fine) <= {name for name, _ in found.manager.list_name_plugin()} <= {*status} - {"raises", "leaves"}
     assert sum(one.plugin in fine for one in found.registry.components("blueprint")) == 80
-
-
-@pytest.mark.slow
-def test_plugins_list_command_takes_less_than_a_second_for_fifty_plugins(fifty: Path) -> None:
-    """Processor time, least of three: the machine may be busy with other tests."""
-    program = (
-        f"import sys; sys.path.insert(0, {str(fifty)!r}); from esper_core.cli import main; main(['plugins', 'list'])"
-    )
-    taken = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(taken) < 1
-    assert (run.stderr, len(re.findall(r"^E2\d\d ", run.stdout, flags=re.MULTILINE))) == ("", 10)
-    assert run.stdout.count("  active  ") >= 40

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from esper_core.leyline.specs import COMPONENT_KINDS
@@ -66,13 +64,6 @@ def test_ambiguous_short_name_is_refused(load, workshop, refusal) -> None:
     assert "Known: one/same, two/same" in refusal(lambda: registry.find("blueprint", "zzz"))[1]
 
 
-def test_caller_can_add_the_place_to_the_problem(registry) -> None:
-    with pytest.raises(UnknownComponent) as caught:
-        registry.find("blueprint", "conv3x3s")
-    (problem,) = caught.value.problems
-    assert str(replace(problem, file="plugins.yaml", line=16, column=26)).splitlines()[1] == "  plugins.yaml:16:26"
-
-
 def test_long_list_of_known_names_is_cut(load, workshop, refusal) -> None:
     registry = load(workshop.blueprints(*(f"b{number:02}" for number in range(14)))).registry
     _, text = refusal(lambda: registry.find("blueprint", "zzz"))
@@ -121,13 +112,6 @@ def test_name_of_an_inactive_plugin_is_explained(load, workshop, refusal, settin
         assert told == (UnknownComponent, f'E209 blueprint "{name}" in slot "early" {belongs}\n  {hint}')
 
 
-def test_duplicate_left_out_by_safe_mode_does_not_hide_the_active_plugin(load, workshop, refusal) -> None:
-    ours = workshop.blueprints("tiny", plugin="blueprints")
-    rival = workshop.blueprints("tiny", plugin="blueprints", name="evil")
-    registry = load(ours, rival, safe_mode=True).registry
-    assert refusal(lambda: registry.find("blueprint", "blueprints/tny"))[1].startswith("E201 ")
-
-
 def test_name_of_a_broken_plugin_is_reported_with_the_cause(load, workshop, refusal) -> None:
     registry = load(workshop.package("import einops_not_there\n", requires=["einops-not-there"])).registry
     assert refusal(lambda: registry.find("blueprint", "extra/tiny")) == (
@@ -154,3 +138,10 @@ def test_unknown_name_lists_the_plugins_that_were_not_searched(load, workshop, r
     registry = load(workshop.blueprints("tiny"), *packages, disable=["off"]).registry
     _, text = refusal(lambda: registry.find("blueprint", "zzz"))
     assert text.splitlines()[2] == "  Not searched: bad (esper-bad 0.2.0, broken), off (esper-off 0.2.0, disabled)"
+
+
+def test_duplicate_left_out_by_safe_mode_does_not_hide_the_active_plugin(load, workshop, refusal) -> None:
+    ours = workshop.blueprints("tiny", plugin="blueprints")
+    rival = workshop.blueprints("tiny", plugin="blueprints", name="evil")
+    registry = load(ours, rival, safe_mode=True).registry
+    assert refusal(lambda: registry.find("blueprint", "blueprints/tny"))[1].startswith("E201 ")

@@ -69,10 +69,6 @@ def test_settings_model_is_imported_from_its_target(component) -> None:
     assert component("my_blocks:Tiny", 'TaskSpec(settings="my_blocks:Settings")').settings_model()().width == 3
 
 
-def test_component_without_settings_has_no_model(component) -> None:
-    assert component("my_blocks:Tiny").settings_model() is None
-
-
 @pytest.mark.parametrize(
     ("settings", "code", "fault", "more"),
     [

@@ -101,12 +101,6 @@ def test_all_faults_of_a_plugin_are_reported_together(load, workshop) -> None:
     assert sorted(problem.code for problem in load(workshop.package(source)).problems) == ["E213", "E214", "E222"]
 
 
-def test_two_functions_for_one_hook_are_refused(load, workshop) -> None:
-    source = hook("esper_register_tasks()") + "@hookimpl(specname='esper_register_tasks')\ndef tasks(): pass\n"
-    (problem,) = load(workshop.package(source)).problems
-    assert problem.message == f"{PLUGIN} has two functions for esper_register_tasks"
-
-
 def test_specname_names_the_hook(load, workshop) -> None:
     source = hook(
         "my_blueprints(registry)",
@@ -141,30 +135,12 @@ def test_plugin_can_be_an_object_that_is_neither_hashable_nor_comparable(load, w
     assert [component.id for component in found.registry.components()] == ["one/tiny", "two/tiny"]
 
 
-def test_two_plugins_can_share_one_object(load, workshop) -> None:
-    one = workshop.package(OBJECT, plugin="one", target="esper_one:plugin")
-    two = workshop.package(plugin="two", target="esper_one:plugin")
-    assert [component.id for component in load(one, two).registry.components()] == ["one/tiny", "two/tiny"]
-
-
-def test_entry_point_that_names_a_class_is_refused(told, workshop) -> None:
-    message, place, _ = told(workshop.package(OBJECT, target="esper_extra:Plugin")).splitlines()
-    assert message == f'E214 {PLUGIN} has an argument "self" in esper_register_blueprints that the hook does not have'
-    assert place == "  esper_extra.py:8"
-
-
 def test_plugin_whose_dir_raises_is_broken(told, workshop) -> None:
     source = "class Plugin:\n    def __dir__(self): raise SystemExit(1)\nplugin = Plugin()\n"
     assert told(workshop.package(source, target="esper_extra:plugin")).splitlines()[:2] == [
         f"E221 {PLUGIN} failed while its hooks were looked up: SystemExit: 1",
         "  esper_extra.py:2",
     ]
-
-
-def test_plugin_info_is_recorded(load, workshop) -> None:
-    silent = workshop.package("", plugin="silent")
-    (told, untold) = load(workshop.package(hook("esper_plugin_info()", "return PluginInfo(api=1)")), silent).records
-    assert (told.api, told.hooks, untold.api, untold.hooks) == (1, ("esper_plugin_info",), 1, ())
 
 
 def test_unsupported_api_level_is_rejected(load, told, workshop) -> None:
@@ -224,3 +200,9 @@ def test_invalid_settings_model_breaks_the_plugin(load, told, workshop, returned
     head, place, *_ = told(package).splitlines()
     assert head == message.format(PLUGIN)
     assert place in ("  esper_extra.py:2", "  esper_extra.py:4")
+
+
+def test_two_functions_for_one_hook_are_refused(load, workshop) -> None:
+    source = hook("esper_register_tasks()") + "@hookimpl(specname='esper_register_tasks')\ndef tasks(): pass\n"
+    (problem,) = load(workshop.package(source)).problems
+    assert problem.message == f"{PLUGIN} has two functions for esper_register_tasks"

@@ -122,3 +122,50 @@ def small(tmp_path: Path) -> Path:
     file = tmp_path / "small.yaml"
     file.write_text(SMALL)
     return file
+
+
+def add_plugin(file: Path, source: str, more: str = "") -> None:
+    """Add a one-file plugin to a configuration file, and lines that use it."""
+    (file.parent / "own.py").write_text(source)
+    file.write_text(f"{file.read_text()}plugins: {{local: [./own.py]}}\n{more}")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run, and what the command said."""
+
+    answer: Answer
+    runs: Path
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        (path,) = self.runs.iterdir()
+        return path
+
+    def text(self, name: str) -> str:
+        """A file of the run directory."""
+        return (self.path / name).read_text(encoding="utf-8")
+
+    def json(self, name: str) -> Any:
+        """A JSON file of the run directory."""
+        return json.loads(self.text(name))
+
+    def events(self, kind: type = object) -> list[Any]:
+        """The events of one type."""
+        return [event for event in read_events(self.path / "events.jsonl") if isinstance(event, kind)]
+
+
+@pytest.fixture
+def run(esper: Callable[..., Answer], small: Path, tmp_path: Path) -> Callable[..., Ran]:
+    """``run("seed=1")``: run a configuration, by default the small one, with these settings."""
+
+    def call(
+        *sets: str, file: Path | None = None, runs: str = "runs", options: Sequence[str] = ("--quiet",), code: int = 0
+    ) -> Ran:
+        more = [part for one in sets for part in ("--set", one)]
+        answer = esper("run", file or small, "--runs-dir", tmp_path / runs, *options, *more)
+        assert answer.code == code, answer.err
+        return Ran(answer, tmp_path / runs)
+
+    return call

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from esper_core.app.compose import prepare
 from esper_core.app.run import resume
 from esper_core.leyline import RunFolderError
 from esper_core.runs.records import read_run
-from tests.end_to_end.conftest import SMALL, Answer
+from tests.end_to_end.conftest import SMALL, add_plugin
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,53 +19,35 @@ ROOT = Path(__file__).parents[2]
     ("file", "arms"),
     [
         ("plugins.yaml", ["heuristic", "twin", "capacity"]),
-        (
-            "examples/study.yaml",
-            ["heuristic", "random", "twin", "capacity-of-heuristic", "capacity-of-random"],
-        ),
+        ("examples/study.yaml", ["heuristic", "random", "twin", "capacity-of-heuristic", "capacity-of-random"]),
     ],
 )
-def test_run_15_the_default_run_and_a_study_carry_their_controls(
-    file: str, arms: list[str], esper: Callable[..., Answer]
-) -> None:
+def test_run_15_the_default_run_and_a_study_carry_their_controls(file, arms, esper) -> None:
     assert esper("run", ROOT / file, "--dry-run", "--json").json["arms"] == arms
 
 
-def test_run_15_controls_stand_beside_the_result(esper: Callable[..., Answer], tmp_path: Path) -> None:
-    file = tmp_path / "small.yaml"
-    file.write_text(SMALL.replace("capacity: false", "capacity: true"))
-    answer = esper("run", file, "--runs-dir", tmp_path / "runs", "--quiet")
-    assert answer.code == 0, answer.err
-    rows = [line.split()[0] for line in answer.out.splitlines() if line.strip()]
+def test_run_15_controls_stand_beside_the_result(run) -> None:
+    ran = run("capacity=true")
+    rows = [line.split()[0] for line in ran.answer.out.splitlines() if line.strip()]
     assert rows[1:4] == ["schedule", "twin", "capacity"]
-
-    run = next((tmp_path / "runs").iterdir())
-    arms = json.loads((run / "summary.json").read_text())["results"]["arms"]
+    results = ran.json("summary.json")["results"]
+    arms = results["arms"]
     assert arms["capacity"]["params"] == arms["schedule"]["params"] > arms["twin"]["params"]
     assert arms["capacity"]["reward"] is None, "nobody was beside it to be better than"
-    again = esper("run", run, "--runs-dir", tmp_path / "again", "--quiet", "--json")
-    assert again.json["results"] == json.loads((run / "summary.json").read_text())["results"]
+    assert run(file=ran.path, runs="again").json("summary.json")["results"] == results
 
 
-def test_where_nothing_was_grown_there_is_nothing_to_be_had_from_the_start(
-    esper: Callable[..., Answer], tmp_path: Path
-) -> None:
-    file = tmp_path / "small.yaml"
-    head, tail = SMALL.split("policy:\n")[0], SMALL[SMALL.index("environments:") :]
-    file.write_text(head + "policy: static\n" + tail.replace("capacity: false", "capacity: true"))
-    answer = esper("run", file, "--runs-dir", tmp_path / "runs", "--quiet", "--json")
-    assert list(answer.json["results"]["arms"]) == ["static", "twin"]
+def test_where_nothing_was_grown_there_is_nothing_to_be_had_from_the_start(run, small) -> None:
+    small.write_text(SMALL.split("policy:\n")[0] + "policy: static\n" + SMALL[SMALL.index("environments:") :])
+    assert list(run("capacity=true").json("summary.json")["results"]["arms"]) == ["static", "twin"]
 
 
-def test_who_comes_too_late_to_resume_a_run_that_was_just_finished_changes_nothing(
-    esper: Callable[..., Answer], small: Path, tmp_path: Path
-) -> None:
-    assert esper("run", small, "--runs-dir", tmp_path / "runs", "--quiet").code == 0
-    (run,) = (tmp_path / "runs").iterdir()
-    before = {file.name: file.read_bytes() for file in run.iterdir() if file.is_file() and file.name != ".lock"}
+def test_who_comes_too_late_to_resume_a_run_that_was_just_finished_changes_nothing(run) -> None:
+    path = run().path
+    before = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file() and file.name != ".lock"}
     with pytest.raises(RunFolderError, match="just finished by another process"):
-        resume(prepare(run / "config.yaml"), read_run(run))
-    assert {name: (run / name).read_bytes() for name in before} == before
+        resume(prepare(path / "config.yaml"), read_run(path))
+    assert {name: (path / name).read_bytes() for name in before} == before
 
 
 CHATTY = """
@@ -92,10 +72,9 @@ def esper_register_blueprints(registry):
 """
 
 
-def test_what_a_block_prints_never_stands_before_the_json(esper: Callable[..., Answer], tmp_path: Path) -> None:
-    (tmp_path / "chatty_blocks.py").write_text(CHATTY)
-    file = tmp_path / "small.yaml"
-    file.write_text(SMALL.replace("conv_light", "chatty") + "plugins: {local: [chatty_blocks.py]}\nlanes: 2\n")
-    answer = esper("run", file, "--runs-dir", tmp_path / "runs", "--quiet", "--json")
+def test_what_a_block_prints_never_stands_before_the_json(run, small) -> None:
+    small.write_text(SMALL.replace("conv_light", "chatty"))
+    add_plugin(small, CHATTY, "lanes: 2\n")
+    answer = run(options=("--json", "--quiet")).answer
     assert answer.json["status"] == "done"
     assert "hello from the block" in answer.err

@@ -6,16 +6,13 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from esper_core.cli import main
 from tests.end_to_end.conftest import SMALL
-
-Esper = Callable[..., Any]
 
 FILES = ["manifest.json", "summary.json", "growth.json", "events.jsonl", "config.yaml", "report.html", "latest"]
 SHORT = ("--set", "episode.steps=2")
@@ -71,12 +68,11 @@ def put(kind: str, place: Path) -> None:
 @pytest.mark.parametrize(
     "kind", ["pipe", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("folder", "nested"))]
 )
-def test_no_command_hangs_or_crashes_on_what_stands_in_the_place_of_a_file(
-    kind: str, run: Path, esper: Esper, tmp_path: Path
-) -> None:
-    commands: list[tuple[str | Path, ...]] = [
-        ("runs", "list", "--runs-dir", run.parent),
-        ("runs", "list", "--json", "--runs-dir", run.parent),
+def test_no_command_hangs_or_crashes_on_what_stands_in_the_place_of_a_file(kind, run, esper, tmp_path) -> None:
+    runs = f"--runs-dir={run.parent}"  # in one word: the fixture then does not read the damaged events itself
+    commands = [
+        ("runs", "list", runs),
+        ("runs", "list", "--json", runs),
         ("runs", "show", run),
         ("compare", run),
         ("watch", run),
@@ -91,43 +87,30 @@ def test_no_command_hangs_or_crashes_on_what_stands_in_the_place_of_a_file(
         for command in commands:
             shutil.copytree(whole, run)
             put(kind, run / name)
-            answer = esper_without_oracle(esper, command)
+            answer = esper(*command)
             assert "Traceback" not in answer.err, (name, command)
             assert answer.code == 0 or answer.err.startswith("E"), (name, command, answer)
             shutil.rmtree(run)
 
 
-def esper_without_oracle(esper: Esper, command: tuple[str | Path, ...]) -> Any:
-    """Call a command with --runs-dir=FOLDER in one word: the fixture then does not read the damaged events itself."""
-    words = list(command)
-    if "--runs-dir" in words:
-        place = words.index("--runs-dir")
-        words[place : place + 2] = [f"--runs-dir={words[place + 1]}"]
-    return esper(*words)
-
-
 @needs_pipes
-@pytest.mark.parametrize("command", [("report",), ("watch",), ("replay", "--episode", "0")])
-def test_events_that_are_a_pipe_are_refused_with_their_path(command: tuple[str, ...], run: Path, esper: Esper) -> None:
-    put("pipe", run / "events.jsonl")
-    answer = esper(command[0], run, *command[1:])
-    assert answer.code == 1
-    expected = f"E430 cannot read {run / 'events.jsonl'}: expected a regular file, received a pipe"
-    assert expected in answer.err
-
-
-@needs_pipes
-@pytest.mark.parametrize("name", ["manifest.json", "summary.json", "growth.json"])
-def test_a_pipe_in_the_place_of_a_json_file_is_refused_with_its_path(name: str, run: Path, esper: Esper) -> None:
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        *((command, "events.jsonl") for command in (["report"], ["watch"], ["replay", "--episode", "0"])),
+        *((["runs", "show"], name) for name in ("manifest.json", "summary.json", "growth.json")),
+    ],
+)
+def test_a_pipe_in_the_place_of_a_file_is_refused_with_its_path(command, name, run, esper) -> None:
     put("pipe", run / name)
-    answer = esper("runs", "show", run)
+    answer = esper(*command, run)
     assert answer.code == 1
     assert f"E430 cannot read {run / name}: expected a regular file, received a pipe" in answer.err
 
 
 @needs_pipes
 @pytest.mark.parametrize("kind", ["pipe", "folder", "nested"])
-def test_an_interrupted_run_is_not_resumed_without_its_events(kind: str, run: Path, esper: Esper) -> None:
+def test_an_interrupted_run_is_not_resumed_without_its_events(kind, run, esper) -> None:
     manifest = json.loads((run / "manifest.json").read_text())
     (run / "manifest.json").write_text(json.dumps(manifest | {"status": "interrupted"}))
     put(kind, run / "events.jsonl")
@@ -137,7 +120,7 @@ def test_an_interrupted_run_is_not_resumed_without_its_events(kind: str, run: Pa
     assert "events.jsonl" in answer.err
 
 
-def test_a_report_replaces_a_link_and_leaves_alone_what_it_leads_to(run: Path, esper: Esper, tmp_path: Path) -> None:
+def test_a_report_replaces_a_link_and_leaves_alone_what_it_leads_to(run, esper, tmp_path) -> None:
     precious = tmp_path / "precious.txt"
     precious.write_text("mine")
     (run / "report.html").unlink()

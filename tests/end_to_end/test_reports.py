@@ -3,64 +3,50 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import pytest
-
-Esper = Callable[..., Any]
+from tests.end_to_end.conftest import add_plugin
 
 
-def only(runs: Path) -> Path:
-    (run,) = runs.iterdir()
-    return run
-
-
-def test_a_run_leaves_its_report(esper: Esper, small: Path, tmp_path: Path) -> None:
-    answer = esper("run", small, "--runs-dir", tmp_path / "runs", "--quiet")
-    run = only(tmp_path / "runs")
-    assert (answer.code, answer.out.splitlines()[-1]) == (0, f"Report: {run / 'report.html'}")
-    page = (run / "report.html").read_text(encoding="utf-8")
+def test_a_run_leaves_its_report(esper, run, tmp_path) -> None:
+    ran = run()
+    assert ran.answer.out.splitlines()[-1] == f"Report: {ran.path / 'report.html'}"
+    page = ran.text("report.html")
     assert "against twin: no difference shown" in page
     assert "A verdict needs at least 8 RNG seeds" in page
     assert "early" in page
-    again = esper("report", run, "--out", tmp_path / "again.html")
+    again = esper("report", ran.path, "--out", tmp_path / "again.html")
     assert (again.code, again.out) == (0, f"{tmp_path / 'again.html'}\n")
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == page
 
 
-def test_a_failed_run_leaves_its_report(esper: Esper, small: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(
+def test_a_failed_run_leaves_its_report(run, small) -> None:
+    bad = (
         "from esper_core import RewardSpec, hookimpl\n"
         "class Bad:\n"
         "    def score(self, *a, **k): raise ValueError('no idea')\n"
         "@hookimpl\n"
         "def esper_register_rewards(registry): registry.add('bad', lambda **k: Bad(), RewardSpec(''))\n"
     )
-    small.write_text(small.read_text() + "plugins: {local: [./bad.py]}\nreward: bad\n")
-    assert esper("run", small, "--runs-dir", tmp_path / "runs", "--quiet").code == 3
-    run = only(tmp_path / "runs")
-    page = (run / "report.html").read_text(encoding="utf-8")
+    add_plugin(small, bad, "reward: bad\n")
+    page = run(code=3).text("report.html")
     assert "The run failed." in page
     assert "no idea" in page
 
 
-def test_a_killed_run_has_a_report(esper: Esper, small: Path, tmp_path: Path) -> None:
-    assert esper("run", small, "--runs-dir", tmp_path / "runs", "--quiet").code == 0
-    run = only(tmp_path / "runs")
-    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
-    (run / "events.jsonl").write_text("".join(lines[: len(lines) // 2]) + '{"type": "step-fin')
-    (run / "summary.json").unlink()
-    manifest = json.loads((run / "manifest.json").read_text())
-    (run / "manifest.json").write_text(json.dumps({**manifest, "status": "running", "finished": None}))
-    assert esper("report", run).code == 0
-    page = (run / "report.html").read_text(encoding="utf-8")
+def test_a_killed_run_has_a_report(esper, run) -> None:
+    ran = run()
+    lines = ran.text("events.jsonl").splitlines(keepends=True)
+    (ran.path / "events.jsonl").write_text("".join(lines[: len(lines) // 2]) + '{"type": "step-fin')
+    (ran.path / "summary.json").unlink()
+    manifest = ran.json("manifest.json")
+    (ran.path / "manifest.json").write_text(json.dumps({**manifest, "status": "running", "finished": None}))
+    assert esper("report", ran.path).code == 0
+    page = ran.text("report.html")
     assert "there is no verdict before the end" in page
     assert "validation accuracy" in page.lower()
 
 
-@pytest.mark.parametrize(("given", "code"), [("nothing", "E420"), (".", "E420")])
-def test_a_folder_that_is_not_a_run_is_an_error(given: str, code: str, esper: Esper, tmp_path: Path) -> None:
-    answer = esper("report", tmp_path / given)
-    assert (answer.code, code in answer.err) == (1, True)
+def test_a_folder_that_is_not_a_run_is_an_error(esper, tmp_path) -> None:
+    for given in ("nothing", "."):
+        answer = esper("report", tmp_path / given)
+        assert (answer.code, "E420" in answer.err) == (1, True)

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
 pytest.importorskip("gymnasium")
 pytest.importorskip("stable_baselines3")
@@ -30,14 +29,6 @@ def file(tmp_path):
     path = tmp_path / "small.yaml"
     path.write_text(SMALL, encoding="utf-8")
     return path
-
-
-@pytest.fixture(autouse=True)
-def few_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def built(file, seeds):

@@ -2,60 +2,42 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from esper_core.config import load_config
 from esper_core.leyline.events import RunFinished, RunStarted, SeedLost, StageChanged, StepFinished
-from esper_core.telemetry import read_events
-
-Esper = Callable[..., Any]
+from tests.end_to_end.conftest import add_plugin
 
 
-def run_directory(runs: Path) -> Path:
-    (found,) = runs.iterdir()
-    return found
-
-
-def test_a_run_prints_a_table_and_leaves_everything_that_it_found(esper: Esper, small: Path, tmp_path: Path) -> None:
-    answer = esper("run", small, "--runs-dir", tmp_path / "runs", "--name", "first")
-    assert answer.code == 0
-    assert "test accuracy" in answer.out
-    assert "no difference shown" in answer.out  # two environments say nothing
-    run = run_directory(tmp_path / "runs")
-    assert run.name.endswith("-first")
-    assert {file.name for file in run.iterdir()} >= {
-        "manifest.json",
-        "config.yaml",
-        "config.source.yaml",
-        "packages.txt",
-        "events.jsonl",
-        "growth.json",
-        "summary.json",
-        "log.txt",
-    }
-    manifest = json.loads((run / "manifest.json").read_text())
+def test_a_run_prints_a_table_and_leaves_everything_that_it_found(run, small) -> None:
+    ran = run(options=("--name", "first"))
+    assert "test accuracy" in ran.answer.out
+    assert "no difference shown" in ran.answer.out  # two environments say nothing
+    assert ran.path.name.endswith("-first")
+    written = "manifest.json config.yaml config.source.yaml packages.txt events.jsonl growth.json summary.json log.txt"
+    assert {file.name for file in ran.path.iterdir()} >= set(written.split())
+    manifest = ran.json("manifest.json")
     assert (manifest["status"], manifest["exit"], manifest["seeds"]) == ("done", 0, {"first": 0, "count": 2})
     assert {plugin["id"] for plugin in manifest["plugins"]} >= {"blueprints", "policies", "rewards", "tasks"}
-    assert (run / "config.source.yaml").read_bytes() == small.read_bytes()
-    events = list(read_events(run / "events.jsonl"))
-    assert isinstance(events[0], RunStarted)
-    assert events[-1] == RunFinished(status="done")
-    assert sum(isinstance(event, StepFinished) for event in events) == 8 * 2 * 2
-    assert sum(isinstance(event, StageChanged) for event in events) == 5 * 2
+    assert ran.text("config.source.yaml") == small.read_text()
+    assert isinstance(ran.events()[0], RunStarted)
+    assert ran.events()[-1] == RunFinished(status="done")
+    assert len(ran.events(StepFinished)) == 8 * 2 * 2
+    assert len(ran.events(StageChanged)) == 5 * 2
+    grown = {episode["arm"]: episode["grown"] for episode in ran.json("growth.json")["episodes"]}
+    assert grown["twin"] == []
+    (fossil,) = grown["schedule"]
+    assert (fossil["slot"], fossil["at"], fossil["blueprint"]) == ("early", "stem", "blueprints/conv_light")
+    assert (fossil["born"], fossil["kept"], fossil["blend"], fossil["parameters"]) == (0, 6, "add", 656)
 
 
-def test_json_is_one_object_on_stdout_and_the_same_as_the_summary(esper: Esper, small: Path, tmp_path: Path) -> None:
-    answer = esper("run", small, "--runs-dir", tmp_path / "runs", "--json")
-    told = answer.json
-    run = run_directory(tmp_path / "runs")
-    assert told == json.loads((run / "summary.json").read_text())
-    assert Path(told["run"]) == run
-    assert told["status"] == "done"
+def test_json_is_one_object_on_stdout_and_the_same_as_the_summary(run) -> None:
+    ran = run(options=("--json", "--quiet"))
+    told = ran.answer.json
+    assert told == ran.json("summary.json")
+    assert Path(told["run"]) == ran.path
+    assert (told["status"], told["warnings"], ran.answer.err) == ("done", [], "")
     assert told["results"]["metric"] == {"name": "accuracy", "direction": "up", "unit": "%"}
     for arm in ("schedule", "twin"):
         assert set(told["results"]["arms"][arm]["test"]) == {"mean", "ci_low", "ci_high", "n"}
@@ -64,53 +46,31 @@ def test_json_is_one_object_on_stdout_and_the_same_as_the_summary(esper: Esper, 
     assert told["timing"]["total"] > 0
 
 
-def test_growth_json_names_each_fossil(esper: Esper, small: Path, tmp_path: Path) -> None:
-    esper("run", small, "--runs-dir", tmp_path / "runs", "--quiet")
-    told = json.loads((run_directory(tmp_path / "runs") / "growth.json").read_text())
-    grown = {episode["arm"]: episode["grown"] for episode in told["episodes"]}
-    assert grown["twin"] == []
-    (fossil,) = grown["schedule"]
-    assert (fossil["slot"], fossil["at"], fossil["blueprint"]) == ("early", "stem", "blueprints/conv_light")
-    assert (fossil["born"], fossil["kept"], fossil["blend"], fossil["parameters"]) == (0, 6, "add", 656)
+def test_the_same_seeds_give_the_same_results_and_a_run_directory_can_be_run_again(run) -> None:
+    first = run(runs="a")
+    results = first.json("summary.json")["results"]
+    assert run(runs="b", file=first.path).json("summary.json")["results"] == results
+    assert run("seed=100", runs="c").json("summary.json")["results"] != results
 
 
-def test_the_same_seeds_give_the_same_results_and_a_run_directory_can_be_run_again(
-    esper: Esper, small: Path, tmp_path: Path
-) -> None:
-    first = esper("run", small, "--runs-dir", tmp_path / "a", "--json").json
-    again = esper("run", Path(first["run"]), "--runs-dir", tmp_path / "b", "--json").json
-    assert again["results"] == first["results"]
-    other = esper("run", small, "--runs-dir", tmp_path / "c", "--set", "seed=100", "--json").json
-    assert other["results"] != first["results"]
-
-
-def test_arms_are_compared_with_each_other_and_the_twin(esper: Esper, small: Path, tmp_path: Path) -> None:
+def test_arms_are_compared_with_each_other_and_the_twin(run, small) -> None:
     plan = "[{step: 5, op: germinate, slot: early, blueprint: conv_light}]"
     arms = f"{{never: {{policy: static}}, late: {{policy: {{use: schedule, settings: {{plan: {plan}}}}}}}}}"
     text = small.read_text()
     small.write_text(text[: text.index("policy:")] + f"arms: {arms}\n" + text[text.index("environments:") :])
-    told = esper("run", small, "--runs-dir", tmp_path / "runs", "--json").json["results"]
+    told = run().json("summary.json")["results"]
     assert list(told["arms"]) == ["never", "late", "twin"]
     assert [(c["a"], c["b"]) for c in told["comparisons"]] == [("never", "late"), ("never", "twin"), ("late", "twin")]
     assert told["arms"]["never"]["episodes"] == told["arms"]["twin"]["episodes"] == told["arms"]["late"]["episodes"]
 
 
-def test_without_a_twin_nothing_is_compared_and_the_reward_is_unknown(
-    esper: Esper, small: Path, tmp_path: Path
-) -> None:
-    answer = esper("run", small, "--runs-dir", tmp_path / "runs", "--set", "twin=false")
-    assert answer.code == 0
-    assert "unknown" in answer.out
-    assert "against" not in answer.out
+def test_without_a_twin_nothing_is_compared_and_the_reward_is_unknown(run) -> None:
+    out = run("twin=false", options=()).answer.out
+    assert "unknown" in out
+    assert "against" not in out
 
 
-def test_a_plan_that_comes_to_nothing_is_told(esper: Esper, small: Path, tmp_path: Path) -> None:
-    esper("run", small, "--runs-dir", tmp_path / "runs", "--set", "policy.settings.plan[2].step=99")
-    log = (run_directory(tmp_path / "runs") / "log.txt").read_text()
-    assert "not carried out in 2 of 2 episodes: plan[2]: fossilise in early, from step 99" in log
-
-
-def test_a_dry_run_trains_nothing(esper: Esper, small: Path, tmp_path: Path) -> None:
+def test_a_dry_run_trains_nothing(esper, small, tmp_path) -> None:
     answer = esper("run", small, "--runs-dir", tmp_path / "runs", "--dry-run")
     assert answer.code == 0
     assert "nothing was trained" in answer.out
@@ -136,26 +96,24 @@ def test_a_dry_run_trains_nothing(esper: Esper, small: Path, tmp_path: Path) -> 
         (["host.settings.channels=many"], 2, "E111"),
         (["episode.batch_size=5000"], 2, "E124 a batch of 5000 is larger than the training data"),
         (["device=cuda:77"], 2, 'E123 there is no device "cuda:77"'),
+        (["rounds=1000000", "environments=64"], 2, "E114 expected at most 10,000,000 episodes"),
         (["optimizer.host.kind=sgd", "optimizer.host.weight_decay=1e30"], 4, "E402 arm"),
     ],
 )
-def test_what_cannot_be_is_told_with_a_code_and_an_exit_status(
-    changes: list[str], code: int, said: str, esper: Esper, small: Path, tmp_path: Path
-) -> None:
-    sets = [part for change in changes for part in ("--set", change)]
-    answer = esper("run", small, "--runs-dir", tmp_path / "runs", *sets, "--quiet")
-    assert answer.code == code
-    assert said in answer.err
-    assert "Traceback" not in answer.err
-    assert answer.out == ""
+def test_what_cannot_be_is_told_with_a_code_and_an_exit_status(changes, code, said, esper, run, small) -> None:
+    ran = run(*changes, code=code)
+    assert said in ran.answer.err
+    assert "Traceback" not in ran.answer.err
+    assert ran.answer.out == ""
     if code == 2:
-        assert not (tmp_path / "runs").exists()
+        assert not ran.runs.exists()
+        sets = [part for change in changes for part in ("--set", change)]
         checked = esper("check", small, *sets, "--json")
         assert checked.code == 2
         assert checked.json["ok"] is False
         assert any(said.startswith(problem["code"]) for problem in checked.json["problems"])
     else:
-        manifest = json.loads((run_directory(tmp_path / "runs") / "manifest.json").read_text())
+        manifest = ran.json("manifest.json")
         assert (manifest["status"], manifest["exit"]) == ("stopped", 4)
 
 
@@ -188,22 +146,16 @@ def esper_register_tasks(registry):
 
 
 @pytest.mark.parametrize("patience", [20, 23, 27, 31])
-def test_a_task_that_raises_stops_the_run_with_its_package_named_and_no_seed_is_blamed(
-    patience: int, esper: Esper, small: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "sick.py").write_text(SICK_TASK.replace("PATIENCE", str(patience)))
-    sets = ("--set", "task=sick", "--set", "plugins.local=[./sick.py]")
-    answer = esper("run", small, "--runs-dir", tmp_path / "runs", "--quiet", *sets)
-    assert answer.code == 3
-    assert 'E231 task "sick/sick" (local file' in answer.err
-    assert "raised ArithmeticError when it computed losses: out of sums" in answer.err
-    events = list(read_events(run_directory(tmp_path / "runs") / "events.jsonl"))
-    assert isinstance(events[-1], RunFinished)
-    assert events[-1].status == "failed"
-    assert not any(isinstance(event, SeedLost) for event in events)
+def test_a_task_that_raises_stops_the_run_with_its_package_named_and_no_seed_is_blamed(patience, run, small) -> None:
+    add_plugin(small, SICK_TASK.replace("PATIENCE", str(patience)))
+    ran = run("task=own/sick", code=3)
+    assert 'E231 task "own/sick" (local file' in ran.answer.err
+    assert "raised ArithmeticError when it computed losses: out of sums" in ran.answer.err
+    assert ran.events(RunFinished)[-1].status == "failed"
+    assert ran.events(SeedLost) == []
 
 
-def test_every_unknown_name_is_told_at_once_with_its_line(esper: Esper, small: Path) -> None:
+def test_every_unknown_name_is_told_at_once_with_its_line(esper, small) -> None:
     small.write_text(small.read_text().replace("stripes", "stripse").replace("[conv_light]", "[conv_lihgt, pointwsie]"))
     answer = esper("check", small)
     assert answer.code == 2
@@ -212,7 +164,7 @@ def test_every_unknown_name_is_told_at_once_with_its_line(esper: Esper, small: P
     assert 'Did you mean "stripes"' in answer.err
 
 
-def test_check_and_explain_of_a_file_that_is_in_order(esper: Esper, small: Path) -> None:
+def test_check_and_explain_of_a_file_that_is_in_order(esper, small) -> None:
     assert esper("check", small).code == 0
     assert esper("check", small, "--json").json == {"ok": True, "problems": [], "warnings": []}
     (told,) = esper("explain", small, "episode.steps", "--json").json
@@ -221,15 +173,8 @@ def test_check_and_explain_of_a_file_that_is_in_order(esper: Esper, small: Path)
     assert "default 1; from default" in esper("explain", small, "rounds").out
 
 
-def test_the_default_configuration_is_in_order_and_its_resolved_form_means_the_same(esper: Esper) -> None:
-    default = Path(__file__).parents[2] / "plugins.yaml"
-    assert esper("check", default).code == 0
-    assert load_config(default).config.environments == 8
-
-
-def test_a_place_that_cannot_be_written_is_told_plainly(esper: Esper, small: Path, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_told_plainly(run, tmp_path) -> None:
     (tmp_path / "occupied").write_text("")
-    answer = esper("run", small, "--runs-dir", tmp_path / "occupied", "--quiet")
-    assert answer.code == 1
+    answer = run(runs="occupied", code=1).answer
     assert "E410 cannot write" in answer.err
     assert "Traceback" not in answer.err

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from esper_core import read_events
-from esper_core.app.episode import Episode, EpisodeStep
+from esper_core.app.episode import Episode
 from esper_core.leyline import WAIT, Action, Signals
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, StepFinished
 from esper_study.actions import action_of
-
-Esper = Callable[..., Any]
 
 BROODING = """\
 from esper_core import hookimpl
@@ -55,29 +50,25 @@ class Told:
 
 
 @pytest.fixture
-def run(esper: Esper, small: Path, tmp_path: Path) -> Callable[..., Told]:
-    """``run("governor.patience=2", seed=1)``: runs the small run with changes; what was told of one environment."""
+def episode_of(run):
+    """``episode_of("governor.patience=2", seed=1)``: what the small run with these changes told of one environment."""
 
-    def told(*changes: str, seed: int = 0) -> Told:
-        sets = [part for change in ("environments=1", *changes) for part in ("--set", change)]
-        answer = esper("run", small, "--runs-dir", tmp_path / "runs", "--quiet", *sets)
-        assert answer.code == 0, answer.err
-        (folder,) = (tmp_path / "runs").iterdir()
-        events = list(read_events(folder / "events.jsonl"))
+    def told(*changes, seed=0):
+        events = run("environments=1", *changes).events()
         first = min(event.seed for event in events if isinstance(event, EpisodeFinished))
 
-        def of(kind: type, arm: str) -> list[Any]:
+        def of(kind, *, twin):
             own = [one for one in events if isinstance(one, kind) and one.seed == first + seed]
-            return [one for one in own if (one.arm == "twin") == (arm == "twin")]
+            return [one for one in own if (one.arm == "twin") == twin]
 
-        (end,), (twin,) = of(EpisodeFinished, "own"), of(EpisodeFinished, "twin")
-        beside = [step.signals for step in of(StepFinished, "twin")]
-        return Told(of(StepFinished, "own"), of(GovernorActed, "own"), end, beside, twin)
+        (end,), (twin,) = of(EpisodeFinished, twin=False), of(EpisodeFinished, twin=True)
+        beside = [step.signals for step in of(StepFinished, twin=True)]
+        return Told(of(StepFinished, twin=False), of(GovernorActed, twin=False), end, beside, twin)
 
     return told
 
 
-def played(play: Episode, told: Told) -> list[EpisodeStep]:
+def played(play, told):
     """The moments of the episode, with the actions that the run took in it."""
     moments = [play.begin(told.seed)]
     for action in told.actions:
@@ -86,7 +77,7 @@ def played(play: Episode, told: Told) -> list[EpisodeStep]:
     return moments
 
 
-def hold_to(told: Told, moments: Sequence[EpisodeStep]) -> None:
+def hold_to(told, moments):
     """Every number of every step, and of the end."""
     *steps, last = moments
     for own, step in zip(steps, told.steps, strict=False):  # what was cut short is told to the end of its twin
@@ -105,14 +96,14 @@ def hold_to(told: Told, moments: Sequence[EpisodeStep]) -> None:
     assert not any(moment.over for moment in steps)
 
 
-def whims(folder: Path, *steps: tuple[str, int]) -> str:
+def whims(folder, *steps):
     """What to change in the run for its health to be doubted at these steps."""
     (folder / "brooding.py").write_text(BROODING.replace("{WHIMS}", str(set(steps))))
     return "plugins.local=[./brooding.py]"
 
 
 @pytest.fixture
-def steady(small: Path) -> None:
+def steady(small):
     """The plan of a seed that goes on acting until the end."""
     text = small.read_text()
     before, after = text.index("      - {step: 0"), text.index("environments:")
@@ -127,8 +118,8 @@ def steady(small: Path) -> None:
         (0, ("growth={incubation: branch, dependence: true}", "compute.data=streamed")),
     ],
 )
-def test_the_same_seed_and_actions_give_what_a_run_gives(run: Any, small: Path, seed: int, changes: Any) -> None:
-    told = run(*changes, seed=seed)
+def test_the_same_seed_and_actions_give_what_a_run_gives(episode_of, small, seed, changes) -> None:
+    told = episode_of(*changes, seed=seed)
     assert any(action != WAIT for action in told.actions)
     play = Episode.of(small, changes)
     hold_to(told, played(play, told))
@@ -136,8 +127,8 @@ def test_the_same_seed_and_actions_give_what_a_run_gives(run: Any, small: Path, 
     assert list(play.twin.signals) == list(told.beside)
 
 
-def test_a_second_episode_of_the_same_play_is_as_good_as_the_first(run: Any, small: Path) -> None:
-    told = run()
+def test_a_second_episode_of_the_same_play_is_as_good_as_the_first(episode_of, small) -> None:
+    told = episode_of()
     play = Episode.of(small)
     play.begin(told.seed + 1)
     play.act(WAIT)
@@ -146,10 +137,10 @@ def test_a_second_episode_of_the_same_play_is_as_good_as_the_first(run: Any, sma
 
 
 @pytest.mark.usefixtures("steady")
-def test_what_is_rolled_back_is_rolled_back_as_in_a_run(run: Any, small: Path, tmp_path: Path) -> None:
+def test_what_is_rolled_back_is_rolled_back_as_in_a_run(episode_of, small, tmp_path) -> None:
     """The player at one step, and at another the twin, of which the scales must not go on to believe what they did."""
     change = whims(tmp_path, ("own", 6), ("twin", 4))
-    told = run(change)
+    told = episode_of(change)
     assert [one.act for one in told.acted] == ["roll-back"]
     gains = [step.signals.seeds[0].gain if step.signals.seeds else None for step in told.steps]
     assert gains[3] is not None
@@ -162,10 +153,10 @@ def test_what_is_rolled_back_is_rolled_back_as_in_a_run(run: Any, small: Path, t
     assert moments[6].reward.terms["penalty"] == -5.0
 
 
-def test_an_episode_that_is_cut_short_ends_as_in_a_run(run: Any, small: Path) -> None:
+def test_an_episode_that_is_cut_short_ends_as_in_a_run(episode_of, small) -> None:
     """What the twin, which goes on, gains behind its end is not held against it."""
     changes = ("governor.patience=1", "policy=static", "episode={steps: 8, batches: 1, batch_size: 20}")
-    told = run(*changes)
+    told = episode_of(*changes)
     assert [one.act for one in told.acted] == ["early-stop"]
     assert told.end.steps < 8
     assert told.beside[told.end.steps - 1].validation_metric != told.twin.validation_metric

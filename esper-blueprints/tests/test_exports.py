@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -22,7 +20,7 @@ EXAMPLES = {
 
 
 @pytest.mark.parametrize("kind", EXAMPLES)
-def test_what_grew_from_each_blueprint_is_exported_exactly(kind: str, tmp_path: Path) -> None:
+def test_what_grew_from_each_blueprint_is_exported_exactly(kind, tmp_path):
     example = EXAMPLES[kind]
     blueprints = [one for one in load_plugins().registry.components("blueprint") if kind in one.spec.accepts]
     assert blueprints

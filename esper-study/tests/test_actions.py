@@ -49,12 +49,12 @@ def step_with(action: Action) -> StepFinished:
 
 
 @given(actions())
-def test_formatted_actions_parse_to_themselves(action: Action) -> None:
+def test_formatted_actions_parse_to_themselves(action):
     assert parse_action(format_action(action), SPACE) == action
 
 
 @given(actions())
-def test_events_record_whole_actions(action: Action) -> None:
+def test_events_record_whole_actions(action):
     event = step_with(action)
     event = replace(event, arguments=json.loads(json.dumps(event.arguments)))
     assert action_of(event) == action
@@ -62,7 +62,7 @@ def test_events_record_whole_actions(action: Action) -> None:
     assert set(event.arguments) == set(READ[action.op]) - {"slot", "blueprint"}
 
 
-def test_options_of_other_types_are_recorded() -> None:
+def test_options_of_other_types_are_recorded():
     careless = Action(Op.GERMINATE, "early", "blueprints/mlp", blend="gate", curve="cosine", target=1)  # type: ignore[arg-type]
     assert action_of(step_with(careless)) == Action(
         Op.GERMINATE, "early", "blueprints/mlp", blend=Blend.GATE, curve=Curve.COSINE, target=1.0
@@ -70,7 +70,7 @@ def test_options_of_other_types_are_recorded() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "grow early", "wait early now", "germinate early mlp extra"])
-def test_an_event_without_an_op_is_rejected(text: str) -> None:
+def test_an_event_without_an_op_is_rejected(text):
     step = StepFinished(round=0, arm="a", seed=0, step=0, signals=Signals(0, 1.0, 1.0, 0.5, 9, 9, ()), action=text)
     if text.startswith(("wait", "germinate")):
         assert action_of(step).op is Op(text.split()[0])  # words too many mean nothing
@@ -79,7 +79,7 @@ def test_an_event_without_an_op_is_rejected(text: str) -> None:
             action_of(step)
 
 
-def test_options_may_stand_anywhere_and_short_names_are_enough() -> None:
+def test_options_may_stand_anywhere_and_short_names_are_enough():
     wanted = Action(Op.GERMINATE, "early", "blueprints/conv_light", blend=Blend.GATE, speed=8, target=0.5)
     assert parse_action("germinate early conv_light blend=gate speed=8 target=0.5", SPACE) == wanted
     assert parse_action("  target=.5 germinate blend=gate early speed=08 blueprints/conv_light ", SPACE) == wanted
@@ -124,7 +124,7 @@ def test_options_may_stand_anywhere_and_short_names_are_enough() -> None:
         ("retarget early target=1e999", 'Received: "1e999"', "only at 1"),
     ],
 )
-def test_mistakes_are_reported_with_a_hint(text: str, message: str, hint: str) -> None:
+def test_mistakes_are_reported_with_a_hint(text, message, hint):
     with pytest.raises(ConfigError) as refusal:
         parse_action(text, SPACE)
     (problem,) = refusal.value.problems
@@ -136,7 +136,7 @@ def test_mistakes_are_reported_with_a_hint(text: str, message: str, hint: str) -
 
 @settings(max_examples=50)
 @given(st.text() | st.lists(st.sampled_from(["wait", "prune", "early", "mlp", "speed=2", "=", "x"])).map(" ".join))
-def test_any_text_is_an_action_or_rejected(text: str) -> None:
+def test_any_text_is_an_action_or_rejected(text):
     try:
         action = parse_action(text, SPACE)
     except ConfigError:
@@ -144,7 +144,7 @@ def test_any_text_is_an_action_or_rejected(text: str) -> None:
     assert parse_action(format_action(action), SPACE) == action
 
 
-def test_possible_actions_can_be_parsed() -> None:
+def test_possible_actions_can_be_parsed():
     mask = ActionMask(
         {"early": frozenset({Op.PRUNE, Op.ADVANCE, Op.GERMINATE}), "late": frozenset({Op.FOSSILISE})},
         {"early": ("other/mlp",), "late": ()},

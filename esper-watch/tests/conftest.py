@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -173,12 +174,12 @@ def make_run(tmp_path: Path) -> MakeRun:
     return make
 
 
-def _browser_driver() -> ModuleType:
-    """The module beside this one: test files are not a package."""
-    spec = importlib.util.spec_from_file_location("browser_driver", Path(__file__).with_name("browser_driver.py"))
+def _module(file: Path) -> ModuleType:
+    """Import a file by its path: test files are not a package."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules["browser_driver"] = importlib.util.module_from_spec(spec)
+    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
@@ -186,12 +187,81 @@ def _browser_driver() -> ModuleType:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Headless Chromium; the test is skipped where there is none."""
-    browser_driver = _browser_driver()
-    program = browser_driver.found()
+    driver = _module(Path(__file__).with_name("browser_driver.py"))
+    program = driver.found()
     if program is None:
         pytest.skip("needs Chromium: no program called chromium, chromium-browser or google-chrome is in the PATH")
-    with browser_driver.Browser(program) as opened:
+    with driver.Browser(program) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def any_event() -> Any:
+    """A hypothesis strategy for events of all types."""
+    return _module(Path(__file__).parents[2] / "esper-core" / "tests" / "telemetry" / "test_event_log.py").events
+
+
+# --- pages
+
+
+class Page(HTMLParser):
+    """A page as a browser parses it: its elements, attributes and text. All are closed, and none loads or does much."""
+
+    empty = frozenset({"br", "circle", "line", "meta", "path", "polygon", "polyline", "rect"})
+
+    def __init__(self, source: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.texts: list[str] = []
+        self.feed(source)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in self.empty:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not {"style", "script"} & set(self.open):
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        """All of its text, with single blanks."""
+        return " ".join(" ".join(self.texts).split())
+
+
+@pytest.fixture(scope="session")
+def read_page() -> type[Page]:
+    """``read_page(html).text``: what a page says."""
+    return Page
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance of a colour such as #fff or #1e1e1e, by the formula of WCAG."""
+    full = colour if len(colour) == 7 else "#" + "".join(2 * sign for sign in colour[1:])
+    parts = [int(full[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.fixture(scope="session")
+def contrast() -> Callable[[str, str], float]:
+    """``contrast("#fff", "#000")``: the ratio of two colours."""
+
+    def ratio(one: str, other: str) -> float:
+        low, high = sorted((luminance(one), luminance(other)))
+        return (high + 0.05) / (low + 0.05)
+
+    return ratio
 
 
 # --- finished runs with given figures, and the command line

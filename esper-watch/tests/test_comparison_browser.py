@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from esper_core.cli import main
@@ -31,7 +28,7 @@ new Promise((tell) => requestAnimationFrame(() => requestAnimationFrame(() => se
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compared")
     (folder / "run.yaml").write_text(RUN)
     for command in (
@@ -45,12 +42,12 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def page(written: Path, browser: Any) -> Any:
+def page(written, browser):
     return browser.open(written)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_a_table_that_is_cut_off_on_a_phone_says_so(page: Any, dark: bool) -> None:
+def test_a_table_that_is_cut_off_on_a_phone_says_so(page, dark):
     page.resize(390, 800, dark=dark)
     assert page.evaluate(HINTS) == [
         [True, True, True, 0, f"{name}; where it is wider than the screen, it scrolls sideways"]
@@ -60,12 +57,12 @@ def test_a_table_that_is_cut_off_on_a_phone_says_so(page: Any, dark: bool) -> No
     assert page.complaints == []
 
 
-def test_a_table_that_has_room_says_nothing_of_it(page: Any) -> None:
+def test_a_table_that_has_room_says_nothing_of_it(page):
     page.resize(1400, 800)
     assert [one[:2] for one in page.evaluate(HINTS)] == [[False, False]] * 2
 
 
-def test_on_a_sheet_nothing_is_cut_off(page: Any) -> None:
+def test_on_a_sheet_nothing_is_cut_off(page):
     """739 pixels are what Chromium leaves of a sheet of 8.5 inches."""
     page.resize(739, 900, media="print")
     assert page.evaluate("document.documentElement.scrollWidth") <= 739

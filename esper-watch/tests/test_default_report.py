@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def left(tmp_path_factory):
     """What ``esper run plugins.yaml`` leaves in an otherwise empty folder."""
     folder = tmp_path_factory.mktemp("default")
     shutil.copy(DEFAULT, folder)
@@ -30,13 +29,11 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return report
 
 
-def test_the_report_of_the_default_run_is_less_than_500_kb(left: Path) -> None:
+def test_the_report_of_the_default_run_is_less_than_500_kb(left):
     assert 20_000 < left.stat().st_size < 500_000
 
 
-def test_the_report_of_the_default_run_opens_in_less_than_a_second_and_fetches_nothing(
-    left: Path, browser: Any
-) -> None:
+def test_the_report_of_the_default_run_opens_in_less_than_a_second_and_fetches_nothing(left, browser):
     browser.open(left)
     took = []
     for _ in range(3):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,19 +17,6 @@ from esper_watch import History, read_history
 from esper_watch.history import SeedGain
 
 PLACE = {"round": 0, "arm": "grown", "seed": 7}
-
-
-def _strategies() -> Any:
-    file = Path(__file__).parents[2] / "esper-core" / "tests" / "telemetry" / "test_event_log.py"
-    found = importlib.util.spec_from_file_location("event_strategies", file)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
-
-
-any_event: st.SearchStrategy[Event] = _strategies().events
 
 
 def stage(step: int, was: Stage | None, now: Stage, *, seed_id: int = 0, reason: str = "asked for") -> StageChanged:
@@ -56,7 +41,7 @@ def history_of(*events: Event) -> History:
     return history
 
 
-def test_a_step_has_its_figures_and_its_reward() -> None:
+def test_a_step_has_its_figures_and_its_reward():
     rewards = [{"improvement": 1.5, "rent": -0.5}, {}, {"improvement": 1e308, "bonus": 1e308}]
     first, second, third = history_of(*(step(n, reward=own) for n, own in enumerate(rewards))).steps
     assert dataclasses.asdict(first) == {
@@ -67,7 +52,7 @@ def test_a_step_has_its_figures_and_its_reward() -> None:
     assert math.isnan(third.reward or 0.0), "a sum that is too large"
 
 
-def test_a_seed_has_one_row_with_the_step_of_each_stage_and_its_latest_gain() -> None:
+def test_a_seed_has_one_row_with_the_step_of_each_stage_and_its_latest_gain():
     (life,) = history_of(
         stage(1, None, Stage.GERMINATED),
         stage(2, Stage.GERMINATED, Stage.TRAINING),
@@ -88,7 +73,7 @@ def test_a_seed_has_one_row_with_the_step_of_each_stage_and_its_latest_gain() ->
     assert (life.kept, life.ended) == (True, True)
 
 
-def test_a_gain_belongs_to_the_seed_that_lived_when_it_was_measured() -> None:
+def test_a_gain_belongs_to_the_seed_that_lived_when_it_was_measured():
     """Two seeds of one blueprint in one slot: stage changes of a step come before the step."""
     first, second = history_of(
         stage(0, None, Stage.GERMINATED),
@@ -104,7 +89,7 @@ def test_a_gain_belongs_to_the_seed_that_lived_when_it_was_measured() -> None:
     assert (first.stage, second.ended) == (Stage.PRUNED, False)
 
 
-def test_a_history_without_steps_has_everything_else() -> None:
+def test_a_history_without_steps_has_everything_else():
     acted = GovernorActed(**PLACE, step=3, act="roll-back", verdict="sick", reason="the loss rose", back_to=1)
     ended = EpisodeFinished(
         **PLACE, test_loss=1.0, test_metric=0.6, validation_metric=0.6, parameters=1120, host_parameters=1000,
@@ -118,8 +103,9 @@ def test_a_history_without_steps_has_everything_else() -> None:
     assert history.steps_of((0, "grown", 7)) == 4
 
 
-@given(st.lists(any_event, max_size=12))
-def test_every_event_has_its_record(events: list[Event]) -> None:
+@given(data=st.data())
+def test_every_event_has_its_record(any_event, data):
+    events = data.draw(st.lists(any_event, max_size=12))
     history = history_of(*events)
     counted = {StepFinished: history.steps, EpisodeFinished: history.episodes, GovernorActed: history.governor}
     for kind, records in counted.items():
@@ -131,7 +117,7 @@ def test_every_event_has_its_record(events: list[Event]) -> None:
     assert 0.0 <= history.share_done <= 1.0
 
 
-def test_events_that_are_missing_or_damaged_are_errors(tmp_path: Path) -> None:
+def test_events_that_are_missing_or_damaged_are_errors(tmp_path):
     with pytest.raises(EsperError, match="E420"):
         read_history(tmp_path)
     (tmp_path / "events.jsonl").write_text(f"{encode(step(0))}\nnonsense\n")

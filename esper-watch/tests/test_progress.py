@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
@@ -75,7 +75,7 @@ class Screen(io.TextIOWrapper):
 
 
 @pytest.fixture
-def displays(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[LiveDisplay]]:
+def displays(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
     opened: list[LiveDisplay] = []
@@ -85,7 +85,7 @@ def displays(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[LiveDisplay]]:
 
 
 @pytest.fixture
-def display(displays: list[LiveDisplay]) -> LiveDisplay:
+def display(displays):
     displays.append(LiveDisplay(Console(file=Screen(), width=80, height=24, force_terminal=True)))
     return displays[0]
 
@@ -105,7 +105,7 @@ def drawn(events: Sequence[Event], width: int = 80) -> list[str]:
     return [line.rstrip() for line in captured.get().splitlines() if line.strip()]
 
 
-def test_progress_step_arms_and_the_seeds_of_each_slot_are_drawn() -> None:
+def test_progress_step_arms_and_the_seeds_of_each_slot_are_drawn():
     head, *below = drawn(GROWING)
     assert re.fullmatch(re.escape(NAME) + r" ━+╸? *━*  25%", head), head
     assert below == [
@@ -115,14 +115,14 @@ def test_progress_step_arms_and_the_seeds_of_each_slot_are_drawn() -> None:
     ]
 
 
-def test_rounds_and_acts_of_the_governor_are_drawn() -> None:
+def test_rounds_and_acts_of_the_governor_are_drawn():
     events = [started(rounds=3), step(1, round_=1), acted("warn"), acted("warn"), acted("roll-back", f"loss{CLEAR}")]
     lines = " ".join(drawn(events))
     assert "round 2 of 3, step 2 of 4" in lines
     assert "governor: 1 roll-back, 2 warn; last roll-back: grown, seed 0, step 1: loss\\x1b[2J" in lines
 
 
-def test_seeds_of_finished_episodes_are_not_drawn() -> None:
+def test_seeds_of_finished_episodes_are_not_drawn():
     """The capacity control is trained after the others: what they kept is not in its slots."""
     over = [ended(arm, seed) for arm in ("grown", "twin") for seed in range(4)]
     lines = drawn([*GROWING, *over, *(step(0, "capacity", seed) for seed in range(4))])
@@ -130,7 +130,7 @@ def test_seeds_of_finished_episodes_are_not_drawn() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 40, 79, 199])
-def test_the_display_fits_the_terminal(width: int) -> None:
+def test_the_display_fits_the_terminal(width):
     many = [moved(Stage.TRAINING, n, slot=f"slot-{n}-双子", blueprint=CLEAR * 4) for n in range(20)]
     for events in ([], [started()], GROWING, [*GROWING, *many, acted("warn", "x" * 300)]):
         lines = drawn(events, width)
@@ -138,7 +138,7 @@ def test_the_display_fits_the_terminal(width: int) -> None:
         assert CLEAR not in "".join(lines)
 
 
-def test_rate_and_time_left_are_drawn_without_what_a_resumed_run_did_before(display: LiveDisplay) -> None:
+def test_rate_and_time_left_are_drawn_without_what_a_resumed_run_did_before(display):
     for event in [started(environments=500), *(step(0, seed=seed) for seed in range(400))]:
         display.hear(event)
     display.settle()
@@ -157,7 +157,7 @@ def test_rate_and_time_left_are_drawn_without_what_a_resumed_run_did_before(disp
     assert re.search(r"\d:\d\d left", captured.get())
 
 
-def test_the_display_is_redrawn_prints_above_it_and_is_removed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_display_is_redrawn_prints_above_it_and_is_removed_in_the_end(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
@@ -177,7 +177,7 @@ def test_the_display_is_redrawn_prints_above_it_and_is_removed_in_the_end(monkey
     assert "\x1b[?25h" in screen.shown, "the cursor is visible again"
 
 
-def test_a_terminal_that_goes_away_stops_nothing(displays: list[LiveDisplay]) -> None:
+def test_a_terminal_that_goes_away_stops_nothing(displays):
     ours, theirs = os.openpty()
     file = os.fdopen(theirs, "w")
     displays.append(LiveDisplay(Console(file=file, force_terminal=True)))
@@ -191,7 +191,7 @@ def test_a_terminal_that_goes_away_stops_nothing(displays: list[LiveDisplay]) ->
         file.close()
 
 
-def test_the_display_passes_the_conformance_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_display_passes_the_conformance_checks(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     checked = check_sink(lambda run: LiveDisplay(Console(file=Screen(), force_terminal=True)))
     assert {one.status for one in checked} == {"passed"}

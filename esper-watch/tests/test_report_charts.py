@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,8 +21,6 @@ from esper_watch.figures import Z_95, ArmResult, arm_styles, pareto_front
 from esper_watch.history import SeedGain, SeedLife
 from esper_watch.report import read_report, report_page
 from esper_watch.views import Report
-
-MakeRun = Callable[..., Path]
 
 CLOSE = 0.11
 """Positions are rounded to a tenth."""
@@ -162,9 +160,7 @@ CURVES: dict[str, tuple[Values, str]] = {
 
 @pytest.mark.parametrize("rounds", [1, 3])
 @pytest.mark.parametrize(("values", "unit"), CURVES.values(), ids=CURVES.keys())
-def test_a_curve_shows_the_means_and_its_band_the_intervals(
-    values: Values, unit: str, rounds: int, tmp_path: Path
-) -> None:
+def test_a_curve_shows_the_means_and_its_band_the_intervals(values, unit, rounds, tmp_path):
     curves = Curves(page_with(tmp_path, events_of(values, metric_of(unit), rounds)))
     assert (len(curves.lines), len(curves.bands)) == (len(values), len(values))
     for own, line, band in zip(values.values(), curves.lines, curves.bands, strict=True):
@@ -176,7 +172,7 @@ def test_a_curve_shows_the_means_and_its_band_the_intervals(
             assert [y for _, y in drawn] == pytest.approx([y for _, y in expected], abs=2 * CLOSE)
 
 
-def test_means_are_inside_the_chart_and_only_bands_are_cut_off(tmp_path: Path) -> None:
+def test_means_are_inside_the_chart_and_only_bands_are_cut_off(tmp_path):
     values, unit = CURVES["two networks, whose band leaves the drawing"]
     curves = Curves(page_with(tmp_path, events_of(values, metric_of(unit))))
     top, bottom = min(curves.up.ends), max(curves.up.ends)
@@ -187,7 +183,7 @@ def test_means_are_inside_the_chart_and_only_bands_are_cut_off(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("steps", [200, 201, 1001])
-def test_a_long_curve_is_thinned_out_and_keeps_its_last_step(steps: int, tmp_path: Path) -> None:
+def test_a_long_curve_is_thinned_out_and_keeps_its_last_step(steps, tmp_path):
     values = {"grown": {step: [0.1 + 0.5 * step / steps, 0.2 + 0.5 * step / steps] for step in range(steps)}}
     curves = Curves(page_with(tmp_path, events_of(values, metric_of("%"))))
     (line,) = curves.lines
@@ -257,34 +253,22 @@ def _from_left_to_right(drawing: str) -> list[tuple[str, str]]:
 def expected(grown: Grown) -> list[tuple[str, str]]:
     """Return the marks of a network: slots in their order, full rings before what was kept."""
     told = [("host", "input")]
-    for slot in SLOTS:
+    for slot in dict.fromkeys([*SLOTS, *(slot for slot, _ in grown)]):
         kept = [name.partition("/")[2] for own, name in grown if own == slot]
         told.append(("slot" if kept else "slot empty", slot))
         told += [("stage-fossilized", name) for name in kept]
     return [*told, ("host", "output")]
 
 
-@pytest.mark.parametrize("one", range(len(KINDS)))
-def test_the_ring_of_a_slot_is_full_where_something_was_kept(one: int, tmp_path: Path) -> None:
-    started = RunStarted(run="r", arms=("grown", "twin"), rounds=1, environments=10, steps=1)
-    page = page_with(
-        tmp_path, [started, *networks_of("grown", KINDS), *networks_of("twin", [(10, ())]), RunFinished(status="done")]
+def test_the_ring_of_a_slot_is_full_where_something_was_kept(tmp_path):
+    """A slot that only an episode's end names is drawn behind those that steps name."""
+    started = RunStarted(run="r", arms=("grown", "twin"), rounds=1, environments=11, steps=1)
+    kinds = [*KINDS, (1, (("hidden", "test/x"),))]
+    drawn = drawn_networks(
+        page_with(tmp_path, [started, *networks_of("grown", kinds), *networks_of("twin", [(11, ())])])
     )
-    drawn = drawn_networks(page)
-    assert len(drawn) == len(KINDS), "the twin kept nothing and is not drawn"
-    assert drawn[one] == expected(KINDS[one][1])
-
-
-def test_a_slot_that_only_the_end_names_is_drawn(tmp_path: Path) -> None:
-    started = RunStarted(run="r", arms=("grown",), rounds=1, environments=1, steps=1)
-    (drawn,) = drawn_networks(page_with(tmp_path, [started, *networks_of("grown", [(1, (("hidden", "test/x"),))])]))
-    assert drawn == [
-        ("host", "input"),
-        *(("slot empty", slot) for slot in SLOTS),
-        ("slot", "hidden"),
-        ("stage-fossilized", "x"),
-        ("host", "output"),
-    ]
+    assert len(drawn) == len(kinds), "the twin kept nothing and is not drawn"
+    assert drawn == [expected(grown) for _, grown in kinds]
 
 
 RINGS = """
@@ -296,7 +280,7 @@ RINGS = """
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_full_and_empty_rings_differ_in_fill_and_line(dark: bool, tmp_path: Path, browser: Callable) -> None:
+def test_full_and_empty_rings_differ_in_fill_and_line(dark, tmp_path, browser):
     started = RunStarted(run="r", arms=("grown",), rounds=1, environments=10, steps=1)
     (tmp_path / "page.html").write_text(page_with(tmp_path, [started, *networks_of("grown", KINDS)]))
     page = browser.open(tmp_path / "page.html")
@@ -343,7 +327,7 @@ def one(mark: minidom.Element, tag: str, class_: str = "") -> minidom.Element:
 
 
 @pytest.fixture
-def report(make_run: MakeRun) -> Report:
+def report(make_run):
     return read_report(make_run(environments=2, steps=40))
 
 
@@ -371,7 +355,8 @@ GAINS = {
 
 
 @pytest.mark.parametrize("gains", GAINS.values(), ids=GAINS.keys())
-def test_gain_interval_and_price_match_the_axis(gains, report: Report) -> None:
+def test_gain_interval_and_price_match_the_axis_which_covers_them(gains, report):
+    """A number outside of a scale would be drawn at its edge, and be read as another one."""
     shown = with_gains(report, *gains)
     drawing = gains_chart(report)
     assert len(drawing.marks()) == len(shown)
@@ -389,13 +374,6 @@ def test_gain_interval_and_price_match_the_axis(gains, report: Report) -> None:
             price = one(mark, "line", "price")
             assert price.getAttribute("x1") == price.getAttribute("x2")
             assert float(price.getAttribute("x1")) == pytest.approx(drawing.place(own.price), abs=CLOSE)
-
-
-@pytest.mark.parametrize("gains", GAINS.values(), ids=GAINS.keys())
-def test_the_axis_of_gains_covers_what_is_drawn(gains, report: Report) -> None:
-    """A number outside of a scale would be drawn at its edge, and be read as another one."""
-    with_gains(report, *gains)
-    drawing = gains_chart(report)
     shapes = [
         shape for mark in drawing.marks() for tag in ("line", "circle") for shape in mark.getElementsByTagName(tag)
     ]
@@ -429,7 +407,7 @@ def lives_chart(report: Report, *stages: tuple[int, Stage, str]) -> tuple[SeedCh
 GERMINATED, TRAINED = (8, Stage.GERMINATED, "asked for"), (9, Stage.TRAINING, "a step began")
 
 
-def test_germination_and_training_are_one_bar(report: Report) -> None:
+def test_germination_and_training_are_one_bar(report):
     """Training begins in the next step, so a bar in between would have no length."""
     drawing, marks = lives_chart(report, GERMINATED, TRAINED, (16, Stage.BLENDING, "its gain is shown"))
     assert marks == [
@@ -446,43 +424,23 @@ def test_germination_and_training_are_one_bar(report: Report) -> None:
     assert float(second.getAttribute("x")) == pytest.approx(drawing.place(17), abs=CLOSE)
 
 
-@pytest.mark.parametrize(
-    ("more", "marks"),
-    [
-        ([], [("mark stage-germinated", "early  conv: germinated at step 9. asked for")]),
-        (
-            [(9, Stage.PRUNED, "rolled back: a loss is not finite")],
-            [
-                ("mark stage-germinated", "early  conv: germinated at step 9. asked for"),
-                ("mark", "early  conv: pruned at step 10. rolled back: a loss is not finite"),
-            ],
-        ),
-    ],
-    ids=["at the end", "pruned before"],
-)
-def test_a_seed_that_never_trained_has_a_bar_of_its_own(more, marks, report: Report) -> None:
-    assert lives_chart(report, GERMINATED, *more)[1] == marks
+@pytest.mark.parametrize("pruned", [False, True])
+def test_a_seed_that_never_trained_has_a_bar_of_its_own(pruned, report):
+    marks = [("mark stage-germinated", "early  conv: germinated at step 9. asked for")]
+    if pruned:
+        marks.append(("mark", "early  conv: pruned at step 10. rolled back"))
+    assert lives_chart(report, GERMINATED, *([(9, Stage.PRUNED, "rolled back")] if pruned else []))[1] == marks
 
 
-def legend_of(report: Report) -> list[str]:
-    return re.findall(r"</svg>([^<]+)</li>", report_page(report))
-
-
-def test_the_legend_names_grey_only_where_it_is_drawn(report: Report) -> None:
+def test_the_legend_names_grey_only_where_it_is_drawn(report):
     for more in ([TRAINED], [TRAINED, (16, Stage.HOLDING, "")], [], [(9, Stage.PRUNED, "")]):
         _, marks = lives_chart(report, GERMINATED, *more)
-        there = "mark stage-germinated" in dict(marks)
-        assert ("germinated, not trained yet" in legend_of(report)) == there
-        assert "germinated" not in legend_of(report)
+        legend = re.findall(r"</svg>([^<]+)</li>", report_page(report))
+        assert ("germinated, not trained yet" in legend) == ("mark stage-germinated" in dict(marks))
+        assert "germinated" not in legend
 
 
-def test_a_usual_run_has_no_seed_that_never_trained(make_run: MakeRun) -> None:
-    page = report_page(read_report(make_run(environments=2, steps=40)))
-    assert "mark stage-germinated" not in page
-    assert "germinated at step 9, training in isolation from step 10 to step 17" in page
-
-
-def test_every_chart_has_a_description_and_every_mark_a_text(make_run: MakeRun) -> None:
+def test_every_chart_has_a_description_and_every_mark_a_text(make_run):
     page = report_page(read_report(make_run(environments=2, steps=40)))
     drawings = re.findall(r"<svg (?![^>]*aria-hidden)[^>]*viewBox.*?</svg>", page, flags=re.DOTALL)
     assert len(drawings) >= 6
@@ -504,7 +462,7 @@ def test_every_chart_has_a_description_and_every_mark_a_text(make_run: MakeRun) 
     ("upwards", "front"),
     [(True, ["small", "middle", "large"]), (False, ["bad"])],
 )
-def test_the_pareto_front_joins_the_arms_that_no_other_beats(upwards: bool, front: list[str]) -> None:
+def test_the_pareto_front_joins_the_arms_that_no_other_beats(upwards, front):
     values = {"large": (0.9, 300), "small": (0.5, 100), "bad": (0.4, 100), "middle": (0.7, 200), "dear": (0.7, 250)}
     style = arm_styles(list(values))["small"]
     ends = [

@@ -146,19 +146,3 @@ def test_of_equal_arms_one_in_twenty_gets_a_verdict_at_most():
 def test_wrong_verdicts_stay_rare_for_other_distributions(kind, n, m):
     random = np.random.RandomState(n + m)
     assert share_of_wrong_verdicts(lambda size: getattr(random, kind)(size).tolist(), n, m, 2000) <= 0.06
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "n", "least"),
-    [("normal", 8, 0.93), ("normal", 20, 0.94), ("exponential", 8, 0.88), ("heavy", 8, 0.92)],
-)
-def test_bootstrap_intervals_cover_the_mean(kind, n, least):
-    random = np.random.RandomState(n)
-    draw, truth = {
-        "normal": (random.standard_normal, 0.0),
-        "exponential": (random.standard_exponential, 1.0),
-        "heavy": (lambda size: random.standard_t(3, size=size), 0.0),
-    }[kind]
-    intervals = [bootstrap_interval(row, LEVEL) for row in draw((1000, n)).tolist()]
-    assert least - 0.01 <= np.mean([low <= truth <= high for low, high in intervals]) <= 0.975

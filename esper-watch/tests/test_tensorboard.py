@@ -49,7 +49,7 @@ class Shelf(dict[str, Recorded]):
         return self.setdefault(place.as_posix(), Recorded())
 
 
-def test_each_environment_has_its_own_curves_and_stage_changes_as_text() -> None:
+def test_each_environment_has_its_own_curves_and_stage_changes_as_text():
     sink = (shelf := Shelf()).sink()
     for event in recorded_events():
         sink.hear(event)
@@ -81,7 +81,7 @@ def test_each_environment_has_its_own_curves_and_stage_changes_as_text() -> None
     assert shelf["top"].texts == [("run", "done", 0)]
 
 
-def test_an_environment_keeps_its_folder_and_its_steps_keep_counting() -> None:
+def test_an_environment_keeps_its_folder_and_its_steps_keep_counting():
     sink = (shelf := Shelf()).sink()
     sink.hear(RunStarted(run="r", arms=("grown",), rounds=2, environments=2, steps=3))
     (step,) = [event for event in recorded_events() if isinstance(event, StepFinished)][:1]
@@ -92,7 +92,7 @@ def test_an_environment_keeps_its_folder_and_its_steps_keep_counting() -> None:
     assert [[at for at, _ in one.scalars["loss/train"]] for one in shelf.values()] == [[2, 5], [2, 5]]
 
 
-def test_every_thins_out_curves_but_not_texts() -> None:
+def test_every_thins_out_curves_but_not_texts():
     sink = (shelf := Shelf()).sink(every=3)
     steps = [event for event in recorded_events() if isinstance(event, StepFinished)]
     changed = next(event for event in recorded_events() if isinstance(event, StageChanged))
@@ -104,7 +104,7 @@ def test_every_thins_out_curves_but_not_texts() -> None:
     assert [at for *_, at in writer.texts] == list(range(8))
 
 
-def test_figures_that_are_not_finite_are_written_as_they_are() -> None:
+def test_figures_that_are_not_finite_are_written_as_they_are():
     sink = (shelf := Shelf()).sink()
     for event in sick_events():
         sink.hear(event)
@@ -112,13 +112,11 @@ def test_figures_that_are_not_finite_are_written_as_they_are() -> None:
     assert "reward/episode" not in shelf["top/grown/environment-0"].scalars
 
 
-def test_the_sink_passes_the_conformance_checks() -> None:
+def test_the_sink_passes_the_conformance_checks():
     assert {one.status for one in check_sink(lambda run: Shelf().sink())} == {"passed"}
 
 
-def test_a_missing_tensorboard_is_reported_with_the_install_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_tensorboard_is_reported_with_the_install_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(EsperError) as refusal:
         tensorboard(tmp_path)
@@ -129,7 +127,7 @@ def test_a_missing_tensorboard_is_reported_with_the_install_command(
     assert refusal.value.exit_code == 3
 
 
-def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
+def test_tensorboard_reads_what_was_written(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -145,7 +143,7 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     assert {one.status for one in check_sink(tensorboard, settings={"folder": "elsewhere"})} == {"passed"}
 
 
-def test_the_plugin_registers_the_sink_with_its_settings(tmp_path: Path) -> None:
+def test_the_plugin_registers_the_sink_with_its_settings(tmp_path):
     added = {}
 
     class Registry:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from filelock import FileLock
 from rich.cells import cell_len
 
-from esper_core import EsperError, load_run
+from esper_core import load_run
 from esper_core.leyline import Signals, Stage
 from esper_core.leyline.events import (
     EpisodeFinished,
@@ -66,30 +66,22 @@ def write(run: Path, *events: object) -> Path:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     (tmp_path / "manifest.json").write_text('{"id": "20261121-101512-quiet-otter"}')
     (tmp_path / "events.jsonl").write_text("".join(encode(event) + "\n" for event in EVENTS))
     return tmp_path
 
 
-def test_the_history_of_a_finished_run_is_complete(run: Path) -> None:
+def test_the_history_of_a_finished_run_is_complete(run):
     history = read_history(run)
     assert (history.name, history.status, history.share_done) == ("20261121-101512-quiet-otter", "done", 1.0)
     assert history.mean_metric("twin") == pytest.approx([0.1 * step for step in range(8)])
     (life,) = history.seeds
-    assert [life.stage_at(step) for step in range(8)] == [
-        Stage.GERMINATED,
-        Stage.GERMINATED,
-        Stage.TRAINING,
-        Stage.TRAINING,
-        Stage.BLENDING,
-        Stage.BLENDING,
-        Stage.HOLDING,
-        Stage.FOSSILISED,
-    ]
+    shown = [life.stage_at(step).value[0] for step in range(8)]
+    assert "".join(shown) == "ggttbbhf"
 
 
-def test_the_history_of_a_killed_run_ends_with_its_last_line(run: Path) -> None:
+def test_the_history_of_a_killed_run_ends_with_its_last_line(run):
     whole = (run / "events.jsonl").read_bytes().split(b"\n")
     (run / "events.jsonl").write_bytes(b"\n".join(whole[:9]) + b"\n" + whole[9][:20])
     history = read_history(run)
@@ -98,7 +90,7 @@ def test_the_history_of_a_killed_run_ends_with_its_last_line(run: Path) -> None:
 
 
 @pytest.mark.parametrize("status", ["running", "died"])
-def test_an_unfinished_run_is_running_or_died(run: Path, status: str) -> None:
+def test_an_unfinished_run_is_running_or_died(run, status):
     manifest = {"format": 1, "id": "otter", "status": "running", "started": "2026-11-21T10:15:12+00:00"}
     (run / "manifest.json").write_text(json.dumps(manifest))
     write(run, *EVENTS[:9])
@@ -108,7 +100,7 @@ def test_an_unfinished_run_is_running_or_died(run: Path, status: str) -> None:
         assert draw(read_history(run)).startswith(f"otter   {status}, 50 % trained\n")
 
 
-def test_skipped_events_are_reported(run: Path) -> None:
+def test_skipped_events_are_reported(run):
     with (run / "events.jsonl").open("a") as file:
         file.write('{"type": "seed-moved", "v": 1}\n{"type": "step-fin')
     history = read_history(run)
@@ -120,7 +112,7 @@ def test_skipped_events_are_reported(run: Path) -> None:
     assert all(start in " ".join(drawing.split()) for start in skipped)
 
 
-def test_the_drawing_fits_its_width_and_shows_lives(run: Path) -> None:
+def test_the_drawing_fits_its_width_and_shows_lives(run):
     for width in (80, 200):
         drawing = draw(read_history(run), width=width)
         assert max(len(line) for line in drawing.splitlines()) <= width
@@ -128,29 +120,21 @@ def test_the_drawing_fits_its_width_and_shows_lives(run: Path) -> None:
     assert "100 % trained" in drawing
 
 
-def test_a_folder_that_is_not_a_run_is_an_error(tmp_path: Path, run: Path) -> None:
-    with pytest.raises(EsperError, match="E420"):
-        read_history(tmp_path / "nothing")
-    (run / "events.jsonl").write_text('{"type": "from-the-future"}\n')
-    with pytest.raises(EsperError, match="E421"):
-        read_history(run)
-
-
-def test_the_command_prints_a_drawing_or_json(run: Path) -> None:
+def test_the_command_prints_a_drawing_or_json(run):
     assert "quiet-otter" in CliRunner().invoke(watch, [str(run)]).stdout
     told = json.loads(CliRunner().invoke(watch, [str(run), "--json"]).stdout)
     assert told["arms"]["grown"]["test"] == 0.75
     assert told["lives"][0]["stages"][-1] == {"step": 6, "stage": "fossilized"}
 
 
-def test_a_sparkline_leaves_values_that_are_not_finite_blank() -> None:
+def test_a_sparkline_leaves_values_that_are_not_finite_blank():
     assert sparkline([0.0, float("nan"), 1.0], 8) == "▁ █"
     assert sparkline([], 8) == ""
     assert sparkline([2.0, 2.0], 8) == "▁▁"
     assert len(sparkline(range(1000), 40)) == 40
 
 
-def test_acts_of_the_governor_are_shown_and_a_stopped_episode_counts_as_done(run: Path) -> None:
+def test_acts_of_the_governor_are_shown_and_a_stopped_episode_counts_as_done(run):
     kept = [event for event in EVENTS if not (isinstance(event, StepFinished) and event.step > 4)]
     kept = [replace(event, steps=5) if isinstance(event, EpisodeFinished) else event for event in kept]
     acts = [
@@ -170,7 +154,7 @@ def test_acts_of_the_governor_are_shown_and_a_stopped_episode_counts_as_done(run
     assert "… and 13 more acts of the governor" in draw(history)
 
 
-def test_control_characters_of_a_run_are_escaped(run: Path) -> None:
+def test_control_characters_of_a_run_are_escaped(run):
     arms = (f"grown{HOSTILE}", "twin")
     hostile = [
         replace(EVENTS[0], arms=arms),
@@ -195,7 +179,7 @@ def test_control_characters_of_a_run_are_escaped(run: Path) -> None:
         assert told in drawing
 
 
-def test_control_characters_of_a_path_are_escaped(run: Path) -> None:
+def test_control_characters_of_a_path_are_escaped(run):
     place = run / "a\x1b]0;pwned\x07"
     place.mkdir()
     for file in ("events.jsonl", "manifest.json"):
@@ -206,7 +190,7 @@ def test_control_characters_of_a_path_are_escaped(run: Path) -> None:
     assert (place / "report.html").is_file()
 
 
-def test_lines_that_are_cut_end_with_an_ellipsis(run: Path) -> None:
+def test_lines_that_are_cut_end_with_an_ellipsis(run):
     act = GovernorActed(round=0, arm="grown", seed=3, step=2, act="roll-back", verdict="panic", reason="hot " * 40)
     write(run, *EVENTS[:-1], act, RunFinished(status="stopped", reason="E402 " + "too hot " * 40))
     lines = draw(read_history(run), width=60).splitlines()
@@ -215,13 +199,7 @@ def test_lines_that_are_cut_end_with_an_ellipsis(run: Path) -> None:
     assert [(len(one), one[-1]) for one in (reason, governor)] == [(60, "…"), (60, "…")]
 
 
-def test_an_empty_reason_is_accepted(run: Path) -> None:
-    act = GovernorActed(round=0, arm="grown", seed=3, step=2, act="roll-back", verdict="", reason="")
-    write(run, *EVENTS[:-1], act, RunFinished(status="failed", reason="\n"))
-    assert "grown 3, step 2: roll-back:" in draw(read_history(run))
-
-
-def test_a_life_ends_with_the_last_step_of_its_environment(run: Path) -> None:
+def test_a_life_ends_with_the_last_step_of_its_environment(run):
     write(run, *(one for one in EVENTS[:-2] if getattr(one, "step", 0) < 5))
     history = read_history(run)
     drawing = draw(history)
@@ -230,13 +208,13 @@ def test_a_life_ends_with_the_last_step_of_its_environment(run: Path) -> None:
     assert as_json(history)["lives"][0]["last_step"] == 4
 
 
-def test_a_life_without_steps_ends_with_its_last_stage_change(run: Path) -> None:
+def test_a_life_without_steps_ends_with_its_last_stage_change(run):
     write(run, EVENTS[0], *(one for one in EVENTS if isinstance(one, StageChanged) and one.step < 5))
     assert "conv_light  ··░░\n" in draw(read_history(run)) + "\n"
 
 
 @pytest.mark.parametrize("strange", [math.nan, math.inf, -math.inf])
-def test_figures_that_are_not_finite_are_null_in_json(run: Path, strange: float) -> None:
+def test_figures_that_are_not_finite_are_null_in_json(run, strange):
     events = [replace(one, test_metric=strange) if isinstance(one, EpisodeFinished) else one for one in EVENTS]
     events[1] = finished("grown", 0, strange)
     write(run, *events)
@@ -249,7 +227,7 @@ def test_figures_that_are_not_finite_are_null_in_json(run: Path, strange: float)
     assert told["arms"]["grown"]["validation"][:2] == [None, 0.1]
 
 
-def test_figures_without_a_mean_are_drawn_as_blanks(run: Path) -> None:
+def test_figures_without_a_mean_are_drawn_as_blanks(run):
     huge = [finished("grown", 0, one) for one in (math.inf, -math.inf)]
     huge += [finished("grown", 1, 1.7e308), finished("grown", 1, 1.7e308)]
     huge += [finished("grown", 2, 1.7e308), finished("grown", 3, -1.7e308)]
@@ -259,14 +237,14 @@ def test_figures_without_a_mean_are_drawn_as_blanks(run: Path) -> None:
     assert "grown    █▁" in draw(history)
 
 
-def test_every_stage_has_its_own_sign_in_the_legend() -> None:
+def test_every_stage_has_its_own_sign_in_the_legend():
     assert len(set(STAGE_SIGNS.values())) == len(STAGE_SIGNS) == len(Stage)
     told = {"fossilized": "kept"}
     for stage, mark in STAGE_SIGNS.items():
         assert stage is Stage.PRUNED or f"{mark} {told.get(stage.value, stage.value)}" in LEGEND
 
 
-def test_the_legend_wraps_in_a_narrow_terminal(run: Path) -> None:
+def test_the_legend_wraps_in_a_narrow_terminal(run):
     drawing = draw(read_history(run), width=40)
     assert max(map(len, drawing.splitlines())) <= 40
     for name in ("germinated", "training", "blending", "holding", "draining", "kept"):
@@ -299,15 +277,10 @@ NAMES = ["grown", "双子", "🌱 seeds", "re\N{COMBINING ACUTE ACCENT}seau", "�
 
 
 @pytest.mark.parametrize("names", [NAMES, ["双子座の庭師", "twin"], NAMES[3:]], ids=["mixed", "wide", "accents"])
-def test_arms_with_names_in_any_script_stand_in_their_cell_len(names: list[str], tmp_path: Path) -> None:
-    lines = [line for line in lines_of(tmp_path, tuple(names)) if "nothing yet" in line]
-    assert len(lines) == len(names)
-    widest = max(map(cell_len, names))
-    assert {before(line, "nothing yet") for line in lines} == {2 + widest + 2 + 2}, "an empty curve, and two blanks"
-
-
-@pytest.mark.parametrize("names", [NAMES, ["双子座の庭師", "twin"], NAMES[3:]], ids=["mixed", "wide", "accents"])
-def test_lives_with_names_in_any_script_stand_in_their_cell_len(names: list[str], tmp_path: Path) -> None:
+def test_names_in_any_script_stand_in_their_columns(names, tmp_path):
+    arms = [line for line in lines_of(tmp_path, tuple(names)) if "nothing yet" in line]
+    assert len(arms) == len(names)
+    assert {before(line, "nothing yet") for line in arms} == {2 + max(map(cell_len, names)) + 2 + 2}, "an empty curve"
     seeds = [replace(SEED, seed_id=number, slot=name, blueprint="a/conv") for number, name in enumerate(names)]
     steps = [replace(one, step=1, was=Stage.GERMINATED, now=Stage.TRAINING) for one in seeds]
     lines = [line for line in lines_of(tmp_path, ("grown",), *seeds, *steps) if line.startswith("  grown 3 ")]
@@ -317,7 +290,7 @@ def test_lives_with_names_in_any_script_stand_in_their_cell_len(names: list[str]
 
 
 @pytest.mark.parametrize("width", [20, 33, 80])
-def test_no_line_with_wide_letters_is_wider_than_the_terminal(tmp_path: Path, width: int) -> None:
+def test_no_line_with_wide_letters_is_wider_than_the_terminal(tmp_path, width):
     long = "双子座と植物園の庭師たち" * 5
     seeds = [replace(SEED, arm=long, slot=long)]
     lines = lines_of(tmp_path, (long, "twin"), *seeds, width=width)

@@ -43,7 +43,7 @@ def exit_codes() -> dict[str, set[int]]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in COPIED], ids=lambda page: page.stem)
-def test_an_example_prints_what_its_page_shows(answers, page: Path) -> None:
+def test_an_example_prints_what_its_page_shows(answers, page):
     text = page.read_text(encoding="utf-8")
     assert RUN.search(text), "the page has no command and no program to run"
     ends = []
@@ -51,15 +51,15 @@ def test_an_example_prints_what_its_page_shows(answers, page: Path) -> None:
     assert {end for end in ends if end} <= exit_codes()[page.stem], "the index has another exit code"
 
 
-def test_the_index_has_an_exit_code_for_every_error_except_the_warnings() -> None:
+def test_the_index_has_an_exit_code_for_every_error_except_the_warnings():
     assert {page.stem for page in PAGES} - set(exit_codes()) == {"E222", "E228", "E349"}
 
 
-def test_a_page_without_a_command_or_a_program_is_listed_as_copied() -> None:
+def test_a_page_without_a_command_or_a_program_is_listed_as_copied():
     assert {page.stem for page in PAGES if not RUN.search(page.read_text(encoding="utf-8"))} == set(COPIED)
 
 
-def test_only_these_pages_show_copied_output(answers) -> None:
+def test_only_these_pages_show_copied_output(answers):
     found = set()
     for page in PAGES:
         kinds = [(one["kind"], answers.NAMED.match(one["body"])) for one in answers.BLOCK.finditer(page.read_text())]
@@ -68,13 +68,13 @@ def test_only_these_pages_show_copied_output(answers) -> None:
     assert found == set(COPIED)
 
 
-def test_a_wrong_output_is_corrected(answers) -> None:
+def test_a_wrong_output_is_corrected(answers):
     page = "```console\n$ esper check nowhere.yaml\nall is well\n```\n"
     assert "all is well" not in answers.answered(page)
     assert "E101 there is no such file\n" in answers.answered(page)
 
 
-def test_lines_that_a_page_omits_stay_omitted(answers) -> None:
+def test_lines_that_a_page_omits_stay_omitted(answers):
     page = "```console\n$ esper check plugins.yaml --set task=nothing\nE0 first\n…\nlast\n```\n"
     _, command, first, between, *last, _ = answers.answered(page).splitlines()
     assert command == "$ esper check plugins.yaml --set task=nothing"
@@ -83,13 +83,13 @@ def test_lines_that_a_page_omits_stay_omitted(answers) -> None:
     assert last != ["last"]
 
 
-def test_the_output_does_not_depend_on_clock_or_machine(answers) -> None:
+def test_the_output_does_not_depend_on_clock_or_machine(answers):
     page = (DOCS / "reference" / "errors" / "E412.md").read_text(encoding="utf-8")
     for _ in range(2):
         written = answers.answered(page)
         assert "runs/20261121-101512-quiet-otter is in use by another process\n" in written
 
 
-def test_a_program_that_raises_nothing_is_rejected(answers) -> None:
+def test_a_program_that_raises_nothing_is_rejected(answers):
     with pytest.raises(AssertionError, match="does not"):
         answers.answered("```python\nx = 1\n```\n\n```text\nE1 x\n```\n")

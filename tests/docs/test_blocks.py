@@ -334,18 +334,18 @@ INLINES = {
 
 
 @pytest.mark.parametrize("block", LEFT, ids=str)
-def test_a_block_can_be_used_as_it_stands(block: Block, tmp_path: Path) -> None:
+def test_a_block_can_be_used_as_it_stands(block, tmp_path):
     look_at(block, tmp_path)
 
 
 @pytest.mark.parametrize("command", sorted(INLINES))
-def test_a_command_in_a_line_of_text_can_be_typed(command: str) -> None:
+def test_a_command_in_a_line_of_text_can_be_typed(command):
     exists(command, INLINES[command])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("program", ["esper", "pytest"])
-def test_the_kit_checks_the_policies_as_its_page_says(program: str, tmp_path: Path) -> None:
+def test_the_kit_checks_the_policies_as_its_page_says(program, tmp_path):
     page = (ROOT / "esper-testing" / "README.md").read_text(encoding="utf-8")
     (command,) = [
         one for block in blocks("", page) for one in typed(block.body) if re.match(f"{program} .*policies", one)
@@ -358,24 +358,24 @@ def test_the_kit_checks_the_policies_as_its_page_says(program: str, tmp_path: Pa
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_command_stands_in_a_block_that_says_so() -> None:
+def test_a_command_stands_in_a_block_that_says_so():
     found = {page.name: INDENTED.findall(BLOCK.sub("", page.read_text(encoding="utf-8"))) for page in PAGES}
     assert {name: own for name, own in found.items() if own} == {}
 
 
-def test_there_are_blocks_of_every_kind_to_look_at() -> None:
+def test_there_are_blocks_of_every_kind_to_look_at():
     assert {"yaml", "sh", "python"} <= {one.kind for one in LEFT}
     assert len(LEFT) > 20
     assert len(INLINES) > 20
 
 
 @pytest.mark.parametrize("page", FOLLOWED)
-def test_a_page_that_is_followed_is_there_and_its_test_names_it(page: str) -> None:
+def test_a_page_that_is_followed_is_there_and_its_test_names_it(page):
     assert (ROOT / page).is_file()
     assert Path(page).name in Path(__file__).with_name(FOLLOWED[page]).read_text(encoding="utf-8")
 
 
-def test_who_follows_a_page_sees_every_block_of_it() -> None:
+def test_who_follows_a_page_sees_every_block_of_it():
     """A block of no kind, or one in a list, would be passed over there."""
     for page in PAGES:
         name, text = page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8")
@@ -385,7 +385,7 @@ def test_who_follows_a_page_sees_every_block_of_it() -> None:
 
 
 @pytest.mark.parametrize("key", HELD, ids=str)
-def test_a_block_with_a_test_of_its_own_is_there_and_is_what_the_test_looks_for(key: tuple[str, str]) -> None:
+def test_a_block_with_a_test_of_its_own_is_there_and_is_what_the_test_looks_for(key):
     page, words = key
     assert any(words in one.body for one in blocks(page, (ROOT / page).read_text(encoding="utf-8")))
     assert words in Path(__file__).with_name(HELD[key]).read_text(encoding="utf-8")
@@ -416,7 +416,7 @@ def test_a_block_with_a_test_of_its_own_is_there_and_is_what_the_test_looks_for(
         "- in a list\n  ```yaml\n  polcy: static\n  ```\n",
     ],
 )
-def test_a_new_block_that_cannot_be_used_is_found_out(fenced: str, tmp_path: Path) -> None:
+def test_a_new_block_that_cannot_be_used_is_found_out(fenced, tmp_path):
     (block,) = left("docs/reference/policies.md", f"# New\n\n{fenced}")
     with pytest.raises((Exception, pytest.fail.Exception)):
         look_at(block, tmp_path)
@@ -430,6 +430,6 @@ def test_a_new_block_that_cannot_be_used_is_found_out(fenced: str, tmp_path: Pat
         "```sh\nesper run plugins.yaml --set policy=random\npython -m benchmarks.perf --only P4  # a minute\n```\n",
     ],
 )
-def test_a_new_block_that_can_be_used_is_let_through(fenced: str, tmp_path: Path) -> None:
+def test_a_new_block_that_can_be_used_is_let_through(fenced, tmp_path):
     (block,) = left("docs/reference/policies.md", f"# New\n\n{fenced}")
     look_at(block, tmp_path)

@@ -255,19 +255,19 @@ LEFT_OUT = ("docs/decisions/", "docs/reference/errors/")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
-def test_every_figure_of_a_page_has_a_source(page: Page) -> None:
+def test_every_figure_of_a_page_has_a_source(page):
     assert page.unsupported(page.read()) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
-def test_every_listed_part_and_figure_is_on_its_page(page: Page) -> None:
+def test_every_listed_part_and_figure_is_on_its_page(page):
     text = page.read()
     assert {*page.given} - {str(one) for one in figures_in(text)} == set()
     assert {*page.parts} - {page.part_of(text, line) for line in range(1, text.count("\n") + 1)} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
-def test_a_figure_without_a_source_is_reported_with_its_line(page: Page) -> None:
+def test_a_figure_without_a_source_is_reported_with_its_line(page):
     text = page.read()
     line = text.count("\n") + 2
     assert f"{page}:{line}: 98,765.4" in page.unsupported(f"{text}\nIt comes to 98,765.4 points more than before.\n")
@@ -276,7 +276,7 @@ def test_a_figure_without_a_source_is_reported_with_its_line(page: Page) -> None
         assert any(one.endswith(": 98,765.4") for one in page.unsupported(false)), begin
 
 
-def test_every_page_with_figures_is_listed() -> None:
+def test_every_page_with_figures_is_listed():
     texts = {one.relative_to(ROOT).as_posix(): one for one in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]}
     held = {page.path for page in PAGES} | {one for one in texts if one.startswith(LEFT_OUT)}
     assert [
@@ -295,7 +295,7 @@ def test_every_page_with_figures_is_listed() -> None:
         ("```text\n0.5\n```\n| 0.5 |\n<!-- from the code: x -->\n0.5\n<!-- end -->\n    0.5", []),
     ],
 )
-def test_figures_in_prose_are_found(words: str, found: list[str]) -> None:
+def test_figures_in_prose_are_found(words, found):
     assert [str(one) for one in figures_in(words)] == found
 
 
@@ -317,6 +317,6 @@ def test_figures_in_prose_are_found(words: str, found: list[str]) -> None:
         (["5"], False),
     ],
 )
-def test_figures_are_compared_as_they_are_rounded(numbers: list[str], *, so: bool) -> None:
+def test_figures_are_compared_as_they_are_rounded(numbers, *, so):
     source = [(0.68, 0.29, 1.07), (39.9,), (5.0, 9.2)]
     assert is_in(source, tuple(numbers)) == so

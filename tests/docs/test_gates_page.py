@@ -55,7 +55,7 @@ def gates(told: str) -> dict[tuple[str, str, str], list[float]]:
     return found
 
 
-def test_the_table_of_differences_was_printed() -> None:
+def test_the_table_of_differences_was_printed():
     printed, name, alone = trials(PRINTED.read_text(encoding="utf-8")), "", ""
     shown = rows("seed")
     assert shown
@@ -65,7 +65,7 @@ def test_the_table_of_differences_was_printed() -> None:
         assert numbers == [*own[:-1], "" if own[-1] == "nan" else own[-1]], (name, alone, step)
 
 
-def test_the_table_of_plans_was_printed() -> None:
+def test_the_table_of_plans_was_printed():
     printed, shown = gates(PRINTED.read_text(encoding="utf-8")), rows("plan")
     assert len(shown) == len(PLANS)
     for name, *numbers in shown:
@@ -75,7 +75,7 @@ def test_the_table_of_plans_was_printed() -> None:
 
 
 @pytest.mark.parametrize(("row", "shape"), [(0, "skewed"), (1, "rare")])
-def test_the_table_of_error_rates_was_printed(row: int, shape: str) -> None:
+def test_the_table_of_error_rates_was_printed(row, shape):
     printed = gates(PRINTED.read_text(encoding="utf-8"))
     for examples, cell in zip(("100", "200", "400", "800", "1600"), rows("examples | 100")[row][1:], strict=True):
         passes = printed[shape, examples, "each step, alpha / looks"][0]
@@ -84,7 +84,7 @@ def test_the_table_of_error_rates_was_printed(row: int, shape: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_still_prints_these_figures() -> None:
+def test_the_command_still_prints_these_figures():
     """The simulation agrees to the digit; trained figures may differ on another processor."""
     run = subprocess.run(
         [sys.executable, "-m", "benchmarks.science.gates"], cwd=ROOT, capture_output=True, text=True, check=True

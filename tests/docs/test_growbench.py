@@ -19,11 +19,11 @@ reader = how_to.reader
 
 
 @pytest.fixture(scope="module")
-def page() -> str:
+def page():
     return PAGE.read_text(encoding="utf-8")
 
 
-def test_the_page_works_and_shows_the_very_figures(page, reader) -> None:
+def test_the_page_works_and_shows_the_very_figures(page, reader):
     parts = [part for part in page.split("\n## ") if "```text" in part]
     assert len(parts) == 2
     for part in parts:
@@ -32,7 +32,7 @@ def test_the_page_works_and_shows_the_very_figures(page, reader) -> None:
         assert reader.printed == shown
 
 
-def test_the_page_counts_right(page) -> None:
+def test_the_page_counts_right(page):
     assert f"{len(growbench.nodes())} states, {len(growbench.end_nodes())} of them final" in page
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \| \d \|$", page, flags=re.MULTILINE))
     assert rows == {
@@ -41,7 +41,7 @@ def test_the_page_counts_right(page) -> None:
     assert f"`decide_every: {puzzles.DECIDE_EVERY}`" in page
 
 
-def test_every_name_on_the_page_exists(page) -> None:
+def test_every_name_on_the_page_exists(page):
     named = {*re.findall(r"`(\w+)\(", page)}
     assert named - set(growbench.__all__) == set()
     assert {"shipped_table", "load_table", "puzzle", "nodes", "Bench", "live_table"} <= named

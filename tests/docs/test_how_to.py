@@ -159,12 +159,12 @@ def reader(monkeypatch):
 
 
 @pytest.fixture
-def own_data() -> str:
+def own_data():
     """The page on data of one's own."""
     return (ROOT / "docs" / "guides" / "use-your-own-data.md").read_text(encoding="utf-8")
 
 
-def test_the_quick_part_of_the_page_on_own_data_works(own_data: str, reader: Quick) -> None:
+def test_the_quick_part_of_the_page_on_own_data_works(own_data, reader):
     begins, _, goes_on = own_data.partition("### Run it")
     tutorials.follow(begins, reader)
     for block in tutorials.BLOCK.finditer(goes_on):
@@ -174,12 +174,12 @@ def test_the_quick_part_of_the_page_on_own_data_works(own_data: str, reader: Qui
 
 
 @pytest.mark.slow
-def test_the_page_on_own_data_shows_the_figures_that_its_runs_print(own_data: str, reader: Quick) -> None:
+def test_the_page_on_own_data_shows_the_figures_that_its_runs_print(own_data, reader):
     tutorials.follow(own_data, reader, tutorials.close)
 
 
 @pytest.mark.slow
-def test_get_started_shows_the_figures_that_its_runs_print(reader: Quick) -> None:
+def test_get_started_shows_the_figures_that_its_runs_print(reader):
     page = (ROOT / "docs" / "get-started.md").read_text(encoding="utf-8")
     reader.write("plugins.yaml", (ROOT / "plugins.yaml").read_text(encoding="utf-8"))
     page = page.replace("make run", "esper run plugins.yaml").replace(".venv/bin/esper", "esper")
@@ -188,11 +188,11 @@ def test_get_started_shows_the_figures_that_its_runs_print(reader: Quick) -> Non
 
 
 @pytest.mark.parametrize("page", [pytest.param(one, marks=LONG.get(one.name, ()), id=one.stem) for one in FOLLOWED])
-def test_a_guide_works_as_it_is_written(page: Path, reader: Quick) -> None:
+def test_a_guide_works_as_it_is_written(page, reader):
     tutorials.follow(page.read_text(encoding="utf-8"), reader, tutorials.counted)
 
 
-def test_guides_that_are_not_followed_here_have_a_test_of_their_own() -> None:
+def test_guides_that_are_not_followed_here_have_a_test_of_their_own():
     files = (Path(__file__), *map(Path(__file__).with_name, ("test_resuming.py", "test_tutorials.py")))
     elsewhere = "".join(re.sub(r"^OWN_TEST = .*", "", file.read_text("utf-8"), flags=re.MULTILINE) for file in files)
     assert [name for name in OWN_TEST if f'"{name}"' not in elsewhere] == []
@@ -203,7 +203,7 @@ STUDY, QUICK = "steps: 20, batches: 16, batch_size: 100", "steps: 6, batches: 2,
 
 
 @pytest.mark.parametrize("study", [QUICK, pytest.param(STUDY, marks=pytest.mark.slow)])
-def test_the_guide_on_reports_describes_every_section_in_order(study: str, reader: Quick) -> None:
+def test_the_guide_on_reports_describes_every_section_in_order(study, reader):
     page = (PAGES / "read-a-report.md").read_text(encoding="utf-8")
     run, _, text = page.partition("## Sections")
     tutorials.follow(run.replace(STUDY, study), reader)
@@ -215,26 +215,26 @@ def test_the_guide_on_reports_describes_every_section_in_order(study: str, reade
     assert "Glossary" in report
 
 
-def test_output_that_is_not_printed_fails(reader: Quick) -> None:
+def test_output_that_is_not_printed_fails(reader):
     page = "```sh\nesper check nowhere.yaml    # exit status 2\n```\n\n```text\n{}\n```\n"
     tutorials.follow(page.format("E101 there is no such file"), reader)
     with pytest.raises(AssertionError, match="shown and not printed"):
         tutorials.follow(page.format("all is well"), reader)
 
 
-def test_another_exit_status_fails(reader: Quick) -> None:
+def test_another_exit_status_fails(reader):
     with pytest.raises(AssertionError, match="ended with 2"):
         tutorials.follow("```sh\nesper check nowhere.yaml\n```\n", reader)
 
 
-def test_a_script_that_raises_fails(reader: Quick) -> None:
+def test_a_script_that_raises_fails(reader):
     page = '```python\n# wrong.py\nraise KeyError("lost")\n```\n\n```sh\npython wrong.py{}\n```\n'
     tutorials.follow(page.format("    # exit status 1"), reader)
     with pytest.raises(AssertionError, match="KeyError: 'lost'"):
         tutorials.follow(page.format(""), reader)
 
 
-def test_a_changed_file_is_imported_again(reader: Quick) -> None:
+def test_a_changed_file_is_imported_again(reader):
     page = '```python\n# said.py\nWORD = "{0}"\n```\n\n```python\n# say.py\nimport said\n\nprint(said.WORD)\n```\n\n'
     page += "```sh\npython say.py\n```\n\n```text\n{0}\n```\n"
     tutorials.follow(page.format("one"), reader)

@@ -58,7 +58,7 @@ def half(low: float, high: float) -> float:
 
 
 @pytest.mark.parametrize("blueprint", ["mlp", "conv_light"])
-def test_the_table_of_twins_was_measured(blueprint: str) -> None:
+def test_the_table_of_twins_was_measured(blueprint):
     _, twin, difference = cells(DOCS / "concepts" / "twins.md", f"`{blueprint}`, worth")
     (alone,) = [one for one in read(INCUBATION)["twins"] if one["place"] == "plain"]
     arm = read(BENCHMARKS / "science" / "shown" / "results.json")["runs"]["default"]["results"]["arms"]["twin"]["test"]
@@ -68,14 +68,14 @@ def test_the_table_of_twins_was_measured(blueprint: str) -> None:
     assert numbers(difference) == [f"{mean:+.1f}", f"{half(low, high):.1f}"]
 
 
-def test_the_operations_of_incubation_were_counted() -> None:
+def test_the_operations_of_incubation_were_counted():
     begin = "operations of an episode, `conv_light` planted after step 5 of 40"
     told = cells(DOCS / "concepts" / "incubation.md", begin)[1:]
     found = [forced(read(INCUBATION), "conv_light", way)["cost"] for way in ("shadow", "branch")]
     assert [numbers(cell) for cell in told] == [[f"{one:.2f}"] for one in found]
 
 
-def test_the_page_counts_the_differences_between_branch_and_shadow() -> None:
+def test_the_page_counts_the_differences_between_branch_and_shadow():
     pairs = read(INCUBATION)["between"]
     figures = [one[what] for one in pairs for what in ("points", "nats")]
     sides = sorted("more" if low > 0 else "less" for _, low, high in figures if low > 0 or high < 0)
@@ -87,7 +87,7 @@ def test_the_page_counts_the_differences_between_branch_and_shadow() -> None:
 
 
 @pytest.mark.slow
-def test_the_study_still_finds_the_same(tmp_path: Path) -> None:
+def test_the_study_still_finds_the_same(tmp_path):
     """The part that the pages tell of: the counts to the digit, the rest as far as another machine may be off."""
     command = [sys.executable, "-m", "benchmarks.science.incubation"]
     asked = ["--only", "plain shadow", "--into", str(tmp_path)]

@@ -85,19 +85,19 @@ def excused() -> set[str]:
     return set(re.findall(r"`([A-Z0-9]+-[A-Z0-9-]+)`", below))
 
 
-def test_every_defect_has_a_row_or_a_reason_why_it_has_no_test() -> None:
+def test_every_defect_has_a_row_or_a_reason_why_it_has_no_test():
     assert listed() | excused() == set(DEFECTS)
     assert listed() & excused() == set()
 
 
-def test_every_row_has_a_test_and_every_such_test_has_a_row() -> None:
+def test_every_row_has_a_test_and_every_such_test_has_a_row():
     files = [*ROOT.glob("esper-*/tests/**/test_*.py"), *ROOT.glob("tests/**/test_*.py")]
     named = {found for file in files for found in TEST.findall(file.read_text(encoding="utf-8"))}
     assert {one.upper().replace("_", "-") for one in named} == listed()
 
 
 @pytest.fixture(scope="module")
-def nodes() -> list[tuple[str, ast.AST]]:
+def nodes():
     """Every loop, function and private attribute in the sources of the members, and where it is."""
     found: list[tuple[str, ast.AST]] = []
     for path in SOURCES:
@@ -123,18 +123,18 @@ def imports_in(node: ast.AST) -> bool:
     return any(isinstance(inner, ast.Import | ast.ImportFrom) for inner in ast.walk(node))
 
 
-def test_b8_cr_03_nothing_is_imported_in_a_loop(nodes) -> None:
+def test_b8_cr_03_nothing_is_imported_in_a_loop(nodes):
     assert [where for where, node in nodes if isinstance(node, ast.For | ast.While) and imports_in(node)] == []
 
 
-def test_b8_cr_05_nothing_is_imported_by_what_validates_a_value(nodes) -> None:
+def test_b8_cr_05_nothing_is_imported_by_what_validates_a_value(nodes):
     functions = [(where, node) for where, node in nodes if isinstance(node, ast.FunctionDef)]
     validators = [one for one in functions if any("validator" in ast.unparse(of) for of in one[1].decorator_list)]
     assert validators
     assert [where for where, node in validators if imports_in(node)] == []
 
 
-def test_b8_cr_04_no_module_reads_a_private_name_of_another(nodes) -> None:
+def test_b8_cr_04_no_module_reads_a_private_name_of_another(nodes):
     assert [(where, node.attr) for where, node in nodes if isinstance(node, ast.Attribute)] == []
 
 
@@ -142,12 +142,12 @@ def test_b8_cr_04_no_module_reads_a_private_name_of_another(nodes) -> None:
     ("line", "strange"),
     [("other._kept", True), ("self._kept", False), ("other.kept", False), ("_kept = other._kept", False)],
 )
-def test_a_private_name_of_another_is_found_out(line: str, strange: bool) -> None:
+def test_a_private_name_of_another_is_found_out(line, strange):
     (node,) = (node for node in ast.walk(ast.parse(line)) if isinstance(node, ast.Attribute))
     assert is_strange(node, line) is strange
 
 
-def test_b8_cr_07_a_policy_has_no_loop_of_its_own() -> None:
+def test_b8_cr_07_a_policy_has_no_loop_of_its_own():
     """No policy imports the trainer or a task, and torch none but the one that is a network itself.
 
     So it can decide, and neither train nor measure what it decides about.
@@ -175,13 +175,13 @@ def _imported(paths: list[Path]) -> set[str]:
     }
 
 
-def test_run_07_a_reward_is_told_of_the_whole_network_and_of_no_action() -> None:
+def test_run_07_a_reward_is_told_of_the_whole_network_and_of_no_action():
     """So it cannot credit the slot that an action happened to name: one reward for each environment."""
     assert list(inspect.signature(Reward.score).parameters) == ["self", "now", "before", "twin", "twin_before"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A run of two policies with a blueprint out of a file, in three slots."""
     folder = tmp_path_factory.mktemp("dots")
     (folder / "dots.py").write_text(BLOCK, encoding="utf-8")
@@ -193,12 +193,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("arm", ["random", "heuristic"])
-def test_run_14_what_a_plugin_brings_a_policy_can_choose(arm: str, folder: Path) -> None:
+def test_run_14_what_a_plugin_brings_a_policy_can_choose(arm, folder):
     assert {blueprint for _, blueprint in grown(folder, arm)} == {"dots/dot"}
 
 
 @pytest.mark.parametrize("arm", ["random", "heuristic"])
-def test_b8_drl_06_a_policy_works_on_every_slot_that_there_is(arm: str, folder: Path) -> None:
+def test_b8_drl_06_a_policy_works_on_every_slot_that_there_is(arm, folder):
     assert {slot for slot, _ in grown(folder, arm)} == {"early", "middle", "late"}
 
 
@@ -213,9 +213,7 @@ def grown(folder: Path, arm: str) -> set[tuple[str, str]]:
     ("setting", "nearest"),
     [("task=stripe", "stripes"), ("host=cnn1", "cnn1d"), ("slots.early.blueprints=[dots/dit]", "dots/dot")],
 )
-def test_b8_cr_01_an_unknown_name_is_an_error_before_anything_is_trained(
-    setting: str, nearest: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_b8_cr_01_an_unknown_name_is_an_error_before_anything_is_trained(setting, nearest, folder, capsys):
     runs = folder / "none"
     with pytest.raises(SystemExit) as end:
         cli.main(["run", str(folder / "run.yaml"), "--runs-dir", str(runs), "--set", setting, "--quiet", "--json"])

@@ -16,11 +16,11 @@ generate = how_to.script(ROOT / "docs" / "generate.py")
 reader = how_to.reader
 
 
-def test_the_page_works_as_it_is_written(reader) -> None:
+def test_the_page_works_as_it_is_written(reader):
     how_to.tutorials.follow(PAGE.read_text(encoding="utf-8"), reader, how_to.tutorials.counted)
 
 
-def test_every_column_is_on_the_page_once_and_in_its_place() -> None:
+def test_every_column_is_on_the_page_once_and_in_its_place():
     parts = generate.columns().split("### ")[1:]
     for part, names in zip(
         parts, (features.GLOBAL_COLUMNS, features.SLOT_COLUMNS, features.CANDIDATE_COLUMNS), strict=True
@@ -34,7 +34,7 @@ def test_every_column_is_on_the_page_once_and_in_its_place() -> None:
             assert meaning.strip(" |")
 
 
-def test_a_column_without_a_meaning_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_column_without_a_meaning_is_found_out(monkeypatch):
     monkeypatch.setattr(features, "SLOT_COLUMNS", (*features.SLOT_COLUMNS, "brightness"))
     with pytest.raises(StopIteration):
         generate.columns()

@@ -12,11 +12,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "python-api.md"
 LISTED = re.findall(r"^::: ([\w.]+)\.(\w+)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
-def test_every_public_name_is_listed_once() -> None:
+def test_every_public_name_is_listed_once():
     assert sorted(name for module, name in LISTED if module == "esper_core") == list(esper_core.__all__)
     assert len(LISTED) == len(set(LISTED))
 
 
-def test_every_listed_name_exists_and_has_a_docstring() -> None:
+def test_every_listed_name_exists_and_has_a_docstring():
     undocumented = [name for module, name in LISTED if not getattr(importlib.import_module(module), name).__doc__]
     assert undocumented == []

@@ -37,7 +37,7 @@ def write_snippets(folder: Path) -> tuple[Path, Path]:
     return folder / "my_run.yaml", folder / "with_plugin.yaml"
 
 
-def test_it_is_short_and_names_its_two_commands_near_the_top() -> None:
+def test_it_is_short_and_names_its_two_commands_near_the_top():
     assert len(README.split()) <= 500
     top = README.splitlines()[:15]
     assert any(line.startswith("make run") for line in top)
@@ -45,7 +45,7 @@ def test_it_is_short_and_names_its_two_commands_near_the_top() -> None:
     assert all(len(block.splitlines()) <= 10 for block in blocks("python"))
 
 
-def test_its_snippets_are_a_valid_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_snippets_are_a_valid_configuration(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for file in write_snippets(tmp_path):
         with pytest.raises(SystemExit) as done:
@@ -53,18 +53,18 @@ def test_its_snippets_are_a_valid_configuration(tmp_path: Path, monkeypatch: pyt
         assert done.value.code == 0
 
 
-def test_the_package_that_it_installs_and_runs_is_there() -> None:
+def test_the_package_that_it_installs_and_runs_is_there():
     """tests/install/test_blueprints_extra.py installs it and runs the configuration."""
     (commands,) = [block for block in blocks("sh") if "esper-blueprints-extra" in block]
     assert re.findall(r"examples/\S+", commands) == ["examples/esper-blueprints-extra", "examples/extra.yaml"]
 
 
-def test_it_claims_no_gain_over_static_networks() -> None:
+def test_it_claims_no_gain_over_static_networks():
     assert re.findall(r"\d (?:%|points)", README) == []
     assert "Neither side is tuned" in README
 
 
-def test_the_picture_shows_the_arms_of_the_default_run() -> None:
+def test_the_picture_shows_the_arms_of_the_default_run():
     drawn = minidom.parse(str(ROOT / PICTURE))
     told = [node.firstChild.data for node in drawn.getElementsByTagName("text") if node.firstChild is not None]
     words = {" ".join(text.split()) for text in told}
@@ -72,7 +72,7 @@ def test_the_picture_shows_the_arms_of_the_default_run() -> None:
     assert "capacity" not in words, "the comparison with the untuned static control is no headline"
 
 
-def test_the_picture_has_the_legend_that_reports_have() -> None:
+def test_the_picture_has_the_legend_that_reports_have():
     drawn = minidom.parse(str(ROOT / PICTURE))
     texts = [(node, node.firstChild.data) for node in drawn.getElementsByTagName("text") if node.firstChild]
     (pruned,) = [node.getAttribute("y") for node, told in texts if told == "✕ pruned"]
@@ -90,7 +90,7 @@ def ends_of_the_picture() -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_the_table_and_the_picture_are_those_of_the_default_run(tmp_path: Path) -> None:
+def test_the_table_and_the_picture_are_those_of_the_default_run(tmp_path):
     """Compare within three points: the last digits differ between machines."""
     from esper_core import read_events
     from esper_core.app.compose import prepare

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "resume-a-run.md"
 STUDY = """\
@@ -27,7 +26,7 @@ def shown() -> list[str]:
     return told.splitlines()
 
 
-def test_an_interrupted_run_prints_what_the_guide_shows_and_resumes(processes: Any, tmp_path: Path) -> None:
+def test_an_interrupted_run_prints_what_the_guide_shows_and_resumes(processes, tmp_path):
     (tmp_path / "study.yaml").write_text(STUDY)
     processes.start("run", tmp_path / "study.yaml", cwd=tmp_path)
     run = processes.interrupt(tmp_path / "runs")

@@ -34,16 +34,14 @@ measured = script(Path(__file__).with_name("measured.py"))
 
 
 @pytest.fixture
-def generate() -> ModuleType:
+def generate():
     return script(DOCS / "generate.py")
 
 
 # --- running
 
 
-def test_finished_runs_are_not_repeated_and_truncated_ones_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_finished_runs_are_not_repeated_and_truncated_ones_are(tmp_path, capsys):
     asked = ["--quick", "--only", "chance, 2", "--into", str(tmp_path)]
     assert main(asked) == 0
     assert "chance, 2: " in capsys.readouterr().err
@@ -60,9 +58,7 @@ def test_finished_runs_are_not_repeated_and_truncated_ones_are(
 
 
 @pytest.mark.parametrize("part", [["--quick"], ["--only", "chance"]])
-def test_partial_or_quick_results_are_not_written_for_the_pages(
-    tmp_path: Path, part: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partial_or_quick_results_are_not_written_for_the_pages(tmp_path, part, monkeypatch):
     monkeypatch.setattr("benchmarks.science.shown.__main__.every_run", lambda quick: pytest.fail("something was run"))
     with pytest.raises(SystemExit) as ended:
         main([*part, "--write", "--into", str(tmp_path)], tmp_path / "pages.json")
@@ -71,7 +67,7 @@ def test_partial_or_quick_results_are_not_written_for_the_pages(
 
 
 @pytest.mark.slow
-def test_one_command_produces_every_part_of_the_pages(tmp_path: Path) -> None:
+def test_one_command_produces_every_part_of_the_pages(tmp_path):
     assert main(["--quick", "--into", str(tmp_path)]) == 0
     runs = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["runs"]
     assert list(runs) == [one.name for one in RUNS]
@@ -79,7 +75,7 @@ def test_one_command_produces_every_part_of_the_pages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("one", RUNS, ids=lambda one: one.name)
-def test_a_command_sets_existing_keys(one: Any) -> None:
+def test_a_command_sets_existing_keys(one):
     asked = load_config(ROOT / one.file, one.changes)
     assert list(asked.overrides) == list(one.changes)
     assert one.command.count("--set") == len(one.changes)
@@ -87,7 +83,7 @@ def test_a_command_sets_existing_keys(one: Any) -> None:
     assert (asked.config.episode.steps, asked.config.episode.batches) == (200 if one.name == "longer" else 40, 32)
 
 
-def test_the_page_shows_the_command_of_the_longer_run() -> None:
+def test_the_page_shows_the_command_of_the_longer_run():
     (command,) = [one.command for one in RUNS if one.name == "longer"]
     assert f"```sh\n{command}\n```" in SHOWN.read_text(encoding="utf-8")
 
@@ -128,16 +124,14 @@ def some_runs() -> dict[str, dict[str, Any]]:
     return runs
 
 
-def test_results_are_shown_with_sign_and_interval() -> None:
+def test_results_are_shown_with_sign_and_interval():
     runs = some_runs()
     assert "| 200 steps | 60.0 % | 59.0 to 62.0 % | 8 |" in page.longer(runs)
     assert "| default | +28.1 (27.1 to 30.1) | `esper run default.yaml` |" in page.other_seeds(runs)
     assert "\nheuristic  78.1 %         77.1 % to 80.1 %  8  6,154       +27.1\n" in page.default_run(runs)
 
 
-def test_pages_are_regenerated_from_the_results(
-    generate: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_pages_are_regenerated_from_the_results(generate, monkeypatch, tmp_path):
     file = tmp_path / "results.json"
     monkeypatch.setattr(generate, "RUNS", file)
     text = "".join(f"<!-- from the code: {part} -->\nold text\n<!-- end -->\n" for part in page.PARTS)
@@ -185,12 +179,12 @@ def over_all(own: Mapping[str, Any]) -> int:
 
 
 @pytest.mark.parametrize(("told_on", "words", "holds"), CLAIMS, ids=[words for _, words, _ in CLAIMS])
-def test_statements_about_runs_hold(told_on: Path, words: str, holds: Callable[[Runs], bool]) -> None:
+def test_statements_about_runs_hold(told_on, words, holds):
     assert words in " ".join(told_on.read_text(encoding="utf-8").split())
     assert holds(measured.runs())
 
 
-def test_false_statements_are_detected() -> None:
+def test_false_statements_are_detected():
     false = some_runs()
     false["default"]["kept"]["heuristic"] = {"conv_light": 7, "mlp": 1}
     false["shuffled"]["kept"]["heuristic"] = {"conv_light": 1}
@@ -198,7 +192,7 @@ def test_false_statements_are_detected() -> None:
     assert [words for _, words, holds in CLAIMS if holds(false)] == []
 
 
-def test_runs_are_a_source_of_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_a_source_of_figures(monkeypatch):
     monkeypatch.setattr(measured, "runs", some_runs)
     assert measured.ran("longer")[:2] == [pytest.approx((60.0, 59.0, 62.0)), pytest.approx((9.0,))]
     assert measured.ran("longer")[-1] == pytest.approx((10.0, 9.0, 12.0))

@@ -29,7 +29,7 @@ def seed_columns() -> list[str]:
     ("title", "columns"),
     [("`steps`", [field.name for field in fields(Step)]), ("`seeds`, as rows", seed_columns())],
 )
-def test_the_page_names_every_column(title: str, columns: list[str]) -> None:
+def test_the_page_names_every_column(title, columns):
     (table,) = re.findall(rf"^### {re.escape(title)}\n\n(.*?)\n\n", PAGE.read_text(encoding="utf-8"), re.M | re.S)
     named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
     assert sorted(named) == sorted(columns)

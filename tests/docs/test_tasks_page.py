@@ -29,7 +29,7 @@ def told(cell: str) -> list[tuple[float, float]]:
     return [(float(number) / scale, 0.5 / scale / 10 ** len(digits)) for number, digits in found]
 
 
-def test_the_figures_are_those_that_were_printed_in_their_order() -> None:
+def test_the_figures_are_those_that_were_printed_in_their_order():
     printed = [float(one) for one in re.findall(r" (\d\.\d{3})$", PRINTED.read_text(encoding="utf-8"), re.MULTILINE)]
     figures = [one for _, _, cell in rows() for one in told(cell)]
     assert len(figures) == len(printed) == 24
@@ -37,11 +37,11 @@ def test_the_figures_are_those_that_were_printed_in_their_order() -> None:
     assert wrong == []
 
 
-def test_each_network_has_as_many_figures_as_it_has_forms() -> None:
+def test_each_network_has_as_many_figures_as_it_has_forms():
     assert [network for _, network, cell in rows() if network.count("·") != cell.count("·")] == []
 
 
-def test_the_lengths_of_the_trainings_are_those_that_were_run() -> None:
+def test_the_lengths_of_the_trainings_are_those_that_were_run():
     printed = PRINTED.read_text(encoding="utf-8")
     epochs = [f"{one} epochs" for one in re.findall(r"'epochs': (\d+), 'batch_size': \d+}", printed)]
     ((several, size, batches),) = re.findall(r"'epochs': (\d+), 'batch_size': (\d+), 'batches': (\d+)}", printed)

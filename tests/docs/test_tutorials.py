@@ -154,14 +154,14 @@ def is_among(shown: str, printed: str, same: Callable[[str, str], bool]) -> bool
 
 
 @pytest.mark.slow
-def test_the_guide_on_blueprints_works_in_a_new_environment(new_environment, tmp_path) -> None:
+def test_the_guide_on_blueprints_works_in_a_new_environment(new_environment, tmp_path):
     page = (ROOT / "docs" / "guides" / "write-a-blueprint.md").read_text(encoding="utf-8")
     reader = Reader(tmp_path, new_environment(*MEMBERS).python)
     follow(page, reader)
     assert set(OFFLINE) <= set(reader.typed), "a substitution that is not used"
 
 
-def test_output_that_is_not_printed_or_a_failing_command_fails(tmp_path) -> None:
+def test_output_that_is_not_printed_or_a_failing_command_fails(tmp_path):
     reader = Reader(tmp_path, sys.executable)
     follow("```sh\necho 12  apples\n```\n\n```text\n3 apples\n```\n", reader)
     with pytest.raises(AssertionError, match="shown and not printed"):
@@ -170,7 +170,7 @@ def test_output_that_is_not_printed_or_a_failing_command_fails(tmp_path) -> None
         follow("```sh\nfalse\n```\n", reader)
 
 
-def test_another_figure_fails_where_figures_are_compared(tmp_path) -> None:
+def test_another_figure_fails_where_figures_are_compared(tmp_path):
     reader = Reader(tmp_path, sys.executable)
     page = "```sh\necho 'arm  90.2 %  +43.5 points  8  3,908  0.26'\n```\n\n```text\narm {}\n```\n"
     for same in ("90.2 % +43.5 points 8 3,908 0.26", "88.0 % +41.0 points 8 3,908 0.51"):
@@ -182,7 +182,7 @@ def test_another_figure_fails_where_figures_are_compared(tmp_path) -> None:
             follow(page.format(false), reader, close)
 
 
-def test_durations_are_not_compared(tmp_path) -> None:
+def test_durations_are_not_compared(tmp_path):
     reader = Reader(tmp_path, sys.executable)
     page = "```sh\necho '26 passed, 5 skipped in 5.00s'\n```\n\n```text\n{}\n```\n"
     for shown in ("26 passed, 5 skipped in 4.43s", "26 passed, 5 skipped in 12.10s"):

@@ -22,16 +22,14 @@ MODULE = re.compile(r"python -m (benchmarks(?:\.\w+)*)")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_a_file_or_a_module_that_a_page_names_is_there(page: Path) -> None:
+def test_a_file_or_a_module_that_a_page_names_is_there(page):
     text = page.read_text(encoding="utf-8")
     assert [one for one in FILE.findall(text) if not (ROOT / one).exists()] == []
     assert [one for one in MODULE.findall(text) if importlib.util.find_spec(one) is None] == []
 
 
 @pytest.mark.slow
-def test_a_twin_that_is_trained_for_longer_does_not_come_to_what_was_grown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_twin_that_is_trained_for_longer_does_not_come_to_what_was_grown(tmp_path, monkeypatch, capsys):
     (command,) = re.findall(r"^```sh\nesper (.*)\n```", SHOWN.read_text(encoding="utf-8"), re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     arguments = shlex.split(command.replace("plugins.yaml", shlex.quote(str(ROOT / "plugins.yaml"))))

@@ -94,7 +94,7 @@ def test_both_sides_train_and_evaluate_equally_often(program, seeds):
 
 
 @pytest.mark.slow
-def test_incubation_study_runs_by_one_command_and_continues(tmp_path: Path) -> None:
+def test_incubation_study_runs_by_one_command_and_continues(tmp_path):
     command = [sys.executable, "-m", "benchmarks.science.incubation", "--quick", "--into", str(tmp_path)]
     first = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     assert "plain shadow" in first.stderr

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,9 +17,7 @@ def seconds_of_the_processor() -> float:
 
 
 @pytest.mark.slow
-def test_growth_beats_its_twin_by_15_points_over_8_seeds_within_a_minute(
-    esper: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_growth_beats_its_twin_by_15_points_over_8_seeds_within_a_minute(esper, tmp_path):
     began = seconds_of_the_processor()  # of both cores: what else the machine does is not the run's fault
     told = esper("run", DEFAULT, "--runs-dir", tmp_path, "--json", "--quiet").json["results"]
     assert seconds_of_the_processor() - began < 2 * 60
@@ -36,7 +32,7 @@ def test_growth_beats_its_twin_by_15_points_over_8_seeds_within_a_minute(
 
 
 @pytest.mark.slow
-def test_rewards_of_a_plan_count_what_growth_cost(esper: Callable[..., Any], tmp_path: Path) -> None:
+def test_rewards_of_a_plan_count_what_growth_cost(esper, tmp_path):
     sets = ("--set", "environments=2", "--set", "episode.steps=20")
     arms = esper("run", PLAN, "--runs-dir", tmp_path, "--json", "--quiet", *sets).json["results"]["arms"]
     assert arms["twin"]["reward"] == 0
@@ -44,9 +40,7 @@ def test_rewards_of_a_plan_count_what_growth_cost(esper: Callable[..., Any], tmp
 
 
 @pytest.mark.slow
-def test_a_transformer_on_text_is_judged_by_perplexity_and_less_of_it_is_better(
-    esper: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_transformer_on_text_is_judged_by_perplexity_and_less_of_it_is_better(esper, tmp_path):
     sets = ("--set", "environments=8", "--set", "episode.batches=8", "--set", "capacity=false")
     told = esper("run", TEXT, "--runs-dir", tmp_path, "--json", "--quiet", *sets).json["results"]
     assert told["metric"] == {"name": "perplexity", "direction": "down", "unit": ""}

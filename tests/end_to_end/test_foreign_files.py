@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ needs_pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named 
 
 
 @pytest.fixture(autouse=True)
-def no_hanging() -> Iterator[None]:
+def no_hanging():
     """Fails a test in which something waits, for example for somebody to write into a pipe."""
 
     def fail(*_: object) -> None:
@@ -37,7 +36,7 @@ def no_hanging() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory):
     """A finished run that no test changes."""
     folder = tmp_path_factory.mktemp("finished")
     (folder / "small.yaml").write_text(SMALL)
@@ -48,7 +47,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(finished: Path, tmp_path: Path) -> Path:
+def run(finished, tmp_path):
     """A copy of a finished run."""
     return Path(shutil.copytree(finished, tmp_path / "runs" / finished.name))
 
@@ -68,7 +67,7 @@ def put(kind: str, place: Path) -> None:
 @pytest.mark.parametrize(
     "kind", ["pipe", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("folder", "nested"))]
 )
-def test_no_command_hangs_or_crashes_on_what_stands_in_the_place_of_a_file(kind, run, esper, tmp_path) -> None:
+def test_no_command_hangs_or_crashes_on_what_stands_in_the_place_of_a_file(kind, run, esper, tmp_path):
     runs = f"--runs-dir={run.parent}"  # in one word: the fixture then does not read the damaged events itself
     commands = [
         ("runs", "list", runs),
@@ -101,7 +100,7 @@ def test_no_command_hangs_or_crashes_on_what_stands_in_the_place_of_a_file(kind,
         *((["runs", "show"], name) for name in ("manifest.json", "summary.json", "growth.json")),
     ],
 )
-def test_a_pipe_in_the_place_of_a_file_is_refused_with_its_path(command, name, run, esper) -> None:
+def test_a_pipe_in_the_place_of_a_file_is_refused_with_its_path(command, name, run, esper):
     put("pipe", run / name)
     answer = esper(*command, run)
     assert answer.code == 1
@@ -110,7 +109,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_with_its_path(command, name, r
 
 @needs_pipes
 @pytest.mark.parametrize("kind", ["pipe", "folder", "nested"])
-def test_an_interrupted_run_is_not_resumed_without_its_events(kind, run, esper) -> None:
+def test_an_interrupted_run_is_not_resumed_without_its_events(kind, run, esper):
     manifest = json.loads((run / "manifest.json").read_text())
     (run / "manifest.json").write_text(json.dumps(manifest | {"status": "interrupted"}))
     put(kind, run / "events.jsonl")
@@ -120,7 +119,7 @@ def test_an_interrupted_run_is_not_resumed_without_its_events(kind, run, esper) 
     assert "events.jsonl" in answer.err
 
 
-def test_a_report_replaces_a_link_and_leaves_alone_what_it_leads_to(run, esper, tmp_path) -> None:
+def test_a_report_replaces_a_link_and_leaves_alone_what_it_leads_to(run, esper, tmp_path):
     precious = tmp_path / "precious.txt"
     precious.write_text("mine")
     (run / "report.html").unlink()

@@ -37,7 +37,7 @@ def alone(script: str, at: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def at(tmp_path: Path) -> Path:
+def at(tmp_path):
     """A folder with a study, and an empty one to mount a disk on."""
     (tmp_path / "study.yaml").write_text(STUDY, encoding="utf-8")
     (tmp_path / "disk").mkdir()
@@ -53,7 +53,7 @@ def results(answer: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("kilobytes", "reported"), [(272, False), (320, True)])
-def test_a_full_disk_is_told_once_with_the_way_on_and_nothing_is_lost(at: Path, kilobytes: int, reported: bool) -> None:
+def test_a_full_disk_is_told_once_with_the_way_on_and_nothing_is_lost(at, kilobytes, reported):
     """There is room for one checkpoint; and for a report beside it, or not even for that."""
     script = f"""
         mount -t tmpfs -o size={kilobytes}k none disk
@@ -78,7 +78,7 @@ def test_a_full_disk_is_told_once_with_the_way_on_and_nothing_is_lost(at: Path, 
     assert results(went_on.stdout) == results(whole.stdout)
 
 
-def test_a_disk_that_may_not_be_written_to_is_told_before_anything_is_trained(at: Path) -> None:
+def test_a_disk_that_may_not_be_written_to_is_told_before_anything_is_trained(at):
     tried = alone(f"mount -t tmpfs -o ro none disk; {ESPER} run study.yaml --runs-dir disk/runs", at)
     assert tried.returncode == 1
     first = tried.stderr.splitlines()[0]

@@ -37,13 +37,13 @@ def grown(run, tmp_path):
     return call
 
 
-def test_run_05_it_keeps_a_useful_seed_and_prunes_useless_ones(grown) -> None:
+def test_run_05_it_keeps_a_useful_seed_and_prunes_useless_ones(grown):
     """What a seed has shown, and what is unknown of it, reaches whoever decides: a useful one is kept, others go."""
     kept, _ = grown(*SHORT, "slots.early.blueprints=[conv_light]")
     assert kept == [[USEFUL]]
 
 
-def test_an_episode_too_short_for_anything_is_told(run) -> None:
+def test_an_episode_too_short_for_anything_is_told(run):
     assert (
         "not carried out in 2 of 2 episodes: any blueprint, which needs 16 steps" in run("policy=heuristic").answer.err
     )
@@ -51,20 +51,20 @@ def test_an_episode_too_short_for_anything_is_told(run) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gates", ["off", "strict"])
-def test_from_a_nursery_it_keeps_the_best_in_every_environment(gates, grown) -> None:
+def test_from_a_nursery_it_keeps_the_best_in_every_environment(gates, grown):
     kept, results = grown(f'growth.gates="{gates}"')
     assert kept == [[USEFUL]] * 4
     assert results["comparisons"][0]["difference"] >= 0.2
 
 
 @pytest.mark.slow
-def test_without_a_nursery_it_keeps_the_first_that_pays_and_nothing_useless(grown) -> None:
+def test_without_a_nursery_it_keeps_the_first_that_pays_and_nothing_useless(grown):
     kept, _ = grown("growth.nursery=1", "slots.early.blueprints=[conv_light, pointwise]")
     assert kept == [[USEFUL]] * 4
 
 
 @pytest.mark.slow
-def test_where_neighbours_mean_nothing_it_keeps_next_to_nothing_and_does_no_harm(grown) -> None:
+def test_where_neighbours_mean_nothing_it_keeps_next_to_nothing_and_does_no_harm(grown):
     kept, results = grown("task=mnist1d-shuffled")
     assert sum(map(len, kept)) <= 1
     assert results["comparisons"][0]["difference"] > -0.02
@@ -72,7 +72,7 @@ def test_where_neighbours_mean_nothing_it_keeps_next_to_nothing_and_does_no_harm
 
 @pytest.mark.slow
 @pytest.mark.parametrize("changes", [["twin=false"], ["growth.incubation=branch"], ["slots.early.stack=2"]])
-def test_it_keeps_the_useful_seed_without_a_twin_on_a_branch_and_in_a_stack(changes, grown) -> None:
+def test_it_keeps_the_useful_seed_without_a_twin_on_a_branch_and_in_a_stack(changes, grown):
     kept, _ = grown("environments=2", *changes)
     assert all(fossils[:1] == [USEFUL] for fossils in kept)
     assert not any(slot == "late" for fossils in kept for slot, _ in fossils)

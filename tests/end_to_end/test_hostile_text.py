@@ -107,7 +107,7 @@ def made_up(word: str, arm: str) -> tuple[list[Event], set[str]]:
     return [replace(one, **{name: home[name] for name in home if hasattr(one, name)}) for one in events], planted
 
 
-def test_every_text_of_every_event_is_planted() -> None:
+def test_every_text_of_every_event_is_planted():
     events, planted = made_up("x", "grown")
     there = {way for kind in get_args(Event) for way in text_fields(kind, kind.__name__)}
     assert planted | {"RunFinished.reason"} == there, "a run's end is planted in the events of a run"
@@ -155,7 +155,7 @@ def within(value: Any, word: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ran(tmp_path_factory):
     """A run as the command leaves it: nothing in it is made up."""
     folder = tmp_path_factory.mktemp("ran")
     (folder / "run.yaml").write_text(SMALL)
@@ -266,23 +266,21 @@ def pair_of(ran: Path, folder: Path, word: str, **how: Any) -> tuple[Path, Path]
 
 
 @pytest.fixture(scope="module")
-def harmless(ran: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
+def harmless(ran, tmp_path_factory):
     """Each page with a word that nobody has to fear."""
     pair = pair_of(ran, tmp_path_factory.mktemp("harmless"), HARMLESS)
     return {name: Reader(make(*pair)) for name, make in PAGES.items()}
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_is_planted_is_there_to_be_read(page: str, harmless: dict[str, Reader]) -> None:
+def test_what_is_planted_is_there_to_be_read(page, harmless):
     """Else a page that leaves all of it out would pass for one that is safe."""
     assert [told for told in TOLD[page] if f"{told} {HARMLESS}" not in harmless[page].text] == []
 
 
 @pytest.mark.parametrize("word", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("page", PAGES)
-def test_a_planted_word_is_read_and_makes_no_element_and_no_attribute(
-    page: str, word: str, harmless: dict[str, Reader], ran: Path, tmp_path: Path
-) -> None:
+def test_a_planted_word_is_read_and_makes_no_element_and_no_attribute(page, word, harmless, ran, tmp_path):
     source = PAGES[page](*pair_of(ran, tmp_path, word))
     read = Reader(source)
     assert read.made == harmless[page].made
@@ -294,7 +292,7 @@ def test_a_planted_word_is_read_and_makes_no_element_and_no_attribute(
 
 
 @pytest.fixture(scope="module")
-def unended(ran: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Reader]:
+def unended(ran, tmp_path_factory):
     """Each page of a run without a summary, by how it ended, with a word that nobody has to fear."""
     runs = {
         how: planted_run(ran, tmp_path_factory.mktemp("un") / how, HARMLESS, status=how, ended=False) for how in HOW
@@ -305,9 +303,7 @@ def unended(ran: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[s
 @pytest.mark.parametrize("word", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("page", ["report", "notebook"])
 @pytest.mark.parametrize("how", HOW)
-def test_so_it_is_where_a_run_has_no_summary(
-    page: str, word: str, how: str, unended: dict[tuple[str, str], Reader], ran: Path, tmp_path: Path
-) -> None:
+def test_so_it_is_where_a_run_has_no_summary(page, word, how, unended, ran, tmp_path):
     """Then metric and arms are those that its events tell."""
     run = planted_run(ran, tmp_path / "run", word, status=how, ended=False)
     assert Reader(PAGES[page](run, run)).made == unended[page, how].made

@@ -8,7 +8,6 @@ import random
 import re
 import signal
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -99,9 +98,7 @@ def resume_after_kill(
         pytest.param(20, {"small": False, "workers": "processes"}, marks=pytest.mark.slow),
     ],
 )
-def test_run_13_a_run_killed_at_any_moment_resumes_to_identical_results(
-    kills: int, changes: dict[str, Any], processes: Any, tmp_path: Path
-) -> None:
+def test_run_13_a_run_killed_at_any_moment_resumes_to_identical_results(kills, changes, processes, tmp_path):
     file = configuration(tmp_path / "run.yaml", **changes)
     assert processes.call("run", file, "--runs-dir", tmp_path / "whole", "--quiet") == 0, processes.err
     whole = next((tmp_path / "whole").iterdir())
@@ -118,9 +115,7 @@ def test_run_13_a_run_killed_at_any_moment_resumes_to_identical_results(
     assert kills < 10 or hits >= kills // 2, "too few kills hit a run that could be resumed"
 
 
-def test_run_13_a_run_killed_before_its_last_checkpoint_was_named_resumes_from_it(
-    processes: Any, tmp_path: Path
-) -> None:
+def test_run_13_a_run_killed_before_its_last_checkpoint_was_named_resumes_from_it(processes, tmp_path):
     file = configuration(tmp_path / "run.yaml")
     assert processes.call("run", file, "--runs-dir", tmp_path / "runs", "--quiet") == 0, processes.err
     run = next((tmp_path / "runs").iterdir())
@@ -134,9 +129,7 @@ def test_run_13_a_run_killed_before_its_last_checkpoint_was_named_resumes_from_i
     assert found_in(run) == expected
 
 
-def test_a_run_in_use_by_another_process_is_not_resumed(
-    processes: Any, esper: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_run_in_use_by_another_process_is_not_resumed(processes, esper, tmp_path):
     file = configuration(tmp_path / "run.yaml")
     pid = processes.start("run", file, "--runs-dir", tmp_path / "runs", "--quiet", "--set", "rounds=40")
     processes.wait_for(lambda: newest_in(tmp_path / "runs") >= 1)

@@ -26,12 +26,12 @@ PLANT = Action(Op.GERMINATE, *CANDIDATES[1])
 
 
 @pytest.fixture(scope="module")
-def bench() -> Bench:
+def bench():
     return Bench(shipped_table())
 
 
 @pytest.fixture(scope="module")
-def results() -> dict[str, Any]:
+def results():
     return json.loads((STUDY / "results.json").read_text(encoding="utf-8"))
 
 
@@ -44,16 +44,16 @@ def is_same(found: Any, stored: Any) -> bool:
     return bool(found == (pytest.approx(stored, rel=1e-9) if isinstance(stored, float) else stored))
 
 
-def test_results_follow_from_the_lines_of_each_problem_and_rng_seed(results) -> None:
+def test_results_follow_from_the_lines_of_each_problem_and_rng_seed(results):
     assert is_same(json.loads(json.dumps(summarise(STUDY))), results)
 
 
-def test_picture_shows_the_results(results) -> None:
+def test_picture_shows_the_results(results):
     file = ROOT / "docs" / "pictures" / "learned-policies.svg"
     assert file.read_text(encoding="utf-8") == picture(results)
 
 
-def test_rewards_are_those_of_the_kept_seeds_in_the_shipped_table(bench) -> None:
+def test_rewards_are_those_of_the_kept_seeds_in_the_shipped_table(bench):
     lines, numbers = read_lines(STUDY / "table.jsonl"), bench.table.of_part("held_out")
     assert [bench.table.puzzles[number].name for number in numbers] == [line["problem"] for line in lines]
     for number, line in zip(numbers, lines, strict=True):
@@ -63,7 +63,7 @@ def test_rewards_are_those_of_the_kept_seeds_in_the_shipped_table(bench) -> None
             assert found == pytest.approx(own["reward"], abs=1e-4)
 
 
-def test_repeated_problems_are_the_held_out_ones_and_fresh_ones_with_unused_rng_seeds(bench) -> None:
+def test_repeated_problems_are_the_held_out_ones_and_fresh_ones_with_unused_rng_seeds(bench):
     known = len(bench.table.of_part("held_out"))
     for name, numbers in (("other_rng_seeds", range(known)), ("fresh_problems", range(known, known + FRESH))):
         lines = read_lines(STUDY / f"{name}.jsonl")
@@ -73,7 +73,7 @@ def test_repeated_problems_are_the_held_out_ones_and_fresh_ones_with_unused_rng_
     assert [n for n in range(400) for part in ("train", "held_out") if puzzle(n, part).seed in repeated] == []
 
 
-def test_costs_of_an_episode_count_the_host_beside_an_incubating_seed(bench) -> None:
+def test_costs_of_an_episode_count_the_host_beside_an_incubating_seed(bench):
     match, end = Match(bench.table.of_part("held_out")[0], MAIN_PRICE), Node(DECISIONS, (Kept(0, 0, 1),))
     place = bench.table.places[match.puzzle][CANDIDATES[0][0]]
     seed, host = place.candidate(CANDIDATES[0][1]), bench.table.row(match.puzzle, Node(0))
@@ -85,7 +85,7 @@ def test_costs_of_an_episode_count_the_host_beside_an_incubating_seed(bench) -> 
     assert costs_of(bench, match, alone, Node(DECISIONS)) == (1, 1)
 
 
-def test_seeds_are_trained_while_they_incubate_and_after_they_are_kept() -> None:
+def test_seeds_are_trained_while_they_incubate_and_after_they_are_kept():
     other = Action(Op.GERMINATE, *CANDIDATES[3])
     pruned = [PLANT, Action(Op.PRUNE, *CANDIDATES[1]), other, WAIT]
     assert trained_seeds(pruned) == [([], 1), ([], None), ([], 3), ([], 3)]
@@ -102,14 +102,14 @@ class TimedRun:
         return 1.0 if node.kept or node.pending else 0.5
 
 
-def test_seconds_of_an_episode_are_those_of_its_nodes() -> None:
+def test_seconds_of_an_episode_are_those_of_its_nodes():
     pruned = [PLANT, Action(Op.PRUNE, *CANDIDATES[1]), WAIT, WAIT]
     assert nodes_of(pruned) == [Node(0), Node(0).planted(1), Node(2), Node(3), Node(4)]
     assert seconds_of(TimedRun(), [WAIT] * DECISIONS) == 1.0
     assert seconds_of(TimedRun(), pruned) == pytest.approx((0.5 + 1.0 + 3 * 0.5) / 2.5)
 
 
-def test_truncated_lines_are_skipped_and_do_not_spoil_others(tmp_path: Path) -> None:
+def test_truncated_lines_are_skipped_and_do_not_spoil_others(tmp_path):
     log = tmp_path / "log.jsonl"
     for number in range(2):
         append_line(log, {"number": number, "more": {"of": "it"}})
@@ -122,7 +122,7 @@ def test_truncated_lines_are_skipped_and_do_not_spoil_others(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_the_study_runs_by_one_command_and_continues(tmp_path: Path) -> None:
+def test_the_study_runs_by_one_command_and_continues(tmp_path):
     command = [sys.executable, "-m", "benchmarks.science.learned_policies", "--quick", "--into", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     found = (tmp_path / "results.json").read_text(encoding="utf-8")

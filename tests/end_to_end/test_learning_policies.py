@@ -33,7 +33,7 @@ def file(tmp_path):
     return path
 
 
-def test_each_round_ends_with_what_was_learnt_from_it(run, file) -> None:
+def test_each_round_ends_with_what_was_learnt_from_it(run, file):
     told = run(file=file).events(UpdateFinished)
     assert [one.round for one in told] == [0, 1]
     for one in told:
@@ -44,7 +44,7 @@ def test_each_round_ends_with_what_was_learnt_from_it(run, file) -> None:
         assert sum(shares) == pytest.approx(1.0)
 
 
-def test_one_policy_learns_at_several_prices_in_one_round(run, file) -> None:
+def test_one_policy_learns_at_several_prices_in_one_round(run, file):
     ran = run(
         "environments=4", "rewards=[{use: team, settings: {price: 5}}, {use: team, settings: {price: 50}}]", file=file
     )
@@ -59,7 +59,7 @@ def test_one_policy_learns_at_several_prices_in_one_round(run, file) -> None:
         assert math.isfinite(told.figures["policy_loss"] + told.figures["value_loss"] + told.figures["return"])
 
 
-def test_what_was_kept_plays_elsewhere_with_other_blueprints_and_slots(run, file, tmp_path) -> None:
+def test_what_was_kept_plays_elsewhere_with_other_blueprints_and_slots(run, file, tmp_path):
     kept = tmp_path / "kept"
     run(f"policy.settings.save={kept}", file=file)
     assert sorted(one.name for one in kept.iterdir()) == ["gardener.json", "gardener.safetensors"]
@@ -71,7 +71,7 @@ def test_what_was_kept_plays_elsewhere_with_other_blueprints_and_slots(run, file
 
 
 @pytest.mark.slow
-def test_it_is_taught_by_the_heuristic_and_comes_to_decide_as_that_one_does(run, file) -> None:
+def test_it_is_taught_by_the_heuristic_and_comes_to_decide_as_that_one_does(run, file):
     taught = "teacher: heuristic, teach_rounds: 4, width: 32, learning_rate: 0.01, forget_names: 0.0, minibatch: 4"
     longer = "episode={steps: 16, batches: 8, batch_size: 25}"
     ran = run(f"policy.settings={{{taught}}}", longer, "rounds=5", file=file)
@@ -83,7 +83,7 @@ def test_it_is_taught_by_the_heuristic_and_comes_to_decide_as_that_one_does(run,
     assert "kl" in figures[-1]
 
 
-def test_other_environments_beside_one_change_nothing_in_it(run, file) -> None:
+def test_other_environments_beside_one_change_nothing_in_it(run, file):
     """It decides alike, so the same comes of it: the first environment's losses, to the last bit."""
     found = []
     for count in (1, 3):
@@ -111,7 +111,7 @@ MOMENTS = [(1, 0.1), (5, 0.9), (6, 0.5), (13, 1.2)]
 )
 def test_run_13_a_learner_that_is_killed_goes_on_to_the_same_weights(
     moments, more, settings, file, run, processes, tmp_path
-) -> None:
+):
     words = "".join(f", {name}: {json.dumps(value)}" for name, value in settings.items())
     text = RUN.replace("learning_rate: 0.01", f"learning_rate: 0.01{words}").replace("rounds: 2", "rounds: 3")
     file.write_text(f"{text}checkpoints: {{every: 1}}\nlanes: 1\n{more}")

@@ -79,9 +79,7 @@ def quicker(took: list[float]) -> float:
 @pytest.mark.parametrize(
     ("policy", "does_the_same"), [(PLANNED, True), ("policies/ppo", False)], ids=["planned", "ppo"]
 )
-def test_p8_a_run_of_two_hundred_rounds_neither_grows_nor_slows_down(
-    tmp_path: Path, policy: str, does_the_same: bool
-) -> None:
+def test_p8_a_run_of_two_hundred_rounds_neither_grows_nor_slows_down(tmp_path, policy, does_the_same):
     """Four environments and their twins; checkpoints, events and observers as in any run; a learner, too.
 
     What that does takes more time where it has learnt to grow more: of it memory alone is asked.

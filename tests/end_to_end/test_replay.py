@@ -19,8 +19,6 @@ from esper_core.leyline.events import StepFinished
 from esper_study.actions import parse_action
 from esper_study.replay import Change, Recording, Replay, read_recording, replay
 
-Esper = Callable[..., Any]
-
 RUN = """
 task: {use: mnist1d, settings: {samples: 300, validation: 100}}
 host: pointwise-mlp
@@ -82,12 +80,12 @@ def ran(folder: Path, text: str) -> Ran:
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+def planned(tmp_path_factory):
     return ran(tmp_path_factory.mktemp("planned"), RUN % AS_PLANNED)
 
 
 @pytest.fixture
-def copied(planned: Ran, tmp_path: Path) -> Ran:
+def copied(planned, tmp_path):
     """A run directory that a test may damage."""
     return Ran(Path(shutil.copytree(planned.path, tmp_path / planned.path.name)))
 
@@ -109,7 +107,7 @@ def actions(found: Replay, start: int = 0) -> list[str]:
 
 
 @pytest.mark.parametrize("episode", ["planned:3", "chance:2", "twin:3"])
-def test_a_replay_is_the_same_to_the_last_bit(planned, episode) -> None:
+def test_a_replay_is_the_same_to_the_last_bit(planned, episode):
     recording, again = planned.recording(episode), planned.replayed(episode)
     assert again.difference is None
     assert list(map(repr, again.steps)) == list(map(repr, recording.steps))
@@ -118,7 +116,7 @@ def test_a_replay_is_the_same_to_the_last_bit(planned, episode) -> None:
     assert recording.steps[0].round == recording.seed // 2
 
 
-def test_another_action_leads_to_what_a_run_with_that_action_leads_to(planned: Ran, tmp_path: Path) -> None:
+def test_another_action_leads_to_what_a_run_with_that_action_leads_to(planned, tmp_path):
     less = RUN.replace("rounds: 2", "rounds: 1").replace("capacity: true", "capacity: false")
     other = ran(tmp_path / "other", less.replace("  chance: {policy: random}\n", "") % OTHERWISE)
     action = "germinate early conv_light blend=multiply speed=1 curve=cosine"
@@ -130,7 +128,7 @@ def test_another_action_leads_to_what_a_run_with_that_action_leads_to(planned: R
     assert measured(found.steps) != measured(planned.recording("planned:1").steps)
 
 
-def test_recorded_actions_that_are_not_possible_any_more_become_waits(planned: Ran) -> None:
+def test_recorded_actions_that_are_not_possible_any_more_become_waits(planned):
     recorded, found = planned.recording("planned:0"), planned.what_if("planned:0", 2, "prune early speed=0")
     assert found.difference is None
     assert measured(found.steps[:3]) == measured(recorded.steps[:3])
@@ -140,12 +138,12 @@ def test_recorded_actions_that_are_not_possible_any_more_become_waits(planned: R
     assert planned.warnings == [message]
 
 
-def test_after_another_action_the_replay_can_wait(planned: Ran) -> None:
+def test_after_another_action_the_replay_can_wait(planned):
     found = planned.what_if("planned:0", 2, "wait", then="wait")
     assert actions(found) == ["germinate early blueprints/conv_light", "advance early", *["wait"] * 4]
 
 
-def test_possible_actions_are_listed_and_can_be_taken(planned: Ran) -> None:
+def test_possible_actions_are_listed_and_can_be_taken(planned):
     found = planned.replayed("planned:0", Change(0))
     assert (len(found.steps), found.difference, found.test) == (1, None, None)
     assert found.possible == (
@@ -157,7 +155,7 @@ def test_possible_actions_are_listed_and_can_be_taken(planned: Ran) -> None:
     assert actions(planned.what_if("planned:0", 0, found.possible[2]))[0] == found.possible[2]
 
 
-def test_an_impossible_action_is_rejected_with_the_possible_ones(planned: Ran) -> None:
+def test_an_impossible_action_is_rejected_with_the_possible_ones(planned):
     with pytest.raises(ConfigError) as refusal:
         planned.what_if("planned:0", 2, "germinate early conv_light speed=9")
     (problem,) = refusal.value.problems
@@ -182,7 +180,7 @@ def test_an_impossible_action_is_rejected_with_the_possible_ones(planned: Ran) -
         ("capacity-of-planned:0", None, "controls cannot be replayed", "There are: planned:0"),
     ],
 )
-def test_episodes_and_steps_that_do_not_exist_are_rejected(planned, episode, step, message, hint) -> None:
+def test_episodes_and_steps_that_do_not_exist_are_rejected(planned, episode, step, message, hint):
     with pytest.raises(ConfigError) as refusal:
         planned.replayed(episode, None if step is None else Change(step))
     (problem,) = refusal.value.problems
@@ -201,7 +199,7 @@ def test_episodes_and_steps_that_do_not_exist_are_rejected(planned, episode, ste
         (None, None, "E430"),
     ],
 )
-def test_unreadable_events_are_reported(copied, pattern, text, code) -> None:
+def test_unreadable_events_are_reported(copied, pattern, text, code):
     file = copied.path / "events.jsonl"
     if pattern is None:
         file.unlink()
@@ -212,7 +210,7 @@ def test_unreadable_events_are_reported(copied, pattern, text, code) -> None:
     assert [problem.code for problem in refusal.value.problems] == [code]
 
 
-def test_an_incomplete_recording_is_replayed_as_far_as_it_goes(copied: Ran) -> None:
+def test_an_incomplete_recording_is_replayed_as_far_as_it_goes(copied):
     def first_steps(event: dict[str, Any]) -> dict[str, Any] | None:
         late = event["type"] in ("run-finished", "episode-finished") or event.get("step", 0) > 3
         return None if late or event.get("round", 0) > 0 else event
@@ -231,7 +229,7 @@ def test_an_incomplete_recording_is_replayed_as_far_as_it_goes(copied: Ran) -> N
     assert (len(found.steps), found.test) == (4, None)
 
 
-def test_a_run_that_the_governor_stopped_is_stopped_again(tmp_path: Path) -> None:
+def test_a_run_that_the_governor_stopped_is_stopped_again(tmp_path):
     wild = "optimizer: {host: {kind: sgd, learning_rate: 10}}\ngovernor: {rollbacks: 0}\n"
     stopped = ran(tmp_path / "wild", (RUN % "").replace("environments: 2", "environments: 1") + wild)
     again = [stopped.replayed(f"{arm}:0", warn=print) for arm in ("planned", "twin", "chance")]
@@ -245,7 +243,7 @@ def stepped(number: int, arm: str) -> str:
     return json.dumps({**event, "signals": {**signals, "host_parameters": 9, "slots": []}})
 
 
-def test_the_last_step_of_a_run_that_another_episode_stopped_is_left_out(tmp_path: Path) -> None:
+def test_the_last_step_of_a_run_that_another_episode_stopped_is_left_out(tmp_path):
     stop = {"type": "governor-acted", "v": 1, "round": 0, "arm": "other", "seed": 7, "step": 1, "act": "stop"}
     steps = [stepped(number, arm) for number in (0, 1) for arm in ("grown", "other")]
     lines = [*steps, json.dumps({**stop, "verdict": "panic", "reason": "it surged"})]
@@ -255,13 +253,13 @@ def test_the_last_step_of_a_run_that_another_episode_stopped_is_left_out(tmp_pat
     assert lengths == {"grown": 1, "other": 2}
 
 
-def test_the_seed_is_enough_where_one_arm_has_a_policy(tmp_path: Path) -> None:
+def test_the_seed_is_enough_where_one_arm_has_a_policy(tmp_path):
     lines = [stepped(0, arm) for arm in ("grown", "twin", "capacity")]
     (tmp_path / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
     assert read_recording(tmp_path, "7", pytest.fail).name == "grown:7"
 
 
-def test_each_of_several_rewards_is_replayed_under_its_own(tmp_path: Path) -> None:
+def test_each_of_several_rewards_is_replayed_under_its_own(tmp_path):
     prices = "rewards: [{use: team, settings: {price: 5}}, {use: team, settings: {price: 50}}]\n"
     priced = ran(tmp_path / "priced", (RUN % "").replace("  chance: {policy: random}\n", "") + prices)
     for episode in ("planned@price-5:1", "planned@price-50:1", "twin:1"):
@@ -270,14 +268,14 @@ def test_each_of_several_rewards_is_replayed_under_its_own(tmp_path: Path) -> No
         assert [step.reward for step in again.steps] == [step.reward for step in priced.recording(episode).steps]
 
 
-def test_the_command_reports_equality(esper: Esper, planned: Ran) -> None:
+def test_the_command_reports_equality(esper, planned):
     answer = esper("replay", planned.path, "--episode", "chance:3", "--quiet")
     assert answer.code == 0
     assert "The same to the last bit in 6 steps, and in the test at the end." in answer.out
     assert answer.err == ""
 
 
-def test_the_command_reports_the_first_difference(esper: Esper, copied: Ran) -> None:
+def test_the_command_reports_the_first_difference(esper, copied):
     def touched(event: dict[str, Any]) -> dict[str, Any]:
         if (event.get("arm"), event.get("seed"), event.get("step"), "signals" in event) == ("planned", 0, 3, True):
             event["signals"]["validation_loss"] += 1e-9
@@ -298,7 +296,7 @@ def test_the_command_reports_the_first_difference(esper: Esper, copied: Ran) -> 
     assert "Part of what follows is due to that difference, not to the action." in after.out
 
 
-def test_events_without_arguments_are_replayed_with_a_note(esper: Esper, copied: Ran) -> None:
+def test_events_without_arguments_are_replayed_with_a_note(esper, copied):
     rewrite(copied, lambda event: {key: value for key, value in event.items() if key != "arguments"})
     answer = esper("replay", copied.path, "--episode", "planned:0", "--json")
     assert (answer.code, answer.json["same"]) == (1, False), "its blend was gate"
@@ -307,7 +305,7 @@ def test_events_without_arguments_are_replayed_with_a_note(esper: Esper, copied:
     assert answer.json["notes"][0] in answer.err
 
 
-def test_the_command_compares_another_action_with_the_recording(esper: Esper, planned: Ran) -> None:
+def test_the_command_compares_another_action_with_the_recording(esper, planned):
     asked = ("replay", planned.path, "--episode", "planned:0", "--step", "2", "--action", "prune early speed=0")
     text, report = esper(*asked, "--quiet"), esper(*asked, "--json").json
     assert text.code == 0
@@ -328,7 +326,7 @@ def test_the_command_compares_another_action_with_the_recording(esper: Esper, pl
     assert len(report["notes"]) == 1
 
 
-def test_an_action_without_its_step_is_a_usage_error(esper: Esper, planned: Ran) -> None:
+def test_an_action_without_its_step_is_a_usage_error(esper, planned):
     answer = esper("replay", planned.path, "--episode", "planned:0", "--action", "wait")
     assert answer.code == 2
     assert "--action needs --step" in answer.err
@@ -344,7 +342,7 @@ def test_an_action_without_its_step_is_a_usage_error(esper: Esper, planned: Ran)
         "growth: {embargo: 1}\noptimizer: {host: {kind: sgd, learning_rate: 3}}\ngovernor: {rollbacks: 9}",
     ],
 )
-def test_replays_are_the_same_whatever_the_settings_of_growth(tmp_path: Path, more: str) -> None:
+def test_replays_are_the_same_whatever_the_settings_of_growth(tmp_path, more):
     text = (RUN % AS_PLANNED).replace("growth: {nursery: 2, embargo: 1}", more).replace("steps: 6", "steps: 12")
     one = ran(tmp_path / "run", text)
     there = set(re.findall(r'"arm":"((?:planned|chance|twin))","seed":(\d)', (one.path / "events.jsonl").read_text()))

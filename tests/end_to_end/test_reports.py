@@ -7,7 +7,7 @@ import json
 from tests.end_to_end.conftest import add_plugin
 
 
-def test_a_run_leaves_its_report(esper, run, tmp_path) -> None:
+def test_a_run_leaves_its_report(esper, run, tmp_path):
     ran = run()
     assert ran.answer.out.splitlines()[-1] == f"Report: {ran.path / 'report.html'}"
     page = ran.text("report.html")
@@ -19,7 +19,7 @@ def test_a_run_leaves_its_report(esper, run, tmp_path) -> None:
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == page
 
 
-def test_a_failed_run_leaves_its_report(run, small) -> None:
+def test_a_failed_run_leaves_its_report(run, small):
     bad = (
         "from esper_core import RewardSpec, hookimpl\n"
         "class Bad:\n"
@@ -33,7 +33,7 @@ def test_a_failed_run_leaves_its_report(run, small) -> None:
     assert "no idea" in page
 
 
-def test_a_killed_run_has_a_report(esper, run) -> None:
+def test_a_killed_run_has_a_report(esper, run):
     ran = run()
     lines = ran.text("events.jsonl").splitlines(keepends=True)
     (ran.path / "events.jsonl").write_text("".join(lines[: len(lines) // 2]) + '{"type": "step-fin')
@@ -46,7 +46,7 @@ def test_a_killed_run_has_a_report(esper, run) -> None:
     assert "validation accuracy" in page.lower()
 
 
-def test_a_folder_that_is_not_a_run_is_an_error(esper, tmp_path) -> None:
+def test_a_folder_that_is_not_a_run_is_an_error(esper, tmp_path):
     for given in ("nothing", "."):
         answer = esper("report", tmp_path / given)
         assert (answer.code, "E420" in answer.err) == (1, True)

@@ -10,7 +10,7 @@ from esper_core.leyline.events import RunFinished, RunStarted, SeedLost, StageCh
 from tests.end_to_end.conftest import add_plugin
 
 
-def test_a_run_prints_a_table_and_leaves_everything_that_it_found(run, small) -> None:
+def test_a_run_prints_a_table_and_leaves_everything_that_it_found(run, small):
     ran = run(options=("--name", "first"))
     assert "test accuracy" in ran.answer.out
     assert "no difference shown" in ran.answer.out  # two environments say nothing
@@ -32,7 +32,7 @@ def test_a_run_prints_a_table_and_leaves_everything_that_it_found(run, small) ->
     assert (fossil["born"], fossil["kept"], fossil["blend"], fossil["parameters"]) == (0, 6, "add", 656)
 
 
-def test_json_is_one_object_on_stdout_and_the_same_as_the_summary(run) -> None:
+def test_json_is_one_object_on_stdout_and_the_same_as_the_summary(run):
     ran = run(options=("--json", "--quiet"))
     told = ran.answer.json
     assert told == ran.json("summary.json")
@@ -46,14 +46,14 @@ def test_json_is_one_object_on_stdout_and_the_same_as_the_summary(run) -> None:
     assert told["timing"]["total"] > 0
 
 
-def test_the_same_seeds_give_the_same_results_and_a_run_directory_can_be_run_again(run) -> None:
+def test_the_same_seeds_give_the_same_results_and_a_run_directory_can_be_run_again(run):
     first = run(runs="a")
     results = first.json("summary.json")["results"]
     assert run(runs="b", file=first.path).json("summary.json")["results"] == results
     assert run("seed=100", runs="c").json("summary.json")["results"] != results
 
 
-def test_arms_are_compared_with_each_other_and_the_twin(run, small) -> None:
+def test_arms_are_compared_with_each_other_and_the_twin(run, small):
     plan = "[{step: 5, op: germinate, slot: early, blueprint: conv_light}]"
     arms = f"{{never: {{policy: static}}, late: {{policy: {{use: schedule, settings: {{plan: {plan}}}}}}}}}"
     text = small.read_text()
@@ -64,13 +64,13 @@ def test_arms_are_compared_with_each_other_and_the_twin(run, small) -> None:
     assert told["arms"]["never"]["episodes"] == told["arms"]["twin"]["episodes"] == told["arms"]["late"]["episodes"]
 
 
-def test_without_a_twin_nothing_is_compared_and_the_reward_is_unknown(run) -> None:
+def test_without_a_twin_nothing_is_compared_and_the_reward_is_unknown(run):
     out = run("twin=false", options=()).answer.out
     assert "unknown" in out
     assert "against" not in out
 
 
-def test_a_dry_run_trains_nothing(esper, small, tmp_path) -> None:
+def test_a_dry_run_trains_nothing(esper, small, tmp_path):
     answer = esper("run", small, "--runs-dir", tmp_path / "runs", "--dry-run")
     assert answer.code == 0
     assert "nothing was trained" in answer.out
@@ -100,7 +100,7 @@ def test_a_dry_run_trains_nothing(esper, small, tmp_path) -> None:
         (["optimizer.host.kind=sgd", "optimizer.host.weight_decay=1e30"], 4, "E402 arm"),
     ],
 )
-def test_what_cannot_be_is_told_with_a_code_and_an_exit_status(changes, code, said, esper, run, small) -> None:
+def test_what_cannot_be_is_told_with_a_code_and_an_exit_status(changes, code, said, esper, run, small):
     ran = run(*changes, code=code)
     assert said in ran.answer.err
     assert "Traceback" not in ran.answer.err
@@ -146,7 +146,7 @@ def esper_register_tasks(registry):
 
 
 @pytest.mark.parametrize("patience", [20, 23, 27, 31])
-def test_a_task_that_raises_stops_the_run_with_its_package_named_and_no_seed_is_blamed(patience, run, small) -> None:
+def test_a_task_that_raises_stops_the_run_with_its_package_named_and_no_seed_is_blamed(patience, run, small):
     add_plugin(small, SICK_TASK.replace("PATIENCE", str(patience)))
     ran = run("task=own/sick", code=3)
     assert 'E231 task "own/sick" (local file' in ran.answer.err
@@ -155,7 +155,7 @@ def test_a_task_that_raises_stops_the_run_with_its_package_named_and_no_seed_is_
     assert ran.events(SeedLost) == []
 
 
-def test_every_unknown_name_is_told_at_once_with_its_line(esper, small) -> None:
+def test_every_unknown_name_is_told_at_once_with_its_line(esper, small):
     small.write_text(small.read_text().replace("stripes", "stripse").replace("[conv_light]", "[conv_lihgt, pointwsie]"))
     answer = esper("check", small)
     assert answer.code == 2
@@ -164,7 +164,7 @@ def test_every_unknown_name_is_told_at_once_with_its_line(esper, small) -> None:
     assert 'Did you mean "stripes"' in answer.err
 
 
-def test_check_and_explain_of_a_file_that_is_in_order(esper, small) -> None:
+def test_check_and_explain_of_a_file_that_is_in_order(esper, small):
     assert esper("check", small).code == 0
     assert esper("check", small, "--json").json == {"ok": True, "problems": [], "warnings": []}
     (told,) = esper("explain", small, "episode.steps", "--json").json
@@ -173,7 +173,7 @@ def test_check_and_explain_of_a_file_that_is_in_order(esper, small) -> None:
     assert "default 1; from default" in esper("explain", small, "rounds").out
 
 
-def test_a_place_that_cannot_be_written_is_told_plainly(run, tmp_path) -> None:
+def test_a_place_that_cannot_be_written_is_told_plainly(run, tmp_path):
     (tmp_path / "occupied").write_text("")
     answer = run(runs="occupied", code=1).answer
     assert "E410 cannot write" in answer.err

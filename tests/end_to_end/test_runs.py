@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-
-def test_what_a_run_found_is_read_and_compared_as_it_was_told(
-    esper: Callable[..., Any], small: Path, tmp_path: Path
-) -> None:
+def test_what_a_run_found_is_read_and_compared_as_it_was_told(esper, small, tmp_path):
     runs = ("--runs-dir", tmp_path / "runs")
     told = esper("run", small, *runs, "--name", "first", "--json").json
     (listed,) = esper("runs", "list", *runs, "--json").json

@@ -118,7 +118,7 @@ def steady(small):
         (0, ("growth={incubation: branch, dependence: true}", "compute.data=streamed")),
     ],
 )
-def test_the_same_seed_and_actions_give_what_a_run_gives(episode_of, small, seed, changes) -> None:
+def test_the_same_seed_and_actions_give_what_a_run_gives(episode_of, small, seed, changes):
     told = episode_of(*changes, seed=seed)
     assert any(action != WAIT for action in told.actions)
     play = Episode.of(small, changes)
@@ -127,7 +127,7 @@ def test_the_same_seed_and_actions_give_what_a_run_gives(episode_of, small, seed
     assert list(play.twin.signals) == list(told.beside)
 
 
-def test_a_second_episode_of_the_same_play_is_as_good_as_the_first(episode_of, small) -> None:
+def test_a_second_episode_of_the_same_play_is_as_good_as_the_first(episode_of, small):
     told = episode_of()
     play = Episode.of(small)
     play.begin(told.seed + 1)
@@ -137,7 +137,7 @@ def test_a_second_episode_of_the_same_play_is_as_good_as_the_first(episode_of, s
 
 
 @pytest.mark.usefixtures("steady")
-def test_what_is_rolled_back_is_rolled_back_as_in_a_run(episode_of, small, tmp_path) -> None:
+def test_what_is_rolled_back_is_rolled_back_as_in_a_run(episode_of, small, tmp_path):
     """The player at one step, and at another the twin, of which the scales must not go on to believe what they did."""
     change = whims(tmp_path, ("own", 6), ("twin", 4))
     told = episode_of(change)
@@ -153,7 +153,7 @@ def test_what_is_rolled_back_is_rolled_back_as_in_a_run(episode_of, small, tmp_p
     assert moments[6].reward.terms["penalty"] == -5.0
 
 
-def test_an_episode_that_is_cut_short_ends_as_in_a_run(episode_of, small) -> None:
+def test_an_episode_that_is_cut_short_ends_as_in_a_run(episode_of, small):
     """What the twin, which goes on, gains behind its end is not held against it."""
     changes = ("governor.patience=1", "policy=static", "episode={steps: 8, batches: 1, batch_size: 20}")
     told = episode_of(*changes)

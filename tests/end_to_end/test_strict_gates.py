@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-Esper = Callable[..., Any]
 
 DECISION = Path(__file__).parents[2] / "docs" / "decisions" / "0011-default-incubation.md"
 TOLD = re.compile(r"^(\S+) points over the twin \((\S+) to (\S+)\)", re.MULTILINE)
@@ -36,7 +32,7 @@ NO_DEFICIT = {"conv_light": "early", "pointwise": "early"}
 
 
 @pytest.fixture
-def accepted(esper: Esper, tmp_path: Path) -> Callable[..., tuple[dict[str, int], dict[str, float]]]:
+def accepted(esper, tmp_path):
     """Runs a plan for each blueprint that asks its gates; how many seeds of each were kept, and what it gained."""
 
     def run(task: str, host: str, places: dict[str, str], batches: int) -> tuple[dict[str, int], dict[str, float]]:
@@ -57,7 +53,7 @@ def accepted(esper: Esper, tmp_path: Path) -> Callable[..., tuple[dict[str, int]
 
 
 @pytest.mark.slow
-def test_a_seed_of_use_passes_every_time_and_a_useless_one_does_not(accepted: Any) -> None:
+def test_a_seed_of_use_passes_every_time_and_a_useless_one_does_not(accepted):
     kept, gained = accepted("mnist1d", "pointwise-mlp", POINTWISE, 32)
     assert kept["conv_light"] == SEEDS
     assert gained["conv_light"] >= 0.20
@@ -67,7 +63,7 @@ def test_a_seed_of_use_passes_every_time_and_a_useless_one_does_not(accepted: An
 
 
 @pytest.mark.slow
-def test_where_neighbours_mean_nothing_what_does_not_pay_is_refused(accepted: Any) -> None:
+def test_where_neighbours_mean_nothing_what_does_not_pay_is_refused(accepted):
     kept, gained = accepted("mnist1d-shuffled", "pointwise-mlp", POINTWISE, 32)
     assert kept["conv_light"] <= SEEDS - 8
     assert kept["mlp"] <= SEEDS - 8
@@ -75,6 +71,6 @@ def test_where_neighbours_mean_nothing_what_does_not_pay_is_refused(accepted: An
 
 
 @pytest.mark.slow
-def test_in_a_host_that_lacks_nothing_next_to_nothing_is_kept(accepted: Any) -> None:
+def test_in_a_host_that_lacks_nothing_next_to_nothing_is_kept(accepted):
     kept, _ = accepted("mnist1d", "{use: cnn1d, settings: {channels: 25}}", NO_DEFICIT, 12)
     assert max(kept.values()) <= 1

@@ -71,19 +71,19 @@ class Terminal:
 
 
 @pytest.fixture
-def new_terminal(processes: Any) -> Callable[[], Terminal]:
+def new_terminal(processes):
     """Open a terminal."""
     return lambda: Terminal(processes, *os.openpty())
 
 
 @pytest.fixture
-def arguments(small: Path, tmp_path: Path) -> tuple[str | Path, ...]:
+def arguments(small, tmp_path):
     """``esper run`` with the small configuration."""
     return "run", small, "--runs-dir", tmp_path / "runs"
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Path:
+def runs(tmp_path):
     return tmp_path / "runs"
 
 
@@ -100,9 +100,7 @@ def manifest(runs: Path) -> Any:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_run_after_the_step_in_progress(
-    number: signal.Signals, code: int, processes: Any, arguments: Any, runs: Path
-) -> None:
+def test_a_signal_ends_the_run_after_the_step_in_progress(number, code, processes, arguments, runs):
     processes.start(*arguments, *ENDLESS, "--quiet")
     run = processes.interrupt(runs, number)
     assert processes.wait() == code
@@ -123,9 +121,7 @@ def handles_sigterm(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
-def test_a_second_signal_ends_the_process_and_leaves_a_manifest_with_its_id(
-    processes: Any, arguments: Any, runs: Path
-) -> None:
+def test_a_second_signal_ends_the_process_and_leaves_a_manifest_with_its_id(processes, arguments, runs):
     pid = processes.start(*arguments, "--set", "episode.batches=1000000", "--quiet")  # one step lasts for hours
     processes.wait_for(lambda: handles_sigterm(pid))
     os.kill(pid, signal.SIGINT)
@@ -138,7 +134,7 @@ def test_a_second_signal_ends_the_process_and_leaves_a_manifest_with_its_id(
     assert (manifest(runs)["status"], manifest(runs)["process"]["pid"]) == ("running", pid)
 
 
-def test_a_run_under_nohup_survives_a_hang_up(processes: Any, arguments: Any, runs: Path) -> None:
+def test_a_run_under_nohup_survives_a_hang_up(processes, arguments, runs):
     processes.start(*arguments, *ENDLESS, "--quiet", ignored=["SIGHUP"])
     events = processes.interrupt(runs, signal.SIGHUP) / "events.jsonl"
     length = events.stat().st_size
@@ -148,8 +144,8 @@ def test_a_run_under_nohup_survives_a_hang_up(processes: Any, arguments: Any, ru
 
 
 def test_a_run_whose_terminal_is_closed_ends_with_a_checkpoint_and_its_own_exit_code(
-    new_terminal: Any, processes: Any, arguments: Any, runs: Path
-) -> None:
+    new_terminal, processes, arguments, runs
+):
     """The message at the end cannot be written; the exit code must not depend on it."""
     terminal = new_terminal().start(*arguments, *ENDLESS, "--set", "checkpoints.every=1000", "--quiet")
     processes.wait_for(lambda: any(b"step-fin" in file.read_bytes() for file in runs.glob("*/events.jsonl")))
@@ -162,9 +158,7 @@ def test_a_run_whose_terminal_is_closed_ends_with_a_checkpoint_and_its_own_exit_
 # --- what becomes unusable during a run
 
 
-def test_a_reader_of_stderr_that_goes_away_does_not_end_the_run(
-    processes: Any, arguments: Any, runs: Path, tmp_path: Path
-) -> None:
+def test_a_reader_of_stderr_that_goes_away_does_not_end_the_run(processes, arguments, runs, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     processes.start(*arguments, *LATE, "--json", err=tmp_path / "pipe")
@@ -173,7 +167,7 @@ def test_a_reader_of_stderr_that_goes_away_does_not_end_the_run(
     assert json.loads(processes.out)["status"] == manifest(runs)["status"] == "done"
 
 
-def test_a_terminal_that_closes_does_not_end_the_run(processes: Any, arguments: Any) -> None:
+def test_a_terminal_that_closes_does_not_end_the_run(processes, arguments):
     ours, theirs = os.openpty()
     processes.start(*arguments, "--json", err=Path(os.ttyname(theirs)))
     os.close(theirs)
@@ -182,7 +176,7 @@ def test_a_terminal_that_closes_does_not_end_the_run(processes: Any, arguments: 
     assert json.loads(processes.out)["status"] == "done"
 
 
-def test_a_run_directory_that_vanishes_is_noticed(processes: Any, arguments: Any, runs: Path) -> None:
+def test_a_run_directory_that_vanishes_is_noticed(processes, arguments, runs):
     processes.start(*arguments, "--set", "episode.steps=100000", "--quiet")
     processes.wait_for(lambda: list(runs.glob("*/events.jsonl")))
     shutil.rmtree(run_in(runs))
@@ -196,7 +190,7 @@ def test_a_run_directory_that_vanishes_is_noticed(processes: Any, arguments: Any
 # --- the live display
 
 
-def test_a_run_on_a_terminal_shows_a_bar_a_warning_and_the_table(new_terminal: Any, arguments: Any, runs: Path) -> None:
+def test_a_run_on_a_terminal_shows_a_bar_a_warning_and_the_table(new_terminal, arguments, runs):
     terminal = new_terminal().start(*arguments, *LATE)
     assert terminal.end() == 0, terminal.shown
     assert "Traceback" not in terminal.shown
@@ -206,9 +200,7 @@ def test_a_run_on_a_terminal_shows_a_bar_a_warning_and_the_table(new_terminal: A
     assert manifest(runs)["status"] == "done"
 
 
-def test_an_interrupted_run_resumes_its_display_where_it_was(
-    new_terminal: Any, processes: Any, arguments: Any, runs: Path
-) -> None:
+def test_an_interrupted_run_resumes_its_display_where_it_was(new_terminal, processes, arguments, runs):
     terminal = new_terminal().start(*arguments, "--set", "rounds=3")
     terminal.read(lambda shown: "round 2 of 3" in shown and "early  conv_light: 2 " in terminal.words)
     assert "early  conv_light: 2 " in terminal.words
@@ -230,9 +222,7 @@ def test_an_interrupted_run_resumes_its_display_where_it_was(
 
 
 @pytest.mark.parametrize("columns", [40, 200])
-def test_results_fit_the_width_of_the_terminal(
-    new_terminal: Any, arguments: Any, runs: Path, tmp_path: Path, columns: int
-) -> None:
+def test_results_fit_the_width_of_the_terminal(new_terminal, arguments, runs, tmp_path, columns):
     terminal = new_terminal().start(*arguments, "--name", "n", columns=columns, NO_COLOR="1")
     assert terminal.end() == 0
     end = terminal.words[terminal.words.rindex("arm") :] if columns > 40 else terminal.words
@@ -247,7 +237,7 @@ def test_results_fit_the_width_of_the_terminal(
     assert "\x1b[32m" not in terminal.shown
 
 
-def test_a_pipe_gets_a_few_plain_lines(esper: Callable[..., Any], arguments: Any) -> None:
+def test_a_pipe_gets_a_few_plain_lines(esper, arguments):
     answer = esper(*arguments, "--name", "otter")
     assert answer.code == 0
     lines = answer.err.splitlines()

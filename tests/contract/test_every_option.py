@@ -217,6 +217,7 @@ ROWS = [
     ),
     Row("host.settings", "host.settings.hidden=8", lambda w: w.composition.host_parameters, 2228, 572),
     Row("slots.NAME.at", "slots.early.at=stem.0", lambda w: w.environment().garden.slots["early"].at, "stem", "stem.0"),
+    Row("slots.NAME.output", "slots.early.output=0", lambda w: w.refusal, None, "E317"),
     Row("slots.NAME.kind", "slots.early.kind=vector", lambda w: w.refusal, None, "E317"),
     Row(
         "slots.NAME.blueprints",

@@ -186,6 +186,8 @@ HOSTS: dict[str, tuple[Callable[[], nn.Module], list[str], tuple[int, ...]]] = {
     "tied": (Tied, ["first", "first.own", "second"], (8,)),
     "recurrent": (Recurrent, ["inwards", "between"], (5, 8)),
     "around": (Around, ["blocks.0.inner.0", "blocks.0.last", "blocks.1.inner"], (8,)),
+    "structured": (Around, ["blocks.0", "blocks.0.last", "blocks.1"], (8,)),
+    "cells": (Recurrent, ["inwards", "cell"], (5, 8)),
     "odd": (Odd, ["one", "two"], (8,)),
 }
 

@@ -153,9 +153,20 @@ def test_refused_module_is_reported_with_modules_near_it_that_fit() -> None:
 
 
 MIX = {"slot": SlotPlace("mix", "tokens")}
+ON_1, ON_Y = {"odd": SlotPlace("odd", output=1)}, {"odd": SlotPlace("odd", output="y")}
 OBSERVED: list[tuple[Callable[[], nn.Module], Any, Tensor, str]] = [
-    (odd(lambda x: (x, x)), ["odd"], ROWS, 'E317 slot "odd": module "odd" returns a tuple, not one tensor\n  odd'),
-    (odd(lambda x: {"x": x}), ["odd"], ROWS, "returns a dict, not one tensor"),
+    (
+        odd(lambda x: (x, None, x)), ["odd"], ROWS,
+        'module "odd" returns a tuple with 2 tensors of one shape\n  odd\n  It returns 0: torch.float32, '
+        'shape (3, 4), 1: None, 2: torch.float32, shape (3, 4)\n  Name one:  SlotPlace("odd", output=0)',
+    ),
+    (odd(lambda x: (x.sum(), 3)), ["odd"], ROWS, "returns a tuple without a row of numbers per example\n"),
+    (odd(lambda x: {}), ["odd"], ROWS, "without a row of numbers per example\n  odd\n  It returns nothing"),
+    (odd(lambda x: {"x": x}), ON_Y, ROWS, "returns a dict without a tensor 'y'\n  odd\n  It returns 'x': tor"),
+    (odd(lambda x: (x, 3)), ON_1, ROWS, "returns a tuple without a tensor 1\n  odd\n  It returns 0: torch"),
+    (odd(lambda x: (x,)), ON_1, ROWS, "returns a tuple without a tensor 1"),
+    (odd(lambda x: x), ON_1, ROWS, "returns one tensor, and no output 1\n  odd\n  Leave output out."),
+    (odd(lambda x: (x, x[0])), ON_1, ROWS, "shape (4,) for a batch of 3"),
     (odd(lambda x: None), ["odd"], ROWS, "returns a NoneType, not one tensor"),
     (odd(lambda x: SimpleNamespace(x=x)), ["odd"], ROWS, "returns a SimpleNamespace, not one tensor"),
     (odd(lambda x: x.long()), ["odd"], ROWS, "first. Received: torch.int64, shape (3, 4) for a batch of 3"),
@@ -172,7 +183,6 @@ OBSERVED: list[tuple[Callable[[], nn.Module], Any, Tensor, str]] = [
     (Shared, ["block.0"], ROWS, 'module "block.0" is called 3 times in one pass'),
     (TwoModes, ["work"], ROWS, 'E317 slot "work": module "work" is not called in evaluation\n  work'),
     (TwoModes, ["rest"], ROWS, 'E317 slot "rest": module "rest" is not called in training\n  rest'),
-    (Attending, ["attention"], TOKENS, "returns a tuple"),
     (Attending, ["attention.out_proj"], TOKENS, "is not called in training"),
     (
         lambda: nn.Sequential(Wrapping(lambda x: x.add_(1.0)), nn.Linear(4, 4)), ["1"], ROWS,

@@ -387,7 +387,7 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "too large": (JOURNAL, write(b" " * (2**26 + 1)), "E330 (.|\n)*bytes"),
     "unknown key": (JOURNAL, change(more=1), NO_JOURNAL),
     "no seeds": (JOURNAL, edit(lambda record: record.pop("seeds")), NO_JOURNAL),
-    "newer": (JOURNAL, change(format=2), "E331 .*has the format 2"),
+    "newer": (JOURNAL, change(format=3), "E331 .*has the format 3"),
     "newer and of another shape": (JOURNAL, change(format=7, seeds="x", more=1), "E331 .*has the format 7"),
     "changed by hand": (
         JOURNAL,

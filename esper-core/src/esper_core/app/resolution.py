@@ -262,12 +262,14 @@ class _Resolver:
         """Return where a slot goes: where the file says, else where the host suggests."""
         slot = self.loaded.config.slots[name]
         if slot.at is not None:
-            return SlotPlace(slot.at, slot.kind, slot.stack)
+            return SlotPlace(slot.at, slot.kind, slot.stack, slot.output)
         if host is None:
             return None
         suggested = host.component.spec.slots if isinstance(host.component.spec, HostSpec) else {}
         if name in suggested:
-            return SlotPlace(suggested[name].at, slot.kind or suggested[name].kind, slot.stack)
+            own = suggested[name]
+            output = own.output if slot.output is None else slot.output
+            return SlotPlace(own.at, slot.kind or own.kind, slot.stack, output)
         message = f'host "{host.component.id}" suggests no slot called "{name}"'
         hint = f"{suggestion(name, suggested)}\nOr say where it goes:  slots.{name}.at: NAME_OF_A_MODULE"
         self.problems.append(self.loaded.problem("E122", ("slots", name), message, hint))
@@ -310,6 +312,7 @@ def resolved_config(resolution: Resolution) -> RunConfig:
     for name, place in resolution.places.items():
         values["slots", name, "at"] = place.at
         values["slots", name, "kind"] = place.kind
+        values["slots", name, "output"] = place.output
         values["slots", name, "blueprints"] = tuple(one.id for one in resolution.blueprints[name])
     for path, value in values.items():
         config = _replaced(config, path, value)

@@ -53,6 +53,7 @@ Name = Annotated[str, Field(min_length=1, max_length=100), Described("a name of 
 Key = Annotated[str, Field(pattern=NAME_PATTERN), Described("a letter, then at most 49 letters, digits, - and _")]
 FilePath = Annotated[str, Field(min_length=1, max_length=4096), Described("a path of 1 to 4096 characters")]
 Names = Annotated[tuple[Name, ...], Field(strict=False)]
+OutputKey = Annotated[Name | Annotated[int, Field(ge=0)], Described("a name, or an integer from 0")]
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$"), Described("auto, cpu, cuda or cuda:N")]
 Every = Annotated[Literal["auto"] | Annotated[int, Field(ge=1)], Described("auto, or an integer from 1")]
 Lanes = Annotated[
@@ -98,7 +99,11 @@ class SlotConfig(Section):
     at: Name | None = Field(
         default=None, description="Name of a module of the host, * for any part; null: the host's slot of this name."
     )
-    kind: SiteKind | None = Field(default=None, description="What the module outputs; null: inferred from its shape.")
+    kind: SiteKind | None = Field(default=None, description="What the module outputs; null: inferred.")
+    output: OutputKey | None = Field(
+        default=None,
+        description="Which output of the module to act on: a key, a field or an index; null: the obvious.",
+    )
     blueprints: Names = Field(description="What may grow here: names or globs.", min_length=1)
     stack: Count = Field(default=constants.STACK_LIMIT, le=8, description="Seeds that may be kept here permanently.")
 

@@ -1,32 +1,35 @@
 """Dry runs: run a model without leaving a trace, and observe what its modules return.
 
-``observe_sites`` runs a model once in training and once in evaluation and reports the site at each given module.
+``observe_places`` runs a model once in training and once in evaluation and reports what is at each given module.
 Buffers, modes, gradients and random numbers are afterwards what they were.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
 
+from esper_core.growth.examples import OutputPart, items_of
 from esper_core.growth.random_streams import RandomStream
 from esper_core.leyline.errors import GraftError, Problem
-from esper_core.leyline.specs import Site, SiteKind, SlotPlace
+from esper_core.leyline.specs import Site, SlotPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from esper_core.growth.examples import Example
+    from esper_core.leyline.specs import SiteKind
 
 HOME: Final = "_esper"
 """Name of the one child that a graft adds to the root."""
 
 _KIND_BY_DIMENSIONS: Final[dict[int, SiteKind]] = {2: "vector", 3: "sequence", 4: "image"}
+_FEATURES_LAST: Final = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.RNNBase, nn.MultiheadAttention)
 _DIMENSIONS: Final = {"vector": 2, "sequence": 3, "tokens": 3, "image": 4}
 
 _FIXED_BUFFERS: Final = ("torch.nn.", "esper_core.")
@@ -105,36 +108,43 @@ def dtype_of(model: nn.Module) -> torch.dtype:
     return next(kinds, torch.get_default_dtype())
 
 
-def observe_sites(
-    model: nn.Module, places: Mapping[str, SlotPlace], example: Example
-) -> list[tuple[Site, torch.dtype]]:
-    """Run ``model`` on one batch in both modes and return the site and dtype at each of ``places``, by slot name.
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What is at a place: the site, the dtype there, and the part of the module's output that it is."""
+
+    site: Site
+    dtype: torch.dtype
+    part: OutputPart | None
+
+
+def observe_places(model: nn.Module, places: Mapping[str, SlotPlace], example: Example) -> list[Observed]:
+    """Run ``model`` on one batch in both modes and return what is at each of ``places``, by slot name.
 
     Raises:
-        GraftError: a module is not called exactly once in each mode, or returns something else than one batch of
-            numbers, or another shape in one mode than in the other.
+        GraftError: a module is not called exactly once in each mode, or returns no batch of numbers that could be
+            told from the rest of its output, or another shape in one mode than in the other.
     """
     problems: dict[str, Problem] = {}
-    sites: dict[str, Site] = {}
-    dtypes: dict[str, torch.dtype] = {}
+    found: dict[str, Observed] = {}
     for training in (True, False):
         outputs = _outputs_at(model, places, example, training=training)
         for name, place in places.items():
-            site = _site(name, place, outputs[name], training=training, batch=example.size)
-            if isinstance(site, Problem):
-                problems.setdefault(name, site)
+            one = _observed(model, name, place, outputs[name], training=training, batch=example.size)
+            if isinstance(one, Problem):
+                problems.setdefault(name, one)
                 continue
-            dtypes[name] = outputs[name][0].dtype
-            if sites.setdefault(name, site) != site:
+            first = found.setdefault(name, one)
+            if (first.site, first.part) != (one.site, one.part):
                 why = "returns another shape in training than in evaluation"
                 problems.setdefault(name, _refusal(name, place, why))
+            found[name] = one
     if not problems:
-        problems = _batch_elsewhere(model, places, sites, example)
+        problems = _batch_elsewhere(model, places, found, example)
     if problems:
         ordered = [(name, problems[name]) for name in places if name in problems]
         fitting = _fitting_modules(model, example)
         raise GraftError([_with_nearest(own, places[name].at, model, fitting) for name, own in ordered])
-    return [(sites[name], dtypes[name]) for name in places]
+    return [found[name] for name in places]
 
 
 def _fitting_modules(model: nn.Module, example: Example) -> list[str]:
@@ -144,8 +154,8 @@ def _fitting_modules(model: nn.Module, example: Example) -> list[str]:
         outputs = _outputs_at(model, called, example, training=False)
     except Exception:
         return []  # a hook on every module can break one that calls another by itself
-    sites = {name: _site(name, called[name], outputs[name], training=False, batch=example.size) for name in called}
-    return [name for name, site in sites.items() if isinstance(site, Site)]
+    found = {name: _observed(model, name, called[name], outputs[name], batch=example.size) for name in called}
+    return [name for name, one in found.items() if isinstance(one, Observed)]
 
 
 def _with_nearest(problem: Problem, at: str, model: nn.Module, fitting: list[str]) -> Problem:
@@ -177,41 +187,105 @@ def _outputs_at(
 
 
 def _batch_elsewhere(
-    model: nn.Module, places: Mapping[str, SlotPlace], sites: Mapping[str, Site], example: Example
+    model: nn.Module, places: Mapping[str, SlotPlace], found: Mapping[str, Observed], example: Example
 ) -> dict[str, Problem]:
     """Find places whose first dimension only happened to be as long as the batch, by a pass with one example less."""
     fewer = example.size - 1
-    doubtful = {name: place for name, place in places.items() if example.size in sites[name].example_shape}
+    doubtful = {name: place for name, place in places.items() if example.size in found[name].site.example_shape}
     if not doubtful or not fewer:
         return {}
     outputs = _outputs_at(model, doubtful, example.without_last(), training=False)
-    found = {name: _site(name, place, outputs[name], training=False, batch=fewer) for name, place in doubtful.items()}
-    return {name: outcome for name, outcome in found.items() if isinstance(outcome, Problem)}
+    again = {name: _observed(model, name, place, outputs[name], batch=fewer) for name, place in doubtful.items()}
+    return {name: outcome for name, outcome in again.items() if isinstance(outcome, Problem)}
 
 
-def _site(name: str, place: SlotPlace, outputs: list[Any], *, training: bool, batch: int) -> Site | Problem:
+def _observed(
+    model: nn.Module, name: str, place: SlotPlace, outputs: list[Any], *, training: bool = False, batch: int
+) -> Observed | Problem:
     mode = "training" if training else "evaluation"
     if not outputs:
         return _refusal(name, place, f"is not called in {mode}")
     if len(outputs) > 1:
         hint = "A seed would act several times; put the slot behind a module that is called once."
         return _refusal(name, place, f"is called {len(outputs)} times in one pass", hint)
-    (output,) = outputs
-    if not isinstance(output, Tensor):
-        return _refusal(name, place, f"returns a {type(output).__name__}, not one tensor")
-    if output.is_nested:
+    part = _part(name, place, outputs[0], batch)
+    if isinstance(part, Problem):
+        return part
+    hidden = outputs[0] if part is None else part.of(outputs[0])
+    if hidden.is_nested:
         hint = "A TransformerEncoder packs padded batches in evaluation: build it with enable_nested_tensor=False."
         return _refusal(name, place, "returns a nested tensor, not rows of one length", hint)
-    received = f"Received: {output.dtype}, shape {tuple(output.shape)} for a batch of {batch}"
-    if not output.is_floating_point() or output.ndim < 2 or output.shape[0] != batch:
+    received = f"Received: {_form(hidden)} for a batch of {batch}"
+    if not _has_rows(hidden, batch):
         return _refusal(
             name, place, "does not return one row of numbers per example", f"Put the batch first. {received}"
         )
-    kind = place.kind or _KIND_BY_DIMENSIONS.get(output.ndim)
-    if kind is None or output.ndim != _DIMENSIONS[kind]:
-        received = f"Received: shape {tuple(output.shape)}"
+    kind = place.kind or _kind(model, place.at, hidden)
+    if kind is None or hidden.ndim != _DIMENSIONS[kind]:
+        received = f"Received: shape {tuple(hidden.shape)}"
         return _refusal(name, place, f"does not return a {kind or 'vector, sequence or image'}", received)
-    return Site.of(kind, tuple(output.shape[1:]))
+    return Observed(Site.of(kind, tuple(hidden.shape[1:])), hidden.dtype, part)
+
+
+def _part(name: str, place: SlotPlace, output: Any, batch: int) -> OutputPart | Problem | None:
+    """Return which item of an output the slot acts on, a tensor; None for the output itself."""
+    if isinstance(output, Tensor):
+        if place.output is None:
+            return None
+        return _refusal(name, place, f"returns one tensor, and no output {place.output!r}", "Leave output out.")
+    found = items_of(output)
+    if found is None:
+        return _refusal(name, place, f"returns a {type(output).__name__}, not one tensor")
+    container, items = found
+    hint = f"It returns {', '.join(f'{key!r}: {_form(item)}' for key, item in items.items()) or 'nothing'}"
+    kind, key = type(output).__name__, place.output
+    if key is None:
+        rows = [own for own, item in items.items() if _has_rows(item, batch)]
+        alike = [own for own in rows if items[own].shape == items[rows[0]].shape]
+        if not alike:
+            return _refusal(name, place, f"returns a {kind} without a row of numbers per example", hint)
+        if len(alike) > 1:
+            message = f"returns a {kind} with {len(alike)} tensors of one shape"
+            return _refusal(name, place, message, f'{hint}\nName one:  SlotPlace("{place.at}", output={alike[0]!r})')
+        key = alike[0]
+    elif key not in items and isinstance(key, int) and -len(items) <= key < len(items):
+        key = list(items)[key]
+    if not isinstance(items.get(key), Tensor):
+        return _refusal(name, place, f"returns a {kind} without a tensor {key!r}", hint)
+    return OutputPart(container, key)
+
+
+def _has_rows(item: Any, batch: int) -> bool:
+    if not isinstance(item, Tensor) or item.is_nested or not item.is_floating_point():
+        return False
+    return item.ndim >= 2 and item.shape[0] == batch
+
+
+def _form(item: Any) -> str:
+    if not isinstance(item, Tensor):
+        return "None" if item is None else type(item).__name__
+    if item.is_nested:
+        return "a nested tensor"
+    return f"{item.dtype}, shape {tuple(item.shape)}"
+
+
+def _kind(model: nn.Module, at: str, hidden: Tensor) -> SiteKind | None:
+    """Return the layout of a module's output: its shape tells all but tokens (N, T, D) from a sequence (N, C, L).
+
+    These are told by the last layer with parameters, inside the module or before it: which dimension is its features.
+    """
+    if hidden.ndim != 3:
+        return _KIND_BY_DIMENSIONS.get(hidden.ndim)
+    names = [name for name, _ in model.named_modules()]
+    end = names.index(at) + sum(name.startswith(f"{at}.") for name in names)
+    before = [layer for name, layer in model.named_modules() if names.index(name) <= end]
+    layer = next((layer for layer in reversed(before) if next(layer.parameters(recurse=False), None) is not None), None)
+    sizes = {size for own in layer.parameters(recurse=False) for size in own.shape} if layer is not None else set()
+    sizes |= {layer.hidden_size, 2 * layer.hidden_size} if isinstance(layer, nn.RNNBase) else set()  # two directions
+    first, last = hidden.shape[1:]
+    if last in sizes and (first not in sizes or isinstance(layer, _FEATURES_LAST)):
+        return "tokens"
+    return "sequence"
 
 
 def _refusal(name: str, place: SlotPlace, why: str, hint: str | None = None) -> Problem:

@@ -1,4 +1,4 @@
-"""Examples: one batch of inputs of any structure, and how a model is run on it.
+"""Structures of tensors: one batch of inputs, how a model is run on it, and the part of an output that a slot acts on.
 
 A batch is a tensor, or tensors in tuples, lists, mappings and dataclasses, in any depth. What else is in it is passed
 on as it is.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
+
+from esper_core.leyline.signals import RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +63,7 @@ class Example:
         return all(torch.equal(one, two) for one, two in zip(tensors_in(self.batch), tensors_in(other), strict=True))
 
 
-def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
     """Return ``value`` with every tensor in it changed; containers are copied, and keep their class.
 
     >>> map_tensors({"ids": torch.zeros(2), "name": "few"}, lambda tensor: tensor + 1)
@@ -98,3 +100,49 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
             yield from tensors_in(getattr(value, field.name))
+
+
+Container = Literal["tuple", "list", "named tuple", "mapping", "dataclass"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPart:
+    """The item of a module's output on which a slot acts; the others pass through."""
+
+    __pydantic_config__ = RECORD
+    container: Container
+    key: str | int
+
+    def of(self, output: Any) -> Any:
+        """Return the item."""
+        return output[self.key] if self.container in ("tuple", "list", "mapping") else getattr(output, str(self.key))
+
+    def replaced(self, output: Any, item: Any) -> Any:
+        """Return the output, of the same class, with another item in its place."""
+        if self.container in ("tuple", "list"):
+            items = [*output[: self.key], item, *output[int(self.key) + 1 :]]
+            return tuple(items) if self.container == "tuple" else items
+        if self.container == "named tuple":
+            return output._replace(**{str(self.key): item})
+        if self.container == "dataclass":
+            return replace(output, **{str(self.key): item})
+        changed = {**output} if type(output) is dict else copy(output)  # a compiler knows the copy of a dict so
+        changed[self.key] = item
+        return changed
+
+
+def items_of(output: Any) -> tuple[Container, dict[Any, Any]] | None:
+    """Return the kind of a structured output, and its items by index, key or field; None if it has no known structure.
+
+    >>> items_of((torch.zeros(2), None))
+    ('tuple', {0: tensor([0., 0.]), 1: None})
+    """
+    if type(output) in (tuple, list):
+        return ("tuple" if isinstance(output, tuple) else "list"), dict(enumerate(output))
+    if isinstance(output, tuple) and hasattr(output, "_fields"):
+        return "named tuple", dict(zip(output._fields, output, strict=True))
+    if isinstance(output, Mapping) and hasattr(output, "__setitem__"):
+        return "mapping", dict(output.items())
+    if is_dataclass(output) and not isinstance(output, type):
+        return "dataclass", {field.name: getattr(output, field.name) for field in fields(output) if field.init}
+    return None

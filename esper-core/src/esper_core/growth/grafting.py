@@ -274,7 +274,7 @@ def graft(
     batch = example if isinstance(example, Example | None) else Example.of(example)
     if batch is not None:
         _refuse_example(model, batch)
-    planned = [Slot(name, place.at, kind=place.kind, limit=place.stack) for name, place in _places(model, slots)]
+    planned = [Slot(name, place) for name, place in _places(model, slots)]
     home, family = Slots({key_of(slot.name): slot for slot in planned}), Family()
     home.register_state_dict_post_hook(add_to_state_dict)  # type: ignore[no-untyped-call]
     home.register_load_state_dict_pre_hook(take_from_state_dict)  # type: ignore[no-untyped-call]

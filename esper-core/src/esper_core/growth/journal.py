@@ -16,6 +16,7 @@ import torch
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from torch import Tensor
 
+from esper_core.growth.examples import OutputPart  # noqa: TC001  pydantic reads it
 from esper_core.growth.seeds import Alpha, Presence
 from esper_core.growth.slots import HOME, JOURNAL
 from esper_core.leyline.actions import Blend, Curve  # noqa: TC001  pydantic reads it
@@ -105,6 +106,7 @@ class SlotEntry:
     Attributes:
         dtypes: names of the dtype that was observed there, and of the model's own dtype at that time.
         embargo: steps until it is free again.
+        output: the part of the module's output on which it acts; None: all of it.
     """
 
     __pydantic_config__ = RECORD
@@ -115,6 +117,12 @@ class SlotEntry:
     stack: Annotated[int, Field(ge=1, le=256)]
     dtypes: tuple[DtypeName, DtypeName] | None
     embargo: Count
+    output: OutputPart | None = None
+
+    @property
+    def key(self) -> str | int | None:
+        """The key of the part of the module's output on which it acts."""
+        return None if self.output is None else self.output.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +204,7 @@ def read_network(slots: Slots, model: str) -> Network:
             stack=slot.limit,
             dtypes=None if slot.dtypes is None else (_name(slot.dtypes[0]), _name(slot.dtypes[1])),
             embargo=slot.embargo,
+            output=slot.part,
         )
         for slot in slots.each()
     )

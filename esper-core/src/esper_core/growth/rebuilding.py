@@ -59,7 +59,9 @@ def rebuild(
     try:
         model.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(f"{HOME}.")})
         if not is_grafted(model):
-            graft(model, {place.name: SlotPlace(place.at, place.kind, place.stack) for place in network.slots})
+            graft(
+                model, {place.name: SlotPlace(place.at, place.kind, place.stack, place.key) for place in network.slots}
+            )
     except BaseException:
         for value, copy in before:
             value.copy_(copy)
@@ -156,6 +158,7 @@ def _put_in(model: nn.Module, network: Network, seeds: list[tuple[str, str, Seed
             slot.site = Site.of(place.kind, place.example_shape)
         if place.dtypes is not None:
             slot.dtypes = DTYPES[place.dtypes[0]], DTYPES[place.dtypes[1]]
+        slot.part = place.output
         slot.embargo, slot.state = place.embargo, _state(slot, place.embargo)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import checkpoint
 
-from esper_core.growth.dry_runs import HOME as HOME, dtype_of, observe_sites
+from esper_core.growth.dry_runs import HOME as HOME, dtype_of, observe_places
 from esper_core.growth.examples import Example
 from esper_core.growth.seeds import Presence, SeedFault, describe_error
 from esper_core.leyline.lifecycle import SlotState, Stage
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     from torch.utils.hooks import RemovableHandle
 
+    from esper_core.growth.examples import OutputPart
     from esper_core.growth.seeds import Seed
-    from esper_core.leyline.specs import Site, SiteKind
+    from esper_core.leyline.specs import Site
 
 
 JOURNAL: Final = "for_esper_core.load"
@@ -35,12 +36,15 @@ class Slot(nn.Module):
     slot, ``.to()`` moves its seeds, and an empty slot adds no key to the state dict and no arithmetic.
     """
 
-    def __init__(self, name: str, at: str, *, kind: SiteKind | None = None, limit: int = 1) -> None:
+    def __init__(self, name: str, place: SlotPlace) -> None:
         super().__init__()
         self.name = name
-        self.at = at
-        self.kind = kind
-        self.limit = limit
+        self.at = place.at
+        self.kind = place.kind
+        self.limit = place.stack
+        self.output = place.output
+        self.part: OutputPart | None = None
+        """The part of the module's output on which seeds act, as it was observed; None: all of it."""
         self.site: Site | None = None
         self.dtypes: tuple[torch.dtype, torch.dtype] | None = None
         """Dtype of the module's output when it was observed, and the model's own dtype then."""
@@ -53,9 +57,9 @@ class Slot(nn.Module):
         self._disabled = False
         self._tapped: list[Tensor] | None = None
 
-    def forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Tensor | None:
+    def forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """Return ``output`` with the seeds applied; None, which keeps it, if none acts."""
-        hidden = output
+        given = hidden = output if self.part is None else self.part.of(output)
         for seed in self.stack:
             alpha = self._strength(seed)
             if alpha > 0.0:
@@ -63,7 +67,14 @@ class Slot(nn.Module):
         if self._tapped is not None:
             self._tapped.append(hidden.detach().requires_grad_())
             hidden = self._tapped[-1].clone()  # hosts write in place, which a leaf does not allow
-        return None if hidden is output else hidden
+        if hidden is given:
+            return None
+        return hidden if self.part is None else self.part.replaced(output, hidden)
+
+    @property
+    def place(self) -> SlotPlace:
+        """Where it is, as ``graft`` takes it."""
+        return SlotPlace(self.at, self.kind, self.limit, self.output)
 
     def _strength(self, seed: Seed) -> float:
         if self._disabled and seed.stage is not Stage.FOSSILISED:
@@ -180,12 +191,12 @@ def observe(model: nn.Module, slots: Sequence[Slot], example: Any) -> None:
     """Run ``model`` on one batch in both modes and set the site and dtype that each slot sees.
 
     ``example`` is what ``graft`` takes, or an ``Example``. Nothing about the model is changed. GraftError if a module
-    is not called exactly once in each mode, or returns something else than one batch of numbers.
+    is not called exactly once in each mode, or returns no batch of numbers.
     """
-    places = {slot.name: SlotPlace(slot.at, slot.kind, slot.limit) for slot in slots}
     batch = example if isinstance(example, Example) else Example.of(example)
-    for slot, (site, dtype) in zip(slots, observe_sites(model, places, batch), strict=True):
-        slot.site, slot.dtypes = site, (dtype, dtype_of(model))
+    found = observe_places(model, {slot.name: slot.place for slot in slots}, batch)
+    for slot, one in zip(slots, found, strict=True):
+        slot.site, slot.dtypes, slot.part = one.site, (one.dtype, dtype_of(model)), one.part
 
 
 def host_parameters(model: nn.Module) -> list[nn.Parameter]:

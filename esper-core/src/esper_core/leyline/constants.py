@@ -10,8 +10,8 @@ API_LEVEL: Final = 1
 EVENT_FORMAT: Final = 1
 """Version of the event format in events.jsonl."""
 
-GROWTH_FORMAT: Final = 1
-"""Version of the growth journal."""
+GROWTH_FORMAT: Final = 2
+"""Version of the growth journal. 1 had no slots on parts of outputs."""
 
 CHECKPOINT_SHARE: Final = 0.02
 """Largest share of a run's time spent on checkpoints if the configuration does not say how often to write them."""

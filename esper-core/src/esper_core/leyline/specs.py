@@ -123,13 +123,16 @@ class SlotPlace:
     """Where a slot is placed: behind the module of this name, or behind all modules that match a pattern.
 
     Attributes:
-        kind: layout of the module's output. None: inferred from its shape, which cannot tell tokens from a sequence.
+        kind: layout of the module's output. None: inferred from its shape, and from the layer that computes it.
         stack: number of seeds that can be fossilised here, one behind the other.
+        output: key, field or index of the tensor on which the slot acts, if the module returns several. None: the
+            first floating-point tensor with a row for each example, if no other has its shape.
     """
 
     at: str
     kind: SiteKind | None = None
     stack: int = STACK_LIMIT
+    output: str | int | None = None
 
 
 @dataclass(frozen=True, slots=True)

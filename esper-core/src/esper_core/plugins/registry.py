@@ -212,6 +212,8 @@ def _invalid_parts(spec: Spec) -> Iterator[tuple[str, str]]:
                 yield f"slot {name!r}: {place!r}", 'A slot is "name": SlotPlace("module").'
             elif place.kind is not None and place.kind not in SITE_KINDS:
                 yield f"slot {name!r} of kind {place.kind!r}", suggestion(str(place.kind), SITE_KINDS)
+            elif not isinstance(place.output, str | int | None):
+                yield f"slot {name!r} on output {place.output!r}", "It is a key, a field or an index."
 
 
 def _is_settings(settings: object) -> bool:

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import operator
 import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 from safetensors.torch import save_model
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
-from esper_core.growth.examples import Example
+from esper_core.growth.examples import Example, map_tensors
 from esper_core.growth.grafting import alike, outputs, slots_of, ungraft
 from esper_core.growth.seeds import Eased, GatedBlend
 from esper_core.leyline.constants import FULL
@@ -26,8 +30,7 @@ from esper_core.leyline.errors import GrowthError, Problem, printable
 from esper_core.runs.directory import report_os_errors, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from esper_core.growth.examples import OutputPart
     from esper_core.growth.slots import Slot
 
 Form = Literal["module", "program", "onnx"]
@@ -36,9 +39,7 @@ TENSORS_FILE: Final = "network.safetensors"
 _HOLDER: Final = "grown"
 
 
-def export(
-    model: nn.Module, to: Form = "module", path: str | Path | None = None, *, example: Tensor | None = None
-) -> Any:
+def export(model: nn.Module, to: Form = "module", path: str | Path | None = None, *, example: Any = None) -> Any:
     """Return a copy of a grown model without Esper in it; the model is unchanged.
 
     Args:
@@ -46,8 +47,8 @@ def export(
         to: ``module`` for a torch.nn.Module, ``program`` for a torch.export.ExportedProgram, ``onnx`` for a
             torch.onnx.ONNXProgram.
         path: where to write it: a folder for a module, a file for the others. None: nothing is written.
-        example: one batch of inputs. A program and ONNX are traced with it, for any number of examples; the outputs of
-            a module are compared with those of the model.
+        example: one batch of inputs, as ``graft`` takes it. A program and ONNX are traced with it, for any number of
+            examples; the outputs of a module are compared with those of the model.
 
     A module's folder holds ``network.py``, whose ``load(host)`` puts what grew into a new host, and
     ``network.safetensors``. Loading needs torch and safetensors, not Esper.
@@ -72,15 +73,15 @@ def export(
         msg = f"to={to!r} traces the network, which takes a batch: pass example="
         raise _refusal(msg)
     plain, grown = _plain_copy(model)
-    if example is not None and not alike(*(outputs(one, Example.of(example)) for one in (model, plain))):
+    batch = Example.of(example)
+    if example is not None and not alike(*(outputs(one, batch) for one in (model, plain))):
         msg = "the outputs of the exported network differ from those of the model"
         raise _refusal(msg)
     if to == "module":
         if path is not None:
             _write_module(plain, grown, type(model).__name__, Path(path))
         return plain
-    assert example is not None
-    traced = _trace(plain.eval(), to, example)
+    traced = _trace(plain.eval(), to, batch)
     if path is not None:
         with report_os_errors(Path(path)):
             torch.export.save(traced, path) if to == "program" else traced.save(str(path))
@@ -116,12 +117,29 @@ class _Fossils(nn.Module):
     def __init__(self, slot: Slot) -> None:
         super().__init__()
         self.seeds = nn.ModuleList(slot.fossils)
+        self.part = slot.part
 
     def forward(self, module: Any, args: Any, output: Any) -> Any:
         """Return ``output`` with the fossils applied."""
+        hidden = output if self.part is None else self.part.of(output)
         for seed in self.seeds:
-            output = _blended(seed, output)
-        return output
+            hidden = _blended(seed, hidden)
+        return hidden if self.part is None else _replaced(self.part, output, hidden)
+
+
+def _replaced(part: OutputPart, output: Any, item: fx.Proxy) -> Any:
+    """Return what ``OutputPart.replaced`` returns, in operations that a graph can hold."""
+    key, call = part.key, partial(output.tracer.create_proxy, "call_function")
+    if part.container in ("tuple", "list"):
+        own: Any = (item,) if part.container == "tuple" else [item]
+        return output[: int(key)] + own + output[int(key) + 1 :]
+    if part.container == "named tuple":
+        return output._replace(**{str(key): item})
+    if part.container == "dataclass":
+        return call(replace, (output,), {str(key): item})
+    changed = call(copy.copy, (output,), {})
+    call(operator.setitem, (changed, key, item), {})
+    return changed
 
 
 def _blended(seed: Any, host: Any) -> Any:
@@ -164,13 +182,19 @@ def _member(module: nn.Module, path: str) -> Any:
     return getattr(module.get_submodule(owner), name)
 
 
-def _trace(plain: nn.Module, to: Form, example: Tensor) -> Any:
+def _trace(plain: nn.Module, to: Form, example: Example) -> Any:
     """Return the program or the ONNX program of a plain module in evaluation mode."""
-    shapes = ({0: torch.export.Dim("batch")},) if len(example) > 1 else None
+    several = {0: torch.export.Dim("batch")} if example.size > 1 else None
+    batch, args, named = example.batch, (), {}
+    if isinstance(batch, Mapping):
+        named = dict(batch)
+    else:
+        args = tuple(batch) if isinstance(batch, list | tuple) and not hasattr(batch, "_fields") else (batch,)
+    shapes = map_tensors(named or args, lambda own: several if own.ndim and len(own) == example.size else None)
     try:
         if to == "program":
-            return torch.export.export(plain, (example,), dynamic_shapes=shapes)
-        return torch.onnx.export(plain, (example,), dynamic_shapes=shapes, dynamo=True, verbose=False)
+            return torch.export.export(plain, args, named, dynamic_shapes=shapes)
+        return torch.onnx.export(plain, args, kwargs=named, dynamic_shapes=shapes, dynamo=True, verbose=False)
     except ImportError as error:
         msg = f"ONNX needs two more packages: {error}"
         raise _refusal(msg, "pip install esper-core[onnx]") from error
@@ -182,9 +206,9 @@ def _trace(plain: nn.Module, to: Form, example: Tensor) -> Any:
 
 def _write_module(plain: nn.Module, grown: Mapping[str, fx.GraphModule], host: str, folder: Path) -> None:
     """Write the source of what grew, and the tensors of the whole network."""
-    source = _HEADER.format(host=host)
-    for number, (at, module) in enumerate(grown.items()):
-        source += _class_source(f"Grown{number}", at, module)
+    classes = "".join(_class_source(f"Grown{number}", at, module) for number, (at, module) in enumerate(grown.items()))
+    imports = "".join(f"{line}\n" for name, line in _IMPORTS.items() if f"{name}(" in classes)
+    source = _HEADER.format(host=host, imports=imports) + classes
     entries = "".join(f'    "{at}": Grown{number},\n' for number, at in enumerate(grown))
     source += _FOOTER.format(entries=f"\n{entries}" if entries else "", holder=_HOLDER)
     with report_os_errors(folder):
@@ -244,12 +268,18 @@ def _refusal(message: str, hint: str | None = None) -> GrowthError:
 _FREED: Final = re.compile(r"; +\w+( = \w+)* = None")
 """What torch.fx writes to free memory early."""
 
+_IMPORTS: Final = {
+    "copy_copy": "from copy import copy as copy_copy",
+    "dataclasses_replace": "from dataclasses import replace as dataclasses_replace",
+}
+"""Functions of the standard library under the names that torch.fx gives them."""
+
 _HEADER: Final = '''"""What grew in a {host}, on torch's own layers.
 
     network = load({host}(...))    # with the settings that the host had
 """
 
-from pathlib import Path
+{imports}from pathlib import Path
 
 import torch
 from safetensors.torch import load_model

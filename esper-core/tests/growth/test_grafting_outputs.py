@@ -1,0 +1,238 @@
+"""Slots on a part of a structured output: seeds act on it, everything else passes through, in every use of a model."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from esper_core import Gardener, export, graft, load, save
+from esper_core.growth import Seed, Variety, observe, slots_of
+from esper_core.leyline import Action, BlueprintSpec, Op, Site, SlotPlace, Stage
+
+HOST = """
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from typing import Any
+import torch
+from torch import nn
+
+Pair = namedtuple("Pair", ["count", "hidden"])
+
+@dataclass(frozen=True)
+class Record:
+    hidden: Any
+    name: str = "few"
+
+class Part(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.mix = kind, nn.Linear(6, 8)
+
+    def forward(self, inputs):
+        return PACK[self.kind](self.mix(inputs))
+
+class Host(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.part, self.head = kind, Part(kind), nn.Linear(8, 3)
+
+    def forward(self, inputs):
+        return self.head(TAKE[self.kind](self.part(inputs)))
+
+PACK = {
+    "tuple": lambda h: (h, None, h[0]),
+    "last": lambda h: (h.sum(), h[:, :2], h),
+    "list": lambda h: [h, "more"],
+    "named tuple": lambda h: Pair(3, h),
+    "dict": lambda h: {"loss": h.sum(), "hidden": h, "count": 3},
+    "ordered": lambda h: OrderedDict(name="few", hidden=h),
+    "dataclass": lambda h: Record(h),
+}
+TAKE = {
+    "tuple": lambda o: o[0],
+    "last": lambda o: o[2],
+    "list": lambda o: o[0],
+    "named tuple": lambda o: o.hidden * o.count,
+    "dict": lambda o: o["hidden"] * o["count"],
+    "ordered": lambda o: o["hidden"],
+    "dataclass": lambda o: o.hidden,
+}
+"""
+namespace: dict[str, Any] = {"__name__": "host"}
+exec(
+    compile(HOST, "host.py", "exec", dont_inherit=True), namespace
+)  # the test that loads an export without Esper writes the same text to a file
+Host = namespace["Host"]
+KINDS = {
+    "tuple": None, "last": -1, "list": 0, "named tuple": 1, "dict": None, "ordered": "hidden", "dataclass": None,
+}  # fmt: skip
+EXAMPLE = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
+
+
+class Block(nn.Module):
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.mix = nn.Linear(site.channels, site.channels)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + torch.tanh(self.mix(hidden))
+
+
+BLOCK = Variety("t/b", BlueprintSpec("vector", "c*c + c"), Block)
+
+
+def grafted(kind: str) -> nn.Module:
+    torch.manual_seed(1)
+    return graft(Host(kind), {"here": SlotPlace("part", output=KINDS[kind])}, example=EXAMPLE)
+
+
+def grown(kind: str) -> nn.Module:
+    model = grafted(kind)
+    (slot,) = slots_of(model).each()
+    seed = Seed(Block(slot.site), blueprint=BLOCK.id, spec=BLOCK.spec, site=slot.site, number=0, identity=True)
+    seed.stage, seed.kept = Stage.FOSSILISED, 3
+    seed.alpha.aim(1.0, 0)
+    slot.seeds.append(seed)
+    return model.eval()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_seeds_act_on_the_part_and_the_rest_passes_through(kind: str) -> None:
+    model = grown(kind)
+    mixed = model.part.mix(EXAMPLE)
+    (seed,) = slots_of(model).named("here").seeds
+    changed = model.part(EXAMPLE)
+    plain = namespace["PACK"][kind](mixed)
+    assert type(changed) is type(plain)
+    assert torch.equal(model(EXAMPLE), model.head(namespace["TAKE"][kind](changed)))
+    packed = namespace["PACK"][kind](mixed)
+    part = slots_of(model).named("here").part
+    assert torch.equal(part.of(changed), seed.block(mixed))
+    assert str(part.replaced(changed, mixed)) == str(packed)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_network_is_rebuilt_on_the_same_part(kind: str, tmp_path: Path) -> None:
+    model = grown(kind)
+    save(model, tmp_path / "net")
+    found = type("Plugins", (), {"registry": type("R", (), {"find": lambda *_: Component()})()})()
+    for source in (tmp_path / "net", model.state_dict()):
+        again = load(Host(kind), source, plugins=found)
+        assert torch.equal(again(EXAMPLE), model(EXAMPLE))
+        assert slots_of(again).named("here").part == slots_of(model).named("here").part
+        observe(again, slots_of(again).each(), EXAMPLE)
+
+
+class Component:
+    id, spec = BLOCK.id, BLOCK.spec
+
+    def load(self) -> Any:
+        return Block
+
+
+WITHOUT_ESPER = """
+import sys
+sys.modules["esper_core"] = None
+import torch
+from host import Host
+from network import load
+inputs, outputs, kind = torch.load("seen.pt")
+torch.testing.assert_close(load(Host(kind)).eval()(inputs), outputs)
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_export_acts_on_the_same_part(kind: str, tmp_path: Path) -> None:
+    model = grown(kind)
+    plain = export(model, path=tmp_path / "all", example=EXAMPLE)
+    assert torch.equal(plain.eval()(EXAMPLE), model(EXAMPLE))
+    if kind in ("tuple", "dict", "dataclass"):  # one of each form that is written as source
+        files = {"host.py": HOST, "use.py": WITHOUT_ESPER}
+        for name, text in files.items():
+            (tmp_path / "all" / name).write_text(text)
+        torch.save((EXAMPLE, model(EXAMPLE), kind), tmp_path / "all" / "seen.pt")
+        done = subprocess.run([sys.executable, "use.py"], cwd=tmp_path / "all", capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_programs_and_compilers_take_it_whole(kind: str) -> None:
+    model = grown(kind)
+    more = torch.randn(7, 6)
+    torch.testing.assert_close(export(model, "program", example=EXAMPLE).module()(more), model(more))
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(model, backend="eager", fullgraph=True)(more), model(more))
+
+
+@pytest.mark.parametrize("kind", ["tuple", "dict"])
+def test_a_gardener_grows_there_on_a_branch(kind: str) -> None:
+    class Plan:
+        def act(self, observations: Any, masks: Any) -> list[Action]:
+            plan = {0: Op.GERMINATE, 1: Op.ADVANCE, 3: Op.FOSSILISE}
+            op = plan.get(observations[0].step, Op.WAIT)
+            return [Action(op, "here", BLOCK.id) if op is Op.GERMINATE else Action(op, "here") if op else Action()]
+
+    model = grafted(kind)
+    batch = (EXAMPLE, torch.arange(5) % 3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    gardener = Gardener(
+        model, optimizer, loss=loss, blueprints=[BLOCK], example=batch, validation=[batch], steps=8, policy=Plan(),
+        growth={"gates": "off"},
+    )  # fmt: skip
+    plain = copy.deepcopy(model)
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss(model, batch).mean().backward()
+        optimizer.step()
+        gardener.step(batch)
+        tended = gardener.tend()
+    assert tended.kept
+    gardener.close()
+    torch.testing.assert_close(export(model, example=EXAMPLE)(EXAMPLE), model(EXAMPLE))
+    assert not torch.equal(plain(EXAMPLE), model(EXAMPLE))
+
+
+class Encoder(nn.Module):
+    """Layers as they are in a transformer, a recurrent and a convolutional network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(9, 8)
+        self.drop = nn.Dropout(0.0)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.gru = nn.GRU(8, 5, batch_first=True, bidirectional=True)
+        self.norm = nn.LayerNorm(10)
+        self.conv = nn.Sequential(nn.Conv1d(10, 7, 1), nn.ReLU())
+        self.pool = nn.AdaptiveAvgPool1d(8)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        hidden = self.drop(self.words(ids))
+        hidden = hidden + self.attention(hidden, hidden, hidden)[0]
+        hidden = self.norm(self.gru(hidden)[0])
+        return self.pool(self.conv(hidden.transpose(1, 2)))
+
+
+KNOWN = {
+    "words": "tokens", "drop": "tokens", "attention": "tokens", "gru": "tokens", "norm": "tokens",
+    "conv": "sequence", "pool": "sequence",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [6, 8], ids=["tokens", "as many tokens as features"])
+def test_tokens_and_sequences_are_told_by_the_layer_that_computes_them(length: int) -> None:
+    places = {name: SlotPlace(name, output=0 if name == "attention" else None) for name in KNOWN}
+    model = graft(Encoder(), places, example=torch.randint(9, (4, length)))
+    assert {slot.name: slot.site.kind for slot in slots_of(model).each()} == KNOWN

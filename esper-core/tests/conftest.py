@@ -1,18 +1,31 @@
-"""A small world for the core's own tests: data, a host that is hard to leave undisturbed, and a blueprint."""
+"""A small world for the core's own tests: data, a host that is hard to leave undisturbed, and a blueprint.
+
+Beside it: packages that are installed for a test, the command line, and a terminal.
+"""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from esper_core.app.checkpointing import CheckpointWriter
+from esper_core.cli import main
 from esper_core.config.model import EpisodeConfig, GovernorConfig, GrowthConfig, OptimizersConfig
 from esper_core.growth import Variety
-from esper_core.leyline import BlueprintSpec, Metric, Site, SlotPlace, Split
+from esper_core.leyline import BlueprintSpec, EsperError, Metric, Problem, Site, SlotPlace, Split
 from esper_core.trainer.environment import Recipe
+from esper_core.trainer.progress import StudyProgress
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -120,3 +133,143 @@ def make_recipe() -> Callable[..., Recipe]:
         )
 
     return make
+
+
+@pytest.fixture
+def problem_of() -> Callable[..., Problem]:
+    """``problem_of(function, argument, …)``: the one problem of the error that this call raises."""
+
+    def call(function: Callable[..., object], *arguments: object) -> Problem:
+        with pytest.raises(EsperError) as caught:
+            function(*arguments)
+        (problem,) = caught.value.problems
+        return problem
+
+    return call
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that Python imports from until the end of the test."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delenv("ESPER_SAFE_MODE", raising=False)
+    before = set(sys.modules)
+    yield folder
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@dataclass(frozen=True)
+class SitePackages:
+    """Installs packages of one module, as pip would leave them."""
+
+    folder: Path
+
+    def __call__(
+        self, id_: str, source: str, *, package: str = "", requires: str = "esper-core", version: str = "1.0"
+    ) -> Path:
+        """``install("extra", source)``: a package esper-extra 1.0 that brings this plugin; its first line is line 1."""
+        package = package or f"esper-{id_}"
+        module = package.replace("-", "_").lower()
+        self.metadata(package, f"[esper.plugins]\n{id_} = {module}\n", requires=requires, version=version)
+        return self._write(module, source)
+
+    def command(self, name: str, source: str, *, package: str = "esper-extra", requires: str = "esper-core") -> Path:
+        """``install.command("grow", source)``: a package esper-extra 1.0 that brings its module's ``command``."""
+        module = package.replace("-", "_")
+        self.metadata(package, f"[esper.commands]\n{name} = {module}:command\n", requires=requires)
+        return self._write(module, source)
+
+    def metadata(
+        self, package: str, entry_points: str | bytes, *, requires: str = "esper-core", version: str | None = "1.0"
+    ) -> None:
+        """The metadata of a package; with no version, they lack what they must have."""
+        folder = self.folder / f"{package.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir()
+        if version is not None:
+            told = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\nRequires-Dist: {requires}\n"
+            (folder / "METADATA").write_text(told)
+        data = entry_points if isinstance(entry_points, bytes) else entry_points.encode()
+        (folder / "entry_points.txt").write_bytes(data)
+
+    def damaged(self, package: str) -> None:
+        """A package whose metadata cannot be read."""
+        self.metadata(package, "[other]\nnonsense\n")
+
+    def _write(self, module: str, source: str) -> Path:
+        path = self.folder / f"{module}.py"
+        path.write_text(dedent(source).lstrip("\n"))
+        return path
+
+
+@pytest.fixture
+def install(site: Path) -> SitePackages:
+    """``install("extra", source)``: packages that are there until the end of the test."""
+    return SitePackages(site)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command ended with, and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """What stands on stdout."""
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def esper(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
+    """``esper("plugins", "list")``: what the command answers."""
+    monkeypatch.delenv("ESPER_SAFE_MODE", raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def call(*arguments: str | Path) -> Answer:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main(list(map(str, arguments)))
+        out, err = capsys.readouterr()
+        return Answer(end.value.code, out, err)
+
+    return call
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A terminal that shows colours."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    return Terminal()
+
+
+@pytest.fixture
+def after_step(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """``after_step(2, act)``: ``act()`` is called once, after this step of a run and its checkpoint."""
+
+    def arrange(step: int, act: Callable[[], None], round_: int = 0) -> None:
+        def once(writer: CheckpointWriter, progress: StudyProgress) -> None:
+            real(writer, progress)
+            if (progress.round, progress.step) == (round_, step):
+                monkeypatch.setattr(CheckpointWriter, "after_step", real)
+                act()
+
+        real = CheckpointWriter.after_step
+        monkeypatch.setattr(CheckpointWriter, "after_step", once)
+
+    return arrange

@@ -165,6 +165,11 @@ class World:
         """The events of one type, those of the arm that grows first."""
         return sorted((e for e in self.events if e.type == kind), key=lambda e: e.arm == "twin")
 
+    @property
+    def steps(self) -> list[Any]:
+        """What is told of each step."""
+        return self.told("step-finished")
+
     def environment(self, plan: Mapping[int, Any] | None = None, steps: int = 0) -> Any:
         """One environment after so many steps; ``plan`` says which action follows which step, -1: before the first."""
         from esper_core.trainer.environment import Environment

@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,40 @@ from esper_core.leyline import Action, Gain, Op, Stage
 from esper_core.leyline.constants import FIRST_LOOK
 
 # --- what is looked at
+
+
+refusal: Callable[[Any], str | None] = attrgetter("refusal")
+arms: Callable[[Any], tuple[str, ...]] = attrgetter("composition.arm_names")
+
+
+def has_zeros(world: Any) -> bool:
+    """Whether there is data without noise."""
+    return bool(world.recipe.data["train"].inputs.eq(0).any())
+
+
+def host_class(world: Any) -> str:
+    """What is grown in."""
+    return type(world.recipe.build_host()).__name__
+
+
+def first_action(world: Any) -> str:
+    """What the arm that grows does first."""
+    return world.steps[0].action
+
+
+def pays_rent(world: Any) -> bool:
+    """Whether a seed costs anything."""
+    return world.steps[1].reward["rent"] < 0
+
+
+def noted(world: Any) -> str:
+    """What the sink of the one-file plugin noted."""
+    return world.written("noted.txt")
+
+
+def updates(world: Any) -> int:
+    """How often the host's optimizer has stepped after one step."""
+    return int(next(iter(world.environment(steps=1).keeper.host.optimizer.state.values()))["step"])
 
 
 def seed_in(environment: Any) -> Any:
@@ -180,278 +215,135 @@ class Row:
     """One option. ``also``: what is set with and without it, so that it matters."""
 
     path: str
-    set: str
+    value: str
+    """What it is set to; with a = in it, the whole override."""
     look: Callable[[Any], Any]
     without: Any
     seen: Any
     also: tuple[str, ...] = field(default=())
 
+    @property
+    def set(self) -> str:
+        """The override."""
+        return self.value if "=" in self.value else f"{self.path}={self.value}"
 
+
+def of_optimizer(side: str, group: Callable[[Any], Any]) -> list[Row]:
+    """The options of one optimizer, which goes by ``group(world)``."""
+    own = f"optimizer.{side}"
+    sgd, warm, fast = f"{own}.kind=sgd", f"{own}.schedule=warmup", f"{own}.learning_rate=1.0"
+    return [
+        Row(f"{own}.kind", "sgd", lambda w: "momentum" in group(w), False, True),
+        Row(f"{own}.learning_rate", "0.5", lambda w: group(w)["lr"], 0.003, 0.5),
+        Row(f"{own}.momentum", "0.5", lambda w: group(w)["momentum"], 0.9, 0.5, (sgd,)),
+        Row(f"{own}.weight_decay", "0.1", lambda w: group(w)["weight_decay"], 0.0, 0.1),
+        Row(f"{own}.clip_norm", "1e-9", lambda w: moved(w, side == "seed"), True, False, (sgd, fast)),
+        Row(f"{own}.schedule.use", warm, lambda w: group(w)["lr"], 0.003, 0.001),
+        Row(
+            f"{own}.schedule.settings",
+            f"{own}.schedule.settings.over=5",
+            lambda w: group(w)["lr"],
+            0.001,
+            0.0005,
+            (warm,),
+        ),
+        Row(f"{own}.implementation", "foreach", lambda w: (group(w)["fused"], group(w)["foreach"]), *KERNELS),
+    ]
+
+
+KERNELS = ((True, None), (None, True))
+"""Fused and foreach: by default, and as they are asked for."""
 TWO = ("slots.early.blueprints=[conv_light, norm]",)
 MNIST = ("task=mnist1d",)
 IMAGES = ("task=images-synthetic", "host=cnn2d", "slots.late.blueprints=[conv_light]")
+ONE_SLOT = "slots={early: {blueprints: [conv_light]}}"
 STRICT = (*MNIST, "growth.gates=strict")
 RARELY = ("checkpoints.keep=9", "checkpoints.every=100")
+NO_RATIO = ("governor.surge_ratio=1.0",)
+HUGE = ("host.settings.hidden=4000", ONE_SLOT)
+LANES = ("lanes=2", "environments=2")
 WAVERING = [1.4, 1.0] * 3
 LEARNING = [2.5] * 3 + [1.0] * 3
+CALM = [1.0] * 6
 OWN = ("plugins.local=[own.py]",)
 NOTED = (*OWN, "sinks=[note]")
+FREE = "{use: team, settings: {price: 0}}"
+LATE = "arms={a: {policy: {use: schedule, settings: {plan: [{step: 0, op: germinate, slot: late, blueprint: mlp}]}}}}"
+EARLY_GROWS, LATE_GROWS = "germinate early blueprints/conv_light", "germinate late blueprints/mlp"
+PRUNED = {-1: GERMINATE, 0: Action(Op.PRUNE, "early", speed=0)}
 
 ROWS = [
-    Row("name", "name=by-hand", lambda w: "by-hand" in w.directory.name, False, True, OWN),
+    Row("name", "by-hand", lambda w: "by-hand" in w.directory.name, False, True, OWN),
     Row("task.use", "task=mnist1d", lambda w: len(w.recipe.data["train"]), 200, 3200),
-    Row(
-        "task.settings",
-        "task.settings.noise=0.0",
-        lambda w: bool(w.recipe.data["train"].inputs.eq(0).any()),
-        False,
-        True,
-    ),
-    Row(
-        "host.use",
-        "host=cnn1d",
-        lambda w: type(w.recipe.build_host()).__name__,
-        "PointwiseMlp",
-        "Convolutional",
-        ("slots={early: {blueprints: [conv_light]}}",),
-    ),
+    Row("task.settings", "task.settings.noise=0.0", has_zeros, False, True),
+    Row("host.use", "host=cnn1d", host_class, "PointwiseMlp", "Convolutional", (ONE_SLOT,)),
     Row("host.settings", "host.settings.hidden=8", lambda w: w.composition.host_parameters, 2228, 572),
     Row("slots.NAME.at", "slots.early.at=stem.0", lambda w: w.environment().garden.slots["early"].at, "stem", "stem.0"),
-    Row("slots.NAME.output", "slots.early.output=0", lambda w: w.refusal, None, "E317"),
-    Row("slots.NAME.kind", "slots.early.kind=vector", lambda w: w.refusal, None, "E317"),
-    Row(
-        "slots.NAME.blueprints",
-        "slots.early.blueprints=[conv_light, norm]",
-        lambda w: len(w.composition.space.blueprints["early"]),
-        1,
-        2,
-    ),
+    Row("slots.NAME.output", "slots.early.output=0", refusal, None, "E317"),
+    Row("slots.NAME.kind", "slots.early.kind=vector", refusal, None, "E317"),
+    Row("slots.NAME.blueprints", *TWO, lambda w: len(w.composition.space.blueprints["early"]), 1, 2),
     Row("slots.NAME.stack", "slots.early.stack=2", lambda w: plantable(w.environment(KEPT, steps=2)), False, True),
-    Row(
-        "policy.use",
-        "policy=static",
-        lambda w: any(e.action != "wait" for e in w.events if e.type == "step-finished"),
-        True,
-        False,
-    ),
-    Row(
-        "policy.settings",
-        "policy.settings={plan: []}",
-        lambda w: w.told("step-finished")[0].action,
-        "germinate early blueprints/conv_light",
-        "wait",
-    ),
-    Row(
-        "arms.NAME.policy.use",
-        "arms={a: {policy: static}}",
-        lambda w: w.composition.arm_names,
-        ("schedule", "twin"),
-        ("a", "twin"),
-    ),
-    Row(
-        "arms.NAME.policy.settings",
-        "arms={a: {policy: {use: schedule, settings: {plan: [{step: 0, op: germinate, slot: late, blueprint: mlp}]}}}}",
-        lambda w: w.told("step-finished")[0].action,
-        "germinate early blueprints/conv_light",
-        "germinate late blueprints/mlp",
-    ),
-    Row("twin", "twin=false", lambda w: w.composition.arm_names, ("schedule", "twin"), ("schedule",)),
-    Row("reward.use", "reward=rewards/nobody", lambda w: w.refusal, None, "E204"),
-    Row(
-        "reward.settings",
-        "reward={use: team, settings: {price: 0}}",
-        lambda w: w.told("step-finished")[1].reward["rent"] < 0,
-        True,
-        False,
-    ),
-    Row("rewards.[0].use", "rewards=[rewards/nobody]", lambda w: w.refusal, None, "E204"),
-    Row(
-        "rewards.[0].settings",
-        "rewards=[{use: team, settings: {price: 0}}]",
-        lambda w: w.told("step-finished")[1].reward["rent"] < 0,
-        True,
-        False,
-    ),
-    Row("sinks.[0].use", "sinks=[note]", lambda w: w.written("noted.txt"), "", "unset", OWN),
-    Row(
-        "sinks.[0].settings",
-        "sinks=[{use: note, settings: {mark: here}}]",
-        lambda w: w.written("noted.txt"),
-        "unset",
-        "here",
-        NOTED,
-    ),
-    Row("seed", "seed=7", lambda w: w.told("episode-finished")[0].seed, 0, 7),
-    Row("environments", "environments=2", lambda w: len(w.told("episode-finished")), 2, 4),
-    Row("rounds", "rounds=2", lambda w: {e.round for e in w.told("episode-finished")}, {0}, {0, 1}),
-    Row("episode.steps", "episode.steps=2", lambda w: w.told("episode-finished")[0].steps, 4, 2),
-    Row(
-        "episode.batches",
-        "episode.batches=3",
-        lambda w: int(next(iter(w.environment(steps=1).keeper.host.optimizer.state.values()))["step"]),
-        1,
-        3,
-    ),
-    Row("episode.batch_size", "episode.batch_size=10", lambda w: len(w.environment().order.next()), 20, 10),
-    *(
-        row
-        for side, group in (("host", host_group), ("seed", seed_group))
-        for row in (
-            Row(
-                f"optimizer.{side}.kind",
-                f"optimizer.{side}.kind=sgd",
-                lambda w, group=group: "momentum" in group(w),
-                False,
-                True,
-            ),
-            Row(
-                f"optimizer.{side}.learning_rate",
-                f"optimizer.{side}.learning_rate=0.5",
-                lambda w, group=group: group(w)["lr"],
-                0.003,
-                0.5,
-            ),
-            Row(
-                f"optimizer.{side}.momentum",
-                f"optimizer.{side}.momentum=0.5",
-                lambda w, group=group: group(w)["momentum"],
-                0.9,
-                0.5,
-                (f"optimizer.{side}.kind=sgd",),
-            ),
-            Row(
-                f"optimizer.{side}.weight_decay",
-                f"optimizer.{side}.weight_decay=0.1",
-                lambda w, group=group: group(w)["weight_decay"],
-                0.0,
-                0.1,
-            ),
-            Row(
-                f"optimizer.{side}.clip_norm",
-                f"optimizer.{side}.clip_norm=1e-9",
-                lambda w, side=side: moved(w, side == "seed"),
-                True,
-                False,
-                (f"optimizer.{side}.kind=sgd", f"optimizer.{side}.learning_rate=1.0"),
-            ),
-            Row(
-                f"optimizer.{side}.schedule.use",
-                f"optimizer.{side}.schedule=warmup",
-                lambda w, group=group: group(w)["lr"],
-                0.003,
-                0.001,
-            ),
-            Row(
-                f"optimizer.{side}.schedule.settings",
-                f"optimizer.{side}.schedule.settings.over=5",
-                lambda w, group=group: group(w)["lr"],
-                0.001,
-                0.0005,
-                (f"optimizer.{side}.schedule=warmup",),
-            ),
-            Row(
-                f"optimizer.{side}.implementation",
-                f"optimizer.{side}.implementation=foreach",
-                lambda w, group=group: (group(w)["fused"], group(w)["foreach"]),
-                (True, None),
-                (None, True),
-            ),
-        )
-    ),
-    Row("growth.incubation", "growth.incubation=branch", presence, "acting", "branched"),
-    Row("growth.gates", "growth.gates=strict", lambda w: w.environment().garden.gates.open, True, False, MNIST),
-    Row(
-        "growth.price",
-        "growth.price=0.0",
-        lambda w: gates_ready(w, 0.05),
-        False,
-        True,
-        STRICT,
-    ),
-    Row(
-        "growth.auto_advance",
-        "growth.auto_advance=false",
-        lambda w: gates_ready(w, 0.9),
-        True,
-        False,
-        STRICT,
-    ),
-    Row("growth.nursery", "growth.nursery=2", lambda w: plantable(grown(w)), False, True, TWO),
-    Row("growth.dependence", "growth.dependence=false", dependence_known, True, False),
-    Row(
-        "growth.embargo",
-        "growth.embargo=0",
-        lambda w: plantable(w.environment({-1: GERMINATE, 0: Action(Op.PRUNE, "early", speed=0)}, steps=1)),
-        False,
-        True,
-    ),
-    Row("growth.seeds", "growth.seeds=1", lambda w: plantable(grown(w), "late"), True, False),
-    Row("growth.parameters", "growth.parameters=1", lambda w: plantable(w.environment()), True, False),
-    Row("growth.freeze_fossils", "growth.freeze_fossils=true", fossil_moves, True, False),
-    Row("governor.rollback", "governor.rollback=false", last_act(1.0, math.nan), Act.ROLL_BACK, Act.STOP),
-    Row("governor.rollbacks", "governor.rollbacks=1", last_act(math.nan, math.nan), Act.ROLL_BACK, Act.STOP),
-    Row("governor.penalty", "governor.penalty=2.0", lambda w: w.governed(math.nan)[-1].penalty, 5.0, 2.0),
-    Row(
-        "governor.snapshot_steps",
-        "governor.snapshot_steps=2",
-        lambda w: w.governed(*[1.0] * 5, math.nan)[-1].back_to,
-        0,
-        4,
-    ),
-    Row("governor.snapshots", "governor.snapshots=3", copies, 6, 7),
-    Row("governor.history_steps", "governor.history_steps=3", last_act(*LEARNING, 2.3), Act.CONTINUE, Act.WARN),
-    Row(
-        "governor.surge_sigmas",
-        "governor.surge_sigmas=1.0",
-        last_act(*WAVERING, 1.8),
-        Act.CONTINUE,
-        Act.WARN,
-        ("governor.surge_ratio=1.0",),
-    ),
-    Row(
-        "governor.surge_ratio",
-        "governor.surge_ratio=1.5",
-        last_act(*[1.0] * 6, 1.8),
-        Act.CONTINUE,
-        Act.WARN,
-    ),
-    Row("governor.surge_steps", "governor.surge_steps=1", last_act(*[1.0] * 6, 2.5), Act.WARN, Act.ROLL_BACK),
-    Row("governor.collapse_share", "governor.collapse_share=0.5", last_act(*[1.0] * 6, 2.5), Act.WARN, Act.ROLL_BACK),
-    Row("governor.watch_steps", "governor.watch_steps=2", culprit, True, False),
-    Row("governor.patience", "governor.patience=3", last_act(*[1.0] * 4), Act.CONTINUE, Act.EARLY_STOP),
-    Row(
-        "governor.memory_mib",
-        "governor.memory_mib=1",
-        lambda w: plantable(w.environment()),
-        True,
-        False,
-        ("host.settings.hidden=4000", "slots={early: {blueprints: [conv_light]}}"),
-    ),
-    Row(
-        "compute.precision",
-        "compute.precision=float16",
-        lambda w: w.told("step-finished")[0].signals.loss_scale,
-        None,
-        65536.0,
-    ),
-    Row("compute.micro_batches", "compute.micro_batches=4", parts_of_a_batch, 1, 4),
-    Row("compute.compile", "compute.compile=true", lambda w: w.environment().network.compiled is not None, False, True),
-    Row("compute.allocator", "compute.allocator=default", tells_glibc, True, False),
-    Row("compute.layout", "compute.layout=plain", lays_channels_last, True, False, IMAGES),
-    Row("compute.data", "compute.data=streamed", has_a_feed, False, True),
-    Row("device", "device=cuda:99", lambda w: w.refusal, None, "E123"),
-    Row("devices", "devices=[cpu, cuda:99]", lambda w: w.refusal, None, "E123"),
-    Row("lanes", "lanes=2", lambda w: "lane" in w.threads, False, True),
-    Row("workers", "workers=processes", lambda w: w.lives_here, True, False, ("lanes=2", "environments=2")),
-    Row("randomness", "randomness=always", lambda w: w.recipe.draws.name, "NEVER", "ANYWHERE"),
-    Row("margin", "margin=0.5", margin_of_the_run, "better", "no difference shown"),
-    Row("capacity", "capacity=false", lambda w: bool(w.composition.controls), True, False),
-    Row("checkpoints.every", "checkpoints.every=1", lambda w: "000002" in checkpoints(w), False, True, RARELY),
-    Row("checkpoints.keep", "checkpoints.keep=1", lambda w: len(checkpoints(w)), 2, 1, ("checkpoints.every=1",)),
-    Row("plugins.disable", "plugins.disable=[policies]", lambda w: w.refusal, None, "E203"),
-    Row("plugins.require", 'plugins.require={tasks: ">=99"}', lambda w: w.refusal, None, "E226"),
-    Row("plugins.local", "plugins.local=[own.py]", lambda w: w.refusal, "E225", None, ("sinks=[note]",)),
-    Row("plugins.settings", "plugins.settings={own: {mark: x}}", lambda w: w.written("told.txt"), "unset", "x", OWN),
+    Row("policy.use", "policy=static", lambda w: {e.action for e in w.steps} == {"wait"}, False, True),
+    Row("policy.settings", "{plan: []}", first_action, EARLY_GROWS, "wait"),
+    Row("arms.NAME.policy.use", "arms={a: {policy: static}}", arms, ("schedule", "twin"), ("a", "twin")),
+    Row("arms.NAME.policy.settings", LATE, first_action, EARLY_GROWS, LATE_GROWS),
+    Row("twin", "false", arms, ("schedule", "twin"), ("schedule",)),
+    Row("reward.use", "reward=rewards/nobody", refusal, None, "E204"),
+    Row("reward.settings", f"reward={FREE}", pays_rent, True, False),
+    Row("rewards.[0].use", "rewards=[rewards/nobody]", refusal, None, "E204"),
+    Row("rewards.[0].settings", f"rewards=[{FREE}]", pays_rent, True, False),
+    Row("sinks.[0].use", "sinks=[note]", noted, "", "unset", OWN),
+    Row("sinks.[0].settings", "sinks=[{use: note, settings: {mark: x}}]", noted, "unset", "x", NOTED),
+    Row("seed", "7", lambda w: w.told("episode-finished")[0].seed, 0, 7),
+    Row("environments", "2", lambda w: len(w.told("episode-finished")), 2, 4),
+    Row("rounds", "2", lambda w: {e.round for e in w.told("episode-finished")}, {0}, {0, 1}),
+    Row("episode.steps", "2", lambda w: w.told("episode-finished")[0].steps, 4, 2),
+    Row("episode.batches", "3", updates, 1, 3),
+    Row("episode.batch_size", "10", lambda w: len(w.environment().order.next()), 20, 10),
+    *of_optimizer("host", host_group),
+    *of_optimizer("seed", seed_group),
+    Row("growth.incubation", "branch", presence, "acting", "branched"),
+    Row("growth.gates", "strict", lambda w: w.environment().garden.gates.open, True, False, MNIST),
+    Row("growth.price", "0.0", lambda w: gates_ready(w, 0.05), False, True, STRICT),
+    Row("growth.auto_advance", "false", lambda w: gates_ready(w, 0.9), True, False, STRICT),
+    Row("growth.nursery", "2", lambda w: plantable(grown(w)), False, True, TWO),
+    Row("growth.dependence", "false", dependence_known, True, False),
+    Row("growth.embargo", "0", lambda w: plantable(w.environment(PRUNED, steps=1)), False, True),
+    Row("growth.seeds", "1", lambda w: plantable(grown(w), "late"), True, False),
+    Row("growth.parameters", "1", lambda w: plantable(w.environment()), True, False),
+    Row("growth.freeze_fossils", "true", fossil_moves, True, False),
+    Row("governor.rollback", "false", last_act(1.0, math.nan), Act.ROLL_BACK, Act.STOP),
+    Row("governor.rollbacks", "1", last_act(math.nan, math.nan), Act.ROLL_BACK, Act.STOP),
+    Row("governor.penalty", "2.0", lambda w: w.governed(math.nan)[-1].penalty, 5.0, 2.0),
+    Row("governor.snapshot_steps", "2", lambda w: w.governed(*[1.0] * 5, math.nan)[-1].back_to, 0, 4),
+    Row("governor.snapshots", "3", copies, 6, 7),
+    Row("governor.history_steps", "3", last_act(*LEARNING, 2.3), Act.CONTINUE, Act.WARN),
+    Row("governor.surge_sigmas", "1.0", last_act(*WAVERING, 1.8), Act.CONTINUE, Act.WARN, NO_RATIO),
+    Row("governor.surge_ratio", "1.5", last_act(*CALM, 1.8), Act.CONTINUE, Act.WARN),
+    Row("governor.surge_steps", "1", last_act(*CALM, 2.5), Act.WARN, Act.ROLL_BACK),
+    Row("governor.collapse_share", "0.5", last_act(*CALM, 2.5), Act.WARN, Act.ROLL_BACK),
+    Row("governor.watch_steps", "2", culprit, True, False),
+    Row("governor.patience", "3", last_act(*[1.0] * 4), Act.CONTINUE, Act.EARLY_STOP),
+    Row("governor.memory_mib", "1", lambda w: plantable(w.environment()), True, False, HUGE),
+    Row("compute.precision", "float16", lambda w: w.steps[0].signals.loss_scale, None, 65536.0),
+    Row("compute.micro_batches", "4", parts_of_a_batch, 1, 4),
+    Row("compute.compile", "true", lambda w: w.environment().network.compiled is not None, False, True),
+    Row("compute.allocator", "default", tells_glibc, True, False),
+    Row("compute.layout", "plain", lays_channels_last, True, False, IMAGES),
+    Row("compute.data", "streamed", has_a_feed, False, True),
+    Row("device", "cuda:99", refusal, None, "E123"),
+    Row("devices", "[cpu, cuda:99]", refusal, None, "E123"),
+    Row("lanes", "2", lambda w: "lane" in w.threads, False, True),
+    Row("workers", "processes", lambda w: w.lives_here, True, False, LANES),
+    Row("randomness", "always", lambda w: w.recipe.draws.name, "NEVER", "ANYWHERE"),
+    Row("margin", "0.5", margin_of_the_run, "better", "no difference shown"),
+    Row("capacity", "false", lambda w: bool(w.composition.controls), True, False),
+    Row("checkpoints.every", "1", lambda w: "000002" in checkpoints(w), False, True, RARELY),
+    Row("checkpoints.keep", "1", lambda w: len(checkpoints(w)), 2, 1, ("checkpoints.every=1",)),
+    Row("plugins.disable", "[policies]", refusal, None, "E203"),
+    Row("plugins.require", 'plugins.require={tasks: ">=99"}', refusal, None, "E226"),
+    Row("plugins.local", "[own.py]", refusal, "E225", None, ("sinks=[note]",)),
+    Row("plugins.settings", "{own: {mark: x}}", lambda w: w.written("told.txt"), "unset", "x", OWN),
 ]
 
 

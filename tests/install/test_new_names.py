@@ -208,14 +208,3 @@ def test_a_package_takes_the_core_that_it_was_written_for_up_to_the_next_that_ma
 
     assert core_range(version) == wanted
     assert SpecifierSet(wanted).contains(version, prereleases=True)
-
-
-def test_writing_imports_neither_torch_nor_pydantic(tmp_path):
-    program = """
-import sys
-from esper_testing.commands import new
-new(["blueprint", "x", "--into", sys.argv[1]], standalone_mode=False)
-sys.exit(str({"torch", "pydantic", "numpy"} & set(sys.modules)))
-"""
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
-    assert done.stderr.strip() == "set()"

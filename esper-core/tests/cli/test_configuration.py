@@ -26,34 +26,29 @@ episode: {steps: 1, batches: 1, batch_size: 20}
 def file(tmp_path):
     path = tmp_path / "small.yaml"
     path.write_text(FILE)
-    return str(path)
+    return path
 
 
 # --- explain
 
 
 @pytest.mark.members
-def test_setting_that_was_not_written_is_explained_by_its_default(esper, file) -> None:
+def test_values_are_shown_as_yaml_and_a_setting_that_was_not_written_by_its_default(esper, file) -> None:
     answer = esper("explain", file, "reward.settings.price")
     assert (answer.status, answer.err) == (0, "")
     first, description, rest = answer.out.splitlines()
     assert first == "reward.settings.price: 20.0"
     assert description.startswith("  Hundredths of the metric")
     assert rest == "  number, ≥ 0, ≤ 1e+06; default 20.0; from default"
-
-
-@pytest.mark.members
-def test_values_are_shown_as_yaml(esper, file) -> None:
     plan = esper("explain", file, "policy.settings.plan").out.splitlines()[0]
     assert plan == "policy.settings.plan: [{step: 0, op: germinate, slot: early, blueprint: conv_light}]"
     assert "default null; from default" in esper("explain", file, "policy.settings.plan[0].speed").out
     assert esper("explain", file, "twin").out.startswith("twin: true\n")
-    assert esper("explain", file, "name").out.startswith("name: null\n")
 
 
 def test_missing_components_and_plugins_do_not_prevent_explaining(esper, file) -> None:
     sets = ["--set", "reward={use: gone/with, settings: {wind: 3}}", "--set", 'plugins.require.gone=">=1"']
-    (told,) = json.loads(esper("explain", file, "reward.settings.wind", "--json", *sets).out)
+    (told,) = esper("explain", file, "reward.settings.wind", "--json", *sets).json
     assert (told["value"], told["type"]) == (3, "any value")
     assert "default 20.0" not in esper("explain", file, "reward", *sets).out
     answer = esper("explain", file, "episode.batches", *sets)
@@ -78,8 +73,8 @@ def esper_register_tasks(registry):
 """
 
 
-def test_setting_without_a_description_is_explained_by_type_default_and_origin(esper, file, site_packages) -> None:
-    site_packages.plugin("esper-extra", SETTINGS.format(default=1))
+def test_setting_without_a_description_is_explained_by_type_default_and_origin(esper, file, install) -> None:
+    install("extra", SETTINGS.format(default=1))
     assert esper("explain", file, "task.settings", "--set", "task=wide").out.splitlines() == [
         "task.settings.width: 3",
         "  integer; default 3; from default",
@@ -89,12 +84,12 @@ def test_setting_without_a_description_is_explained_by_type_default_and_origin(e
     ]
 
 
-def test_component_that_ends_the_program_is_reported_as_an_error(esper, file, site_packages) -> None:
-    path = site_packages.plugin("esper-extra", SETTINGS.format(default="default_factory=stop"))
+def test_component_that_ends_the_program_is_reported_as_an_error(esper, file, install) -> None:
+    path = install("extra", SETTINGS.format(default="default_factory=stop"))
     answer = esper("explain", file, "task.settings", "--set", "task=wide")
     assert (answer.status, answer.out) == (3, "")
     assert answer.err.startswith(
-        f"E231 a component ended the program in the middle of its work: SystemExit: 0\n  {path}:7\n"
+        f"E231 a component ended the program in the middle of its work: SystemExit: 0\n  {path}:6\n"
     )
 
 
@@ -121,9 +116,9 @@ def test_overlays_are_applied_and_named_by_every_command(esper, file, tmp_path, 
 
 @pytest.mark.members
 @pytest.mark.parametrize("command", [["check"], ["run", "--dry-run"], ["run", "--dry-run", "--json"]])
-def test_broken_plugin_that_is_not_used_is_a_warning_of_one_line(esper, site_packages, file, command) -> None:
+def test_broken_plugin_that_is_not_used_is_a_warning_of_one_line(esper, install, file, command) -> None:
     before = esper(*command, file)
-    path = site_packages.plugin("esper-bad", "print('noise')\n1 / 0\n", id="bad")
+    path = install("bad", "print('noise')\n1 / 0\n")
     after = esper(*command, file)
     assert (before.status, before.err) == (0, "")
     assert (after.status, after.out) == (0, before.out)
@@ -134,12 +129,12 @@ def test_broken_plugin_that_is_not_used_is_a_warning_of_one_line(esper, site_pac
 
 
 @pytest.mark.members
-def test_check_in_json_lists_problems_and_warnings(esper, site_packages, file, tmp_path) -> None:
-    assert json.loads(esper("check", file, "--json").out) == {"ok": True, "problems": [], "warnings": []}
-    path = site_packages.plugin("esper-bad", "1 / 0\n", id="bad")
-    site_packages.damaged("esper-torn")
+def test_check_in_json_lists_problems_and_warnings(esper, install, file, tmp_path) -> None:
+    assert esper("check", file, "--json").json == {"ok": True, "problems": [], "warnings": []}
+    path = install("bad", "1 / 0\n")
+    install.damaged("esper-torn")
     answer = esper("check", file, "--json")
-    told = json.loads(answer.out)
+    told = answer.json
     assert (answer.status, told["ok"], told["problems"]) == (0, True, [])
     broken, torn = told["warnings"]
     assert (broken["code"], torn["code"]) == ("E210", "E223")
@@ -148,26 +143,18 @@ def test_check_in_json_lists_problems_and_warnings(esper, site_packages, file, t
     assert answer.err.count("warning: ") == 2
     (tmp_path / "small.yaml").write_text(FILE.replace("stripes", "stripse"))
     answer = esper("check", file, "--json")
-    told = json.loads(answer.out)
+    told = answer.json
     assert (answer.status, told["ok"], [one["code"] for one in told["problems"]]) == (2, False, ["E205"])
     assert [one["code"] for one in told["warnings"]] == ["E210", "E223"]
 
 
-def test_broken_plugin_that_is_required_is_no_warning(esper, site_packages, file) -> None:
-    site_packages.plugin("esper-bad", "1 / 0\n", id="bad")
-    answer = esper("check", file, "--set", 'plugins.require.bad=">=1"')
-    assert (answer.status, answer.out) == (3, "")
-    assert answer.err.startswith('E226 plugin "bad" (esper-bad 1.0) is required, and it is broken\n')
-    assert "warning" not in answer.err
-
-
 @pytest.mark.members
 @pytest.mark.parametrize("command", ["check", "run"])
-def test_damaged_package_that_prevents_reading_is_named(site_packages, file, tmp_path, command: str) -> None:
+def test_damaged_package_that_prevents_reading_is_named(install, file, tmp_path, command: str) -> None:
     """Pydantic and torch ask all packages for plugins of theirs: in a fresh process that is where it is raised."""
-    site_packages.damaged("other-torn")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    arguments = [sys.executable, "-m", "esper_core", command, file]
+    install.damaged("other-torn")
+    environment = {**os.environ, "PYTHONPATH": str(install.folder)}
+    arguments = [sys.executable, "-m", "esper_core", command, str(file)]
     done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (3, "")
     first, second = done.stderr.splitlines()
@@ -175,8 +162,8 @@ def test_damaged_package_that_prevents_reading_is_named(site_packages, file, tmp
     assert second == "  Install it again:  pip install --force-reinstall other-torn"
 
 
-def test_error_of_another_kind_is_a_crash_though_a_package_is_damaged(esper, site_packages, monkeypatch) -> None:
-    site_packages.damaged("other-torn")
+def test_error_of_another_kind_is_a_crash_though_a_package_is_damaged(esper, install, monkeypatch) -> None:
+    install.damaged("other-torn")
     monkeypatch.setattr("esper_core.plugins.load_plugins", lambda **_: 1 / 0)
     answer = esper("plugins", "list")
     assert (answer.status, "ZeroDivisionError" in answer.err, "E223" in answer.err) == (1, True, False)
@@ -213,13 +200,13 @@ def esper_register_tasks(registry):
 
 
 @pytest.fixture
-def schema(esper, site_packages) -> dict[str, Any]:
+def schema(esper, install) -> dict[str, Any]:
     """The schema with a plugin beside the first-party ones."""
-    site_packages.plugin("esper-extra", EXTRA)
+    install("extra", EXTRA)
     answer = esper("schema")
     assert (answer.status, answer.err) == (0, "")
-    assert json.loads(answer.out) == json.loads(esper("schema", "--json").out)
-    return json.loads(answer.out)
+    assert answer.json == esper("schema", "--json").json
+    return answer.json
 
 
 def suggestions(names: dict[str, Any]) -> dict[str, str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from importlib.metadata import entry_points
 
 import click
@@ -17,13 +16,7 @@ from click.testing import CliRunner
 
 from esper_core import __version__
 from esper_core.cli import main
-from esper_core.cli.main import (
-    BUILT_IN,
-    KNOWN_ELSEWHERE,
-    external_commands,
-    load_built_in,
-    load_external,
-)
+from esper_core.cli.main import BUILT_IN, KNOWN_ELSEWHERE, external_commands, load_built_in, load_external
 
 ESPER = [sys.executable, "-m", "esper_core"]
 
@@ -43,13 +36,23 @@ def listed(help: str) -> list[list[str]]:
     return [re.split(r"  +", line.strip(), maxsplit=1) for line in help.splitlines() if re.match(r"  \S+  ", line)]
 
 
-def other(site_packages, body: str, **settings) -> None:
-    site_packages.command("esper-extra", COMMAND.format(body=body), command="grow", **settings)
+NEVER = "raise AssertionError('was imported')"
+
+
+@pytest.fixture
+def grow(install, esper):
+    """``grow(body, argument, …)``: the answer of the command ``grow`` of esper-extra 1.0 with this body."""
+
+    def call(body: str, *arguments: str):
+        install.command("grow", COMMAND.format(body=body))
+        return esper("grow", *arguments)
+
+    return call
 
 
 @pytest.mark.members
-def test_help_names_every_command_and_imports_none(esper, site_packages) -> None:
-    site_packages.command("esper-extra", "raise AssertionError('was imported')", command="grow")
+def test_help_names_every_command_and_imports_none(esper, install) -> None:
+    install.command("grow", NEVER)
     answer = esper("--help")
     assert (answer.status, answer.err) == (0, "")
     for name, (_, text) in BUILT_IN.items():
@@ -59,8 +62,8 @@ def test_help_names_every_command_and_imports_none(esper, site_packages) -> None
     assert f"watch {KNOWN_ELSEWHERE['watch'][1]} From esper-watch 0.1.0." in " ".join(answer.out.split())
 
 
-def test_summary_of_a_first_party_command_is_not_used_for_another_package(esper, site_packages) -> None:
-    site_packages.command("esper-extra", COMMAND.format(body="pass"), command="new")
+def test_summary_of_a_first_party_command_is_not_used_for_another_package(esper, install) -> None:
+    install.command("new", COMMAND.format(body="pass"))
     told = dict(listed(esper("--help").out))
     assert KNOWN_ELSEWHERE["new"][1] not in told["new"]
     assert "esper-extra 1.0" in told["new"]
@@ -84,15 +87,11 @@ def test_built_in_commands_are_listed_and_summarised_by_their_own_help() -> None
     assert summaries == {name: summary.rstrip(".") for name, (_, summary) in BUILT_IN.items()}
 
 
-def test_version_is_printed(esper) -> None:
+def test_version_is_printed_and_help_without_arguments(esper) -> None:
     answer = esper("--version")
     assert (answer.status, answer.out, answer.err) == (0, f"esper {__version__}\n", "")
-
-
-def test_help_is_printed_without_arguments(esper) -> None:
     answer = esper()
-    assert (answer.status, answer.out) == (2, "")
-    assert "Commands:" in answer.err
+    assert (answer.status, answer.out, "Commands:" in answer.err) == (2, "", True)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +110,8 @@ def test_misspelt_command_is_a_usage_error_with_a_suggestion(esper, typed: str, 
     assert answer.err.endswith(f"\nError: {hint}\n")
 
 
-def test_command_of_another_package_runs_and_its_return_value_is_no_status(esper, site_packages) -> None:
-    other(site_packages, "click.echo('grown ' + how); return 7")
-    answer = esper("grow", "well")
+def test_command_of_another_package_runs_and_its_return_value_is_no_status(grow) -> None:
+    answer = grow("click.echo('grown ' + how); return 7", "well")
     assert (answer.status, answer.out, answer.err) == (0, "grown well\n", "")
 
 
@@ -128,23 +126,17 @@ def test_command_of_another_package_runs_and_its_return_value_is_no_status(esper
         ("raise GeneratorExit", 1, "please report this there"),
         ("raise Interrupted(15)", 143, "E401 interrupted by signal 15; the current step was finished\n"),
         ("raise GovernorStop(Problem('E402', 'stopped'))", 4, "E402 stopped\n"),
-        (
-            "raise PluginError([Problem('E1', 'one', hint='so'), Problem('E2', 'two', file='f.py', line=3)])",
-            3,
-            "E1 one\n  so\n\nE2 two\n  f.py:3\n",
-        ),
+        ("raise PluginError([Problem('E1', 'one', hint='so'), Problem('E2', 'two')])", 3, "E1 one\n  so\n\nE2 two\n"),
     ],
 )
-def test_every_error_has_its_exit_status(esper, site_packages, body: str, status: int, told: str) -> None:
-    other(site_packages, body)
-    answer = esper("grow")
+def test_every_error_has_its_exit_status(grow, body: str, status: int, told: str) -> None:
+    answer = grow(body)
     assert (answer.status, answer.out) == (status, "")
     assert told in answer.err if status == 1 else answer.err.endswith(told)
 
 
-def test_crash_of_another_packages_command_names_that_package(esper, site_packages) -> None:
-    other(site_packages, "1 / 0")
-    answer = esper("grow")
+def test_crash_of_another_packages_command_names_that_package(grow) -> None:
+    answer = grow("1 / 0")
     assert (answer.status, answer.out) == (1, "")
     assert answer.err.startswith("Traceback (most recent call last):\n")
     *_, error, request = answer.err.splitlines()
@@ -161,43 +153,45 @@ def test_crash_of_a_built_in_command_asks_for_a_report(esper, monkeypatch) -> No
     )
 
 
-NOT_RUN = {
-    "import not_there": (
-        "E210 command \"grow\" (esper-extra 1.0) cannot be imported: ModuleNotFoundError: No module named 'not_there'\n"
-        "  PATH:1\n"
-        '  Install the package that has the module "not_there". Tell the author of esper-extra.\n'
-    ),
-    "def command(): pass": (
-        'E219 command "grow" (esper-extra 1.0) is no click command: esper_extra:command is of type function\n'
-        "  Tell the author of esper-extra.\n"
-    ),
-    "esper-core>=9": (
-        'E212 command "grow" (esper-extra 1.0) needs esper-core >=9, and this is 0.1.0; its code was not run\n'
-        "  Bring them together:  pip install --upgrade esper-core esper-extra\n"
-    ),
-}
+LACKING = """\
+E210 command "grow" (esper-extra 1.0) cannot be imported: ModuleNotFoundError: No module named 'not_there'
+  PATH:1
+  Install the package that has the module "not_there". Tell the author of esper-extra.
+"""
+NO_COMMAND = """\
+E219 command "grow" (esper-extra 1.0) is no click command: esper_extra:command is of type function
+  Tell the author of esper-extra.
+"""
+TOO_NEW = """\
+E212 command "grow" (esper-extra 1.0) needs esper-core >=9, and this is 0.1.0; its code was not run
+  Bring them together:  pip install --upgrade esper-core esper-extra
+"""
 
 
-@pytest.mark.parametrize("source", NOT_RUN)
-def test_command_that_cannot_be_run_names_its_package(esper, site_packages, source: str) -> None:
-    requires = source if source.startswith("esper-core") else "esper-core"
-    source_text = "raise AssertionError('was imported')" if requires == source else source
-    path = site_packages.command("esper-extra", source_text, command="grow", requires=requires)
+@pytest.mark.parametrize(
+    ("source", "requires", "told"),
+    [
+        ("import not_there", "esper-core", LACKING),
+        ("def command(): pass", "esper-core", NO_COMMAND),
+        (NEVER, "esper-core>=9", TOO_NEW),
+    ],
+)
+def test_command_that_cannot_be_run_names_its_package(esper, install, source: str, requires: str, told: str) -> None:
+    path = install.command("grow", source, requires=requires)
     answer = esper("grow")
-    assert (answer.status, answer.out) == (3, "")
-    assert answer.err.replace(str(path), "PATH") == NOT_RUN[source]
+    assert (answer.status, answer.out, answer.err.replace(str(path), "PATH")) == (3, "", told)
 
 
 @pytest.mark.parametrize("command", ["plugins", "plugins.list"])
-def test_command_of_another_package_cannot_replace_a_built_in(esper, site_packages, command: str) -> None:
-    site_packages.command("evil", "raise AssertionError('was imported')", command=command)
+def test_command_of_another_package_cannot_replace_a_built_in(esper, install, command: str) -> None:
+    install.command(command, NEVER, package="evil")
     assert esper("plugins", "list").status == 0
     assert "evil" not in esper("--help").out
 
 
-def test_command_of_two_packages_is_not_loaded(esper, site_packages) -> None:
-    for name in ("one", "two"):
-        site_packages.command(name, "raise AssertionError('was imported')", command="grow")
+def test_command_of_two_packages_is_not_loaded(esper, install) -> None:
+    for package in ("one", "two"):
+        install.command("grow", NEVER, package=package)
     answer = esper("grow")
     assert (answer.status, answer.err) == (
         3,
@@ -208,9 +202,10 @@ def test_command_of_two_packages_is_not_loaded(esper, site_packages) -> None:
     assert ["grow", "From one 1.0 and two 1.0."] in listed(esper("--help").out)
 
 
-def test_package_may_add_a_command_to_a_built_in_group(esper, site_packages) -> None:
-    site_packages.command("esper-extra", COMMAND.format(body="click.echo('tended ' + how)"), command="plugins.tend")
-    assert (esper("plugins", "tend", "well").out, esper("plugins", "tend", "well").status) == ("tended well\n", 0)
+def test_package_may_add_a_command_to_a_built_in_group(esper, install) -> None:
+    install.command("plugins.tend", COMMAND.format(body="click.echo('tended ' + how)"))
+    answer = esper("plugins", "tend", "well")
+    assert (answer.out, answer.status) == ("tended well\n", 0)
     assert ["tend", "From esper-extra 1.0."] in listed(esper("plugins", "--help").out)
     assert "tend" not in dict(listed(esper("--help").out))
     assert esper("plugins.tend").status == 2
@@ -226,8 +221,8 @@ def test_first_party_command_that_is_not_installed_names_its_package(esper, monk
     assert titles == ["Options:", "Commands:"]
 
 
-def test_safe_mode_leaves_out_commands_of_other_packages(esper, site_packages, monkeypatch) -> None:
-    site_packages.command("esper-extra", "raise AssertionError('was imported')", command="grow")
+def test_safe_mode_leaves_out_commands_of_other_packages(esper, install, monkeypatch) -> None:
+    install.command("grow", NEVER)
     monkeypatch.setenv("ESPER_SAFE_MODE", "1")
     answer = esper("grow")
     assert (answer.status, answer.err) == (
@@ -237,8 +232,8 @@ def test_safe_mode_leaves_out_commands_of_other_packages(esper, site_packages, m
     assert ["grow", "From esper-extra 1.0; left out in safe mode."] in listed(esper("--help").out)
 
 
-def test_control_characters_of_metadata_are_escaped(esper, site_packages) -> None:
-    site_packages.command("esper-extra", "", command="\x1b[31mgrow")
+def test_control_characters_of_metadata_are_escaped(esper, install) -> None:
+    install.command("\x1b[31mgrow", "")
     answer = esper("--help")
     assert "\x1b" not in answer.out
     assert "\\x1b[31mgrow" in answer.out
@@ -256,42 +251,29 @@ def test_broken_pipe_is_no_crash(unbuffered: str) -> None:
     assert (run.returncode, run.stderr) == (141, "")
 
 
-@pytest.fixture
-def hang_up(monkeypatch) -> Iterator[Callable[[], None]]:
-    """``hang_up()``: stdout and stderr are pipes from then on that nobody reads."""
-    streams = []
-
-    def close() -> None:
+@pytest.mark.parametrize(("body", "status"), [("click.echo('grown')", 141), ("raise Interrupted(1)", 129)])
+def test_after_a_broken_pipe_the_interpreter_can_flush_its_streams(
+    install, monkeypatch, body: str, status: int
+) -> None:
+    install.command("grow", COMMAND.format(body=body))
+    with ExitStack() as streams:
         for name in ("stdout", "stderr"):
             reader, writer = os.pipe()
             os.close(reader)
-            streams.append(os.fdopen(writer, "w", buffering=1))
-            monkeypatch.setattr(sys, name, streams[-1])
-
-    yield close
-    for stream in streams:
-        stream.close()
-
-
-@pytest.mark.parametrize(("body", "status"), [("click.echo('grown')", 141), ("raise Interrupted(1)", 129)])
-def test_after_a_broken_pipe_the_interpreter_can_flush_its_streams(
-    hang_up, site_packages, body: str, status: int
-) -> None:
-    other(site_packages, body)
-    hang_up()
-    with pytest.raises(SystemExit) as end:
-        main(["grow"])
-    assert end.value.code == status
-    for stream in (sys.stdout, sys.stderr):
-        stream.write("the last words\n")
-        stream.flush()
+            monkeypatch.setattr(sys, name, streams.enter_context(os.fdopen(writer, "w", buffering=1)))
+        with pytest.raises(SystemExit) as end:
+            main(["grow"])
+        assert end.value.code == status
+        for stream in (sys.stdout, sys.stderr):
+            stream.write("the last words\n")
+            stream.flush()
 
 
-def test_ctrl_c_ends_with_130(site_packages) -> None:
+def test_ctrl_c_ends_with_130(install) -> None:
     """The command restores Python's handler, which a shell in the background makes processes ignore."""
     ready = "import signal, time; signal.signal(signal.SIGINT, signal.default_int_handler); print('ready', flush=True)"
-    other(site_packages, f"{ready}; time.sleep(30)")
-    environment = {**os.environ, "PYTHONPATH": str(site_packages.folder)}
+    install.command("grow", COMMAND.format(body=f"{ready}; time.sleep(30)"))
+    environment = {**os.environ, "PYTHONPATH": str(install.folder)}
     run = subprocess.Popen([*ESPER, "grow"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     assert run.stdout.read(5) == "ready"
     run.send_signal(signal.SIGINT)
@@ -316,72 +298,10 @@ def test_command_can_be_called_with_clicks_runner() -> None:
     assert 'E208 unknown plugin "nope"' in result.output
 
 
-def test_command_that_fails_on_damaged_metadata_names_the_damaged_package(esper, site_packages) -> None:
-    other(site_packages, "from importlib.metadata import entry_points; entry_points()")
-    site_packages.damaged("other-torn")
-    answer = esper("grow")
+def test_command_that_fails_on_damaged_metadata_names_the_damaged_package(grow, install) -> None:
+    install.damaged("other-torn")
+    answer = grow("from importlib.metadata import entry_points; entry_points()")
     assert (answer.status, answer.out) == (3, "")
     first, second = answer.err.splitlines()
     assert first.startswith('E223 the metadata of package "other-torn" cannot be read: ')
     assert second == "  Install it again:  pip install --force-reinstall other-torn"
-
-
-# --- start-up: commands that only list import neither torch nor what they do not need
-
-LIGHT = ["esper_core", *(f"esper_core.{part}" for part in ("leyline", "hooks", "plugins", "config", "cli"))]
-HEAVY = ["torch", "rich", "pydantic", "yaml", "packaging", "pluggy", "esper_core.cli.run"]
-STARTUP = f"""
-import importlib, sys
-from esper_core.cli import main
-
-def imported(*arguments):
-    try:
-        main(list(arguments))
-    except SystemExit as end:
-        assert not end.code, (arguments, end.code)
-    return set({HEAVY}) & set(sys.modules)
-
-assert imported("--help") == set()
-for name in {LIGHT}:
-    importlib.import_module(name)
-for arguments in sys.argv[1:]:
-    arguments = arguments.split()
-    assert "torch" not in imported(*arguments), arguments
-"""
-CONFIG = "task: t\nhost: h\nslots: {early: {blueprints: [b]}}\npolicy: p\n"
-
-
-@pytest.mark.members
-def test_commands_that_list_and_explain_do_not_import_torch(tmp_path) -> None:
-    (tmp_path / "run.yaml").write_text(CONFIG)
-    commands = ["plugins list", "plugins show tasks", "components list", "schema", f"explain {tmp_path}/run.yaml"]
-    run = subprocess.run([sys.executable, "-c", STARTUP, *commands], capture_output=True, text=True, check=False)
-    assert (run.returncode, run.stderr) == (0, "")
-
-
-YARDSTICK = "import argparse, asyncio, decimal, email.message, http.client, logging.config, unittest, xml.dom.minidom"
-"""Of the standard library about as much as ``esper --help`` takes: machines that are slow are slow at both."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "bound"), [(["--help"], 1.6), (["plugins", "list"], 2.5), (["plugins", "list", "--json"], 2.5)]
-)
-def test_listing_takes_little_more_than_starting_python(arguments: list[str], bound: float) -> None:
-    """In yardsticks: one is 0.08 seconds where ``make bench`` found 0.09 for the first. Half as much again is left."""
-    nothing, yardstick, answer = least_seconds(["-c", "pass"], ["-c", YARDSTICK], ["-m", "esper_core", *arguments])
-    assert (answer - nothing) / (yardstick - nothing) < bound
-
-
-def least_seconds(*commands: list[str], turns: int = 5) -> list[float]:
-    """For each command the least processor time of several turns, since the machine may be busy with other tests."""
-    taken = [[seconds(*command) for command in commands] for _ in range(turns)]
-    return [min(times) for times in zip(*taken, strict=True)]
-
-
-def seconds(*arguments: str) -> float:
-    """The processor time of an interpreter."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -47,13 +46,13 @@ pytestmark = pytest.mark.members
 
 @pytest.mark.parametrize("command", [["check"], ["run", "--dry-run"]])
 def test_unmarked_hook_is_a_warning_which_is_printed_with_an_error_too(esper, own, command: list[str]) -> None:
-    answer = esper(*command, str(own(FORGETFUL)))
+    answer = esper(*command, own(FORGETFUL))
     assert answer.status == 0
     (line,) = answer.err.splitlines()
     assert line.startswith('warning: E222 plugin "own-probe" (local file ')
     assert "has a function esper_register_rewards that is not marked as a hook" in line
     assert "own_probe.py:3  Put @hookimpl above it" in line
-    answer = esper(*command, str(own(FORGETFUL, "reward: own-probe/own\n")))
+    answer = esper(*command, own(FORGETFUL, "reward: own-probe/own\n"))
     assert answer.status == 2
     warning, _, rest = answer.err.partition("\n")
     assert warning.startswith("warning: E222 ")
@@ -62,34 +61,34 @@ def test_unmarked_hook_is_a_warning_which_is_printed_with_an_error_too(esper, ow
 
 def test_unmarked_hook_is_a_warning_in_json(esper, own) -> None:
     for more, problems in (("", []), ("reward: own-probe/own\n", ["E204"])):
-        told = json.loads(esper("check", str(own(FORGETFUL, more)), "--json").out)
+        told = esper("check", own(FORGETFUL, more), "--json").json
         assert ([one["code"] for one in told["warnings"]], told["ok"]) == (["E222"], not problems)
         assert [one["code"] for one in told["problems"]] == problems
 
 
-def test_unmarked_hook_of_an_installed_plugin_is_a_warning(esper, site_packages, own) -> None:
-    site_packages.plugin("esper-extra", FORGETFUL.replace("own_probe", "esper_extra"))
-    assert "E222" in esper("check", str(own("X = 1\n"))).err
+def test_unmarked_hook_of_an_installed_plugin_is_a_warning(esper, install, own) -> None:
+    install("extra", FORGETFUL.replace("own_probe", "esper_extra"))
+    assert "E222" in esper("check", own("X = 1\n")).err
 
 
 def test_one_file_plugin_is_listed_and_shown(esper, own, tmp_path) -> None:
     own(FORGETFUL)
-    local = ["--local", str(tmp_path / "own_probe.py")]
+    local = ["--local", tmp_path / "own_probe.py"]
     assert "E222" in esper("plugins", "list", *local).out
     answer = esper("plugins", "show", "own-probe", *local)
     assert (answer.status, answer.out.splitlines()[1].split()) == (0, ["status", "active"])
     assert "E222" in answer.out
-    missing = esper("plugins", "list", "--local", str(tmp_path / "nothing.py"))
+    missing = esper("plugins", "list", "--local", tmp_path / "nothing.py")
     assert missing.status == 2
     assert missing.err.startswith(f'E227 there is no plugin file "{tmp_path / "nothing.py"}"\n')
     text = tmp_path / "words.txt"
     text.write_text("")
-    assert esper("plugins", "list", "--local", str(text)).err.startswith("E227 expected a Python file")
+    assert esper("plugins", "list", "--local", text).err.startswith("E227 expected a Python file")
 
 
 def test_module_beside_a_one_file_plugin_cannot_be_imported(esper, own, tmp_path) -> None:
     tmp_path.joinpath("own_words.py").write_text("WORD = 1\n")
-    answer = esper("check", str(own("from own_words import WORD\n")))
+    answer = esper("check", own("from own_words import WORD\n"))
     assert (answer.status, answer.out) == (3, "")
     assert '  Install the package that has the module "own_words". Fix the file.\n' in answer.err
 
@@ -100,7 +99,7 @@ def test_path_of_a_one_file_plugin_may_be_long(esper, own, tmp_path) -> None:
     folder.mkdir(parents=True)
     folder.joinpath("own_probe.py").write_text("X = 1\n")
     file.write_text(file.read_text().replace("own_probe.py", str(folder.relative_to(tmp_path) / "own_probe.py")))
-    assert (esper("check", str(file)).status, len(str(folder.relative_to(tmp_path))) > 100) == (0, True)
+    assert (esper("check", file).status, len(str(folder.relative_to(tmp_path))) > 100) == (0, True)
 
 
 def test_control_characters_of_a_report_section_are_escaped(esper, own, tmp_path) -> None:
@@ -112,12 +111,12 @@ from esper_core.leyline import ReportSection
 def esper_report_sections(run):
     return [ReportSection("red \\x1b[31m", "one\\n\\x1b[2J two\\n")]
 """
-    answer = esper("run", str(own(source)), "--runs-dir", str(tmp_path / "runs"), "--quiet")
+    answer = esper("run", own(source), "--runs-dir", tmp_path / "runs", "--quiet")
     assert (answer.status, "\x1b" in answer.out) == (0, False)
     assert "\nred \\x1b[31m   (plugin own-probe)\n  one\n  \\x1b[2J two\n" in answer.out
 
 
 def test_disabled_package_is_not_suggested_for_installation(esper, own) -> None:
-    answer = esper("check", str(own("X = 1\n")), "--set", "plugins.disable=[blueprints]")
+    answer = esper("check", own("X = 1\n"), "--set", "plugins.disable=[blueprints]")
     assert "pip install esper-blueprints" not in answer.err
     assert "Not searched: blueprints (esper-blueprints 0.1.0, disabled)" in answer.err

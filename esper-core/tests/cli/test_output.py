@@ -26,36 +26,14 @@ from esper_core.leyline.errors import printable
 PROBLEM = Problem("E201", 'unknown blueprint "x"', file="a.yaml", line=1, column=2, hint="one\ntwo")
 
 
-class Terminal(io.StringIO):
-    """A stream that says that it is a terminal."""
-
-    encoding = "utf-8"
-
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    return Terminal()
-
-
 def test_a_command_that_several_problems_recommend_is_printed_once(capsys) -> None:
     print_problems([Problem("E1", name, hint="Known: x\nList them:  esper components list") for name in ("one", "two")])
     assert capsys.readouterr().err == "E1 one\n  Known: x\n  List them:  esper components list\n\nE1 two\n  Known: x\n"
 
 
-def test_problems_are_plain_without_a_terminal(capsys) -> None:
+def test_problems_are_plain_without_a_terminal_and_coloured_on_one(capsys, terminal) -> None:
     print_problems([PROBLEM, Problem("E1", "two")])
-    assert capsys.readouterr() == (
-        "",
-        'E201 unknown blueprint "x"\n  a.yaml:1:2\n  one\n  two\n\nE1 two\n',
-    )
-
-
-def test_problems_are_coloured_on_a_terminal(terminal) -> None:
+    assert capsys.readouterr() == ("", 'E201 unknown blueprint "x"\n  a.yaml:1:2\n  one\n  two\n\nE1 two\n')
     print_problems([PROBLEM], stream=terminal)
     assert terminal.getvalue().startswith("\x1b[31m\x1b[1mE201\x1b[0m \x1b[1munknown")
 
@@ -79,15 +57,8 @@ def test_terminal_control_sequences_are_escaped(terminal, monkeypatch) -> None:
     assert "[red]" in text
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [("é × 漢", "é × 漢"), ("a\tb\n", "a\\tb\\n"), ("\x1b", "\\x1b"), ("\ud800", "\\ud800"), ("\u2066", "\\u2066")],
-)
-def test_unprintable_characters_are_escaped(text: str, shown: str) -> None:
-    assert printable(text) == shown
-
-
-def test_characters_that_a_stream_cannot_encode_are_escaped() -> None:
+def test_characters_that_are_unprintable_or_that_a_stream_cannot_encode_are_escaped() -> None:
+    assert printable("é × 漢 a\tb\n \x1b \ud800 \u2066") == "é × 漢 a\\tb\\n \\x1b \\ud800 \\u2066"
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
     print_line("Ω…", stream=stream)
@@ -129,18 +100,16 @@ def results(mean: float | None) -> dict[str, Any]:
     return {"metric": {"name": "accuracy", "unit": "%"}, "arms": arms, "comparisons": []}
 
 
-@pytest.mark.parametrize(("mean", "shown"), [(0.912, "91.2 %"), (None, "unknown"), (math.nan, "unknown")])
-def test_missing_mean_is_shown_as_unknown(capsys, tmp_path, mean: float | None, shown: str) -> None:
-    print_outcome(Outcome(tmp_path, tmp_path, results(mean), {"total": 2.0, "train": 1.0}))
-    head, row, *_ = capsys.readouterr().out.splitlines()
-    assert head.split("  ")[0] == "arm"
-    assert re.split("  +", row) == ["grown", shown, "unknown", "1", "1,200", "unknown"]
-
-
-@pytest.mark.parametrize("is_written", [True, False])
-def test_outcome_names_the_report_if_there_is_one(capsys, tmp_path, is_written: bool) -> None:
+@pytest.mark.parametrize(
+    ("mean", "shown", "is_written"), [(0.912, "91.2 %", True), (None, "unknown", False), (math.nan, "unknown", False)]
+)
+def test_outcome_shows_an_unknown_mean_as_such_and_names_the_report_if_there_is_one(
+    capsys, tmp_path, mean: float | None, shown: str, is_written: bool
+) -> None:
     if is_written:
         (tmp_path / REPORT).touch()
-    print_outcome(Outcome(tmp_path, tmp_path, results(0.9), {"total": 2.0, "train": 1.0}))
-    last = [f"{tmp_path}   2.0 s, of which train 50 %", *[f"Report: {tmp_path / REPORT}"] * is_written]
-    assert capsys.readouterr().out.splitlines()[3:] == last
+    print_outcome(Outcome(tmp_path, tmp_path, results(mean), {"total": 2.0, "train": 1.0}))
+    head, row, _, *last = capsys.readouterr().out.splitlines()
+    assert head.split("  ")[0] == "arm"
+    assert re.split("  +", row) == ["grown", shown, "unknown", "1", "1,200", "unknown"]
+    assert last == [f"{tmp_path}   2.0 s, of which train 50 %", *[f"Report: {tmp_path / REPORT}"] * is_written]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+
+from esper_core.plugins import loader
 
 GOOD = """
 from esper_core import BlueprintSpec, HostSpec, SlotPlace, TaskSpec, hookimpl
@@ -30,9 +30,9 @@ def esper_register_tasks(registry):
 
 
 @pytest.mark.members
-def test_list_shows_every_plugin_and_every_problem(esper, site_packages) -> None:
-    path = site_packages.plugin("esper-bad", "1 / 0\n", id="bad")
-    site_packages.plugin("esper-old", "", id="old", requires="esper-core<0.1")
+def test_list_shows_every_plugin_and_every_problem(esper, install) -> None:
+    path = install("bad", "1 / 0\n")
+    install("old", "", requires="esper-core<0.1")
     answer = esper("plugins", "list")
     assert (answer.status, answer.err) == (0, "")
     table, first, second = answer.out.split("\n\n")
@@ -49,10 +49,10 @@ def test_list_shows_every_plugin_and_every_problem(esper, site_packages) -> None
 
 
 @pytest.mark.members
-def test_list_can_be_json(esper, site_packages) -> None:
-    site_packages.plugin("esper-bad", "print('noise')\n1 / 0\n", id="bad")
+def test_list_can_be_json(esper, install) -> None:
+    install("bad", "print('noise')\n1 / 0\n")
     answer = esper("plugins", "list", "--json")
-    told = {record["id"]: record for record in json.loads(answer.out)}
+    told = {record["id"]: record for record in answer.json}
     assert answer.status == 0
     assert set(told["bad"]) >= {"id", "package", "version", "status", "hooks", "components", "problems", "load_ms"}
     assert told["bad"]["status"] == "broken"
@@ -60,8 +60,8 @@ def test_list_can_be_json(esper, site_packages) -> None:
     assert told["tasks"]["components"][0] == "tasks/pointwise-mlp"
 
 
-def test_plugin_is_shown_with_its_facts_and_problems(esper, site_packages) -> None:
-    site_packages.plugin("esper-extra", GOOD + "def esper_forgotten(): pass\n")
+def test_plugin_is_shown_with_its_facts_and_problems(esper, install) -> None:
+    install("extra", GOOD + "def esper_forgotten(): pass\n")
     answer = esper("plugins", "show", "extra")
     facts, problem = answer.out.split("\n\n")
     lines = facts.splitlines()
@@ -77,33 +77,28 @@ def test_plugin_is_shown_with_its_facts_and_problems(esper, site_packages) -> No
         "  components   extra/tiny-conv, extra/big, extra/big",
     ]
     assert problem.startswith('E222 plugin "extra" (esper-extra 1.0) has a function esper_forgotten')
-    (told,) = json.loads(esper("plugins", "show", "extra", "--json").out)
+    (told,) = esper("plugins", "show", "extra", "--json").json
     assert told["hooks"] == ["esper_register_blueprints", "esper_register_hosts", "esper_register_tasks"]
 
 
-def test_both_plugins_of_a_duplicate_id_are_shown(esper, site_packages) -> None:
+def test_both_plugins_of_a_duplicate_id_are_shown(esper, install) -> None:
     for name in ("one", "two"):
-        site_packages.plugin(name, "1 / 0")
+        install("extra", "1 / 0", package=name)
     answer = esper("plugins", "show", "extra")
     assert answer.status == 0
     assert ("  package      one 1.0\n" in answer.out, "  package      two 1.0\n" in answer.out) == (True, True)
     assert answer.out.count("E211") == 1
-    assert len(json.loads(esper("plugins", "show", "extra", "--json").out)) == 2
+    assert len(esper("plugins", "show", "extra", "--json").json) == 2
+
+
+UNKNOWN_PLUGIN = 'E208 unknown plugin "esper-tasks"\n  Did you mean "tasks" (esper-tasks 0.1.0)?'
+UNKNOWN_COMPONENT = 'E200 unknown component "conv_lite"\n  Did you mean "conv_light" (esper-blueprints 0.1.0)?'
 
 
 @pytest.mark.members
 @pytest.mark.parametrize(
     ("command", "typed", "told"),
-    [
-        ("plugins", "task", 'E208 unknown plugin "task"\n  Did you mean "tasks" (esper-tasks 0.1.0)?'),
-        ("plugins", "esper-tasks", 'E208 unknown plugin "esper-tasks"\n  Did you mean "tasks" (esper-tasks 0.1.0)?'),
-        ("plugins", "zzz", 'E208 unknown plugin "zzz"'),
-        (
-            "components",
-            "conv_lite",
-            'E200 unknown component "conv_lite"\n  Did you mean "conv_light" (esper-blueprints 0.1.0)?',
-        ),
-    ],
+    [("plugins", "esper-tasks", UNKNOWN_PLUGIN), ("components", "conv_lite", UNKNOWN_COMPONENT)],
 )
 def test_unknown_name_gets_a_suggestion(esper, command: str, typed: str, told: str) -> None:
     answer = esper(command, "show", typed)
@@ -112,16 +107,14 @@ def test_unknown_name_gets_a_suggestion(esper, command: str, typed: str, told: s
 
 
 @pytest.mark.members
-def test_safe_mode_shows_what_it_leaves_out(esper, site_packages, monkeypatch) -> None:
-    site_packages.plugin("esper-extra", "raise AssertionError('was imported')")
+def test_safe_mode_shows_what_it_leaves_out(esper, install, monkeypatch) -> None:
+    install("extra", "raise AssertionError('was imported')")
     monkeypatch.setenv("ESPER_SAFE_MODE", "1")
-    told = {record["id"]: record["status"] for record in json.loads(esper("plugins", "list", "--json").out)}
+    told = {record["id"]: record["status"] for record in esper("plugins", "list", "--json").json}
     assert (told["extra"], told["tasks"]) == ("not-listed", "active")
 
 
 def test_empty_list_says_what_to_install(esper, monkeypatch) -> None:
-    from esper_core.plugins import loader
-
     found = loader.load_plugins(distributions=())
     monkeypatch.setattr("esper_core.plugins.load_plugins", lambda **_: found)
     assert esper("plugins", "list").out.startswith("No plugin is installed. The project's own:  pip install ")
@@ -129,16 +122,16 @@ def test_empty_list_says_what_to_install(esper, monkeypatch) -> None:
     assert esper("components", "list").out == "There is no component.\n"
 
 
-def test_control_characters_of_names_and_messages_are_escaped(esper, site_packages) -> None:
-    site_packages.plugin("esper-extra", "raise ValueError('\\x1b[2J\\x9b\\u202e gone')\n")
+def test_control_characters_of_names_and_messages_are_escaped(esper, install) -> None:
+    install("extra", "raise ValueError('\\x1b[2J\\x9b\\u202e gone')\n")
     for command in (["list"], ["show", "extra"], ["list", "--json"], ["show", "\x1b[2J"]):
         answer = esper("plugins", *command)
         assert not set("\x1b\x9b\u202e") & set(answer.out + answer.err)
     assert "ValueError: \\x1b[2J\\x9b\\u202e gone" in esper("plugins", "list").out
 
 
-def test_components_are_listed_with_their_packages(esper, site_packages) -> None:
-    site_packages.plugin("esper-extra", GOOD)
+def test_components_are_listed_with_their_packages(esper, install) -> None:
+    install("extra", GOOD)
     lines = esper("components", "list").out.splitlines()
     assert [line for line in lines if "esper-extra" in line] == [
         line for line in lines if line.split()[1] in ("tiny-conv", "big")
@@ -147,36 +140,24 @@ def test_components_are_listed_with_their_packages(esper, site_packages) -> None
 
 
 @pytest.mark.members
-def test_name_of_two_components_is_listed_in_full(esper, site_packages) -> None:
-    site_packages.plugin("one", GOOD, id="one")
-    site_packages.plugin("two", GOOD, id="two")
+def test_name_of_two_components_is_listed_in_full(esper, install) -> None:
+    install("one", GOOD)
+    install("two", GOOD)
     names = [line.split()[1] for line in esper("components", "list", "host").out.splitlines()]
     assert set(names) >= {"name", "one/big", "pointwise-mlp", "two/big"}
     assert "big" not in names
 
 
 @pytest.mark.parametrize("kind", ["blueprint", "blueprints"])
-def test_one_kind_is_listed_by_its_name_or_its_plural(esper, site_packages, kind: str) -> None:
-    site_packages.plugin("esper-extra", GOOD)
-    told = json.loads(esper("components", "list", kind, "--json").out)
+def test_one_kind_is_listed_by_its_name_or_its_plural(esper, install, kind: str) -> None:
+    install("extra", GOOD)
+    told = esper("components", "list", kind, "--json").json
     assert {one["kind"] for one in told} == {"blueprint"}
-    assert [one for one in told if one["plugin"] == "extra"] == [
-        {
-            "id": "extra/tiny-conv",
-            "short": "tiny-conv",
-            "kind": "blueprint",
-            "plugin": "extra",
-            "package": "esper-extra",
-            "version": "1.0",
-            "summary": "Small.",
-            "target": "m:Tiny",
-            "accepts": ["image", "sequence"],
-            "params": "9*c*c",
-            "starts_as_identity": True,
-            "traits": ["bf16"],
-            "blueprint_version": 3,
-        }
-    ]
+    whose = {"plugin": "extra", "package": "esper-extra", "version": "1.0"}
+    name = {"id": "extra/tiny-conv", "short": "tiny-conv", "kind": "blueprint", "summary": "Small.", "target": "m:Tiny"}
+    spec = {"accepts": ["image", "sequence"], "params": "9*c*c", "starts_as_identity": True, "traits": ["bf16"]}
+    own = whose | name | spec | {"blueprint_version": 3}
+    assert [one for one in told if one["plugin"] == "extra"] == [own]
 
 
 def test_an_unknown_kind_gets_a_suggestion(esper) -> None:
@@ -186,10 +167,10 @@ def test_an_unknown_kind_gets_a_suggestion(esper) -> None:
 
 
 @pytest.mark.members
-def test_plugins_that_were_not_searched_are_named(esper, site_packages) -> None:
-    site_packages.plugin("esper-bad", "1 / 0", id="bad")
+def test_plugins_that_were_not_searched_are_named(esper, install) -> None:
+    install("bad", "1 / 0")
     answer = esper("components", "list", "--json")
-    assert json.loads(answer.out)
+    assert answer.json
     assert answer.err == "Not searched: bad (esper-bad 1.0, broken)\nMore:  esper plugins list\n"
 
 
@@ -203,44 +184,43 @@ def test_components_of_a_one_file_plugin_are_shown(esper, tmp_path) -> None:
     assert "steady" in esper("components", "list", "--local", file).out
 
 
-def test_component_is_shown_with_its_settings(esper, site_packages) -> None:
-    site_packages.plugin("esper-extra", GOOD)
+SHOWN = """\
+host extra/big
+  Large.
+  plugin    extra
+  package   esper-extra
+  version   1.0
+  target    esper_extra:Settings
+  slots     early (stem, image, 1)
+  settings  esper_extra:Settings
+
+setting             meaning
+width    default 3  How wide.
+name     required
+task extra/big
+  Heavy.
+  plugin    extra
+  package   esper-extra
+  version   1.0
+  target    m:Task
+  settings  not_there:Settings
+"""
+
+
+def test_component_is_shown_with_its_settings_as_text_and_as_json(esper, install) -> None:
+    install("extra", GOOD)
     answer = esper("components", "show", "big")
     assert answer.status == 3
-    assert answer.out == (
-        "host extra/big\n"
-        "  Large.\n"
-        "  plugin    extra\n"
-        "  package   esper-extra\n"
-        "  version   1.0\n"
-        "  target    esper_extra:Settings\n"
-        "  slots     early (stem, image, 1)\n"
-        "  settings  esper_extra:Settings\n"
-        "\n"
-        "setting             meaning\n"
-        "width    default 3  How wide.\n"
-        "name     required\n"
-        "task extra/big\n"
-        "  Heavy.\n"
-        "  plugin    extra\n"
-        "  package   esper-extra\n"
-        "  version   1.0\n"
-        "  target    m:Task\n"
-        "  settings  not_there:Settings\n"
-    )
+    assert answer.out == SHOWN
     assert answer.err.startswith('E219 task "extra/big" (esper-extra 1.0) has settings that cannot be loaded: ')
-
-
-def test_component_can_be_json(esper, site_packages) -> None:
-    site_packages.plugin("esper-extra", GOOD)
-    host, task = json.loads(esper("components", "show", "extra/big", "--json").out)
+    host, task = esper("components", "show", "extra/big", "--json").json
     assert host["settings_schema"]["properties"]["width"]["default"] == 3
     assert host["slots"] == {"early": {"at": "stem", "kind": "image", "stack": 1}}
     assert (task["settings"], task["settings_schema"]) == ("not_there:Settings", None)
 
 
-def test_component_of_a_broken_plugin_is_reported_with_the_cause(esper, site_packages) -> None:
-    site_packages.plugin("esper-bad", "1 / 0", id="bad")
+def test_component_of_a_broken_plugin_is_reported_with_the_cause(esper, install) -> None:
+    install("bad", "1 / 0")
     answer = esper("components", "show", "bad/tiny")
     assert answer.err.startswith(
         'E209 component "bad/tiny" belongs to plugin "bad" (esper-bad 1.0), which is broken\n  E210 '
@@ -260,8 +240,8 @@ def esper_component_missing(kind, name):
 """
 
 
-def test_plugins_are_asked_once_about_a_missing_component(esper, site_packages) -> None:
-    site_packages.plugin("esper-knows", MISSING, id="knows")
+def test_plugins_are_asked_once_about_a_missing_component(esper, install) -> None:
+    install("knows", MISSING)
     answer = esper("components", "show", "mamba")
     assert (answer.status, answer.out) == (2, "")
     assert answer.err == (
@@ -275,10 +255,10 @@ def test_plugins_are_asked_once_about_a_missing_component(esper, site_packages) 
     ]
 
 
-def test_plugins_are_not_asked_about_an_installed_component(esper, site_packages) -> None:
+def test_plugins_are_not_asked_about_an_installed_component(esper, install) -> None:
     source = MISSING.replace('if name == "cobra"', 'if name == "tiny-conv"').replace("LookupError", "SystemExit")
-    site_packages.plugin("esper-knows", source, id="knows")
-    site_packages.plugin("esper-extra", GOOD.replace('"Small."', '""'))
+    install("knows", source)
+    install("extra", GOOD.replace('"Small."', '""'))
     answer = esper("components", "show", "tiny-conv")
     assert (answer.status, answer.err) == (0, "")
     assert answer.out.startswith("blueprint extra/tiny-conv\n  plugin ")

@@ -109,10 +109,8 @@ def test_rate_is_that_of_the_last_two_minutes(capsys, clock) -> None:
 
 def test_episode_that_ended_early_counts_as_done_and_a_new_round_has_new_seeds(capsys, clock) -> None:
     lines = PlainLines()
-    ended = EpisodeFinished(
-        round=0, arm="grown", seed=0, test_loss=1.0, test_metric=0.5, validation_metric=0.5, parameters=1,
-        host_parameters=1, fossils=0, steps=1, reward=None,
-    )  # fmt: skip
+    unread = dict.fromkeys(("test_loss", "test_metric", "validation_metric", "parameters", "host_parameters"), 1)
+    ended = EpisodeFinished(round=0, arm="grown", seed=0, fossils=0, steps=1, reward=None, **unread)
     hear(lines, started(("grown",), rounds=2), step(0), moved(Stage.TRAINING), ended)
     clock(60)
     hear(lines, moved(Stage.GERMINATED, round_=1), step(0, round_=1))
@@ -133,29 +131,15 @@ def test_closed_stderr_stops_the_lines_and_not_the_run(monkeypatch) -> None:
     hear(lines, step(0))
 
 
-class Terminal(io.StringIO):
-    encoding = "utf-8"
-
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize(
-    ("terminal", "environment", "used"),
-    [
-        (True, {"TERM": "xterm"}, True),
-        (True, {"TERM": "xterm", "NO_COLOR": "1"}, False),
-        (True, {"TERM": "dumb"}, False),
-        (False, {"TERM": "xterm"}, False),
-    ],
+    ("is_terminal", "name", "value", "used"),
+    [(1, "TERM", "xterm", True), (1, "NO_COLOR", "1", False), (1, "TERM", "dumb", False), (0, "TERM", "xterm", False)],
 )
 def test_sink_for_terminals_is_used_on_an_interactive_terminal_only(
-    terminal: bool, environment: dict[str, str], used: bool, monkeypatch: pytest.MonkeyPatch
+    is_terminal: int, name: str, value: str, used: bool, terminal, monkeypatch
 ) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "stderr", Terminal() if terminal else io.StringIO())
+    monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stderr", terminal if is_terminal else io.StringIO())
 
     def sink(name: str, spec: SinkSpec) -> Component:
         return Component(f"extra/{name}", name, "sink", "extra", "esper-extra", "1", f"extra:{name}", spec)

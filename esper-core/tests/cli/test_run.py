@@ -5,60 +5,40 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-from pathlib import Path
-from threading import Event, Thread
 
 import pytest
 
-pytestmark = pytest.mark.members
-
-LONG = """\
+SHORT = """\
 task: stripes
 host: pointwise-mlp
 slots: {early: {blueprints: [conv_light]}}
 policy: static
 environments: 1
 capacity: false
-episode: {steps: 10000, batches: 1, batch_size: 20}
+episode: {steps: 9, batches: 1, batch_size: 20}
 """
-
-MARKER = '"step-finished"'
 
 
 @pytest.fixture
-def interrupted(esper, tmp_path):
-    """``interrupted("run", file)``: the answer of the command, which gets a signal once more steps were finished."""
+def interrupted(esper, after_step, tmp_path):
+    """``interrupted(2, signal, "run", file)``: the answer of the command, which gets this signal after step 2."""
 
-    def steps(runs: Path) -> int:
-        return sum(file.read_text(errors="replace").count(MARKER) for file in runs.glob("*/events.jsonl"))
-
-    def call(*arguments: str | Path, number: int = signal.SIGINT):
-        runs, over = tmp_path / "my runs", Event()
-        before = steps(runs)
-
-        def send() -> None:
-            while not over.wait(0.02):
-                if steps(runs) > before:
-                    os.kill(os.getpid(), number)
-                    return
-
-        own = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored, as in a background shell
-        sender = Thread(target=send)
-        sender.start()
+    def call(step: int, number: int, *arguments):
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored, as in the background
+        after_step(step, lambda: os.kill(os.getpid(), number))
         try:
-            return esper(*map(str, arguments), "--runs-dir", str(runs))
+            return esper(*arguments, "--runs-dir", tmp_path / "my runs")
         finally:
-            over.set()
-            sender.join()
-            signal.signal(signal.SIGINT, own)
+            signal.signal(signal.SIGINT, before)
 
     return call
 
 
+@pytest.mark.members
 def test_interrupted_run_names_its_directory_and_its_report_each_time(interrupted, tmp_path) -> None:
-    file = tmp_path / "long.yaml"
-    file.write_text(LONG)
-    answer = interrupted("run", file, "--name", "twice", "--json")
+    file = tmp_path / "short.yaml"
+    file.write_text(SHORT)
+    answer = interrupted(2, signal.SIGINT, "run", file, "--name", "twice", "--json")
     (run,) = (tmp_path / "my runs").iterdir()
     last = f"  Resume it:  esper resume {shlex.quote(str(run))}\n"
     assert (answer.status, answer.out) == (130, "")
@@ -67,15 +47,7 @@ def test_interrupted_run_names_its_directory_and_its_report_each_time(interrupte
         f"  Run directory: {run}\n  Report: {run / 'report.html'}\n{last}"
     )
     assert (run / "report.html").is_file()
-    answer = interrupted("resume", "twice", "--quiet", number=signal.SIGTERM)
+    answer = interrupted(5, signal.SIGTERM, "resume", "twice", "--quiet")
     assert (answer.status, f"  Run directory: {run}\n" in answer.err) == (143, True)
     assert answer.err.endswith(last)
     assert shlex.split(last.partition("esper ")[2]) == ["resume", str(run)], "the printed command can be typed"
-
-
-def test_interrupted_run_without_a_report_names_none(interrupted, tmp_path) -> None:
-    file = tmp_path / "long.yaml"
-    file.write_text(LONG + "plugins: {disable: [watch]}\n")
-    answer = interrupted("run", file, "--quiet")
-    assert "Run directory: " in answer.err
-    assert "Report:" not in answer.err

@@ -1,0 +1,70 @@
+"""What must start fast does not import torch, nor anything else that is heavy."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+LIGHT = [f"esper_core.{part}" for part in ("leyline", "hooks", "plugins", "config", "cli", "runs.records")]
+HEAVY = ["torch", "scipy", "numpy", "rich", "pydantic", "yaml", "packaging", "pluggy", "esper_core.cli.run"]
+CONFIG = "task: t\nhost: h\nslots: {early: {blueprints: [b]}}\npolicy: p\n"
+
+PROBE = f"""
+import importlib, pkgutil, sys
+
+def load(*packages):
+    for name in packages:
+        package = importlib.import_module(name)
+        for module in pkgutil.walk_packages(getattr(package, "__path__", ()), name + "."):
+            importlib.import_module(module.name)
+
+def call(*arguments):
+    from esper_core.cli import main
+    try:
+        main(list(arguments))
+    except SystemExit as end:
+        assert not end.code, (arguments, end.code)
+
+%s
+sys.stderr.write(" ".join(name for name in {HEAVY} if name in sys.modules))
+"""
+
+
+def heavy_after(program: str, path: str | Path = "") -> set[str]:
+    """Return what is heavy and was imported by ``program``, in a new interpreter that finds modules in ``path`` too."""
+    env = {**os.environ, "PYTHONPATH": str(path)}
+    done = subprocess.run([sys.executable, "-c", PROBE % program], capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.split())
+
+
+def test_the_core_and_its_help_import_nothing_heavy() -> None:
+    assert heavy_after("import esper_core; call('--help')") == set()
+
+
+def test_statistics_import_neither_torch_nor_scipy() -> None:
+    assert heavy_after("load('esper_core.runs.statistics')").isdisjoint({"torch", "scipy"})
+
+
+def test_light_packages_and_commands_that_list_and_explain_import_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    commands = ["plugins list", "plugins list --json", "plugins show tasks", "components list", "schema"]
+    calls = [f"call(*{line.split()})" for line in (*commands, f"explain {tmp_path}/run.yaml")]
+    steps = [f"load({name!r})" for name in LIGHT] + calls
+    program = "\n".join(f"{step}; assert 'torch' not in sys.modules, {step!r}" for step in steps)
+    assert "torch" not in heavy_after(program)
+
+
+def test_writing_a_new_package_imports_neither_torch_nor_pydantic(tmp_path: Path) -> None:
+    words = ["blueprint", "x", "--into", str(tmp_path)]
+    program = f"from esper_testing.commands import new; new({words}, standalone_mode=False)"
+    assert heavy_after(program).isdisjoint({"torch", "numpy", "pydantic"})
+
+
+def test_the_probe_finds_an_import_in_a_submodule(tmp_path: Path) -> None:
+    for name, source in (("torch", ""), ("heavy", ""), ("heavy/inner", "import torch\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(source)
+    assert heavy_after("load('heavy')", tmp_path) == {"torch"}

@@ -297,7 +297,7 @@ def test_episodes_that_are_too_short_are_reported():
     life = "a preview of 3 and a ramp of 4"
     said = (f"any blueprint, which needs 9 steps ({life}): raise episode.steps or lower preview",)
     assert policy.unfinished() == [said, ()]
-    never = ("any blueprint: the settings first and last leave no step to plant in",)
+    never = ("any blueprint: the settings first and last leave no step for a germination",)
     assert Bandit(SPACE, preview=3, speed=4, first=1.0).impossible(100) == never
 
 
@@ -414,7 +414,7 @@ def warnings_of(caplog, policy, rollouts):
 def test_missing_rewards_are_reported_once(caplog):
     unpaid = round_of(part([germinate(*ARMS[0])], [None]), arm="b")
     (said,) = warnings_of(caplog, Bandit(SPACE), [unpaid] * 12)
-    assert said.startswith("arm b: bandit: no reward is known in 3 rounds")
+    assert said.startswith("arm b: bandit: all rewards of 3 rounds are unknown")
 
 
 def test_indistinguishable_arms_are_reported_once(caplog):
@@ -429,7 +429,7 @@ def test_indistinguishable_arms_are_reported_once(caplog):
     assert warnings_of(caplog, handed_over(policy), rollouts) == [said]
 
 
-@pytest.mark.parametrize(("reward", "said"), [(None, "in 3 rounds"), (0.0, "after 10 rounds")])
+@pytest.mark.parametrize(("reward", "said"), [(None, "of 3 rounds"), (0.0, "after 10 rounds")])
 def test_a_resumed_policy_does_not_repeat_warnings(caplog, reward, said):
     policy = Bandit(SPACE, first=0.0)
     for number in range(14):

@@ -68,7 +68,7 @@ def test_seeds_lost_with_a_removed_fossil_count_as_failed():
 def test_a_blueprint_that_never_germinated_counts_as_failed():
     memory = Memory()
     memory.look([slot()], 0, Forecast())
-    memory.planted("early", "a/broken", 0)
+    memory.germinated("early", "a/broken", 0)
     memory.look([slot()], 1, Forecast())
     assert not memory.may_try(slot(), "a/broken")
 

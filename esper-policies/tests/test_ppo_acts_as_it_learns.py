@@ -98,10 +98,10 @@ class Witness:
         It is the update itself that is listened to, not another count of the same.
         """
         own, weighed_by = self.policy, []
-        weigh = policy_module.weighed
-        monkeypatch.setattr(policy_module, "weighed", lambda *args: weighed_by.append(weigh(*args)) or weighed_by[-1])
+        weigh = policy_module.evaluate
+        monkeypatch.setattr(policy_module, "evaluate", lambda *args: weighed_by.append(weigh(*args)) or weighed_by[-1])
         told = own.update(rollout)
-        monkeypatch.setattr(policy_module, "weighed", weigh)
+        monkeypatch.setattr(policy_module, "evaluate", weigh)
         episodes, unknown = episodes_of(own.space, rollout, own.pace, endless=False)
         assert unknown == 0
         learnt = weighed_by[0].log_chance.view(len(episodes), -1)

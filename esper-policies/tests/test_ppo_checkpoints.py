@@ -79,7 +79,7 @@ def test_a_loaded_policy_decides_as_the_trained_one(folder, trained):
 @pytest.mark.parametrize("where", ["file", "file/under/it"])
 def test_an_invalid_save_folder_is_refused_before_training(where, tmp_path):
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(SettingError, match="file is no folder") as caught:
+    with pytest.raises(SettingError, match="file is not a folder") as caught:
         Ppo(delayed().space, save=str(tmp_path / where))
     assert [one.path for one in caught.value.problems] == ["save"]
     Ppo(delayed().space, save=str(tmp_path / "new" / "and deep"))
@@ -92,8 +92,8 @@ def test_settings_that_differ_from_training_are_reported(folder, caplog):
         assert caplog.messages == []
         Ppo(delayed().space, load=str(folder), speeds=[2, 5], decide_every=3, last=0.5)
     assert caplog.messages == [
-        "ppo: the policy that it loads learnt with decide_every: 1, and here it is 3",
-        "ppo: the policy that it loads learnt with last: 1.0, and here it is 0.5",
+        "ppo: the loaded policy was trained with decide_every: 1, but the configuration has 3",
+        "ppo: the loaded policy was trained with last: 1.0, but the configuration has 0.5",
     ]
 
 
@@ -164,7 +164,7 @@ def test_a_folder_with_one_of_two_files_is_refused(folder, missing):
 
 @pytest.mark.parametrize("words", [{"schema": 99}, {"format": 0}, {"columns": {"whole": ["progress"]}}])
 def test_a_policy_of_another_observation_schema_is_refused(folder, words):
-    assert "it learnt from observations of schema" in refused(changed(folder, **words))
+    assert "it was trained on observations of schema" in refused(changed(folder, **words))
 
 
 @pytest.mark.parametrize(
@@ -221,8 +221,8 @@ def test_incomplete_tensors_and_other_shapes_are_refused_as_damaged(folder):
 )
 def test_options_that_do_not_fit_are_refused_with_both(folder, own):
     said = refused(folder, **own)
-    assert "it chooses among {'speed': [" in said
-    assert "the options that it was trained with" in said
+    assert "trained to choose among {'speed': [" in said
+    assert "as in its training" in said
 
 
 # Signs, in words.
@@ -231,17 +231,17 @@ def test_options_that_do_not_fit_are_refused_with_both(folder, own):
 def heeded(rounds, **figures):
     own = Diagnosis()
     fine = {"explained_variance": 0.5, "kl": 0.01, "clipped": 0.1, "entropy_op": 0.7, "spread_of_returns": 1.0}
-    return [own.heed({**fine, **figures}, unknown=0, episodes=4) for _ in range(rounds)]
+    return [own.warnings({**fine, **figures}, unknown=0, episodes=4) for _ in range(rounds)]
 
 
 @pytest.mark.parametrize(
     ("figures", "words"),
     [
-        ({"explained_variance": -0.5}, "foretold less than their mean"),
-        ({"kl": 1e-8}, "nothing changed"),
-        ({"clipped": 0.8}, "most of its decisions were clipped"),
-        ({"entropy_op": 1e-5}, "tried nothing new"),
-        ({"spread_of_returns": 0.0}, "every episode came to the same"),
+        ({"explained_variance": -0.5}, "predicted returns worse than a constant"),
+        ({"kl": 1e-8}, "did not change"),
+        ({"clipped": 0.8}, "most decisions were clipped"),
+        ({"entropy_op": 1e-5}, "explored nothing new"),
+        ({"spread_of_returns": 0.0}, "all episodes had the same return"),
     ],
 )
 def test_each_diagnosis_is_reported_once_after_some_rounds(figures, words):
@@ -256,22 +256,22 @@ def test_healthy_figures_are_not_reported():
     own = Diagnosis()
     for number in range(20):
         figures = {"kl": 1e-9 if number % 5 else 0.1, "entropy_op": 0.4}
-        assert own.heed(figures, unknown=0, episodes=4) == []
+        assert own.warnings(figures, unknown=0, episodes=4) == []
 
 
 def test_unknown_rewards_are_reported_at_once_and_once():
     own = Diagnosis()
-    (said,) = own.heed({}, unknown=3, episodes=0)
-    assert "no reward is known" in said
+    (said,) = own.warnings({}, unknown=3, episodes=0)
+    assert "all rewards are unknown" in said
     assert "twin: true" in said
-    assert [own.heed({}, unknown=3, episodes=0) for _ in range(8)] == [[]] * 8
-    assert Diagnosis().heed({}, unknown=1, episodes=3) == []
+    assert [own.warnings({}, unknown=3, episodes=0) for _ in range(8)] == [[]] * 8
+    assert Diagnosis().warnings({}, unknown=1, episodes=3) == []
 
 
 def test_equal_returns_are_not_reported_for_one_episode_per_round():
     own = Diagnosis()
     figures = {"kl": 0.1, "entropy_op": 0.4, "spread_of_returns": 0.0}
-    assert not any(own.heed(figures, unknown=0, episodes=1) for _ in range(9))
+    assert not any(own.warnings(figures, unknown=0, episodes=1) for _ in range(9))
 
 
 def test_reports_name_the_arm(caplog):
@@ -281,7 +281,7 @@ def test_reports_name_the_arm(caplog):
         for number in range(6):
             policy.update(play(Idle(), game, 4, 0, number))
     told = [record.getMessage() for record in caplog.records]
-    assert any(one.startswith("arm contextual: for 5 rounds every episode came to the same") for one in told)
+    assert any(one.startswith("arm contextual: for 5 rounds all episodes had the same return") for one in told)
     assert len(told) == len(set(told))
 
 

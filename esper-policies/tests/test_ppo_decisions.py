@@ -285,10 +285,10 @@ def test_a_single_option_has_no_head():
 
 def test_actions_and_option_numbers_are_converted_both_ways():
     options = Options.of(["add", "gate"], [3, 7], ["cosine"], [0.5, 1.0])
-    grown = options.detailed(Action(Op.GERMINATE, "early", "a/conv"), {"blend": 1, "speed": 1, "target": 0})
+    grown = options.with_options(Action(Op.GERMINATE, "early", "a/conv"), {"blend": 1, "speed": 1, "target": 0})
     assert grown == Action(Op.GERMINATE, "early", "a/conv", blend=Blend.GATE, speed=7, curve=Curve.COSINE, target=0.5)
     assert options.numbers(grown) == {"blend": 1, "speed": 1, "target": 0}
-    kept = options.detailed(Action(Op.FOSSILISE, "early"), {"blend": 1, "speed": 1, "target": 0})
+    kept = options.with_options(Action(Op.FOSSILISE, "early"), {"blend": 1, "speed": 1, "target": 0})
     assert kept == Action(Op.FOSSILISE, "early")
     assert options.numbers(kept) == {"blend": 0, "speed": 0, "target": 0}
     assert options.numbers(Action(Op.PRUNE, "early", speed=5)) is None

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from esper_core.leyline import WAIT, Op
 from esper_policies.ppo.encoding import episodes_of
-from esper_policies.ppo.learning import Worth, advantages, explained, learn, lesson_of, weighed
+from esper_policies.ppo.learning import Worth, advantages, evaluate, explained, learn, lesson_of
 from esper_policies.ppo.policy import Ppo
 from esper_testing.games import contextual, delayed, endless, masked, play
 
@@ -28,7 +28,7 @@ def lesson_for(policy, rollout):
     episodes, _ = episodes_of(policy.space, rollout, policy.pace, endless=cut)
     policy._rescale(episodes)
     lesson = lesson_of(episodes, policy._numbering(policy.round), policy.options, policy.scales)
-    return lesson, weighed(policy.network, lesson, policy.ways, policy.scales.returns)
+    return lesson, evaluate(policy.network, lesson, policy.update_settings, policy.scales.returns)
 
 
 def generator():
@@ -61,7 +61,7 @@ def test_padding_and_other_episodes_change_no_advantage():
     short = replace(rollout.episodes[1], turns=rollout.episodes[1].turns[:3], terminated=True)
     lesson, beside = lesson_for(policy, replace(rollout, episodes=(short, rollout.episodes[2])))
     scale = policy.scales.returns
-    alone = weighed(policy.network, _only_first(lesson), policy.ways, scale)
+    alone = evaluate(policy.network, _only_first(lesson), policy.update_settings, scale)
     assert lesson.there.sum(1).tolist() == [3, 10]
     own = beside.value[:3].tolist()
     rewards = [turn.reward.total / scale for turn in short.turns]
@@ -100,7 +100,7 @@ def test_the_value_at_a_cut_does_not_depend_on_padding():
     first = rollout.episodes[0]
     short = replace(first, turns=first.turns[:4], final=first.turns[4].observation)
     lesson, both = lesson_for(policy, replace(rollout, episodes=(short, rollout.episodes[1])))
-    once = weighed(policy.network, _only_first(lesson), policy.ways, policy.scales.returns)
+    once = evaluate(policy.network, _only_first(lesson), policy.update_settings, policy.scales.returns)
     assert both.returns[:4].tolist() == pytest.approx(once.returns.tolist(), abs=1e-5)
 
 
@@ -119,7 +119,7 @@ def _only_first(lesson):
 
 
 def test_horizon_cut_without_a_discount_is_refused():
-    with pytest.raises(ValidationError, match=r"\(horizon: cut\) need a discount below 1"):
+    with pytest.raises(ValidationError, match=r"horizon: cut needs a discount below 1"):
         Ppo(endless().space, horizon="cut")
     Ppo(endless().space, width=4, horizon="cut", discount=0.99)
 
@@ -209,8 +209,8 @@ def test_the_clip_limits_the_change_of_chances():
         policy = Ppo(game.space, **TINY, clip=clip, passes=40, minibatch=64, most_change=None, entropy=0.0)
         rollout = play(policy, game, 32)
         lesson, before = lesson_for(policy, rollout)
-        learn(policy.network, policy.optimizer, lesson, before, policy.ways, entropy=0.0, order=generator())
-        after = weighed(policy.network, lesson, policy.ways, policy.scales.returns)
+        learn(policy.network, policy.optimizer, lesson, before, policy.update_settings, entropy=0.0, order=generator())
+        after = evaluate(policy.network, lesson, policy.update_settings, policy.scales.returns)
         far[clip] = (after.log_chance - before.log_chance).abs().mean().item()
     assert far[0.02] < 0.5 * far[5.0]
 
@@ -220,8 +220,10 @@ def test_decisions_that_paid_become_more_likely():
     policy = Ppo(game.space, **TINY, passes=3, minibatch=64, entropy=0.0)
     rollout = play(policy, game, 64)
     lesson, before = lesson_for(policy, rollout)
-    learn(policy.network, policy.optimizer, lesson, before, policy.ways, entropy=0.0, order=generator())
-    change = weighed(policy.network, lesson, policy.ways, policy.scales.returns).log_chance - before.log_chance
+    learn(policy.network, policy.optimizer, lesson, before, policy.update_settings, entropy=0.0, order=generator())
+    change = (
+        evaluate(policy.network, lesson, policy.update_settings, policy.scales.returns).log_chance - before.log_chance
+    )
     paid = torch.tensor([own[0] > 0 for own in lesson.rewards])
     assert change[paid].mean() > change[~paid].mean()
 
@@ -233,8 +235,10 @@ def test_the_value_clip_limits_the_change_of_values():
         rollout = play(policy, contextual(), 16)
         lesson, before = lesson_for(policy, rollout)
         for _ in range(2):
-            learn(policy.network, policy.optimizer, lesson, before, policy.ways, entropy=0.0, order=generator())
-        after = weighed(policy.network, lesson, policy.ways, policy.scales.returns)
+            learn(
+                policy.network, policy.optimizer, lesson, before, policy.update_settings, entropy=0.0, order=generator()
+            )
+        after = evaluate(policy.network, lesson, policy.update_settings, policy.scales.returns)
         moved[clip] = (after.value - before.value).abs().mean().item()
     assert moved[1e-3] < 0.6 * moved[None]
 
@@ -247,7 +251,9 @@ def test_value_share_weighs_the_value_loss():
         rollout = play(policy, contextual(), 16)
         lesson, before = lesson_for(policy, rollout)
         told = [
-            learn(policy.network, policy.optimizer, lesson, before, policy.ways, entropy=0.0, order=generator())
+            learn(
+                policy.network, policy.optimizer, lesson, before, policy.update_settings, entropy=0.0, order=generator()
+            )
             for _ in range(12)
         ]
         learnt[share] = told[-1]["value_loss"] / told[0]["value_loss"]
@@ -274,7 +280,7 @@ def test_padding_does_not_affect_training():
     weights = []
     for own in (worth, spoilt):
         twin = Ppo(game.space, **TINY, passes=2, minibatch=1000)
-        told = learn(twin.network, twin.optimizer, lesson, own, policy.ways, entropy=0.1, order=generator())
+        told = learn(twin.network, twin.optimizer, lesson, own, policy.update_settings, entropy=0.1, order=generator())
         weights.append((told, [one.tolist() for one in twin.network.parameters()]))
     assert weights[0] == weights[1]
 

@@ -8,7 +8,7 @@ import pytest
 
 from esper_core.leyline import WAIT, Action, ActionMask, Op, rows_of
 from esper_policies.ppo.encoding import Seen
-from esper_policies.ppo.policy import Ppo, first_look
+from esper_policies.ppo.policy import Ppo, germination_of_new
 from esper_testing.games import contextual, learn, play
 from esper_testing.policies import episode, space_of
 
@@ -67,13 +67,13 @@ def test_trying_a_blueprint_replaces_only_waiting_and_germinating():
     (slot, blueprint), *_ = seen.candidates
     new = Action(Op.GERMINATE, slot, blueprint)
     for decided in (WAIT, Action(Op.GERMINATE, *seen.candidates[-1])):
-        assert first_look(seen, mask, decided, (), ()) == new
+        assert germination_of_new(seen, mask, decided, (), ()) == new
     for op in (Op.ADVANCE, Op.PRUNE, Op.FOSSILISE, Op.RETARGET):
-        assert first_look(seen, mask, Action(op, slot), (), ()) is None
+        assert germination_of_new(seen, mask, Action(op, slot), (), ()) is None
     names = [name for _, name in seen.candidates]
-    assert first_look(seen, mask, WAIT, names, ()) is None
-    assert first_look(seen, mask, WAIT, (), names) is None
-    assert first_look(seen, mask.shut(), WAIT, (), ()) is None
+    assert germination_of_new(seen, mask, WAIT, names, ()) is None
+    assert germination_of_new(seen, mask, WAIT, (), names) is None
+    assert germination_of_new(seen, mask.shut(), WAIT, (), ()) is None
 
 
 @pytest.mark.parametrize(("price", "looks"), [(10.0, True), (20.0, True), (20.1, False), (None, True)])

@@ -63,7 +63,7 @@ def test_the_layers_of_the_network_keep_states_apart():
     game = GAMES["contextual"]()
     policy = Ppo(game.space, **OWN)
     episodes, _ = episodes_of(game.space, play(policy, game, 64), policy.pace, endless=False)
-    policy._look(episodes)
+    policy._update_columns(episodes)
     lesson = lesson_of(episodes, policy._numbering(0), policy.options, policy.scales)
     states = []
     policy.network.together.register_forward_hook(lambda layer, inputs, state: states.append(state))

@@ -121,5 +121,5 @@ def test_a_round_without_known_rewards_teaches_nothing(caplog):
     unpaid = [replace(one, turns=tuple(replace(turn, reward=None) for turn in one.turns)) for one in rollout.episodes]
     with caplog.at_level(logging.WARNING, logger="esper"):
         assert policy.update(replace(rollout, episodes=tuple(unpaid))) == {}
-    assert ["no reward is known" in record.getMessage() for record in caplog.records] == [True]
+    assert ["all rewards are unknown" in record.getMessage() for record in caplog.records] == [True]
     assert policy.imitate(replace(rollout, episodes=())) == {}

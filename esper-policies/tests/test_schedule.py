@@ -179,7 +179,7 @@ def test_a_full_id_distinguishes_blueprints_of_one_name():
             {"blueprint": "pointwise"},
             "plan[1].blueprint",
             '"pointwise" is the name of several blueprints',
-            "Say which: blueprints/pointwise or extra/pointwise",
+            "Write one of: blueprints/pointwise or extra/pointwise",
         ),
         (
             {"op": "retarget", "speed": None},
@@ -191,7 +191,7 @@ def test_a_full_id_distinguishes_blueprints_of_one_name():
         (
             {"step": 2},
             "plan[1].step",
-            'within slot "early" step 2 comes after step 3',
+            'in slot "early" step 2 follows step 3',
             "Sort the entries of a slot by step",
         ),
     ],

@@ -28,7 +28,8 @@ def write_snippets(folder: Path) -> tuple[Path, Path]:
     (plugin,) = [block for block in blocks("python") if "esper_register_blueprints" in block]
     (configuration,) = [block for block in blocks("yaml") if "host: my_model:build" in block]
     (line,) = re.findall(r"Add `(plugins: .*?)`", README)
-    with_plugin = configuration.replace("pointwise]", "pointwise, tiny-conv]")
+    (blueprints,) = re.findall(r"let the slot grow it: `(blueprints: .*?)`", README)
+    with_plugin = configuration.replace("blueprints: [conv_light, pointwise]", blueprints)
     assert with_plugin != configuration
     (folder / "my_model.py").write_text(model, encoding="utf-8")
     (folder / "my_blueprint.py").write_text(plugin, encoding="utf-8")

@@ -149,12 +149,12 @@ UNSURE_ROUNDS: Final = 10
 """Rounds after which a warning is logged if no arm is known to be better or worse than planting nothing."""
 
 SURE: Final = 2.0
-"""Deviations that an arm's mean has to be from 0, to be known."""
+"""Distance of an arm's mean from 0, in deviations, from which on its sign counts as known."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Episode:
-    """One environment's episode: its number, its length, what is to be planted, and what was."""
+    """One environment's episode: its number, its length, the arms to germinate, and those germinated."""
 
     number: int = 0
     steps: int = 0
@@ -313,18 +313,18 @@ class Bandit:
     def _moves(self, observation: Observation, episode: _Episode) -> Iterator[Action]:
         """Yield what to do now, if legal: germinate the next arm, fossilise, advance after the preview.
 
-        It germinates only after the fate of the seed before is settled.
+        It germinates only after the previous seed was kept or pruned.
         """
         living = [(slot.name, seed) for slot in observation.signals.slots for seed in slot.seeds]
         unsettled = {slot for slot, _ in episode.planted} & {slot for slot, _ in living}
-        if not unsettled and self._in_season(observation.step, observation.steps):
+        if not unsettled and self._can_germinate_at(observation.step, observation.steps):
             wishes = [arm for arm in episode.wishes if arm not in episode.planted]
             yield from (Action(Op.GERMINATE, *arm, speed=self.settings.speed) for arm in wishes)
         yield from (Action(Op.FOSSILISE, slot) for slot, _ in living)
         ready = [(slot, seed) for slot, seed in living if seed.age is None or seed.age >= self.settings.preview]
         yield from (Action(Op.ADVANCE, slot, seed.blueprint) for slot, seed in ready)
 
-    def _in_season(self, step: int, steps: int) -> bool:
+    def _can_germinate_at(self, step: int, steps: int) -> bool:
         """Return whether it is not too early, and there is time for a preview and to blend in."""
         return step >= self.settings.first * steps and step + self.settings.preview + self.settings.speed < steps
 
@@ -332,7 +332,7 @@ class Bandit:
         """Return a notice if an episode of so many steps is too short for any seed to be kept."""
         own = self.settings
         life = f"a preview of {own.preview} and a ramp of {own.speed}"
-        return too_few_steps(steps, lambda n: self._in_season(math.ceil(own.first * n), n), life)
+        return too_few_steps(steps, lambda n: self._can_germinate_at(math.ceil(own.first * n), n), life)
 
     def _figures(self) -> dict[str, float]:
         """Return the number of pulls, mean and deviation of each arm."""
@@ -350,12 +350,12 @@ class Bandit:
         faults = {
             "ignorant": (
                 not self.settings.learn and not known,
-                "it knows of no seed what it is worth, and with learn: false it never will: it plants nothing",
+                "it knows the worth of no seed and does not learn (learn: false), so it germinates nothing",
             ),
             "unpaid": (
                 self.settings.learn and not self._rewarded and self._rounds >= UNPAID_ROUNDS,
-                f"no reward is known in {self._rounds} rounds, so nothing is learnt, and what is planted is left to "
-                "chance. Rewards need a twin (twin: true).",
+                f"all rewards of {self._rounds} rounds are unknown, so nothing is learnt and choices are random; "
+                "rewards need a twin (twin: true)",
             ),
             "unsure": (
                 self.settings.learn and self._rewarded and self._rounds >= UNSURE_ROUNDS and unsure,

@@ -14,7 +14,7 @@ preview of five steps, and that on the test split after 40.
     mlp                                     .028→−.06 .006→−.02 −.002→−.01   nothing to begin with
     conv_light, shuffled                    .046→.00  .020→.02  .006→.05     0 to 7 times, of next to nothing
 
-So the forecast ranks seeds and finds what is worth a trial. It is no proof: a seed is kept by its measured gain.
+So the forecast only ranks seeds and selects which are worth a trial; a seed is kept for its measured gain.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One environment at one step, with what is remembered of it."""
+    """One environment at one step, with the memory of its episode."""
 
     observation: Observation
     mask: ActionMask
@@ -60,7 +60,7 @@ class Scene:
         return self.observation.steps - 1 - self.observation.step
 
     def life(self, slot: SlotSignals, seed: SeedSignals) -> Life:
-        """Return what is remembered of a seed."""
+        """Return the record of a seed."""
         return self.memory.life(slot.name, seed)
 
     def pays(self, slot: SlotSignals, seed: SeedSignals) -> float:
@@ -73,7 +73,7 @@ class Scene:
         return -math.inf if known is None else known
 
 
-def keep(scene: Scene) -> Action | None:
+def fossilise(scene: Scene) -> Action | None:
     """Fossilise the holding seed that pays best, if one pays."""
     paying = [
         (scene.pays(slot, seed), Action(Op.FOSSILISE, slot.name))
@@ -83,7 +83,7 @@ def keep(scene: Scene) -> Action | None:
     return _best((gain, action) for gain, action in paying if scene.mask.allows(action))
 
 
-def rid(scene: Scene) -> Action | None:
+def prune(scene: Scene) -> Action | None:
     """Prune the worst of the seeds that have held for ``patience`` steps and were not fossilised.
 
     It does so earlier if the remaining steps are only enough to ramp the seed out. It waits while another seed drains,
@@ -100,7 +100,7 @@ def rid(scene: Scene) -> Action | None:
     return _best((loss, action) for loss, action in late if scene.mask.allows(action))
 
 
-def choose(scene: Scene) -> Action | None:
+def advance_or_prune(scene: Scene) -> Action | None:
     """Blend in the best of the seeds that were previewed, if it pays; else drop what does not, or may not.
 
     Those of one slot are judged together once the youngest has had its preview. One that would pay and is refused by
@@ -111,13 +111,13 @@ def choose(scene: Scene) -> Action | None:
         ready = (found for slot in nurseries for found in _ready(scene, slot))
         if (best := _best(ready)) is not None:
             return best
-    hopeless = (Action(Op.PRUNE, slot.name) for slot in nurseries if _hopeless(scene, slot))
-    return next(filter(scene.mask.allows, hopeless), None)
+    prunes = (Action(Op.PRUNE, slot.name) for slot in nurseries if _cannot_pay(scene, slot))
+    return next(filter(scene.mask.allows, prunes), None)
 
 
-def plant(scene: Scene) -> Action | None:
+def germinate(scene: Scene) -> Action | None:
     """Germinate the first blueprint, in the order of the file, that was not tried yet in a slot that has room."""
-    if not in_season(scene.observation.step, scene.observation.steps, scene.settings):
+    if not can_germinate_at(scene.observation.step, scene.observation.steps, scene.settings):
         return None
     wishes = (
         Action(Op.GERMINATE, slot.name, blueprint, speed=scene.settings.speed)
@@ -129,11 +129,11 @@ def plant(scene: Scene) -> Action | None:
     return next(filter(scene.mask.allows, wishes), None)
 
 
-RULES: Final[tuple[Callable[[Scene], Action | None], ...]] = (keep, rid, choose, plant)
-"""In the order in which they are asked."""
+RULES: Final[tuple[Callable[[Scene], Action | None], ...]] = (fossilise, prune, advance_or_prune, germinate)
+"""Rules in order of precedence."""
 
 
-def in_season(step: int, steps: int, settings: HeuristicSettings) -> bool:
+def can_germinate_at(step: int, steps: int, settings: HeuristicSettings) -> bool:
     """Return whether ``step`` is neither too early nor too late to germinate a seed.
 
     There has to be time for the preview, to blend in, and to take out again.
@@ -152,19 +152,19 @@ def _ready(scene: Scene, slot: SlotSignals) -> Iterator[tuple[float, Action]]:
             yield scene.pays(slot, seed), action
 
 
-def _hopeless(scene: Scene, slot: SlotSignals) -> bool:
+def _cannot_pay(scene: Scene, slot: SlotSignals) -> bool:
     """Return whether no seed of the slot will be blended in: none pays, or there is no time left."""
     if not _time_to_blend(scene):
         return True
     age = _age(slot, min)
     if age < scene.settings.preview or any(_ready(scene, slot)):
         return False
-    hoped_for = any(_may_come(scene, slot, seed) for seed in slot.seeds)
-    return not hoped_for or age >= scene.settings.preview + scene.settings.patience
+    may_pay = any(_may_pay(scene, slot, seed) for seed in slot.seeds)
+    return not may_pay or age >= scene.settings.preview + scene.settings.patience
 
 
-def _may_come(scene: Scene, slot: SlotSignals, seed: SeedSignals) -> bool:
-    """Return whether a seed pays, or nothing is known of it yet."""
+def _may_pay(scene: Scene, slot: SlotSignals, seed: SeedSignals) -> bool:
+    """Return whether a seed pays, or has not been measured yet."""
     return scene.pays(slot, seed) > 0 or scene.life(slot, seed).promise is None
 
 
@@ -189,7 +189,7 @@ def _best(found: Iterator[tuple[float, Action]]) -> Action | None:
 
 
 SHARE_FOR_SEED: Final = 0.10
-"""What a kept seed costs beside its parameters where the reward's price is asked: a share of that."""
+"""Cost of a kept seed in addition to its parameters, as a share of the reward's price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ class Forecast:
     def asked(self, observation: Observation) -> Forecast:
         """Return the forecast with the price of the run's reward, if it has one, converted to nats by ``points``.
 
-        The reward's price is for as many parameters as the host has, and a tenth of it for each seed: so ``team`` asks.
+        As in the reward ``team``, the price is for as many parameters as the host has, and a tenth of it for each seed.
         """
         if self.points is None or observation.price is None:
             return self
@@ -247,7 +247,7 @@ class Forecast:
 
 @dataclass(slots=True)
 class Life:
-    """A seed in its slot: its stage, since which step, and its last forecast while it incubated.
+    """The record of a seed: its stage, the step since which it has it, and its last forecast while it incubated.
 
     promise: nats beyond its cost, by ``Forecast``; None if nothing has been measured so far.
     """
@@ -277,7 +277,7 @@ class Memory:
     """One environment's episode so far.
 
     lives: the living seeds, by slot and blueprint. heights: the number of fossils by slot. refused: slot, number of
-    fossils and blueprint of what was tried in vain; it is not tried there again.
+    fossils and blueprint of each failed trial, which is not repeated.
     """
 
     lives: dict[tuple[str, str], Life] = field(default_factory=dict)
@@ -301,14 +301,14 @@ class Memory:
             {(slot, height, blueprint) for slot, height, blueprint in plain["refused"]},
         )
 
-    def planted(self, slot: str, blueprint: str, step: int) -> None:
+    def germinated(self, slot: str, blueprint: str, step: int) -> None:
         """Record a germination. If the seed is missing at the next look, it could not be built."""
         self.lives[slot, blueprint] = Life(Stage.GERMINATED, step)
 
     def look(self, slots: Sequence[SlotSignals], step: int, forecast: Forecast) -> None:
         """Update the memory with the observation after ``step``."""
         for slot in slots:
-            self._bury(slot)
+            self._forget_gone(slot)
             self.heights[slot.name] = slot.fossils
             for seed in slot.seeds:
                 self._follow(slot.name, seed, step, forecast)
@@ -328,7 +328,7 @@ class Memory:
         if seed.stage in INCUBATING and (promise := forecast.net(seed)) is not None:
             life.promise = promise
 
-    def _bury(self, slot: SlotSignals) -> None:
+    def _forget_gone(self, slot: SlotSignals) -> None:
         """Forget seeds that are gone: fossilised, dropped for a better one, or failed.
 
         One that was dropped although it promised to pay may be tried again if the better one fails.
@@ -431,11 +431,11 @@ class Heuristic:
         if action.op is Op.GERMINATE:
             assert action.slot is not None
             assert action.blueprint is not None
-            memory.planted(action.slot, action.blueprint, observation.step)
+            memory.germinated(action.slot, action.blueprint, observation.step)
         return action
 
     def impossible(self, steps: int) -> tuple[str, ...]:
         """Return a notice if an episode of so many steps is too short for any seed to be kept."""
         own = self.settings
         life = f"a preview of {own.preview} and two ramps of {own.speed}"
-        return too_few_steps(steps, lambda n: in_season(math.ceil(own.first * n), n, own), life)
+        return too_few_steps(steps, lambda n: can_germinate_at(math.ceil(own.first * n), n, own), life)

@@ -8,19 +8,19 @@ from esper_core.leyline import SettingError
 
 
 class Warmup:
-    """Rises in a line to 1 over ``over`` steps, and stays.
+    """A linear rise to 1 over ``over`` steps, constant from then on.
 
     Formula: min(1, (step + 1) / (over + 1)).
 
     >>> [round(Warmup(over=3).factor(step, None), 2) for step in range(5)]
     [0.25, 0.5, 0.75, 1.0, 1.0]
 
-    over: steps below 1; 0 is none at all.
+    over: steps with a factor below 1; 0: no warm-up.
     """
 
     def __init__(self, *, over: int = 2) -> None:
         if over < 0:
-            at, message = "over", "a warm-up takes 0 steps or more"
+            at, message = "over", "over must be at least 0"
             raise SettingError(at, message, f"Received: {over}")
         self.over = over
 
@@ -30,7 +30,7 @@ class Warmup:
 
 
 class Cosine:
-    """Falls on half a cosine from 1 to ``floor`` at the last step, after a warm-up of ``warmup`` steps.
+    """A half-cosine decay from 1 to ``floor`` at the last step, after a warm-up of ``warmup`` steps.
 
     Formula: floor + (1 − floor)·(1 + cos(π·t))/2, where t goes from 0 to 1 over the steps after the warm-up. If the
     number of steps is unknown, it stays at 1.
@@ -38,12 +38,12 @@ class Cosine:
     >>> [round(Cosine(floor=0.0).factor(step, 5), 2) for step in range(5)]
     [1.0, 0.85, 0.5, 0.15, 0.0]
 
-    floor: the factor at the end, between 0 and 1. warmup: steps in which it first rises.
+    floor: the factor at the last step, between 0 and 1. warmup: steps of warm-up before the decay.
     """
 
     def __init__(self, *, floor: float = 0.0, warmup: int = 0) -> None:
         if not 0.0 <= floor <= 1.0:
-            at, message = "floor", "a floor lies between 0 and 1"
+            at, message = "floor", "floor must be between 0 and 1"
             raise SettingError(at, message, f"Received: {floor}")
         self.floor = floor
         self.warmup = Warmup(over=warmup)

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 WAYS: Final[Mapping[str, str]] = {
-    "blueprint": "It acts on the only seed in the slot.",
-    "blend": "Set it where the seed germinates.",
-    "speed": "Set it where the seed germinates or is retargeted.",
-    "curve": "Set it where the seed germinates or is retargeted.",
-    "target": "Set it where the seed germinates or is retargeted.",
+    "blueprint": "The op acts on the only seed in the slot.",
+    "blend": "Set it in the entry that germinates the seed.",
+    "speed": "Set it in the entry that germinates or retargets the seed.",
+    "curve": "Set it in the entry that germinates or retargets the seed.",
+    "target": "Set it in the entry that germinates or retargets the seed.",
 }
 """Arguments that only some ops take, with these ops."""
 
@@ -84,7 +84,7 @@ def _short(id_: str) -> str:
 
 
 def _slips(path: str, entry: PlanEntry, space: ActionSpace) -> Iterator[_Slip]:
-    """Yield the mistakes of one entry by itself."""
+    """Yield the mistakes of a single entry."""
     if entry.slot is None:
         yield _Slip(f"{path}.slot", f"{entry.op} needs a slot", f"Slots of this run: {', '.join(space.slots)}")
     elif entry.slot not in space.blueprints:
@@ -106,17 +106,17 @@ def _wrong_blueprint(path: str, entry: PlanEntry, slot: str, ids: Sequence[str])
         known = ids if "/" in name else [_short(id_) for id_ in ids]
         yield _Slip(path, f'no blueprint "{name}" may grow in slot "{slot}"', suggestion(name, known))
     elif len(meant) > 1:
-        yield _Slip(path, f'"{name}" is the name of several blueprints', f"Say which: {' or '.join(meant)}")
+        yield _Slip(path, f'"{name}" is the name of several blueprints', f"Write one of: {' or '.join(meant)}")
 
 
 def _steps_that_fall(plan: Sequence[PlanEntry]) -> Iterator[_Slip]:
-    """Yield entries that follow a later one of their slot, so that they cannot be carried out in time."""
+    """Yield entries that follow one of the same slot with a later step."""
     latest: dict[str, int] = {}
     for index, entry in enumerate(plan):
         if entry.slot is None:
             continue
         if entry.step < latest.get(entry.slot, 0):
-            message = f'within slot "{entry.slot}" step {entry.step} comes after step {latest[entry.slot]}'
+            message = f'in slot "{entry.slot}" step {entry.step} follows step {latest[entry.slot]}'
             yield _Slip(f"plan[{index}].step", message, "Sort the entries of a slot by step.")
         latest[entry.slot] = max(entry.step, latest.get(entry.slot, 0))
 

@@ -39,28 +39,26 @@ class Settings(BaseModel):
 class PlanEntry(Settings):
     """One line of a plan: ``{step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 4}``."""
 
-    step: int = Field(ge=0, description="Decision step from which on it is tried; steps count from 0.")
-    op: Literal["germinate", "advance", "retarget", "prune", "fossilise"] = Field(description="What is done.")
-    slot: str | None = Field(default=None, description="Where; every op needs it.")
-    blueprint: str | None = Field(
-        default=None, description="What is planted, by short name or full id: germinate only."
-    )
+    step: int = Field(ge=0, description="First decision step at which it is tried, counted from 0.")
+    op: Literal["germinate", "advance", "retarget", "prune", "fossilise"] = Field(description="Action to take.")
+    slot: str | None = Field(default=None, description="Slot to act on; required.")
+    blueprint: str | None = Field(default=None, description="Blueprint, by short name or full id; germinate only.")
     blend: Literal["add", "residual", "multiply", "gate"] | None = Field(
-        default=None, description="How the seed is blended in: germinate only; default: add."
+        default=None, description="Blend operator; germinate only; default: add."
     )
     speed: int | None = Field(
         default=None,
         ge=0,
-        description="Decision steps that alpha takes to its target, 0 for at once: germinate, retarget, prune.",
+        description="Decision steps from alpha to its target, 0 for at once; germinate, retarget, prune.",
     )
     curve: Literal["linear", "cosine", "sigmoid"] | None = Field(
-        default=None, description="The way that alpha takes: germinate, retarget, prune; default: linear."
+        default=None, description="Curve of alpha; germinate, retarget, prune; default: linear."
     )
     target: float | None = Field(
         default=None,
         gt=0,
         le=1,
-        description="Where alpha goes: germinate, retarget; default: 1, the only strength at which a seed can be kept.",
+        description="Target of alpha; germinate, retarget; default: 1, at which alone a seed can be fossilised.",
     )
 
 
@@ -68,7 +66,7 @@ class ScheduleSettings(Settings):
     """Settings of ``schedule``."""
 
     plan: Annotated[tuple[PlanEntry, ...], Field(strict=False)] = Field(
-        description="What is done when; for each slot in the order of time."
+        description="Actions with their steps; those of one slot in order of step."
     )
 
 
@@ -76,42 +74,44 @@ class HeuristicSettings(Settings):
     """Settings of ``heuristic``. The defaults are for decision steps of an epoch each, about 40 of them."""
 
     preview: int = Field(
-        default=5, ge=1, le=100_000, description="Steps that a seed learns in isolation before it is judged."
+        default=5, ge=1, le=100_000, description="Steps that a seed trains in isolation before it is judged."
     )
     patience: int = Field(
         default=5,
         ge=0,
         le=100_000,
-        description="Steps more that a seed gets which a gate refuses, or which is blended in and does not pay yet.",
+        description="Further steps for a seed that a gate refuses, or that is blended in and does not pay yet.",
     )
     first: float = Field(
         default=0.1,
         ge=0,
         le=1,
-        description="Share of the episode before which nothing is planted: at first all gains are easy.",
+        description="Share of the episode before which nothing germinates, since early gains come easily.",
     )
-    last: float = Field(default=0.6, ge=0, le=1, description="Share of the episode after which nothing is planted.")
+    last: float = Field(default=0.6, ge=0, le=1, description="Share of the episode after which nothing germinates.")
     speed: int = Field(
-        default=RAMP_STEPS, ge=1, le=100_000, description="Steps in which a seed is blended in, or taken out again."
+        default=RAMP_STEPS, ge=1, le=100_000, description="Steps over which a seed is blended in, or out again."
     )
     undersold: float = Field(
-        default=UNDERSOLD, gt=0, le=1000, description="Times what its preview shows that a seed brings at the end."
+        default=UNDERSOLD, gt=0, le=1000, description="Final gain of a seed as a multiple of its gain in the preview."
     )
     caution: float = Field(
-        default=CAUTION, ge=0, le=100, description="Standard errors by which a gain is taken for less than it is."
+        default=CAUTION, ge=0, le=100, description="Standard errors subtracted from a measured gain."
     )
     price: float | None = Field(
         default=None,
         ge=0,
         le=1e6,
-        description=f"Nats for each parameter; null: what the gates ask, or {NATS_PER_PARAMETER:g} where they are off.",
+        description=f"Nats per parameter; null: the price of the gates, or {NATS_PER_PARAMETER:g} if they are off.",
     )
-    fee: float = Field(default=FEE, ge=0, le=1e6, description="Nats that each kept seed costs beside its parameters.")
+    fee: float = Field(
+        default=FEE, ge=0, le=1e6, description="Nats that each kept seed costs in addition to its parameters."
+    )
     points: float | None = Field(
         default=None,
         gt=0,
         le=1e6,
-        description="Hundredths of the metric that a nat brings, to ask the reward's own price; null: price and fee.",
+        description="Hundredths of the metric that one nat brings, to use the reward's price; null: use price and fee.",
     )
 
 
@@ -120,71 +120,71 @@ _SOME: Final = Field(strict=False, min_length=1)
 
 
 class RandomSettings(Settings):
-    """Settings of ``random``. What a list holds is drawn as often as anything else in it."""
+    """Settings of ``random``. The entries of a list are equally likely."""
 
-    seed: int = Field(default=0, ge=0, description="Another one draws otherwise everywhere.")
+    seed: int = Field(default=0, ge=0, description="RNG seed of all draws.")
     blends: Annotated[tuple[Literal["add", "residual", "multiply", "gate"], ...], _SOME] = Field(
-        default=("add",), description="How a seed may be blended in."
+        default=("add",), description="Blend operators to draw from."
     )
     speeds: Annotated[tuple[Annotated[int, Field(ge=0, le=100_000)], ...], _SOME] = Field(
-        default=(RAMP_STEPS,), description="Decision steps that alpha may take to its target."
+        default=(RAMP_STEPS,), description="Decision steps from alpha to its target, to draw from."
     )
     targets: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], _SOME] = Field(
-        default=(FULL,), description="Where alpha may go; a seed can be kept only at 1."
+        default=(FULL,), description="Targets of alpha to draw from; a seed can be fossilised only at 1."
     )
 
 
 class WarmupSettings(Settings):
     """Settings of ``warmup``."""
 
-    over: int = Field(default=2, ge=0, le=1_000_000, description="Steps below 1; 0 is none at all.")
+    over: int = Field(default=2, ge=0, le=1_000_000, description="Steps with a factor below 1; 0: no warm-up.")
 
 
 class CosineSettings(Settings):
     """Settings of ``cosine``."""
 
-    floor: float = Field(default=0.0, ge=0, le=1, description="What is left at the end.")
-    warmup: int = Field(default=0, ge=0, le=1_000_000, description="Steps in which it first rises.")
+    floor: float = Field(default=0.0, ge=0, le=1, description="Factor at the last step.")
+    warmup: int = Field(default=0, ge=0, le=1_000_000, description="Steps of warm-up before the decay.")
 
 
 class BanditSettings(Settings):
     """Settings of ``bandit``."""
 
-    seed: int = Field(default=0, ge=0, description="Another one guesses otherwise everywhere.")
+    seed: int = Field(default=0, ge=0, description="RNG seed of all draws.")
     seeds: int = Field(
-        default=1, ge=1, le=1000, description="How many seeds it plants in an episode at most, each in another slot."
+        default=1, ge=1, le=1000, description="Most seeds germinated in an episode, each in another slot."
     )
     preview: int = Field(
-        default=5, ge=0, le=100_000, description="Steps that a seed learns in isolation before it is blended in."
+        default=5, ge=0, le=100_000, description="Steps that a seed trains in isolation before it is blended in."
     )
-    first: float = Field(default=0.1, ge=0, le=1, description="Share of the episode before which nothing is planted.")
-    speed: int = Field(default=RAMP_STEPS, ge=0, le=100_000, description="Steps in which a seed is blended in.")
+    first: float = Field(default=0.1, ge=0, le=1, description="Share of the episode before which nothing germinates.")
+    speed: int = Field(default=RAMP_STEPS, ge=0, le=100_000, description="Steps over which a seed is blended in.")
     width: float = Field(
         default=WIDTH,
         gt=0,
         le=1000,
-        description="How far from 0 an untried seed's worth may be: times the usual size of what was measured so far.",
+        description="Prior standard deviation of an untried seed's worth, as a multiple of the usual size of returns.",
     )
     learn: bool = Field(
         default=True,
-        description="Whether it learns; if not, it plants what it holds for best, and tries nothing out.",
+        description="Whether it learns; otherwise it germinates the best seeds known and explores nothing.",
     )
     explore_rounds: int | None = Field(
         default=None,
         ge=0,
         le=1_000_000,
-        description="Rounds in which it tries things out; later it plants what it holds for best. null: always tries.",
+        description="Rounds of exploration, after which it germinates the best seeds known; null: explore always.",
     )
 
 
 def too_few_steps(steps: int, fits: Callable[[int], bool], life: str) -> tuple[str, ...]:
     """Return a notice if no seed can be kept in so many steps, with the number of steps that it takes.
 
-    ``fits`` says whether an episode is long enough, ``life`` what a seed goes through.
+    ``fits`` tells whether an episode is long enough; ``life`` describes a seed's stages and their lengths.
     """
     if fits(steps):
         return ()
     needed = next((n for n in range(steps + 1, LONGEST + 1) if fits(n)), None)
     if needed is None:
-        return ("any blueprint: the settings first and last leave no step to plant in",)
+        return ("any blueprint: the settings first and last leave no step for a germination",)
     return (f"any blueprint, which needs {needed} steps ({life}): raise episode.steps or lower preview",)

@@ -14,15 +14,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+_runs_dir_option = click.option(
+    "--runs-dir",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="The folder of run directories.",
+)
+
+
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
+@_runs_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def watch(run: Path, *, as_json: bool) -> None:
+def watch(run: Path, runs_dir: Path, *, as_json: bool) -> None:
     """Show curves and seed lives of a run. The run may still be going, or have been killed."""
     from esper_watch import terminal
     from esper_watch.history import read_history
 
-    history = read_history(_run_folder(run))
+    history = read_history(_run_folder(run, runs_dir))
     if as_json:
         click.echo(json.dumps(terminal.as_json(history), allow_nan=False))
     else:
@@ -30,7 +40,7 @@ def watch(run: Path, *, as_json: bool) -> None:
 
 
 def _ending_with(*suffixes: str) -> Callable[[click.Context, click.Parameter, Path | None], Path | None]:
-    """Return a check of an option's file name: where it is missing, the option takes the next argument for it."""
+    """Return a check of an option's file name, since an option without a value would take the next argument as one."""
 
     def check(_context: click.Context, _parameter: click.Parameter, given: Path | None) -> Path | None:
         if given is None or given.suffix.lower() in suffixes:
@@ -44,6 +54,7 @@ def _ending_with(*suffixes: str) -> Callable[[click.Context, click.Parameter, Pa
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
+@_runs_dir_option
 @click.option("--out", type=click.Path(path_type=Path), help="File for the page; default: report.html in RUN.")
 @click.option(
     "--picture",
@@ -51,28 +62,22 @@ def _ending_with(*suffixes: str) -> Callable[[click.Context, click.Parameter, Pa
     callback=_ending_with(".svg"),
     help="Write one SVG picture to this file instead of the page.",
 )
-def report(run: Path, *, out: Path | None, picture: Path | None) -> None:
+def report(run: Path, runs_dir: Path, *, out: Path | None, picture: Path | None) -> None:
     """Write the report of a run as one HTML page. The run may still be going, or have been killed."""
     from esper_core.leyline.errors import printable
     from esper_watch.report import write_picture, write_report
 
     if out is not None and picture is not None:
-        msg = "--out names the page and --picture replaces it: give one of them"
+        msg = "--out and --picture exclude each other: give one of them"
         raise click.UsageError(msg)
-    folder = _run_folder(run)
+    folder = _run_folder(run, runs_dir)
     written = write_report(folder, out) if picture is None else write_picture(folder, picture)
     click.echo(printable(str(written)))
 
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option(
-    "--runs-dir",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="The folder of run directories.",
-)
+@_runs_dir_option
 @click.option(
     "--arm", "arms", multiple=True, metavar="NAME", help="Compare only arms of this name; all of their pairs."
 )
@@ -97,7 +102,6 @@ def compare(
     """Compare the arms of one or several finished runs.
 
     \b
-
     esper compare quiet-otter swift-heron
     esper compare quiet-otter swift-heron --arm heuristic
     esper compare quiet-otter --html comparison.html
@@ -134,10 +138,10 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _run_folder(run: Path) -> Path:
-    """Return ``run`` if it exists, else the folder below ``runs`` with this id, or with these words of an id."""
+def _run_folder(run: Path, runs_dir: Path) -> Path:
+    """Return ``run`` if it exists, else the folder below ``runs_dir`` with this id, or with these words of an id."""
     if run.exists():
         return run
     from esper_core import load_run
 
-    return load_run(run).path
+    return load_run(run, runs_dir=runs_dir).path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from esper_core.leyline import ActionSpace, BlueprintSpec, Policy
     from esper_core.plugins import Registry
 
+log = logging.getLogger("esper")
 
 Blueprints = str | Variety | Sequence[str | Variety]
 """Blueprints by name or glob, or as varieties; "auto": all that fit."""
@@ -73,10 +75,17 @@ def _accepts(variety: Variety, slot: Slot, device: torch.device, *, auto: bool) 
     return fault is None
 
 
-def policy_of(given: str | Policy, space: ActionSpace, registry: Registry) -> Arm:
-    """Return the arm whose policy decides: one by name, built for ``space``, or the user's own object."""
-    if not isinstance(given, str):
-        return Arm(type(given).__name__.lower(), given, f"the policy {type(given).__name__}")
-    component = registry.find("policy", given)
-    with attributed_to(component.title, "while it was built"):
-        return Arm(component.short, component.load()(space), component.title)
+def policy_of(given: str | Policy, space: ActionSpace, registry: Registry, steps: int) -> Arm:
+    """Return the arm of a policy: one by name, built for ``space``, or the user's own object.
+
+    A warning is logged if ``steps`` are too few for what the policy plans.
+    """
+    if isinstance(given, str):
+        component = registry.find("policy", given)
+        with attributed_to(component.title, "while it was built"):
+            arm = Arm(component.short, component.load()(space), component.title)
+    else:
+        arm = Arm(type(given).__name__.lower(), given, f"the policy {type(given).__name__}")
+    for plan in arm.impossible(steps):
+        log.warning("policy %s: %d steps are too few for %s", arm.name, steps, plan)
+    return arm

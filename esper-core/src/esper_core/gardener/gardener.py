@@ -138,7 +138,7 @@ class Gardener:
             batch = _attach_slots(model, slots, example, loss)
             varieties = blueprints_of(blueprints, slots_of(model).each(), plugins.registry, device_of(model))
             space = _action_space(model, varieties, batch)
-            self._arm = policy_of(policy, space, plugins.registry)
+            self._arm = policy_of(policy, space, plugins.registry, steps)
             self._closing = undo.enter_context(ExitStack())
             self._autocast = HostAutocast(model, model.get_submodule(slots_of(model).each()[0].at))
             self._closing.callback(self._autocast.close)

@@ -35,8 +35,8 @@ FORMAT: Final = 1
 NUMBERS: Final = "gardener.safetensors"
 WORDS: Final = "gardener.json"
 
-HABITS: Final = ("decide_every", "last", "speeds")
-"""Settings that should be as they were in training."""
+COMPARED_SETTINGS: Final = ("decide_every", "last", "speeds")
+"""Settings that should have the values of the training."""
 
 _DAMAGES: Final = (ValueError, KeyError, TypeError, RuntimeError, SafetensorError)
 """Exceptions of files that were changed or truncated."""
@@ -88,50 +88,53 @@ def keep(folder: str, kept: Kept, parts: Mapping[str, Mapping[str, Tensor]]) -> 
     _write(home / WORDS, (json.dumps(words, indent=1, allow_nan=False) + "\n").encode())
 
 
-def demand_home(folder: str) -> None:
+def check_save_folder(folder: str) -> None:
     """Refuse a folder that cannot be written to, before training; nothing is created here."""
     home = Path(folder).absolute()
     there = next(one for one in (home, *home.parents) if one.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        what = "is no folder" if not there.is_dir() else "is a folder in which you may not write"
+        what = "is not a folder" if not there.is_dir() else "is a folder that you cannot write to"
         at, message = "save", f'"{folder}": {there} {what}'
-        raise SettingError(at, message, "Name a folder that is there, or that can be made.")
+        raise SettingError(at, message, "Name an existing folder, or one that can be created.")
 
 
-def kept_in(name: str, options: Options) -> Kept:
+def load_trained(name: str, options: Options) -> Kept:
     """Load the policy in a folder, or the shipped one of this name. Raises SettingError if it cannot be used."""
     words, numbers = _files(name)
-    with whole(name):
+    with damage_reported(name):
         told = json.loads(words)
         if hashlib.sha256(numbers).hexdigest() != told["sha256"]:
-            msg = f"{NUMBERS} is not the file that {WORDS} was written with"
+            msg = f"{NUMBERS} does not match the checksum in {WORDS}"
             raise ValueError(msg)
         tensors = read_tensors(numbers)
         if wild := [key for key, one in tensors.items() if not bool(one.isfinite().all())]:
-            msg = f"{wild[0]} has what is no number"
+            msg = f"{wild[0]} has values that are not finite"
             raise ValueError(msg)
         known = Kept(numbers=tensors, **{part: _of_kind(told[part], kind, part) for part, kind in _KINDS.items()})
         columns, schema, form = told["columns"], told["schema"], told["format"]
         trained = {head: list(known.settings.get(f"{head}s", ())) for head in ("blend", "speed", "curve", "target")}
     if form != FORMAT or schema != SCHEMA or columns != _COLUMNS:
-        what = f"it learnt from observations of schema {schema} (format {form}); here they are of schema {SCHEMA}"
+        what = f"it was trained on observations of schema {schema} (format {form}); this version has schema {SCHEMA}"
         raise _refused(name, what, "Train it again with this version.")
     heads = {head: own for head, own in trained.items() if len(own) > 1}
     if heads != options.choices:
-        what = f"it chooses among {heads or 'no details'}, and these settings among {options.choices or 'no details'}"
-        raise _refused(name, what, "Give blends, speeds, curves and targets the options that it was trained with.")
+        listed = options.choices or "none"
+        what = f"it was trained to choose among {heads or 'no options'}, but these settings list {listed}"
+        raise _refused(name, what, "Set blends, speeds, curves and targets as in its training.")
     return known
 
 
 @contextmanager
-def whole(name: str | None) -> Iterator[None]:
+def damage_reported(name: str | None) -> Iterator[None]:
     """Report errors inside the block as damage to the trained policy of this name, if there is one."""
     try:
         yield
     except _DAMAGES as error:
         if name is None:
             raise
-        raise _refused(name, f"it is damaged: {error}", "Train it again, or take another copy.") from error
+        raise _refused(
+            name, f"it is damaged: {error}", "Train it again, or restore the files from another copy."
+        ) from error
 
 
 def _of_kind(value: Any, kind: type, part: str) -> Any:
@@ -148,9 +151,11 @@ def _files(name: str) -> tuple[bytes, bytes]:
     for home in (Path(name), shipped):
         try:
             return (home / WORDS).read_bytes(), (home / NUMBERS).read_bytes()
-        except (OSError, ValueError):  # a name that can be none of a file is a ValueError
+        except (OSError, ValueError):  # a name that no file can have raises ValueError
             continue
-    raise _refused(name, "there is no trained policy of this name", f"Such a folder has {WORDS} and {NUMBERS} in it.")
+    raise _refused(
+        name, "there is no trained policy of this name", f"A trained policy is a folder with {WORDS} and {NUMBERS}."
+    )
 
 
 def _refused(name: str, what: str, hint: str) -> SettingError:
@@ -163,13 +168,13 @@ def _write(file: Path, content: bytes) -> None:
     beside.replace(file)
 
 
-def other_habits(own: PpoSettings, known: Kept) -> Iterator[str]:
+def setting_differences(own: PpoSettings, known: Kept) -> Iterator[str]:
     """Yield a warning for each setting that differs from training."""
-    here = own.model_dump(mode="json", include=set(HABITS))
-    for name in HABITS:
+    here = own.model_dump(mode="json", include=set(COMPARED_SETTINGS))
+    for name in COMPARED_SETTINGS:
         if name in known.settings and known.settings[name] != here[name]:
             learnt, now = (json.dumps(one) for one in (known.settings[name], here[name]))
-            yield f"the policy that it loads learnt with {name}: {learnt}, and here it is {now}"
+            yield f"the loaded policy was trained with {name}: {learnt}, but the configuration has {now}"
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> State:

@@ -158,7 +158,7 @@ LARGEST: Final = 1e12
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """When decisions are made, and which.
+    """When decisions are made, and which ops they may choose.
 
     every: steps from one decision to the next. last: share of the episode after which no decisions are made.
 
@@ -172,7 +172,7 @@ class Pace:
     alone: bool = False
 
     def narrowed(self, observation: Observation, mask: ActionMask) -> ActionMask:
-        """Return the part of the mask that is to be decided on."""
+        """Return the mask without ops that need no decision."""
         if not self.alone or not observation.signals.seeds:
             return mask
         ops = {slot: own - {Op.GERMINATE} for slot, own in mask.ops.items()}
@@ -380,7 +380,7 @@ class Scales:
         counts = ("whole_count", "slots_count", "candidates_count")
         numbers = [plain[name] for name in ("returns", "seen", "square", *counts)]
         if not all(type(one) in (int, float) and 0.0 <= one < math.inf for one in numbers) or not plain["returns"]:
-            msg = f"scales that are no numbers from 0: {numbers}"
+            msg = f"scales must be finite and at least 0, received {numbers}"
             raise ValueError(msg)
         self.returns, self._seen, self._square = plain["returns"], plain["seen"], plain["square"]
         for name in ("whole", "slots", "candidates"):
@@ -388,7 +388,7 @@ class Scales:
             own.count = plain[f"{name}_count"]
             mean, squares = (tensors[f"{name}_{what}"].double().clone() for what in ("mean", "squares"))
             if mean.shape != own.mean.shape or squares.shape != own.squares.shape:
-                msg = f"scales of {tuple(mean.shape)} columns, not of {tuple(own.mean.shape)}"
+                msg = f"scales have shape {tuple(mean.shape)}, expected {tuple(own.mean.shape)}"
                 raise ValueError(msg)
             own.mean, own.squares = mean, squares
             own._on_device = None

@@ -1,6 +1,6 @@
 """Supervised learning from decisions of a teacher, and of their values.
 
-The passes end when the network would decide as the teacher in nearly all cases. The lesson can come from any policy.
+Training ends when the network would decide like the teacher in nearly all cases. Any policy can be the teacher.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ NO_SPREAD: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class UpdateSettings:
     """Parameters of the update, as in ``PpoSettings``."""
 
     discount: float
@@ -103,7 +103,7 @@ class Worth:
     returns: Tensor
 
 
-def weighed(network: PolicyNetwork, lesson: Lesson, ways: Ways, scale: float) -> Worth:
+def evaluate(network: PolicyNetwork, lesson: Lesson, update_settings: UpdateSettings, scale: float) -> Worth:
     """Evaluate the decisions by the network that took them. scale: rewards are divided by it."""
     count, steps = lesson.there.shape
     with torch.no_grad():
@@ -117,7 +117,7 @@ def weighed(network: PolicyNetwork, lesson: Lesson, ways: Ways, scale: float) ->
         after = behind[n].item() if lesson.cut[n] else 0.0
         scaled = [reward / scale for reward in rewards]
         found[n, : len(rewards)] = torch.tensor(
-            advantages(scaled, own, after, discount=ways.discount, trace=ways.trace)
+            advantages(scaled, own, after, discount=update_settings.discount, trace=update_settings.trace)
         )
     advantage = found.flatten()
     return Worth(log_chance, scores.value, advantage, advantage + scores.value)
@@ -128,27 +128,27 @@ def learn(
     optimizer: torch.optim.Optimizer,
     lesson: Lesson,
     worth: Worth,
-    ways: Ways,
+    update_settings: UpdateSettings,
     *,
     entropy: float,
     order: torch.Generator,
 ) -> dict[str, float]:
-    """Make the passes over the round and return their statistics. ``order`` shuffles the episodes."""
+    """Train on the round in several passes and return statistics. ``order`` shuffles the episodes."""
     there = lesson.there.flatten()
     spread = worth.advantage[there]
     shift, width = spread.mean(), spread.std(unbiased=False).clamp(min=LEAST_SPREAD)
     normal = (worth.advantage - shift) / width
     figures: list[dict[str, float]] = []
     passes = 0
-    for _ in range(ways.passes):
+    for _ in range(update_settings.passes):
         passes += 1
         latest = [
-            _step(network, optimizer, lesson, (worth, normal), index, ways, entropy)
-            for index in _minibatches(lesson, ways.minibatch, order)
+            _step(network, optimizer, lesson, (worth, normal), index, update_settings, entropy)
+            for index in _minibatches(lesson, update_settings.minibatch, order)
         ]
         figures += latest
-        if ways.most_change is not None and _mean(latest, "kl") > ways.most_change:
-            _stand_still(optimizer)
+        if update_settings.most_change is not None and _mean(latest, "kl") > update_settings.most_change:
+            _reset_momentum(optimizer)
             break
     told = {name: _mean(figures, name) for name in figures[0]}
     return told | {
@@ -159,7 +159,7 @@ def learn(
     }
 
 
-def _stand_still(optimizer: torch.optim.Optimizer) -> None:
+def _reset_momentum(optimizer: torch.optim.Optimizer) -> None:
     """Reset Adam's first moments, so that an update that went too far does not continue in the next round."""
     for kept in optimizer.state.values():
         if "exp_avg" in kept:
@@ -178,7 +178,7 @@ def _step(
     lesson: Lesson,
     known: tuple[Worth, Tensor],
     index: Tensor,
-    ways: Ways,
+    update_settings: UpdateSettings,
     entropy: float,
 ) -> dict[str, float]:
     worth, normal = known
@@ -190,31 +190,31 @@ def _step(
     chances = Chances(scores, batch.legal, batch.home)
     change = (chances.log_chance(chosen) - worth.log_chance[rows])[there]
     ratio, advantage = change.exp(), normal[rows][there]
-    kept = ratio.clamp(1.0 - ways.clip, 1.0 + ways.clip)
+    kept = ratio.clamp(1.0 - update_settings.clip, 1.0 + update_settings.clip)
     policy_loss = -torch.minimum(ratio * advantage, kept * advantage).mean()
-    value_loss = _value_loss(scores.value[there], worth.value[rows][there], worth.returns[rows][there], ways)
+    value_loss = _value_loss(scores.value[there], worth.value[rows][there], worth.returns[rows][there], update_settings)
     entropies = {head: own[there].mean() for head, own in chances.entropies().items()}
     undecided = torch.stack(list(entropies.values())).sum()
-    loss = policy_loss + ways.value_share * value_loss - entropy * undecided
+    loss = policy_loss + update_settings.value_share * value_loss - entropy * undecided
     optimizer.zero_grad()
     loss.backward()
-    norm = torch.nn.utils.clip_grad_norm_(network.parameters(), ways.clip_norm)
+    norm = torch.nn.utils.clip_grad_norm_(network.parameters(), update_settings.clip_norm)
     optimizer.step()
     return {
         "policy_loss": policy_loss.item(),
         "value_loss": value_loss.item(),
         "kl": (ratio - 1.0 - change).mean().item(),
-        "clipped": ((ratio - 1.0).abs() > ways.clip).float().mean().item(),
+        "clipped": ((ratio - 1.0).abs() > update_settings.clip).float().mean().item(),
         "gradient_norm": norm.item(),
         "ratio_off": (ratio - 1.0).abs().max().item(),
         **{f"entropy_{head}": own.item() for head, own in entropies.items()},
     }
 
 
-def _value_loss(now: Tensor, before: Tensor, returns: Tensor, ways: Ways) -> Tensor:
+def _value_loss(now: Tensor, before: Tensor, returns: Tensor, update_settings: UpdateSettings) -> Tensor:
     off = (now - returns) ** 2
-    if ways.value_clip is not None:
-        near = before + (now - before).clamp(-ways.value_clip, ways.value_clip)
+    if update_settings.value_clip is not None:
+        near = before + (now - before).clamp(-update_settings.value_clip, update_settings.value_clip)
         off = torch.maximum(off, (near - returns) ** 2)
     return 0.5 * off.mean()
 
@@ -314,7 +314,7 @@ class Diagnosis:
     lasting: dict[str, int] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
 
-    def heed(self, figures: Mapping[str, float], *, unknown: int, episodes: int) -> list[str]:
+    def warnings(self, figures: Mapping[str, float], *, unknown: int, episodes: int) -> list[str]:
         """Return the warnings after one more round. unknown: number of episodes with unknown rewards."""
         present = dict(_signs(figures, unknown, episodes))
         self.lasting = {sign: self.lasting.get(sign, 0) + 1 for sign in present}
@@ -326,18 +326,18 @@ class Diagnosis:
 
 def _signs(figures: Mapping[str, float], unknown: int, episodes: int) -> Iterator[tuple[str, str]]:
     if unknown and not episodes:
-        yield "unknown", "no reward is known that could be learnt from: rewards are counted against a twin (twin: true)"
+        yield "unknown", "all rewards are unknown, so nothing is learnt; rewards need a twin (twin: true)"
     if not figures:
         return
     rounds = f"for {PATIENCE} rounds"
     if figures.get("explained_variance", 0.0) < BLIND:
-        yield "blind", f"{rounds} its values foretold less than their mean would: a smaller learning_rate may help"
+        yield "blind", f"{rounds} its values predicted returns worse than a constant; a smaller learning_rate may help"
     if figures.get("kl", 1.0) < STILL:
-        yield "still", f"{rounds} nothing changed in what it does: a larger learning_rate, or more passes, may help"
+        yield "still", f"{rounds} its decisions did not change; a larger learning_rate or more passes may help"
     if figures.get("clipped", 0.0) > WILD:
-        yield "wild", f"{rounds} most of its decisions were clipped: a smaller learning_rate, or fewer passes, may help"
+        yield "wild", f"{rounds} most decisions were clipped; a smaller learning_rate or fewer passes may help"
     undecided = [value for name, value in figures.items() if name.startswith("entropy_")]
     if undecided and sum(undecided) < DECIDED:
-        yield "decided", f"{rounds} it has tried nothing new: a larger entropy_end would keep it trying"
+        yield "decided", f"{rounds} it explored nothing new; a larger entropy_end keeps it exploring"
     if episodes > 1 and figures.get("spread_of_returns", 1.0) == 0.0:
-        yield "flat", f"{rounds} every episode came to the same: there is nothing to learn from"
+        yield "flat", f"{rounds} all episodes had the same return, so there was nothing to learn from"

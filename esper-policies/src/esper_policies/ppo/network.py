@@ -1,9 +1,9 @@
 """The network, the distribution over decisions that its scores define, and the options of actions.
 
-The network sees each row by itself, then all together, and scores each row again. It has as many inputs as a row has
-columns, whatever the number of slots and blueprints. A known blueprint is described by its columns and by a name
-embedding; the name is dropped at random in training, so that the description suffices for one that was never seen. It
-has about 100,000 weights.
+The network encodes each row separately, pools all rows, and scores each row with the pooled features. It has as many
+inputs as a row has columns, whatever the number of slots and blueprints. A known blueprint is described by its columns
+and by a name embedding; the name is dropped at random in training, so that the columns suffice for a blueprint absent
+from training. It has about 100,000 weights.
 
 A decision is an op, then a slot, then a blueprint, then options, each given the choices before. The probability of an
 op includes the soft maximum of its candidates, so it does not grow with their number. Heads that an op does not use
@@ -279,7 +279,7 @@ class Options:
         """The options of each detail with more than one, as JSON."""
         return {name: [getattr(one, "value", one) for one in self._of(name)] for name in self.heads}
 
-    def detailed(self, action: Action, numbers: Mapping[str, int]) -> Action:
+    def with_options(self, action: Action, numbers: Mapping[str, int]) -> Action:
         """Return the action with the chosen and the fixed details."""
         details: dict[str, Any] = {
             name: self._of(name)[numbers.get(name, 0)]

@@ -1,8 +1,8 @@
 """The policy ``ppo``: decides by its network, and learns after each round.
 
-A blueprint that it never saw is tried first: what it learnt says nothing about which newcomer is worth a trial, but
-what it learnt about seeds in general, by gain and price, holds for any. So it germinates each newcomer once in an
-episode, instead of germinating something else or waiting, and then decides about the seed as about any other.
+With ``look_at_new`` a blueprint absent from training is tried first. Training says nothing about which of them is worth
+a trial, but what was learnt about seeds in general, by gain and price, applies to it. So each is germinated once per
+episode, instead of another germination or a wait, and its seed is then treated like any other.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from esper_core.leyline import WAIT, Action, Op, State
 from esper_policies.heuristic import Heuristic
 from esper_policies.ppo.checkpoints import (
     Kept,
-    demand_home,
+    check_save_folder,
+    damage_reported,
     keep,
-    kept_in,
+    load_trained,
     optimizer_state,
-    other_habits,
     restore_optimizer,
-    whole,
+    setting_differences,
 )
 from esper_policies.ppo.encoding import OPS, Pace, Scales, batch_of, episodes_of, outcome_of, see
 from esper_policies.ppo.imitation import imitate
-from esper_policies.ppo.learning import Diagnosis, Ways, learn, lesson_of, weighed
+from esper_policies.ppo.learning import Diagnosis, UpdateSettings, evaluate, learn, lesson_of
 from esper_policies.ppo.network import Chances, Chosen, Options, PolicyNetwork
 from esper_policies.ppo.settings import PpoSettings
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from esper_policies.ppo.encoding import Episode, Seen
 
 
-def first_look(
+def germination_of_new(
     seen: Seen, mask: ActionMask, decided: Action, known: Collection[str], looked_at: Collection[str]
 ) -> Action | None:
     """Return the germination of a newcomer that replaces the decision; None if there is none to try now."""
@@ -94,10 +94,10 @@ class Ppo:
         self.diagnosis = Diagnosis()
         self.round = 0
         if own.save:
-            demand_home(own.save)
-        known = kept_in(own.load, self.options) if own.load else None
+            check_save_folder(own.save)
+        known = load_trained(own.load, self.options) if own.load else None
         self._names = list(known.names) if known else []
-        with whole(own.load):
+        with damage_reported(own.load):
             self.network = self._built(known)
             if known:
                 self.scales.load_state_dict(State(known.scales, known.tensors("scales")))
@@ -106,13 +106,13 @@ class Ppo:
             self._get_to_know(blueprint for several in space.blueprints.values() for blueprint in several)
         self._teacher = self._new_teacher() if own.teacher and own.learn else None
         self._memories: list[Memory] = []
-        for words in [] if known is None else other_habits(own, known):
+        for words in [] if known is None else setting_differences(own, known):
             log.warning("ppo: %s", words)
         if known is None and not own.learn:
-            log.warning("ppo: it has learnt nothing (load), and with learn: false it never will")
+            log.warning("ppo: neither load nor learn is set, so it decides with untrained weights")
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
-        """Return for each environment the action that needs no decision, else what is decided."""
+        """Return for each environment the action that needs no decision, else the decided one."""
         del self._memories[len(observations) :]
         self._memories += [Memory() for _ in observations[len(self._memories) :]]
         actions: list[Action] = []
@@ -145,14 +145,14 @@ class Ppo:
         told = self._learnt(episodes, this) if episodes else {}
         if self._teacher is not None and (told.get("agreement", 0.0) >= own.enough or self.round >= own.teach_rounds):
             self._teacher = None
-        for words in self.diagnosis.heed(told, unknown=unknown, episodes=len(episodes)):
+        for words in self.diagnosis.warnings(told, unknown=unknown, episodes=len(episodes)):
             log.warning("arm %s: %s", rollout.arm, words)
         if own.save:
             self.save(own.save)
         return told
 
     def imitate(self, rollout: Rollout, *, passes: int = 100) -> Mapping[str, float]:
-        """Learn to act as in ``rollout``, until it would in nearly all cases."""
+        """Imitate the decisions of ``rollout`` until nearly all are equal."""
         episodes, _ = episodes_of(self.space, rollout, self.pace, endless=self.settings.horizon == "cut")
         this, self.round = self.round, self.round + 1
         return self._imitated(episodes, this, passes) if episodes else {}
@@ -165,14 +165,14 @@ class Ppo:
             for slot, place in self.space.places.items()
             for candidate in place.candidates
         }
-        own, size = self.network, {"width", "memory", "names"}  # of one that was loaded as it came
+        own, size = self.network, {"width", "memory", "names"}  # a policy that was loaded and not trained further
         settings = self.settings.model_dump(mode="json", exclude={"load", "save", *size})
         settings |= {"width": own.width, "memory": own.memory is not None, "names": own.names.num_embeddings - 1}
         kept = Kept(tuple(self._names), settings, dict(scales.plain), described, self.round, {})
         keep(folder, kept, {"network": self.network.state_dict(), "scales": dict(scales.tensors)})
 
     def state_dict(self) -> State:
-        """Return everything: weights, the optimizer's state, scales, and the memory of each environment."""
+        """Return weights, the optimizer's state, scales, and the memory of each environment."""
         hidden = {str(n): m.hidden.clone() for n, m in enumerate(self._memories) if m.hidden is not None}
         teacher = {} if self._teacher is None else {"teacher": self._teacher.state_dict()}
         return State.of(
@@ -210,7 +210,7 @@ class Ppo:
     def _new_teacher(self) -> Heuristic:
         return Heuristic(self.space, speed=max(1, self.settings.speeds[0]))
 
-    # What it does.
+    # Acting.
 
     def _decided(
         self, observations: Sequence[Observation], masks: Sequence[ActionMask], asked: Sequence[int]
@@ -223,8 +223,8 @@ class Ppo:
             chosen = self._chosen(places, seen, [observations[n].step for n in places])
             for row, (place, one) in enumerate(zip(places, seen, strict=True)):
                 self._memories[place].levels = one.levels
-                curious = self.settings.curious(observations[place].price)
-                found.append(self._action(one, chosen, row, place, masks[place], curious=curious))
+                tries_new = self.settings.tries_new(observations[place].price)
+                found.append(self._action(one, chosen, row, place, masks[place], tries_new=tries_new))
         return found
 
     def _chosen(self, places: Sequence[int], seen: Sequence[Seen], steps: Sequence[int]) -> Chosen:
@@ -246,12 +246,12 @@ class Ppo:
                 self._memories[place].hidden = after[0, row].clone()
         return chosen
 
-    def _action(self, seen: Seen, chosen: Chosen, row: int, place: int, mask: ActionMask, *, curious: bool) -> Action:
+    def _action(self, seen: Seen, chosen: Chosen, row: int, place: int, mask: ActionMask, *, tries_new: bool) -> Action:
         action = seen.action(OPS[int(chosen.op[row])], int(chosen.candidate[row]))
         own = self._memories[place]
-        if curious and (new := first_look(seen, mask, action, self._names, own.looked_at)):
+        if tries_new and (new := germination_of_new(seen, mask, action, self._names, own.looked_at)):
             own.looked_at, action = (*own.looked_at, str(new.blueprint)), new
-        return self.options.detailed(action, {head: int(one[row]) for head, one in chosen.details.items()})
+        return self.options.with_options(action, {head: int(one[row]) for head, one in chosen.details.items()})
 
     def _taught(
         self,
@@ -264,13 +264,13 @@ class Ppo:
         """Replace the actions at ``asked`` by the teacher's, or by WAIT where these are not possible."""
         shown = teacher.act(observations, [mask if n in asked else mask.shut() for n, mask in enumerate(masks)])
         for place in asked:
-            mine = self.options.detailed(shown[place], {})
+            mine = self.options.with_options(shown[place], {})
             actions[place] = mine if masks[place].allows(mine) else WAIT
             seen = see(self.space, observations[place], masks[place], self._memories[place].levels)
             self._memories[place].levels = seen.levels
         return actions
 
-    # How it learns.
+    # Learning.
 
     def _learnt(self, episodes: Sequence[Episode], this: int) -> dict[str, float]:
         if self._teacher is not None:
@@ -278,20 +278,22 @@ class Ppo:
         own = self.settings
         self._rescale(episodes)
         lesson = lesson_of(episodes, self._numbering(this), self.options, self.scales)
-        worth = weighed(self.network, lesson, self.ways, self.scales.returns)
+        worth = evaluate(self.network, lesson, self.update_settings, self.scales.returns)
         gone = min(1.0, this / own.entropy_rounds)
         entropy = own.entropy + (own.entropy_end - own.entropy) * gone
-        told = learn(self.network, self.optimizer, lesson, worth, self.ways, entropy=entropy, order=self._order(this))
-        self._look(episodes)
+        told = learn(
+            self.network, self.optimizer, lesson, worth, self.update_settings, entropy=entropy, order=self._order(this)
+        )
+        self._update_columns(episodes)
         return told | {"entropy_weight": entropy, **outcome_of(episodes)}
 
     def _imitated(self, episodes: Sequence[Episode], this: int, passes: int) -> dict[str, float]:
         own = self.settings
         if this == 0:
-            self._look(episodes)  # its scales were not used yet
+            self._update_columns(episodes)  # its scales were not used yet
         self._rescale(episodes)
         lesson = lesson_of(episodes, self._numbering(this), self.options, self.scales)
-        worth = weighed(self.network, lesson, self.ways, self.scales.returns)
+        worth = evaluate(self.network, lesson, self.update_settings, self.scales.returns)
         told = imitate(
             self.network,
             self.optimizer,
@@ -305,10 +307,10 @@ class Ppo:
         return told | outcome_of(episodes)
 
     @property
-    def ways(self) -> Ways:
-        """How it learns, of its settings."""
+    def update_settings(self) -> UpdateSettings:
+        """Return the parameters of the update."""
         own = self.settings
-        return Ways(
+        return UpdateSettings(
             discount=own.discount,
             trace=own.trace,
             clip=own.clip,
@@ -321,14 +323,14 @@ class Ppo:
         )
 
     def _rescale(self, episodes: Sequence[Episode]) -> None:
-        """Count the returns in, and let the values stay what they were on the new scale."""
+        """Update the scale of returns, and rescale the value head so that its predictions stay the same."""
         grown = self.scales.learn_returns([sum(one.reward for one in episode.decisions) for episode in episodes])
         with torch.no_grad():
             for parameter in self.network.value[-1].parameters():
                 parameter.div_(grown)
 
-    def _look(self, episodes: Sequence[Episode]) -> None:
-        """Count what was seen in, for the columns' scales of the next round."""
+    def _update_columns(self, episodes: Sequence[Episode]) -> None:
+        """Update the scales of columns, which apply from the next round on."""
         seen = [decision.seen for episode in episodes for decision in episode.decisions]
         self.scales.learn(batch_of(seen, [[0] * len(one.candidates) for one in seen]))
 
@@ -339,7 +341,7 @@ class Ppo:
         return lambda seen, place: self._numbers(seen, this, place)
 
     def _numbers(self, seen: Seen, this: int, place: int) -> list[int]:
-        """Return the name index of each candidate; 0: its name is unknown, or left out in this episode."""
+        """Return the name index of each candidate; 0: its name is unknown, or dropped in this episode."""
         own = self.settings
         known = {name: number for number, name in enumerate(self._names, 1)}
         left_out = {

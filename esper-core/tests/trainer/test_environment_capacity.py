@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 import torch
 
 import esper_core.trainer
-from esper_core.growth import Growth, read_network, slots_of
+from esper_core.growth import Growth, derive_seed, read_network, slots_of
 from esper_core.leyline import Action, Observation, Op, Stage
+from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 
@@ -66,6 +68,23 @@ def test_the_host_of_the_control_begins_as_the_twin_and_sees_the_same_data(recip
     own = dict(control.model.named_parameters())
     assert all(torch.equal(parameter, own[name]) for name, parameter in twin.model.named_parameters())
     assert torch.equal(twin.order.next(), control.order.next())
+
+
+def test_the_control_equals_a_plain_torch_loop_from_the_same_weights(make_recipe, smooth_host, grown):
+    recipe = make_recipe(batches=1, host=smooth_host)
+    pool = Pool(recipe, ["capacity"], 1, implants=lambda arm, seed: grown)
+    pool.reset(0, 3)
+    control, train = pool.environments[0], recipe.data["train"]
+    model = deepcopy(control.model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=recipe.optimizers.host.learning_rate, fused=True)
+    order = BatchOrder(len(train), recipe.episode.batch_size, derive_seed(3, "order"))
+    for step in range(4):
+        pool.train(step)
+        examples = order.next()
+        optimizer.zero_grad()
+        recipe.task.losses(model(train.inputs[examples]), train.targets[examples]).mean().backward()
+        optimizer.step()
+    assert all(map(torch.equal, control.model.state_dict().values(), model.state_dict().values()))
 
 
 def test_the_control_continues_from_its_state(recipe, grown, play):

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from esper_core import read_events
-from esper_core.app.checkpointing import CheckpointWriter
 from esper_core.app.compose import prepare
 from esper_core.app.episode import Episode
 from esper_core.app.run import resume, run
@@ -188,21 +187,16 @@ def test_written_configuration_gives_the_same_results_on_any_number_of_lanes(wat
 
 
 @pytest.mark.slow
-def test_interrupted_run_is_resumed_with_identical_results(watched, played, tmp_path, monkeypatch) -> None:
+def test_interrupted_run_is_resumed_with_identical_results(watched, played, after_step, tmp_path) -> None:
     text = watched + "checkpoints: {every: 1}\n"
     whole = played(written(tmp_path / "whole", text))
-    real = CheckpointWriter.after_step
 
-    def pause(keeping, course):
-        real(keeping, course)
-        if (course.round, course.step) == (1, 3):
-            raise KeyboardInterrupt
+    def end() -> None:
+        raise KeyboardInterrupt
 
-    file = written(tmp_path / "broken", text)
-    with monkeypatch.context() as patch:
-        patch.setattr(CheckpointWriter, "after_step", pause)
-        with pytest.raises(KeyboardInterrupt):
-            played(file)
+    after_step(3, end, round_=1)
+    with pytest.raises(KeyboardInterrupt):
+        played(written(tmp_path / "broken", text))
     (broken,) = (tmp_path / "broken" / "runs").iterdir()
     resume(prepare(broken / "config.yaml"), read_run(broken))
     told = [[one for one in read_events(path / "events.jsonl") if hasattr(one, "arm")] for path in (whole, broken)]

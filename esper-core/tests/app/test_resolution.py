@@ -64,39 +64,34 @@ def test_plugin_within_its_pin_runs(install, configured) -> None:
     assert [record.status for record in prepared.resolution.plugins.records if record.id == "extra"] == ["active"]
 
 
+MORE = "More:  esper plugins show extra"
+
+
 @pytest.mark.parametrize(
-    ("source", "more", "told"),
+    ("source", "pin", "also", "told"),
     [
         (
             NEVER,
-            'plugins: {require: {extra: ">=0.2, <0.3"}}',
-            f"{EXTRA} in >=0.2, <0.3; its code was not run\n"
-            "  small.yaml:12:28   plugins.require.extra\n"
-            '  Bring them together:  pip install "esper-extra>=0.2, <0.3"',
+            ">=0.2, <0.3",
+            "",
+            [" in >=0.2, <0.3; its code was not run", 'Bring them together:  pip install "esper-'],
         ),
         (
             "1 / 0",
-            'plugins: {require: {extra: ">=1"}}',
-            f"{EXTRA}, and it is broken\n"
-            "  small.yaml:12:28   plugins.require.extra\n"
-            "  More:  esper plugins show extra\n"
-            'E210 plugin "extra" (esper-extra 1.0) cannot be imported: ZeroDivisionError: division by zero\n'
-            "  site/esper_extra.py:1\n"
-            "  Tell the author of esper-extra, or leave it out:  plugins.disable: [extra]",
+            ">=1",
+            "",
+            [", and it is broken", MORE, 'E210 plugin "extra" (esper-extra 1.0) cannot be imported: Zero'],
         ),
-        (
-            NEVER,
-            'plugins: {require: {extra: ">=1"}, disable: [extra]}',
-            f"{EXTRA}, and it is disabled\n"
-            "  small.yaml:12:28   plugins.require.extra\n"
-            "  More:  esper plugins show extra",
-        ),
+        (NEVER, ">=1", ", disable: [extra]", [", and it is disabled", MORE]),
     ],
     ids=["another version", "broken", "disabled"],
 )
-def test_required_plugin_that_is_not_active_stops_the_run(install, refused, source: str, more: str, told: str) -> None:
+def test_required_plugin_that_is_not_active_stops_the_run(install, refused, source, pin, also, told) -> None:
     install("extra", source)
-    assert refused(more) == (3, told)
+    code, text = refused(f'plugins: {{require: {{extra: "{pin}"}}{also}}}')
+    reason, place, *more = text.splitlines()
+    assert (code, reason, place) == (3, f"{EXTRA}{told[0]}", "  small.yaml:12:28   plugins.require.extra")
+    assert [said for said in told[1:] if not any(line.strip().startswith(said) for line in more)] == []
 
 
 def test_safe_mode_leaves_out_a_required_plugin(install, refused, monkeypatch) -> None:
@@ -157,16 +152,13 @@ def test_manifest_has_a_hash_of_every_active_plugin(install, configured, run_sma
     assert all(json.dumps(record.as_json()) for record in prepare(configured()).resolution.plugins.records)
 
 
-def test_one_file_plugin_that_is_broken_stops_the_run(install, refused, tmp_path) -> None:
+def test_one_file_plugin_that_is_broken_stops_the_run(refused, tmp_path) -> None:
     (tmp_path / "my_plugin.py").write_text("x = 1\nimport nowhere_to_be_found\n")
-    version = sha256(b"x = 1\nimport nowhere_to_be_found\n").hexdigest()[:12]
-    assert refused("plugins: {local: [my_plugin.py]}") == (
-        3,
-        f'E210 plugin "my-plugin" (local file {version}) cannot be imported: '
-        "ModuleNotFoundError: No module named 'nowhere_to_be_found'\n"
-        "  my_plugin.py:2\n"
-        '  Install the package that has the module "nowhere_to_be_found". Fix the file.',
-    )
+    code, told = refused("plugins: {local: [my_plugin.py]}")
+    message, place, hint = told.splitlines()
+    assert (code, place) == (3, "  my_plugin.py:2")
+    assert message.startswith('E210 plugin "my-plugin" (local file ')
+    assert hint == '  Install the package that has the module "nowhere_to_be_found". Fix the file.'
 
 
 NAMED = 'the plugin file "json.py" has the name of an installed module'
@@ -237,10 +229,10 @@ def esper_configured(config): given.append(config.settings)
 
 def test_settings_reach_their_plugin(install, run_small) -> None:
     install("extra", SETTINGS)
+    install("other", SETTINGS)
     run_small("plugins: {settings: {extra: {every: 3}}}")
-    run_small()
-    given = sys.modules["esper_extra"].given
-    assert [settings.every for settings in given] == [3, 10]
+    given = [sys.modules[f"esper_{name}"].given for name in ("extra", "other")]
+    assert [[settings.every for settings in own] for own in given] == [[3], [10]]
 
 
 def test_invalid_settings_are_reported_with_their_places_and_all_other_problems(install, refused) -> None:
@@ -275,24 +267,3 @@ def test_broken_plugin_is_a_warning_unless_the_run_uses_it(install, configured, 
     code, told = refused("sinks: [extra/file]")
     fault = 'E209 sink "extra/file" belongs to plugin "extra" (esper-extra 1.0), which is broken'
     assert (code, told.splitlines()[0]) == (3, fault)
-
-
-def test_plugins_are_asked_about_a_missing_name(install, refused) -> None:
-    install(
-        "extra",
-        "from esper_core import hookimpl\n@hookimpl\ndef esper_component_missing(kind, name):\n"
-        "    return f'The {kind} {name} moved to\\n esper-more.' if name == 'gone' else None\n",
-    )
-    install("nosy", "from esper_core import hookimpl\n@hookimpl\ndef esper_component_missing(kind): return 1 / 0\n")
-    _, told = refused("sinks: [gone]")
-    assert told == (
-        'E225 unknown sink "gone"\n'
-        "  small.yaml:12:9   sinks[0].use\n"
-        "  Known: live, tensorboard\n"
-        "  The sink gone moved to esper-more.\n"
-        "  List them:  esper components list sink"
-    )
-    _, told = refused("sinks: [other]")
-    assert told.splitlines()[3] == (
-        '  plugin "nosy" (esper-nosy 1.0) failed in esper_component_missing: ZeroDivisionError: division by zero'
-    )

@@ -12,11 +12,9 @@ import pytest
 
 import esper_core
 from esper_core.app import run as run_module
-from esper_core.app.checkpointing import CheckpointWriter
 from esper_core.app.compose import Composition, prepare
 from esper_core.app.resolution import resolved_config
 from esper_core.app.run import resume, run
-from esper_core.cli.main import main as command
 from esper_core.config import dump_config, load_config
 from esper_core.leyline import GovernorStop, PluginError, Problem, RunFolderError
 from esper_core.runs.records import read_run
@@ -107,21 +105,17 @@ def test_run_directory_holds_every_source_and_a_configuration_that_runs_without_
 
 
 @pytest.fixture
-def halfway(configured, tmp_path, monkeypatch) -> Path:
+def halfway(configured, after_step, tmp_path) -> Path:
     """The directory of a run that was ended after its second step; it has a plugin file, which does nothing."""
 
-    def pause(keeping, course):
-        real(keeping, course)
-        if course.step == 2:
-            raise KeyboardInterrupt
+    def end() -> None:
+        raise KeyboardInterrupt
 
-    real = CheckpointWriter.after_step
     (tmp_path / "own_plugin.py").write_text("from esper_core import hookimpl\n")
     prepared = prepare(configured("checkpoints: {every: 1}\nplugins: {local: [own_plugin.py]}"))
-    with monkeypatch.context() as patch:
-        patch.setattr(CheckpointWriter, "after_step", pause)
-        with pytest.raises(KeyboardInterrupt):
-            run(prepared, runs_dir=tmp_path / "runs")
+    after_step(2, end)
+    with pytest.raises(KeyboardInterrupt):
+        run(prepared, runs_dir=tmp_path / "runs")
     (directory,) = (tmp_path / "runs").iterdir()
     return directory
 
@@ -150,21 +144,19 @@ def test_run_whose_blueprints_are_a_glob_can_be_repeated(configured, tmp_path) -
 
 def test_run_resumes_with_the_same_configuration_only_apart_from_lanes(halfway) -> None:
     events = (halfway / "events.jsonl").read_bytes()
-    with pytest.raises(RunFolderError, match=r"config\.yaml changed.*: episode\.steps is 4, and was 3") as caught:
+    with pytest.raises(RunFolderError, match=r"E413 .*config\.yaml changed.*: episode\.steps is 4, and was 3"):
         go_on(halfway, "steps: 3", "steps: 4")
-    assert caught.value.problems[0].code == "E413"
     assert (halfway / "events.jsonl").read_bytes() == events
     go_on(halfway, "steps: 4", "steps: 3", "lanes: auto", "lanes: 1")
     assert read_run(halfway).status == "done"
 
 
 @pytest.mark.parametrize("more", ["", "# mended\n"])
-def test_changed_plugin_file_is_reported_when_a_run_is_resumed(halfway, capsys, more) -> None:
+def test_changed_plugin_file_is_reported_when_a_run_is_resumed(halfway, esper, more) -> None:
     file = halfway / "own_plugin.py"
     file.write_text(file.read_text() + more)
-    command.main(["resume", str(halfway), "--quiet"], standalone_mode=False)
     told = f"own_plugin.py changed since {halfway.name} began: the numbers of the resumed run may differ"
-    assert (told in capsys.readouterr().err) == bool(more)
+    assert (told in esper("resume", halfway, "--quiet").err) == bool(more)
 
 
 def checkpoint_numbers(directory: Path) -> list[int]:
@@ -173,10 +165,7 @@ def checkpoint_numbers(directory: Path) -> list[int]:
 
 def events_at(directory: Path, number: int) -> int:
     """The position in events.jsonl at which a checkpoint was written."""
-    state = json.loads((directory / "checkpoints" / f"{number:06}" / "state.json").read_bytes())["state"]
-    position = state["events"]
-    assert isinstance(position, int)
-    return position
+    return json.loads((directory / "checkpoints" / f"{number:06}" / "state.json").read_bytes())["state"]["events"]
 
 
 def cut_events(directory: Path, length: int) -> None:
@@ -187,8 +176,8 @@ def cut_events(directory: Path, length: int) -> None:
 @pytest.fixture
 def expected(configured, tmp_path) -> list[str]:
     """The lines of events.jsonl of the run that ``halfway`` begins, when nothing interrupts it, without its id."""
-    outcome = run(prepare(configured("checkpoints: {every: 1}")), runs_dir=tmp_path / "whole")
-    return (outcome.path / "events.jsonl").read_text().splitlines()[1:]
+    path = run(prepare(configured("checkpoints: {every: 1}")), runs_dir=tmp_path / "whole").path
+    return (path / "events.jsonl").read_text().splitlines()[1:]
 
 
 def test_nothing_behind_the_checkpoints_position_is_read_when_a_run_is_resumed(expected, halfway) -> None:
@@ -213,15 +202,14 @@ def test_invalid_event_before_the_checkpoints_position_is_refused_and_nothing_ch
 
 
 def test_run_whose_newest_events_are_lost_resumes_from_the_checkpoint_before(expected, halfway) -> None:
-    missing = 1
     older, newest = checkpoint_numbers(halfway)
     length = events_at(halfway, newest)
-    cut_events(halfway, length - missing)
+    cut_events(halfway, length - 1)
     said: list[str] = []
     outcome = resume(prepare(halfway / "config.yaml"), read_run(halfway), on_warning=said.append)
     warning = (
         f"resuming from checkpoint {older:06}: newer ones cannot be used ({newest:06}: events.jsonl has "
-        f"{length - missing:,} bytes, and no line ends at byte {length:,}, where the checkpoint was written)"
+        f"{length - 1:,} bytes, and no line ends at byte {length:,}, where the checkpoint was written)"
     )
     assert said == [warning]
     assert outcome.warnings[-1] == warning
@@ -260,7 +248,6 @@ def test_run_with_fewer_events_than_every_checkpoint_needs_is_refused(halfway, l
     if left is None:
         (halfway / "events.jsonl").unlink()
     reason = "cannot be read: No such file or directory" if left is None else f"has {left} bytes"
-    with pytest.raises(RunFolderError, match=f"000{older:03}: events.jsonl {reason}") as caught:
+    with pytest.raises(RunFolderError, match=rf"E413 (.|\n)*{older:06}: events.jsonl {reason}"):
         resume(prepare(halfway / "config.yaml"), read_run(halfway))
-    assert caught.value.problems[0].code == "E413"
     assert checkpoint_numbers(halfway) == [older, newest]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from esper_core.app.checkpointing import CheckpointWriter
 from esper_core.app.compose import prepare
 from esper_core.app.run import resume, run
-from esper_core.cli.main import main as command
 from esper_core.leyline import GovernorStop, Interrupted, PluginError, RunFolderError
 from esper_core.runs.records import read_run
 
@@ -95,13 +93,10 @@ def test_run_that_the_governor_stopped_is_stopped_again_with_the_same_message(co
 
 
 @pytest.mark.parametrize(("more", "status"), [(JUDGED, 3), (WILD, 4)], ids=["failed", "stopped"])
-def test_command_prints_how_to_resume_once(more, status, judged, configured, tmp_path, capsys) -> None:
-    with pytest.raises(SystemExit) as ended:
-        command(["run", str(configured(more)), "--runs-dir", str(tmp_path / "runs"), "--quiet"])
-    assert ended.value.code == status
-    printed = capsys.readouterr().err
-    for line in how_to_resume(folder_in(tmp_path / "runs")):
-        assert printed.count(f"  {line}\n") == 1
+def test_command_prints_how_to_resume_once(more, status, judged, configured, tmp_path, esper) -> None:
+    answer = esper("run", configured(more), "--runs-dir", tmp_path / "runs", "--quiet")
+    assert answer.status == status
+    assert [answer.err.count(f"  {line}\n") for line in how_to_resume(folder_in(tmp_path / "runs"))] == [1, 1, 1]
 
 
 def test_run_without_a_report_names_none(install, configured, tmp_path) -> None:
@@ -114,22 +109,19 @@ def test_run_without_a_report_names_none(install, configured, tmp_path) -> None:
 
 
 @pytest.fixture
-def ended_by(configured, tmp_path, monkeypatch):
+def ended_by(configured, after_step, tmp_path):
     """``ended_by(error)``: what a run raises that this error ends in its second step, and the run's folder.
 
     lost: a file of the run that is deleted before.
     """
 
     def end(error: BaseException, lost: str = "") -> tuple[BaseException, Path]:
-        def pause(writer: CheckpointWriter, course: Any) -> None:
-            real(writer, course)
-            if course.step == 2:
-                if lost:
-                    (folder_in(tmp_path / "runs") / lost).unlink()
-                raise error
+        def fail() -> None:
+            if lost:
+                (folder_in(tmp_path / "runs") / lost).unlink()
+            raise error
 
-        real = CheckpointWriter.after_step
-        monkeypatch.setattr(CheckpointWriter, "after_step", pause)
+        after_step(2, fail)
         with pytest.raises(type(error)) as caught:
             run(prepare(configured("checkpoints: {every: 1}")), runs_dir=tmp_path / "runs")
         return caught.value, folder_in(tmp_path / "runs")
@@ -137,17 +129,13 @@ def ended_by(configured, tmp_path, monkeypatch):
     return end
 
 
-def test_crash_says_how_to_resume_below_its_traceback(ended_by) -> None:
-    error, folder = ended_by(ZeroDivisionError("ours"))
-    assert error.__notes__ == ["\n".join([*how_to_resume(folder), FIX_FIRST])]
-
-
-def test_interrupted_run_says_only_where_it_is_and_how_to_resume(ended_by) -> None:
+def test_interrupt_crash_and_full_disk_say_where_the_run_is_and_how_to_resume(ended_by, tmp_path) -> None:
     error, folder = ended_by(Interrupted(2))
     assert hint_of(error) == how_to_resume(folder)
-
-
-def test_full_disk_says_how_to_resume(ended_by, tmp_path) -> None:
+    shutil.rmtree(tmp_path / "runs")
+    error, folder = ended_by(ZeroDivisionError("ours"))
+    assert error.__notes__ == ["\n".join([*how_to_resume(folder), FIX_FIRST])], "below its traceback"
+    shutil.rmtree(tmp_path / "runs")
     error, folder = ended_by(RunFolderError.about(tmp_path, OSError(28, "No space left on device")))
     assert hint_of(error)[-4:] == [*how_to_resume(folder), FIX_FIRST]
 

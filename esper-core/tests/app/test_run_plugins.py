@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-import signal
 from asyncio import CancelledError
 from pathlib import PurePath
 from types import SimpleNamespace
@@ -16,13 +14,12 @@ import torch
 
 from esper_core import read_events
 from esper_core.app.compose import prepare
-from esper_core.app.run import run as run_prepared
 from esper_core.governor import Judgement, LossHistory, governor as governing
 from esper_core.growth.garden import attributed_to_seed
 from esper_core.growth.seeds import SeedFault, describe_error, remove_folders
-from esper_core.leyline import GovernorStop, Learner, Level, PluginError, Verdict
+from esper_core.leyline import GovernorStop, Level, PluginError, Verdict
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, UpdateFinished
-from esper_core.plugins.isolation import Label, attempt, attributed_to
+from esper_core.plugins.isolation import Label, attempt
 
 DIARY = """
 from esper_core import hookimpl
@@ -95,34 +92,22 @@ def test_observers_are_called_in_order_with_all_environments(diary, configured, 
         outcome.results["arms"] = {}
 
 
-OBSERVER = """
-import asyncio
+QUITTER = """
 from esper_core import hookimpl
 
 @hookimpl
-def {hook}:
-    raise {error}
+def esper_step_finished(events):
+    raise SystemExit(0)
 """
 
 
 @pytest.mark.members
-@pytest.mark.parametrize(
-    ("hook", "error"),
-    [
-        ("esper_configured(config)", "asyncio.CancelledError()"),
-        ("esper_step_finished(events)", "SystemExit(0)"),
-        ("esper_run_finished(outcome)", "GeneratorExit()"),
-        ("esper_report_sections(run)", "RuntimeError()"),
-    ],
-)
-def test_observer_that_raises_is_reported_and_others_are_called(
-    hook: str, error: str, install, diary, run_small, warnings
-) -> None:
-    path = install("quitter", OBSERVER.format(hook=hook, error=error))
+def test_observer_that_raises_is_reported_and_others_are_called(install, diary, run_small, warnings) -> None:
+    path = install("quitter", QUITTER)
     assert run_small()["manifest"]["status"] == "done"
     (warning,) = warnings()
-    assert warning.startswith(f'E228 plugin "quitter" (esper-quitter 1.0) failed in {hook.partition("(")[0]}: ')
-    assert f"\n  {path}:6\n" in warning
+    assert warning.startswith('E228 plugin "quitter" (esper-quitter 1.0) failed in esper_step_finished: ')
+    assert f"\n  {path}:5\n" in warning
     assert [what for what, *_ in diary()].count("step") == 3
 
 
@@ -179,19 +164,6 @@ def test_calm_verdict_does_not_cancel_the_governors_panic(install, run_small, mo
     assert told.startswith('E402 arm "schedule", seed 0, step 0: a loss is not finite; rolling back is switched off')
 
 
-@pytest.mark.members
-@pytest.mark.parametrize("hook", ["esper_check_health(snapshot)", "esper_run(context)"])
-def test_health_check_or_wrapper_that_raises_stops_the_run(hook: str, install, run_small) -> None:
-    source = OBSERVER.format(hook=hook, error="SystemExit(0)")
-    if hook == "esper_run(context)":
-        source = source.replace("@hookimpl", "@hookimpl(wrapper=True)") + "    yield\n"
-    path = install("guard", source)
-    with pytest.raises(PluginError) as refusal:
-        run_small()
-    (problem,) = refusal.value.problems
-    assert (problem.code, problem.file, problem.line) == ("E231", str(path), 6)
-
-
 # --- wrappers of the run
 
 AROUND = """
@@ -212,12 +184,10 @@ def esper_run(context):
 
 @pytest.mark.members
 def test_wrapper_surrounds_the_run_and_does_not_change_its_outcome(install, run_small) -> None:
-    plain = run_small()["summary"]["results"]
     install("around", AROUND)
     told = run_small()
-    assert told["summary"]["results"] == plain
     assert importlib.import_module("esper_around").seen == [told["path"].name]
-    stopped_by(install, run_small, "return Verdict(Level.PANIC, 'too hot')")
+    assert told["summary"]["results"]["arms"].keys() == {"schedule", "twin"}
 
 
 # --- sections of the report
@@ -231,27 +201,21 @@ def esper_report_sections(run):
     lines = (run.path / "events.jsonl").read_text().count("\\n")
     return [ReportSection("Events", f"{lines} lines\\nof {run.id}"), ReportSection("More", "Nothing.")]
 """
-INVALID_SECTIONS = ["'words'", "[1]", "7", "[ReportSection('x', None)]", "[ReportSection('', 'x')]"]
 
 
 @pytest.mark.members
 def test_report_sections_are_kept_and_invalid_ones_reported(install, run_small) -> None:
     install("critic", CRITIC)
-    head = CRITIC.partition("    lines")[0]
-    install("silent", f"{head}    return None\n")
-    for number, returned in enumerate(INVALID_SECTIONS):
-        install(f"bad{number}", f"{head}    return {returned}\n")
+    install("bad", f"{CRITIC.partition('    lines')[0]}    return 'words'\n")
     told = run_small()
     lines = (told["path"] / "events.jsonl").read_text().count("\n")
     assert told["summary"]["sections"] == [
         {"plugin": "critic", "title": "Events", "text": f"{lines} lines\nof {told['path'].name}"},
         {"plugin": "critic", "title": "More", "text": "Nothing."},
     ]
-    warnings = told["summary"]["warnings"]
-    assert [warning.split("(")[1].split(")")[0] for warning in warnings] == [
-        f"esper-bad{number} 1.0" for number in range(len(INVALID_SECTIONS))
-    ]
-    assert all("E228" in warning and "does without its sections" in warning for warning in warnings)
+    (warning,) = told["summary"]["warnings"]
+    assert warning.startswith('E228 plugin "bad" (esper-bad 1.0) failed in esper_report_sections')
+    assert "does without its sections" in warning
 
 
 # --- components
@@ -309,26 +273,22 @@ def esper_register_sinks(registry): registry.add("pipe", Sink, SinkSpec())
     [
         ("reward", "raise SystemExit(0)", "SystemExit on a step of environment 0"),
         ("policy", "raise asyncio.CancelledError()", "CancelledError when it chose actions"),
-        ("task", "1 / 0", "ZeroDivisionError when it computed losses"),
         ("task", IN_TORCH, "ValueError when it computed losses"),
     ],
 )
 def test_component_that_the_run_depends_on_stops_it_at_its_authors_line(
-    kind: str, body: str, fault: str, install, configured, tmp_path
+    kind: str, body: str, fault: str, install, configured, run_file, problem_of
 ) -> None:
     path = install("judges", JUDGES.format(body=body))
-    with pytest.raises(PluginError) as refusal:
-        run_prepared(prepare(configured(), [f"{kind}=judges/judge"]), runs_dir=tmp_path / "runs")
-    (problem,) = refusal.value.problems
+    problem = problem_of(run_file, configured(), f"{kind}=judges/judge")
     assert problem.code == "E231"
     assert problem.message.startswith(f'{kind} "judges/judge" (esper-judges 1.0) raised {fault}')
     assert (problem.file, problem.line) == (str(path), 7)
 
 
 @pytest.mark.members
-@pytest.mark.parametrize("body", ["raise SystemExit(0)", IN_TORCH])
-def test_sink_that_raises_is_closed_and_reported_at_its_authors_line(body: str, install, run_small, warnings) -> None:
-    path = install("judges", JUDGES.format(body=body))
+def test_sink_that_raises_is_closed_and_reported_at_its_authors_line(install, run_small, warnings) -> None:
+    path = install("judges", JUDGES.format(body=IN_TORCH))
     assert run_small("sinks: [judges/pipe]\n")["manifest"]["status"] == "done"
     (warning,) = warnings()
     assert warning.startswith('E228 sink "judges/pipe" (esper-judges 1.0) raised ')
@@ -341,13 +301,6 @@ def test_output_of_a_sink_goes_to_stderr(install, run_small, capsys) -> None:
     assert run_small("sinks: [judges/pipe]\n")["manifest"]["status"] == "done"
     out, err = capsys.readouterr()
     assert ("from the sink" in err, "from the sink" in out) == (True, False)
-
-
-def test_target_is_named_where_no_line_is_the_authors() -> None:
-    with pytest.raises(PluginError) as refusal, attributed_to(Label("reward r (p 1)", "their.judges:Judge"), "at work"):
-        int("no number")
-    (problem,) = refusal.value.problems
-    assert (problem.file, problem.line, problem.path) == (None, None, "their.judges:Judge")
 
 
 def test_error_of_a_seed_names_its_authors_line_or_what_built_it() -> None:
@@ -370,19 +323,10 @@ def test_cancelled_seed_is_a_fault_of_the_seed_and_ctrl_c_is_not() -> None:
         raise KeyboardInterrupt
 
 
-def test_ctrl_c_in_a_component_is_not_its_fault() -> None:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt), attributed_to("reward r (p 1)", "at work"):
-            os.kill(os.getpid(), signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.parametrize("place", ["/home/me/runs/odd.py:54", "C:\\\\me\\\\odd.py:54", "odd.py:54"])
-def test_reason_of_a_fault_in_an_event_contains_no_path_of_the_machine(place: str) -> None:
-    said = f"raised ValueError: (too large) for /x ({place})"
-    assert remove_folders(said) == "raised ValueError: (too large) for /x (odd.py:54)"
+def test_reason_of_a_fault_in_an_event_contains_no_path_of_the_machine() -> None:
+    for place in ("/home/me/runs/odd.py:54", "C:\\\\me\\\\odd.py:54", "odd.py:54"):
+        said = f"raised ValueError: (too large) for /x ({place})"
+        assert remove_folders(said) == "raised ValueError: (too large) for /x (odd.py:54)"
 
 
 # --- policies that learn
@@ -422,16 +366,12 @@ def esper_update_finished(event):
 
 
 @pytest.fixture
-def learn(install, configured, tmp_path):
+def learn(install, configured, run_file):
     """``learn(figures)``: the events of a run of two rounds whose policy returns these figures from an update."""
 
     def run(figures: str) -> list[Any]:
         install("school", APPRENTICE % figures)
-        file = configured("rounds: 2\n")
-        text = file.read_text()
-        plan = text[text.index("policy:") : text.index("environments")]
-        file.write_text(text.replace(plan, "policy: apprentice\n"))
-        return list(read_events(run_prepared(prepare(file), runs_dir=tmp_path / "runs").path / "events.jsonl"))
+        return list(read_events(run_file(configured("rounds: 2\n"), "policy=apprentice") / "events.jsonl"))
 
     return run
 
@@ -463,11 +403,3 @@ def test_learner_gets_each_round_as_it_saw_it_and_its_figures_are_written(learn)
 def test_update_that_fails_stops_the_run_and_names_its_package(figures: str, learn) -> None:
     with pytest.raises(PluginError, match=r'policy "school/apprentice" \(esper-school 1.0\).*learnt from round 0'):
         learn(figures)
-
-
-def test_policy_without_update_is_no_learner() -> None:
-    class Plan:
-        def act(self, observations: object, masks: object) -> list[object]:
-            return []
-
-    assert not isinstance(Plan(), Learner)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from esper_core.leyline.errors import Problem
 from esper_core.plugins import load_plugins
 from esper_core.plugins.discovery import discover, is_name, read_local
 
@@ -163,12 +162,6 @@ def test_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
     (problem,) = read_local([pipe])[1]
     assert problem.message.startswith(f'the plugin file "{pipe}" cannot be read: ')
     assert "expected a regular file, received a pipe" in problem.message
-
-
-def test_missing_file_is_reported(tmp_path: Path) -> None:
-    path = tmp_path / "not_there.py"
-    message, hint = f'there is no plugin file "{path}"', "The path is relative to the configuration's folder."
-    assert read_local([path])[1] == [Problem("E227", message, path="plugins.local[0]", hint=hint)]
 
 
 def test_file_is_run_as_it_was_read(file: Path, monkeypatch) -> None:

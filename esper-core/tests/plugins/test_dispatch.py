@@ -68,8 +68,9 @@ def test_observers_receive_the_events_that_have_a_hook(load, workshop, warnings)
     assert warnings() == []
 
 
-def test_an_observer_that_raises_is_reported_once_and_its_plugin_is_left_out(load, workshop, warnings) -> None:
-    source = DIARY.replace('heard.append(("started", run.id))', "raise ValueError('full')")
+@pytest.mark.parametrize("error", ["ValueError('full')", "SystemExit('full')", "GeneratorExit('full')"])
+def test_an_observer_that_raises_is_reported_once_and_its_plugin_is_left_out(error, load, workshop, warnings) -> None:
+    source = DIARY.replace('heard.append(("started", run.id))', f"raise {error}")
     observers = Observers(load(workshop.package(source), workshop.package(DIARY, plugin="other")))
     observers.run_started(RUN)
     observers.run_started(RUN)
@@ -80,7 +81,8 @@ def test_an_observer_that_raises_is_reported_once_and_its_plugin_is_left_out(loa
     assert esper_extra.heard == []
     assert [what for what, *_ in esper_other.heard] == ["started", "started", "finished"]
     assert warnings() == [
-        'E228 plugin "extra" (esper-extra 0.2.0) failed in esper_run_started: ValueError: full;'
+        'E228 plugin "extra" (esper-extra 0.2.0) failed in esper_run_started: '
+        f"{error.partition('(')[0]}: full;"
         " its observers are not called again in this run\n"
         "  esper_extra.py:6\n"
         "  Tell the author of esper-extra, or leave it out:  plugins.disable: [extra]"
@@ -110,6 +112,7 @@ def test_the_most_severe_verdict_counts_and_names_its_plugin(load, workshop) -> 
     ("verdict", "message"),
     [
         ("1 / 0", 'E231 plugin "extra" (esper-extra 0.2.0) raised ZeroDivisionError in esper_check_health: division'),
+        ("exit(0)", 'E231 plugin "extra" (esper-extra 0.2.0) raised SystemExit in esper_check_health: 0'),
         ("'fine'", 'E229 plugin "extra" (esper-extra 0.2.0) gives no verdict: esper_check_health returned'),
         ("Verdict('hot')", 'E229 plugin "extra" (esper-extra 0.2.0) gives no verdict: esper_check_health returned'),
     ],
@@ -135,14 +138,19 @@ def esper_report_sections(run):
 def test_sections_are_collected_and_those_of_a_faulty_plugin_left_out(load, workshop, warnings) -> None:
     good = workshop.package(SECTIONS.format(sections="[ReportSection(run.id, 'one\\ntwo')]"), plugin="good")
     none = workshop.package(SECTIONS.format(sections="None"), plugin="none")
-    bad = [
-        workshop.package(SECTIONS.format(sections=f"[ReportSection('fine', ''), {section}]"), plugin=name)
-        for name, section in (("a", "1"), ("b", "ReportSection(1, '')"), ("c", "ReportSection('x\\ny', '')"))
+    invalid = [
+        "1",
+        "ReportSection(1, '')",
+        "ReportSection('x', None)",
+        "ReportSection('', 'x')",
+        "ReportSection('x\\ny', '')",
     ]
+    returned = [*(f"[ReportSection('fine', ''), {section}]" for section in invalid), "'words'", "7", "1 / 0"]
+    bad = [workshop.package(SECTIONS.format(sections=one), plugin=f"bad{n}") for n, one in enumerate(returned)]
     (section,) = collect_sections(load(good, none, *bad), RUN)
     assert section.as_json() == {"plugin": "good", "title": "otter", "text": "one\ntwo"}
     assert [line.split(": ")[0] for line in warnings()] == [
-        f'E228 plugin "{name}" (esper-{name} 0.2.0) failed in esper_report_sections' for name in "abc"
+        f'E228 plugin "bad{n}" (esper-bad{n} 0.2.0) failed in esper_report_sections' for n in range(len(bad))
     ]
 
 

@@ -116,7 +116,7 @@ def test_a_repetitive_text_is_refused():
 
 
 def test_a_window_longer_than_what_is_held_out_is_refused():
-    with pytest.raises(ConfigError, match=r"length is longer than what is held out[\s\S]*1000 bytes. Received: 1000"):
+    with pytest.raises(ConfigError, match=r"length exceeds the held-out blocks[\s\S]*1000 bytes. Received: 1000"):
         NextByte(TEXT, BytesSettings(length=1000))
     with pytest.raises(ValidationError, match="length"):
         byte_text(length=8)

@@ -105,4 +105,4 @@ def test_the_parent_folder_is_refused_with_a_hint(folder):
 
 
 def test_a_validation_split_without_training_examples_is_refused(folder):
-    assert "There are 60 to train on. Received: 60" in refusal(folder, validation=60)
+    assert "There are 60 training images. Received: 60" in refusal(folder, validation=60)

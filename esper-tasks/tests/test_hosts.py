@@ -58,12 +58,12 @@ def test_suggested_slots_can_be_grafted_and_have_the_declared_shape(name, build,
         (cnn2d, SIGNAL, "cnn2d takes images"),
         (cnn2d, DataShape("image", (3, 16, 7), 8), "at least 8 × 8"),
         (cnn1d, IMAGE, "cnn1d takes sequences"),
-        (cnn1d, DataShape("sequence", (1, 7), 8), "at least 8 long"),
+        (cnn1d, DataShape("sequence", (1, 7), 8), "of length 8 or more"),
         (PointwiseMlp, IMAGE, "takes sequences"),
         (PointwiseMlp, DataShape("sequence", (1, 1), 10), "takes sequences"),
-        (Mlp, SYMBOLS, "mlp takes rows of numbers"),
-        (TokenMlp, SYMBOLS, "token-mlp takes tokens that are rows"),
-        (TokenMlp, SIGNAL, "token-mlp takes tokens that are rows"),
+        (Mlp, SYMBOLS, "mlp takes numeric features"),
+        (TokenMlp, SYMBOLS, "token-mlp takes tokens as vectors"),
+        (TokenMlp, SIGNAL, "token-mlp takes tokens as vectors"),
         (Transformer, SIGNAL, "transformer takes tokens"),
     ],
 )
@@ -136,7 +136,7 @@ def test_a_tied_head_shares_the_weights_of_the_embedding():
     [(ROWS, {"causal": True}), (SYMBOLS, {}), (SYMBOLS, {"causal": True, "vocabulary": 300})],
 )
 def test_tying_a_head_that_does_not_fit_is_refused(shape, settings):
-    with pytest.raises(ConfigError, match=r"a head can be tied only where[\s\S]*Received: causal="):
+    with pytest.raises(ConfigError, match=r"tied needs causal: true[\s\S]*Received: causal="):
         Transformer(shape, tied=True, **settings)
     assert Transformer(shape, **settings).head is not None
 

@@ -115,7 +115,7 @@ def test_given_splits_are_kept(tmp_path):
 
 def test_splits_of_several_shapes_are_refused(tmp_path):
     arrays = {"train_inputs": SIGNALS, "train_targets": CLASSES, "test_inputs": SIGNALS[:, :1], "test_targets": CLASSES}
-    assert "the splits have examples of several shapes" in refusal(path=saved(tmp_path, **arrays))
+    assert "the splits have examples of different shapes" in refusal(path=saved(tmp_path, **arrays))
 
 
 @pytest.mark.parametrize(
@@ -125,17 +125,21 @@ def test_splits_of_several_shapes_are_refused(tmp_path):
         ({"input": SIGNALS, "targets": CLASSES}, {}, 'Did you mean "input"?'),
         ({"inputs": SIGNALS, "targets": CLASSES[1:]}, {}, r"Received: inputs (60, 2, 9), targets (59,)"),
         ({"inputs": np.where(SIGNALS > 2, np.nan, SIGNALS), "targets": CLASSES}, {}, 'in "inputs" are not finite'),
-        ({"inputs": SIGNALS.astype(str), "targets": CLASSES}, {}, 'inputs: "inputs" holds no numbers'),
-        ({"inputs": SIGNALS.astype(object), "targets": CLASSES}, {}, "holds Python objects"),
-        ({"inputs": SIGNALS, "targets": CLASSES.astype(object)}, {}, "array.astype(str) for classes"),
+        ({"inputs": SIGNALS.astype(str), "targets": CLASSES}, {}, 'inputs: "inputs" is not numeric'),
+        ({"inputs": SIGNALS.astype(object), "targets": CLASSES}, {}, "has Python objects"),
+        ({"inputs": SIGNALS, "targets": CLASSES.astype(object)}, {}, "texts for classes, array.astype(str)"),
         ({"inputs": SIGNALS, "targets": SIGNALS[:, 0, 0]}, {}, "predict: the classes in"),
         ({"inputs": SIGNALS, "targets": np.arange(60)}, {}, "predict: there are 60 classes for 60 examples"),
-        ({"inputs": SIGNALS, "targets": 0 * CLASSES}, {}, "all examples are of one class"),
-        ({"inputs": SIGNALS, "targets": SIGNALS[:, 0]}, {}, "there is not one class for each example"),
+        ({"inputs": SIGNALS, "targets": 0 * CLASSES}, {}, "all examples are in one class"),
+        ({"inputs": SIGNALS, "targets": SIGNALS[:, 0]}, {}, "class targets have the shape (N,)"),
         ({"inputs": SIGNALS, "targets": SIGNALS}, {"predict": "number"}, "(N,) or (N, numbers)"),
         ({"inputs": SIGNALS, "targets": CLASSES}, {"kind": "image"}, "kind: an example of kind image does not have 2"),
-        ({"inputs": SIGNALS[:, 0] ** 2, "targets": CLASSES}, {"kind": "tokens"}, "symbols are whole numbers from 0 on"),
-        ({"inputs": np.arange(-1, 179).reshape(60, 3), "targets": CLASSES}, {"kind": "tokens"}, "symbols are whole"),
+        ({"inputs": SIGNALS[:, 0] ** 2, "targets": CLASSES}, {"kind": "tokens"}, "symbols must be integers from 0"),
+        (
+            {"inputs": np.arange(-1, 179).reshape(60, 3), "targets": CLASSES},
+            {"kind": "tokens"},
+            "symbols must be integers",
+        ),
         ({"inputs": SIGNALS[:2], "targets": CLASSES[:2]}, {}, "too few different examples for 3 splits"),
         ({"inputs": np.zeros((60, 4)), "targets": CLASSES}, {}, "Equal examples stay together"),
         ({"train_inputs": SIGNALS, "train_targets": CLASSES}, {}, 'there is no array "test_inputs"'),
@@ -151,7 +155,7 @@ def test_a_class_without_training_examples_is_reported(tmp_path):
     train = {seed: set(drawn_parts(SIGNALS, validation=9, test=9, seed=seed)["train"].tolist()) for seed in range(9)}
     without, with_it = (next(seed for seed, rows in train.items() if (17 in rows) is there) for there in (False, True))
     told = refusal(path=path, seed=without)
-    assert "path: 1 of 4 classes are missing in training" in told
+    assert "path: 1 of 4 classes are missing from the training split" in told
     assert told.endswith("Received: 9")
     assert npz(path=path, seed=with_it).shape.outputs == 4
 
@@ -165,7 +169,7 @@ def test_a_missing_or_damaged_file_is_reported_with_the_folder(tmp_path, monkeyp
     np.save(tmp_path / "one.npy", SIGNALS)
     assert "is one array" in refusal(path="one.npy")
     (tmp_path / "text.npz").write_text("no arrays")
-    assert "holds Python objects, or no arrays" in refusal(path="text.npz")
+    assert "has Python objects, or no arrays" in refusal(path="text.npz")
     content = (tmp_path / "data.npz").read_bytes()
     (tmp_path / "cut.npz").write_bytes(content[: len(content) // 2])
     assert "cannot be read" in refusal(path="cut.npz")

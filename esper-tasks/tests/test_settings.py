@@ -42,7 +42,7 @@ def test_the_seed_determines_the_data_and_global_generators_are_left_alone(task)
         (riddles, {"test": 0}, "test", "greater than or equal to 3"),
         (riddles, {"noise": 0.0}, "noise", r"greater than or equal to 0\.1"),
         (riddles, {"noise": 4.0}, "noise", "less than or equal to 3"),
-        (riddles, {"easy": 0.6, "void": 0.5}, "", "together 1 at most"),
+        (riddles, {"easy": 0.6, "void": 0.5}, "", "must be at most 1"),
         (mnist1d, {"validation": 0}, "validation", "greater than or equal to 1"),
         (mnist1d, {"samples": 205}, "samples", "multiple of 10"),
         (mnist1d, {"noise": -1.0}, "noise", "greater than or equal to 0"),

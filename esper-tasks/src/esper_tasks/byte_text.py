@@ -21,7 +21,7 @@ class NextByte:
     """Predict each byte of a window from those before it, measured by perplexity or in bits per byte.
 
     Formula: losses = mean over the window of −log softmax(outputs)[next byte], in nats; perplexity = e to their mean;
-    bits = their mean / log 2. All examples are of one length, so the mean over them is the mean over all bytes.
+    bits = their mean / log 2. All examples have the same length, so the mean over them is the mean over all bytes.
 
     text: what is cut into windows. settings: of the task.
     """
@@ -47,7 +47,7 @@ class NextByte:
                 "For example  host: {use: transformer, settings: {causal: true}}\n"
                 f"Received: outputs {tuple(outputs.shape)} for targets {tuple(targets.shape)}"
             )
-            raise ConfigError(Problem("E120", "bytes needs a host with outputs for each byte", hint=hint))
+            raise ConfigError(Problem("E120", "the task bytes needs a host with outputs for each byte", hint=hint))
         each = functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
         return each.reshape(len(targets), -1).mean(dim=1)
 
@@ -66,11 +66,11 @@ def byte_text(
 ) -> NextByte:
     """Predict the next byte in the help texts of Python. Inputs and targets (N, length), whole numbers below 256.
 
-    The text is that of ``pydoc_data.topics``, in the order of its topics: 0.4 million bytes, and others in each version
-    of Python, so figures compare only within one version. It is parted into three contiguous blocks, 80 % to train on
-    and 10 % each for validation and test, and these are cut into windows that share no byte.
+    The text is that of ``pydoc_data.topics``, in the order of its topics: 0.4 million bytes, which differ between
+    versions of Python, so compare figures only within one version. It is split into three contiguous blocks, 80 % for
+    training and 10 % each for validation and test, which are cut into windows without overlap.
 
-    A guess by how often each byte comes has 4.67 bits per byte, ``transformer`` 3.14 after 400 batches of 16 (Python
+    Guessing by byte frequency gives 4.67 bits per byte, ``transformer`` 3.14 after 400 batches of 16 (Python
     3.11). ``pytest esper-tasks/tests/test_figures.py -s -k transformer`` gives both.
 
     >>> task = byte_text(length=32)
@@ -78,9 +78,8 @@ def byte_text(
     >>> bytes(one.inputs[0].tolist())[1:] == bytes(one.targets[0].tolist())[:-1]
     True
 
-    length: bytes of a window. windows: how many to train on at most, None for all. held_out: how many there are at most
-    for validation and for the test; where there are more they are taken evenly from the block. metric: what it is
-    judged by.
+    length: bytes per window. windows: most training windows, None for all. held_out: most windows for validation, and
+    for the test, spread evenly over the block. metric: perplexity or bits per byte.
     """
     return NextByte(_help_text(), BytesSettings(length=length, windows=windows, held_out=held_out, metric=metric))
 
@@ -89,8 +88,8 @@ def _help_text() -> bytes:
     try:
         topics: dict[str, str] = import_module("pydoc_data.topics").topics
     except ImportError as error:
-        hint = "Some systems leave it out of Python; their full python3 package has it."
-        raise ConfigError(Problem("E120", f"bytes needs pydoc_data.topics: {error}", hint=hint)) from error
+        hint = "Some systems omit this module; install their full python3 package."
+        raise ConfigError(Problem("E120", f"the task bytes needs pydoc_data.topics: {error}", hint=hint)) from error
     return "\n".join(topics[name] for name in sorted(topics)).encode()
 
 
@@ -98,8 +97,8 @@ def _splits(text: bytes, settings: BytesSettings) -> dict[SplitName, Split]:
     held_out = int(len(text) * _HELD_OUT_SHARE)
     validation_from, test_from = len(text) - 2 * held_out, len(text) - held_out
     if held_out <= settings.length:
-        hint = f"A tenth of the text is {held_out} bytes. Received: {settings.length}"
-        raise ConfigError(Problem("E120", "length is longer than what is held out", path="length", hint=hint))
+        hint = f"Each held-out block has {held_out} bytes. Received: {settings.length}"
+        raise ConfigError(Problem("E120", "length exceeds the held-out blocks", path="length", hint=hint))
     blocks: dict[SplitName, tuple[bytes, int | None]] = {
         "train": (text[:validation_from], settings.windows),
         "validation": (text[validation_from:test_from], settings.held_out),
@@ -111,7 +110,9 @@ def _splits(text: bytes, settings: BytesSettings) -> dict[SplitName, Split]:
         cut = [window for window in _windows(block, settings.length + 1) if window[:-1] not in seen]
         seen.update(window[:-1] for window in cut)
         if not cut:
-            raise ConfigError(Problem("E120", f"{name} would be empty: all its windows stand in an earlier split"))
+            raise ConfigError(
+                Problem("E120", f"{name} would be empty: all of its windows also occur in an earlier split")
+            )
         splits[name] = _as_split(_evenly(cut, most))
     return splits
 

@@ -39,22 +39,22 @@ def cifar10(*, folder: str, examples: int | None = None, validation: int = 5000,
     """Load CIFAR-10: photographs in ten classes, images (N, 3, 32, 32), each colour normalised in training.
 
     The published data have 50,000 examples to train on, of which a validation part is drawn, and 10,000 for the test.
-    As numbers of 4 bytes they need 0.7 GB; ``examples`` takes fewer. Files of fewer records will do, too.
+    As float32 they need 0.7 GB; ``examples`` takes fewer. Files with fewer records are accepted.
 
-    folder: the binary version's; relative to the current folder. examples: to train on, at most; None: all that are
-    left. validation: examples that are held out to steer by. seed: which these are.
+    folder: the binary version's; relative to the current folder. examples: most training examples; None: all that
+    remain. validation: examples held out for validation. seed: RNG seed of their draw.
     """
     settings = Cifar10Settings(folder=folder, examples=examples, validation=validation, seed=seed)
     place = found_folder(settings.folder)
     images, classes = (np.concatenate(parts) for parts in zip(*(_records(place / name) for name in TRAIN), strict=True))
     test_images, test_classes = _records(place / TEST)
     if settings.validation >= len(classes):
-        hint = f"There are {len(classes)} to train on. Received: {settings.validation}"
-        refuse("validation", "nothing would be left to train on", hint)
+        hint = f"There are {len(classes)} training images. Received: {settings.validation}"
+        refuse("validation", "validation leaves no training images", hint)
     rows = drawn_parts(images, validation=settings.validation, test=0, seed=settings.seed)
     train = rows["train"][: settings.examples]
     if len(train) == 0:
-        refuse("validation", "nothing is left to train on: the images are all the same")
+        refuse("validation", "no training images are left: all images are identical")
     mean, deviation = _spread(images[train])
     return Classification(
         {
@@ -76,7 +76,7 @@ def found_folder(folder: str) -> Path:
         if (place / "cifar-10-batches-bin").is_dir():
             hint = f'It is one folder further in:  folder: "{folder.rstrip("/")}/cifar-10-batches-bin"'
         elif (place / "data_batch_1").is_file():
-            hint = f"There is the Python version, which is a pickle and not read.\n{_WHERE}"
+            hint = f"The folder has the Python version, a pickle, which is not read.\n{_WHERE}"
         refuse("folder", f'"{folder}" does not have {", ".join(missing)}', hint)
     return place
 

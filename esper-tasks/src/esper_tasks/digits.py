@@ -17,10 +17,9 @@ CLASSES = 10
 def digits(*, validation: int = 300, test: int = 300, seed: int = 0) -> Classification:
     """Load scikit-learn's handwritten digits, images (N, 1, 8, 8); nothing is downloaded.
 
-    A linear model classifies 96 % of them, so hardly anything is left for growth to gain: it only shows that images
-    work.
+    A linear model classifies 96 % of them, so growth can gain hardly anything: use it to check that images work.
 
-    validation, test: examples that are held out; 1,197 are left to train on with the defaults. seed: which these are.
+    validation, test: examples held out; with the defaults 1,197 remain for training. seed: RNG seed of their draw.
     """
     settings = DigitsSettings(validation=validation, test=test, seed=seed)
     data = _loaded()
@@ -39,4 +38,4 @@ def _loaded() -> Any:
         return import_module("sklearn.datasets").load_digits()
     except ImportError as error:
         hint = "Install it:  pip install 'esper-tasks[digits]'"
-        raise ConfigError(Problem("E120", f"digits needs scikit-learn: {error}", hint=hint)) from error
+        raise ConfigError(Problem("E120", f"the task digits needs scikit-learn: {error}", hint=hint)) from error

@@ -41,12 +41,12 @@ def demand(fits: bool, takes: str, shape: DataShape) -> None:
 
 
 class Mlp(nn.Module):
-    """A multilayer perceptron: it does not use which numbers of an example are neighbours.
+    """A multilayer perceptron, which does not use the order of an example's numbers.
 
     Formula: head(second(first(x))), where first = relu(linear(flatten)), second = relu(linear), head = linear.
 
-    On ``mnist1d`` it reaches 53 % in 20 epochs, and two layers more after ``first`` add nothing: it lacks what a seed
-    in a vector cannot give. ``pytest esper-tasks/tests/test_figures.py -s -k cnn1d`` gives both figures.
+    On ``mnist1d`` it reaches 53 % in 20 epochs, and two more layers after ``first`` add nothing: it lacks what a seed
+    in a vector cannot provide. ``pytest esper-tasks/tests/test_figures.py -s -k cnn1d`` gives both figures.
 
     >>> from esper_core.leyline import DataShape
     >>> sum(p.numel() for p in Mlp(DataShape("vector", (40,), 10)).parameters())
@@ -58,7 +58,7 @@ class Mlp(nn.Module):
     def __init__(self, shape: DataShape, *, hidden: int = 32) -> None:
         settings = MlpSettings(hidden=hidden)
         symbols = shape.kind == "tokens" and len(shape.example) == 1
-        demand(not symbols, "mlp takes rows of numbers, not symbols by their number", shape)
+        demand(not symbols, "mlp takes numeric features, not integer symbols", shape)
         super().__init__()
         inputs = math.prod(shape.example)
         self.first = nn.Sequential(nn.Flatten(), nn.Linear(inputs, settings.hidden), nn.ReLU())
@@ -84,14 +84,14 @@ class PointwiseMlp(nn.Module):
     >>> sum(p.numel() for p in PointwiseMlp(DataShape("sequence", (1, 40), 10)).parameters())
     5498
 
-    shape: what comes in and how many outputs there are. channels: features of each position.
-    hidden: width of the hidden layer. kernel: width of the stem; from 3 on it sees neighbours, and lacks less.
+    shape: shape of the data. channels: features per position.
+    hidden: width of the hidden layer. kernel: width of the stem; from 3 on it combines neighbours.
     """
 
     def __init__(self, shape: DataShape, *, channels: int = 8, hidden: int = 32, kernel: OddWidth = 1) -> None:
         settings = PointwiseMlpSettings(channels=channels, hidden=hidden, kernel=kernel)
         if shape.kind != "sequence" or len(shape.example) != 2 or shape.example[1] < 2:
-            message = "pointwise-mlp takes sequences (channels, length) that are at least 2 long"
+            message = "pointwise-mlp takes sequences (channels, length) of length 2 or more"
             raise ConfigError(Problem("E120", message, hint=f"Received: {shape.kind} {shape.example}"))
         super().__init__()
         inputs, length = shape.example
@@ -122,13 +122,13 @@ class TokenMlp(nn.Module):
     >>> TokenMlp(DataShape("tokens", (12, 5), 4))(torch.zeros(2, 12, 5)).shape
     torch.Size([2, 4])
 
-    shape: tokens that are rows of numbers. width: features of each token.
+    shape: tokens as vectors. width: features per token.
     """
 
     def __init__(self, shape: DataShape, *, width: int = 16) -> None:
         settings = TokenMlpSettings(width=width)
         fits = shape.kind == "tokens" and len(shape.example) == 2
-        demand(fits, "token-mlp takes tokens that are rows of numbers: (tokens, width)", shape)
+        demand(fits, "token-mlp takes tokens as vectors: (tokens, features)", shape)
         super().__init__()
         tokens, inputs = shape.example
         self.embed = Embed(tokens, inputs, settings.width)
@@ -156,7 +156,7 @@ class Embed(nn.Module):
 
 
 class EachToken(nn.Module):
-    """An MLP over each token, beside the token itself."""
+    """A residual MLP over each token."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class EachToken(nn.Module):
 
 
 SMALLEST = 8
-"""Height, width or length that three poolings leave something of."""
+"""Smallest height, width or length that three poolings leave above 0."""
 
 
 class Convolutional(nn.Module):
@@ -179,8 +179,8 @@ class Convolutional(nn.Module):
     convolution without a bias, pool = maximum of two neighbours in each dimension, features = mean over places,
     head = linear. A slot after a block is before the pooling, where the resolution is higher.
 
-    shape: images or sequences, at least 8 each way. channels: features after the first block. kernel: width of the
-    convolutions, odd.
+    shape: images or sequences, at least 8 in each dimension. channels: features after the first block. kernel: width of
+    the convolutions, odd.
     """
 
     def __init__(self, shape: DataShape, channels: int, kernel: int) -> None:
@@ -206,14 +206,14 @@ def cnn2d(shape: DataShape, *, channels: int = 8, kernel: OddWidth = 3) -> Convo
     """Build a ``Convolutional`` for images; with the defaults 3 → 8 → 16 → 32 channels.
 
     On ``images-synthetic`` it reaches 92 % in 12 epochs, and 98 % with two convolutions after ``early``. With
-    ``kernel`` 1 it sees no neighbours and reaches 20 %, and 93 % with the convolutions.
+    ``kernel`` 1 it combines no neighbours and reaches 20 %, and 93 % with the convolutions.
     ``pytest esper-tasks/tests/test_figures.py -s -k images`` gives these figures.
 
     >>> from esper_core.leyline import DataShape
     >>> sum(p.numel() for p in cnn2d(DataShape("image", (3, 32, 32), 10)).parameters())
     6418
 
-    shape: images (C, H, W), at least 8 each way. channels: features after the first block.
+    shape: images (C, H, W), at least 8 × 8. channels: features after the first block.
     kernel: width of the convolutions; at 1 they see no neighbours.
     """
     settings = Cnn2dSettings(channels=channels, kernel=kernel)
@@ -225,7 +225,7 @@ def cnn2d(shape: DataShape, *, channels: int = 8, kernel: OddWidth = 3) -> Convo
 def cnn1d(shape: DataShape, *, channels: int = 4, kernel: OddWidth = 3) -> Convolutional:
     """Build a ``Convolutional`` for sequences; with the defaults C → 4 → 8 → 16 channels, which is narrow.
 
-    On ``mnist1d`` it reaches 90 % in 20 epochs: narrow as it is, it lacks little. With two convolutions after ``early``
+    On ``mnist1d`` it reaches 90 % in 20 epochs, so it lacks little. With two convolutions after ``early``
     it reaches 92 %. With ``kernel`` 1 it reaches 46 %, and 77 % with the convolutions.
     ``pytest esper-tasks/tests/test_figures.py -s -k cnn1d`` gives these figures.
 
@@ -233,12 +233,12 @@ def cnn1d(shape: DataShape, *, channels: int = 4, kernel: OddWidth = 3) -> Convo
     >>> sum(p.numel() for p in cnn1d(DataShape("sequence", (1, 40), 10)).parameters())
     718
 
-    shape: sequences (C, L), at least 8 long. channels: features after the first block.
+    shape: sequences (C, L), L at least 8. channels: features after the first block.
     kernel: width of the convolutions; at 1 they see no neighbours.
     """
     settings = Cnn1dSettings(channels=channels, kernel=kernel)
     fits = shape.kind == "sequence" and len(shape.example) == 2 and shape.example[1] >= SMALLEST
-    demand(fits, f"cnn1d takes sequences (channels, length) that are at least {SMALLEST} long", shape)
+    demand(fits, f"cnn1d takes sequences (channels, length) of length {SMALLEST} or more", shape)
     return Convolutional(shape, settings.channels, settings.kernel)
 
 
@@ -269,12 +269,12 @@ class Transformer(nn.Module):
     """Blocks of attention and MLP over embedded tokens, each after a normalisation of its input.
 
     Formula: head(norm(blocks(embed(x) + position))), where block: h ← h + attention(norm(h)), h ← h + mlp(norm(h)).
-    Inputs (N, T) are whole numbers below ``vocabulary``, each a symbol; or (N, T, D) rows of numbers. With ``causal``
-    no token sees a later one, and outputs are (N, T, outputs); without it all are seen, and outputs are those of the
-    mean over tokens, (N, outputs).
+    Inputs are symbols (N, T), integers below ``vocabulary``, or vectors (N, T, D). With ``causal`` a token attends only
+    to itself and earlier ones, and outputs are (N, T, outputs); without it tokens attend to all, and outputs are those
+    of the mean over tokens, (N, outputs).
 
-    A seed in a causal transformer must not look ahead either: one that mixes tokens both ways, such as attention,
-    sees the byte that is to be predicted. Grow blueprints there that act on each token separately.
+    A seed in a causal transformer must not look ahead either: one that mixes tokens in both directions, such as
+    attention, sees the target. Grow blueprints there that act on each token separately.
 
     On ``bytes`` it reaches 3.14 bits per byte in 400 batches of 16, untied 3.19, and 2.63 with a gated recurrent unit
     after its first block; on ``marked-sum`` it reaches 100 %.
@@ -285,11 +285,11 @@ class Transformer(nn.Module):
     >>> Transformer(DataShape("tokens", (64,), 256), causal=True)(bytes_in).shape
     torch.Size([2, 64, 256])
 
-    A tied head takes the embedding's weights where they stand: the model has them once, under one name.
+    A tied head uses the embedding's weights, which the model has once, under one name.
 
-    shape: tokens. width: features of each token. blocks, heads: how many. causal: see above. vocabulary: symbols there
-    are, None for as many as outputs. tied: None for a tied head where the symbols that come in are those that go out,
-    one for each token. dropout: share of features dropped behind each layer.
+    shape: tokens. width: features of each token. blocks, heads: how many. causal: see above. vocabulary: number of
+    symbols, None for as many as outputs. tied: whether the head shares the embedding's weights; None: if inputs and
+    outputs are the same symbols, one per token. dropout: dropout probability after each layer.
     """
 
     def __init__(
@@ -308,10 +308,10 @@ class Transformer(nn.Module):
             width=width, blocks=blocks, heads=heads, causal=causal, vocabulary=vocabulary, tied=tied, dropout=dropout
         )
         fits = shape.kind == "tokens" and len(shape.example) in (1, 2)
-        demand(fits, "transformer takes tokens: symbols by their number (tokens,), or rows (tokens, width)", shape)
+        demand(fits, "transformer takes tokens: integer symbols (tokens,) or vectors (tokens, features)", shape)
         can_be_tied = causal and len(shape.example) == 1 and vocabulary in (None, shape.outputs)
         if tied and not can_be_tied:
-            message = "a head can be tied only where causal is true and symbols go out as they come in"
+            message = "tied needs causal: true and outputs over the same symbols as the inputs"
             hint = f"Received: causal={causal}, vocabulary={vocabulary}, {shape.outputs} outputs for {shape.example}"
             raise ConfigError(Problem("E120", message, path="tied", hint=hint))
         super().__init__()
@@ -338,7 +338,7 @@ class Transformer(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then an MLP, each beside what comes in."""
+    """Attention, then an MLP, each as a residual."""
 
     def __init__(self, settings: TransformerSettings) -> None:
         super().__init__()
@@ -357,7 +357,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Each token takes from the others what its query asks for; if causal, from none that comes later."""
+    """Multi-head self-attention; if causal, without later tokens."""
 
     def __init__(self, settings: TransformerSettings) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Synthetic colour images: waves in noise, which local structure tells apart."""
+"""Synthetic colour images: waves in noise, whose classes differ in local structure."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _PATCH: Final = 0.2
 
 
 def images_synthetic(*, samples: int = 3000, size: int = 16, seed: int = 0, noise: float = 0.7) -> Classification:
-    """Generate noisy colour images (N, 3, size, size), each with one of eight waves: its class.
+    """Generate noisy colour images (N, 3, size, size), each with one of eight waves, its class.
 
-    Formula: image = 2·colour·cos(2π·along/wavelength + phase)·patch + noise·ε. Place, phase, and colour (any direction,
+    Formula: image = 2·colour·cos(2π·along/wavelength + phase)·patch + noise·ε. Place, phase and colour (any direction,
     also its opposite) are random, and each class has the same patch. So neither a pixel nor the colours of an image
-    say anything of its class: only how neighbours go together does.
+    depend on its class; only the relation of neighbours does.
 
     After 12 epochs: linear 15 % (guessing: 12.5), ``mlp`` 34 %, ``cnn2d`` 92 %, and 98 % with two convolutions behind
     its first block. ``pytest esper-tasks/tests/test_figures.py -s -k images`` gives these figures, means of three seeds
@@ -39,8 +39,8 @@ def images_synthetic(*, samples: int = 3000, size: int = 16, seed: int = 0, nois
     >>> task.shape, [len(task.split(name)) for name in ("train", "validation", "test")]
     (DataShape(kind='image', example=(3, 16, 16), outputs=8), [400, 100, 100])
 
-    samples: examples in all, a sixth each for validation and test. size: height and width. seed: of the data.
-    noise: standard deviation; a wave is 2 high.
+    samples: examples in all, a sixth each for validation and test. size: height and width. seed: RNG seed of the data.
+    noise: standard deviation; a wave has amplitude 2.
     """
     settings = ImagesSyntheticSettings(samples=samples, size=size, seed=seed, noise=noise)
     generator = np.random.RandomState(settings.seed)

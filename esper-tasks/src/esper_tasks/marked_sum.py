@@ -11,9 +11,9 @@ from esper_tasks.supervised import Classification, parted
 def marked_sum(*, samples: int = 4500, length: int = 12, symbols: int = 4, seed: int = 0) -> Classification:
     """Add the two marked symbols, modulo ``symbols``. Tokens (N, length, symbols + 1).
 
-    A token is a symbol, as a row with a single one, and its mark, 1 or 0. Two tokens of an example are marked,
-    anywhere. Either of them alone says nothing of the sum, so whatever adds up what it makes of each token by itself
-    only guesses: tokens have to see one another.
+    A token is a one-hot symbol and its mark, 1 or 0. Two tokens of an example are marked, at random positions. Either
+    of them alone says nothing about the sum, so a network that processes tokens separately and adds up the results
+    can only guess: tokens have to interact.
 
     >>> task = marked_sum(samples=600)
     >>> task.shape, [len(task.split(name)) for name in ("train", "validation", "test")]

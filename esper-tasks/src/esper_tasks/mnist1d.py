@@ -1,4 +1,4 @@
-"""MNIST-1D, the default task: ten digits as signals, where it helps to see shapes.
+"""MNIST-1D, the default task: ten digits as signals, for which local structure matters.
 
 Published test accuracies: logistic regression 32 %, MLP 68 %, CNN 94 %, GRU 91 %, people 96 %. With the positions
 permuted a convolution loses its advantage (MLP 68 %, CNN 56 %): ``mnist1d-shuffled`` is the negative control.
@@ -23,7 +23,7 @@ CLASSES: Final = 10
 LENGTH: Final = 40
 """Points of a signal."""
 
-# How the ten digits are drawn, by a pen that moves up and down over time: 12 heights each.
+# The ten digits as curves: 12 heights each.
 _PEN: Final = (
     (5, 6, 6.5, 6.75, 7, 7, 7, 7, 6.75, 6.5, 6, 5),
     (5, 3, 3, 3.4, 3.8, 4.2, 4.6, 5, 5.4, 5.8, 5, 5),
@@ -65,8 +65,8 @@ class _Draws(NamedTuple):
 def digit_signals(*, samples: int, seed: int, noise: float = 1.0, shuffled: bool = False) -> tuple[Floats, Integers]:
     """Generate normalised signals (N, 40) and their digits, in random order.
 
-    samples: how many, the same number of each digit. noise: factor on the published noise. shuffled: whether all
-    signals have their positions permuted, in one and the same way.
+    samples: how many, the same number of each digit. noise: factor of the published noise. shuffled: whether one
+    permutation of the positions is applied to all signals.
 
     >>> signals, digits = digit_signals(samples=100, seed=42)
     >>> signals.shape, sorted(set(digits.tolist()))
@@ -159,8 +159,8 @@ def mnist1d(*, validation: int = 800, samples: int = 5000, seed: int = 42, noise
     >>> {name: len(task.split(name)) for name in ("train", "validation", "test")}
     {'train': 300, 'validation': 100, 'test': 100}
 
-    validation: examples held out to steer by. samples: examples in all, a multiple of 10. seed: of the data.
-    noise: factor on the published amount of noise; 0 is none.
+    validation: examples held out for validation. samples: examples in all, a multiple of 10. seed: RNG seed of the
+    data. noise: factor of the published noise; 0 is none.
     """
     return _task(Mnist1dSettings(validation=validation, samples=samples, seed=seed, noise=noise), shuffled=False)
 

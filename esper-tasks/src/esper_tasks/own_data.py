@@ -1,6 +1,6 @@
 """Tasks of the user's own data: arrays from an .npz or a folder of .npy files, and tables from a CSV file.
 
-Files are never unpickled. What cannot be used is refused with the setting to change.
+Files are never unpickled. Data that cannot be used are refused, with the setting to change.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def parted_by_lot(examples: Examples, settings: OwnDataSettings, *, test: bool =
     if any(len(own) == 0 for own in parts.values()):
         told = ", ".join(f"{name} {len(own)}" for name, own in parts.items())
         hint = f"Equal examples stay together. Received: {len(examples)} examples, which give {told}"
-        refuse("path", f"these are too few different examples for {len(parts)} splits", hint)
+        refuse("path", f"there are too few different examples for {len(parts)} splits", hint)
     return parts
 
 
@@ -111,11 +111,11 @@ def own_task(
 def demand_numbers(array: NDArray[Any], setting: str, name: str) -> None:
     """Raise SettingError unless all elements are finite numbers."""
     if array.dtype.kind not in "biuf":
-        refuse(setting, f'"{name}" holds no numbers', f"Received: an array of {array.dtype}")
+        refuse(setting, f'"{name}" is not numeric', f"Received: an array of {array.dtype}")
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):
         first = ", ".join(map(str, bad[0].tolist()))
-        hint = f"The first is {name}[{first}] = {array[tuple(bad[0])]}. Fill them in, or leave these examples out."
+        hint = f"The first is {name}[{first}] = {array[tuple(bad[0])]}. Replace them, or remove these examples."
         refuse(setting, f'{len(bad)} of the numbers in "{name}" are not finite', hint)
 
 
@@ -147,14 +147,14 @@ def _classes(targets: Mapping[SplitName, NDArray[Any]]) -> tuple[dict[SplitName,
     known = np.unique(np.concatenate([own.ravel() for own in targets.values()]))
     examples = sum(len(own) for own in targets.values())
     if len(known) < 2:
-        refuse("path", "all examples are of one class", f"Received: {_shown(known)}")
+        refuse("path", "all examples are in one class", f"Received: {_shown(known)}")
     if 2 * len(known) > examples:
-        hint = f"If they are numbers to be predicted, write  predict: number\nReceived: {_shown(known)}"
+        hint = f"For a regression write  predict: number\nReceived: {_shown(known)}"
         refuse("predict", f"there are {len(known)} classes for {examples} examples", hint)
     missing = np.setdiff1d(known, targets["train"])
     if len(missing):
-        hint = f"Hold less out, take another seed, or leave them out. Received: {_shown(missing)}"
-        refuse("path", f"{len(missing)} of {len(known)} classes are missing in training", hint)
+        hint = f"Hold out less, use another seed, or remove these classes. Received: {_shown(missing)}"
+        refuse("path", f"{len(missing)} of {len(known)} classes are missing from the training split", hint)
     return {name: torch.from_numpy(np.searchsorted(known, own)) for name, own in targets.items()}, len(known)
 
 
@@ -163,7 +163,7 @@ def _shown(classes: NDArray[Any], most: int = 5) -> str:
 
 
 KINDS: Final[Mapping[int, SiteKind]] = {2: "vector", 3: "sequence", 4: "image"}
-"""What examples are taken for, by the dimensions of the inputs."""
+"""Kind of the examples by the number of dimensions of the inputs."""
 
 DIMENSIONS: Final[Mapping[SiteKind, tuple[int, ...]]] = {
     "image": (4,),
@@ -173,7 +173,7 @@ DIMENSIONS: Final[Mapping[SiteKind, tuple[int, ...]]] = {
 }
 _FORMS: Final = (
     "vector (N, features), sequence (N, channels, length), image (N, channels, height, width), "
-    "tokens (N, tokens, features), or (N, tokens) for symbols by their number"
+    "tokens (N, tokens, features), or (N, tokens) for integer symbols"
 )
 _UNREADABLE: Final = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error)
 
@@ -192,12 +192,12 @@ def npz(
 ) -> Classification | Regression:
     """Load your own arrays: classes or numbers, split at random or as the arrays' names say.
 
-    Two arrays, ``inputs`` and ``targets``, are parted here. Data that are parted already are ``train_inputs``,
-    ``train_targets``, ``test_inputs``, ``test_targets`` and, unless it is to be drawn from the training data,
+    Two arrays, ``inputs`` and ``targets``, are split here. Data with splits of its own has ``train_inputs``,
+    ``train_targets``, ``test_inputs``, ``test_targets`` and, unless validation is to be drawn from the training data,
     ``validation_inputs`` and ``validation_targets``.
 
-    path: an .npz, or a folder of .npy files; relative to the current folder. inputs, targets: what the arrays are
-    called. kind: what an example is; None: by its dimensions. predict, normalise, validation, test, seed: see
+    path: an .npz file or a folder of .npy files; relative to the current folder. inputs, targets: names of the arrays.
+    kind: kind of the inputs; None: by their dimensions. predict, normalise, validation, test, seed: see
     ``OwnDataSettings``.
     """
     settings = NpzSettings(
@@ -252,8 +252,8 @@ def _opened(place: Path) -> Iterator[Any]:
 
 def _refuse_unreadable(what: str, error: BaseException) -> NoReturn:
     if "pickle" in str(error):
-        hint = "Save numbers, or texts of one length: array.astype(float), or array.astype(str) for classes."
-        refuse("path", f'"{what}" holds Python objects, or no arrays; these are not read', hint)
+        hint = "Save numbers, array.astype(float), or texts for classes, array.astype(str)."
+        refuse("path", f'"{what}" has Python objects, or no arrays; these are not read', hint)
     refuse("path", f'"{what}" cannot be read: {error}', "numpy.savez writes such a file.")
 
 
@@ -268,7 +268,7 @@ def _parts(arrays: _Arrays, settings: NpzSettings) -> dict[SplitName, Examples]:
         parts = {**parted_by_lot(train, settings, test=False), "test": test}
     shapes = {name: parts[name].inputs.shape[1:] for name in SPLITS}
     if len(set(shapes.values())) > 1:
-        refuse("path", "the splits have examples of several shapes", f"Received: {shapes}")
+        refuse("path", "the splits have examples of different shapes", f"Received: {shapes}")
     return {name: parts[name] for name in SPLITS}
 
 
@@ -278,14 +278,14 @@ def _examples(arrays: _Arrays, prefix: str, settings: NpzSettings) -> Examples:
     demand_numbers(inputs, "inputs", named["inputs"])
     lengths = f"Received: {named['inputs']} {inputs.shape}, {named['targets']} {targets.shape}"
     if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):
-        refuse("targets", "there is not one target for each input", lengths)
+        refuse("targets", "inputs and targets differ in number", lengths)
     if settings.predict == "number":
         demand_numbers(targets, "targets", named["targets"])
         if targets.ndim > 2:
-            refuse("targets", "numbers to be predicted are (N,) or (N, numbers)", lengths)
+            refuse("targets", "numeric targets have the shape (N,) or (N, numbers)", lengths)
         return Examples(inputs, targets)
     if targets.ndim != 1:
-        refuse("targets", "there is not one class for each example", lengths)
+        refuse("targets", "class targets have the shape (N,)", lengths)
     return Examples(inputs, _as_classes(targets, named["targets"]))
 
 
@@ -297,8 +297,8 @@ def _as_classes(targets: NDArray[Any], name: str) -> NDArray[Any]:
     if targets.dtype.kind == "f":
         odd = targets[targets != np.round(targets)]
         if len(odd):
-            hint = f"If they are numbers to be predicted, write  predict: number\nReceived: {odd[0]}"
-            refuse("predict", f'the classes in "{name}" are no whole numbers', hint)
+            hint = f"For a regression write  predict: number\nReceived: {odd[0]}"
+            refuse("predict", f'the classes in "{name}" are not integers', hint)
     return targets.astype(np.int64)
 
 
@@ -311,7 +311,7 @@ def _kind(train: Examples, settings: NpzSettings) -> SiteKind:
         refuse("kind", f"{told} does not have {inputs.ndim - 1} dimensions", hint)
     if kind == "tokens" and inputs.ndim == 2 and (inputs.dtype.kind not in "iu" or inputs.min() < 0):
         hint = f"Received: {inputs.dtype} from {inputs.min()} on"
-        refuse("inputs", "symbols are whole numbers from 0 on", hint)
+        refuse("inputs", "symbols must be integers from 0", hint)
     return kind
 
 
@@ -328,11 +328,11 @@ def csv_table(
     test: float = 0.15,
     seed: int = 0,
 ) -> Classification | Regression:
-    """Load your own table: predict one column from the others, which are numbers. Inputs (N, features).
+    """Load your own table and predict one column from the others, which are numbers. Inputs (N, features).
 
     path: the file, in UTF-8; relative to the current folder. target: the column to predict. header: whether the first
-    line names the columns; else they are called 1, 2, … delimiter: between two cells. ignore: columns that are left
-    out. predict, normalise, validation, test, seed: see ``OwnDataSettings``.
+    line names the columns; otherwise they are called 1, 2, … delimiter: separator of cells. ignore: columns to
+    ignore. predict, normalise, validation, test, seed: see ``OwnDataSettings``.
     """
     settings = CsvSettings(
         path=path,
@@ -363,7 +363,9 @@ class _Table:
         if str(name) not in self.columns:
             hint = suggestion(str(name), self.columns)
             if len(self.columns) == 1:
-                hint = f'All of a line is one cell: "{self.columns[0][:60]}". Is the delimiter another, ";" or "\\t"?'
+                hint = (
+                    f'The whole line is one cell: "{self.columns[0][:60]}". Set delimiter, for example to ";" or "\\t".'
+                )
             refuse(setting, f'there is no column "{name}" in "{self.place}"', hint)
         return self.columns.index(str(name))
 
@@ -374,16 +376,16 @@ def _read(place: Path, settings: CsvSettings) -> _Table:
             reader = csv.reader(file, delimiter=settings.delimiter, strict=True)
             rows = tuple((reader.line_num, row) for row in reader if row)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        refuse("path", f'"{place}" cannot be read: {error}', "It is a text in UTF-8.")
+        refuse("path", f'"{place}" cannot be read: {error}', "It must be UTF-8 text.")
     if len(rows) < 2:
-        refuse("path", f'"{place}" holds no examples', f"Received: {len(rows)} lines that are not empty")
+        refuse("path", f'"{place}" has no examples', f"Received: {len(rows)} lines that are not empty")
     if settings.header:
         columns, rows = tuple(cell.strip() for cell in rows[0][1]), rows[1:]
     else:
         columns = tuple(str(number + 1) for number in range(len(rows[0][1])))
     twice = [name for name in columns if columns.count(name) > 1]
     if twice:
-        hint = "Where the first line is no header, write  header: false"
+        hint = "If the first line is not a header, write  header: false"
         refuse("header", f'several columns of "{place}" are called "{twice[0]}"', hint)
     for line, row in rows:
         if len(row) != len(columns):
@@ -397,7 +399,7 @@ def _examples_table(table: _Table, settings: CsvSettings) -> Examples:
     features = [place for place in range(len(table.columns)) if place not in left_out]
     if not features:
         hint = f"Columns: {', '.join(table.columns)}"
-        refuse("target", "no column is left to tell the target from", hint)
+        refuse("target", "no column is left to predict the target from", hint)
     inputs = np.array([[_number(table, line, row, place) for place in features] for line, row in table.rows])
     if settings.predict == "number":
         targets = np.array([_number(table, line, row, target) for line, row in table.rows])
@@ -420,10 +422,10 @@ def _refuse_cell(table: _Table, line: int, place: int, text: str) -> NoReturn:
     name = table.columns[place]
     if text == "":
         refuse("path", f'{table.place}:{line}: column "{name}" is empty', "Fill it in, or delete the line.")
-    hint = f'Received: "{text[:60]}". A column of texts can be left out:  ignore: ["{name}"]'
+    hint = f'Received: "{text[:60]}". Ignore a column of texts:  ignore: ["{name}"]'
     if line == 1:
-        hint += "\nWhere the first line names the columns, write  header: true"
-    refuse("path", f'{table.place}:{line}: column "{name}" is no finite number', hint)
+        hint += "\nIf the first line names the columns, write  header: true"
+    refuse("path", f'{table.place}:{line}: column "{name}" is not a finite number', hint)
 
 
 def _labels(table: _Table, target: int) -> NDArray[np.int64] | NDArray[np.str_]:

@@ -52,7 +52,7 @@ def esper_register_tasks(registry: Any) -> None:
         "marked-sum",
         "esper_tasks.marked_sum:marked_sum",
         TaskSpec(
-            summary="The sum of two marked tokens: they have to see one another.",
+            summary="The sum of two marked tokens, which needs interaction between tokens.",
             settings="esper_tasks.settings:MarkedSumSettings",
         ),
     )
@@ -73,7 +73,7 @@ def _register_instances(registry: Any) -> None:
         "signals-family",
         "esper_tasks.signals_family:signals_family",
         TaskSpec(
-            summary="The data of one instance of a family, to train on or held out.",
+            summary="The data of one instance of a family, for training or held out.",
             settings="esper_tasks.settings:InstanceSettings",
         ),
     )
@@ -81,7 +81,7 @@ def _register_instances(registry: Any) -> None:
         "riddles",
         "esper_tasks.riddles:riddles",
         TaskSpec(
-            summary="Five riddles in one form; what pays to grow differs.",
+            summary="Five problems in one form, each with another best blueprint.",
             settings="esper_tasks.settings:RiddlesSettings",
         ),
     )
@@ -93,7 +93,7 @@ def _register_files(registry: Any) -> None:
         "digits",
         "esper_tasks.digits:digits",
         TaskSpec(
-            summary="The digits of scikit-learn, which has to be installed; nearly linear, for a quick look.",
+            summary="The digits of scikit-learn, which must be installed; nearly linear, for a quick look.",
             settings="esper_tasks.settings:DigitsSettings",
         ),
     )
@@ -130,7 +130,7 @@ def esper_register_hosts(registry: Any) -> None:
         "pointwise-mlp",
         "esper_tasks.hosts:PointwiseMlp",
         HostSpec(
-            summary="Looks at each position by itself, so it cannot see a shape.",
+            summary="Processes each position separately, so it cannot detect a shape.",
             slots={"early": SlotPlace("stem", "sequence"), "late": SlotPlace("hidden", "vector")},
             settings="esper_tasks.settings:PointwiseMlpSettings",
         ),
@@ -139,7 +139,7 @@ def esper_register_hosts(registry: Any) -> None:
         "signals-family-host",
         "esper_tasks.signals_family:signals_family_host",
         HostSpec(
-            summary="pointwise-mlp as one instance of a family has it.",
+            summary="pointwise-mlp with the widths of one instance of a family.",
             slots={"early": SlotPlace("stem", "sequence"), "late": SlotPlace("hidden", "vector")},
             settings="esper_tasks.settings:InstanceSettings",
         ),
@@ -158,7 +158,7 @@ def esper_register_hosts(registry: Any) -> None:
         "token-mlp",
         "esper_tasks.hosts:TokenMlp",
         HostSpec(
-            summary="Looks at each token by itself, so it cannot see how two go together.",
+            summary="Processes each token separately, so it cannot relate two of them.",
             slots={"early": SlotPlace("embed", "tokens"), "late": SlotPlace("mix", "tokens")},
             settings="esper_tasks.settings:TokenMlpSettings",
         ),
@@ -167,7 +167,7 @@ def esper_register_hosts(registry: Any) -> None:
         "transformer",
         "esper_tasks.hosts:Transformer",
         HostSpec(
-            summary="Two small blocks of attention and MLP; causal for text, or one answer for all tokens.",
+            summary="Two small blocks of attention and MLP; causal for text, or one output for all tokens.",
             slots={"block0": SlotPlace("blocks.0", "tokens"), "block1": SlotPlace("blocks.1", "tokens")},
             settings="esper_tasks.settings:TransformerSettings",
         ),

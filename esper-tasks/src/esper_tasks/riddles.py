@@ -1,6 +1,6 @@
 """Five problems over one form of data, each with another best blueprint.
 
-All have signals of 40 numbers and three classes, so a configuration tells none from another; what is measured does.
+All have signals of 40 numbers and three classes, so a policy can tell them apart only by measurements.
 
 Points of validation accuracy that a block brings behind ``pointwise-mlp`` (8 channels, 16 hidden, kernel 1), less
 what it costs at a price of 40; means over the data of seeds 100 to 102, one training each of 20 steps of 10 batches
@@ -47,7 +47,7 @@ _FAR_GAP: Final = 3
 _BANDS: Final = ((0, 1, 2), (2, 1, 0), (1, 2, 0))
 """In each third of the values: which of its three bands each class has in ``value``."""
 _LOUD: Final = 4.0
-"""Standard deviation of the pairs of values in ``value`` that say nothing."""
+"""Standard deviation of the uninformative pairs of values in ``value``."""
 _DIRECTIONS: Final = 3
 _EASY_HEIGHT: Final = 1.0
 
@@ -73,18 +73,18 @@ def riddles(
       a share of 0.3·noise of the pairs x[2i], x[2i+1] is 4·e instead.
     - ``joint``: x = Σₖ v[k]·t[k] + 0.7·noise·e, where t are three orthogonal directions that the seed draws, of
       length √40; v has a random direction, and the length y + 0.5 or y + 3.5.
-    - ``easy``: x = 1.5·noise·e, + 1 in the third of the places that belongs to y.
+    - ``easy``: x = 1.5·noise·e, + 1 in the third of the positions that belongs to y.
 
-    A share of the examples can be of ``easy`` instead, and another of nothing but e: then how good a host is at first
-    says little about what it lacks, or how much can be won.
+    A share of the examples can be of the kind ``easy`` instead, and another share pure noise: then the initial accuracy
+    of a host says little about what it lacks, or how much can be gained.
 
     >>> task = riddles(kind="far")
     >>> task.shape, [len(task.split(name)) for name in ("train", "validation", "test")]
     (DataShape(kind='sequence', example=(1, 40), outputs=3), [1000, 300, 500])
 
-    kind: which of the five. samples: examples to train on. validation, test: examples that are held out. noise: factor
-    on the amounts above. easy, void: shares of the examples that are ``easy``, or that say nothing, together 1 at most.
-    seed: of the data, and of what they are made of.
+    kind: which of the five. samples: training examples. validation, test: examples held out. noise: factor of the
+    amounts above. easy, void: shares of examples of the kind ``easy``, and of pure noise, at most 1 together.
+    seed: RNG seed of the data and of the patterns in them.
     """
     settings = RiddlesSettings(
         kind=kind, samples=samples, validation=validation, test=test, noise=noise, easy=easy, void=void, seed=seed

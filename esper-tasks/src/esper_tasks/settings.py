@@ -15,11 +15,11 @@ OddWidth = Literal[1, 3, 5, 7]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Predicted = Literal["class", "number"]
 RiddleKind = Literal["near", "far", "value", "joint", "easy"]
-Column = Annotated[str | int, Field(description="Name of a column, or its number where there is no header.")]
+Column = Annotated[str | int, Field(description="Name of a column, or its number without a header.")]
 
 
 class Settings(BaseModel):
-    """Settings of a component: what it does not know is refused, and nothing changes once it is read."""
+    """Base of the settings models: unknown keys are refused, and instances are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -27,12 +27,12 @@ class Settings(BaseModel):
 class Mnist1dSettings(Settings):
     """Settings of ``mnist1d`` and ``mnist1d-shuffled``. The defaults give the published data."""
 
-    validation: int = Field(default=800, ge=1, description="Training examples that are held out to steer by.")
+    validation: int = Field(default=800, ge=1, description="Training examples held out for validation.")
     samples: int = Field(
         default=5000, ge=100, le=1_000_000, multiple_of=10, description="Examples in all; a fifth is the test split."
     )
-    seed: Seed = Field(default=42, description="Seed of the data; the published data has 42.")
-    noise: float = Field(default=1.0, ge=0, le=10, description="Factor on the published amount of noise.")
+    seed: Seed = Field(default=42, description="RNG seed of the data; 42 gives the published data.")
+    noise: float = Field(default=1.0, ge=0, le=10, description="Factor of the published noise.")
 
     @model_validator(mode="after")
     def _something_to_train_on(self) -> Self:
@@ -49,7 +49,7 @@ class Mnist1dSettings(Settings):
 class StripesSettings(Settings):
     """Settings of ``stripes``."""
 
-    seed: Seed = Field(default=0, description="Seed of the data.")
+    seed: Seed = Field(default=0, description="RNG seed of the data.")
     noise: float = Field(default=0.3, ge=0, le=10, description="Standard deviation of the noise; a stripe is 1 high.")
 
 
@@ -60,7 +60,7 @@ class ImagesSyntheticSettings(Settings):
         default=3000, ge=30, le=1_000_000, description="Examples in all; a sixth each is for validation and test."
     )
     size: int = Field(default=16, ge=8, le=256, description="Height and width of an image.")
-    seed: Seed = Field(default=0, description="Seed of the data.")
+    seed: Seed = Field(default=0, description="RNG seed of the data.")
     noise: float = Field(default=0.7, ge=0, le=10, description="Standard deviation of the noise; a wave is 2 high.")
 
 
@@ -70,9 +70,9 @@ class MarkedSumSettings(Settings):
     samples: int = Field(
         default=4500, ge=30, le=1_000_000, description="Examples in all; a sixth each is for validation and test."
     )
-    length: int = Field(default=12, ge=4, le=1024, description="Tokens of an example.")
-    symbols: int = Field(default=4, ge=2, le=256, description="Symbols, and classes: sums are taken modulo this.")
-    seed: Seed = Field(default=0, description="Seed of the data.")
+    length: int = Field(default=12, ge=4, le=1024, description="Tokens per example.")
+    symbols: int = Field(default=4, ge=2, le=256, description="Number of symbols and of classes; sums are modulo this.")
+    seed: Seed = Field(default=0, description="RNG seed of the data.")
 
     @model_validator(mode="after")
     def _no_example_twice(self) -> Self:
@@ -89,20 +89,20 @@ class MarkedSumSettings(Settings):
 class BytesSettings(Settings):
     """Settings of ``bytes``."""
 
-    length: int = Field(default=64, ge=16, le=4096, description="Bytes of a window.")
-    windows: int | None = Field(default=None, ge=1, description="Windows to train on, at most; null: all there are.")
-    held_out: int = Field(default=200, ge=1, description="Windows for validation, and as many for the test, at most.")
+    length: int = Field(default=64, ge=16, le=4096, description="Bytes per window.")
+    windows: int | None = Field(default=None, ge=1, description="Most training windows; null: all.")
+    held_out: int = Field(default=200, ge=1, description="Most windows for validation, and for the test.")
     metric: Literal["perplexity", "bits"] = Field(
-        default="perplexity", description="Perplexity of a byte, 1 to 256 and more, or its logarithm to base 2."
+        default="perplexity", description="Perplexity per byte, or bits per byte."
     )
 
 
 class DigitsSettings(Settings):
     """Settings of ``digits``. Of 1,797 digits at least 197 are left to train on."""
 
-    validation: int = Field(default=300, ge=1, le=800, description="Examples that are held out to steer by.")
-    test: int = Field(default=300, ge=1, le=800, description="Examples that are held out for the test.")
-    seed: Seed = Field(default=0, description="Seed by which they are drawn.")
+    validation: int = Field(default=300, ge=1, le=800, description="Examples held out for validation.")
+    test: int = Field(default=300, ge=1, le=800, description="Examples held out for the test.")
+    seed: Seed = Field(default=0, description="RNG seed of the draw.")
 
 
 class Cifar10Settings(Settings):
@@ -111,11 +111,9 @@ class Cifar10Settings(Settings):
     folder: str = Field(
         min_length=1, description="Folder of the binary version, with data_batch_1.bin; relative to the current folder."
     )
-    examples: int | None = Field(
-        default=None, ge=1, description="Images to train on, at most; null: all, which need 0.7 GB."
-    )
-    validation: int = Field(default=5000, ge=1, description="Training images that are held out to steer by.")
-    seed: Seed = Field(default=0, description="Seed by which they are drawn.")
+    examples: int | None = Field(default=None, ge=1, description="Most training images; null: all, which need 0.7 GB.")
+    validation: int = Field(default=5000, ge=1, description="Training images held out for validation.")
+    seed: Seed = Field(default=0, description="RNG seed of the draw.")
 
 
 class OwnDataSettings(Settings):
@@ -129,14 +127,14 @@ class OwnDataSettings(Settings):
         default=True,
         description="Whether features, and numbers to be predicted, get mean 0 and deviation 1 over the training data.",
     )
-    validation: Share = Field(default=0.15, description="Share of the examples that is held out to steer by.")
-    test: Share = Field(default=0.15, description="Share of the examples that is held out for the test.")
-    seed: Seed = Field(default=0, description="Seed by which both are drawn.")
+    validation: Share = Field(default=0.15, description="Share of the examples held out for validation.")
+    test: Share = Field(default=0.15, description="Share of the examples held out for the test.")
+    seed: Seed = Field(default=0, description="RNG seed of both draws.")
 
     @model_validator(mode="after")
     def _something_to_train_on(self) -> Self:
         if self.validation + self.test > 0.9:
-            msg = f"validation and test leave a tenth to train on. Received: {self.validation} and {self.test}"
+            msg = f"validation + test must be at most 0.9. Received: {self.validation} + {self.test}"
             raise ValueError(msg)
         return self
 
@@ -144,11 +142,13 @@ class OwnDataSettings(Settings):
 class NpzSettings(OwnDataSettings):
     """Settings of ``npz``."""
 
-    path: str = Field(min_length=1, description="An .npz, or a folder of .npy files; relative to the current folder.")
+    path: str = Field(
+        min_length=1, description="An .npz file or a folder of .npy files; relative to the current folder."
+    )
     inputs: str = Field(default="inputs", min_length=1, description="Name of the array with the inputs.")
-    targets: str = Field(default="targets", min_length=1, description="Name of the array with what is to be told.")
+    targets: str = Field(default="targets", min_length=1, description="Name of the array with the targets.")
     kind: SiteKind | None = Field(
-        default=None, description="What an example is; null: by its dimensions a vector, a sequence or an image."
+        default=None, description="Kind of the inputs; null: vector, sequence or image, by their dimensions."
     )
 
 
@@ -156,12 +156,12 @@ class CsvSettings(OwnDataSettings):
     """Settings of ``csv``."""
 
     path: str = Field(min_length=1, description="The file, in UTF-8; relative to the current folder.")
-    target: Column = Field(description="Column to be predicted: its name, or its number where there is no header.")
-    header: bool = Field(default=True, description="Whether the first line names the columns; else they are 1, 2, …")
-    delimiter: str = Field(default=",", pattern=r'^[^"\r\n]$', description='What separates two cells: ",", ";", "\\t".')
-    ignore: Annotated[tuple[Column, ...], Field(strict=False)] = Field(
-        default=(), description="Columns that are left out."
+    target: Column = Field(description="Column to predict: its name, or its number without a header.")
+    header: bool = Field(
+        default=True, description="Whether the first line names the columns; otherwise they are called 1, 2, …"
     )
+    delimiter: str = Field(default=",", pattern=r'^[^"\r\n]$', description='Separator of cells: ",", ";", "\\t".')
+    ignore: Annotated[tuple[Column, ...], Field(strict=False)] = Field(default=(), description="Columns to ignore.")
 
 
 class InstanceSettings(Settings):
@@ -169,28 +169,27 @@ class InstanceSettings(Settings):
 
     instance: int = Field(default=0, ge=0, lt=2**30, description="Number of the instance.")
     part: Literal["train", "held_out"] = Field(
-        default="train", description="Whether it is one to learn on, or one to be judged by; no example is in both."
+        default="train",
+        description="Part of the family: instances for training or held-out ones; they share no examples.",
     )
 
 
 class RiddlesSettings(Settings):
     """Settings of ``riddles``."""
 
-    kind: RiddleKind = Field(default="near", description="Which riddle: what tells the classes apart.")
+    kind: RiddleKind = Field(default="near", description="Kind of problem: which property distinguishes the classes.")
     samples: int = Field(default=1000, ge=30, le=100_000, description="Examples to train on.")
-    validation: int = Field(default=300, ge=3, le=100_000, description="Examples that are held out to steer by.")
-    test: int = Field(default=500, ge=3, le=100_000, description="Examples that are held out for the test.")
-    noise: float = Field(default=1.0, ge=0.1, le=3, description="Factor on the amount of noise that each riddle has.")
-    easy: float = Field(default=0.0, ge=0, le=1, description="Share of the examples that are of the easy riddle.")
-    void: float = Field(default=0.0, ge=0, le=1, description="Share of the examples that say nothing of their class.")
-    seed: Seed = Field(default=0, description="Seed of the data.")
+    validation: int = Field(default=300, ge=3, le=100_000, description="Examples held out for validation.")
+    test: int = Field(default=500, ge=3, le=100_000, description="Examples held out for the test.")
+    noise: float = Field(default=1.0, ge=0.1, le=3, description="Factor of the noise of the kind.")
+    easy: float = Field(default=0.0, ge=0, le=1, description="Share of examples of the kind easy.")
+    void: float = Field(default=0.0, ge=0, le=1, description="Share of examples that contain only noise.")
+    seed: Seed = Field(default=0, description="RNG seed of the data.")
 
     @model_validator(mode="after")
     def _shares_of_one_whole(self) -> RiddlesSettings:
         if self.easy + self.void > 1:
-            msg = (
-                f"easy and void are shares of the same examples: together 1 at most. Received: {self.easy}, {self.void}"
-            )
+            msg = f"easy + void must be at most 1. Received: {self.easy} + {self.void}"
             raise ValueError(msg)
         return self
 
@@ -200,28 +199,28 @@ class PointwiseMlpSettings(Settings):
 
     channels: Width = Field(default=8, description="Features of each position.")
     hidden: Width = Field(default=32, description="Width of the hidden layer.")
-    kernel: OddWidth = Field(default=1, description="Width of the stem; at 1 it sees no neighbours.")
+    kernel: OddWidth = Field(default=1, description="Kernel width of the stem; at 1 it combines no neighbours.")
 
 
 class Cnn1dSettings(Settings):
     """Settings of ``cnn1d``."""
 
-    channels: Width = Field(default=4, description="Features after the first block; twice as many after each further.")
-    kernel: OddWidth = Field(default=3, description="Width of the convolutions; at 1 they see no neighbours.")
+    channels: Width = Field(default=4, description="Features after the first block; doubled after each further block.")
+    kernel: OddWidth = Field(default=3, description="Width of the convolutions; at 1 they combine no neighbours.")
 
 
 class WideCnn1dSettings(Settings):
     """Settings of ``wide-cnn1d``."""
 
-    channels: Width = Field(default=25, description="Features after the first block; twice as many after each further.")
-    kernel: OddWidth = Field(default=3, description="Width of the convolutions; at 1 they see no neighbours.")
+    channels: Width = Field(default=25, description="Features after the first block; doubled after each further block.")
+    kernel: OddWidth = Field(default=3, description="Width of the convolutions; at 1 they combine no neighbours.")
 
 
 class Cnn2dSettings(Settings):
     """Settings of ``cnn2d``."""
 
-    channels: Width = Field(default=8, description="Features after the first block; twice as many after each further.")
-    kernel: OddWidth = Field(default=3, description="Width of the convolutions; at 1 they see no neighbours.")
+    channels: Width = Field(default=8, description="Features after the first block; doubled after each further block.")
+    kernel: OddWidth = Field(default=3, description="Width of the convolutions; at 1 they combine no neighbours.")
 
 
 class MlpSettings(Settings):
@@ -244,16 +243,19 @@ class TransformerSettings(Settings):
     heads: int = Field(default=4, ge=1, le=256, description="Heads of the attention.")
     causal: bool = Field(
         default=False,
-        description="true: a token sees none that comes later, and there are outputs for each token; "
+        description="true: tokens attend only to earlier ones, with outputs per token; "
         "false: each token sees all, and there are outputs for the mean over them.",
     )
     vocabulary: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="Symbols there are, where tokens are numbers; null: as outputs."
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Number of symbols, if tokens are integers; null: as many as outputs.",
     )
     tied: bool | None = Field(
-        default=None, description="Whether the head has the weights of the embedding; null: where it can."
+        default=None, description="Whether the head shares the embedding's weights; null: if possible."
     )
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="Share of features dropped behind each layer.")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="Dropout probability after each layer.")
 
     @model_validator(mode="after")
     def _heads_of_one_width(self) -> Self:

@@ -1,7 +1,7 @@
 """A family of tasks and hosts, whose instances are made from their number.
 
 An instance is a task, a host and a price; its data and its host are components of a run. Held-out instances share no
-example with those to train on.
+example with those for training.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Instance:
 
     @property
     def task_settings(self) -> dict[str, Any]:
-        """Of ``task``; 16 % of the samples are held out to steer by."""
+        """The task's settings; 16 % of the samples are held out for validation."""
         validation = self.samples * 4 // 25
         return {"samples": self.samples, "validation": validation, "seed": self.seed, "noise": self.noise}
 
     @property
     def host_settings(self) -> dict[str, Any]:
-        """Of ``pointwise-mlp``."""
+        """The settings of ``pointwise-mlp``."""
         return {"channels": self.channels, "hidden": self.hidden, "kernel": self.kernel}
 
     def config(self) -> dict[str, Any]:
@@ -68,16 +68,16 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What instances are drawn from, each of its parts apart from the others.
+    """The distribution of instances; its parts are drawn independently.
 
-    Instances of the two parts are disjoint by construction: those to train on have even seeds for their data, those
-    that are held out odd ones, so no example of one is in another.
+    Instances of the two parts are disjoint by construction: those for training have even data seeds, held-out ones
+    odd seeds, so they share no example.
 
     >>> SIGNALS.instance(3) == SIGNALS.instance(3), SIGNALS.instance(3) == SIGNALS.instance(3, "held_out")
     (True, False)
 
-    tasks: names. noise, price: from least to most, spread evenly by their logarithm. samples, channels, hidden,
-    kernels: each as likely as the others.
+    tasks: names. noise, price: ranges, drawn log-uniformly. samples, channels, hidden,
+    kernels: equally likely options.
     """
 
     tasks: tuple[str, ...]
@@ -91,7 +91,7 @@ class Family:
     def instance(self, number: int, part: Part = "train") -> Instance:
         """Return the instance of this number, from 0 on; equal numbers give equal instances."""
         if part not in PARTS or number < 0:
-            msg = f"an instance has a number from 0 on, and is of {' or '.join(PARTS)}. Received: {number}, {part!r}"
+            msg = f"an instance needs a number from 0 and a part, {' or '.join(PARTS)}. Received: {number}, {part!r}"
             raise ValueError(msg)
         seed = _FIRST_SEED + 2 * number + PARTS.index(part)
         draw = np.random.RandomState(seed)
@@ -131,7 +131,7 @@ SIGNALS: Final = Family(
     kernels=(1, 3, 5),
     price=(12.0, 50.0),
 )
-"""Ten digits as signals, plain or shuffled, under a host that sees no neighbours, or three, or five."""
+"""Ten digits as signals, plain or shuffled, with a host whose stem has kernel width 1, 3 or 5."""
 
 
 def signals_family(*, instance: int = 0, part: Part = "train") -> Classification:
@@ -149,6 +149,6 @@ def signals_family(*, instance: int = 0, part: Part = "train") -> Classification
 
 
 def signals_family_host(shape: DataShape, *, instance: int = 0, part: Part = "train") -> PointwiseMlp:
-    """Build the host of an instance: a ``PointwiseMlp`` of its widths. Arguments as for ``signals_family``."""
+    """Build the host of an instance, a ``PointwiseMlp`` of its widths. Arguments as for ``signals_family``."""
     settings = InstanceSettings(instance=instance, part=part)
     return PointwiseMlp(shape, **SIGNALS.instance(settings.instance, settings.part).host_settings)

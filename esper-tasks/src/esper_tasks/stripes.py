@@ -1,4 +1,4 @@
-"""A task that is small enough for every test, and on which growth still helps."""
+"""A task that is small enough for tests and on which growth helps."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 LENGTH: Final = 16
 TRAIN, VALIDATION, TEST = 200, 80, 80
 
-# Two stripes up and two down each: their values say nothing, only their order does.
+# Each pattern has two stripes up and two down; only their order differs between classes.
 _PATTERNS: Final = ((1, 1, -1, -1), (1, -1, 1, -1), (1, -1, -1, 1), (-1, 1, 1, -1))
 
 
 def stripes(*, seed: int = 0, noise: float = 0.3) -> Classification:
     """Generate noise (N, 1, 16) with one of four stripe patterns, the class; 200 / 80 / 80 examples.
 
-    A network that looks at each position by itself has to learn every pattern at every place; one that sees
-    neighbours together learns it once.
+    A network without convolutions has to learn every pattern at every position; one that combines neighbours learns
+    it once.
 
     >>> stripes().split("train").inputs.shape
     torch.Size([200, 1, 16])
 
-    seed: of the data. noise: standard deviation; a stripe is 1 high.
+    seed: RNG seed of the data. noise: standard deviation; a stripe has amplitude 1.
     """
     settings = StripesSettings(seed=seed, noise=noise)
     generator = np.random.RandomState(settings.seed)

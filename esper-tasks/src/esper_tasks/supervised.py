@@ -29,7 +29,7 @@ class Classification:
     >>> Classification({"train": four, "validation": four, "test": four}, "vector", classes=2).shape
     DataShape(kind='vector', example=(3,), outputs=2)
 
-    splits: for each of train, validation and test the whole split. kind: what an example is.
+    splits: the splits train, validation and test. kind: kind of the inputs.
     """
 
     metric: Metric
@@ -71,8 +71,7 @@ class Regression:
     >>> task.shape.outputs, task.scores(torch.zeros(4, 2), four.targets).tolist()
     (2, [1.0, 1.0, 1.0, 1.0])
 
-    splits: for each of train, validation and test the whole split; targets are (N, numbers), float32. kind: what an
-    example is.
+    splits: the splits train, validation and test; targets are (N, numbers), float32. kind: kind of the inputs.
     """
 
     metric: Metric
@@ -93,7 +92,7 @@ class Regression:
         return (outputs - targets).square().mean(dim=1)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the losses: they are the metric, too."""
+        """Return the losses, which are also the metric."""
         return self.losses(outputs, targets)
 
 
@@ -124,13 +123,13 @@ if TYPE_CHECKING:
 def drawn_parts(inputs: NDArray[Any], *, validation: int, test: int, seed: int) -> dict[SplitName, Integers]:
     """Return the rows of each split, in random order; bit-identical inputs are always in the same split.
 
-    Where equal inputs stand on a border between two splits, the one that is held out gets all of them.
+    Equal inputs on the border between two splits all go to the held-out one.
 
     >>> parts = drawn_parts(np.arange(10)[:, None] // 2, validation=1, test=2, seed=0)
     >>> {name: len(rows) for name, rows in parts.items()}
     {'train': 6, 'validation': 2, 'test': 2}
 
-    inputs: examples along the first dimension. validation, test: how many at least. seed: of the lots.
+    inputs: examples along the first dimension. validation, test: least numbers of examples. seed: RNG seed of the draw.
     """
     group = _groups(inputs)
     lot = np.random.RandomState(seed).permutation(int(group.max(initial=-1)) + 1)

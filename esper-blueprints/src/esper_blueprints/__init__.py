@@ -1,13 +1,13 @@
-"""The standard blueprints of Esper, the modules that a seed can be.
+"""The standard blueprints of Esper.
 
-    Norm                esper_blueprints.norm                 normalised features                anywhere
+    Norm                esper_blueprints.norm                 RMS-normalised features            anywhere
     SqueezeExcite       esper_blueprints.squeeze_excite       a gate for each feature            all but vectors
-    Pointwise           esper_blueprints.pointwise            an MLP at each position by itself  images, sequences
-    DepthwiseSeparable  esper_blueprints.depthwise_separable  a convolution per feature, a mix   images, sequences
+    Pointwise           esper_blueprints.pointwise            an MLP at each position            images, sequences
+    DepthwiseSeparable  esper_blueprints.depthwise_separable  a depthwise convolution, a mix     images, sequences
     ConvLight           esper_blueprints.conv_light           two convolutions                   images, sequences
     ConvHeavy           esper_blueprints.conv_heavy           three convolutions, wide inside    images, sequences
     Dilated             esper_blueprints.dilated              dilated convolutions               images, sequences
-    Bottleneck          esper_blueprints.bottleneck           a convolution of few summaries     images, sequences
+    Bottleneck          esper_blueprints.bottleneck           a convolution of fewer features    images, sequences
     Mlp                 esper_blueprints.mlp                  an MLP over the features           vectors, tokens
     LowRank             esper_blueprints.low_rank             a linear map of low rank           vectors, tokens
     GatedMlp            esper_blueprints.gated_mlp            products of two linear maps        vectors, tokens

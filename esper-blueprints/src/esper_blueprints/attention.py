@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from esper_core import Site
 
 HEADS: Final = (8, 4, 2, 1)
-"""In how many parts the features may attend by themselves: the first that divides their number."""
+"""Numbers of heads to try: the first that divides the number of features is used."""
 
 
 class Attention(nn.Module):
-    """Self-attention of several heads, beside the input. It knows no positions: tokens in another order stay the same.
+    """Residual multi-head self-attention without positions: permuting tokens permutes the outputs.
 
     Formula: x + out(concat(softmax(q_h·k_hᵀ/√d)·v_h)) over heads h of width d = c / heads, where q, k and v are ``ask``
     of x, split in three, and out is zero at birth. ``ask`` has no shift, because a shift of k changes nothing.

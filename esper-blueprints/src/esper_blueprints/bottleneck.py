@@ -1,4 +1,4 @@
-"""A blueprint: a convolution over a few summaries of the features, for wide networks."""
+"""A blueprint: a convolution over a quarter as many features, for wide networks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ REDUCTION: Final = 4
 
 
 class Bottleneck(nn.Module):
-    """Narrow, look, widen: a convolution of width 5 over a quarter as many features, beside the input.
+    """A residual convolution of width 5 over a quarter as many features.
 
     Formula: x + widen(silu(look(silu(narrow(x))))), c → m → m → c with m = max(c // 4, 1), widen zero at birth. A
-    rectifier would do for many features; where m is 1, it may be off everywhere, and then nothing would ever learn.
+    ReLU could be 0 for every example where m is 1, and the block would never learn.
     Parameters: (c·m + m) + (5ⁿ·m² + m) + (m·c + c) for n dimensions.
 
     >>> from esper_core import Site

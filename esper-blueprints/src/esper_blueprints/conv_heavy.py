@@ -21,11 +21,11 @@ EXPANSION: Final = 2
 class ConvHeavy(nn.Module):
     """Three convolutions of width 5 with a normalisation over the example, added to the input.
 
-    Each place sees six neighbours to each side and, through the normalisation, how loud the whole example is.
+    Each position depends on six neighbours to each side and, through the normalisation, on the scale of the example.
 
     Formula: x + conv_c(relu(norm(conv_b(relu(conv_a(x)))))), c → 2c → 2c → c, conv_c zero at birth; norm goes over all
-    features and places of an example, and has a gain and a shift for each feature. Without it a block this deep begins
-    slowly: each layer passes on less than comes in. Parameters: 8·5ⁿ·c² + 5·c, and 4·c for norm, in n dimensions.
+    features and places of an example, and has a gain and a shift for each feature. Without it a block this deep learns
+    slowly at first, because each layer reduces the scale. Parameters: 8·5ⁿ·c² + 5·c, and 4·c for norm, in n dimensions.
 
     >>> from esper_core import Site
     >>> sum(p.numel() for p in ConvHeavy(Site("sequence", 8, (40,))).parameters())

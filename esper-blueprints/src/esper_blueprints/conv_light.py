@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ConvLight(nn.Module):
-    """Two convolutions of width 5, beside the input: each place sees four neighbours to each side.
+    """Two residual convolutions of width 5: each position depends on four neighbours to each side.
 
     Formula: x + conv_b(relu(conv_a(x))), conv_b zero at birth. Parameters: 2·(5ⁿ·c² + c) for n dimensions.
 

@@ -1,4 +1,4 @@
-"""A blueprint: a convolution of each feature by itself, then a mix of all features."""
+"""A blueprint: a depthwise convolution, then a pointwise one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class DepthwiseSeparable(nn.Module):
-    """A convolution of width 5 within each feature, then a mix of the features at each place, beside the input.
+    """A residual depthwise convolution of width 5, then a pointwise mix of the features.
 
     Formula: x + mix(relu(look(x))), mix zero at birth. Parameters: 5ⁿ·c + c for look and c² + c for mix, n dimensions.
 

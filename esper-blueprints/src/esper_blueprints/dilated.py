@@ -1,4 +1,4 @@
-"""A blueprint: convolutions of growing dilation, which see far."""
+"""A blueprint: convolutions of growing dilation."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Dilated(nn.Module):
-    """Three convolutions of width 3 with steps of 1, 3 and 9, beside the input: 13 neighbours to each side, no gaps.
+    """Three residual convolutions of width 3 with dilations 1, 3 and 9: 13 neighbours to each side, without gaps.
 
-    Formula: x + conv_9(relu(conv_3(relu(conv_1(x))))), conv_9 zero at birth. Each of the 27 places that are seen along
-    a dimension is reached on exactly one path. Parameters: 3·(3ⁿ·c² + c) for n dimensions.
+    Formula: x + conv_9(relu(conv_3(relu(conv_1(x))))), conv_9 zero at birth. Each of the 27 positions of the receptive
+    field in a dimension is reached on exactly one path. Parameters: 3·(3ⁿ·c² + c) for n dimensions.
 
     >>> from esper_core import Site
     >>> sum(p.numel() for p in Dilated(Site("sequence", 8, (40,))).parameters())
     600
 
-    site: an image or a sequence, of any size: what lies beyond its border counts as zero.
+    site: an image or a sequence, of any size, padded with zeros.
     """
 
     def __init__(self, site: Site) -> None:

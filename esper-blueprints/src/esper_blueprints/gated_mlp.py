@@ -20,7 +20,7 @@ EXPANSION: Final = 2
 
 
 class GatedMlp(nn.Module):
-    """Two views of the features of a vector, or of each token by itself, multiplied and mixed, beside the input.
+    """A residual gated MLP over the features of a vector or of each token: the product of two linear maps, mixed.
 
     Formula: x + mix(silu(gate(x)) · view(x)), c → 2c → c, mix zero at birth; ``views`` is gate and view in one.
     Parameters: (4·c² + 4·c) + (2·c² + c).

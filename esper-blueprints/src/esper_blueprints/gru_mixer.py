@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class GruMixer(nn.Module):
-    """A gated recurrent unit over the tokens, first to last, beside the input: each token sees those before it.
+    """A residual GRU over the tokens, first to last: each token depends on those before it.
 
     Formula: x + out(gru(x)), as wide inside as outside, out zero at birth. Parameters: 6·c² + 6·c for gru, which has
-    two shifts for each of its three gates, and c² + c for out. A compiler does not take it whole.
+    two biases for each of its three gates, and c² + c for out. torch.compile does not capture it as one graph.
 
     >>> from esper_core import Site
     >>> sum(p.numel() for p in GruMixer(Site("tokens", 16, (5,))).parameters())

@@ -1,4 +1,4 @@
-"""Informed birth: initial weights under which the zero layer behind them gets the largest gradient.
+"""Informed birth: initial weights that maximise the first gradient of the zero layer after them.
 
 A block x + up(f(down(x))) is the identity while up is zero. Its first step is the gradient of up, which is larger the
 better the outputs of down correlate with the gradients of the loss. Among rows of given norms the best are the leading
@@ -33,8 +33,8 @@ def inform_linear(down: nn.Linear, inputs: Tensor, gradients: Tensor) -> None:
 
     Of up(down(x)) with up zero, the gradient of up is then as large as it can be for orthogonal rows of these sizes.
 
-    inputs, gradients: (..., features), what comes in, and the gradient of the loss with respect to what leaves. Where
-    they are zero or not finite, ``down`` stays as it is; so does a row for which they name no direction.
+    inputs, gradients: (..., features), the block's inputs, and the loss gradients of its outputs. If they are zero or
+    not finite, ``down`` does not change; nor does a row for which they give no direction.
     """
     if (probe := _usable(inputs, gradients)) is None:
         return
@@ -49,12 +49,12 @@ def inform_linear(down: nn.Linear, inputs: Tensor, gradients: Tensor) -> None:
 def inform_convolutions(first: Convolution, last: Convolution, inputs: Tensor, gradients: Tensor) -> None:
     """Set the filters of ``first`` to those whose varying outputs correlate most with the gradients.
 
-    Of last(relu(first(x))) with last zero. What an output is on average counts for nothing, since the shift of last can
-    give that. Each filter is turned so that the rectifier lets the better half through, and shifted so that it bends in
-    the middle; none has larger weights than it was built with, and none varies more than those did on average: filters
-    that go along with a large common part of the inputs would make the first steps too long.
+    Of last(relu(first(x))) with last zero. The mean of an output does not count, since the bias of last can
+    produce it. Each filter gets the sign for which the ReLU passes the better half, and a bias that centres its output.
+    No filter gets larger weights than it was built with, or outputs that vary more than the average before, because
+    filters along a large common component of the inputs would make the first steps too long.
 
-    inputs, gradients: as for ``inform_linear``, with the features in the second dimension. ``first`` has a shift.
+    inputs, gradients: as for ``inform_linear``, with the features in the second dimension. ``first`` has a bias.
     """
     if (probe := _usable(inputs, gradients)) is None:
         return
@@ -85,8 +85,8 @@ def most_stretched(rows: Tensor, there_and_back: Callable[[Tensor], Tensor]) -> 
     >>> squares.round(decimals=3).tolist()
     [9.0, 4.0]
 
-    rows: where to start, at most as many as they are long. there_and_back: applies the map and then its transpose to
-    each row; the map itself may be too large to be written down.
+    rows: initial rows, at most as many as their length. there_and_back: applies the map and then its transpose to
+    each row; the matrix of the map may be too large to build.
     """
     for _ in range(ROUNDS):
         rows = torch.linalg.qr(there_and_back(rows).T).Q.T
@@ -139,7 +139,7 @@ def _spread(response: Tensor) -> Tensor:
 
 
 def _worth(gains: Tensor) -> Tensor:
-    """Return the squared norm of the gradient of each incoming feature."""
+    """Return the squared norm of the gradient of each input feature."""
     return gains.square().transpose(0, 1).flatten(1).sum(dim=1)
 
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 SMALL: Final = 4
 LARGE: Final = 16
-"""Ranks. Where the features are few, the rank is half their number: more would cost more than a full map."""
+"""Ranks. With few features the rank is half their number, since more would cost more than a full map."""
 
 
 class Lora(nn.Module):
-    """A linear map of a fixed rank without a shift, beside the input: what a linear layer behind it can take up whole.
+    """A residual linear map of fixed rank without a bias, which a linear layer after it could absorb.
 
     Formula: x + up(down(x)), c → r → c with r = max(min(rank, c // 2), 1), up zero at birth. Parameters: 2·c·r.
 
@@ -28,7 +28,7 @@ class Lora(nn.Module):
     >>> sum(p.numel() for p in Lora(Site("tokens", 32, (5,)), rank=4).parameters())
     256
 
-    site: tokens. rank: the largest number of directions in which the map acts, from 1.
+    site: tokens. rank: the largest rank of the map, at least 1.
     """
 
     def __init__(self, site: Site, *, rank: int) -> None:
@@ -37,7 +37,7 @@ class Lora(nn.Module):
             msg = f"a LoRA grows in tokens. Received: {site.kind}"
             raise ValueError(msg)
         if rank < 1:
-            msg = f"a LoRA acts in one direction or more. Received: {rank}"
+            msg = f"the rank of a LoRA must be at least 1. Received: {rank}"
             raise ValueError(msg)
         directions = max(min(rank, site.channels // 2), 1)
         self.down = nn.Linear(site.channels, directions, bias=False)

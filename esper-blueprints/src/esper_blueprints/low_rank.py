@@ -19,7 +19,7 @@ REDUCTION: Final = 4
 
 
 class LowRank(nn.Module):
-    """A linear map of rank r = max(c // 4, 1) and a shift, beside the input: no neighbours, no rectifier.
+    """A residual linear map of rank r = max(c // 4, 1) with a bias: no neighbours, no nonlinearity.
 
     Formula: x + up(down(x)), c → r → c, up zero at birth. Parameters: 2·c·r + c.
 

@@ -19,7 +19,7 @@ EXPANSION: Final = 2
 
 
 class Mlp(nn.Module):
-    """Two layers over the features of a vector, or of each token by itself, beside the input.
+    """A residual MLP of two layers over the features of a vector or of each token.
 
     Formula: x + l2(relu(l1(x))), c → 2c → c, l2 zero at birth. Parameters: 4·c² + 3·c.
 

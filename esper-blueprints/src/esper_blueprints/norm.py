@@ -18,10 +18,10 @@ EPSILON: Final = 1e-5
 
 
 class Norm(nn.Module):
-    """The features of each example, of each token where there are tokens, brought to one size, beside the input.
+    """Residual RMS normalisation of each example, or of each token.
 
-    Formula: x + γ·x / √(mean(x²) + ε) + β, γ and β zero at birth; the mean goes over features and places together.
-    The mean itself stays in: without it nothing would be left of a single feature. Parameters: 2·c.
+    Formula: x + γ·x / √(mean(x²) + ε) + β, γ and β zero at birth; the mean is over features and positions together.
+    It is not subtracted, since that would leave nothing of a single feature. Parameters: 2·c.
 
     >>> from esper_core import Site
     >>> sum(p.numel() for p in Norm(Site("tokens", 8, (5,))).parameters())

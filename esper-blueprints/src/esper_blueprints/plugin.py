@@ -22,7 +22,7 @@ BLUEPRINTS: Final = (
         BlueprintSpec(
             accepts=("image", "sequence", "vector", "tokens"),
             params="2*c",
-            summary="The features brought to one size: a gain and a shift for each.",
+            summary="RMS normalisation with a gain and a bias for each feature.",
             starts_as_identity=True,
             traits=ANY_SIZE,
         ),
@@ -33,7 +33,7 @@ BLUEPRINTS: Final = (
         BlueprintSpec(
             accepts=("image", "sequence", "tokens"),
             params="2*c*max(c//4, 1) + max(c//4, 1) + c",
-            summary="A gate for each feature, which all places decide upon together.",
+            summary="A gate for each feature, computed from all positions.",
             starts_as_identity=True,
             traits=ANY_SIZE,
         ),
@@ -44,7 +44,7 @@ BLUEPRINTS: Final = (
         BlueprintSpec(
             accepts=("image", "sequence"),
             params="8*c*c + 5*c",
-            summary="Two layers at each position by itself, four times as wide between them.",
+            summary="Two layers at each position separately, four times as wide inside.",
             starts_as_identity=True,
             traits=ANY_SIZE,
         ),
@@ -55,7 +55,7 @@ BLUEPRINTS: Final = (
         BlueprintSpec(
             accepts=("image", "sequence"),
             params="5**n*c + c*c + 2*c",
-            summary="A convolution of width 5 within each feature, then a mix: neighbours for few parameters.",
+            summary="A depthwise convolution of width 5, then a mix: neighbours for few parameters.",
             starts_as_identity=True,
             traits=ANY_SIZE,
         ),
@@ -66,7 +66,7 @@ BLUEPRINTS: Final = (
         BlueprintSpec(
             accepts=("image", "sequence"),
             params="2*(5**n*c*c + c)",
-            summary="Two convolutions of width 5: sees neighbours.",
+            summary="Two convolutions of width 5: four neighbours to each side.",
             starts_as_identity=True,
             traits=INFORMED,
         ),
@@ -77,7 +77,7 @@ BLUEPRINTS: Final = (
         BlueprintSpec(
             accepts=("image", "sequence"),
             params="8*5**n*c*c + 9*c",
-            summary="Three convolutions of width 5, twice as wide between them: sees shapes.",
+            summary="Three convolutions of width 5, twice as wide inside: six neighbours to each side.",
             starts_as_identity=True,
             traits=ANY_SIZE,
         ),
@@ -88,7 +88,7 @@ BLUEPRINTS: Final = (
         BlueprintSpec(
             accepts=("image", "sequence"),
             params="3*(3**n*c*c + c)",
-            summary="Three convolutions of width 3, ever further apart: sees 13 neighbours to each side.",
+            summary="Three convolutions of width 3 with dilations 1, 3 and 9: 13 neighbours to each side.",
             starts_as_identity=True,
             traits=ANY_SIZE,
         ),
@@ -110,7 +110,7 @@ BLUEPRINTS: Final = (
         BlueprintSpec(
             accepts=("vector", "tokens"),
             params="4*c*c + 3*c",
-            summary="Two layers over the features, twice as wide between them.",
+            summary="Two layers over the features, twice as wide inside.",
             starts_as_identity=True,
             traits=ANY_SIZE,
         ),
@@ -132,7 +132,7 @@ BLUEPRINTS: Final = (
         BlueprintSpec(
             accepts=("vector", "tokens"),
             params="6*c*c + 5*c",
-            summary="Two views of the features multiplied, twice as wide between the layers.",
+            summary="The product of two linear maps of the features, twice as wide inside.",
             starts_as_identity=True,
             traits=ANY_SIZE,
         ),
@@ -165,7 +165,7 @@ BLUEPRINTS: Final = (
         BlueprintSpec(
             accepts="tokens",
             params="4*c*c + c",
-            summary="Self-attention without positions: each token asks all others.",
+            summary="Self-attention without positions.",
             starts_as_identity=True,
             traits=ANY_SIZE,
         ),
@@ -176,7 +176,7 @@ BLUEPRINTS: Final = (
         BlueprintSpec(
             accepts="tokens",
             params="7*c*c + 7*c",
-            summary="A memory that runs along the tokens: each sees those before it.",
+            summary="A GRU along the tokens: each depends on those before it.",
             starts_as_identity=True,
             traits=("deterministic", "bf16", "dynamic_spatial"),
         ),

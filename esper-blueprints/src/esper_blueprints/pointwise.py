@@ -1,4 +1,4 @@
-"""A blueprint: an MLP at each position by itself."""
+"""A blueprint: an MLP at each position separately."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXPANSION: Final = 4
 
 
 class Pointwise(nn.Module):
-    """Two layers that look at each position by itself, beside the input.
+    """A residual MLP of two layers at each position separately.
 
     Formula: x + pw2(relu(pw1(x))), c → 4c → c, pw2 zero at birth. Parameters: 8·c² + 5·c.
 

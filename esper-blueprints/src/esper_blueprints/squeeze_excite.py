@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from esper_core import Site
 
 REDUCTION: Final = 4
-"""How much narrower the summary is than the features."""
+"""How much narrower the block is inside."""
 
 
 class SqueezeExcite(nn.Module):
-    """Each feature times a gate from 0 to 2, which all places of the example decide upon together.
+    """Each feature times a gate from 0 to 2, computed from all positions of the example.
 
-    Formula: x · 2σ(excite(silu(squeeze(mean(x))))), c → m → c with m = max(c // 4, 1); the mean goes over the places,
+    Formula: x · 2σ(excite(silu(squeeze(mean(x))))), c → m → c with m = max(c // 4, 1); the mean is over positions,
     excite is zero at birth, and so every gate is 1. Parameters: (c·m + m) + (m·c + c).
 
     >>> from esper_core import Site
@@ -34,7 +34,7 @@ class SqueezeExcite(nn.Module):
     def __init__(self, site: Site) -> None:
         super().__init__()
         if site.kind == "vector":
-            msg = f"squeeze_excite sums up places: it grows in an image, a sequence or tokens. Received: {site.kind}"
+            msg = f"squeeze_excite grows in an image, a sequence or tokens. Received: {site.kind}"
             raise ValueError(msg)
         inside = max(site.channels // REDUCTION, 1)
         self.places = (1,) if site.kind == "tokens" else tuple(range(2, 2 + len(site.size)))

@@ -26,10 +26,10 @@ class Check:
 
     Attributes:
         component: the component's name.
-        name: of the check.
+        name: the check's name.
         run: returns if the check passes, raises NotApplicable if it does not apply, and anything else if it fails.
         case: the circumstances, such as the kind of site or the number of slots.
-        is_decisive: whether later checks of the case tell nothing more once this one has failed.
+        is_decisive: whether later checks of the case are meaningless if this one failed.
     """
 
     component: str
@@ -80,7 +80,7 @@ def run_checks(checks: Iterable[Check], expected_failures: Mapping[str, str] | N
 
     Args:
         checks: to run, in this order.
-        expected_failures: by name or title of a check the reason why it fails. If it passes, that is reported.
+        expected_failures: reasons for expected failures, by name or title of the check. A pass is reported.
     """
     planned, expected = list(checks), dict(expected_failures or {})
     demand_known(planned, expected)

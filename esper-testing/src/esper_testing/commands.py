@@ -175,7 +175,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "task": Kind("tasks", "chirps", "Tells whether a tone in noise rises or falls.", (_PYDANTIC, _TORCH)),
     "sink": Kind("sinks", "steps-csv", "Writes one line for each step to steps.csv.", (_PYDANTIC,)),
 }
-"""The kinds that have a template. No component of the project has the name of a template's component."""
+"""The kinds with a template. Components of templates have names that no component of the project has."""
 
 PREFIX: Final = "esper-"
 LONGEST: Final = 48

@@ -86,7 +86,7 @@ class Game:
     """A decision problem whose optimum is known.
 
     Attributes:
-        name: of the game.
+        name: the game's name.
         space: its slots and blueprints.
         steps: of an episode.
         best: mean return of the best policy.

@@ -99,8 +99,8 @@ def parametrize_with_checks(
 
     Args:
         target: a plugin's id, a package, a module with hooks, a component, or a list of these.
-        settings: by component.
-        expected_failures: by name of the check the reason why it fails. If it passes, the test fails.
+        settings: settings of components, by name.
+        expected_failures: reasons for expected failures, by name of the check. If the check passes, the test fails.
     """
     from esper_testing.checks import demand_known
     from esper_testing.components import plugin_checks

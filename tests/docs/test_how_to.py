@@ -21,12 +21,12 @@ import traceback
 import unittest.mock
 import warnings
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from esper_core import cli
 from tests.docs import test_tutorials as tutorials
+from tests.docs.measured import script
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "guides"
@@ -43,15 +43,6 @@ LONG = {
         *("use-an-rl-library.md", "use-your-own-model.md", "write-a-policy.md"),
     )
 }
-
-
-def script(path: Path) -> ModuleType:
-    """A Python file of the project that no package holds."""
-    found = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(found)
-    sys.modules.setdefault(path.stem, module)
-    found.loader.exec_module(module)
-    return module
 
 
 answers = script(ROOT / "docs" / "answers.py")
@@ -213,18 +204,6 @@ def test_the_guide_on_reports_describes_every_section_in_order(study, reader):
     assert [section for section in described if section in shown] == shown
     assert described == shown or study == QUICK, "a short run grows nothing, so that some sections are missing"
     assert "Glossary" in report
-
-
-def test_output_that_is_not_printed_fails(reader):
-    page = "```sh\nesper check nowhere.yaml    # exit status 2\n```\n\n```text\n{}\n```\n"
-    tutorials.follow(page.format("E101 there is no such file"), reader)
-    with pytest.raises(AssertionError, match="shown and not printed"):
-        tutorials.follow(page.format("all is well"), reader)
-
-
-def test_another_exit_status_fails(reader):
-    with pytest.raises(AssertionError, match="ended with 2"):
-        tutorials.follow("```sh\nesper check nowhere.yaml\n```\n", reader)
 
 
 def test_a_script_that_raises_fails(reader):

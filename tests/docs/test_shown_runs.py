@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,27 +13,12 @@ from benchmarks.science.shown import page
 from benchmarks.science.shown.__main__ import main, noted
 from benchmarks.science.shown.runs import RUNS
 from esper_core.config import load_config
+from tests.docs import measured, test_how_to as how_to
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SHOWN = DOCS / "why-grow.md"
 Runs = Mapping[str, Mapping[str, Any]]
-
-
-def script(path: Path) -> ModuleType:
-    """Load a Python file that belongs to no package."""
-    found = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
-
-
-measured = script(Path(__file__).with_name("measured.py"))
-
-
-@pytest.fixture
-def generate():
-    return script(DOCS / "generate.py")
 
 
 # --- running
@@ -131,7 +114,8 @@ def test_results_are_shown_with_sign_and_interval():
     assert "\nheuristic  78.1 %         77.1 % to 80.1 %  8  6,154       +27.1\n" in page.default_run(runs)
 
 
-def test_pages_are_regenerated_from_the_results(generate, monkeypatch, tmp_path):
+def test_pages_are_regenerated_from_the_results(monkeypatch, tmp_path):
+    generate = how_to.script(DOCS / "generate.py")
     file = tmp_path / "results.json"
     monkeypatch.setattr(generate, "RUNS", file)
     text = "".join(f"<!-- from the code: {part} -->\nold text\n<!-- end -->\n" for part in page.PARTS)
@@ -182,14 +166,6 @@ def over_all(own: Mapping[str, Any]) -> int:
 def test_statements_about_runs_hold(told_on, words, holds):
     assert words in " ".join(told_on.read_text(encoding="utf-8").split())
     assert holds(measured.runs())
-
-
-def test_false_statements_are_detected():
-    false = some_runs()
-    false["default"]["kept"]["heuristic"] = {"conv_light": 7, "mlp": 1}
-    false["shuffled"]["kept"]["heuristic"] = {"conv_light": 1}
-    false["chance, 2"] = a_run(0.6, arm="random")
-    assert [words for _, words, holds in CLAIMS if holds(false)] == []
 
 
 def test_runs_are_a_source_of_figures(monkeypatch):

@@ -16,12 +16,9 @@ from esper_core.leyline import (
     Action,
     ActionMask,
     ActionSpace,
-    FollowsPlan,
-    Learner,
     Observation,
     Op,
     Played,
-    Resumable,
     RewardBreakdown,
     Rollout,
     SeedSignals,
@@ -114,13 +111,6 @@ def test_it_conforms(settings):
     results = check_policy(Bandit, settings=settings)
     assert [(one.check, one.message) for one in results if one.status != "passed"] == []
     assert len(results) > 30
-
-
-def test_it_is_a_resumable_learner():
-    policy = Bandit(SPACE)
-    assert isinstance(policy, Learner)
-    assert isinstance(policy, Resumable)
-    assert isinstance(policy, FollowsPlan)
 
 
 # It learns.
@@ -216,26 +206,21 @@ def test_a_seed_is_credited_with_the_return_of_its_episode():
     assert figures["taught"] == 2.0
 
 
-def test_two_seeds_of_an_episode_share_its_return():
+@pytest.mark.parametrize(
+    ("actions", "rewards", "brought"),
+    [
+        ([germinate(*ARMS[0]), WAIT, germinate(*ARMS[2])], [1.0, 2.0, 5.0], {ARMS[0]: 4.0, ARMS[2]: 4.0}),
+        ([germinate(*ARMS[0]), WAIT, WAIT], [1.0, None, 2.0], {ARMS[0]: 3.0}),
+        ([germinate(*ARMS[0])], [None], {}),
+        ([WAIT, WAIT], [1.0, 2.0], {}),
+        *(([germinate(*ARMS[0]), WAIT], [1.0, wild], {}) for wild in (math.nan, math.inf, -math.inf, 1e200)),
+    ],
+)
+def test_seeds_share_the_known_and_finite_return_of_an_episode(actions, rewards, brought):
     policy = Bandit(SPACE, seeds=2)
-    policy.update(round_of(part([germinate(*ARMS[0]), WAIT, germinate(*ARMS[2])], [1.0, 2.0, 5.0])))
-    assert policy.state_dict().plain["records"] == [["early", "a/conv", 1, 4.0, 0.0], ["late", "a/conv", 1, 4.0, 0.0]]
-
-
-def test_episodes_without_seeds_or_rewards_teach_nothing():
-    policy = Bandit(SPACE)
-    figures = policy.update(round_of(part([WAIT, WAIT], [1.0, 2.0]), part([germinate(*ARMS[0])], [None])))
-    assert policy.state_dict().plain["records"] == []
-    assert figures["taught"] == 0.0
-    policy.update(round_of(part([germinate(*ARMS[0]), WAIT, WAIT], [1.0, None, 2.0])))
-    assert policy.state_dict().plain["records"] == [["early", "a/conv", 1, 3.0, 0.0]]
-
-
-@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 1e200])
-def test_non_finite_rewards_teach_nothing(reward):
-    policy = Bandit(SPACE)
-    figures = policy.update(round_of(part([germinate(*ARMS[0]), WAIT], [1.0, reward])))
-    assert policy.state_dict().plain["records"] == []
+    figures = policy.update(round_of(part(actions, rewards)))
+    assert policy.state_dict().plain["records"] == [[*arm, 1, mean, 0.0] for arm, mean in brought.items()]
+    assert figures["taught"] == bool(brought)
     assert all(map(math.isfinite, figures.values()))
 
 
@@ -392,7 +377,6 @@ def test_its_guesses_are_the_same_on_every_machine():
 def handed_over(policy, **settings):
     """Another one, built alike, that has its state as a checkpoint brings it."""
     heir = Bandit(policy.space, **settings)
-    learn(heir, arms(), rounds=1, episodes=2)
     heir.load_state_dict(State(json.loads(json.dumps(policy.state_dict().plain, allow_nan=False))))
     return heir
 
@@ -404,56 +388,43 @@ def test_it_can_join_an_episode_in_progress():
 # What it says.
 
 
-def warnings_of(caplog, policy, rollouts):
+def always(*episodes):
+    """A round that is the same each time, for so many rounds as are asked for."""
+    return [round_of(*episodes, number=number) for number in range(14)]
+
+
+UNPAID = part([germinate(*ARMS[0])], [None])
+ALIKE = [part([germinate(*arm)], [reward]) for arm in ARMS for reward in (-5.0, 5.5)]
+KNOWN = "after 10 rounds no seed is known to be better or worse than none"
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize(
+    ("rounds", "settings", "said"),
+    [
+        (always(UNPAID), {}, ["all rewards of 3 rounds are unknown"]),
+        (always(*ALIKE), {}, [KNOWN]),
+        (always(part([germinate(*ARMS[0])], [0.0])), {}, [KNOWN]),
+        (always(part([WAIT], [0.0])), {"learn": False}, ["learn: false"]),
+        (always(part([germinate(*ARMS[0])], [5.0]), part([WAIT], [0.0])), {}, []),
+        (always(part([germinate(*ARMS[0])], [-5.0]), part([WAIT], [0.0])), {}, []),
+        ([round_of(part([germinate(*ARMS[0])], [4.0])), *always(UNPAID)[:5]], {}, []),
+    ],
+    ids=["unpaid", "arms alike", "worthless", "does not learn", "pays", "costs", "paid once"],
+)
+def test_what_keeps_it_from_learning_is_reported_once(rounds, settings, said, resumed, caplog):
+    """resumed: whether another one takes over before each round."""
+    policy = Bandit(SPACE, **settings)
     with caplog.at_level(logging.WARNING, logger="esper"):
-        for rollout in rollouts:
+        for rollout in rounds:
+            policy = handed_over(policy, **settings) if resumed else policy
             policy.update(rollout)
-    return [record.getMessage() for record in caplog.records]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == len(said)
+    assert all(one.startswith("arm bandit: bandit: ") and words in one for one, words in zip(told, said, strict=True))
 
 
-def test_missing_rewards_are_reported_once(caplog):
-    unpaid = round_of(part([germinate(*ARMS[0])], [None]), arm="b")
-    (said,) = warnings_of(caplog, Bandit(SPACE), [unpaid] * 12)
-    assert said.startswith("arm b: bandit: all rewards of 3 rounds are unknown")
-
-
-def test_indistinguishable_arms_are_reported_once(caplog):
-    rollouts = [
-        round_of(*(part([germinate(*arm)], [reward]) for arm in ARMS for reward in (-5.0, 5.5)), number=n)
-        for n in range(14)
-    ]
+def test_an_arm_is_unknown_within_two_deviations_of_none():
     policy = Bandit(SPACE)
-    (said,) = warnings_of(caplog, policy, rollouts)
-    assert said.startswith("arm bandit: bandit: after 10 rounds no seed is known to be better or worse than none")
+    policy.update(round_of(*ALIKE))
     assert all(abs(one.mean) < SURE * one.deviation for one in policy.beliefs().values())
-    assert warnings_of(caplog, handed_over(policy), rollouts) == [said]
-
-
-@pytest.mark.parametrize(("reward", "said"), [(None, "of 3 rounds"), (0.0, "after 10 rounds")])
-def test_a_resumed_policy_does_not_repeat_warnings(caplog, reward, said):
-    policy = Bandit(SPACE, first=0.0)
-    for number in range(14):
-        heir = Bandit(SPACE, first=0.0)
-        heir.load_state_dict(policy.state_dict())
-        policy = heir
-        warnings_of(caplog, policy, [round_of(part([germinate(*ARMS[0])], [reward]), number=number)])
-    assert [said in record.getMessage() for record in caplog.records] == [True]
-    assert policy.state_dict().plain["rewarded"] == (reward is not None)
-
-
-def test_a_resumed_policy_remembers_that_there_were_rewards(caplog):
-    policy, heir = Bandit(SPACE), Bandit(SPACE)
-    policy.update(round_of(part([germinate(*ARMS[0])], [4.0])))
-    heir.load_state_dict(policy.state_dict())
-    assert warnings_of(caplog, heir, [round_of(part([germinate(*ARMS[0])], [None]))] * 5) == []
-
-
-def test_nothing_is_reported_where_an_arm_pays_or_costs(caplog):
-    for worth in (5.0, -5.0):
-        rollouts = [round_of(part([germinate(*ARMS[0])], [worth]), part([WAIT], [0.0]), number=n) for n in range(14)]
-        assert warnings_of(caplog, Bandit(SPACE), rollouts) == []
-
-
-def test_an_untrained_policy_that_does_not_learn_is_reported(caplog):
-    (said,) = warnings_of(caplog, Bandit(SPACE, learn=False), [round_of(part([WAIT], [0.0]))] * 12)
-    assert "learn: false" in said

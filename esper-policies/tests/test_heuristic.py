@@ -124,39 +124,44 @@ def test_failed_blueprints_are_not_germinated_again():
 # choose
 
 
-def test_a_promising_seed_is_advanced_after_its_preview():
-    assert decided(seen(10, slot("early", seed("a/conv", age=4)))) == WAIT
-    assert decided(seen(10, slot("early", seed("a/conv", age=5)))) == Action(Op.ADVANCE, "early", "a/conv")
+CONV, MLP = Action(Op.ADVANCE, "early", "a/conv"), Action(Op.ADVANCE, "early", "a/mlp")
+LATE = Action(Op.ADVANCE, "late", "a/mlp")
+CROWD = [seed("a/pointwise", mean=0.1), seed("a/conv", mean=0.2), seed("a/mlp", mean=0.3, parameters=9000)]
 
 
-def test_the_seed_with_the_best_net_gain_is_advanced():
-    crowd = [seed("a/pointwise", mean=0.1), seed("a/conv", mean=0.2), seed("a/mlp", mean=0.3, parameters=9000)]
-    assert decided(seen(10, slot("early", *crowd))).blueprint == "a/conv"
-    assert decided(seen(10, slot("early", *crowd)), settings={"price": 0.0}).blueprint == "a/mlp"
-
-
-def test_a_nursery_is_judged_after_the_preview_of_its_youngest_seed():
-    crowd = [seed("a/conv", age=7), seed("a/mlp", age=4)]
-    assert decided(seen(10, slot("early", *crowd))) == WAIT
-
-
-def test_the_best_slot_is_advanced_first():
-    slots = [slot("early", seed("a/conv", mean=0.1)), slot("late", seed("a/mlp", mean=0.2))]
-    assert decided(seen(10, *slots)).slot == "late"
-
-
-def test_a_nursery_without_promise_is_pruned_at_once():
-    crowd = [seed("a/conv", mean=0.001), seed("a/mlp", mean=-0.1)]
-    assert decided(seen(10, slot("early", *crowd))) == Action(Op.PRUNE, "early")
-
-
-def test_a_seed_that_costs_more_than_it_promises_is_pruned():
-    assert decided(seen(10, slot("early", seed("a/mlp", mean=0.1, parameters=5000)))).op is Op.PRUNE
-
-
-def test_advancing_precedes_germinating():
-    look = seen(10, slot("early"), slot("late", seed("a/mlp")))
-    assert decided(look) == Action(Op.ADVANCE, "late", "a/mlp")
+@pytest.mark.parametrize(
+    ("slots", "settings", "action"),
+    [
+        ([slot("early", seed("a/conv", age=4))], {}, WAIT),
+        ([slot("early", seed("a/conv", age=5))], {}, CONV),
+        ([slot("early", *CROWD)], {}, CONV),
+        ([slot("early", *CROWD)], {"price": 0.0}, MLP),
+        ([slot("early", seed("a/conv", age=7), seed("a/mlp", age=4))], {}, WAIT),
+        ([slot("early", seed("a/conv", mean=0.1)), slot("late", seed("a/mlp", mean=0.2))], {}, LATE),
+        ([slot("early", seed("a/conv", mean=0.001), seed("a/mlp", mean=-0.1))], {}, Action(Op.PRUNE, "early")),
+        ([slot("early", seed("a/mlp", mean=0.1, parameters=5000))], {}, Action(Op.PRUNE, "early")),
+        ([slot("early"), slot("late", seed("a/mlp"))], {}, LATE),
+        (
+            [slot("early", seed("a/conv", mean=-0.1)), slot("late", seed("a/mlp", Stage.BLENDING))],
+            {},
+            Action(Op.PRUNE, "early"),
+        ),
+    ],
+    ids=[
+        "its preview is not over",
+        "a promising seed",
+        "the best net gain",
+        "the best gain where parameters are free",
+        "the preview of the youngest is not over",
+        "the best slot",
+        "no seed promises anything",
+        "it costs more than it promises",
+        "advancing precedes germinating",
+        "pruned while another is blended in",
+    ],
+)
+def test_what_becomes_of_incubating_seeds(slots, settings, action):
+    assert decided(seen(10, *slots), settings=settings) == action
 
 
 @pytest.mark.parametrize("stage", [Stage.BLENDING, Stage.HOLDING, Stage.DRAINING])
@@ -165,20 +170,11 @@ def test_one_seed_is_blended_in_at_a_time(stage):
     assert decided(seen(10, slot("early", seed("a/conv")), other)) == WAIT
 
 
-def test_seeds_without_promise_are_pruned_while_another_is_blended_in():
-    slots = [slot("early", seed("a/conv", mean=-0.1)), slot("late", seed("a/mlp", Stage.BLENDING))]
-    assert decided(seen(10, *slots)) == Action(Op.PRUNE, "early")
-
-
 @pytest.mark.parametrize(("age", "then"), [(5, Op.WAIT), (9, Op.WAIT), (10, Op.PRUNE)])
-def test_a_seed_that_its_gate_refuses_is_pruned_after_patience(age, then):
-    look = seen(20, slot("early", seed("a/conv", age=age)))
-    assert decided(look, refused=[Op.ADVANCE]).op is then
-
-
-@pytest.mark.parametrize(("age", "then"), [(5, Op.WAIT), (9, Op.WAIT), (10, Op.PRUNE)])
-def test_a_seed_of_unknown_gain_is_pruned_after_patience(age, then):
-    assert decided(seen(20, slot("early", seed("a/conv", mean=None, age=age)))).op is then
+@pytest.mark.parametrize(("mean", "refused"), [(0.2, [Op.ADVANCE]), (None, [])])
+def test_a_seed_that_its_gate_refuses_or_of_unknown_gain_is_pruned_after_patience(mean, refused, age, then):
+    look = seen(20, slot("early", seed("a/conv", mean=mean, age=age)))
+    assert decided(look, refused=refused).op is then
 
 
 def test_the_seed_that_its_gate_admits_is_advanced():

@@ -30,10 +30,6 @@ def remembered(*looks):
     return memory
 
 
-def test_an_empty_memory_allows_every_blueprint():
-    assert remembered(slot()).may_try(slot(), "a/conv")
-
-
 @pytest.mark.parametrize("stage", list(Stage)[:5])
 def test_living_seeds_do_not_count_as_failed(stage):
     assert remembered(slot(seed("a/conv", stage))).refused == set()

@@ -116,14 +116,9 @@ def test_a_loaded_policy_decides_on_unseen_blueprints_and_slots(folder):
     assert policy._names == ["games/daisy", "games/oak", "games/weed"]
 
 
-def test_new_names_are_appended_when_training_continues(folder):
-    space = space_of(1, "new")
-    assert Ppo(space, load=str(folder), speeds=[2, 5])._names == [
-        "games/daisy",
-        "games/oak",
-        "games/weed",
-        "new/blueprint-0",
-    ]
+def test_new_names_are_appended_when_training_continues(folder, trained):
+    names = Ppo(space_of(1, "new"), load=str(folder), speeds=[2, 5])._names
+    assert names == [*trained._names, "new/blueprint-0"]
 
 
 def test_a_shipped_policy_is_found_by_its_name(folder, tmp_path, monkeypatch):
@@ -170,41 +165,33 @@ def test_a_policy_of_another_observation_schema_is_refused(folder, words):
 @pytest.mark.parametrize(
     "words",
     [
-        {"names": 7},
-        {"names": None},
-        {"scales": {}},
-        {"scales": None},
+        *({key: ...} for key in ("names", "settings", "scales", "blueprints", "rounds", "columns", "schema", "format")),
+        *({"names": names} for names in (7, None)),
+        *({"scales": scales} for scales in ({}, None)),
         {"settings": []},
-        {"settings": {"width": "wide"}},
-        {"settings": {"width": 16}},
-        {"settings": {"memory": False}},
-        {"settings": {"nonsense": 1}},
         {"rounds": "many"},
     ],
+    ids=str,
 )
-def test_inconsistent_metadata_is_refused_as_damaged(folder, words):
-    if isinstance(words.get("settings"), dict):
-        words = {"settings": json.loads((folder / WORDS).read_text())["settings"] | words["settings"]}
+def test_incomplete_or_inconsistent_metadata_is_refused_as_damaged(folder, words):
     assert "it is damaged" in refused(changed(folder, **words))
 
 
-@pytest.mark.parametrize("key", ["names", "settings", "scales", "blueprints", "rounds", "columns", "schema", "format"])
-def test_incomplete_metadata_is_refused_as_damaged(folder, key):
-    told = json.loads((folder / WORDS).read_text())
-    del told[key]
-    (folder / WORDS).write_text(json.dumps(told))
-    assert "it is damaged" in refused(folder)
+@pytest.mark.parametrize("own", [{"width": "wide"}, {"width": 16}, {"memory": False}, {"nonsense": 1}], ids=str)
+def test_inconsistent_settings_are_refused_as_damaged(folder, own):
+    settings = json.loads((folder / WORDS).read_text())["settings"]
+    assert "it is damaged" in refused(changed(folder, settings=settings | own))
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1, 2]", b"\xff\xfe", b"3"])
-def test_unreadable_metadata_is_refused_as_damaged(folder, content):
-    (folder / WORDS).write_bytes(content)
-    assert "it is damaged" in refused(folder)
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b"\x80\x04N."])
-def test_unreadable_tensors_are_refused_as_damaged(folder, content):
-    (folder / NUMBERS).write_bytes(content)
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        *((WORDS, content) for content in (b"", b"{", b"[1, 2]", b"\xff\xfe", b"3")),
+        *((NUMBERS, content) for content in (b"", b"{}", b"\x80\x04N.")),
+    ],
+)
+def test_unreadable_files_are_refused_as_damaged(folder, file, content):
+    (folder / file).write_bytes(content)
     assert "it is damaged" in refused(folder)
 
 

@@ -162,13 +162,8 @@ def test_run_06_a_round_is_learnt_in_passes_over_minibatches_with_figures(monkey
     assert 0 < told["clipped"] <= 1
     assert told["largest_first_ratio"] < 1e-6
     assert told["explained_variance"] <= 1
-    assert {name for name in told if name.startswith("entropy_")} == {
-        "entropy_op",
-        "entropy_slot",
-        "entropy_blueprint",
-        "entropy_blend",
-        "entropy_weight",
-    }
+    heads = {name.removeprefix("entropy_") for name in told if name.startswith("entropy_")}
+    assert heads == {"op", "slot", "blueprint", "blend", "weight"}
     decisions = [turn.action.op for one in rollout.episodes for turn in one.turns]
     for op in Op:
         assert told[f"share_{op.value}"] == decisions.count(op) / 80
@@ -203,27 +198,28 @@ def test_sim_med_2_passes_end_after_too_large_a_change(most, passes):
     assert policy.update(play(policy, contextual(), 16))["passes"] == passes
 
 
-def test_the_clip_limits_the_change_of_chances():
-    game, far = contextual(), {}
-    for clip in (0.02, 5.0):
-        policy = Ppo(game.space, **TINY, clip=clip, passes=40, minibatch=64, most_change=None, entropy=0.0)
-        rollout = play(policy, game, 32)
-        lesson, before = lesson_for(policy, rollout)
+def taught(game, episodes, times=1, **settings):
+    """Learn from one rollout so many times; the lesson, what it was worth before and after, and the figures."""
+    policy = Ppo(game.space, **{**TINY, "minibatch": 64, "most_change": None, **settings})
+    lesson, before = lesson_for(policy, play(policy, game, episodes))
+    told = [
         learn(policy.network, policy.optimizer, lesson, before, policy.update_settings, entropy=0.0, order=generator())
-        after = evaluate(policy.network, lesson, policy.update_settings, policy.scales.returns)
+        for _ in range(times)
+    ]
+    return lesson, before, evaluate(policy.network, lesson, policy.update_settings, policy.scales.returns), told
+
+
+def test_the_clip_limits_the_change_of_chances():
+    far = {}
+    for clip in (0.02, 5.0):
+        _, before, after, _ = taught(contextual(), 32, clip=clip, passes=40)
         far[clip] = (after.log_chance - before.log_chance).abs().mean().item()
     assert far[0.02] < 0.5 * far[5.0]
 
 
 def test_decisions_that_paid_become_more_likely():
-    game = contextual()
-    policy = Ppo(game.space, **TINY, passes=3, minibatch=64, entropy=0.0)
-    rollout = play(policy, game, 64)
-    lesson, before = lesson_for(policy, rollout)
-    learn(policy.network, policy.optimizer, lesson, before, policy.update_settings, entropy=0.0, order=generator())
-    change = (
-        evaluate(policy.network, lesson, policy.update_settings, policy.scales.returns).log_chance - before.log_chance
-    )
+    lesson, before, after, _ = taught(contextual(), 64, passes=3)
+    change = after.log_chance - before.log_chance
     paid = torch.tensor([own[0] > 0 for own in lesson.rewards])
     assert change[paid].mean() > change[~paid].mean()
 
@@ -231,14 +227,7 @@ def test_decisions_that_paid_become_more_likely():
 def test_the_value_clip_limits_the_change_of_values():
     moved = {}
     for clip in (None, 1e-3):
-        policy = Ppo(contextual().space, **TINY, value_clip=clip, passes=10, minibatch=64, most_change=None)
-        rollout = play(policy, contextual(), 16)
-        lesson, before = lesson_for(policy, rollout)
-        for _ in range(2):
-            learn(
-                policy.network, policy.optimizer, lesson, before, policy.update_settings, entropy=0.0, order=generator()
-            )
-        after = evaluate(policy.network, lesson, policy.update_settings, policy.scales.returns)
+        _, before, after, _ = taught(contextual(), 16, times=2, value_clip=clip, passes=10)
         moved[clip] = (after.value - before.value).abs().mean().item()
     assert moved[1e-3] < 0.6 * moved[None]
 
@@ -247,15 +236,7 @@ def test_value_share_weighs_the_value_loss():
     """All layers learn from both losses but the last of the values, which learns from its own alone."""
     learnt = {}
     for share in (0.0, 0.5):
-        policy = Ppo(contextual().space, **TINY, value_share=share, passes=4, minibatch=64, most_change=None)
-        rollout = play(policy, contextual(), 16)
-        lesson, before = lesson_for(policy, rollout)
-        told = [
-            learn(
-                policy.network, policy.optimizer, lesson, before, policy.update_settings, entropy=0.0, order=generator()
-            )
-            for _ in range(12)
-        ]
+        *_, told = taught(contextual(), 16, times=12, value_share=share, passes=4)
         learnt[share] = told[-1]["value_loss"] / told[0]["value_loss"]
     assert learnt[0.5] < 0.8
     assert learnt[0.5] < 0.9 * learnt[0.0]

@@ -41,18 +41,6 @@ def test_imitation_reproduces_the_decisions_of_a_rollout():
     assert score(play(judge, game, 100, 7000)) > 4.0, "episodes that nobody has shown"
 
 
-def test_imitation_makes_shown_decisions_more_likely():
-    game, shown = contextual(), play(Knows(), contextual(), 48)
-    fresh, taught = [], []
-    for seed in range(2):
-        policy = Ppo(game.space, **TINY, seed=seed)
-        fresh.append(score(play(policy, game, 100, 7000)))
-        policy.imitate(shown)
-        taught.append(score(play(policy, game, 100, 7000)))
-    assert all(after > before for before, after in zip(fresh, taught, strict=True))
-    assert sum(taught) / 2 > sum(fresh) / 2 + 1.5
-
-
 def test_imitating_known_decisions_takes_no_pass():
     game = contextual()
     policy = Ppo(game.space, **TINY)

@@ -37,14 +37,26 @@ class Right(nn.Module):
         return self.head(torch.relu(self.hidden(self.drop(self.stem(inputs)))))
 
 
-def with_forward(forward):
-    """Return a host whose pass is ``forward(host, x, right)``, where ``right`` is the pass of ``Right``."""
+def with_forward(forward, birth=lambda host: None):
+    """Return a host whose pass is ``forward(host, x, right)``, where ``right`` is the pass of ``Right``.
+
+    birth: called with the host when it is built.
+    """
 
     class Changed(Right):
+        def __init__(self, shape):
+            super().__init__(shape)
+            with torch.no_grad():
+                birth(self)
+
         def forward(self, inputs):
             return forward(self, inputs, super().forward)
 
     return Changed
+
+
+def with_birth(birth):
+    return with_forward(lambda host, x, right: right(x), birth)
 
 
 def infinite_in_training(host, x, right):
@@ -70,6 +82,30 @@ CallsItsStemTwice = with_forward(lambda host, x, right: right(x) + 0 * host.stem
 MindsItsModules = with_forward(minds_its_modules)
 
 
+def needs_company(host, x, right):
+    if len(x) < 2:
+        raise ValueError("lonely")
+    return right(x)
+
+
+def cannot_learn(host, x, right):
+    return right(x) + torch.zeros((), requires_grad=True)
+
+
+def counts_its_evaluations(host, x, right):
+    host.seen += not host.training
+    return right(x)
+
+
+NeedsCompany = with_forward(needs_company)
+IsNeverTheSame = with_birth(lambda host: host.hidden.bias.add_(random.SystemRandom().random()))
+DrawsFromNumpy = with_birth(lambda host: host.hidden.bias.add_(float(np.random.random())))
+HasADeadLayer = with_birth(lambda host: host.add_module("unused", nn.Linear(2, 2)))
+KeepsTextInItsState = type("Changed", (Right,), {"get_extra_state": lambda host: "a note", "set_extra_state": print})
+CannotLearn = with_forward(cannot_learn, lambda host: host.requires_grad_(requires_grad=False))
+CountsItsEvaluations = with_forward(counts_its_evaluations, lambda host: host.register_buffer("seen", torch.zeros(())))
+
+
 class TripsOverOtherKinds(Right):
     def __init__(self, shape):
         if shape.kind == "image":
@@ -81,57 +117,10 @@ def is_no_module(shape):
     return "a host" if shape.kind == "image" else Right(shape)
 
 
-class NeedsCompany(Right):
-    def forward(self, inputs):
-        if len(inputs) < 2:
-            raise ValueError("lonely")
-        return super().forward(inputs)
-
-
-class IsNeverTheSame(Right):
-    def __init__(self, shape):
-        super().__init__(shape)
-        with torch.no_grad():
-            self.hidden.bias.add_(random.SystemRandom().random())
-
-
-class DrawsFromNumpy(Right):
-    def __init__(self, shape):
-        super().__init__(shape)
-        with torch.no_grad():
-            self.hidden.bias.add_(float(np.random.random()))
-
-
 class SeedsTorch(Right):
     def __init__(self, shape):
         torch.manual_seed(3)
         super().__init__(shape)
-
-
-class HasADeadLayer(Right):
-    def __init__(self, shape):
-        super().__init__(shape)
-        self.unused = nn.Linear(2, 2)
-
-
-class CannotLearn(Right):
-    def __init__(self, shape):
-        super().__init__(shape)
-        self.requires_grad_(requires_grad=False)
-
-    def forward(self, inputs):
-        return super().forward(inputs) + torch.zeros((), requires_grad=True)
-
-
-class CountsItsEvaluations(Right):
-    def __init__(self, shape):
-        super().__init__(shape)
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, inputs):
-        if not self.training:
-            self.seen += 1
-        return super().forward(inputs)
 
 
 class IsLouderEachTime(Right):
@@ -159,14 +148,6 @@ class KeepsAnAttribute(Right):
 
     def forward(self, inputs):
         return super().forward(inputs) + self.offset
-
-
-class KeepsTextInItsState(Right):
-    def get_extra_state(self):
-        return "a note"
-
-    def set_extra_state(self, state):
-        pass
 
 
 class CopiesByReference(Right):

@@ -38,26 +38,31 @@ class Right:
                 yield from (Action(op, slot, blueprint) for blueprint in blueprints)
 
 
-class IgnoresItsMask(Right):
-    def one(self, seen, mask):
-        slot = self.space.slots[0]
-        return Action(Op.GERMINATE, slot, self.space.blueprints[slot][0])
+def deciding(one):
+    """Return a policy that decides by ``one(policy, observation, mask)``."""
+    return type("Changed", (Right,), {"one": one})
 
 
-class ActsOnceTooOften(Right):
-    def act(self, observations, masks):
-        return [*super().act(observations, masks), WAIT]
+def acting(act):
+    """Return a policy whose actions are ``act(observations, actions)``, where ``actions`` are those of ``Right``."""
+
+    class Changed(Right):
+        def act(self, observations, masks):
+            return act(observations, super().act(observations, masks))
+
+    return Changed
 
 
-class GivesNames(Right):
-    def act(self, observations, masks):
-        return [WAIT if len(observations) < 5 else "wait" for _ in observations]
+IgnoresItsMask = deciding(
+    lambda policy, seen, mask: Action(Op.GERMINATE, "slot-0", policy.space.blueprints["slot-0"][0])
+)
+DrawsFromTheSystem = deciding(lambda policy, seen, mask: random.SystemRandom().choice([WAIT, *policy.possible(mask)]))
+Samples = deciding(lambda policy, seen, mask: random.choice([WAIT, *policy.possible(mask)]))
+"""No fault: it draws from Python's generator, which a run seeds."""
 
-
-class LooksAfterTheFirstOnly(Right):
-    def act(self, observations, masks):
-        first, *others = super().act(observations, masks)
-        return [first, *(WAIT for _ in others)]
+ActsOnceTooOften = acting(lambda observations, actions: [*actions, WAIT])
+GivesNames = acting(lambda observations, actions: [WAIT if len(actions) < 5 else "wait" for _ in actions])
+LooksAfterTheFirstOnly = acting(lambda observations, actions: [actions[0], *(WAIT for _ in actions[1:])])
 
 
 class GoesByTheMean(Right):
@@ -66,18 +71,6 @@ class GoesByTheMean(Right):
     def act(self, observations, masks):
         mean = sum(seen.signals.validation_metric for seen in observations) / len(observations)
         return super().act(observations, masks) if mean > 0.5 else [WAIT for _ in observations]
-
-
-class DrawsFromTheSystem(Right):
-    def one(self, seen, mask):
-        return random.SystemRandom().choice([WAIT, *self.possible(mask)])
-
-
-class Samples(Right):
-    """No fault: it draws from Python's generator, which a run seeds."""
-
-    def one(self, seen, mask):
-        return random.choice([WAIT, *self.possible(mask)])
 
 
 class KnowsItsBlueprints(Right):
@@ -158,17 +151,6 @@ class AddsUp(Counts):
         self.counts = [own + more for own, more in zip(self.counts or [0] * len(told), told, strict=False)]
 
 
-class TellsOtherwiseWhatIsUnfinished(Counts):
-    steps = 0
-
-    def act(self, observations, masks):
-        self.steps += 1
-        return super().act(observations, masks)
-
-    def unfinished(self):
-        return [[f"{self.steps} steps"]]
-
-
 class CountsForTheEnd(Right):
     """It decides by what it sees, and remembers only what it says at the end."""
 
@@ -180,6 +162,10 @@ class CountsForTheEnd(Right):
 
     def unfinished(self):
         return [[f"{self.steps} steps"]]
+
+
+class TellsOtherwiseWhatIsUnfinished(CountsForTheEnd, Counts):
+    """Its state leaves out what it says at the end."""
 
 
 class TakesTheStateForItsOwn(Counts):
@@ -278,10 +264,6 @@ class GivesItsWeightAway(Learns):
         return State(super().state_dict().plain, {"weight": self.weight})
 
 
-def results(factory, **settings):
-    return check_policy(factory, **settings)
-
-
 def failed(factory):
     """Return the messages of the checks that fail with two slots."""
     found = run_checks(check for check in policy_checks(factory) if check.case == "2 slots")
@@ -295,7 +277,7 @@ def told(factory, name):
 
 
 def test_a_policy_without_a_fault_passes_every_check_with_every_number_of_slots():
-    found = results(Learns)
+    found = check_policy(Learns)
     assert {one.status for one in found} == {"passed"}
     assert [one.check for one in found][:4] == [
         f"acts_within_its_mask[{n}]" for n in ("1 slot", "2 slots", "3 slots", "7 slots")
@@ -317,11 +299,7 @@ FOLLOWS = {
         (LooksAfterTheFirstOnly, "batch_equals_single", "as number 1 of three equal environments"),
         (GoesByTheMean, "environments_do_not_mix", "beside two different environments, as number 0"),
         (DrawsFromTheSystem, "repeats_itself", "by two new policies"),
-        (
-            KnowsItsBlueprints,
-            "survives_a_blueprint_that_it_never_saw",
-            "raises KeyError where a blueprint is new",
-        ),
+        (KnowsItsBlueprints, "survives_a_blueprint_that_it_never_saw", "raises KeyError where a blueprint is new"),
     ],
 )
 def test_a_fault_fails_its_own_check(factory, check, says):
@@ -337,7 +315,7 @@ def test_ignored_masks_are_reported():
 
 
 def test_comparisons_of_decisions_are_skipped_for_a_policy_that_samples():
-    status = {one.check: one.status for one in results(Samples)}
+    status = {one.check: one.status for one in check_policy(Samples)}
     assert {name: found for name, found in status.items() if found != "passed"} == {
         f"{name}[{case}]": "skipped" for name in ("batch_equals_single", "environments_do_not_mix") for case in CASES
     }
@@ -393,10 +371,7 @@ def test_a_state_that_cannot_be_saved_is_reported(factory, says):
 @pytest.mark.parametrize(
     ("factory", "says"),
     [
-        (
-            LearnsForNothing,
-            "a resumed run would lose what it has learnt: give the policy state_dict() and load_state_dict(state)",
-        ),
+        (LearnsForNothing, "a resumed run would lose what it has learnt: give the policy state_dict() and load_state"),
         (ForgetsItsWeight, "a policy that loads it decides differently"),
         (ForgetsItsPace, "of its next update, not {'weight'"),
         (GivesItsWeightAway, "modifies a state that it returned as it learns: return and keep copies"),
@@ -419,4 +394,4 @@ def test_settings_may_depend_on_the_action_space():
             super().__init__(space)
             assert favourite in space.slots
 
-    assert all(one.ok for one in results(Picky, settings=lambda space: {"favourite": space.slots[-1]}))
+    assert all(one.ok for one in check_policy(Picky, settings=lambda space: {"favourite": space.slots[-1]}))

@@ -24,7 +24,8 @@ def test_what_grew_from_each_blueprint_is_exported_exactly(kind, tmp_path):
     example = EXAMPLES[kind]
     blueprints = [one for one in load_plugins().registry.components("blueprint") if kind in one.spec.accepts]
     assert blueprints
-    model = graft(nn.Sequential(nn.Identity()), {"it": SlotPlace("0", kind, stack=len(blueprints))}, example=example)
+    behind = nn.Linear(8, 8) if kind in ("vector", "tokens") else nn.Identity()
+    model = graft(nn.Sequential(behind), {"it": SlotPlace("0", kind, stack=len(blueprints))}, example=example)
     slot = slots_of(model).named("it")
     for number, blueprint in enumerate(blueprints):
         seed = Seed(

@@ -25,8 +25,8 @@ from esper_core import Site
 SITES = {
     "image": Site("image", 4, (6, 6)),
     "sequence": Site("sequence", 4, (12,)),
-    "vector": Site("vector", 8),
-    "tokens": Site("tokens", 8, (5,)),
+    "vector": Site("vector", 8, inputs=8),
+    "tokens": Site("tokens", 8, (5,), inputs=8),
 }
 
 
@@ -55,6 +55,10 @@ def token_features(x):
 
 def one_direction(x):
     return x + 0.5 * (x[..., :1] - x[..., 1:2])
+
+
+def one_direction_alone(x):
+    return one_direction(x) - x
 
 
 def products(x):
@@ -95,8 +99,8 @@ def mean_token(x):
         (Mlp, "tokens", token_features),
         (LowRank, "tokens", one_direction),
         (GatedMlp, "vector", products),
-        (lora_small, "tokens", one_direction),
-        (lora_large, "tokens", one_direction),
+        (lora_small, "tokens", one_direction_alone),
+        (lora_large, "vector", one_direction_alone),
         (Attention, "tokens", mean_token),
         (GruMixer, "tokens", tokens_before),
     ],
@@ -219,21 +223,24 @@ def test_a_gated_mlp_computes_its_formula():
 
 @pytest.mark.parametrize("factory", [lora_small, lora_large, LowRank])
 def test_a_map_of_low_rank_is_linear_beside_its_shift(factory):
-    block = stirred(factory(Site("tokens", 64, (5,))))
+    block = stirred(factory(Site("tokens", 64, (5,), inputs=64)))
     shift = block(torch.zeros(1, 5, 64))[0, 0]
-    change = block(torch.eye(64)) - shift - torch.eye(64)
+    matrix = block(torch.eye(64)) - shift
+    change = matrix - torch.eye(64) if factory is LowRank else matrix
     assert torch.linalg.matrix_rank(change, rtol=1e-4) == block.down.out_features
     inputs = torch.randn(2, 5, 64)
-    torch.testing.assert_close(block(inputs), inputs + inputs @ change + shift, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(block(inputs), inputs @ matrix + shift, rtol=1e-4, atol=1e-3)
     assert shift.any() == (factory is LowRank)
 
 
-def test_ranks_are_as_declared_and_at_most_half_the_width():
-    ranks = {c: [make(Site("tokens", c, (5,))).down.out_features for make in (lora_small, lora_large)] for c in (1, 6)}
-    assert ranks == {1: [1, 1], 6: [3, 3]}
-    assert [make(Site("tokens", 32, (5,))).down.out_features for make in (lora_small, lora_large)] == [4, 16]
+@pytest.mark.parametrize(("inputs", "channels", "ranks"), [(1, 32, [1, 1]), (6, 40, [3, 3]), (40, 32, [4, 16])])
+def test_ranks_are_as_declared_and_at_most_half_of_either_width(inputs, channels, ranks):
+    site = Site("tokens", channels, (5,), inputs=inputs)
+    assert [make(site).down.out_features for make in (lora_small, lora_large)] == ranks
+    assert lora_small(site)(torch.randn(2, 5, inputs)).shape == (2, 5, channels)
 
 
-def test_a_lora_of_rank_0_is_refused():
-    with pytest.raises(ValueError, match="Received: 0"):
-        Lora(Site("tokens", 8, (5,)), rank=0)
+@pytest.mark.parametrize(("site", "rank"), [(Site("tokens", 8, (5,), 8), 0), (Site("tokens", 8, (5,)), 4)])
+def test_a_lora_without_directions_or_inputs_is_refused(site, rank):
+    with pytest.raises(ValueError, match="Received"):
+        Lora(site, rank=rank)

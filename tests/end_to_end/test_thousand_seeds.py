@@ -36,7 +36,7 @@ class World:
         self.keeper = OptimizerKeeper(self.model.parameters(), host_settings=adam, seed_settings=adam)
         variety = Variety(blueprint.id, blueprint.spec, blueprint.load())
         slots = slots_of(self.model).each()
-        self.slot = next(slot.name for slot in slots if slot.site.kind in blueprint.spec.kinds)
+        self.slot = next(slot.name for slot in slots if blueprint.spec.misfit(slot.site) is None)
         settings = GrowthConfig(embargo=0)
         self.garden = Garden(self.model, self.keeper, {self.slot: [variety]}, seed=0, batches=1, settings=settings)
         self.blueprint = blueprint.id

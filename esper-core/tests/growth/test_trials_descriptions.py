@@ -30,14 +30,14 @@ from esper_core.leyline import Action, Op
 USUAL = {
     "image": Site("image", 4, (5, 9)),
     "sequence": Site("sequence", 4, (30,)),
-    "vector": Site("vector", 6),
-    "tokens": Site("tokens", 6, (7,)),
+    "vector": Site("vector", 6, inputs=6),
+    "tokens": Site("tokens", 6, (7,), inputs=6),
 }
 NARROW = {
     "image": Site("image", 1, (6, 4)),
     "sequence": Site("sequence", 1, (12,)),
-    "vector": Site("vector", 1),
-    "tokens": Site("tokens", 1, (3,)),
+    "vector": Site("vector", 1, inputs=1),
+    "tokens": Site("tokens", 1, (3,), inputs=1),
 }
 
 
@@ -62,7 +62,7 @@ class Shown(nn.Module):
     def __init__(self, site: Site) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.ones(()))
-        self.stem = nn.Identity()
+        self.stem = nn.Tanh()
         self.norm = nn.BatchNorm1d(math.prod(site.example_shape))
         self.head = nn.Linear(math.prod(site.example_shape), 3)
 

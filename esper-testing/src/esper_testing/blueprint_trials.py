@@ -98,12 +98,12 @@ def _imitation_losses(pupil: nn.Module, site: Site) -> tuple[float, float]:
     with torch.no_grad():
         for parameter in teacher.parameters():
             parameter.add_(MOVE * torch.randn_like(parameter))
-        targets = teacher(inputs, FULL)
+        targets = teacher(inputs, FULL, inputs)
     optimizer = torch.optim.Adam(parameters, lr=0.01)
     losses = []
     for _ in range(IMITATION_STEPS + 1):
         optimizer.zero_grad()
-        loss = (pupil(inputs, FULL) - targets).square().mean()
+        loss = (pupil(inputs, FULL, inputs) - targets).square().mean()
         losses.append(float(loss.detach()))
         loss.backward()
         optimizer.step()
@@ -123,7 +123,7 @@ def _without_gradient(make: Callable[[], Seed], site: Site, learner: str, alpha:
             for _ in range(2):
                 inputs, targets = examples(site), examples(site)
                 optimizer.zero_grad()
-                (pupil(inputs, alpha) - targets).square().mean().backward()
+                (pupil(inputs, alpha, inputs) - targets).square().mean().backward()
                 optimizer.step()
                 waiting = {name: p for name, p in waiting.items() if p.grad is None or not p.grad.any()}
         left_out = [name for name in waiting if seed == 0 or name in left_out]
@@ -305,7 +305,9 @@ def is_born_informed(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> N
             others = differing(twin.state_dict(), weights)
             expect(not others, site, f"inform() is not deterministic: {', '.join(others)}")
             if spec.starts_as_identity:
-                expect_equal(evaluated(block, inputs), inputs, site, "is no longer the identity after inform()")
+                wanted = torch.zeros_like(inputs) if spec.adapts else inputs
+                what = "zero" if spec.adapts else "the identity"
+                expect_equal(evaluated(block, inputs), wanted, site, f"is no longer {what} after inform()")
 
 
 def _inform(block: nn.Module, site: Site, inputs: Tensor, gradients: Tensor) -> None:

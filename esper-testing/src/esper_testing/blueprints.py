@@ -96,19 +96,21 @@ def takes_one_example(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> 
 
 @applies_if(lambda factory, spec, kind: spec.starts_as_identity)
 def identity_at_birth(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """Check that a new block returns its input exactly (up to the sign of zero), under every blend."""
+    """Check that a new block returns its input, or an adapter zeros, up to the sign of zero and under every blend."""
     for site in sites(kind):
         with seeded(0):
             block = factory(site)
             inputs = examples(site)
             for training in (True, False):
                 mode = "training" if training else "evaluation"
-                expect_equal(block.train(training)(inputs), inputs, site, f"is not the identity in {mode}")
+                wanted = torch.zeros_like(inputs) if spec.adapts else inputs
+                what = "zero" if spec.adapts else "the identity"
+                expect_equal(block.train(training)(inputs), wanted, site, f"is not {what} in {mode}")
             for blend in Blend:
                 seed = newborn(factory, spec, site, blend)
                 for alpha in STRENGTHS:
                     where = f"under the blend {blend} at {alpha:g}"
-                    expect_equal(seed(inputs, alpha), inputs, site, f"is not the identity {where}")
+                    expect_equal(seed(inputs, alpha, inputs), inputs, site, f"is not the identity {where}")
 
 
 def honest_parameter_count(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:

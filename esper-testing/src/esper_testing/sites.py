@@ -40,10 +40,10 @@ SHAPES: Final[Mapping[SiteKind, tuple[tuple[int, ...], ...]]] = {
 USUAL: Final[Mapping[SiteKind, Site]] = {
     "image": Site("image", 4, (6, 6)),
     "sequence": Site("sequence", 4, (12,)),
-    "vector": Site("vector", 8),
-    "tokens": Site("tokens", 8, (5,)),
+    "vector": Site("vector", 8, inputs=8),
+    "tokens": Site("tokens", 8, (5,), inputs=8),
 }
-"""A site of each kind, for checks that do not depend on the shape."""
+"""A site of each kind, for checks that do not depend on the shape. Adapters get what has the shape of the outputs."""
 
 BATCH: Final = 16
 
@@ -53,7 +53,8 @@ STRENGTHS: Final = (0.5, 1.0)
 
 def sites(kind: SiteKind) -> list[Site]:
     """Return the sites of the grid."""
-    return [Site.of(kind, shape) for shape in SHAPES[kind]]
+    beside = kind in ("vector", "tokens")
+    return [Site.of(kind, shape, shape[-1] if beside else 0) for shape in SHAPES[kind]]
 
 
 def newborn(factory: Factory, spec: BlueprintSpec, site: Site, blend: Blend) -> Seed:

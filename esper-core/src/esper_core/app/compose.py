@@ -350,17 +350,17 @@ def _select_varieties(resolution: Resolution, host: nn.Module, device: torch.dev
     misfits: list[Problem] = []
     faults: list[Problem] = []
     varieties: dict[str, tuple[Variety, ...]] = {}
-    kinds = {(_name_in_file(slot.name), slot.site.kind) for slot in slots_of(host).each() if slot.site is not None}
+    sites = {(_name_in_file(slot.name), slot.site) for slot in slots_of(host).each() if slot.site is not None}
     for slot in slots_of(host).each():
         assert slot.site is not None
-        kind, name = slot.site.kind, _name_in_file(slot.name)
+        site, name = slot.site, _name_in_file(slot.name)
         chosen = [(one, cast("BlueprintSpec", one.spec)) for one in resolution.blueprints[name]]
-        fitting = [(component, spec) for component, spec in chosen if kind in spec.kinds]
+        fitting = [(component, spec) for component, spec in chosen if spec.misfit(site) is None]
         for component, spec in chosen:
             path = _path_of_blueprint(resolution, name, component.id)
-            elsewhere = any((name, kind) in kinds for kind in spec.kinds)  # in another slot of the same pattern
-            if kind not in spec.kinds and (not fitting or (isinstance(path[-1], int) and not elsewhere)):
-                why = f"the slot is of kind {kind}, the blueprint takes {' or '.join(spec.kinds)}"
+            elsewhere = any(name == at and spec.misfit(other) is None for at, other in sites)  # of the same pattern
+            why = spec.misfit(site)
+            if why is not None and (not fitting or (isinstance(path[-1], int) and not elsewhere)):
                 message = f'blueprint "{component.id}" cannot grow in slot "{slot.name}": {why}'
                 misfits.append(resolution.loaded.problem("E305", path, message, "See: esper components list blueprint"))
         varieties[slot.name] = tuple(Variety(component.id, spec, component.load()) for component, spec in fitting)

@@ -194,6 +194,7 @@ def _describe(component: Component) -> dict[str, Any]:
             "accepts": spec.kinds,
             "params": spec.params,
             "starts_as_identity": spec.starts_as_identity,
+            "adapts": spec.adapts,
             "traits": spec.traits,
             "blueprint_version": spec.version,
         }

@@ -64,11 +64,10 @@ def _varieties(named: Sequence[str | Variety], registry: Registry, slot: str) ->
 def _accepts(variety: Variety, slot: Slot, device: torch.device, *, auto: bool) -> bool:
     """Return whether a blueprint works in a slot; raise what is wrong unless it was chosen automatically."""
     assert slot.site is not None
-    if slot.site.kind not in variety.spec.kinds:
+    if (why := variety.spec.misfit(slot.site)) is not None:
         if auto:
             return False
-        message = f'"{variety.id}" cannot grow in slot "{slot.name}", which is of kind {slot.site.kind}'
-        raise GrowthError(Problem("E303", message, hint=f"It takes {' or '.join(variety.spec.kinds)}."))
+        raise GrowthError(Problem("E303", f'"{variety.id}" cannot grow in slot "{slot.name}": {why}'))
     fault = audition(variety, slot.site, device)
     if fault is not None and not auto:
         raise PluginError(Problem(fault.code, f'"{variety.id}" {fault.message}', hint=fault.hint))

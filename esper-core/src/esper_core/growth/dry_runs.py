@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -127,13 +127,15 @@ def observe_places(model: nn.Module, places: Mapping[str, SlotPlace], example: E
     problems: dict[str, Problem] = {}
     found: dict[str, Observed] = {}
     for training in (True, False):
-        outputs = _outputs_at(model, places, example, training=training)
+        calls = _calls_at(model, places, example, training=training)
         for name, place in places.items():
-            one = _observed(model, name, place, outputs[name], training=training, batch=example.size)
+            one = _observed(model, name, place, calls[name], training=training, batch=example.size)
             if isinstance(one, Problem):
                 problems.setdefault(name, one)
                 continue
             first = found.setdefault(name, one)
+            if first.site.inputs != one.site.inputs:  # dropout returns what it gets, but not in training
+                first, one = (replace(own, site=replace(own.site, inputs=0)) for own in (first, one))
             if (first.site, first.part) != (one.site, one.part):
                 why = "returns another shape in training than in evaluation"
                 problems.setdefault(name, _refusal(name, place, why))
@@ -151,10 +153,10 @@ def _fitting_modules(model: nn.Module, example: Example) -> list[str]:
     """Return the names of the modules that can have a slot, as far as one pass in evaluation shows."""
     called = {name: SlotPlace(name) for name, module in model.named_modules() if name and not name.startswith(HOME)}
     try:
-        outputs = _outputs_at(model, called, example, training=False)
+        calls = _calls_at(model, called, example, training=False)
     except Exception:
         return []  # a hook on every module can break one that calls another by itself
-    found = {name: _observed(model, name, called[name], outputs[name], batch=example.size) for name in called}
+    found = {name: _observed(model, name, called[name], calls[name], batch=example.size) for name in called}
     return [name for name, one in found.items() if isinstance(one, Observed)]
 
 
@@ -166,14 +168,21 @@ def _with_nearest(problem: Problem, at: str, model: nn.Module, fitting: list[str
     return replace(problem, hint="\n".join(filter(None, [problem.hint, beside])) or None)
 
 
-def _outputs_at(
+class _Call(NamedTuple):
+    """What a module got as its first argument, and what it returned."""
+
+    given: Any
+    output: Any
+
+
+def _calls_at(
     model: nn.Module, places: Mapping[str, SlotPlace], example: Example, *, training: bool
-) -> dict[str, list[Any]]:
-    """Return what the modules returned in one pass. Others get no hook: some layers run other code if they have one."""
-    outputs: dict[str, list[Any]] = {name: [] for name in places}
+) -> dict[str, list[_Call]]:
+    """Return the calls of the modules in one pass. Others get no hook: some layers run other code if they have one."""
+    calls: dict[str, list[_Call]] = {name: [] for name in places}
 
     def record(name: str, module: nn.Module, args: Any, output: Any) -> None:
-        outputs[name].append(output)
+        calls[name].append(_Call(args[0] if args else None, output))
 
     with untouched(model), in_mode(model, training=training), ExitStack() as stack:
         for name, place in places.items():
@@ -183,7 +192,7 @@ def _outputs_at(
         example.run(model, given)
     if not example.equals(given):
         raise GraftError(Problem("E318", "the model modifies its input", hint="Copy it first: x = x.clone()"))
-    return outputs
+    return calls
 
 
 def _batch_elsewhere(
@@ -194,24 +203,25 @@ def _batch_elsewhere(
     doubtful = {name: place for name, place in places.items() if example.size in found[name].site.example_shape}
     if not doubtful or not fewer:
         return {}
-    outputs = _outputs_at(model, doubtful, example.without_last(), training=False)
-    again = {name: _observed(model, name, place, outputs[name], batch=fewer) for name, place in doubtful.items()}
+    calls = _calls_at(model, doubtful, example.without_last(), training=False)
+    again = {name: _observed(model, name, place, calls[name], batch=fewer) for name, place in doubtful.items()}
     return {name: outcome for name, outcome in again.items() if isinstance(outcome, Problem)}
 
 
 def _observed(
-    model: nn.Module, name: str, place: SlotPlace, outputs: list[Any], *, training: bool = False, batch: int
+    model: nn.Module, name: str, place: SlotPlace, calls: list[_Call], *, training: bool = False, batch: int
 ) -> Observed | Problem:
     mode = "training" if training else "evaluation"
-    if not outputs:
+    if not calls:
         return _refusal(name, place, f"is not called in {mode}")
-    if len(outputs) > 1:
+    if len(calls) > 1:
         hint = "A seed would act several times; put the slot behind a module that is called once."
-        return _refusal(name, place, f"is called {len(outputs)} times in one pass", hint)
-    part = _part(name, place, outputs[0], batch)
+        return _refusal(name, place, f"is called {len(calls)} times in one pass", hint)
+    given, output = calls[0]
+    part = _part(name, place, output, batch)
     if isinstance(part, Problem):
         return part
-    hidden = outputs[0] if part is None else part.of(outputs[0])
+    hidden = output if part is None else part.of(output)
     if hidden.is_nested:
         hint = "A TransformerEncoder packs padded batches in evaluation: build it with enable_nested_tensor=False."
         return _refusal(name, place, "returns a nested tensor, not rows of one length", hint)
@@ -224,7 +234,16 @@ def _observed(
     if kind is None or hidden.ndim != _DIMENSIONS[kind]:
         received = f"Received: shape {tuple(hidden.shape)}"
         return _refusal(name, place, f"does not return a {kind or 'vector, sequence or image'}", received)
-    return Observed(Site.of(kind, tuple(hidden.shape[1:])), hidden.dtype, part)
+    inputs = _features(given, hidden) if kind in ("vector", "tokens") else 0
+    return Observed(Site.of(kind, tuple(hidden.shape[1:]), inputs), hidden.dtype, part)
+
+
+def _features(given: Any, hidden: Tensor) -> int:
+    """Return the features of what a module got, if it is laid out as its output and not overwritten by it; else 0."""
+    if not isinstance(given, Tensor) or given.is_nested or not given.is_floating_point() or not given.ndim:
+        return 0
+    overwritten = given.untyped_storage().data_ptr() == hidden.untyped_storage().data_ptr()
+    return 0 if overwritten or given.shape[:-1] != hidden.shape[:-1] else given.shape[-1]
 
 
 def _part(name: str, place: SlotPlace, output: Any, batch: int) -> OutputPart | Problem | None:

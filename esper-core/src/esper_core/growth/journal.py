@@ -75,6 +75,7 @@ class Growth:
         stage, alpha, ramp: where it is in its life.
         target, speed, curve: its schedule, as planned at germination.
         presence: how it takes part in the host's pass; a branch is not saved, and starts again from the host.
+        inputs: of an adapter, the features that it gets.
     """
 
     __pydantic_config__ = RECORD
@@ -97,6 +98,7 @@ class Growth:
     born: Count | None
     kept: Count | None
     parameters: Count
+    inputs: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ class SlotEntry:
         dtypes: names of the dtype that was observed there, and of the model's own dtype at that time.
         embargo: steps until it is free again.
         output: the part of the module's output on which it acts; None: all of it.
+        inputs: features that its module gets, if they are known.
     """
 
     __pydantic_config__ = RECORD
@@ -118,6 +121,7 @@ class SlotEntry:
     dtypes: tuple[DtypeName, DtypeName] | None
     embargo: Count
     output: OutputPart | None = None
+    inputs: Count | None = None
 
     @property
     def key(self) -> str | int | None:
@@ -205,6 +209,7 @@ def read_network(slots: Slots, model: str) -> Network:
             dtypes=None if slot.dtypes is None else (_name(slot.dtypes[0]), _name(slot.dtypes[1])),
             embargo=slot.embargo,
             output=slot.part,
+            inputs=None if slot.site is None else slot.site.inputs or None,
         )
         for slot in slots.each()
     )
@@ -233,6 +238,7 @@ def _growth(slot: Slot, seed: Seed) -> Growth:
         born=seed.born,
         kept=seed.kept,
         parameters=seed.parameter_count,
+        inputs=seed.site.inputs if seed.adapts else None,
     )
 
 

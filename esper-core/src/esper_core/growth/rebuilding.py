@@ -114,7 +114,9 @@ def _build_seed(growth: Growth, variety: Variety, model: nn.Module, tensors: Map
         message = f'"{growth.blueprint}" grew in version {growth.version}, and version {installed} is installed'
         hint = "It builds another network. Install the package in the version that the network grew with."
         raise GrowthError(Problem("E333", message, hint=hint))
-    site = Site.of(growth.kind, growth.example_shape)
+    site = Site.of(growth.kind, growth.example_shape, growth.inputs or 0)
+    if (why := variety.spec.misfit(site)) is not None:
+        raise _does_not_fit(model, source, f"{growth.blueprint} cannot grow in {growth.slot}: {why}.")
     there = sum(value.numel() for value in tensors.values() if isinstance(value, Tensor))
     if (wanted := evaluate_formula(variety.spec.params, site.formula_variables())) > there:
         hint = f"{growth.blueprint} has {wanted:,} parameters at {site}, and there are {there:,} numbers in all."
@@ -155,7 +157,7 @@ def _put_in(model: nn.Module, network: Network, seeds: list[tuple[str, str, Seed
     for place in network.slots:
         slot = slots.named(place.name)
         if place.kind is not None and place.example_shape is not None:
-            slot.site = Site.of(place.kind, place.example_shape)
+            slot.site = Site.of(place.kind, place.example_shape, place.inputs or 0)
         if place.dtypes is not None:
             slot.dtypes = DTYPES[place.dtypes[0]], DTYPES[place.dtypes[1]]
         slot.part = place.output

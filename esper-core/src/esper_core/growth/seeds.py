@@ -12,6 +12,9 @@ that does not is put behind a gain that starts at 0 (``Eased``; ``residual`` has
 each path from the loss to a parameter is zero at birth, so every parameter has a gradient within two steps. Whether a
 block starts as the identity is therefore measured, not only declared.
 
+The block b of an adapter, such as LoRA, gets x, what the module before the slot gets: s = h + b(x), with b zero at
+birth.
+
 ``SeedBuilder`` builds a newborn seed. A blueprint with the trait ``informed_birth`` chooses its first weights by the
 activations at its slot in one batch, and by their gradients.
 """
@@ -44,8 +47,8 @@ if TYPE_CHECKING:
     from esper_core.leyline.actions import Action
     from esper_core.leyline.specs import BlueprintSpec, Site
 
-    Tap = Callable[[], AbstractContextManager[list[Tensor]]]
-    """A block in which the outputs of a slot are collected, as leaves for autograd."""
+    Tap = Callable[[], AbstractContextManager[list[tuple[Tensor, Any]]]]
+    """A block in which the outputs of a slot, as leaves for autograd, and its module's inputs are collected."""
 
 
 STEEPNESS: Final = 12.0
@@ -248,6 +251,7 @@ class Seed(nn.Module):
             identity = spec.starts_as_identity or not changes_at_birth(block, site)
         self.identity = identity
         self.block, self.operator = blended(block, blend, site, identity=identity)
+        self.adapts = spec.adapts
         self.blueprint = blueprint
         self.version = spec.version
         self.blend = blend
@@ -260,9 +264,11 @@ class Seed(nn.Module):
         self.born: int | None = None
         self.kept: int | None = None
 
-    def forward(self, host: Tensor, alpha: float) -> Tensor:
-        """Return what leaves the slot when the seed acts at strength ``alpha`` > 0."""
-        outputs = in_shape(self.block(host), host)
+    def forward(self, host: Tensor, alpha: float, inputs: Any = None) -> Tensor:
+        """Return what leaves the slot when the seed acts at strength ``alpha`` > 0; an adapter gets ``inputs``."""
+        outputs = in_shape(self.block(inputs if self.adapts else host), host)
+        if self.adapts:
+            outputs = host + outputs
         blended: Tensor = self.operator(host, outputs.to(host.dtype), alpha)  # under autocast a block may change it
         return blended.to(host.dtype)
 
@@ -328,9 +334,15 @@ TRAIT = "informed_birth"
 
 
 def inform(
-    block: nn.Module, model: nn.Module, tap: Tap, loss: Callable[[nn.Module], Tensor], stream: RandomStream
+    block: nn.Module,
+    model: nn.Module,
+    tap: Tap,
+    loss: Callable[[nn.Module], Tensor],
+    stream: RandomStream,
+    *,
+    adapts: bool,
 ) -> None:
-    """Let a newborn block choose its weights by the activations at its slot, which ``tap`` collects.
+    """Let a newborn block choose its weights by what it would get at its slot, which ``tap`` collects.
 
     ``loss`` runs the model on a batch, in training mode, with random numbers from ``stream``; buffers are put back.
     """
@@ -338,13 +350,13 @@ def inform(
     try:
         with stream, torch.enable_grad(), tap() as tapped:
             mean = loss(model)
-            (hidden,) = tapped
+            ((hidden, inputs),) = tapped
             (gradients,) = torch.autograd.grad(mean, [hidden])
     finally:
         kept.put_back()
     informed: Any = block
     with stream, torch.no_grad():
-        informed.inform(hidden.detach(), gradients)
+        informed.inform((inputs if adapts else hidden).detach(), gradients)
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +396,7 @@ class SeedBuilder:
                 block = variety.factory(site).to(device, dtype)
             if self.probe is not None and TRAIT in variety.spec.traits:
                 stream = RandomStream(derive_seed(self.seed, "informing", *birth), device)
-                inform(block, self.model, tap, self.probe, stream)
+                inform(block, self.model, tap, self.probe, stream, adapts=variety.spec.adapts)
             seed = Seed(
                 block,
                 blueprint=variety.id,

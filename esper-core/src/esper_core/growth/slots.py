@@ -55,18 +55,20 @@ class Slot(nn.Module):
         self._tried: int | None = None
         """Number of the seed in trial; a seed as attribute would be registered as a submodule."""
         self._disabled = False
-        self._tapped: list[Tensor] | None = None
+        self._tapped: list[tuple[Tensor, Any]] | None = None
 
     def forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """Return ``output`` with the seeds applied; None, which keeps it, if none acts."""
         given = hidden = output if self.part is None else self.part.of(output)
+        inputs = args[0] if args else None
         for seed in self.stack:
             alpha = self._strength(seed)
             if alpha > 0.0:
-                hidden = self._blend(seed, hidden, alpha)
+                hidden = self._blend(seed, hidden, inputs, alpha)
         if self._tapped is not None:
-            self._tapped.append(hidden.detach().requires_grad_())
-            hidden = self._tapped[-1].clone()  # hosts write in place, which a leaf does not allow
+            leaf = hidden.detach().requires_grad_()
+            self._tapped.append((leaf, inputs))
+            hidden = leaf.clone()  # hosts write in place, which a leaf does not allow
         if hidden is given:
             return None
         return hidden if self.part is None else self.part.replaced(output, hidden)
@@ -84,11 +86,11 @@ class Slot(nn.Module):
             return seed.schedule.target
         return 0.0 if seed.presence is Presence.BRANCHED and not tried else seed.alpha.value
 
-    def _blend(self, seed: Seed, hidden: Tensor, alpha: float) -> Tensor:
+    def _blend(self, seed: Seed, hidden: Tensor, inputs: Any, alpha: float) -> Tensor:
         # A compiler takes a plain number for a constant and compiles anew for each value, but not for a tensor.
         strength: Any = hidden.new_ones(()) * alpha if torch.compiler.is_compiling() else alpha
         try:
-            outputs: Tensor = seed(hidden, strength)
+            outputs: Tensor = seed(hidden, strength, inputs)
         except BaseException as error:
             # Checkpointing ends a second pass that has seen enough by an exception of its own.
             if isinstance(error, KeyboardInterrupt) or type(error).__module__ == checkpoint.__name__:
@@ -143,8 +145,8 @@ class Slot(nn.Module):
             self._disabled = before
 
     @contextmanager
-    def tapped(self) -> Iterator[list[Tensor]]:
-        """Run a block in which the outputs of the slot are collected, as leaves for autograd."""
+    def tapped(self) -> Iterator[list[tuple[Tensor, Any]]]:
+        """Run a block in which the outputs of the slot, as leaves for autograd, and its module's inputs are kept."""
         try:
             self._tapped = []
             yield self._tapped

@@ -123,8 +123,8 @@ class Rules:
             return reason
         if slot.site is None:
             return "the slot has seen no data yet. Give graft an example:  graft(…, example=batch)"
-        if slot.site.kind not in variety.spec.kinds:
-            return f"the slot is of kind {slot.site.kind}, and the blueprint takes {' or '.join(variety.spec.kinds)}"
+        if (reason := variety.spec.misfit(slot.site)) is not None:
+            return reason
         if self.faults.is_withdrawn(variety.id):
             return "it failed too often and is withdrawn from this run"
         seeds = [seed for other in self.slots.values() for seed in other.stack]
@@ -219,11 +219,10 @@ class Rules:
 
 def require_fitting(slot: Slot, varieties: Sequence[Variety]) -> None:
     """Raise a GrowthError if none of the blueprints fits the kind of the slot; a slot without data fits all."""
-    if not varieties or slot.site is None or any(slot.site.kind in variety.spec.kinds for variety in varieties):
+    if not varieties or slot.site is None or any(variety.spec.misfit(slot.site) is None for variety in varieties):
         return
     one = varieties[0]
-    message = f'"{one.id}" cannot grow in slot "{slot.name}": the slot is of kind {slot.site.kind}'
-    raise GrowthError(Problem("E303", message, hint=f"The blueprint accepts {' or '.join(one.spec.kinds)}."))
+    raise GrowthError(Problem("E303", f'"{one.id}" cannot grow in slot "{slot.name}": {one.spec.misfit(slot.site)}'))
 
 
 def refuse_invalid(action: Action) -> None:

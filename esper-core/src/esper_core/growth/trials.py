@@ -49,7 +49,7 @@ def audition(variety: Variety, site: Site, device: torch.device) -> Problem | No
         block = built.value
         if not isinstance(block, nn.Module):
             return Problem("E321", f"builds a {type(block).__name__}, not a torch.nn.Module, for {place}")
-        inputs = torch.randn(BATCH, *site.example_shape, device=device)
+        inputs = torch.randn(BATCH, *variety.spec.input_shape(site), device=device)
         tried = attempt(lambda: next(_problems(block.to(device), variety, site, inputs), None))
         if tried.error is not None:
             return Problem("E322", f"{describe_error(tried.error, variety.factory)} when it was tried on {place}")
@@ -58,10 +58,11 @@ def audition(variety: Variety, site: Site, device: torch.device) -> Problem | No
 
 def _problems(block: nn.Module, variety: Variety, site: Site, inputs: Tensor) -> Iterator[Problem]:
     yield from _wrong_count(block, variety, site)
+    like = inputs.new_zeros(BATCH, *site.example_shape) if variety.spec.adapts else inputs
     if TRAIT in variety.spec.traits:
         informed: Any = block
         with torch.no_grad():
-            informed.inform(inputs.clone(), torch.randn_like(inputs))
+            informed.inform(inputs.clone(), torch.randn_like(like))
     for training in (True, False):
         block.train(training)
         given = inputs.clone()
@@ -70,16 +71,17 @@ def _problems(block: nn.Module, variety: Variety, site: Site, inputs: Tensor) ->
         if not torch.equal(given, inputs):
             hint = "The host uses the input afterwards. Don't modify it in place, as with inplace=True."
             yield Problem("E323", "modifies its input", hint=hint)
-        yield from _wrong_outputs(outputs, inputs)
-        if variety.spec.starts_as_identity and not torch.equal(outputs, inputs):
-            distance = (outputs - inputs).abs().max().item()
+        yield from _wrong_outputs(outputs, inputs, like)
+        if variety.spec.starts_as_identity and not torch.equal(outputs, like):
+            distance = (outputs - like).abs().max().item()
+            identity = "zero" if variety.spec.adapts else "its input"
             hint = "Initialise the last layer with zeros, or don't declare starts_as_identity."
             yield Problem(
                 "E326",
-                f"declares starts_as_identity, but its output differs from its input by up to {distance:.3g}",
+                f"declares starts_as_identity, but its output differs from {identity} by up to {distance:.3g}",
                 hint=hint,
             )
-    yield from _untrained(block.train(), inputs)
+    yield from _untrained(block.train(), inputs, like)
 
 
 def _wrong_count(block: nn.Module, variety: Variety, site: Site) -> Iterator[Problem]:
@@ -96,12 +98,12 @@ def _wrong_count(block: nn.Module, variety: Variety, site: Site) -> Iterator[Pro
         yield Problem("E325", message, hint="Correct params in its BlueprintSpec; biases count.")
 
 
-def _wrong_outputs(outputs: object, inputs: Tensor) -> Iterator[Problem]:
+def _wrong_outputs(outputs: object, inputs: Tensor, like: Tensor) -> Iterator[Problem]:
     if not isinstance(outputs, torch.Tensor):
         yield Problem("E323", f"returns a {type(outputs).__name__}, not a tensor")
-    elif outputs.shape != inputs.shape:
+    elif outputs.shape != like.shape:
         yield Problem("E323", f"returns the shape {tuple(outputs.shape)} for an input of shape {tuple(inputs.shape)}")
-    elif outputs.dtype != inputs.dtype or outputs.device != inputs.device:
+    elif outputs.dtype != like.dtype or outputs.device != like.device:
         received = f"{outputs.dtype} on {outputs.device} for {inputs.dtype} on {inputs.device}"
         yield Problem(
             "E323", f"returns {received}", hint="Create tensors with inputs.new_zeros(...) or torch.zeros_like(inputs)."
@@ -110,13 +112,13 @@ def _wrong_outputs(outputs: object, inputs: Tensor) -> Iterator[Problem]:
         yield Problem("E324", "returns infinite or NaN values for ordinary inputs")
 
 
-def _untrained(block: nn.Module, inputs: Tensor) -> Iterator[Problem]:
+def _untrained(block: nn.Module, inputs: Tensor, like: Tensor) -> Iterator[Problem]:
     """Yield a problem if two steps towards other outputs do not reach every trainable parameter."""
     trainable = {name: parameter for name, parameter in block.named_parameters() if parameter.requires_grad}
     if not trainable:
         yield Problem("E327", "has no trainable parameter", hint="A seed must be able to learn.")
         return
-    target = torch.randn_like(inputs)
+    target = torch.randn_like(like)
     reached: set[str] = set()
     for _ in range(2):
         loss = (block(inputs) - target).square().mean()
@@ -187,7 +189,7 @@ def draws_of_variety(
     """Return when a block of the blueprint at ``site`` draws, tried on images in ``memory_format``."""
     with RandomStream(derive_seed(0, "drawing", variety.id), device):
         block = variety.factory(site).to(device)
-        inputs = torch.randn(EXAMPLES, *site.example_shape, device=device)
+        inputs = torch.randn(EXAMPLES, *variety.spec.input_shape(site), device=device)
         if site.kind == "image":
             inputs = inputs.contiguous(memory_format=memory_format)
     return draws_of(block, lambda module: module(inputs).square().mean())
@@ -275,12 +277,12 @@ class PlaceDescriptions(Mapping[str, Place]):
 def describe(variety: Variety, site: Site) -> Candidate:
     """Return what is known of a blueprint at ``site``; what cannot be counted is None."""
     block = _built(variety, site)
-    example = torch.zeros(1, *site.example_shape)
+    shape = variety.spec.input_shape(site)
     return Candidate(
         blueprint=variety.id,
         parameters=variety.most_parameters(site) if block is None else _parameters(block, variety, site),
-        flops=None if block is None else flops(lambda: block(example)),
-        reach=None if block is None else reach(block, site),
+        flops=None if block is None else flops(lambda: block(torch.zeros(1, *shape))),
+        reach=None if block is None else reach(block, site, shape),
         identity=variety.spec.starts_as_identity,
         traits=variety.spec.traits,
     )
@@ -303,10 +305,11 @@ def flops(run: Callable[[], object]) -> int | None:
     return int(counter.get_total_flops())
 
 
-def reach(block: nn.Module, site: Site) -> int | None:
+def reach(block: nn.Module, site: Site, shape: tuple[int, ...] | None = None) -> int | None:
     """Return the receptive field of the middle of the output along the longest side; 0 without positions.
 
-    The block's parameters are changed. None if the block fails.
+    The block takes examples of this ``shape``, by default that of the site, and its parameters are changed. None if it
+    fails.
     """
     if not site.size:
         return 0
@@ -314,7 +317,7 @@ def reach(block: nn.Module, site: Site) -> int | None:
     try:
         with RandomStream(derive_seed(0, "reach")), torch.enable_grad(), in_mode(block, training=False):
             for _ in range(WEIGHT_DRAWS):
-                seen |= _seen_by_the_middle(block, site)
+                seen |= _seen_by_the_middle(block, site, shape or site.example_shape)
     except Exception:
         return None
     longest = max(range(len(site.size)), key=lambda axis: site.size[axis])
@@ -323,12 +326,12 @@ def reach(block: nn.Module, site: Site) -> int | None:
     return int(along.max() - along.min()) + 1 if len(along) else 0
 
 
-def _seen_by_the_middle(block: nn.Module, site: Site) -> Tensor:
+def _seen_by_the_middle(block: nn.Module, site: Site, shape: tuple[int, ...]) -> Tensor:
     """Return which positions of the input the middle of the output depends on, under random weights."""
     with torch.no_grad():
         for parameter in block.parameters():
             parameter.normal_(0.0, WEIGHT_DEVIATION)
-    example = torch.randn(2, *site.example_shape, requires_grad=True)
+    example = torch.randn(2, *shape, requires_grad=True)
     middle = _positions_last(block(example), site)
     for length in site.size:
         middle = middle[:, :, length // 2]

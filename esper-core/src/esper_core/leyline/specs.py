@@ -28,7 +28,9 @@ COMPONENT_KINDS: tuple[str, ...] = get_args(ComponentKind)
 class Site:
     """The place where a seed is to grow, as its blueprint sees it: a kind of SITE_KINDS with this number of features.
 
-    ``size`` are the other dimensions of one example: (H, W), (L,), (T,) or ().
+    ``size`` are the other dimensions of one example: (H, W), (L,), (T,) or (). ``inputs`` is the number of features
+    that the module before the slot gets, if it is called with a tensor laid out as its output is, as a linear layer is;
+    otherwise 0.
 
     Examples:
         >>> Site.of("sequence", (8, 40)).formula_variables()
@@ -38,13 +40,14 @@ class Site:
     kind: SiteKind
     channels: int
     size: tuple[int, ...] = ()
+    inputs: int = 0
 
     @classmethod
-    def of(cls, kind: SiteKind, example_shape: tuple[int, ...]) -> Site:
+    def of(cls, kind: SiteKind, example_shape: tuple[int, ...], inputs: int = 0) -> Site:
         """Return the site for outputs with this shape of one example, without the batch dimension."""
         if kind == "tokens":
-            return cls(kind, example_shape[-1], example_shape[:-1])
-        return cls(kind, example_shape[0], example_shape[1:])
+            return cls(kind, example_shape[-1], example_shape[:-1], inputs)
+        return cls(kind, example_shape[0], example_shape[1:], inputs)
 
     @property
     def example_shape(self) -> tuple[int, ...]:
@@ -52,10 +55,11 @@ class Site:
         return (*self.size, self.channels) if self.kind == "tokens" else (self.channels, *self.size)
 
     def formula_variables(self) -> dict[str, int]:
-        """Return the variables of parameter formulas: c, n (spatial dimensions), and h, w, l or t."""
+        """Return the variables of parameter formulas: c, n (spatial dimensions), h, w, l or t, and i (inputs)."""
         names = {"image": ("h", "w"), "sequence": ("l",), "vector": (), "tokens": ("t",)}[self.kind]
         spatial = 0 if self.kind in ("vector", "tokens") else len(self.size)
-        return {"c": self.channels, "n": spatial, **dict(zip(names, self.size, strict=False))}
+        own = {"c": self.channels, "n": spatial, **dict(zip(names, self.size, strict=False))}
+        return own | {"i": self.inputs} if self.inputs else own
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,9 @@ class BlueprintSpec:
         traits: further properties from BLUEPRINT_TRAITS. They are verified.
         version: of the blueprint's code, stored with each saved network. Increase it when the same settings build
             another network: networks that were saved with an older version are then refused (E333).
+        adapts: whether it is an adapter, such as LoRA: a map of what the module before the slot gets, (…, inputs), that
+            is added to what the module returns, (…, channels). It accepts vectors and tokens; a new one returns zeros,
+            which counts as ``starts_as_identity``.
     """
 
     accepts: str | tuple[str, ...]
@@ -78,6 +85,7 @@ class BlueprintSpec:
     starts_as_identity: bool = False
     traits: tuple[str, ...] = ()
     version: int = 1
+    adapts: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a kind that does not exist, at the line that declares it."""
@@ -90,6 +98,20 @@ class BlueprintSpec:
     def kinds(self) -> tuple[str, ...]:
         """``accepts`` as a tuple."""
         return (self.accepts,) if isinstance(self.accepts, str) else tuple(self.accepts)
+
+    def misfit(self, site: Site) -> str | None:
+        """Return why the blueprint cannot grow at ``site``; None if it can."""
+        if site.kind not in self.kinds:
+            return f"the slot is of kind {site.kind}, and the blueprint takes {' or '.join(self.kinds)}"
+        if self.adapts and not site.inputs:
+            return (
+                "it is an adapter, and the module before the slot does not get one tensor of features for each output"
+            )
+        return None
+
+    def input_shape(self, site: Site) -> tuple[int, ...]:
+        """Return the shape of one example that a block at ``site`` gets."""
+        return (*site.size, site.inputs) if self.adapts else site.example_shape
 
 
 BLUEPRINT_TRAITS: Mapping[str, str] = MappingProxyType(

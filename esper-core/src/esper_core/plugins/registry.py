@@ -39,13 +39,13 @@ SpecT = TypeVar("SpecT", bound=Spec)
 SAMPLE_SITES: Final[Mapping[str, Site]] = {
     "image": Site("image", 8, (6, 5)),
     "sequence": Site("sequence", 8, (40,)),
-    "vector": Site("vector", 8),
-    "tokens": Site("tokens", 8, (12,)),
+    "vector": Site("vector", 8, inputs=6),
+    "tokens": Site("tokens", 8, (12,), inputs=6),
 }
 """A site of each kind, for which a blueprint's formula must evaluate."""
 
 _FORMULA_HINT: Final = (
-    "Names: c channels, n spatial dimensions, h height, w width, l length, t tokens. "
+    "Names: c channels, n spatial dimensions, h height, w width, l length, t tokens, i inputs. "
     "Operators: + - * // ** ( ) min max."
 )
 
@@ -204,6 +204,9 @@ def _invalid_parts(spec: Spec) -> Iterator[tuple[str, str]]:
         for trait in spec.traits:
             if trait not in BLUEPRINT_TRAITS:
                 yield f"the trait {trait!r}, which does not exist", suggestion(str(trait), BLUEPRINT_TRAITS)
+        if spec.adapts and not (set(spec.kinds) <= {"vector", "tokens"} and spec.starts_as_identity):
+            received = f"accepts={spec.accepts!r}, starts_as_identity={spec.starts_as_identity}"
+            yield f"adapts=True with {received}", "An adapter accepts vectors and tokens, and starts_as_identity=True."
     elif not _is_settings(spec.settings):
         yield f"settings={spec.settings!r}", 'Settings are a pydantic model class, or "module:Class".'
     if isinstance(spec, HostSpec):

@@ -1,7 +1,8 @@
 """Export grown networks: a module, a program or an ONNX file, in which nothing of Esper is left.
 
 ``module`` traces the fossils of each slot with torch.fx into one module of torch's own layers, which acts as a forward
-hook of the host's module. The host's own layers, code and keys stay as they are. In a folder it is written as Python
+hook of the host's module. The host's own layers, code and keys stay as they are. Linear adapters, such as LoRA, are
+added to the weight of the linear layer beside them instead. In a folder it is written as Python
 source and a safetensors file. ``program`` and ``onnx`` export that module with ``torch.export`` and ``torch.onnx``.
 """
 
@@ -20,17 +21,19 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 from safetensors.torch import save_model
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from esper_core.growth.examples import Example, map_tensors
 from esper_core.growth.grafting import alike, outputs, slots_of, ungraft
-from esper_core.growth.seeds import Eased, GatedBlend
+from esper_core.growth.random_streams import RandomStream
+from esper_core.growth.seeds import Add, Eased, GatedBlend, Residual
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, Problem, printable
 from esper_core.runs.directory import report_os_errors, write_atomically
 
 if TYPE_CHECKING:
     from esper_core.growth.examples import OutputPart
+    from esper_core.growth.seeds import Seed
     from esper_core.growth.slots import Slot
 
 Form = Literal["module", "program", "onnx"]
@@ -95,6 +98,9 @@ def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]
         hint = "Export when they are fossilised, or prune them first."
         raise GrowthError(Problem("E336", f"seeds are alive: {', '.join(living)}", hint=hint))
     plain = copy.deepcopy(model)
+    for slot in slots_of(plain).each():
+        while slot.fossils and _merged(plain, plain.get_submodule(slot.at), slot.fossils[0]):
+            del slot.seeds[0]
     grown = {slot.at: _traced_fossils(slot) for slot in slots_of(plain).each() if slot.fossils}
     for slot in slots_of(plain).each():
         slot.seeds = nn.ModuleList()
@@ -111,6 +117,41 @@ def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]
     return plain, grown
 
 
+def _merged(model: nn.Module, layer: nn.Module, seed: Seed) -> bool:
+    """Add a linear adapter to the weight of the linear layer beside it; return False if it is not possible.
+
+    What is linear is found by trying. A weight that is tied, quantised, or computed from others stays as it is.
+    """
+    weight, operator = vars(layer)["_parameters"].get("weight"), seed.operator
+    if not seed.adapts or not isinstance(operator, Add | Residual) or weight is None or weight.ndim != 2:
+        return False
+    uses = sum(one is weight for module in model.modules() for one in module.parameters(recurse=False))
+    if uses > 1 or not weight.is_floating_point():
+        return False
+    with torch.no_grad(), RandomStream(0, weight.device):
+        block, plain = (copy.deepcopy(one).float().eval() for one in (seed.block, layer))
+        change = block(torch.eye(seed.site.inputs, device=weight.device)).T
+        gain = operator.gain.float() if isinstance(operator, Residual) else 1.0
+        for transposed in (False, True):  # as the Conv1D of transformers
+            own = weight.float().T if transposed else weight.float()
+            if own.shape == change.shape and _is_linear(plain, own) and _is_linear(block, change):
+                merged = own + gain * change
+                weight.copy_(merged.T if transposed else merged)
+                return True
+    return False
+
+
+def _is_linear(module: nn.Module, matrix: Tensor) -> bool:
+    """Return whether a module multiplies any rows with a matrix, apart from a constant shift."""
+    rows = torch.randn(8, matrix.shape[1], device=matrix.device)
+    try:
+        shift = module.forward(torch.zeros_like(rows))  # without its hooks
+        sizes = (0.01, 1.0, 100.0)
+        return all(alike(module.forward(size * rows), size * rows @ matrix.T + shift) for size in sizes)
+    except Exception:  # it takes something else than rows
+        return False
+
+
 class _Fossils(nn.Module):
     """The fossils of a slot as the forward hook of its module, without checks that cannot be traced."""
 
@@ -123,7 +164,7 @@ class _Fossils(nn.Module):
         """Return ``output`` with the fossils applied."""
         hidden = output if self.part is None else self.part.of(output)
         for seed in self.seeds:
-            hidden = _blended(seed, hidden)
+            hidden = _blended(seed, hidden, args[0] if seed.adapts else None)
         return hidden if self.part is None else _replaced(self.part, output, hidden)
 
 
@@ -142,10 +183,13 @@ def _replaced(part: OutputPart, output: Any, item: fx.Proxy) -> Any:
     return changed
 
 
-def _blended(seed: Any, host: Any) -> Any:
+def _blended(seed: Any, host: Any, inputs: Any) -> Any:
     """Return what ``Seed.forward`` returns at full strength."""
     block, operator = seed.block, seed.operator
-    changed = host + block.gain * (block.block(host) - host) if isinstance(block, Eased) else block(host)
+    if seed.adapts:
+        changed = host + block(inputs)
+    else:
+        changed = host + block.gain * (block.block(host) - host) if isinstance(block, Eased) else block(host)
     changed = changed.to(host.dtype)
     if isinstance(operator, GatedBlend):
         several = len(seed.site.example_shape) > 1

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from esper_core.config import parse_config
+from esper_core.config import LoadedConfig, parse_config
 from esper_core.leyline import ConfigError, Problem
 
 SMALL = """\
@@ -26,13 +26,30 @@ def small() -> str:
 
 
 @pytest.fixture
+def parse() -> Callable[..., LoadedConfig]:
+    """``parse(text, *overrides)``: a file read, which the tests call f.yaml."""
+    return lambda text, *overrides: parse_config(text.encode(), file="f.yaml", overrides=overrides)
+
+
+@pytest.fixture
 def problems() -> Callable[..., list[Problem]]:
-    """``problems(text, *overrides)``: what is wrong with a file, which the tests call f.yaml; at least one thing."""
+    """``problems(text, *overrides)``: what is wrong with a file; at least one thing."""
 
     def read(text: str | bytes, *overrides: str) -> list[Problem]:
         data = text.encode() if isinstance(text, str) else text
         with pytest.raises(ConfigError) as caught:
             parse_config(data, file="f.yaml", overrides=overrides)
         return list(caught.value.problems)
+
+    return read
+
+
+@pytest.fixture
+def problem(problems: Callable[..., list[Problem]]) -> Callable[..., Problem]:
+    """``problem(text, *overrides)``: the only thing that is wrong with a file."""
+
+    def read(text: str, *overrides: str) -> Problem:
+        (found,) = problems(text, *overrides)
+        return found
 
     return read

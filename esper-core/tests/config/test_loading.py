@@ -7,29 +7,20 @@ from typing import NamedTuple
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from esper_core.config import model_problems, parse_config
+from esper_core.config import model_problems
 from esper_core.config.errors import MAX_PROBLEMS, entry_at
 from esper_core.config.model import REMOVED
 from esper_core.config.values import path_text
-
-
-def one(problems, text, *overrides):
-    """The only problem of a text."""
-    (problem,) = problems(text, *overrides)
-    return problem
 
 
 def place(problem):
     return problem.code, problem.line, problem.column, problem.path
 
 
-# --- what is right
-
-
-def test_component_may_be_its_name_alone(small):
-    config = parse_config(small.encode(), file="f.yaml").config
+def test_component_may_be_its_name_alone(small, parse):
+    config = parse(small).config
     assert (config.task.use, config.task.settings) == ("mnist1d", {})
-    assert config == parse_config(small.replace(": mnist1d", ": {use: mnist1d}").encode(), file="f.yaml").config
+    assert config == parse(small.replace(": mnist1d", ": {use: mnist1d}")).config
 
 
 # --- wrong values: the code, the place, what was expected and received, the hint
@@ -68,43 +59,43 @@ SPECIFIER = "version specifiers as pip takes them, for example >=0.2,<0.3; recei
         ("reward: {use: x, settings: 3}", "E111", 28, "Input should be a valid mapping; received 3", None),
     ],
 )
-def test_wrong_value_is_reported_with_place_and_hint(problems, small, line, code, column, message, hint):
-    problem = one(problems, small + line)
-    assert (problem.code, problem.line, problem.column) == (code, 7, column)
-    assert message in problem.message
-    assert (hint is None) == (problem.hint is None)
-    assert hint is None or hint in problem.hint
+def test_wrong_value_is_reported_with_place_and_hint(problem, small, line, code, column, message, hint):
+    found = problem(small + line)
+    assert (found.code, found.line, found.column) == (code, 7, column)
+    assert message in found.message
+    assert (hint is None) == (found.hint is None)
+    assert hint is None or hint in found.hint
 
 
-def test_value_in_a_list_is_located_by_its_index(problems, small):
-    problem = one(problems, small.replace("[conv_light]", "[conv_light, 3, norm]"))
-    assert place(problem) == ("E111", 5, 30, "slots.early.blueprints[1]")
+@pytest.mark.parametrize(
+    ("was", "now", "line", "column", "path", "says"),
+    [
+        ("[conv_light]", "[conv_light, 3, norm]", 5, 30, "slots.early.blueprints[1]", "received 3"),
+        ("[conv_light]", "[]", 5, 17, "slots.early.blueprints", "received []"),
+        ("early:", "1st slot:", 4, 3, 'slots["1st slot"]', '49 letters, digits, - and _; received "1st slot"'),
+        ("slots:\n  early:\n    blueprints: [conv_light]", "slots: {}", 3, 8, "slots", "received {}"),
+    ],
+)
+def test_wrong_name_or_item_is_located(problem, small, was, now, line, column, path, says):
+    found = problem(small.replace(was, now))
+    assert (found.line, found.column, found.path) == (line, column, path)
+    assert says in found.message
 
 
-def test_too_few_and_too_many_are_counted(problems, small):
-    assert "received []" in one(problems, small.replace("[conv_light]", "[]")).message
+def test_too_many_are_counted(problem, small):
     arms = "".join(f"  a{i}: {{policy: x}}\n" for i in range(33))
-    problem = one(problems, small.replace("policy: schedule\n", f"arms:\n{arms}"))
-    assert "Mapping should have at most 32 items" in problem.message
-    assert "received 33 items" in problem.message
+    found = problem(small.replace("policy: schedule\n", f"arms:\n{arms}"))
+    assert "Mapping should have at most 32 items" in found.message
+    assert "received 33 items" in found.message
 
 
-def test_received_value_is_shortened_and_escaped(problems, small):
-    problem = one(problems, small + f"reward: {'x' * 500}")
-    assert "a name of 1 to 100 characters; received " in problem.message
-    assert len(problem.message) < 200
-    problem = one(problems, small + f"seed: [{'[x, y], ' * 500}]")
-    assert len(problem.message.split("received ")[1]) <= 60
-    assert "\\u001b[31mred\\u202e" in one(problems, small + 'name: "\\e[31mred\\u202e"').message
-
-
-def test_invalid_name_of_a_slot_and_empty_slots_are_reported(problems, small):
-    problem = one(problems, small.replace("early:", "1st slot:"))
-    assert place(problem) == ("E112", 4, 3, 'slots["1st slot"]')
-    assert problem.message.endswith('49 letters, digits, - and _; received "1st slot"')
-    problem = one(problems, small.replace("slots:\n  early:\n    blueprints: [conv_light]", "slots: {}"))
-    assert place(problem) == ("E112", 3, 8, "slots")
-    assert "received {}" in problem.message
+def test_received_value_is_shortened_and_escaped(problem, small):
+    found = problem(small + f"reward: {'x' * 500}")
+    assert "a name of 1 to 100 characters; received " in found.message
+    assert len(found.message) < 200
+    found = problem(small + f"seed: [{'[x, y], ' * 500}]")
+    assert len(found.message.split("received ")[1]) <= 60
+    assert "\\u001b[31mred\\u202e" in problem(small + 'name: "\\e[31mred\\u202e"').message
 
 
 # --- unknown and missing keys
@@ -125,20 +116,20 @@ ONE_LEVEL_LOWER = "Settings of a component are one level lower: reward.settings.
         ("rounds:8:", 1, '["rounds:8"]', 'Did you mean "rounds"?'),
     ],
 )
-def test_unknown_key_is_reported_with_a_suggestion(problems, small, line, column, path, hint):
-    problem = one(problems, small + line)
-    assert (problem.code, problem.line, problem.column, problem.path) == ("E110", 7, column, path)
-    assert problem.message.startswith("unknown key ")
-    assert problem.hint == hint
+def test_unknown_key_is_reported_with_a_suggestion(problem, small, line, column, path, hint):
+    found = problem(small + line)
+    assert (found.code, found.line, found.column, found.path) == ("E110", 7, column, path)
+    assert found.message.startswith("unknown key ")
+    assert found.hint == hint
 
 
-def test_missing_key_is_located_at_its_mapping(problems, small):
-    problem = one(problems, small.replace("blueprints: [conv_light]", "stack: 2"))
-    assert place(problem) == ("E113", 5, 5, "slots.early.blueprints")
-    assert problem.message == 'the key "blueprints" is missing'
-    assert problem.hint == 'Add "blueprints: …" to slots.early. What may grow here: names or globs.'
-    problem = one(problems, small, "slots.ealry.at=stem")
-    assert problem.hint.startswith('Did you mean "early"? Otherwise: add "blueprints: …" to slots.ealry.')
+def test_missing_key_is_located_at_its_mapping(problem, small):
+    found = problem(small.replace("blueprints: [conv_light]", "stack: 2"))
+    assert place(found) == ("E113", 5, 5, "slots.early.blueprints")
+    assert found.message == 'the key "blueprints" is missing'
+    assert found.hint == 'Add "blueprints: …" to slots.early. What may grow here: names or globs.'
+    found = problem(small, "slots.ealry.at=stem")
+    assert found.hint.startswith('Did you mean "early"? Otherwise: add "blueprints: …" to slots.ealry.')
 
 
 def test_all_missing_keys_are_reported(problems):
@@ -147,31 +138,6 @@ def test_all_missing_keys_are_reported(problems):
         ("E113", 2, 1, "host"),
         ("E113", 2, 1, "slots"),
     ]
-
-
-# --- keys that do not go together
-
-
-def test_policy_or_arms_is_required(problems, small):
-    text = small.replace("policy: schedule\n", "")
-    problem = one(problems, text)
-    assert place(problem) == ("E113", 1, 1, None)
-    assert "only the twin would run" in problem.message
-    assert "nothing would run" in one(problems, text + "twin: false").message
-    assert "only the twin" in one(problems, text + "policy: null\narms: {}").message
-
-
-def test_policy_and_arms_exclude_each_other(problems, small):
-    problem = one(problems, small + "arms: {a: {policy: x}}")
-    assert place(problem) == ("E114", 7, 1, "arms")
-    parse_config((small + "arms: {}").encode(), file="f.yaml")
-    parse_config(small.replace("policy: schedule", "policy: null\narms: {a: {policy: x}}").encode(), file="f.yaml")
-
-
-def test_arm_cannot_have_the_name_of_the_twin(problems, small):
-    text = small.replace("policy: schedule", "arms:\n  twin: {policy: x}")
-    assert place(one(problems, text)) == ("E114", 7, 3, "arms.twin")
-    parse_config((text + "twin: false").encode(), file="f.yaml")
 
 
 # --- all at once
@@ -220,17 +186,15 @@ def test_the_first_hundred_problems_are_listed_and_the_others_counted(problems, 
         ((), 1, 1),
     ],
 )
-def test_problem_is_located_at_the_nearest_value_of_the_file(small, path, line, column):
-    loaded = parse_config(small.encode(), file="f.yaml")
+def test_problem_is_located_at_the_nearest_value_of_the_file(small, path, line, column, parse):
+    loaded = parse(small)
     problem = loaded.problem("E201", path, "unknown", "hint")
     assert (problem.code, problem.line, problem.column) == ("E201", line, column)
     assert (problem.file, problem.path, problem.hint) == ("f.yaml", path_text(path) or None, "hint")
 
 
-def test_origin_names_the_file_the_override_or_the_default(small):
-    loaded = parse_config(
-        (small + "episode: {steps: 3}").encode(), file="f.yaml", overrides=["episode.batches=4", "reward.settings.x=1"]
-    )
+def test_origin_names_the_file_the_override_or_the_default(small, parse):
+    loaded = parse(small + "episode: {steps: 3}", "episode.batches=4", "reward.settings.x=1")
     origins = {
         ("episode", "steps"): "f.yaml:7:18",
         ("episode", "batches"): "--set episode.batches=4",
@@ -244,19 +208,6 @@ def test_origin_names_the_file_the_override_or_the_default(small):
         ("growth",): "default",
     }
     assert {path: loaded.origin(path) for path in origins} == origins
-
-
-# --- how much one run may be
-
-
-@pytest.mark.parametrize(
-    ("more", "received"),
-    [("", "16,000,000"), ("environments: 64\n", "128,000,000"), ("twin: false\nenvironments: 11\n", "11,000,000")],
-)
-def test_more_episodes_than_a_run_can_have_are_refused(problems, small, more, received):
-    problem = one(problems, f"{small}rounds: 1000000\n{more}")
-    assert (problem.code, problem.line, problem.path) == ("E114", 7, "rounds")
-    assert problem.message.endswith(f"10,000,000 episodes (rounds × environments × arms), received {received}")
 
 
 # --- the settings of a component
@@ -289,9 +240,9 @@ def objections(loaded, path=("policy", "settings")):
     return model_problems(caught.value, Settings, loaded.root, path)
 
 
-def test_errors_of_settings_are_reported_like_those_of_the_file(small):
+def test_errors_of_settings_are_reported_like_those_of_the_file(small, parse):
     settings = "{depth: 3, rate: x, names: a, dept: 1, kind: z}"
-    loaded = parse_config(small.replace("schedule", f"{{use: x, settings: {settings}}}").encode(), file="f.yaml")
+    loaded = parse(small.replace("schedule", f"{{use: x, settings: {settings}}}"))
     told = objections(loaded)
     assert [(p.code, p.column, p.path, p.message) for p in told] == [
         ("E112", 36, "policy.settings.depth", "Input should be a multiple of 2; received 3"),
@@ -303,35 +254,23 @@ def test_errors_of_settings_are_reported_like_those_of_the_file(small):
     assert told[-1].hint == 'Did you mean "depth"?'
 
 
-def test_wrong_value_below_a_type_without_a_model_is_located_without_a_hint(small):
+def test_wrong_value_below_a_type_without_a_model_is_located_without_a_hint(small, parse):
     settings = "{depth: 2, span: {low: x}}"
-    loaded = parse_config(small.replace("schedule", f"{{use: x, settings: {settings}}}").encode(), file="f.yaml")
+    loaded = parse(small.replace("schedule", f"{{use: x, settings: {settings}}}"))
     (problem,) = objections(loaded)
     assert place(problem) == ("E111", 6, 51, "policy.settings.span.low")
     assert (problem.message, problem.hint) == ('Input should be a valid integer; received "x"', None)
 
 
-@pytest.mark.parametrize("gates", ["strict", "permissive"])
-def test_gates_need_a_twin_or_a_branch(problems, small, gates):
-    problem = one(problems, f"{small}twin: false\ngrowth: {{gates: {gates}}}\n")
-    assert (problem.code, problem.path) == ("E114", "growth.gates")
-    for fine in (
-        f"growth: {{gates: {gates}}}",
-        'twin: false\ngrowth: {gates: "off"}',
-        f"twin: false\ngrowth: {{gates: {gates}, incubation: branch}}",
-    ):
-        assert parse_config((small + fine + "\n").encode(), file="f.yaml")
-
-
 # --- options of older versions
 
 
-def test_removed_option_is_ignored_only_at_the_value_that_changed_nothing(problems, small):
-    loaded = parse_config((small + "compute: {cuda_graphs: false, micro_batches: 2}\n").encode(), file="f.yaml")
+def test_removed_option_is_ignored_only_at_the_value_that_changed_nothing(problem, small, parse):
+    loaded = parse(small + "compute: {cuda_graphs: false, micro_batches: 2}\n")
     assert loaded.config.compute.micro_batches == 2
-    problem = one(problems, small + "compute: {cuda_graphs: true}")
-    assert place(problem) == ("E110", 7, 11, "compute.cuda_graphs")
-    assert problem.hint == "It was removed: CUDA graphs are no longer supported. Delete the key."
+    found = problem(small + "compute: {cuda_graphs: true}")
+    assert place(found) == ("E110", 7, 11, "compute.cuda_graphs")
+    assert found.hint == "It was removed: CUDA graphs are no longer supported. Delete the key."
 
 
 def test_no_option_is_both_known_and_removed():

@@ -13,23 +13,21 @@ import pytest
 
 from esper_core.config import load_config
 from esper_core.config.values import MAX_BYTES
-from esper_core.leyline import ConfigError
 
 
-def refused(path):
-    with pytest.raises(ConfigError) as caught:
-        load_config(path)
-    return caught.value.problems
+@pytest.fixture
+def refused(problem_of):
+    """``refused(path)``: the problem with it. In a thread: a reader that waits for ever fails the test, and no more."""
 
+    def read(path):
+        told = []
+        reader = threading.Thread(target=lambda: told.append(problem_of(load_config, path)), daemon=True)
+        reader.start()
+        reader.join(timeout=10)
+        assert not reader.is_alive(), "it waits for somebody to write"
+        return told[0]
 
-def refused_soon(path):
-    """As refused, in a thread: a reader that waits for ever fails the test and does not hang it."""
-    told = []
-    reader = threading.Thread(target=lambda: told.extend(refused(path)), daemon=True)
-    reader.start()
-    reader.join(timeout=10)
-    assert not reader.is_alive(), "it waits for somebody to write"
-    return told
+    return read
 
 
 def test_file_is_read_by_path_or_by_name(tmp_path, small):
@@ -41,95 +39,82 @@ def test_file_is_read_by_path_or_by_name(tmp_path, small):
     assert by_path.source == small.encode()
 
 
-def test_missing_file_suggests_the_nearest_in_its_folder(tmp_path):
+def test_missing_file_suggests_the_nearest_in_its_folder(tmp_path, refused):
     (tmp_path / "plugins.yaml").touch()
-    (problem,) = refused(tmp_path / "plugin.yaml")
+    problem = refused(tmp_path / "plugin.yaml")
     assert (problem.code, problem.message) == ("E101", "there is no such file")
     assert problem.hint == f'Did you mean "{tmp_path / "plugins.yaml"}"?'
 
 
-@pytest.mark.parametrize(
-    ("error", "says"),
-    [
-        (PermissionError(errno.EACCES, "Permission denied"), "Permission denied"),
-        (OSError(errno.EIO, "Input/output error"), "Input/output error"),
-        (FileNotFoundError(errno.ENOENT, "gone"), "there is no such file"),
-    ],
-)
-def test_operating_system_error_is_reported(tmp_path, monkeypatch, error, says):
-    file = tmp_path / "run.yaml"
-    file.touch()
-
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ENOENT])
+def test_operating_system_error_is_reported(tmp_path, monkeypatch, code, refused):
     def fail(*_, **__):
-        raise error
+        raise OSError(code, os.strerror(code))
 
+    (tmp_path / "run.yaml").touch()
     monkeypatch.setattr(os, "open", fail)
-    (problem,) = refused(file)
+    problem = refused(tmp_path / "run.yaml")
     assert problem.code == "E101"
-    assert says in problem.message
+    assert ("there is no such file" if code == errno.ENOENT else os.strerror(code)) in problem.message
 
 
-def test_file_that_is_not_regular_is_refused_without_waiting(tmp_path):
+def test_file_that_is_not_regular_is_refused_without_waiting(tmp_path, refused):
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as ours:
         ours.bind(str(tmp_path / "socket"))
     (tmp_path / "link").symlink_to("/dev/zero")
     for path in (tmp_path, tmp_path / "pipe", tmp_path / "socket", tmp_path / "link", "/dev/zero"):
-        (problem,) = refused_soon(path)
+        problem = refused(path)
         assert problem.code == "E101"
         assert "expected a regular file, received a" in problem.message, path
 
 
-def test_file_replaced_by_a_pipe_before_it_is_opened_does_not_hang(tmp_path, monkeypatch):
+def test_file_replaced_by_a_pipe_before_it_is_opened_does_not_hang(tmp_path, monkeypatch, refused):
     pipe = tmp_path / "x"
     regular = tmp_path / "y"
     regular.touch()
     os.mkfifo(pipe)
     seen = regular.stat()
     monkeypatch.setattr(os, "stat", lambda *_, **__: seen)
-    assert refused_soon(pipe)[0].message.endswith("expected a regular file, received a pipe")
+    assert refused(pipe).message.endswith("expected a regular file, received a pipe")
 
 
-def test_too_large_a_file_is_refused_before_it_is_read(tmp_path):
+def test_too_large_a_file_is_refused_before_it_is_read(tmp_path, refused):
     file = tmp_path / "big.yaml"
     with file.open("wb") as stream:
         stream.truncate(1 << 40)
-    (problem,) = refused(file)
+    problem = refused(file)
     assert problem.code == "E102"
     assert f"{MAX_BYTES:,}" in problem.message
 
 
-@pytest.mark.parametrize("path", ["/proc/kmsg", "/proc/self/mem", "/proc/self/status", "/proc/1/environ"])
-def test_file_of_the_kernel_is_refused_with_a_code(path):
-    if not Path(path).exists():
-        pytest.skip(f"{path} exists on Linux only")
-    assert refused_soon(path)[0].code.startswith("E10")
+def test_file_of_the_kernel_is_refused_with_a_code(refused):
+    for path in ("/proc/kmsg", "/proc/self/mem", "/proc/self/status", "/proc/1/environ"):
+        if Path(path).exists():
+            assert refused(path).code.startswith("E10")
 
 
-def test_file_without_data_yet_is_refused_instead_of_waited_for(tmp_path, monkeypatch):
+def test_file_without_data_yet_is_refused_instead_of_waited_for(tmp_path, monkeypatch, refused):
     class Silent(io.BytesIO):
         def read(self, *_):
             return None  # what a non-blocking read returns that would have to wait
 
     (tmp_path / "x").touch()
     monkeypatch.setattr("esper_core.leyline.files.open_regular", lambda _: Silent())
-    (problem,) = refused(tmp_path / "x")
+    problem = refused(tmp_path / "x")
     assert problem.code == "E101"
     assert "would wait for data" in problem.message
 
 
-@pytest.mark.parametrize("path", ["", "a\0b", "x" * 300, "a\x1b[31mb", "\udcff.yaml"])
-def test_invalid_file_name_is_refused_and_printed_harmlessly(path):
-    (problem,) = refused(path)
-    assert problem.code == "E101"
-    assert problem.hint
-    str(problem).encode()
-    assert "\x1b" not in str(problem)
-
-
-def test_path_that_leads_to_no_file_is_refused(tmp_path):
+def test_path_that_leads_to_no_file_is_refused_and_printed_harmlessly(tmp_path, refused):
+    for path in ("", "a\0b", "x" * 300, "a\x1b[31mb", "\udcff.yaml"):
+        problem = refused(path)
+        assert problem.code == "E101"
+        assert problem.hint
+        str(problem).encode()
+        assert "\x1b" not in str(problem)
     (tmp_path / "a").symlink_to(tmp_path / "b")
     (tmp_path / "b").symlink_to(tmp_path / "a")
     (tmp_path / "file").touch()
-    assert refused(tmp_path / "a")[0].code == "E101"
-    assert "Not a directory" in refused(tmp_path / "file" / "b.yaml")[0].message
+    assert refused(tmp_path / "a").code == "E101"
+    assert "Not a directory" in refused(tmp_path / "file" / "b.yaml").message

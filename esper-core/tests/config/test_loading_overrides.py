@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from esper_core.config import parse_config
 from esper_core.config.values import MAX_DEPTH
-
-
-def load(text, *overrides):
-    return parse_config(text.encode(), file="f.yaml", overrides=overrides)
 
 
 @pytest.mark.parametrize(
@@ -35,8 +30,8 @@ def load(text, *overrides):
         ("task.settings.x=é", ("task", "settings", "x"), "é"),
     ],
 )
-def test_override_changes_what_it_names(small, override, path, value):
-    loaded = load(small, override)
+def test_override_changes_what_it_names(small, override, path, value, parse):
+    loaded = parse(small, override)
     found = loaded.config
     for step in path:
         found = found[step] if isinstance(found, dict | list | tuple) else getattr(found, step)
@@ -45,52 +40,45 @@ def test_override_changes_what_it_names(small, override, path, value):
     assert loaded.overrides == (override,)
 
 
-def test_last_override_of_a_value_wins_and_nothing_else_changes(small):
-    plain, changed = load(small).config, load(small, "seed=1", "seed=2").config
-    assert changed.seed == 2
-    assert changed.model_copy(update={"seed": plain.seed}) == plain
+def test_last_override_of_a_value_wins_and_nothing_else_changes(small, parse):
+    changed = parse(small, "seed=1", "seed=2").config
+    assert changed == parse(small + "seed: 2").config
 
 
 # --- components in their short form
 
 
-def test_settings_of_a_component_in_its_short_form_can_be_set(small):
-    policy = load(small, "policy.settings.x=1").config.policy
-    assert (policy.use, policy.settings) == ("schedule", {"x": 1})
-    policy = load(small, "policy.settings.x=1", "policy=static").config.policy
-    assert (policy.use, policy.settings) == ("static", {})
-    text = small.replace("policy: schedule", "arms: {a: {policy: x}}")
-    assert load(text, "arms.a.policy.settings.y=1").config.arms["a"].policy.settings == {"y": 1}
-
-
-def test_name_of_a_short_form_keeps_its_place(small):
-    loaded = load(small, "policy.settings.x=1")
+def test_settings_of_a_component_in_its_short_form_can_be_set(small, parse):
+    loaded = parse(small, "policy.settings.x=1")
+    assert (loaded.config.policy.use, loaded.config.policy.settings) == ("schedule", {"x": 1})
     assert loaded.origin(("policy", "use")) == "f.yaml:6:9"
     assert loaded.origin(("policy", "settings", "x")) == "--set policy.settings.x=1"
+    text = small.replace("policy: schedule", "arms: {a: {policy: x}}")
+    assert parse(text, "arms.a.policy.settings.y=1").config.arms["a"].policy.settings == {"y": 1}
 
 
-def test_only_a_component_has_a_short_form(problems, small):
-    (problem,) = problems(small + "device: cpu", "device.settings.x=1")
-    assert problem.code == "E115"
-    assert problem.message == "there is no device.settings"
+def test_override_replaces_a_component_as_a_whole(small, parse):
+    for text in (small, small.replace("schedule", "{use: schedule, settings: {plan: []}}")):
+        loaded = parse(text, "policy.settings.x=1", "policy=static")
+        assert (loaded.config.policy.use, loaded.config.policy.settings) == ("static", {})
+        assert loaded.origin(("policy", "use")) == "--set policy=static"
+        assert loaded.problem("E201", ("policy", "settings", "plan"), "x").file == "--set policy=static"
 
 
-def test_override_replaces_a_component_as_a_whole(small):
-    text = small.replace("schedule", "{use: schedule, settings: {plan: []}}")
-    loaded = load(text, "policy=static")
-    assert loaded.origin(("policy", "use")) == "--set policy=static"
-    assert loaded.problem("E201", ("policy", "settings", "plan"), "x").file == "--set policy=static"
+def test_only_a_component_has_a_short_form(problem, small):
+    found = problem(small + "device: cpu", "device.settings.x=1")
+    assert found.code == "E115"
+    assert found.message == "there is no device.settings"
 
 
 # --- what is refused
 
 
-@pytest.mark.parametrize("override", ["", "seed", "=", "=3", ".seed=3", "a..b=3", "[0]=3", "a[=3", "a b=3", "a[-1]=3"])
-def test_override_without_path_and_value_is_refused(problems, small, override):
-    (problem,) = problems(small, override)
-    assert (problem.code, problem.line, problem.column) == ("E115", None, None)
-    assert problem.file == f"--set {override}"
-    assert "--set episode.steps=20" in problem.hint
+def test_override_without_path_and_value_is_refused(problem, small):
+    for override in ("", "seed", "=", "=3", ".seed=3", "a..b=3", "[0]=3", "a[=3", "a b=3", "a[-1]=3"):
+        found = problem(small, override)
+        assert (found.code, found.file, found.line, found.column) == ("E115", f"--set {override}", None, None)
+        assert "--set episode.steps=20" in found.hint
 
 
 @pytest.mark.parametrize(
@@ -126,12 +114,12 @@ def test_wrong_override_is_reported_as_it_was_given(problems, small, override, c
     str(problem).encode()
 
 
-def test_missing_keys_of_a_mapping_made_by_an_override_are_located_there(problems, small):
-    (problem,) = problems(small, "slots.late.stack=2")
-    assert (problem.code, problem.file, problem.path) == ("E113", "--set slots.late.stack=2", "slots.late.blueprints")
+def test_missing_keys_of_a_mapping_made_by_an_override_are_located_there(problem, small):
+    found = problem(small, "slots.late.stack=2")
+    assert (found.code, found.file, found.path) == ("E113", "--set slots.late.stack=2", "slots.late.blueprints")
 
 
-def test_override_of_an_aliased_value_changes_one_occurrence(small):
+def test_override_of_an_aliased_value_changes_one_occurrence(small, parse):
     text = small.replace("early:\n", "early: &x\n").replace("policy:", "  late: *x\npolicy:")
-    slots = load(text, "slots.late.blueprints[0]=norm").config.slots
+    slots = parse(text, "slots.late.blueprints[0]=norm").config.slots
     assert (slots["early"].blueprints, slots["late"].blueprints) == (("conv_light",), ("norm",))

@@ -2,95 +2,129 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 
-from esper_core.config import parse_config
+
+class Row(NamedTuple):
+    """Lines that contradict each other or the small file, and lines like them that do not.
+
+    ``without``: what the small file has no more; ``place``: code, line, column and path of the problem.
+    """
+
+    lines: str
+    place: tuple[str, int, int, str | None]
+    says: str
+    hint: str
+    fine: tuple[str, ...]
+    without: str = "nothing"
 
 
-def read(small: str, more: str):
-    return parse_config(f"{small}{more}\n".encode(), file="f.yaml")
-
-
-@pytest.mark.parametrize("gates", ["strict", "permissive"])
-def test_episode_that_ends_before_a_gate_judges_is_refused(small, problems, gates) -> None:
-    text = f"growth: {{gates: {gates}}}\nepisode: {{steps: %d}}\n"
-    (problem,) = problems(small + text % 3)
-    assert (problem.code, problem.path, problem.line, problem.column) == ("E114", "episode.steps", 8, 18)
-    assert problem.message.endswith("received 3 steps")
-    assert 'gates: "off"' in problem.hint
-    assert read(small, text % 4).config.episode.steps == 4
-    assert read(small, "episode: {steps: 1}").config.episode.steps == 1
-
-
-def test_nursery_beyond_the_limit_on_seeds_is_refused(small, problems) -> None:
-    (problem,) = problems(f"{small}growth: {{seeds: 2, nursery: 3}}\n")
-    assert (problem.code, problem.path, problem.line, problem.column) == ("E114", "growth.nursery", 7, 29)
-    assert problem.message == "growth.nursery is larger than growth.seeds (2), received 3"
-    assert problem.hint == "Use growth.seeds: 3 or more, or a smaller nursery."
-    for fine in ("{seeds: 3, nursery: 3}", "{seeds: null, nursery: 3}", "{seeds: 1}"):
-        assert read(small, f"growth: {fine}")
-
-
-@pytest.mark.parametrize(
-    "arm", ["{policy: static, reward: team}", "{policy: static, environments: 3}", "{policy: static, growth: {}}"]
-)
-def test_b8_drl_09_no_arm_can_have_a_reward_of_its_own(small, problems, arm) -> None:
-    """Rewards, task and the way to grow are the run's: what differs between arms is who decides."""
-    told = problems(small.replace("policy: schedule\n", f"arms: {{a: {arm}}}\n"))
-    assert [problem.code for problem in told] == ["E110"]
-    assert told[0].path == f"arms.a.{arm.split(', ')[1].partition(':')[0]}"
-
-
-@pytest.mark.parametrize("other", ["mine", "./mine", "here/../mine/"])
-def test_two_arms_that_save_to_the_same_folder_are_refused(small, problems, other) -> None:
-    def arms(folder: str) -> str:
-        homes = {"a": "mine", "b": folder}
-        each = [f"  {arm}: {{policy: {{use: ppo, settings: {{save: {home}}}}}}}" for arm, home in homes.items()]
-        return small.replace("policy: schedule", "\n".join(["arms:", *each]))
-
-    (problem,) = problems(arms(other))
-    assert (problem.code, problem.path) == ("E114", "arms.b.policy.settings.save")
-    assert problem.message == f'the arms "a" and "b" save to the same folder, received "{other}" for both'
-    for fine in ("yours", "mine/yours", "null", "3"):
-        assert read(arms(fine), "")
-
-
+POLICY = "policy: schedule\n"
 REWARDS = "rewards: [one, {use: two}, three]\n"
+MULTIPLE = "environments must be a multiple of the number of rewards (3), received "
+CONTROL = "which is the name of a control"
+MANY = "10,000,000 episodes (rounds × environments × arms), received "
+SAVES = "arms:\n  a: {policy: {use: ppo, settings: {save: mine}}}\n  b: {policy: {use: ppo, settings: {save: %s}}}\n"
+TOO_SHORT = "growth: {gates: %s}\nepisode: {steps: %d}\n"
+NO_TWIN = "twin: false\ngrowth: {gates: %s}\n"
+PARTS = "compute: {micro_batches: %d}\n"
+
+ROWS = {
+    **{
+        f"an episode that ends before a {gates} gate judges": Row(
+            TOO_SHORT % (gates, 3), ("E114", 8, 18, "episode.steps"), "received 3 steps", 'gates: "off"',
+            (TOO_SHORT % (gates, 4), "episode: {steps: 1}\n"),
+        )
+        for gates in ("strict", "permissive")
+    },
+    **{
+        f"{gates} gates without a twin or a branch": Row(
+            NO_TWIN % gates, ("E114", 8, 17, "growth.gates"), "can show a gain", "growth.incubation: branch",
+            (f"growth: {{gates: {gates}}}\n", NO_TWIN % '"off"', NO_TWIN % f"{gates}, incubation: branch"),
+        )
+        for gates in ("strict", "permissive")
+    },
+    "a nursery beyond the limit on seeds": Row(
+        "growth: {seeds: 2, nursery: 3}\n", ("E114", 7, 29, "growth.nursery"),
+        "growth.nursery is larger than growth.seeds (2), received 3", "Use growth.seeds: 3 or more, or a smaller",
+        ("growth: {seeds: 3, nursery: 3}\n", "growth: {seeds: null, nursery: 3}\n", "growth: {seeds: 1}\n"),
+    ),
+    **{
+        f"arms that save to mine and {other}": Row(
+            SAVES % other, ("E114", 8, 43, "arms.b.policy.settings.save"),
+            f'the arms "a" and "b" save to the same folder, received "{other}" for both', "a folder of its own",
+            tuple(SAVES % fine for fine in ("yours", "mine/yours", "null", "3")), POLICY,
+        )
+        for other in ("mine", "./mine", "here/../mine/")
+    },
+    "4 environments for 3 rewards": Row(
+        f"{REWARDS}environments: 4\n", ("E114", 8, 15, "environments"), f"{MULTIPLE}4", "Use 3 or 6.",
+        (f"{REWARDS}environments: 6\n",),
+    ),
+    "2 environments for 3 rewards": Row(
+        f"{REWARDS}environments: 2\n", ("E114", 8, 15, "environments"), f"{MULTIPLE}2", "Use 3.", ()
+    ),
+    "the default environments for 3 rewards": Row(
+        REWARDS, ("E114", 7, 10, "rewards"), f"{MULTIPLE}8", "Use 6 or 9.", ()
+    ),
+    "an arm with the name of its control": Row(
+        "arms: {capacity: {policy: x}}\n", ("E114", 6, 8, "arms.capacity"), CONTROL, "capacity: false",
+        ("arms: {capacity: {policy: x}}\ncapacity: false\n",), POLICY,
+    ),
+    "an arm with the name of another's control": Row(
+        "arms: {a: {policy: x}, capacity-of-a: {policy: x}}\n", ("E114", 6, 24, "arms.capacity-of-a"), CONTROL,
+        "Rename", (), POLICY,
+    ),
+    "an arm with the name of the twin": Row(
+        "arms:\n  twin: {policy: x}\n", ("E114", 7, 3, "arms.twin"), "the name of the arm without growth",
+        "twin: false", ("arms:\n  twin: {policy: x}\ntwin: false\n",), POLICY,
+    ),
+    "more parts than a batch": Row(
+        PARTS % 101, ("E114", 7, 26, "compute.micro_batches"), "larger than episode.batch_size (100), received 101",
+        "compute.micro_batches", (PARTS % 100,),
+    ),
+    "more parts than a batch of one": Row(
+        PARTS % 2 + "episode: {batch_size: 1}\n", ("E114", 7, 26, "compute.micro_batches"), "(1), received 2", "", ()
+    ),
+    "more episodes than a run can have": Row(
+        "rounds: 1000000\n", ("E114", 7, 9, "rounds"), f"{MANY}16,000,000", "Use fewer rounds", ("rounds: 600000\n",)
+    ),
+    "too many environments": Row(
+        "rounds: 1000000\ntwin: false\nenvironments: 11\n", ("E114", 7, 9, "rounds"), f"{MANY}11,000,000", "",
+        ("rounds: 1000000\ntwin: false\nenvironments: 10\n",),
+    ),
+    "both policy and arms": Row(
+        "arms: {a: {policy: x}}\n", ("E114", 7, 1, "arms"), 'either "policy" or "arms", received both', "policy: null",
+        ("arms: {}\n",),
+    ),
+    "neither policy nor arms": Row(
+        "", ("E113", 1, 1, None), "received neither: only the twin would run", "policy: static",
+        ("policy: null\narms: {a: {policy: x}}\n",), POLICY,
+    ),
+    "nothing that runs": Row("twin: false\n", ("E113", 1, 1, None), "nothing would run", "", (), POLICY),
+    "no arms": Row("policy: null\narms: {}\n", ("E113", 1, 1, None), "only the twin", "", (), POLICY),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "place", "fitting"), [("4", (8, 15), "3 or 6"), ("2", (8, 15), "3")])
-def test_environments_must_be_a_multiple_of_the_rewards(small, problems, said, place, fitting):
-    (problem,) = problems(f"{small}{REWARDS}environments: {said}\n")
-    assert (problem.code, problem.path, problem.line, problem.column) == ("E114", "environments", *place)
-    assert problem.message == f"environments must be a multiple of the number of rewards (3), received {said}"
-    assert problem.hint == f"Use {fitting}."
-    assert read(small, f"{REWARDS}environments: 6").config.instances == 2
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_contradiction_is_reported_at_its_place_and_what_is_like_it_is_read(row: Row, small, parse, problem) -> None:
+    below = small.replace(row.without, "")
+    found = problem(below + row.lines)
+    assert (found.code, found.line, found.column, found.path) == row.place
+    assert row.says in found.message
+    assert row.hint in found.hint
+    assert all(parse(below + fine) for fine in row.fine)
 
 
-def test_default_environments_that_are_no_multiple_are_reported_at_the_rewards(small, problems) -> None:
-    (problem,) = problems(f"{small}{REWARDS}")
-    assert (problem.code, problem.path, problem.line) == ("E114", "rewards", 7)
-    assert problem.message.endswith("received 8")
-    assert read(small, "rewards: [one]").config.instances == read(small, "").config.instances == 8
+@pytest.mark.parametrize("more", ["reward: team", "environments: 3", "growth: {}"])
+def test_b8_drl_09_no_arm_can_have_a_reward_of_its_own(small, problem, more) -> None:
+    """Rewards, task and the way to grow are the run's: what differs between arms is who decides."""
+    found = problem(small.replace(POLICY, f"arms: {{a: {{policy: static, {more}}}}}\n"))
+    assert (found.code, found.path) == ("E110", f"arms.a.{more.partition(':')[0]}")
 
 
-@pytest.mark.parametrize("names", [("capacity",), ("a", "capacity-of-a")])
-def test_arm_with_the_name_of_a_control_is_refused(small, problems, names) -> None:
-    arms = ", ".join(f"{name}: {{policy: static}}" for name in names)
-    text = small.replace("policy: schedule\n", f"arms: {{{arms}}}\n")
-    (problem,) = problems(text)
-    assert (problem.code, problem.path) == ("E114", f"arms.{names[-1]}")
-    assert problem.message == f'an arm is named "{names[-1]}", which is the name of a control'
-    assert read(text, "capacity: false").config.arms.keys() == set(names)
-
-
-# --- compute
-
-
-@pytest.mark.parametrize(("more", "limit", "micro_batches"), [("", 100, 101), ("episode: {batch_size: 1}\n", 1, 2)])
-def test_more_micro_batches_than_examples_are_refused(small, problems, more, limit, micro_batches) -> None:
-    (problem,) = problems(f"{small}compute: {{micro_batches: {micro_batches}}}\n{more}")
-    assert (problem.code, problem.path, problem.line) == ("E114", "compute.micro_batches", 7)
-    assert problem.message.endswith(f"larger than episode.batch_size ({limit}), received {micro_batches}")
-    assert "compute.micro_batches" in problem.hint
-    assert read(small, f"compute: {{micro_batches: {limit}}}\n{more}").config.compute.micro_batches == limit
+def test_environments_are_shared_by_the_rewards(small, parse) -> None:
+    of = [("", 8), ("rewards: [one]\n", 8), (f"{REWARDS}environments: 6\n", 2)]
+    assert [(more, parse(small + more).config.instances) for more, _ in of] == of

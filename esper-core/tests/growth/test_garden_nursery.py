@@ -51,23 +51,19 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize("way", ["branch", pytest.param("shadow", marks=pytest.mark.slow)])
-def test_host_with_three_incubating_seeds_is_bitwise_its_twin(way: str, make_recipe: Make) -> None:
-    grown, twin = begin(nursery(make_recipe, way=way), dict(enumerate(GERMINATE)), 6)
-    assert [seed.blueprint for seed in grown.garden.living_seeds()] == list(NAMES)
-    assert all(seed.stage is Stage.TRAINING for seed in grown.garden.living_seeds())
-    assert same(numbers(grown), numbers(twin))
-    assert grown.keeper.misowned(grown.model) == []
-
-
 @pytest.mark.parametrize("way", ["shadow", "branch"])
-def test_seed_learns_the_same_alone_and_beside_others(way: str, make_recipe: Make) -> None:
+def test_seed_learns_the_same_alone_and_beside_others_and_the_host_stays_its_twin(way: str, make_recipe: Make) -> None:
     alone, _ = begin(nursery(make_recipe, way=way), {0: GERMINATE[0]}, 6)
-    crowded, _ = begin(nursery(make_recipe, way=way), dict(enumerate(GERMINATE)), 6)
+    crowded, twin = begin(nursery(make_recipe, way=way), dict(enumerate(GERMINATE)), 6)
+    assert [(seed.blueprint, seed.stage) for seed in crowded.garden.living_seeds()] == [
+        (name, Stage.TRAINING) for name in NAMES
+    ]
     own, among = alone.garden.living_seeds()[0], crowded.garden.living_seeds()[0]
     assert same([*own.parameters()], [*among.parameters()])
     with alone.garden.trial(0), crowded.garden.trial(0):
         assert torch.equal(alone.evaluate("validation"), crowded.evaluate("validation"))
+    assert same(numbers(crowded), numbers(twin))
+    assert crowded.keeper.misowned(crowded.model) == []
 
 
 def test_signals_report_each_seed_separately(make_recipe: Make) -> None:
@@ -83,21 +79,6 @@ def test_signals_report_each_seed_separately(make_recipe: Make) -> None:
     assert [(seed.blueprint, seed.age) for seed in slot.seeds] == list(zip(NAMES, (4, 3, 2), strict=True))
     assert len({seed.incubation_loss for seed in slot.seeds}) == 3
     assert len({seed.gain.mean for seed in slot.seeds if seed.gain is not None}) == 3
-
-
-def test_advancing_one_seed_prunes_the_others(make_recipe: Make) -> None:
-    environment, _ = begin(nursery(make_recipe), dict(enumerate(GERMINATE)), 5)
-    changes = environment.network.apply(Action(Op.ADVANCE, "early", NAMES[1]), 5)
-    assert [(change.blueprint, change.now) for change in changes] == [
-        (NAMES[1], Stage.BLENDING),
-        (NAMES[0], Stage.PRUNED),
-        (NAMES[2], Stage.PRUNED),
-    ]
-    assert "was chosen" in changes[1].reason
-    assert [seed.blueprint for seed in environment.garden.living_seeds()] == [NAMES[1]]
-    assert set(environment.keeper.seeds) == {1}
-    assert environment.garden.slots["early"].state == "occupied"
-    assert environment.keeper.misowned(environment.model) == []
 
 
 def test_chosen_branch_becomes_the_host_and_the_others_leave_no_trace(make_recipe: Make) -> None:
@@ -127,22 +108,17 @@ def test_illegal_action_is_refused_and_masked(
     assert len(environment.garden.living_seeds()) == 2
 
 
-def test_advance_without_a_name_takes_the_seed_with_the_largest_gain(make_recipe: Make) -> None:
+def test_advance_without_a_name_takes_the_seed_with_the_largest_gain_and_prunes_the_others(make_recipe: Make) -> None:
     environment, _ = begin(nursery(make_recipe), dict(enumerate(GERMINATE)), 6)
     gates = environment.garden.gates
-    best = max(environment.garden.living_seeds(), key=gates.lead)
-    assert len({gates.lead(seed) for seed in environment.garden.living_seeds()}) == 3
+    ranked = sorted(environment.garden.living_seeds(), key=gates.lead, reverse=True)
+    assert len({gates.lead(seed) for seed in ranked}) == 3
     assert environment.mask().allows(Action(Op.ADVANCE, "early"))
-    assert environment.network.apply(Action(Op.ADVANCE, "early"), 6)[0].seed == best.number
-
-
-def test_only_a_seed_that_is_alone_advances_by_itself(make_recipe: Make) -> None:
-    environment, _ = begin(nursery(make_recipe, gates="strict"), dict(enumerate(GERMINATE[:2])), 4)
-    gates: Any = environment.garden.gates
-    gates.ready = lambda seed: True
-    assert environment.garden.close_step() == []
-    environment.network.apply(Action(Op.PRUNE, "early", NAMES[0]), 4)
-    assert environment.garden.close_step()[0].blueprint == NAMES[1]
+    advanced, *pruned = environment.network.apply(Action(Op.ADVANCE, "early"), 6)
+    assert (advanced.seed, advanced.now) == (ranked[0].number, Stage.BLENDING)
+    assert {change.now for change in pruned} == {Stage.PRUNED}
+    assert "was chosen" in pruned[0].reason
+    assert environment.garden.living_seeds() == ranked[:1]
 
 
 def test_seed_that_raises_is_lost_alone(make_recipe: Make) -> None:

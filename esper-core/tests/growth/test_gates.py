@@ -38,10 +38,6 @@ gains = gains_with(2000, 0.5, 1, 8, (1, 9))
 wide_gains = gains_with(5000, 2, 3, 15, (2, 12))
 
 
-def shown(gain, price, *, strictness="strict", alpha=0.005) -> bool:
-    return judge(gain, price, strictness=strictness, alpha=alpha).opens
-
-
 @given(gains, prices, shares)
 def test_strict_gate_requires_a_lower_bound_above_the_price(gain, price, alpha) -> None:
     opinion = judge(gain, price, strictness="strict", alpha=alpha, look=4)
@@ -55,32 +51,7 @@ def test_strict_gate_requires_a_lower_bound_above_the_price(gain, price, alpha) 
 @given(gain=gains, price=prices, alpha=shares)
 def test_permissive_gate_requires_a_mean_above_the_price_and_a_bound_above_zero(gain, price, alpha) -> None:
     expected = gain.mean > price and lower_bound(gain, 0.05) > 0
-    assert shown(gain, price, strictness="permissive", alpha=alpha) == expected
-
-
-@pytest.mark.parametrize("strictness", ["strict", "permissive"])
-@given(gain=gains, price=prices, more=st.floats(0, 1))
-def test_more_gain_and_a_lower_price_never_close_a_gate(strictness, gain, price, more) -> None:
-    if shown(gain, price, strictness=strictness):
-        better = dataclasses.replace(gain, mean=gain.mean + more, worst=gain.worst + more, best=gain.best + more)
-        assert shown(better, price, strictness=strictness)
-        assert shown(gain, price / (1 + more), strictness=strictness)
-
-
-@pytest.mark.parametrize("strictness", ["strict", "permissive"])
-@given(gain=gains, price=prices, power=st.integers(-3, 3))
-def test_the_unit_of_the_losses_does_not_matter(strictness, gain, price, power) -> None:
-    scale = 2.0**power
-    scaled = Gain(
-        gain.n, scale * gain.mean, scale * gain.deviation, gain.skewness, scale * gain.worst, scale * gain.best
-    )
-    assert shown(scaled, scale * price, strictness=strictness) == shown(gain, price, strictness=strictness)
-
-
-@given(gains, prices, st.integers(1, 200), st.integers(0, 200))
-def test_gate_with_more_looks_is_no_looser(gain, price, looks, more) -> None:
-    if Gate(first=1, looks=looks + more).look(gain, price).opens:
-        assert Gate(first=1, looks=looks).look(gain, price).opens
+    assert judge(gain, price, strictness="permissive", alpha=alpha).opens == expected
 
 
 @pytest.mark.parametrize("strictness", ["strict", "permissive"])
@@ -119,32 +90,27 @@ def test_reason_compares_the_bound_with_the_price() -> None:
     )
 
 
-def test_a_gate_waits_for_its_first_look_and_ends_with_its_last() -> None:
-    gate = Gate(looks=4)
-    opinions = [gate.look(GOOD, PRICE) for _ in range(FIRST_LOOK + 5)]
-    early, open_, late = opinions[: FIRST_LOOK - 1], opinions[FIRST_LOOK - 1 :][:4], opinions[FIRST_LOOK + 3 :]
-    assert {opinion.finding for opinion in early + late} == {Finding.UNKNOWN}
-    assert all("looks from step" in opinion.reason for opinion in early)
-    assert all("spent" in opinion.reason for opinion in late)
-    assert [opinion.finding for opinion in open_] == [Finding.SHOWN] * 4
-    assert [opinion.evidence.looks for opinion in open_] == [1, 2, 3, 4]
+@pytest.mark.parametrize(
+    ("gate", "gains", "findings"),
+    [
+        (Gate(looks=4), [GOOD] * (FIRST_LOOK + 5), "early " * (FIRST_LOOK - 1) + "shown " * 4 + "spent " * 2),
+        (Gate(first=1, looks=2), [None, GOOD, GOOD], "none shown spent"),  # a missing measurement uses up a look
+        (Gate("permissive", looks=1), [GOOD] * 10, "early " * (FIRST_LOOK - 1) + "shown " * (11 - FIRST_LOOK)),
+    ],
+)
+def test_a_gate_waits_for_its_first_look_and_a_strict_one_ends_with_its_last(gate, gains, findings) -> None:
+    words = {"early": "looks from step", "spent": "spent", "none": "not measured", "shown": "> price"}
+    opinions = [gate.look(gain, PRICE) for gain in gains]
+    for opinion, finding in zip(opinions, findings.split(), strict=True):
+        assert opinion.finding is (Finding.SHOWN if finding == "shown" else Finding.UNKNOWN)
+        assert words[finding] in opinion.reason
+    looks = [opinion.evidence.looks for opinion in opinions if opinion.evidence is not None]
+    assert looks == list(range(looks[0], looks[0] + len(looks)))
 
 
 def test_all_looks_of_a_gate_together_spend_its_alpha() -> None:
     gate = Gate(first=1)
     assert math.fsum(gate.look(GOOD, PRICE).evidence.alpha for _ in range(GATE_LOOKS)) == pytest.approx(GATE_ALPHA)
-
-
-def test_step_without_a_measurement_uses_up_a_look() -> None:
-    gate = Gate(first=1, looks=2)
-    findings = [gate.look(gain, PRICE).finding for gain in (None, GOOD, GOOD)]
-    assert findings == [Finding.UNKNOWN, Finding.SHOWN, Finding.UNKNOWN]
-
-
-def test_permissive_gate_has_no_last_look() -> None:
-    gate = Gate("permissive", looks=1)
-    findings = [gate.look(GOOD, PRICE).finding for _ in range(10)]
-    assert findings == [Finding.UNKNOWN] * (FIRST_LOOK - 1) + [Finding.SHOWN] * (11 - FIRST_LOOK)
 
 
 @given(st.lists(st.none() | gains, max_size=12), st.integers(0, 12))
@@ -179,16 +145,18 @@ def test_gain_has_the_statistics_of_host_less_trial() -> None:
     assert gain.finite
 
 
-def test_paired_losses_become_a_few_numbers_without_a_gradient() -> None:
+def test_paired_losses_become_a_few_numbers_without_a_gradient_and_nothing_is_read_from_the_device() -> None:
     host = torch.rand(5, requires_grad=True)
     numbers = paired(host, torch.rand(5, dtype=torch.bfloat16))
-    assert numbers.shape == (NUMBERS,)
-    assert numbers.dtype == torch.float64
-    assert not numbers.requires_grad
-
-
-def test_pairing_reads_nothing_from_the_device() -> None:
+    assert (numbers.shape, numbers.dtype, numbers.requires_grad) == ((NUMBERS,), torch.float64, False)
     assert paired(torch.empty(7, device="meta"), torch.empty(7, device="meta")).device.type == "meta"
+
+
+def test_one_example_has_no_deviation_and_a_seed_that_changes_nothing_a_gain_of_exactly_zero() -> None:
+    assert not gain_of([0.3]).finite
+    gain = gain_of([0.0] * 200)
+    assert gain.finite
+    assert (lower_bound(gain, 0.001), upper_bound(gain, 0.001)) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("shapes", [((3,), (4,)), ((2, 2), (2, 2)), ((0,), (0,)), ((), ())])
@@ -206,10 +174,6 @@ def test_one_non_finite_loss_makes_the_gain_non_finite(bad: float, side: str) ->
     gain = read_gain(paired(host, trial).tolist())
     assert gain.n == 200
     assert not gain.finite
-
-
-def test_one_example_has_no_deviation() -> None:
-    assert not gain_of([0.3]).finite
 
 
 @given(samples, levels, st.floats(0.01, 100), st.floats(-5, 5))
@@ -251,9 +215,3 @@ def test_negative_skewness_lowers_the_bound_and_positive_does_not_raise_it(gain,
 def test_the_upper_bound_mirrors_the_lower(gain, alpha) -> None:
     mirror = Gain(gain.n, -gain.mean, gain.deviation, -gain.skewness, -gain.best, -gain.worst)
     assert upper_bound(gain, alpha) == -lower_bound(mirror, alpha)
-
-
-def test_seed_that_changes_nothing_has_a_gain_of_exactly_zero() -> None:
-    gain = gain_of([0.0] * 200)
-    assert gain.finite
-    assert (lower_bound(gain, 0.001), upper_bound(gain, 0.001)) == (0.0, 0.0)

@@ -1,7 +1,4 @@
-"""A small world for the core's own tests: data, a host that is hard to leave undisturbed, and a blueprint.
-
-Beside it: packages that are installed for a test, the command line, and a terminal.
-"""
+"""The recipe of a small world, packages that are installed for a test, the command line, and a terminal."""
 
 from __future__ import annotations
 
@@ -17,13 +14,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from core_worlds import LOCAL_CONV, NoisyHost, ToyTask, toy_split
+from torch import nn
 
 from esper_core.app.checkpointing import CheckpointWriter
 from esper_core.cli import main
 from esper_core.config.model import EpisodeConfig, GovernorConfig, GrowthConfig, OptimizersConfig
 from esper_core.growth import Variety
-from esper_core.leyline import BlueprintSpec, EsperError, Metric, Problem, Site, SlotPlace, Split
+from esper_core.leyline import EsperError, Problem, SlotPlace
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.progress import StudyProgress
 
@@ -34,62 +32,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("members"):
                 item.add_marker(pytest.mark.skip(reason="needs the project's other members"))
-
-
-class NoisyHost(nn.Module):
-    """BatchNorm and dropout: whoever disturbs buffers or random numbers is found out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv1d(1, 4, 1), nn.BatchNorm1d(4), nn.ReLU())
-        self.drop = nn.Dropout(0.2)
-        self.hidden = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU())
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(self.hidden(self.drop(self.stem(inputs))))
-
-
-class LocalConv(nn.Module):
-    """x + conv(relu(conv(x))), the last one zero: the identity at birth."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        self.first = nn.Conv1d(site.channels, site.channels, 3, padding=1)
-        self.last = nn.Conv1d(site.channels, site.channels, 3, padding=1)
-        nn.init.zeros_(self.last.weight)
-        assert self.last.bias is not None
-        nn.init.zeros_(self.last.bias)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return hidden + self.last(torch.relu(self.first(hidden)))
-
-
-class ToyTask:
-    """Three classes of bumps on noise, told apart by the bump's shape."""
-
-    metric = Metric("accuracy", "up", "%")
-
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(outputs, targets, reduction="none")
-
-    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs.argmax(1) == targets).float()
-
-
-def toy_split(examples: int, seed: int) -> Split:
-    generator = torch.Generator().manual_seed(seed)
-    shapes = torch.tensor([[1.0, 2.0, 1.0], [2.0, -1.0, 2.0], [-1.0, 0.0, 1.0]])
-    targets = torch.randint(0, 3, (examples,), generator=generator)
-    inputs = 0.1 * torch.randn(examples, 1, 12, generator=generator)
-    for row, (target, start) in enumerate(
-        zip(targets, torch.randint(0, 9, (examples,), generator=generator), strict=True)
-    ):
-        inputs[row, 0, start : start + 3] += shapes[target]
-    return Split(inputs, targets)
-
-
-LOCAL_CONV = Variety("test/local-conv", BlueprintSpec("sequence", "6*c*c + 2*c", starts_as_identity=True), LocalConv)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import Net
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
@@ -323,18 +324,6 @@ def test_seed_that_raises_is_named_and_nothing_is_left_behind(looked: bool, add_
     assert everything(model) == before
 
 
-class Doing(nn.Module):
-    """Calls a function with its input and an optional list."""
-
-    def __init__(self, what: Callable[..., Any]) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(8))
-        self.what = what
-
-    def forward(self, inputs: Tensor, log: list[Tensor] | None = None) -> Any:
-        return self.what(self, inputs, log)
-
-
 EFFECTS: dict[str, tuple[Callable[..., Any], bool]] = {
     "a tensor": (lambda module, inputs, log: inputs * 2, True),
     "a tuple": (lambda module, inputs, log: (inputs + 1, inputs - 1), False),
@@ -352,20 +341,20 @@ EFFECTS: dict[str, tuple[Callable[..., Any], bool]] = {
 @pytest.mark.parametrize("effect", EFFECTS)
 def test_call_is_skippable_only_if_its_output_is_its_only_effect(effect: str, add_seed: Callable[..., Seed]) -> None:
     what, skippable = EFFECTS[effect]
-    assert traced(Doing(what), add_seed).skippable is skippable
+    assert traced(what, add_seed).skippable is skippable
 
 
 def test_call_with_a_list_argument_is_not_skippable(add_seed: Callable[..., Seed]) -> None:
-    assert not traced(Doing(lambda module, inputs, log: inputs * 2), add_seed, log=[]).skippable
+    assert not traced(lambda module, inputs, log: inputs * 2, add_seed, log=[]).skippable
 
 
-def traced(module: nn.Module, add_seed: Callable[..., Seed], **named: Any) -> _Call:
-    """The call of ``module`` beside a network."""
+def traced(what: Callable[..., Any], add_seed: Callable[..., Seed], **named: Any) -> _Call:
+    """The call of a module that does this, beside a network."""
     model = network(add_seed)
-    model.add_module("doing", module)
+    model.doing = Net(lambda net, inputs, log=None: what(net, inputs, log), weight=nn.Parameter(torch.ones(8)))
     trace = _Trace(model)
     with torch.no_grad(), _replaced_forwards(_traceable(model), trace.watch):
-        module(BATCHES[0][0].clone(), **named)
+        model.doing(BATCHES[0][0].clone(), **named)
     (call,) = trace.calls
     return call
 
@@ -384,149 +373,116 @@ def test_a_pass_that_stops_short_of_the_trace_has_diverged(add_seed: Callable[..
 # --- hosts of many kinds
 
 
-class Residual(nn.Module):
+def residual() -> nn.Module:
     """Writes into what leaves a slot, and into what a module before it put out."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(2, 4, 3, padding=1)
-        self.one = nn.Conv2d(4, 4, 3, padding=1)
-        self.two = nn.Conv2d(4, 4, 3, padding=1)
-        self.act = nn.ReLU(inplace=True)
-        self.head = nn.Linear(4, 3)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden = self.stem(inputs)
-        out = self.one(hidden)
+    def compute(net: Any, inputs: Tensor) -> Tensor:
+        hidden = net.stem(inputs)
+        out = net.one(hidden)
         out += hidden
-        if not self.training:  # a gradient would want the hidden that was
+        if not net.training:  # a gradient would want the hidden that was
             hidden *= 0.5
-        out = self.act(out)
-        deeper = self.two(out)
+        out = net.act(out)
+        deeper = net.two(out)
         deeper += out
         deeper += hidden
-        return self.head(deeper.mean((2, 3)))
+        return net.head(deeper.mean((2, 3)))
+
+    parts = {name: nn.Conv2d(4 if name != "stem" else 2, 4, 3, padding=1) for name in ("stem", "one", "two")}
+    return Net(compute, **parts, act=nn.ReLU(inplace=True), head=nn.Linear(4, 3))
 
 
-class Half(nn.Module):
-    def __init__(self, shared: nn.Linear) -> None:
-        super().__init__()
-        self.shared = shared
-        self.own = nn.Linear(8, 8)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.shared(torch.tanh(self.own(torch.tanh(self.shared(inputs)))))
-
-
-class Tied(nn.Module):
+def tied() -> nn.Module:
     """One linear layer in both halves, called twice in each, and once more at the end."""
+    shared = nn.Linear(8, 8)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.shared = nn.Linear(8, 8)
-        self.first, self.second = Half(self.shared), Half(self.shared)
-        self.head = nn.Linear(8, 3)
+    def half() -> nn.Module:
+        def compute(net: Any, inputs: Tensor) -> Tensor:
+            return net.shared(torch.tanh(net.own(torch.tanh(net.shared(inputs)))))
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(torch.tanh(self.shared(self.second(self.first(self.shared(inputs))))))
+        return Net(compute, shared=shared, own=nn.Linear(8, 8))
 
+    def compute(net: Any, inputs: Tensor) -> Tensor:
+        return net.head(torch.tanh(net.shared(net.second(net.first(net.shared(inputs))))))
 
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inwards = nn.Linear(8, 8)
-        self.cell, self.again = nn.LSTM(8, 8, batch_first=True), nn.LSTM(8, 8, batch_first=True)
-        self.between = nn.Linear(8, 8)
-        self.head = nn.Linear(16, 3)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        run, (state, _) = self.cell(self.inwards(inputs))
-        later, state = self.again(self.between(run), (state, torch.zeros_like(state)))
-        return self.head(torch.cat([later[:, -1], state[1][0]], 1))
+    return Net(compute, shared=shared, first=half(), second=half(), head=nn.Linear(8, 3))
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.inner, self.last = nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh()), nn.Linear(8, 8)
+def recurrent() -> nn.Module:
+    def compute(net: Any, inputs: Tensor) -> Tensor:
+        run, (state, _) = net.cell(net.inwards(inputs))
+        later, state = net.again(net.between(run), (state, torch.zeros_like(state)))
+        return net.head(torch.cat([later[:, -1], state[1][0]], 1))
 
-    def forward(self, inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        first = self.first(inputs)
-        return self.last(self.inner(first)), {"around": first, "inputs": inputs}
+    cell, again = nn.LSTM(8, 8, batch_first=True), nn.LSTM(8, 8, batch_first=True)
+    inwards, between, head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(16, 3)
+    return Net(compute, inwards=inwards, cell=cell, again=again, between=between, head=head)
 
 
-class Around(nn.Module):
+def around() -> nn.Module:
     """Slots lie in nested blocks, and data flows past them in a tuple with a dict."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
-        self.head = nn.Linear(8, 3)
+    def block() -> nn.Module:
+        def compute(net: Any, inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            first = net.first(inputs)
+            return net.last(net.inner(first)), {"around": first, "inputs": inputs}
 
-    def forward(self, inputs: Tensor) -> Tensor:
+        inner = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+        return Net(compute, first=nn.Linear(8, 8), inner=inner, last=nn.Linear(8, 8))
+
+    def compute(net: Any, inputs: Tensor) -> Tensor:
         hidden, total = inputs, torch.zeros_like(inputs)
-        for block in self.blocks:
-            hidden, other = block(hidden)
+        for each in net.blocks:
+            hidden, other = each(hidden)
             total = total + other["around"] * 0.3 + other["inputs"]
-        return self.head(hidden + total)
+        return net.head(hidden + total)
+
+    return Net(compute, blocks=nn.ModuleList(block() for _ in range(2)), head=nn.Linear(8, 3))
 
 
-class Remembering(nn.Module):
-    """Keeps what it saw, and another module reads it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mix = nn.Linear(8, 8)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        self.weights = torch.softmax(self.mix(inputs), -1).detach()
-        return inputs * self.weights
-
-
-class Scribbling(nn.Module):
-    """Writes into its input, into the list that it is given, and hands on what it was given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mix = nn.Linear(8, 8)
-
-    def forward(self, inputs: Tensor, log: list[Tensor]) -> tuple[Tensor, Tensor]:
-        if not self.training:  # a gradient would want the inputs that were
-            inputs += 0.1
-        log.append(self.mix(inputs))
-        return inputs, inputs[:, :4]
-
-
-class Odd(nn.Module):
+def odd() -> nn.Module:
     """All at once that a module may do beside putting something out."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.remembering, self.scribbling = Remembering(), Scribbling()
-        self.act, self.drop, self.nothing = nn.ReLU(inplace=True), nn.Dropout(), nn.Identity()
-        self.one, self.two = nn.Linear(8, 8), nn.Linear(8, 8)
-        self.head = nn.Linear(8, 3)
+    def remember(net: Any, inputs: Tensor) -> Tensor:
+        """Keep what was seen, which another module reads."""
+        net.weights = torch.softmax(net.mix(inputs), -1).detach()
+        return inputs * net.weights
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def scribble(net: Any, inputs: Tensor, log: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Write into the input and into the list, and hand on what was given."""
+        if not net.training:  # a gradient would want the inputs that were
+            inputs += 0.1
+        log.append(net.mix(inputs))
+        return inputs, inputs[:, :4]
+
+    def compute(net: Any, inputs: Tensor) -> Tensor:
         log: list[Tensor] = []
-        hidden = self.remembering(inputs)
-        same = self.drop(hidden)
+        hidden = net.remembering(inputs)
+        same = net.drop(hidden)
         same += 1.0  # in evaluation this is hidden itself
-        whole, part = self.scribbling(hidden, log)
-        if not self.training:
+        whole, part = net.scribbling(hidden, log)
+        if not net.training:
             part *= 2.0
-        hidden = self.one(whole + hidden)
-        act = self.act(hidden)
-        act = self.nothing(act) * self.remembering.weights
-        return self.head(self.two(act + hidden) + self.remembering(log[0]) * self.remembering.weights)
+        hidden = net.one(whole + hidden)
+        act = net.nothing(net.act(hidden)) * net.remembering.weights
+        return net.head(net.two(act + hidden) + net.remembering(log[0]) * net.remembering.weights)
+
+    layers = {name: nn.Linear(8, 8) for name in ("one", "two")}
+    parts = {
+        name: Net(does, mix=nn.Linear(8, 8)) for name, does in (("remembering", remember), ("scribbling", scribble))
+    }
+    more = {"act": nn.ReLU(inplace=True), "drop": nn.Dropout(), "nothing": nn.Identity(), "head": nn.Linear(8, 3)}
+    return Net(compute, **parts, **layers, **more)
 
 
 HOSTS: dict[str, tuple[Callable[[], nn.Module], list[str], tuple[int, ...]]] = {
-    "residual": (Residual, ["stem", "one", "two"], (2, 8, 8)),
-    "tied": (Tied, ["first", "first.own", "second"], (8,)),
-    "recurrent": (Recurrent, ["inwards", "between"], (5, 8)),
-    "around": (Around, ["blocks.0.inner.0", "blocks.0.last", "blocks.1.inner"], (8,)),
-    "odd": (Odd, ["one", "two"], (8,)),
+    "residual": (residual, ["stem", "one", "two"], (2, 8, 8)),
+    "tied": (tied, ["first", "first.own", "second"], (8,)),
+    "recurrent": (recurrent, ["inwards", "between"], (5, 8)),
+    "around": (around, ["blocks.0.inner.0", "blocks.0.last", "blocks.1.inner"], (8,)),
+    "structured": (around, ["blocks.0", "blocks.0.last", "blocks.1"], (8,)),
+    "cells": (recurrent, ["inwards", "cell"], (5, 8)),
+    "odd": (odd, ["one", "two"], (8,)),
 }
 
 

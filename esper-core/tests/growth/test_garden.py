@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, begin
 from torch import Tensor, nn
 
 from esper_core.growth import Garden, Seed, SeedFault, Variety, graft
@@ -23,20 +24,7 @@ from esper_core.leyline import (
 )
 from esper_core.trainer.environment import Environment, Recipe
 
-GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=2)
-ADVANCE, PRUNE, FOSSILISE = (
-    Action(Op.ADVANCE, "early"),
-    Action(Op.PRUNE, "early", speed=2),
-    Action(Op.FOSSILISE, "early"),
-)
-
 Make = Callable[..., Recipe]
-
-
-def begin(recipe: Recipe, seed: int = 5) -> Environment:
-    environment = Environment(recipe, arm="grown", index=0)
-    environment.reset(0, seed)
-    return environment
 
 
 def live(environment: Environment, plan: dict[int, Action], steps: int) -> None:

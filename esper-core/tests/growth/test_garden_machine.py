@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from core_worlds import TAME, WILD, LinearWorld, Tame
 from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import Tensor, nn
 
 from esper_core.config import GrowthConfig, OptimizerConfig
-from esper_core.growth import Garden, OptimizerKeeper, Seed, SeedFault, Variety, graft
-from esper_core.leyline import Action, Blend, BlueprintSpec, Curve, GrowthError, Op, Site, SlotPlace
+from esper_core.growth import Seed, SeedFault, Variety
+from esper_core.leyline import Action, Blend, BlueprintSpec, Curve, GrowthError, Op, Site
 
-WIDTH, BATCHES = 2, 2
+BATCHES = 2
 
 # The tables once more, as the design has them.
 SLOT = {
@@ -39,37 +39,12 @@ SEED = {
     **{(stage, "prune"): "draining" for stage in ("blending", "holding")},
     ("draining", "arrived"): "pruned",
 }
-OWN = {"test/tame": 6, "test/wild": 4, "test/faulty": 6}  # parameters of each block at two features
+OWN = dict.fromkeys(["test/tame", "test/wild", "test/faulty"], 21)  # parameters of each block at three features
 WITH_BLEND = {
-    "test/tame": {"add": 0, "residual": 1, "multiply": 0, "gate": 3},
-    "test/wild": {"add": 1, "residual": 1, "multiply": 1, "gate": 4},  # behind a gain, for it is not the identity
+    "test/tame": {"add": 0, "residual": 1, "multiply": 0, "gate": 4},
+    "test/wild": {"add": 1, "residual": 1, "multiply": 1, "gate": 5},  # behind a gain, for it is not the identity
 }
 WITH_BLEND["test/faulty"] = WITH_BLEND["test/tame"]
-
-
-class Tame(nn.Module):
-    """x + W·x + b, both 0: the identity."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        self.inner = nn.Linear(site.channels, site.channels)
-        nn.init.zeros_(self.inner.weight)
-        nn.init.zeros_(self.inner.bias)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return hidden + self.inner(hidden)
-
-
-class Wild(nn.Module):
-    """W·x, far from the identity."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        self.inner = nn.Linear(site.channels, site.channels, bias=False)
-        nn.init.constant_(self.inner.weight, -0.5)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.inner(hidden)
 
 
 def faulty(site: Site, built: list[bool]) -> nn.Module:
@@ -251,44 +226,20 @@ class Book:
                     self.out(slot, seed)
 
 
-class World:
+class World(LinearWorld):
     """The garden itself, and its book beside it."""
 
     def __init__(self, limits: dict[str, int], growth: GrowthConfig) -> None:
-        torch.manual_seed(1)
-        self.model = nn.Sequential()
-        for name in limits:
-            self.model.add_module(name, nn.Linear(WIDTH, WIDTH))
-        self.model.add_module("head", nn.Linear(WIDTH, 1))
-        self.inputs, self.targets = torch.randn(4, WIDTH), torch.randn(4, 1)
-        self.host_keys = list(self.model.state_dict())
-        places = {name: SlotPlace(name, stack=limit) for name, limit in limits.items()}
-        graft(self.model, places, example=self.inputs)
-        self.hooks, self.modules = self.count()
-        optimizer = OptimizerConfig(learning_rate=1e-2, clip_norm=1.0, implementation="plain")
-        self.keeper = OptimizerKeeper(self.model.parameters(), host_settings=optimizer, seed_settings=optimizer)
         self.book = Book(limits, growth)
-        spec = partial(BlueprintSpec, "vector")
         varieties = (
-            Variety("test/tame", spec("c*c + c", starts_as_identity=True), Tame),
-            Variety("test/wild", spec("c*c"), Wild),
-            Variety("test/faulty", spec("c*c + c", starts_as_identity=True), partial(faulty, built=self.book.built)),
+            TAME,
+            WILD,
+            replace(TAME, id="test/faulty", factory=partial(faulty, built=self.book.built)),
             Variety("test/elsewhere", BlueprintSpec("image", "c"), Tame),
         )
-        self.garden = Garden(
-            self.model,
-            self.keeper,
-            dict.fromkeys(limits, varieties),
-            seed=3,
-            batches=BATCHES,
-            settings=growth,
-            gates=SimpleNamespace(
-                refusal=lambda seed, op: None,
-                ready=self.is_ready,
-                lead=lambda seed: 0.0,
-                explain=lambda reason, seed: reason,
-            ),
-        )
+        optimizer = OptimizerConfig(learning_rate=1e-2, clip_norm=1.0, implementation="plain")
+        super().__init__(limits, varieties, optimizer, growth=growth, batches=BATCHES, ready=self.is_ready)
+        self.hooks, self.modules = self.count()
         self.moments: dict[nn.Parameter, Tensor] = {}
 
     def is_ready(self, seed: Seed) -> bool:
@@ -365,18 +316,9 @@ class World:
             self.tick()
         self.close()
 
-    def train(self) -> None:
-        """A batch for the host, what is blended in, and what incubates."""
-
-        def loss(model: nn.Module) -> Tensor:
-            return (model(self.inputs) - self.targets).square().mean()
-
-        self.tick()
-        self.keeper.zero_grad()
-        loss(self.model).backward()
-        self.keeper.step(self.garden.blended)
-        for number in self.garden.incubating:
-            self.garden.incubate(number, loss)
+    def train(self, steps: int = 1) -> None:
+        self.train_batch()
+        self.book.ticked()
 
     def remove(self, choice: int) -> None:
         chosen_slots = {name: slot for place, (name, slot) in enumerate(self.book.slots.items()) if choice >> place & 1}
@@ -414,7 +356,7 @@ class World:
                     assert mask.allows(action) is self.book.legal(action), action
         seeds = self.book.seeds()
         eased = [seed for seed in seeds if seed.blueprint == "test/wild" and seed.blend != "residual"]
-        each = 4  # itself, its operator, its block and the layer in it
+        each = 5  # itself, its operator, its block and the two layers in it
         assert self.count() == (self.hooks, self.modules + each * len(seeds) + len(eased))
         assert [key for key in self.model.state_dict() if not key.startswith("_esper.")] == self.host_keys
 
@@ -462,7 +404,7 @@ def worlds(draw: st.DrawFn) -> tuple[dict[str, int], GrowthConfig]:
     growth = GrowthConfig(
         embargo=draw(st.integers(0, 3)),
         seeds=draw(st.sampled_from([None, None, 1, 2, 3])),
-        parameters=draw(st.sampled_from([None, None, 9, 20])),
+        parameters=draw(st.sampled_from([None, None, 30, 60])),
         freeze_fossils=draw(st.booleans()),
         nursery=draw(st.sampled_from([1, 1, 2, 3])),
     )

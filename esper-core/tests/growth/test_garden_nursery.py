@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import ADVANCE, numbers, same
 
 from esper_core import BlueprintSpec
 from esper_core.growth import Gates, Variety
@@ -42,15 +43,6 @@ def begin(recipe: Recipe, plan: dict[int, Action], steps: int) -> tuple[Environm
     return pool.environments[0], pool.environments[1]
 
 
-def numbers(environment: Environment) -> list[torch.Tensor]:
-    state = environment.model.state_dict()
-    return [value for name, value in state.items() if not name.startswith("_esper")]
-
-
-def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-
-
 @pytest.mark.parametrize("way", ["shadow", "branch"])
 def test_seed_learns_the_same_alone_and_beside_others_and_the_host_stays_its_twin(way: str, make_recipe: Make) -> None:
     alone, _ = begin(nursery(make_recipe, way=way), {0: GERMINATE[0]}, 6)
@@ -62,7 +54,7 @@ def test_seed_learns_the_same_alone_and_beside_others_and_the_host_stays_its_twi
     assert same([*own.parameters()], [*among.parameters()])
     with alone.garden.trial(0), crowded.garden.trial(0):
         assert torch.equal(alone.evaluate("validation"), crowded.evaluate("validation"))
-    assert same(numbers(crowded), numbers(twin))
+    assert same(numbers(crowded.model), numbers(twin.model))
     assert crowded.keeper.misowned(crowded.model) == []
 
 
@@ -82,12 +74,12 @@ def test_signals_report_each_seed_separately(make_recipe: Make) -> None:
 
 
 def test_chosen_branch_becomes_the_host_and_the_others_leave_no_trace(make_recipe: Make) -> None:
-    plan = {0: GERMINATE[0], 4: Action(Op.ADVANCE, "early"), 5: Action(Op.FOSSILISE, "early")}
+    plan = {0: GERMINATE[0], 4: ADVANCE, 5: Action(Op.FOSSILISE, "early")}
     alone, _ = begin(nursery(make_recipe, way="branch"), plan, 6)
     crowd = {0: GERMINATE[0], 1: GERMINATE[1], 4: Action(Op.ADVANCE, "early", NAMES[0]), 5: plan[5]}
     chosen, twin = begin(nursery(make_recipe, way="branch"), crowd, 6)
-    assert same(numbers(alone), numbers(chosen))
-    assert not same(numbers(chosen), numbers(twin))
+    assert same(numbers(alone.model), numbers(chosen.model))
+    assert not same(numbers(chosen.model), numbers(twin.model))
 
 
 @pytest.mark.parametrize(
@@ -113,8 +105,8 @@ def test_advance_without_a_name_takes_the_seed_with_the_largest_gain_and_prunes_
     gates = environment.garden.gates
     ranked = sorted(environment.garden.living_seeds(), key=gates.lead, reverse=True)
     assert len({gates.lead(seed) for seed in ranked}) == 3
-    assert environment.mask().allows(Action(Op.ADVANCE, "early"))
-    advanced, *pruned = environment.network.apply(Action(Op.ADVANCE, "early"), 6)
+    assert environment.mask().allows(ADVANCE)
+    advanced, *pruned = environment.network.apply(ADVANCE, 6)
     assert (advanced.seed, advanced.now) == (ranked[0].number, Stage.BLENDING)
     assert {change.now for change in pruned} == {Stage.PRUNED}
     assert "was chosen" in pruned[0].reason

@@ -1,55 +1,55 @@
-"""Grafting: slots behind modules of a model, their names and keys, and what a graft leaves unchanged."""
+"""Grafting: slots behind modules of a model, their names and keys, and what a graft leaves unchanged.
+
+A graft that would change the outputs of its host is refused.
+"""
 
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from core_worlds import LOCAL_CONV, Net, NoisyHost, same
+from torch import Tensor, fx, nn
 
-from esper_core.growth import Garden, Variety, graft, slots_of
-from esper_core.leyline import Action, Op, Site, SlotPlace
+from esper_core.growth import Garden, graft, is_grafted, slots_of
+from esper_core.growth.grafting import alike
+from esper_core.growth.seeds import Seed
+from esper_core.leyline import Action, GraftError, Op, Site, SlotPlace
 
 EXAMPLE = torch.randn(4, 1, 12, generator=torch.Generator().manual_seed(0))
+INPUTS = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 
 
-def build(host: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
-    torch.manual_seed(seed)
-    return host()
-
-
-def test_observing_leaves_parameters_buffers_modes_and_random_numbers_unchanged(
-    noisy_host: Callable[[], nn.Module],
-) -> None:
-    model = build(noisy_host)
+def test_observing_leaves_parameters_buffers_modes_and_random_numbers_unchanged() -> None:
+    model = NoisyHost()
     model.drop.eval()
     torch.manual_seed(3)
     state, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
     graft(model, ["stem"], example=EXAMPLE)
     assert torch.equal(torch.get_rng_state(), random)
-    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    assert same(model.state_dict(), state)
     assert model.training
     assert not model.drop.training
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_slot_has_the_site_of_its_module(noisy_host: Callable[[], nn.Module]) -> None:
-    model = graft(build(noisy_host), {"early": "stem", "late": "hidden"}, example=EXAMPLE)
+def test_slot_has_the_site_of_its_module() -> None:
+    model = graft(NoisyHost(), {"early": "stem", "late": "hidden"}, example=EXAMPLE)
     assert [(slot.name, slot.site) for slot in slots_of(model).each()] == [
         ("early", Site("sequence", 4, (12,))),
         ("late", Site("vector", 8, ())),
     ]
 
 
-def test_seed_keys_have_one_prefix_and_the_host_keys_never_change(
-    noisy_host: Callable[[], nn.Module], local_conv: Variety, make_garden: Callable[..., Garden]
-) -> None:
-    model = graft(build(noisy_host), ["stem"], example=EXAMPLE)
+def test_seed_keys_have_one_prefix_and_the_host_keys_never_change(make_garden: Callable[..., Garden]) -> None:
+    model = graft(NoisyHost(), ["stem"], example=EXAMPLE)
     keys = list(model.state_dict())
-    garden = make_garden(model, local_conv)
-    garden.apply(Action(Op.GERMINATE, "stem", local_conv.id), 0)
+    garden = make_garden(model, LOCAL_CONV)
+    garden.apply(Action(Op.GERMINATE, "stem", LOCAL_CONV.id), 0)
     assert [key for key in model.state_dict() if key in keys] == keys
     *numbers, journal = [key for key in model.state_dict() if key not in keys]
     assert numbers
@@ -68,36 +68,10 @@ def test_pattern_makes_one_slot_per_module_with_its_name() -> None:
     ]
 
 
-def test_observing_restores_a_buffer_that_the_pass_replaced() -> None:
-    class Replacing(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 4)
-            self.register_buffer("mean", torch.zeros(4))
-
-        def forward(self, inputs: Tensor) -> Tensor:
-            self.mean = 0.5 * self.mean + inputs.mean(0)
-            return self.layer(inputs - self.mean)
-
-    model = Replacing()
-    buffer = model.mean
-    graft(model, ["layer"], example=torch.ones(3, 4))
-    assert model.mean is buffer
-    assert not buffer.any()
-
-
 @pytest.mark.parametrize("name", ["type", "values", "keys", "half", "forward", "training", "each"])
 def test_slot_may_be_named_like_an_attribute_of_modules(name: str) -> None:
     model = graft(nn.Sequential(nn.Linear(2, 2)), {name: "0"}, example=torch.zeros(2, 2))
     assert slots_of(model).named(name).name == name
-
-
-def test_a_grafted_sequential_is_indexed_as_before() -> None:
-    first, last = nn.Linear(2, 2), nn.Linear(2, 3)
-    model = graft(nn.Sequential(first, nn.ReLU(), last), ["0"], example=torch.zeros(2, 2))
-    assert len(model) == len(copy.deepcopy(model)) == 3
-    assert (next(iter(model)), model[-1]) == (first, last)
-    assert [type(layer).__name__ for layer in model[:2]] == ["Linear", "ReLU"]
 
 
 def test_a_name_with_pattern_characters_is_taken_literally() -> None:
@@ -106,3 +80,209 @@ def test_a_name_with_pattern_characters_is_taken_literally() -> None:
         model.add_module(name, nn.Linear(4, 4))
     graft(model, ["a[0]", "b c/d-é"])
     assert [slot.at for slot in slots_of(model).each()] == ["a[0]", "b c/d-é"]
+
+
+class Chain(nn.ModuleList):
+    """A list of layers that goes through itself, by slice and from the end."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        for layer in self[:-1]:
+            hidden = torch.relu(layer(hidden))
+        return self[-1](hidden) * len(self)
+
+
+class Longer(Chain):
+    """Has a length of its own, which asks for that of the list."""
+
+    def __len__(self) -> int:
+        return super().__len__() + 0
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return torch.stack([layer(hidden) for layer in self]).sum(0) / len(self)
+
+
+class Heads(nn.ModuleDict):
+    """Goes through itself in every way that a dict has."""
+
+    def forward(self, hidden: Tensor) -> dict[str, Tensor]:
+        assert list(self) == list(self.keys()) == [name for name, _ in self.items()]
+        assert "_esper" not in self
+        made = [head(hidden) for head in self.values()]
+        return {name: one / len(self) for name, one in zip(self, made, strict=True)}
+
+
+def linear() -> nn.Module:
+    return nn.Linear(4, 4)
+
+
+def chain() -> nn.Module:
+    return Chain([linear(), linear(), nn.Linear(4, 2)])
+
+
+def heads() -> nn.Module:
+    return Heads({"0": linear(), "b": linear()})
+
+
+@pytest.mark.parametrize(
+    ("build", "given"),
+    [
+        (chain, [linear()]),
+        (lambda: Longer([linear(), linear()]), [linear()]),
+        (heads, {"c": linear()}),
+        (lambda: nn.Sequential(linear(), nn.ReLU()), linear()),
+    ],
+)
+def test_root_container_does_not_iterate_over_its_slots(build: Callable[[], nn.Module], given: Any) -> None:
+    model = build()
+    before, layers, keys, first = model(INPUTS), len(model), list(model.state_dict()), next(model.children())
+    graft(model, ["0"], example=INPUTS)
+    torch.testing.assert_close(model(INPUTS), before, rtol=0.0, atol=0.0)
+    assert len(model) == len(copy.deepcopy(model)) == layers
+    assert list(model.state_dict()) == keys
+    assert (model["0"] if isinstance(model, Heads) else model[:1][0]) is first
+    fresh = type(model)(given)
+    assert not is_grafted(fresh)
+    assert len(fresh) == 1
+
+
+@pytest.mark.parametrize(
+    ("build", "change"),
+    [
+        (chain, lambda model: model.append(nn.Identity())),
+        (chain, lambda model: model.__setitem__(0, nn.Identity())),
+        (chain, lambda model: model.extend([nn.Identity()])),
+        (chain, lambda model: model.pop(0)),
+        (heads, lambda model: model.__setitem__("0", nn.Identity())),
+        (heads, lambda model: model.update({"0": nn.Identity()})),
+        (heads, lambda model: model.pop("b")),
+        (heads, lambda model: model.clear()),
+        (lambda: nn.Sequential(linear()), lambda model: model.__iadd__(nn.Sequential(nn.Identity()))),
+    ],
+)
+def test_layers_of_a_grafted_container_cannot_be_exchanged(
+    build: Callable[[], nn.Module], change: Callable[[Any], object]
+) -> None:
+    model = graft(build(), ["0"], example=INPUTS)
+    names = [name for name, _ in model.named_modules()]
+    with pytest.raises(GraftError, match="E319 the layers of a grafted"):
+        change(model)
+    assert [name for name, _ in model.named_modules()] == names
+
+
+def mean(model: nn.Module, inputs: Tensor) -> Tensor:
+    return torch.stack([child(inputs) for child in model.children()]).mean(0)
+
+
+def in_training(model: nn.Module, inputs: Tensor) -> Tensor:
+    return mean(model, inputs) if model.training else model.one(inputs)
+
+
+def in_evaluation(model: nn.Module, inputs: Tensor) -> Tensor:
+    return model.one(inputs) if model.training else mean(model, inputs)
+
+
+def listed(model: nn.Module, inputs: Tensor) -> list[Tensor]:
+    return [child(inputs) for child in model.children()]
+
+
+def named(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
+    return {name: child(inputs) for name, child in model.named_children()}
+
+
+@pytest.mark.parametrize(
+    ("judge", "mode"),
+    [
+        (mean, "training"),
+        (in_training, "training"),
+        (in_evaluation, "evaluation"),
+        (listed, "training"),
+        (named, "training"),
+    ],
+)
+def test_host_whose_outputs_would_change_is_refused_unless_wrapped_in_a_module(
+    judge: Callable[..., Any], mode: str
+) -> None:
+    model = Net(judge, one=linear(), other=linear())
+    before = model(INPUTS)
+    with pytest.raises(GraftError, match=f"E318 the outputs of the model in {mode} change once it has slots") as caught:
+        graft(model, ["one"], example=INPUTS)
+    assert "Put the model into a module of your own, and graft that." in str(caught.value)
+    assert type(model) is Net
+    assert not is_grafted(model)
+    torch.testing.assert_close(model(INPUTS), before, rtol=0.0, atol=0.0)
+    held = graft(nn.Sequential(model), ["0.one"], example=INPUTS)
+    torch.testing.assert_close(held(INPUTS), before, rtol=0.0, atol=0.0)
+
+
+def test_host_with_its_own_random_numbers_is_accepted() -> None:
+    drawn = random.Random(0)
+    model = Net(lambda net, inputs: net.one(inputs) * drawn.random(), one=linear())
+    assert is_grafted(graft(model, ["one"], example=INPUTS))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (torch.ones(2), torch.ones(2) + 1e-6, True),
+        (torch.ones(2), torch.ones(2) + 1e-2, False),
+        (torch.ones(2), torch.ones(3), False),
+        (torch.ones(2), torch.ones(2).double(), False),
+        (torch.ones(2, dtype=torch.bfloat16), torch.full((2,), 1.0078125, dtype=torch.bfloat16), True),
+        (torch.tensor([torch.nan, torch.inf]), torch.tensor([torch.nan, torch.inf]), True),
+        (torch.tensor([torch.nan, 1.0]), torch.tensor([1.0, 1.0]), False),
+        (torch.zeros(0), torch.zeros(0), True),
+        ((torch.ones(1), None), (torch.ones(1), None), True),
+        ((torch.ones(1), None), (torch.ones(1), torch.ones(1)), False),
+        ({"a": torch.ones(1)}, {"b": torch.ones(1)}, False),
+    ],
+)
+def test_outputs_are_alike_up_to_rounding(one: Any, other: Any, same: bool) -> None:
+    assert alike(one, other) is same
+
+
+def test_buffers_that_a_pass_fills_replaces_or_registers_are_as_before_after_grafting() -> None:
+    def compute(net: Any, inputs: Tensor) -> Tensor:
+        if not hasattr(net, "late"):
+            net.register_buffer("late", inputs.mean(0))
+        if net.first is None:
+            net.first = inputs.mean(0)
+        net.mean = 0.5 * net.mean + 0.5 * inputs.mean(0)
+        return net.layer(inputs) + net.first + net.late - net.mean
+
+    model = Net(compute, layer=linear(), mean=torch.zeros(4))
+    model.register_buffer("first", None)
+    mean = model.mean
+    graft(model, ["layer"], example=INPUTS)
+    assert list(model.state_dict()) == ["mean", "layer.weight", "layer.bias"]
+    assert model.mean is mean
+    assert not mean.any()
+    assert not hasattr(model, "late")
+    model(INPUTS + 5.0)
+    assert torch.equal(model.first, (INPUTS + 5.0).mean(0))
+    assert torch.equal(model.late, model.first)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit", "ignore:Converting a tensor")
+@pytest.mark.parametrize("wrap", [lambda model: model, nn.Sequential], ids=["itself", "within another"])
+def test_grafted_model_can_be_traced_but_not_scripted(
+    wrap: Callable[[nn.Module], nn.Module], add_seed: Callable[..., Seed]
+) -> None:
+    model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), ["0"], example=INPUTS)
+    add_seed(model, "0")
+    with pytest.raises(GraftError, match="E315 a grafted Sequential cannot be scripted"):
+        torch.jit.script(wrap(model))
+    assert torch.equal(torch.jit.trace(model, INPUTS)(INPUTS), model(INPUTS))
+
+
+def test_grafted_graph_module_can_be_changed_and_recompiled(add_seed: Callable[..., Seed]) -> None:
+    model = graft(fx.symbolic_trace(nn.Sequential(nn.Linear(4, 4), nn.Tanh())), ["0"], example=INPUTS)
+    add_seed(model, "0")
+    before = model(INPUTS)
+    model.recompile()
+    assert torch.equal(model(INPUTS), before)
+    (last,) = (node for node in model.graph.nodes if node.op == "output")
+    with model.graph.inserting_before(last):
+        last.args = (model.graph.call_function(torch.neg, last.args),)
+    model.recompile()
+    assert torch.equal(model(INPUTS), -before)
+    assert torch.equal(copy.deepcopy(model)(INPUTS), -before)

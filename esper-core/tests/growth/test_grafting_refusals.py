@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from core_worlds import Net
 from torch import Tensor, nn
 
 from esper_core.growth import Garden, OptimizerConfig, OptimizerKeeper, Variety, graft, is_grafted, slots_of
@@ -16,90 +18,66 @@ from esper_core.leyline import BlueprintSpec, GraftError, GrowthError, SlotPlace
 ROWS, TOKENS = torch.zeros(3, 4), torch.zeros(2, 3, 4)
 
 
-class Wrapping(nn.Module):
-    """Returns what ``wrap`` makes of its input."""
-
-    def __init__(self, wrap: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.wrap = wrap
-
-    def forward(self, inputs: Tensor) -> Any:
-        return self.wrap(inputs)
+def linear(outputs: int = 4) -> nn.Module:
+    return nn.Linear(4, outputs)
 
 
-class Host(nn.Module):
+def host(part: nn.Module) -> nn.Module:
     """A first layer, the part under test, and a last layer."""
 
-    def __init__(self, odd: nn.Module) -> None:
-        super().__init__()
-        self.first = nn.Linear(4, 4)
-        self.odd = odd
-        self.last = nn.Linear(4, 2)
+    def compute(net: Any, inputs: Tensor) -> Tensor:
+        hidden = net.first(inputs)
+        net.odd(hidden)
+        return net.last(hidden)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden = self.first(inputs)
-        self.odd(hidden)
-        return self.last(hidden)
+    return Net(compute, first=linear(), odd=part, last=linear(2))
 
 
-class Shared(nn.Module):
+def odd(wrap: Callable[[Tensor], Any]) -> Callable[[], nn.Module]:
+    return lambda: host(Net(lambda net, hidden: wrap(hidden)))
+
+
+def shared(times: int = 3) -> nn.Module:
     """Calls one block several times."""
 
-    def __init__(self, times: int = 3) -> None:
-        super().__init__()
-        self.block = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
-        self.last = nn.Linear(4, 2)
-        self.times = times
+    def compute(net: Any, inputs: Tensor) -> Tensor:
+        for _ in range(times):
+            inputs = net.block(inputs)
+        return net.last(inputs)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        for _ in range(self.times):
-            inputs = self.block(inputs)
-        return self.last(inputs)
+    return Net(compute, block=nn.Sequential(linear(), nn.Tanh()), last=linear(2))
 
 
-class TwoModes(nn.Module):
+def two_modes() -> nn.Module:
     """Calls one part only in training and another only in evaluation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.work, self.rest, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.last(self.work(inputs) if self.training else self.rest(inputs))
+    parts = {name: linear() for name in ("work", "rest", "last")}
+    return Net(lambda net, inputs: net.last((net.work if net.training else net.rest)(inputs)), **parts)
 
 
-class Attending(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
-        self.norm = nn.LayerNorm(4)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.norm(inputs + self.attention(inputs, inputs, inputs)[0])
+def attending() -> nn.Module:
+    attention, norm = nn.MultiheadAttention(4, 2, batch_first=True), nn.LayerNorm(4)
+    return Net(lambda net, x: net.norm(x + net.attention(x, x, x)[0]), attention=attention, norm=norm)
 
 
-class TimeFirst(nn.Module):
+def time_first() -> nn.Module:
     """Works on (T, N, D) inside."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mix = nn.Linear(4, 4)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.mix(inputs.transpose(0, 1)).mean(0)
+    return Net(lambda net, inputs: net.mix(inputs.transpose(0, 1)).mean(0), mix=linear())
 
 
-class Packing(nn.Module):
+def packing() -> nn.Module:
     """An encoder with a padding mask, which packs its batches in evaluation."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 2)
-
-    def forward(self, inputs: Tensor) -> Tensor:
+    def compute(net: Any, inputs: Tensor) -> Tensor:
         padding = torch.zeros(inputs.shape[:2], dtype=torch.bool)
         padding[0, -1] = True
-        return self.encoder(inputs, src_key_padding_mask=padding)
+        return net.encoder(inputs, src_key_padding_mask=padding)
+
+    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+    return Net(compute, encoder=nn.TransformerEncoder(layer, 2))
+
+
+def named_esper() -> nn.Module:
+    return nn.Sequential(OrderedDict(_esper=linear(), last=linear()))
 
 
 class Final(nn.Sequential):
@@ -119,19 +97,8 @@ class Lists(nn.Module):
         self.alias = self.layers[1]
 
 
-def odd(wrap: Callable[[Tensor], Any]) -> Callable[[], nn.Module]:
-    return lambda: Host(Wrapping(wrap))
-
-
 def layers(*more: nn.Module) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), *more)
-
-
-def named_esper() -> nn.Module:
-    model = nn.Sequential()
-    model.add_module("_esper", nn.Linear(4, 4))
-    model.add_module("last", nn.Linear(4, 4))
-    return model
 
 
 def refusal(model: nn.Module, slots: Any, example: Any = None) -> str:
@@ -177,15 +144,15 @@ OBSERVED: list[tuple[Callable[[], nn.Module], Any, Tensor, str]] = [
         odd(lambda x: torch.nested.nested_tensor([x[0], x[1, :2]], layout=torch.jagged)), ["odd"], ROWS,
         "returns a nested tensor",
     ),
-    (TimeFirst, MIX, torch.zeros(3, 5, 4), 'module "mix" does not return one row of numbers per example'),
-    (TimeFirst, MIX, torch.zeros(3, 3, 4), 'module "mix" does not return one row of numbers per example'),
-    (Shared, ["block"], ROWS, 'module "block" is called 3 times in one pass'),
-    (Shared, ["block.0"], ROWS, 'module "block.0" is called 3 times in one pass'),
-    (TwoModes, ["work"], ROWS, 'E317 slot "work": module "work" is not called in evaluation\n  work'),
-    (TwoModes, ["rest"], ROWS, 'E317 slot "rest": module "rest" is not called in training\n  rest'),
-    (Attending, ["attention.out_proj"], TOKENS, "is not called in training"),
+    (time_first, MIX, torch.zeros(3, 5, 4), 'module "mix" does not return one row of numbers per example'),
+    (time_first, MIX, torch.zeros(3, 3, 4), 'module "mix" does not return one row of numbers per example'),
+    (shared, ["block"], ROWS, 'module "block" is called 3 times in one pass'),
+    (shared, ["block.0"], ROWS, 'module "block.0" is called 3 times in one pass'),
+    (two_modes, ["work"], ROWS, 'E317 slot "work": module "work" is not called in evaluation\n  work'),
+    (two_modes, ["rest"], ROWS, 'E317 slot "rest": module "rest" is not called in training\n  rest'),
+    (attending, ["attention.out_proj"], TOKENS, "is not called in training"),
     (
-        lambda: nn.Sequential(Wrapping(lambda x: x.add_(1.0)), nn.Linear(4, 4)), ["1"], ROWS,
+        lambda: nn.Sequential(Net(lambda net, x: x.add_(1.0)), linear()), ["1"], ROWS,
         "E318 the model modifies its input",
     ),
     (layers(nn.LazyBatchNorm1d()), ["0"], ROWS, "E318 the model has parameters without a shape: 2.weight, 2.bias, 2."),
@@ -247,11 +214,11 @@ def test_slots_of_a_plain_model_says_what_to_do() -> None:
 @pytest.mark.parametrize("at", ["encoder.layers.0", "encoder.layers.1.linear2"])
 def test_slot_inside_an_encoder_that_packs_its_batches_is_refused(at: str) -> None:
     example = torch.randn(3, 5, 4)
-    message = refusal(Packing(), [at], example)
+    message = refusal(packing(), [at], example)
     assert "returns a nested tensor" in message
     assert message.endswith("build it with enable_nested_tensor=False.")
-    assert is_grafted(graft(Packing(), ["encoder"], example=example))
-    model = Packing()
+    assert is_grafted(graft(packing(), ["encoder"], example=example))
+    model = packing()
     model.encoder.use_nested_tensor = False
     assert is_grafted(graft(model, [at], example=example))
 
@@ -262,9 +229,9 @@ def test_script_module_and_its_parts_are_refused(at: str) -> None:
     inner = nn.Sequential(nn.Sequential(nn.Linear(4, 4)))
     hint = "Graft the module that it was scripted from; the grafted one can be traced or exported."
     for scripted in (torch.jit.script(inner), torch.jit.trace(inner, ROWS)):
-        message = refusal(Host(scripted), [at], ROWS)
+        message = refusal(host(scripted), [at], ROWS)
         assert message == f'E315 "{at}" is a script module and takes no slot\n  {hint}'
-        assert is_grafted(graft(Host(scripted), ["last"], example=ROWS))
+        assert is_grafted(graft(host(scripted), ["last"], example=ROWS))
 
 
 def test_example_that_the_model_cannot_take_is_reported_with_its_shape_and_cause() -> None:
@@ -286,10 +253,10 @@ class Chain(nn.ModuleList):
     ("build", "slots", "example"),
     [
         pytest.param(
-            Attending, {"slot": SlotPlace("norm", "tokens")}, torch.zeros(4, 4, 4), id="batch as long as rows"
+            attending, {"slot": SlotPlace("norm", "tokens")}, torch.zeros(4, 4, 4), id="batch as long as rows"
         ),
-        pytest.param(Shared, ["last"], ROWS, id="module behind a shared one"),
-        pytest.param(lambda: Shared(times=1), ["block"], ROWS, id="shared module that is called once"),
+        pytest.param(shared, ["last"], ROWS, id="module behind a shared one"),
+        pytest.param(lambda: shared(times=1), ["block"], ROWS, id="shared module that is called once"),
         pytest.param(lambda: nn.Sequential(Chain([nn.Linear(4, 4)])), ["0"], ROWS, id="list with a forward"),
     ],
 )

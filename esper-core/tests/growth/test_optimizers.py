@@ -11,31 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import TAME, Falling, LinearWorld, same
 from torch import Tensor, nn
 
-from esper_core.config import OptimizerConfig
-from esper_core.config.model import GrowthConfig
-from esper_core.growth import Garden, Variety, graft
-from esper_core.growth.optimizers import OptimizerKeeper, OptimizerSettings
-from esper_core.leyline import Action, Blend, BlueprintSpec, GrowthError, Op, Site, SlotPlace
-
-WIDTH = 3
-
-
-class Tame(nn.Module):
-    """x + W·tanh(V·x), W at 0: the identity."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        self.first = nn.Linear(site.channels, site.channels)
-        self.last = nn.Linear(site.channels, site.channels, bias=False)
-        nn.init.zeros_(self.last.weight)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return hidden + self.last(torch.tanh(self.first(hidden)))
-
-
-TAME = Variety("test/tame", BlueprintSpec("vector", "2*c*c + c", starts_as_identity=True), Tame)
+from esper_core.config import GrowthConfig
+from esper_core.growth import OptimizerSettings
+from esper_core.leyline import Action, Blend, GrowthError, Op
 
 
 class Signs(torch.optim.Optimizer):
@@ -87,42 +68,17 @@ every_optimizer = pytest.mark.parametrize(
 )
 
 
-class World:
-    """A host of one slot, its garden, and how a batch is trained there."""
+class World(LinearWorld):
+    """A host of one slot, and a garden in it."""
 
     def __init__(
-        self, regimen: OptimizerSettings | OptimizerConfig, *, freeze: bool = False, steps: int | None = None
+        self, host: OptimizerSettings, seeds: OptimizerSettings | None = None, *, freeze: bool = False
     ) -> None:
-        torch.manual_seed(2)
-        self.model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1))
-        self.inputs, self.targets = torch.randn(8, WIDTH), torch.randn(8, 1)
-        graft(self.model, {"early": SlotPlace("0", stack=2)}, example=self.inputs)
-        self.keeper = OptimizerKeeper(
-            self.model.parameters(), host_settings=regimen, seed_settings=regimen, steps=steps
-        )
-        growth = GrowthConfig(embargo=0, freeze_fossils=freeze)
-        self.garden = Garden(self.model, self.keeper, {"early": (TAME,)}, seed=1, batches=1, settings=growth)
+        super().__init__({"early": 2}, (TAME,), host, seeds, growth=GrowthConfig(embargo=0, freeze_fossils=freeze))
 
     @property
     def seed(self) -> Any:
         return self.garden.slots["early"].living
-
-    def loss(self, model: nn.Module) -> Tensor:
-        return (model(self.inputs) - self.targets).square().mean()
-
-    def backward(self) -> None:
-        self.keeper.zero_grad()
-        self.loss(self.model).backward()
-
-    def train(self, steps: int = 1) -> None:
-        for _ in range(steps):
-            self.garden.open_step()
-            self.garden.tick()
-            self.backward()
-            self.keeper.step(self.garden.blended)
-            for number in self.garden.incubating:
-                self.garden.incubate(number, self.loss)
-            self.garden.close_step()
 
     def act(self, op: Op, **numbers: Any) -> None:
         blueprint = "test/tame" if op is Op.GERMINATE else None
@@ -176,17 +132,14 @@ def test_every_parameter_moves_at_every_stage_in_which_it_learns(build) -> None:
 
 
 def test_optimizer_that_needs_a_closure_is_refused() -> None:
+    lbfgs = OptimizerSettings(torch.optim.LBFGS)
     with pytest.raises(GrowthError, match="E306 LBFGS computes the loss itself"):
-        World(OptimizerSettings(torch.optim.LBFGS))
-    world = World(OptimizerSettings(OPTIMIZERS["adam"]))
-    late = OptimizerKeeper(
-        world.model.parameters(), host_settings=OptimizerConfig(), seed_settings=OptimizerSettings(torch.optim.LBFGS)
-    )
-    garden = Garden(world.model, late, {"early": (TAME,)}, seed=1, batches=1)
+        World(lbfgs)
+    world = World(OptimizerSettings(OPTIMIZERS["adam"]), lbfgs)
     with pytest.raises(GrowthError, match="E306"):
-        garden.apply(Action(Op.GERMINATE, "early", "test/tame"), 0)
-    assert garden.slots["early"].living is None
-    assert late.seeds == {}
+        world.act(Op.GERMINATE)
+    assert world.seed is None
+    assert world.keeper.seeds == {}
 
 
 @every_optimizer
@@ -207,7 +160,7 @@ def test_b8_drl_02_fossil_continues_with_its_optimizer_state(build) -> None:
             mine.grad = parameter.grad.clone()
         world.keeper.step(world.garden.blended)
         twin.step()
-        assert all(torch.equal(mine, parameter) for mine, parameter in zip(twins, own, strict=True))
+        assert same(twins, own)
 
 
 @every_optimizer
@@ -228,11 +181,6 @@ def test_b8_drl_02_parameters_and_state_of_a_pruned_seed_are_freed(build, blende
     assert [one() for one in gone if one() is not None] == []
 
 
-class Falling:
-    def factor(self, step: int, steps: int | None) -> float:
-        return 1.0 / (1 + step)
-
-
 @pytest.mark.parametrize("scale", [0.0, 1e6, float("inf"), float("nan")])
 def test_clipped_step_of_the_host_does_not_depend_on_a_seeds_gradients(scale: float) -> None:
     worlds = [World(OptimizerSettings(partial(torch.optim.SGD, lr=0.1), clip_norm=1e-2)).held() for _ in range(2)]
@@ -242,7 +190,7 @@ def test_clipped_step_of_the_host_does_not_depend_on_a_seeds_gradients(scale: fl
             parameter.grad = parameter.grad * factor
         world.keeper.step(world.garden.blended)
     sides = [list(world.keeper.host.parameters) for world in worlds]
-    assert all(torch.equal(one, other) for one, other in zip(*sides, strict=True))
+    assert same(*sides)
 
 
 def test_schedule_counts_from_the_birth_of_host_or_seed() -> None:
@@ -276,7 +224,7 @@ def test_a_frozen_fossil_has_no_owner_and_does_not_move(build) -> None:
     world.train(2)
     world.act(Op.ADVANCE)
     world.train(3)
-    assert all(torch.equal(parameter, value) for parameter, value in zip(own, before, strict=True))
+    assert same(own, before)
     assert world.keeper.misowned(world.model) == []
 
 
@@ -299,4 +247,4 @@ def test_b1_pt_01_forgetting_the_state_makes_the_next_step_a_first_step(build) -
         for one in fresh:
             one.step()
         for share, own in zip(sides, twins, strict=True):
-            assert all(torch.equal(mine, parameter) for mine, parameter in zip(own, share.parameters, strict=True))
+            assert same(own, share.parameters)

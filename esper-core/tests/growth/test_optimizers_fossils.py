@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, Falling, begin, same
 from torch import Tensor, nn
 
 from esper_core.config import GrowthConfig, OptimizerConfig
@@ -17,13 +18,12 @@ from esper_core.config.model import OptimizersConfig
 from esper_core.growth import Growth, OptimizerKeeper, OptimizerSettings, host_parameters, read_network, slots_of
 from esper_core.growth.optimizer_steps import hand_over_state
 from esper_core.growth.optimizers import build_optimizer
-from esper_core.leyline import Action, Op
+from esper_core.leyline import WAIT
 from esper_core.trainer.environment import Environment, Recipe
 
 Make = Callable[..., Recipe]
 Settings = dict[str, Any]
-LIFE = {0: Action(Op.GERMINATE, "early", "test/local-conv", speed=1), 1: Action(Op.ADVANCE, "early")}
-FOSSILISE = Action(Op.FOSSILISE, "early")
+LIFE = {0: GERMINATE, 1: ADVANCE}
 
 HANDED_OVER: dict[str, tuple[Settings, Settings]] = {
     "learning rate and weight decay": ({"learning_rate": 0.1, "weight_decay": 0.3}, {}),
@@ -46,11 +46,6 @@ every_pair = pytest.mark.parametrize(
 )
 
 
-class Falling:
-    def factor(self, step: int, steps: int | None) -> float:
-        return 1.0 / (1 + step)
-
-
 def recipe_of(make: Make, host: Settings, seed: Settings, **more: Any) -> Recipe:
     optimizers = OptimizersConfig.model_validate({"host": host, "seed": seed})
     return replace(make(steps=20), optimizers=optimizers, **more)
@@ -58,12 +53,10 @@ def recipe_of(make: Make, host: Settings, seed: Settings, **more: Any) -> Recipe
 
 def grown(recipe: Recipe) -> Environment:
     """An environment whose seed has trained for four steps, acts on the host and may be fossilised."""
-    environment = Environment(recipe, arm="grown", index=0)
-    environment.reset(0, 3)
+    environment = begin(recipe)
     for step in range(4):
         environment.train()
-        if step in LIFE:
-            environment.network.apply(LIFE[step], step)
+        environment.network.apply(LIFE.get(step, WAIT), step)
     return environment
 
 
@@ -117,22 +110,18 @@ def test_b8_drl_02_fossil_steps_with_the_hosts_settings_and_its_own_state(
     environment.train()
 
 
-def test_optimizer_is_kept_if_the_settings_are_equal_and_a_handover_changes_no_bit(
-    make_recipe: Make,
-) -> None:
+def test_optimizer_is_kept_if_the_settings_are_equal_and_a_handover_changes_no_bit(make_recipe: Make) -> None:
     """A clip norm that is never reached makes the settings differ, so that a new optimizer takes the state over."""
-    equal = grown(recipe_of(make_recipe, {"clip_norm": 1e9}, {"clip_norm": 1e9}))
-    other = grown(recipe_of(make_recipe, {"clip_norm": 1e9}, {}))
-    before = [one.keeper.seeds[0].optimizer for one in (equal, other)]
-    for environment in (equal, other):
+    clipped: Settings = {"clip_norm": 1e9}
+    worlds = [grown(recipe_of(make_recipe, clipped, seed)) for seed in (clipped, {})]
+    before = [one.keeper.seeds[0].optimizer for one in worlds]
+    for environment in worlds:
         environment.network.apply(FOSSILISE, 4)
-    kept = [one.keeper.fossils[0].optimizer is own for one, own in zip((equal, other), before, strict=True)]
+    kept = [one.keeper.fossils[0].optimizer is own for one, own in zip(worlds, before, strict=True)]
     assert kept == [True, False]
-    for environment in (equal, other):
-        for _ in range(3):
-            environment.train()
-    pairs = zip(equal.model.parameters(), other.model.parameters(), strict=True)
-    assert all(torch.equal(one, two) for one, two in pairs)
+    for environment in worlds * 3:
+        environment.train()
+    assert same(*(environment.model.parameters() for environment in worlds))
 
 
 @pytest.mark.parametrize(
@@ -173,19 +162,17 @@ def test_a_learning_rate_tensor_is_never_shared_between_host_seeds_and_fossils()
 def test_fossils_of_a_frozen_host_are_clipped_by_the_hosts_norm() -> None:
     host, block = nn.Linear(2, 2).requires_grad_(requires_grad=False), nn.Linear(2, 2)
     block.number = 0  # type: ignore[assignment]
-    sgd = {"kind": "sgd", "learning_rate": 1.0, "momentum": 0.0}
-    of_host = OptimizerConfig.model_validate({**sgd, "clip_norm": 1e-3})
-    keeper = OptimizerKeeper(
-        host_parameters(host), host_settings=of_host, seed_settings=OptimizerConfig.model_validate(sgd)
-    )
+    of_seed = OptimizerConfig(kind="sgd", learning_rate=1.0, momentum=0.0)
+    of_host = of_seed.model_copy(update={"clip_norm": 1e-3})
+    keeper = OptimizerKeeper(host_parameters(host), host_settings=of_host, seed_settings=of_seed)
     keeper.adopt(block)  # type: ignore[arg-type]
     keeper.settle(block, freeze=False)  # type: ignore[arg-type]
-    before = [parameter.detach().clone() for parameter in block.parameters()]
+    before = nn.utils.parameters_to_vector(block.parameters()).detach()
     for parameter in block.parameters():
         parameter.grad = torch.ones_like(parameter)
     keeper.step(())
-    moved = [parameter - value for parameter, value in zip(block.parameters(), before, strict=True)]
-    assert torch.cat([one.flatten() for one in moved]).norm().item() == pytest.approx(1e-3, rel=1e-3)
+    moved = nn.utils.parameters_to_vector(block.parameters()) - before
+    assert moved.norm().item() == pytest.approx(1e-3, rel=1e-3)
 
 
 @pytest.mark.parametrize("pair", ["adamw after adam", pytest.param("sgd after adam", marks=pytest.mark.slow)])
@@ -194,8 +181,7 @@ def test_static_control_trains_its_blocks_with_the_hosts_settings(pair: str, mak
     environment = grown(recipe)
     environment.network.apply(FOSSILISE, 4)
     what: tuple[Growth, ...] = read_network(slots_of(environment.model), "host").grown
-    control = Environment(recipe, arm="capacity", index=0, implants=lambda seed: what)
-    control.reset(0, 3)
+    control = begin(recipe, arm="capacity", implants=lambda seed: what)
     (fossil,) = control.keeper.fossils.values()
     assert settings_of(fossil.optimizer) == settings_of(control.keeper.host.optimizer)
     assert follows(control, reference(list(fossil.parameters), recipe.optimizers.host, {}))
@@ -224,17 +210,13 @@ def test_state_is_handed_over_only_between_optimizers_with_the_same_quantities(
     parameter = nn.Parameter(torch.ones(3))
     old, new = before([parameter]), after([parameter])
 
-    def step(optimizer: torch.optim.Optimizer) -> None:
-        parameter.grad = torch.ones(3)
-        optimizer.step()
-
-    step(old)
+    parameter.grad = torch.ones(3)
+    old.step()
     known = {key: copy.deepcopy(value) for key, value in old.state[parameter].items()}
-    fresh = dict(new.state[parameter]) if parameter in new.state else {}
+    expected = dict((old if handed else new).state.get(parameter, {}))
     hand_over_state(old, new)
-    now = dict(new.state[parameter]) if parameter in new.state else {}
-    expected: dict[str, Any] = dict(old.state[parameter]) if handed else fresh
+    now = dict(new.state.get(parameter, {}))
     assert {key: id(value) for key, value in now.items()} == {key: id(value) for key, value in expected.items()}
-    unchanged = {key: old.state[parameter][key] for key in known}
+    unchanged = old.state[parameter]
     assert all(torch.equal(value, unchanged[key]) for key, value in known.items() if isinstance(value, Tensor))
-    step(new)
+    new.step()

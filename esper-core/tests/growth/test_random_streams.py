@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from esper_core.growth import RandomStream
 from esper_core.growth.random_streams import derive_seed
 
 
+def draw(stream: RandomStream, count: int = 3) -> torch.Tensor:
+    with stream:
+        return torch.rand(count)
+
+
+@settings(max_examples=20)
 @given(st.integers(0, 2**62))
 def test_a_stream_goes_on_where_it_stopped_and_leaves_the_default_generator_alone(seed: int) -> None:
     torch.manual_seed(11)
@@ -17,14 +23,15 @@ def test_a_stream_goes_on_where_it_stopped_and_leaves_the_default_generator_alon
     torch.manual_seed(seed)
     expected = torch.rand(6)
     torch.manual_seed(11)
-    stream = RandomStream(seed)
-    with stream:
-        first = torch.rand(4)
-    between = torch.rand(3)
-    with stream:
-        second = torch.rand(2)
-    assert torch.equal(torch.cat([first, second]), expected)
-    assert torch.equal(between, expected_default)
+    stream, other = RandomStream(seed), RandomStream(1)
+    assert torch.equal(draw(stream, 4), expected[:4])
+    assert torch.equal(torch.rand(3), expected_default)
+    place = stream.state_dict()
+    other.load_state_dict(place)
+    for one in (stream, other):
+        assert torch.equal(draw(one, 2), expected[4:])
+    stream.load_state_dict(place)
+    assert torch.equal(stream.state_dict()[0], place[0])
 
 
 def test_a_stream_gives_the_generator_back_when_its_block_fails() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
+from core_worlds import Net
 from hypothesis import given, strategies as st
 from torch import Tensor, nn
 
@@ -64,27 +66,18 @@ def stirred(module: nn.Module) -> None:
 
 
 def by_hand(seed: Seed, site: Site, host: Tensor, alpha: float) -> Tensor:
-    """The formulas of the operators, number by number, in doubles."""
+    """The formulas of the operators, in doubles."""
     block, easing = (seed.block.block, seed.block.gain.item()) if isinstance(seed.block, Eased) else (seed.block, 1.0)
-    raw = features_last(site, block(host)).reshape(len(host), -1, site.channels).tolist()
-    given = features_last(site, host).reshape(len(host), -1, site.channels).tolist()
-    result = []
-    for example, put_out in zip(given, raw, strict=True):
-        gate = 1.0
-        if isinstance(seed.operator, GatedBlend):
-            means = [sum(place[c] for place in example) / len(example) for c in range(site.channels)]
-            told = sum(w * m for w, m in zip(seed.operator.weight.tolist(), means, strict=True))
-            gate = 2 / (1 + math.exp(-(told + seed.operator.bias.item())))
-        gain = seed.operator.gain.item() if isinstance(seed.operator, Residual) else 1.0
-        for place, after in zip(example, put_out, strict=True):
-            for h, b in zip(place, after, strict=True):
-                s = h + easing * (b - h)
-                result.append(
-                    h * (1 + alpha * math.tanh(s - h))
-                    if seed.blend is Blend.MULTIPLY
-                    else h + alpha * gate * gain * (s - h)
-                )
-    return torch.tensor(result).reshape(features_last(site, host).shape)
+    hidden, raw = (features_last(site, one).double() for one in (host, block(host)))
+    change = easing * (raw - hidden)
+    if seed.blend is Blend.MULTIPLY:
+        return hidden * (1 + alpha * torch.tanh(change))
+    factor: Any = seed.operator.gain.item() if isinstance(seed.operator, Residual) else 1.0
+    if isinstance(seed.operator, GatedBlend):
+        means = hidden.reshape(len(host), -1, site.channels).mean(1)
+        factor = 2 / (1 + torch.exp(-(means @ seed.operator.weight.double() + seed.operator.bias.item())))
+        factor = factor.view(-1, *[1] * (hidden.ndim - 1))
+    return hidden + alpha * factor * change
 
 
 @every_site
@@ -96,7 +89,7 @@ def test_operator_computes_its_formula(site: Site, blend: Blend, tame: bool) -> 
     host = torch.randn(4, *site.example_shape)
     for alpha in (0.01, *ALPHAS):
         with torch.no_grad():
-            found = features_last(site, seed(host, alpha))
+            found = features_last(site, seed(host, alpha)).double()
             torch.testing.assert_close(found, by_hand(seed, site, host, alpha), rtol=1e-4, atol=1e-5)
 
 
@@ -160,18 +153,11 @@ def test_half_precision_is_close_to_double(site: Site, blend: Blend) -> None:
     torch.testing.assert_close(few.double(), many, rtol=0.05, atol=0.1)
 
 
-class Mine(nn.Module):
-    """Raises, or returns NaN."""
-
-    def __init__(self, site: Site, *, raises: bool) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(site.channels))
-        self.raises = raises
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        if self.raises:
-            raise RuntimeError("fails")
-        return hidden * self.weight * math.nan
+def mine(net: Any, hidden: Tensor) -> Tensor:
+    """Raise, or return NaN."""
+    if net.raises:
+        raise RuntimeError("fails")
+    return hidden * math.nan
 
 
 @every_blend
@@ -180,11 +166,9 @@ class Mine(nn.Module):
 def test_seed_is_never_called_at_alpha_0(blend: Blend, raises: bool, stage: Stage) -> None:
     inputs = torch.randn(4, 3)
     model = graft(nn.Sequential(nn.Linear(3, 3)), {"early": SlotPlace("0")}, example=inputs)
-    alone = model(inputs)
-    slot = slots_of(model).named("early")
-    assert slot.site is not None
-    spec = BlueprintSpec("vector", "c", starts_as_identity=True)
-    seed = Seed(Mine(slot.site, raises=raises), blueprint="test/x", spec=spec, site=slot.site, number=0, blend=blend)
+    alone, slot = model(inputs), slots_of(model).named("early")
+    block, spec = Net(mine, raises=raises), BlueprintSpec("vector", "0", starts_as_identity=True)
+    seed = Seed(block, blueprint="test/x", spec=spec, site=slot.site, number=0, blend=blend)
     slot.seeds.append(seed)
     seed.stage = stage
     for model_trains in (True, False):

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, begin, same
 from torch import Tensor, nn
 
 from esper_core.growth import Snapshot
-from esper_core.leyline import Action, GrowthError, Op
+from esper_core.leyline import GrowthError
 from esper_core.trainer.environment import Environment, Recipe
 
-GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=0)
-ADVANCE, FOSSILISE = Action(Op.ADVANCE, "early"), Action(Op.FOSSILISE, "early")
-
-
-@pytest.fixture
-def environment(make_recipe: Callable[..., Recipe]) -> Environment:
-    begun = Environment(make_recipe(), arm="grown", index=0)
-    begun.reset(0, 3)
-    begun.train()
-    return begun
+BORN = replace(GERMINATE, speed=0)
 
 
 def numbers(model: nn.Module) -> dict[str, Tensor]:
     return {name: one.detach().clone() for name, one in (*model.named_parameters(), *model.named_buffers())}
 
 
-def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+@pytest.fixture
+def environment(make_recipe: Callable[..., Recipe]) -> Environment:
+    begun = begin(make_recipe())
+    begun.train()
+    return begun
 
 
 def test_a_host_comes_back_in_place(environment) -> None:
@@ -39,9 +36,9 @@ def test_a_host_comes_back_in_place(environment) -> None:
     norm = environment.model.stem[1]
     mean, variance = norm.running_mean, norm.running_var
     norm.running_mean = torch.full_like(norm.running_mean, torch.nan)  # replaced, not filled
-    assert not equal(numbers(environment.model), before)
+    assert not same(numbers(environment.model), before)
     snapshot.restore(environment.garden)
-    assert equal(numbers(environment.model), before)
+    assert same(numbers(environment.model), before)
     assert [id(one) for one in environment.model.parameters()] == [id(one) for one in parameters]
     assert norm.running_mean is mean
     assert norm.running_var is variance
@@ -60,20 +57,27 @@ def test_its_memory_is_allocated_once_though_the_host_is_another(environment) ->
     now = numbers(environment.model)
     environment.train()
     snapshot.restore(environment.garden)
-    assert equal(numbers(environment.model), now)
+    assert same(numbers(environment.model), now)
 
 
-def test_it_is_a_copy_of_host_and_fossils_and_not_of_living_seeds(environment) -> None:
+def test_it_is_a_copy_of_host_and_fossils_and_not_of_living_seeds_and_one_from_before_a_fossil_is_refused(
+    environment,
+) -> None:
     names = set(Snapshot(environment.garden).tensors())
     assert names == set(numbers(environment.model))
-    environment.network.apply(GERMINATE, 0)
+    environment.network.apply(BORN, 0)
     environment.train()
     environment.garden.living_seeds()[0].register_buffer("own", torch.zeros(1))
-    assert set(Snapshot(environment.garden).tensors()) == names
+    snapshot = Snapshot(environment.garden)
+    assert set(snapshot.tensors()) == names
     environment.network.apply(ADVANCE, 1)
     environment.train()
+    assert snapshot.flaw(environment.garden) is None
     environment.network.apply(FOSSILISE, 2)
-    assert set(Snapshot(environment.garden).tensors()) == set(numbers(environment.model)) > names
+    assert snapshot.flaw(environment.garden) == "a seed was fossilised since it was taken"
+    snapshot.take(environment.garden)
+    assert snapshot.flaw(environment.garden) is None
+    assert set(snapshot.tensors()) == set(numbers(environment.model)) > names
 
 
 @pytest.mark.parametrize("bit", [0, 17, 31])
@@ -87,33 +91,18 @@ def test_a_copy_with_one_other_bit_is_not_restored(environment, bit) -> None:
         GrowthError, match=r'E308 the snapshot cannot be restored: its copy of "head.weight" is damaged'
     ):
         snapshot.restore(environment.garden)
-    assert equal(numbers(environment.model), before)
+    assert same(numbers(environment.model), before)
 
 
-def test_a_snapshot_of_a_sick_state_is_not_restored(environment) -> None:
-    with torch.no_grad():
-        environment.model.head.weight[0, 0] = torch.inf
-    snapshot = Snapshot(environment.garden)
-    assert snapshot.flaw(environment.garden) == '"head.weight" was not finite when it was taken'
-
-
-@pytest.mark.parametrize(("value", "sound"), [(-torch.inf, True), (torch.nan, False)])
-def test_a_buffer_may_hold_infinities_as_masks_do(environment, value, sound) -> None:
+@pytest.mark.parametrize("value", [-torch.inf, torch.nan])
+def test_a_buffer_may_hold_infinities_as_masks_do_and_a_parameter_may_not(environment, value) -> None:
     environment.model.register_buffer("mask", torch.tensor([0.0, value]))
-    assert (Snapshot(environment.garden).flaw(environment.garden) is None) is sound
-
-
-def test_a_snapshot_from_before_a_fossil_is_not_restored(environment) -> None:
-    environment.network.apply(GERMINATE, 0)
-    environment.train()
-    snapshot = Snapshot(environment.garden)
-    environment.network.apply(ADVANCE, 1)
-    environment.train()
-    assert snapshot.flaw(environment.garden) is None
-    environment.network.apply(FOSSILISE, 2)
-    assert snapshot.flaw(environment.garden) == "a seed was fossilised since it was taken"
-    snapshot.take(environment.garden)
-    assert snapshot.flaw(environment.garden) is None
+    sick = '"mask" was not finite when it was taken'
+    assert Snapshot(environment.garden).flaw(environment.garden) == (None if math.isinf(value) else sick)
+    environment.model.mask.zero_()
+    with torch.no_grad():
+        environment.model.head.weight[0, 0] = value
+    assert Snapshot(environment.garden).flaw(environment.garden) == sick.replace("mask", "head.weight")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex64, torch.bool])
@@ -127,14 +116,17 @@ def test_numbers_of_every_kind_come_back(environment, dtype) -> None:
     assert torch.equal(environment.model.other, value)
 
 
-def test_a_snapshot_can_be_written_and_read(environment) -> None:
+def test_a_snapshot_can_be_written_and_read_and_damage_shows_after_that(environment) -> None:
     before = numbers(environment.model)
-    written = Snapshot(environment.garden).state_dict()
+    written = Snapshot(environment.garden)
     environment.train()
     snapshot = Snapshot(environment.garden)
-    snapshot.load_state_dict(written)
+    snapshot.load_state_dict(written.state_dict())
     snapshot.restore(environment.garden)
-    assert equal(numbers(environment.model), before)
+    assert same(numbers(environment.model), before)
+    written.tensors()["head.bias"][1] += 1
+    snapshot.load_state_dict(written.state_dict())
+    assert snapshot.flaw(environment.garden) == 'its copy of "head.bias" is damaged'
 
 
 @pytest.mark.parametrize("part", ["head.bias", "hidden.1.weight"])
@@ -147,14 +139,7 @@ def test_a_snapshot_of_another_network_is_not_read(environment, part) -> None:
     for one, other in ((snapshot, written.state_dict()), (written, snapshot.state_dict())):
         with pytest.raises(GrowthError, match=rf"E308 .*another network\n.*Received tensors that differ .*: {part}"):
             one.load_state_dict(other)
-    assert equal(dict(snapshot.tensors()), before)
-
-
-def test_damage_to_a_snapshot_shows_when_it_was_written_and_read(environment) -> None:
-    snapshot, other = Snapshot(environment.garden), Snapshot(environment.garden)
-    snapshot.tensors()["head.bias"][1] += 1
-    other.load_state_dict(snapshot.state_dict())
-    assert other.flaw(environment.garden) == 'its copy of "head.bias" is damaged'
+    assert same(dict(snapshot.tensors()), before)
 
 
 def test_a_buffer_that_came_later_is_not_in_a_snapshot_that_is_read(environment) -> None:

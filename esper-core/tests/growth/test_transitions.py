@@ -6,19 +6,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from core_worlds import TAME
 from torch import nn
 
-from esper_core.growth import Garden, Presence, Seed, Variety, graft, slots_of
-from esper_core.leyline import Action, BlueprintSpec, LifecycleError, Op, Site
+from esper_core.growth import Garden, Presence, Seed, graft, slots_of
+from esper_core.leyline import Action, LifecycleError, Op
 from esper_core.leyline.lifecycle import SlotState, Stage
 
-
-class Plain(nn.Linear):
-    def __init__(self, site: Site) -> None:
-        super().__init__(site.channels, site.channels)
-
-
-GERMINATE = Action(Op.GERMINATE, "late", "test/plain")
+GERMINATE = Action(Op.GERMINATE, "late", "test/tame")
 
 
 @pytest.fixture
@@ -32,8 +27,7 @@ def load_garden(add_seed: Callable[..., Seed], make_garden: Callable[..., Garden
             seed = add_seed(model, slot)
             seed.stage, seed.number = stage, number
             slots_of(model).named(slot).state = SlotState.OCCUPIED
-        variety = Variety("test/plain", BlueprintSpec("vector", "c*c + c"), Plain)
-        return make_garden(model, variety, growth={"incubation": incubation})
+        return make_garden(model, TAME, growth={"incubation": incubation})
 
     return load
 
@@ -48,12 +42,9 @@ def test_no_branch_opens_while_another_seed_acts_on_the_host(load_garden: Callab
     garden.remove("done", ["early"])
     garden.apply(GERMINATE, 0)
     assert [seed.presence for seed in garden.living_seeds()] == [Presence.BRANCHED]
-
-
-def test_seed_may_incubate_in_the_shadow_while_another_one_acts(load_garden: Callable[..., Garden]) -> None:
-    garden = load_garden("shadow")
-    garden.apply(GERMINATE, 0)
-    assert len(garden.incubating) == 1
+    in_shadow = load_garden("shadow")
+    in_shadow.apply(GERMINATE, 0)
+    assert len(in_shadow.incubating) == 1
 
 
 def test_loaded_seed_incubates_in_the_shadow_while_another_one_acts(load_garden: Callable[..., Garden]) -> None:

@@ -3,54 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from core_worlds import TAME, WILD, Falling, LinearWorld
+from torch import Tensor
 
 from esper_core import growth
 from esper_core.config.model import GrowthConfig
-from esper_core.growth import Garden, Seed, Variety, graft
-from esper_core.growth.optimizers import OptimizerKeeper, OptimizerSettings
-from esper_core.leyline import Action, Blend, BlueprintSpec, Op, Site, SlotPlace, SlotState, Stage
+from esper_core.growth import OptimizerSettings
+from esper_core.leyline import Action, Blend, Op, SlotState, Stage
 
 WHERE = str(Path(growth.__file__).parent)
-WIDTH, BATCHES = 2, 2
-
-
-class Tame(nn.Module):
-    """x + W·x with W at 0: the identity. Drawn at random first, as most blocks are."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        self.first = nn.Linear(site.channels, site.channels)
-        self.last = nn.Linear(site.channels, site.channels)
-        nn.init.zeros_(self.last.weight)
-        nn.init.zeros_(self.last.bias)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return hidden + self.last(torch.tanh(self.first(hidden)))
-
-
-class Wild(Tame):
-    """Not the identity."""
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return super().forward(hidden) - 2 * hidden
-
-
-class Halving:
-    """Each step half as fast as the one before."""
-
-    def factor(self, step: int, steps: int | None) -> float:
-        return 0.5**step
 
 
 def adam(parameters: Any) -> torch.optim.Optimizer:
@@ -61,66 +32,25 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, foreach=False)
 
 
-@dataclass
-class World:
+class World(LinearWorld):
     """A host of two slots, and a garden in it."""
 
-    limit: int = 1
-    freeze: bool = False
-    ready: tuple[str, ...] = ()
-    of_seeds: Callable[[Any], torch.optim.Optimizer] = adam
-
-    def __post_init__(self) -> None:
-        torch.manual_seed(4)
-        self.model = nn.Sequential()
-        for name in ("early", "late"):
-            self.model.add_module(name, nn.Linear(WIDTH, WIDTH))
-        self.inputs, self.targets = torch.randn(6, WIDTH), torch.randn(6, WIDTH)
-        graft(self.model, {n: SlotPlace(n, stack=self.limit) for n in ("early", "late")}, example=self.inputs)
-        self.keeper = OptimizerKeeper(
-            self.model.parameters(),
-            host_settings=OptimizerSettings(sgd, 1.0, Halving()),
-            seed_settings=OptimizerSettings(self.of_seeds, 1.0, Halving()),
-        )
-        varieties = (
-            Variety("test/tame", BlueprintSpec("vector", "2*c*c + 2*c", starts_as_identity=True), Tame),
-            Variety("test/wild", BlueprintSpec("vector", "2*c*c + 2*c"), Wild),
-        )
-        self.garden = Garden(
-            self.model,
-            self.keeper,
-            {"early": varieties, "late": varieties},
-            seed=9,
-            batches=BATCHES,
-            settings=GrowthConfig(embargo=2, freeze_fossils=self.freeze),
-            gates=SimpleNamespace(
-                refusal=lambda seed, op: None,
-                ready=self.is_ready,
-                lead=lambda seed: 0.0,
-                explain=lambda reason, seed: reason,
-            ),
+    def __init__(
+        self, limit: int = 1, *, freeze: bool = False, ready: Sequence[str] = (), of_seeds: Any = adam
+    ) -> None:
+        super().__init__(
+            {"early": limit, "late": limit},
+            (TAME, WILD),
+            OptimizerSettings(sgd, 1.0, Falling()),
+            OptimizerSettings(of_seeds, 1.0, Falling()),
+            growth=GrowthConfig(embargo=2, freeze_fossils=freeze),
+            batches=2,
+            ready=lambda seed: any(self.garden.slots[name].living is seed for name in ready),
         )
 
-    def is_ready(self, seed: Seed) -> bool:
-        return any(self.garden.slots[name].living is seed for name in self.ready)
-
-    def loss(self, model: nn.Module) -> Tensor:
-        return (model(self.inputs) - self.targets).square().mean()
-
-    def batches(self) -> None:
-        for _ in range(BATCHES):
-            self.garden.tick()
-            self.keeper.zero_grad()
-            self.loss(self.model).backward()
-            self.keeper.step(self.garden.blended)
-            for number in self.garden.incubating:
-                self.garden.incubate(number, self.loss)
-
-    def train(self, steps: int = 1) -> None:
-        for _ in range(steps):
-            self.garden.open_step()
-            self.batches()
-            self.garden.close_step()
+    def run_batches(self) -> None:
+        for _ in range(self.batches):
+            self.train_batch()
 
     def act(self, op: Op, slot: str = "early", **numbers: Any) -> None:
         blueprint = numbers.pop("blueprint", "test/tame") if op is Op.GERMINATE else None
@@ -176,8 +106,10 @@ def after(*steps: str) -> Do:
             match step.split():
                 case ["open" | "close"]:
                     getattr(world.garden, f"{step}_step")()
-                case ["batches" | "train"]:
-                    getattr(world, step)()
+                case ["batches"]:
+                    world.run_batches()
+                case ["train"]:
+                    world.train()
                 case [op, *where]:
                     slot, speed = ("late" if "late" in where else "early"), (3 if "slowly" in where else 1)
                     world.act(Op(op), slot, speed=speed)

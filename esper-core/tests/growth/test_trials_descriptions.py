@@ -11,19 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import Net, same
 from torch import Tensor, nn
 
 from esper_core import BlueprintSpec, Site, SlotPlace, graft
-from esper_core.growth import (
-    Garden,
-    GrowthConfig,
-    OptimizerConfig,
-    OptimizerKeeper,
-    PlaceDescriptions,
-    Variety,
-    describe,
-    slots_of,
-)
+from esper_core.growth import Garden, PlaceDescriptions, Variety, describe, slots_of
 from esper_core.growth.trials import flops, reach
 from esper_core.leyline import Action, Op
 
@@ -41,50 +33,46 @@ NARROW = {
 }
 
 
-def every_blueprint() -> list[Any]:
-    testing = pytest.importorskip("esper_testing")
-    return list(testing.components_of("blueprints"))
-
-
 def at_each_site(sites: dict[str, Site]) -> list[tuple[Variety, Site]]:
     """Every blueprint that comes with Esper, wherever it may grow."""
+    known = pytest.importorskip("esper_testing").components_of("blueprints")
     return [
         (Variety(one.id, one.spec, one.load()), sites[kind])
-        for one in every_blueprint()
+        for one in known
         for kind in one.spec.kinds
         if kind in sites
     ]
 
 
-class Shown(nn.Module):
+def shown(site: Site) -> nn.Module:
     """Something that puts out what a site sees."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(()))
-        self.stem = nn.Tanh()
-        self.norm = nn.BatchNorm1d(math.prod(site.example_shape))
-        self.head = nn.Linear(math.prod(site.example_shape), 3)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(self.norm(self.stem(self.scale * inputs).flatten(1)))
+    width = math.prod(site.example_shape)
+    return Net(
+        lambda net, inputs: net.head(net.norm(net.stem(net.scale * inputs).flatten(1))),
+        scale=nn.Parameter(torch.ones(())),
+        stem=nn.Tanh(),
+        norm=nn.BatchNorm1d(width),
+        head=nn.Linear(width, 3),
+    )
 
 
-def germinated(variety: Variety, site: Site) -> int:
-    """Parameters of a seed that is planted to be added, counted in its slot."""
-    host = Shown(site)
-    graft(host, {"here": SlotPlace("stem", site.kind)}, example=torch.randn(3, *site.example_shape))
-    adam = OptimizerConfig()
-    keeper = OptimizerKeeper(host.parameters(), host_settings=adam, seed_settings=adam)
-    garden = Garden(host, keeper, {"here": [variety]}, seed=0, batches=1, settings=GrowthConfig())
-    garden.apply(Action(Op.GERMINATE, "here", variety.id), 0)
-    (seed,) = slots_of(host).named("here").stack
-    return seed.parameter_count
+@pytest.fixture
+def germinated(make_garden: Callable[..., Garden]) -> Callable[[Variety, Site], int]:
+    """``germinated(variety, site)``: parameters of a seed that is planted to be added, counted in its slot."""
+
+    def count(variety: Variety, site: Site) -> int:
+        host = graft(shown(site), {"here": SlotPlace("stem", site.kind)}, example=torch.randn(3, *site.example_shape))
+        make_garden(host, variety).apply(Action(Op.GERMINATE, "here", variety.id), 0)
+        return slots_of(host).named("here").living.parameter_count
+
+    return count
 
 
 @pytest.mark.members
 @pytest.mark.parametrize("sites", [USUAL, NARROW], ids=["usual", "narrow"])
-def test_every_blueprint_is_described_as_the_seed_that_it_builds(sites: dict[str, Site]) -> None:
+def test_every_blueprint_is_described_as_the_seed_that_it_builds(
+    sites: dict[str, Site], germinated: Callable[[Variety, Site], int]
+) -> None:
     for variety, site in at_each_site(sites):
         told = describe(variety, site)
         assert told.blueprint == variety.id
@@ -111,21 +99,14 @@ def test_reach_is_the_number_of_positions_that_one_output_position_sees(name: st
     assert describe(variety, LONG[kind]).reach == seen
 
 
-class Convolutions(nn.Module):
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        conv = nn.Conv1d if site.kind == "sequence" else nn.Conv2d
-        self.layers = nn.Sequential(
-            conv(site.channels, 6, 3, padding=1), nn.ReLU(), conv(6, site.channels, 5, padding=2)
-        )
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.layers(hidden)
-
-
 @pytest.mark.parametrize(("site", "dimensions"), [(Site("sequence", 4, (30,)), 1), (Site("image", 3, (8, 10)), 2)])
 def test_operations_of_a_convolution_are_counted_exactly(site: Site, dimensions: int) -> None:
-    told = describe(Variety("a/b", BlueprintSpec(site.kind, "1"), Convolutions), site)
+    def convolutions(site: Site) -> nn.Module:
+        conv = nn.Conv1d if dimensions == 1 else nn.Conv2d
+        layers = conv(site.channels, 6, 3, padding=1), nn.ReLU(), conv(6, site.channels, 5, padding=2)
+        return nn.Sequential(*layers)
+
+    told = describe(Variety("a/b", BlueprintSpec(site.kind, "1"), convolutions), site)
     weights = 6 * site.channels * (3**dimensions + 5**dimensions)
     assert told.flops == 2 * weights * math.prod(site.size)
     assert told.reach == 7
@@ -139,52 +120,37 @@ def test_operations_of_attention_are_counted_exactly() -> None:
     assert counted == 2 * (2 * 2 * 5 * 5 * 3)
 
 
-class Quiet(nn.Module):
-    """The identity, though nobody says so."""
+def test_undeclared_identity_is_counted_without_a_gain(germinated: Callable[[Variety, Site], int]) -> None:
+    def quiet(site: Site) -> nn.Module:
+        return Net(lambda net, hidden: hidden + net.gain * hidden, gain=nn.Parameter(torch.zeros(())))
 
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        self.gain = nn.Parameter(torch.zeros(()))
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return hidden + self.gain * hidden
-
-
-def test_undeclared_identity_is_counted_without_a_gain() -> None:
-    variety = Variety("a/quiet", BlueprintSpec("sequence", "1"), Quiet)
+    variety = Variety("a/quiet", BlueprintSpec("sequence", "1"), quiet)
     assert describe(variety, USUAL["sequence"]).parameters == germinated(variety, USUAL["sequence"]) == 1
 
 
-class Refusing(nn.Module):
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        self.shift = nn.Parameter(torch.zeros(site.channels))
-
-    def forward(self, hidden: Tensor) -> Tensor:
+def refusing(site: Site) -> nn.Module:
+    def compute(net: Any, hidden: Tensor) -> Tensor:
         raise OSError("not today")
 
-
-class Reshaping(Refusing):
-    def forward(self, hidden: Tensor) -> Tensor:
-        return hidden.sum() + self.shift.sum()
+    return Net(compute, shift=nn.Parameter(torch.zeros(site.channels)))
 
 
 def unbuilt(site: Site) -> nn.Module:
     raise OSError("out of clay")
 
 
-@pytest.mark.parametrize("factory", [unbuilt, Refusing])
+@pytest.mark.parametrize("factory", [unbuilt, refusing])
 @pytest.mark.parametrize("kind", USUAL)
 def test_description_of_a_broken_blueprint_is_unknown(factory: Callable[[Site], Any], kind: str) -> None:
     told = describe(Variety("a/broken", BlueprintSpec(kind, "c"), factory), USUAL[kind])
     channels = USUAL[kind].channels
     assert told.flops is None
-    assert told.reach == (0 if kind == "vector" and factory is Refusing else None)
+    assert told.reach == (0 if kind == "vector" and factory is refusing else None)
     assert channels < told.parameters <= 2 * channels + 2
 
 
 def test_block_with_another_output_shape_has_no_reach() -> None:
-    assert reach(Reshaping(USUAL["sequence"]), USUAL["sequence"]) is None
+    assert reach(Net(lambda net, hidden: hidden.sum()), USUAL["sequence"]) is None
 
 
 class Listening(nn.Module):
@@ -199,8 +165,8 @@ class Listening(nn.Module):
         return self.norm(hidden * self.weight) + 0.0 * torch.rand(())
 
 
-def observed(site: Site) -> tuple[Shown, PlaceDescriptions]:
-    host = Shown(site)
+def observed(site: Site) -> tuple[nn.Module, PlaceDescriptions]:
+    host = shown(site)
     example = torch.randn(3, *site.example_shape)
     graft(host, {"here": SlotPlace("stem", site.kind), "there": SlotPlace("norm")}, example=example)
     varieties = {"here": [Variety("a/listening", BlueprintSpec(site.kind, "3*c"), Listening)]}
@@ -208,7 +174,7 @@ def observed(site: Site) -> tuple[Shown, PlaceDescriptions]:
     return host, PlaceDescriptions(host, sites, varieties, example)
 
 
-def test_describing_draws_no_random_numbers_and_leaves_the_host_unchanged() -> None:
+def test_describing_neither_draws_nor_depends_on_random_numbers_and_leaves_the_host_unchanged() -> None:
     host, terrain = observed(USUAL["sequence"])
     host.train()
     host.norm.running_mean.fill_(0.5)
@@ -218,9 +184,13 @@ def test_describing_draws_no_random_numbers_and_leaves_the_host_unchanged() -> N
     assert (candidate.parameters, candidate.reach) == (3 * 4 + 1, 1)
     assert terrain["there"].candidates == ()
     assert torch.equal(torch.get_rng_state(), random)
-    assert all(torch.equal(value, before[name]) for name, value in host.state_dict().items())
+    assert same(host.state_dict(), before)
     assert host.training
     assert all(parameter.grad is None for parameter in host.parameters())
+    variety = Variety("a/listening", BlueprintSpec("sequence", "3*c"), Listening)
+    first = describe(variety, USUAL["sequence"])
+    torch.manual_seed(2)
+    assert describe(variety, USUAL["sequence"]) == first
 
 
 def test_place_describes_its_host_and_is_computed_once() -> None:
@@ -238,14 +208,6 @@ def test_place_describes_its_host_and_is_computed_once() -> None:
     with pytest.raises(KeyError):
         terrain["nowhere"]
     assert terrain.get("nowhere") is None
-
-
-def test_description_does_not_depend_on_the_default_generator() -> None:
-    variety = Variety("a/listening", BlueprintSpec("sequence", "3*c"), Listening)
-    torch.manual_seed(1)
-    first = describe(variety, USUAL["sequence"])
-    torch.manual_seed(2)
-    assert describe(variety, USUAL["sequence"]) == first
 
 
 RUN = """

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from torch import Tensor, nn
+from core_worlds import SmoothHost
+from torch import nn
 
 from esper_core.leyline import WAIT, Action, ActionMask, Observation, RewardBreakdown, Signals
 from esper_core.leyline.events import Event
@@ -15,19 +16,6 @@ from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.study import Arm, RunReward, Study
-
-
-class SmoothHost(nn.Module):
-    """Neither BatchNorm nor dropout: nothing is drawn, and the mean over a batch is that over its parts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv1d(1, 4, 1), nn.GELU())
-        self.head = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.head(self.stem(inputs))
-        return outputs
 
 
 @pytest.fixture

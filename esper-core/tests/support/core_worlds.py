@@ -1,0 +1,268 @@
+"""What tests of growth and training share: hosts, blocks, actions, and comparisons to the bit."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from safetensors.torch import load as decode, save as encode
+from torch import Tensor, nn
+
+from esper_core.config import GrowthConfig, OptimizerConfig
+from esper_core.growth import Garden, OptimizerKeeper, OptimizerSettings, Seed, Variety, graft
+from esper_core.leyline import Action, BlueprintSpec, Metric, Op, Signals, Site, SlotPlace, Split, State
+from esper_core.trainer.environment import Environment, Recipe
+from esper_core.trainer.pool import Pool
+
+GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=1)
+ADVANCE, PRUNE, FOSSILISE = (Action(op, "early") for op in (Op.ADVANCE, Op.PRUNE, Op.FOSSILISE))
+
+
+class Net(nn.Module):
+    """A module of these parts, parameters and buffers, whose forward is a function of itself and the inputs."""
+
+    def __init__(self, compute: Callable[..., Any], **parts: Any) -> None:
+        super().__init__()
+        self.compute = compute
+        for name, part in parts.items():
+            if isinstance(part, Tensor) and not isinstance(part, nn.Parameter):
+                self.register_buffer(name, part)
+            else:
+                setattr(self, name, part)
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        return self.compute(self, *args, **named)
+
+
+class NoisyHost(nn.Module):
+    """BatchNorm and dropout: whoever disturbs buffers or random numbers is found out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv1d(1, 4, 1), nn.BatchNorm1d(4), nn.ReLU())
+        self.drop = nn.Dropout(0.2)
+        self.hidden = nn.Sequential(nn.Flatten(), nn.Linear(48, 8), nn.ReLU())
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.hidden(self.drop(self.stem(inputs))))
+
+
+class SmoothHost(nn.Module):
+    """Neither BatchNorm nor dropout: nothing is drawn, and the mean over a batch is that over its parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv1d(1, 4, 1), nn.GELU())
+        self.head = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.stem(inputs))
+
+
+class Replacing(nn.Module):
+    """A host that replaces its buffer by another tensor, rather than filling it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.drop = nn.Sequential(nn.Conv1d(1, 4, 1), nn.ReLU()), nn.Dropout(0.2)
+        self.head = nn.Linear(48, 3)
+        self.register_buffer("average", torch.zeros(4, 12))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.drop(self.stem(inputs))
+        if self.training:
+            self.average = 0.9 * self.average + 0.1 * hidden.detach().mean(0)
+        return self.head((hidden - self.average).flatten(1))
+
+
+def noisy_in_evaluation() -> nn.Module:
+    """Return a host with dropout in evaluation, too."""
+
+    def compute(net: Any, inputs: Tensor) -> Tensor:
+        return net.head(nn.functional.dropout(net.stem(inputs), 0.2).flatten(1))
+
+    return Net(compute, stem=nn.Conv1d(1, 4, 1), head=nn.Linear(48, 3))
+
+
+class LocalConv(nn.Module):
+    """x + conv(relu(conv(x))), the last one zero: the identity at birth."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(site.channels, site.channels, 3, padding=1)
+        self.last = zeroed(nn.Conv1d(site.channels, site.channels, 3, padding=1))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + self.last(torch.relu(self.first(hidden)))
+
+
+class Tame(nn.Module):
+    """x + W·tanh(V·x), W at 0: the identity at birth, for vectors."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.first = nn.Linear(site.channels, site.channels)
+        self.last = zeroed(nn.Linear(site.channels, site.channels, bias=False))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + self.last(torch.tanh(self.first(hidden)))
+
+
+class Wild(Tame):
+    """Not the identity."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return super().forward(hidden) - 2 * hidden
+
+
+def zeroed(module: nn.Module) -> Any:
+    """Return the module with every parameter at 0."""
+    for parameter in module.parameters():
+        nn.init.zeros_(parameter)
+    return module
+
+
+LOCAL_CONV = Variety("test/local-conv", BlueprintSpec("sequence", "6*c*c + 2*c", starts_as_identity=True), LocalConv)
+TAME = Variety("test/tame", BlueprintSpec("vector", "2*c*c + c", starts_as_identity=True), Tame)
+WILD = Variety("test/wild", BlueprintSpec("vector", "2*c*c + c"), Wild)
+
+
+class ToyTask:
+    """Three classes of bumps on noise, told apart by the bump's shape."""
+
+    metric = Metric("accuracy", "up", "%")
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs.argmax(1) == targets).float()
+
+
+def toy_split(examples: int, seed: int) -> Split:
+    """Return examples of the toy task."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = torch.tensor([[1.0, 2.0, 1.0], [2.0, -1.0, 2.0], [-1.0, 0.0, 1.0]])
+    targets = torch.randint(0, 3, (examples,), generator=generator)
+    inputs = 0.1 * torch.randn(examples, 1, 12, generator=generator)
+    starts = torch.randint(0, 9, (examples,), generator=generator)
+    for row, (target, start) in enumerate(zip(targets, starts, strict=True)):
+        inputs[row, 0, start : start + 3] += shapes[target]
+    return Split(inputs, targets)
+
+
+class Falling:
+    """A schedule that differs in each step."""
+
+    def factor(self, step: int, steps: int | None) -> float:
+        return 1.0 / (1 + step)
+
+
+def begin(recipe: Recipe, seed: int = 3, **more: Any) -> Environment:
+    """Return an environment at the beginning of a round."""
+    environment = Environment(recipe, **{"arm": "grown", "index": 0, **more})
+    environment.reset(0, seed)
+    return environment
+
+
+def begin_pool(recipe: Recipe, *, twin: bool = True, **growth: Any) -> Pool:
+    """Return a pool of a network and its twin at the beginning of a round, with these settings of growth."""
+    recipe = replace(recipe, growth=recipe.growth.model_copy(update=growth))
+    pool = Pool(recipe, ["grown", "twin"] if twin else ["grown"], 1, twin="twin" if twin else None)
+    pool.reset(0, 3)
+    return pool
+
+
+def read(environment: Environment, step: int) -> Signals:
+    """Return the signals of an environment after a step."""
+    environment.evaluate("validation")
+    return environment.network.conclude_step(step, environment.network.numbers().tolist())
+
+
+def numbers(model: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of all parameters and buffers that are no seed's."""
+    named = (*model.named_parameters(), *model.named_buffers())
+    return {name: one.detach().clone() for name, one in named if not name.startswith("_esper")}
+
+
+def same(one: Iterable[Tensor] | Mapping[str, Tensor], other: Iterable[Tensor] | Mapping[str, Tensor]) -> bool:
+    """Return whether tensors are equal, in their order or by their names."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def through_files(state: State) -> State:
+    """Return the state as a JSON file and a file of tensors give it back."""
+    text = json.dumps(state.plain, allow_nan=False, sort_keys=True)
+    assert json.loads(text) == state.plain, "JSON would change it"
+    assert all(not one.requires_grad for one in state.tensors.values())
+    return State(json.loads(text), decode(encode(dict(state.tensors))))
+
+
+class LinearWorld:
+    """A host of linear layers with a slot behind each but the last, its garden, and how it is trained.
+
+    Args:
+        places: how many seeds the slot behind each layer may keep.
+        ready: says which seeds pass their gate; without it gates are off.
+    """
+
+    def __init__(
+        self,
+        places: Mapping[str, int],
+        varieties: Sequence[Variety],
+        host: OptimizerConfig | OptimizerSettings,
+        seeds: OptimizerConfig | OptimizerSettings | None = None,
+        *,
+        growth: GrowthConfig,
+        batches: int = 1,
+        ready: Callable[[Seed], bool] | None = None,
+    ) -> None:
+        torch.manual_seed(4)
+        width, self.batches = 3, batches
+        layers = {name: nn.Linear(width, width) for name in places}
+        self.model = nn.Sequential(OrderedDict([*layers.items(), ("head", nn.Linear(width, 1))]))
+        self.host_keys = list(self.model.state_dict())
+        self.inputs, self.targets = torch.randn(6, width), torch.randn(6, 1)
+        slots = {name: SlotPlace(name, stack=limit) for name, limit in places.items()}
+        graft(self.model, slots, example=self.inputs)
+        parameters = list(self.model.parameters())
+        self.keeper = OptimizerKeeper(parameters, host_settings=host, seed_settings=seeds or host)
+        more: dict[str, Any] = {"batches": batches, "settings": growth}
+        if ready is not None:
+            more["gates"] = SimpleNamespace(
+                ready=ready,
+                refusal=lambda seed, op: None,
+                lead=lambda seed: 0.0,
+                explain=lambda reason, seed: reason,
+            )
+        self.garden = Garden(self.model, self.keeper, dict.fromkeys(places, varieties), seed=3, **more)
+
+    def loss(self, model: nn.Module) -> Tensor:
+        return (model(self.inputs) - self.targets).square().mean()
+
+    def backward(self) -> None:
+        self.keeper.zero_grad()
+        self.loss(self.model).backward()
+
+    def train_batch(self) -> None:
+        """Train the host, what is blended in, and what incubates, on one batch."""
+        self.garden.tick()
+        self.backward()
+        self.keeper.step(self.garden.blended)
+        for number in self.garden.incubating:
+            self.garden.incubate(number, self.loss)
+
+    def train(self, steps: int = 1) -> None:
+        for _ in range(steps):
+            self.garden.open_step()
+            for _ in range(self.batches):
+                self.train_batch()
+            self.garden.close_step()

@@ -25,13 +25,6 @@ CONVOLUTIONS = [(ConvLight, Site("sequence", 6, (20,))), (ConvLight, Site("image
 ALL = [*LINEAR, *CONVOLUTIONS]
 
 
-@pytest.fixture(autouse=True)
-def _seeded():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
-
-
 def probe(site, count=32):
     """What passes behind a rectifier, and gradients that have something to do with it."""
     inputs = torch.randn(count, *site.example_shape).relu()
@@ -60,16 +53,9 @@ def birth_gradient(block, inputs, gradients):
     return float(found.square().sum())
 
 
-def test_every_blueprint_with_informed_birth_is_tested_here():
-    claimed = []
-
-    class Book:
-        def add(self, name, target, spec):
-            if "informed_birth" in spec.traits:
-                claimed.append(target.partition(":")[2])
-
-    plugin.esper_register_blueprints(registry=Book())
-    assert set(claimed) == {factory.__name__ for factory, _ in ALL}
+def test_every_blueprint_with_informed_birth_is_tested_here(esper_plugins):
+    components = esper_plugins(plugin).registry.components("blueprint")
+    assert {one.load() for one in components if "informed_birth" in one.spec.traits} == {factory for factory, _ in ALL}
 
 
 @pytest.mark.parametrize(("factory", "site"), LINEAR)
@@ -142,8 +128,14 @@ def test_rows_keep_their_sizes_and_are_the_leading_directions(factory, site):
 
 @pytest.mark.parametrize(("factory", "site"), ALL)
 def test_an_informed_block_is_the_identity_and_learns_with_every_parameter(factory, site):
+    """Informing changes the first layer only."""
     inputs, gradients = probe(site)
-    block = inform(factory(site), inputs, gradients)
+    plain = factory(site)
+    block = inform(copy.deepcopy(plain), inputs, gradients)
+    first, last = first_and_last(block)
+    assert not torch.equal(first.weight, first_and_last(plain)[0].weight)
+    assert not any(parameter.any() for parameter in last.parameters())
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in block.parameters())
     assert torch.equal(block(inputs), at_birth(block, inputs))
     optimizer = torch.optim.SGD(block.parameters(), lr=0.1)
     for _ in range(2):
@@ -151,16 +143,6 @@ def test_an_informed_block_is_the_identity_and_learns_with_every_parameter(facto
         (block(inputs) - torch.randn_like(inputs)).square().mean().backward()
         optimizer.step()
     assert all(parameter.grad.any() for parameter in block.parameters())
-
-
-@pytest.mark.parametrize(("factory", "site"), ALL)
-def test_informing_changes_the_first_layer_only(factory, site):
-    inputs, gradients = probe(site)
-    plain = factory(site)
-    one = inform(copy.deepcopy(plain), inputs, gradients)
-    assert not torch.equal(first_and_last(one)[0].weight, first_and_last(plain)[0].weight)
-    assert not any(parameter.any() for parameter in first_and_last(one)[1].parameters())
-    assert all(parameter.requires_grad and parameter.grad is None for parameter in one.parameters())
 
 
 @pytest.mark.parametrize("size", [2.0**-80, 2.0**60])

@@ -28,25 +28,17 @@ SITES = {
 }
 
 
-class Book:
+class Book(dict):
     """A registry that only writes down."""
 
-    def __init__(self):
-        self.entries = {}
-
     def add(self, name, target, spec):
-        assert name not in self.entries
+        assert name not in self
         module, _, attribute = target.partition(":")
-        self.entries[name] = (getattr(import_module(module), attribute), spec)
+        self[name] = (getattr(import_module(module), attribute), spec)
 
 
-def registered():
-    book = Book()
-    plugin.esper_register_blueprints(registry=book)
-    return book.entries
-
-
-ENTRIES = registered()
+ENTRIES = Book()
+plugin.esper_register_blueprints(registry=ENTRIES)
 EVERYWHERE = [(name, kind) for name, (_, spec) in ENTRIES.items() for kind in spec.kinds]
 
 
@@ -56,13 +48,6 @@ def factory_of(name):
 
 def count(block):
     return sum(parameter.numel() for parameter in block.parameters())
-
-
-@pytest.fixture(autouse=True)
-def _seeded():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        yield
 
 
 def test_the_plugin_registers_the_standard_blueprints():
@@ -105,24 +90,6 @@ def test_it_starts_as_the_identity_for_denormal_and_large_numbers(name, kind):
         assert torch.equal(block(inputs), kept * inputs)
         rounded = inputs.to(torch.bfloat16)
         assert torch.equal(block.to(torch.bfloat16)(rounded), kept * rounded)
-
-
-@pytest.mark.parametrize(("name", "kind"), EVERYWHERE)
-def test_every_parameter_has_a_gradient_within_two_steps(name, kind):
-    """Blended by addition; the conformance checks try the other blends."""
-    site = SITES[kind]
-    for alpha in (0.1, 1.0):
-        for learner in (lambda p: torch.optim.SGD(p, lr=0.1), lambda p: torch.optim.Adam(p, lr=0.01)):
-            block = factory_of(name)(site)
-            optimizer = learner(block.parameters())
-            waiting = dict(block.named_parameters())
-            for _ in range(2):
-                host, wanted = torch.randn(2, 32, *site.example_shape)
-                optimizer.zero_grad()
-                (torch.lerp(host, block(host), alpha) - wanted).square().mean().backward()
-                optimizer.step()
-                waiting = {key: value for key, value in waiting.items() if not value.grad.any()}
-            assert list(waiting) == []
 
 
 @pytest.mark.parametrize(("name", "kind"), [("squeeze_excite", "tokens"), ("bottleneck", "sequence")])

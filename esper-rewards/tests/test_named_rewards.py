@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import re
 from importlib import import_module
@@ -19,17 +18,7 @@ from esper_rewards.dense import Basic, BasicPlus, Shaped
 from esper_rewards.plugin import REWARDS
 from esper_rewards.potentials import Escrow, Loss, Team
 from esper_rewards.terminal import Minimal, Simplified, Sparse
-from esper_testing.reward_episodes import (
-    AGAIN,
-    PROBES,
-    STEPS,
-    Brings,
-    Move,
-    earned,
-    play,
-    probed,
-    random_episode,
-)
+from esper_testing.reward_episodes import AGAIN, PROBES, STEPS, Brings, Move, earned, play, probed, random_episode
 
 ACCURACY = Metric("accuracy", "up", "%")
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "rewards.md"
@@ -208,35 +197,32 @@ def test_the_reference_page_has_the_table_of_probes():
     assert "".join(f"| {name} | {probe.does} |\n" for name, probe in PROBES.items()) in text
 
 
-RUN = {
-    "task": "stripes",
-    "host": "cnn1d",
-    "slots": {"early": {"blueprints": ["norm"]}, "late": {"blueprints": ["norm"]}},
-    "environments": 1,
-    "capacity": False,
-    "growth": {"gates": "off"},
-    "episode": {"steps": 12, "batches": 1, "batch_size": 20},
-    "policy": {
-        "use": "schedule",
-        "settings": {
-            "plan": [
-                {"step": 0, "op": "germinate", "slot": "early", "blueprint": "norm"},
-                {"step": 2, "op": "prune", "slot": "early"},
-                {"step": 3, "op": "germinate", "slot": "late", "blueprint": "norm", "speed": 1},
-                {"step": 4, "op": "advance", "slot": "late"},
-                {"step": 8, "op": "fossilise", "slot": "late"},
-            ]
-        },
-    },
-}
+RUN = """\
+task: stripes
+host: cnn1d
+slots: {early: {blueprints: [norm]}, late: {blueprints: [norm]}}
+environments: 1
+capacity: false
+growth: {gates: "off"}
+episode: {steps: 12, batches: 1, batch_size: 20}
+reward: {use: simplified, settings: {churn: 1, shaping: 0}}
+policy:
+  use: schedule
+  settings:
+    plan:
+      - {step: 0, op: germinate, slot: early, blueprint: norm}
+      - {step: 2, op: prune, slot: early}
+      - {step: 3, op: germinate, slot: late, blueprint: norm, speed: 1}
+      - {step: 4, op: advance, slot: late}
+      - {step: 8, op: fossilise, slot: late}
+"""
 
 
 def test_simplified_is_paid_at_the_end_of_a_run(tmp_path):
     """Before the end, only two germinations and a prune are charged for."""
-    reward = {"use": "simplified", "settings": {"churn": 1.0, "shaping": 0.0}}
-    (tmp_path / "run.json").write_text(json.dumps({**RUN, "reward": reward}))
+    (tmp_path / "run.yaml").write_text(RUN)
     with pytest.raises(SystemExit) as end:
-        cli.main(["run", str(tmp_path / "run.json"), "--runs-dir", str(tmp_path / "runs"), "--quiet"])
+        cli.main(["run", str(tmp_path / "run.yaml"), "--runs-dir", str(tmp_path / "runs"), "--quiet"])
     assert end.value.code in (0, None)
     (file,) = (tmp_path / "runs").glob("*/events.jsonl")
     events = [one for one in read_events(file) if getattr(one, "arm", "twin") != "twin"]

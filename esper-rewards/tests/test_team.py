@@ -58,11 +58,6 @@ def test_the_first_step_is_compared_with_nothing():
     assert terms["fossil_fee"] == 0.0
 
 
-def test_a_metric_to_minimise_is_supported():
-    better = Team(metric=PERPLEXITY).score(signals(3.0), None, signals(3.5), None)
-    assert better.terms["improvement"] == pytest.approx(50.0)
-
-
 @given(rewards, episodes)
 def test_an_episode_adds_up_to_the_potential_at_its_end(reward, episode):
     now, twin = episode[-1]

@@ -299,12 +299,6 @@ def test_a_home_recalls_steps_across_environments(file, env, tmp_path, monkeypat
         assert one[1:] == two[1:]
 
 
-def test_a_play_that_was_given_stays_open(env):
-    with GrowthEnv(env.play, speed=1) as other:
-        assert [one[1:4] for one in played(other, kept_plan(other), seed=4)]
-    assert env.reset(seed=0)
-
-
 def test_calls_out_of_order_are_rejected(env):
     fresh = GrowthEnv(env.play)
     for ask in (lambda: fresh.step(0), fresh.action_masks):

@@ -1,4 +1,4 @@
-"""A fake scikit-learn for machines without it."""
+"""A fake scikit-learn for machines without it, and what is told of a task that cannot be built."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+
+from esper_core.leyline import ConfigError
 
 
 @pytest.fixture
@@ -22,3 +24,16 @@ def scikit_learn(monkeypatch):
     for name, module in modules.items():
         module.__spec__ = ModuleSpec(name, None)  # torch asks for it
         monkeypatch.setitem(sys.modules, name, module)
+
+
+@pytest.fixture
+def refusal():
+    """``refusal(npz, path="a.npz")``: the path, message and hint of the one problem that building this has."""
+
+    def told(task, **settings):
+        with pytest.raises(ConfigError) as caught:
+            task(**settings)
+        (problem,) = caught.value.problems
+        return f"{problem.path}: {problem.message}\n{problem.hint}"
+
+    return told

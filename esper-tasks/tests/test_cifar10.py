@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from esper_core.leyline import ConfigError
 from esper_tasks.cifar10 import RECORD, TEST, TRAIN, cifar10
 from esper_tasks.hosts import cnn2d
 from esper_testing import check_task
@@ -26,13 +25,6 @@ def folder(tmp_path):
     for place, name in enumerate((*TRAIN, TEST)):
         (tmp_path / name).write_bytes(b"".join(record(EACH * place + row) for row in range(EACH)))
     return tmp_path
-
-
-def refusal(folder, **settings):
-    with pytest.raises(ConfigError) as told:
-        cifar10(folder=str(folder), **settings)
-    (problem,) = told.value.problems
-    return f"{problem.path}: {problem.message}\n{problem.hint}"
 
 
 def ranks(numbers):
@@ -72,9 +64,9 @@ def test_fewer_examples_do_not_change_the_validation_split(folder):
     assert few.split("validation").targets.tolist() == all_of.split("validation").targets.tolist()
 
 
-def test_a_missing_folder_is_reported_with_the_source_of_the_data(tmp_path, monkeypatch):
+def test_a_missing_folder_is_reported_with_the_source_of_the_data(tmp_path, monkeypatch, refusal):
     monkeypatch.chdir(tmp_path)
-    told = refusal("cifar")
+    told = refusal(cifar10, folder="cifar")
     assert told.startswith('folder: there is no folder "cifar"')
     assert f"A relative path is looked up where esper is called: {tmp_path}" in told
     assert "CIFAR-10 binary version (suitable for C programs), from the University of Toronto's page" in told
@@ -91,18 +83,18 @@ def test_a_missing_folder_is_reported_with_the_source_of_the_data(tmp_path, monk
         (lambda folder: [(folder / name).rename(folder / name[:-4]) for name in TRAIN], "the Python version"),
     ],
 )
-def test_a_folder_with_other_files_is_refused(folder, spoil, told):
+def test_a_folder_with_other_files_is_refused(folder, spoil, told, refusal):
     spoil(folder)
-    assert told in refusal(folder, validation=10)
+    assert told in refusal(cifar10, folder=str(folder), validation=10)
 
 
-def test_the_parent_folder_is_refused_with_a_hint(folder):
+def test_the_parent_folder_is_refused_with_a_hint(folder, refusal):
     inner = folder / "cifar-10-batches-bin"
     inner.mkdir()
     for name in (*TRAIN, TEST):
         (folder / name).rename(inner / name)
-    assert f'folder: "{folder}/cifar-10-batches-bin"' in refusal(folder)
+    assert f'folder: "{folder}/cifar-10-batches-bin"' in refusal(cifar10, folder=str(folder))
 
 
-def test_a_validation_split_without_training_examples_is_refused(folder):
-    assert "There are 60 training images. Received: 60" in refusal(folder, validation=60)
+def test_a_validation_split_without_training_examples_is_refused(folder, refusal):
+    assert "There are 60 training images. Received: 60" in refusal(cifar10, folder=str(folder), validation=60)

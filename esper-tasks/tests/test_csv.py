@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from esper_core.leyline import ConfigError
 from esper_tasks.own_data import csv_table
 from esper_testing import check_task
 
@@ -24,13 +23,6 @@ def changed(line, column, text):
     rows = [list(row) for row in (HEADER, *ROWS)]
     rows[line - 1][column] = text
     return rows
-
-
-def refusal(**settings):
-    with pytest.raises(ConfigError) as told:
-        csv_table(**settings)
-    (problem,) = told.value.problems
-    return f"{problem.path}: {problem.message}\n{problem.hint}"
 
 
 @pytest.mark.parametrize(
@@ -94,11 +86,11 @@ def test_large_numbers_keep_their_differences(tmp_path):
         (changed(1, 0, "wing"), {"predict": "number"}, 'column "kind" is not a finite number'),
     ],
 )  # fmt: skip
-def test_invalid_tables_are_reported_with_their_place(rows, settings, told, tmp_path):
-    assert told in refusal(path=written(tmp_path, rows), **{"target": "kind", **settings})
+def test_invalid_tables_are_reported_with_their_place(rows, settings, told, tmp_path, refusal):
+    assert told in refusal(csv_table, path=written(tmp_path, rows), **{"target": "kind", **settings})
 
 
-def test_a_file_that_is_not_text_is_reported(tmp_path):
+def test_a_file_that_is_not_text_is_reported(tmp_path, refusal):
     (tmp_path / "birds.csv").write_bytes(b"wing,kind\n1,\xff\xfe\n")
-    assert "cannot be read: 'utf-8' codec" in refusal(path=str(tmp_path / "birds.csv"), target="kind")
-    assert "cannot be read" in refusal(path=str(tmp_path), target="kind")
+    assert "cannot be read: 'utf-8' codec" in refusal(csv_table, path=str(tmp_path / "birds.csv"), target="kind")
+    assert "cannot be read" in refusal(csv_table, path=str(tmp_path), target="kind")

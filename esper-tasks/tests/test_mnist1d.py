@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from esper_core.leyline import DataShape, Metric, Task
 from esper_tasks.mnist1d import digit_signals, mnist1d, mnist1d_shuffled, smoothed
 
 
@@ -53,20 +52,6 @@ def test_the_data_did_not_change():
     assert digits[:12].tolist() == [2, 6, 4, 5, 6, 6, 6, 0, 3, 1, 6, 9]
     assert signals[0, :3].round(6).tolist() == [-0.332006, -0.47191, -0.778697]
     assert hashlib.sha256(digits.astype("<i8").tobytes()).hexdigest()[:16] == "6feec4a017698c7f"
-
-
-def test_the_task_keeps_its_contract(task):
-    assert isinstance(task, Task)
-    assert task.metric == Metric("accuracy", "up", "%")
-    assert task.shape == DataShape("sequence", (1, 40), 10)
-    for name, count in {"train": 3200, "validation": 800, "test": 1000}.items():
-        split = task.split(name)
-        assert len(split) == count
-        assert split.inputs.shape == (count, 1, 40)
-        assert split.inputs.dtype == torch.float32
-        assert split.inputs.is_contiguous()
-        assert split.targets.shape == (count,)
-        assert split.targets.dtype == torch.int64
 
 
 def test_splits_are_the_published_ones(task):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from esper_core.leyline import ConfigError
 from esper_tasks.own_data import npz
 from esper_tasks.supervised import drawn_parts
 from esper_testing import check_task
@@ -20,13 +19,6 @@ SPLITS = ("train", "validation", "test")
 def saved(folder, **arrays):
     np.savez(folder / "data.npz", **arrays)
     return str(folder / "data.npz")
-
-
-def refusal(**settings):
-    with pytest.raises(ConfigError) as told:
-        npz(**settings)
-    (problem,) = told.value.problems
-    return f"{problem.path}: {problem.message}\n{problem.hint}"
 
 
 def lengths(task):
@@ -113,9 +105,9 @@ def test_given_splits_are_kept(tmp_path):
     assert lengths(npz(path=saved(tmp_path, **without), validation=0.2)) == [24, 6, 20]
 
 
-def test_splits_of_several_shapes_are_refused(tmp_path):
+def test_splits_of_several_shapes_are_refused(tmp_path, refusal):
     arrays = {"train_inputs": SIGNALS, "train_targets": CLASSES, "test_inputs": SIGNALS[:, :1], "test_targets": CLASSES}
-    assert "the splits have examples of different shapes" in refusal(path=saved(tmp_path, **arrays))
+    assert "the splits have examples of different shapes" in refusal(npz, path=saved(tmp_path, **arrays))
 
 
 @pytest.mark.parametrize(
@@ -145,33 +137,33 @@ def test_splits_of_several_shapes_are_refused(tmp_path):
         ({"train_inputs": SIGNALS, "train_targets": CLASSES}, {}, 'there is no array "test_inputs"'),
     ],
 )
-def test_invalid_arrays_are_reported_with_a_remedy(arrays, settings, told, tmp_path):
-    assert told in refusal(path=saved(tmp_path, **arrays), **settings)
+def test_invalid_arrays_are_reported_with_a_remedy(arrays, settings, told, tmp_path, refusal):
+    assert told in refusal(npz, path=saved(tmp_path, **arrays), **settings)
 
 
-def test_a_class_without_training_examples_is_reported(tmp_path):
+def test_a_class_without_training_examples_is_reported(tmp_path, refusal):
     rare = np.where(np.arange(60) == 17, 9, CLASSES)
     path = saved(tmp_path, inputs=SIGNALS, targets=rare)
     train = {seed: set(drawn_parts(SIGNALS, validation=9, test=9, seed=seed)["train"].tolist()) for seed in range(9)}
     without, with_it = (next(seed for seed, rows in train.items() if (17 in rows) is there) for there in (False, True))
-    told = refusal(path=path, seed=without)
+    told = refusal(npz, path=path, seed=without)
     assert "path: 1 of 4 classes are missing from the training split" in told
     assert told.endswith("Received: 9")
     assert npz(path=path, seed=with_it).shape.outputs == 4
 
 
-def test_a_missing_or_damaged_file_is_reported_with_the_folder(tmp_path, monkeypatch):
+def test_a_missing_or_damaged_file_is_reported_with_the_folder(tmp_path, monkeypatch, refusal):
     monkeypatch.chdir(tmp_path)
     saved(tmp_path, inputs=SIGNALS, targets=CLASSES)
-    told = refusal(path="dta.npz")
+    told = refusal(npz, path="dta.npz")
     assert 'path: there is no file "dta.npz"' in told
     assert f'Did you mean "data.npz"?\nA relative path is looked up where esper is called: {tmp_path}' in told
     np.save(tmp_path / "one.npy", SIGNALS)
-    assert "is one array" in refusal(path="one.npy")
+    assert "is one array" in refusal(npz, path="one.npy")
     (tmp_path / "text.npz").write_text("no arrays")
-    assert "has Python objects, or no arrays" in refusal(path="text.npz")
+    assert "has Python objects, or no arrays" in refusal(npz, path="text.npz")
     content = (tmp_path / "data.npz").read_bytes()
     (tmp_path / "cut.npz").write_bytes(content[: len(content) // 2])
-    assert "cannot be read" in refusal(path="cut.npz")
+    assert "cannot be read" in refusal(npz, path="cut.npz")
     (tmp_path / "flipped.npz").write_bytes(content.replace(SIGNALS.tobytes()[:64], b"\0" * 64))
-    assert "cannot be read" in refusal(path="flipped.npz")
+    assert "cannot be read" in refusal(npz, path="flipped.npz")

@@ -5,21 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from esper_core.leyline import DataShape, Task
 from esper_tasks.hosts import PointwiseMlp
 from esper_tasks.stripes import stripes
-
-
-def test_the_task_keeps_its_contract():
-    task = stripes()
-    assert isinstance(task, Task)
-    assert task.shape == DataShape("sequence", (1, 16), 4)
-    assert [len(task.split(name)) for name in ("train", "validation", "test")] == [200, 80, 80]
-    for name in ("train", "validation", "test"):
-        split = task.split(name)
-        assert split.inputs.dtype == torch.float32
-        assert split.targets.dtype == torch.int64
-        assert split.targets.bincount().tolist() == [len(split) // 4] * 4
 
 
 def test_a_convolution_helps():

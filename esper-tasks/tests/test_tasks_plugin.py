@@ -11,28 +11,11 @@ import pytest
 from esper_core.leyline import SlotPlace
 from esper_tasks import plugin
 
-NAMES = [
-    "bytes",
-    "cifar10",
-    "cnn1d",
-    "cnn2d",
-    "csv",
-    "digits",
-    "images-synthetic",
-    "marked-sum",
-    "mlp",
-    "mnist1d",
-    "mnist1d-shuffled",
-    "npz",
-    "pointwise-mlp",
-    "riddles",
-    "signals-family",
-    "signals-family-host",
-    "stripes",
-    "token-mlp",
-    "transformer",
-    "wide-cnn1d",
-]
+NAMES = (
+    *("bytes", "cifar10", "cnn1d", "cnn2d", "csv", "digits", "images-synthetic", "marked-sum", "mlp", "mnist1d"),
+    *("mnist1d-shuffled", "npz", "pointwise-mlp", "riddles", "signals-family", "signals-family-host", "stripes"),
+    *("token-mlp", "transformer", "wide-cnn1d"),
+)
 
 
 @pytest.fixture
@@ -42,7 +25,7 @@ def registered(esper_plugins):
 
 
 def test_the_plugin_registers_all_tasks_and_hosts(registered):
-    assert sorted(registered) == NAMES
+    assert tuple(sorted(registered)) == NAMES
     assert registered["pointwise-mlp"].spec.slots == {
         "early": SlotPlace("stem", "sequence"),
         "late": SlotPlace("hidden", "vector"),

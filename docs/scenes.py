@@ -39,6 +39,20 @@ episode: {steps: 3, batches: 1, batch_size: 20}
 capacity: false
 """
 
+PROBED: Final = """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+inputs = torch.randn(100, 2)
+train = validation = [(inputs, (inputs.sum(1) > 0).long())]
+optimizer = torch.optim.SGD(model.parameters(), 0.0001)
+
+def loss(model, batch):
+    return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+"""
+
 STOPS: Final = """\
 import os
 import signal
@@ -246,6 +260,18 @@ def own_loop() -> dict[str, object]:
     return {"model": model, "batches": batches, "settings": settings, "saved": saved}
 
 
+def own_script() -> dict[str, object]:
+    """Return what a probe takes: a model, its loss, and batches of 50 examples."""
+    made = own_loop()
+    batches = [(torch.randn(50, 4), torch.randint(0, 3, (50,))) for _ in range(3)]
+    return {"model": made["model"], "loss": made["settings"]["loss"], "batches": batches}  # type: ignore[index]
+
+
+def probed(folder: Path) -> None:
+    """Write a file that ``esper probe`` tries in a second."""
+    (folder / "my_model.py").write_text(PROBED, encoding="utf-8")
+
+
 SCENES: Final[Mapping[str, Callable[[Path], object]]] = {
     "E100": many_problems,
     "E102": large_file,
@@ -260,6 +286,7 @@ SCENES: Final[Mapping[str, Callable[[Path], object]]] = {
     "E412": in_use,
     "E413": no_whole_checkpoint,
     "E421": no_event,
+    "E356": probed,
     "E430": cut_off,
     "E431": died,
     **dict.fromkeys(("E228", "E229", "E231", "E232", "E233", "E236", "E401", "E402", "E410"), small),
@@ -271,6 +298,7 @@ NAMES: Final[Mapping[str, Callable[[], dict[str, object]]]] = {
     **dict.fromkeys(("E304", "E336"), living_garden),
     "E320": failing_seed,
     **dict.fromkeys(("E340", "E341", "E342", "E344", "E345", "E346", "E347", "E348"), own_loop),
+    **dict.fromkeys(("E350", "E351", "E352", "E353", "E354"), own_script),
 }
 """The objects that the example of an error uses without creating them, as a comment on its page says."""
 

@@ -27,6 +27,9 @@ from .leyline import (
     Task as Task,
     TaskSpec as TaskSpec,
 )
+from .probes import (
+    probe as probe,
+)
 from .runs.exports import (
     export as export,
 )

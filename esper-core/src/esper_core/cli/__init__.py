@@ -5,6 +5,7 @@ What is here:
     run: ``esper run`` and ``esper resume``.
     configuration: ``esper check``, ``esper explain`` and ``esper schema``.
     plugins: ``esper plugins`` and ``esper components``.
+    probe: ``esper probe``.
     runs: ``esper runs``.
     doctor: ``esper doctor``.
     output: tables, problems and JSON, and the tables of results at the end of a run.

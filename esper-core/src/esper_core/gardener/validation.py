@@ -21,10 +21,12 @@ from esper_core.trainer.measurements import Evaluation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     from torch import nn
 
-    from esper_core.gardener.traces import HostAutocast
+    Autocast = Callable[[], AbstractContextManager[Any]]
+    """Returns a context in which the model computes, as ``HostAutocast`` does."""
 
     Loss = Callable[[nn.Module, Any], Tensor]
     """Runs a model on a batch and returns one loss for each example."""
@@ -63,7 +65,7 @@ class Validation:
         self._seen: Tensor | None = None
         """A number for each batch of the latest evaluation without a trial, by which the batches are known again."""
 
-    def evaluate(self, model: nn.Module, autocast: HostAutocast, *, trial: bool = False) -> Evaluation:
+    def evaluate(self, model: nn.Module, autocast: Autocast, *, trial: bool = False) -> Evaluation:
         """Return the losses of all examples. In a ``trial`` the batches must be those of the evaluation before.
 
         Raises:
@@ -75,7 +77,7 @@ class Validation:
         with evaluating(model), RandomStream(self._seed, device), self._same_order(), autocast():
             for batch in self._batches:
                 moved = batch if device.type == "cpu" else map_tensors(batch, lambda own: own.to(device))
-                seen.append(_fingerprint(moved, device))
+                seen.append(fingerprint(moved, device))
                 losses.append(each_loss(self._loss(model, moved)).detach().float())
         if not losses:
             hint = "Pass a DataLoader or a list: something that can be iterated again and again."
@@ -89,7 +91,7 @@ class Validation:
         each = torch.cat(losses)
         return Evaluation(each, each.mean())
 
-    def mean_loss(self, model: nn.Module, batch: Any, autocast: HostAutocast) -> Tensor:
+    def mean_loss(self, model: nn.Module, batch: Any, autocast: Autocast) -> Tensor:
         """Return the mean loss on a batch of the loop, in evaluation mode."""
         with evaluating(model), autocast():
             return each_loss(self._loss(model, batch)).detach().float().mean()
@@ -119,7 +121,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         kept.put_back()
 
 
-def _fingerprint(batch: Any, device: torch.device) -> Tensor:
+def fingerprint(batch: Any, device: torch.device) -> Tensor:
     """Return a number that another batch hardly has: the sum over its first tensors, weighted by position."""
     first = next((tensor for tensor in tensors_in(batch) if tensor.numel()), torch.zeros(1))
     flat = first.detach().reshape(-1)[:4096].double()

@@ -1,8 +1,20 @@
 from .counterfactuals import Counterfactuals as Counterfactuals
-from .dry_runs import KeptBuffers as KeptBuffers, device_of as device_of, dtype_of as dtype_of, in_mode as in_mode
+from .dry_runs import (
+    KeptBuffers as KeptBuffers,
+    device_of as device_of,
+    dtype_of as dtype_of,
+    in_mode as in_mode,
+    untouched as untouched,
+)
 from .examples import Example as Example, map_tensors as map_tensors, tensors_in as tensors_in
 from .garden import Garden as Garden, GrowthConfig as GrowthConfig, Transition as Transition
-from .gates import NUMBERS as NUMBERS, Gates as Gates, paired as paired, read_gain as read_gain
+from .gates import (
+    NUMBERS as NUMBERS,
+    Gates as Gates,
+    lower_bound as lower_bound,
+    paired as paired,
+    read_gain as read_gain,
+)
 from .grafting import (
     graft as graft,
     is_grafted as is_grafted,
@@ -36,6 +48,7 @@ from .rebuilding import implant as implant
 from .seeds import (
     Presence as Presence,
     Seed as Seed,
+    SeedBuilder as SeedBuilder,
     SeedFault as SeedFault,
     Variety as Variety,
     describe_error as describe_error,

@@ -1,0 +1,14 @@
+"""Probes: try which blueprint would help a model, and where, without touching it.
+
+search       ``probe``: trains copies of the model within a budget, and compares them
+places       where to try, if nothing is named
+data         training batches, the same in each training
+host         how long the host is trained before anything is tried
+budget       durations, the time that is left, and how long trials can be
+trainings    copies of the model with their optimizers
+results      the result: rows, table and JSON
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

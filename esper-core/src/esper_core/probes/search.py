@@ -1,0 +1,467 @@
+"""probe: which blueprint would help a model, where, by how much, and at what price.
+
+    print(esper_core.probe(model, per_example, train, validation, budget="60s"))
+
+A copy of the model is trained until its validation curve is flat. From this one state each candidate, a blueprint in a
+slot, is trained with the host on the same batches and with the same random numbers as the host without it; the
+difference of their validation losses is the candidate's gain. All candidates get short trials, the best third of them
+longer ones, and the best of those the longest. The model itself is only copied.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from esper_core.config import GrowthConfig
+from esper_core.gardener.choices import blueprints_of
+from esper_core.gardener.traces import without_trace
+from esper_core.gardener.validation import Validation, evaluating
+from esper_core.growth import (
+    Example,
+    SeedFault,
+    derive_seed,
+    describe,
+    device_of,
+    lower_bound,
+    paired,
+    read_gain,
+    remove_folders,
+    slots_of,
+)
+from esper_core.leyline.constants import GATE_ALPHA, MIN_EXAMPLES_FOR_EVIDENCE
+from esper_core.leyline.errors import GrowthError, Problem, plural
+from esper_core.plugins import load_plugins
+from esper_core.probes.budget import (
+    LEVELS,
+    SHARE_KEPT,
+    Clock,
+    OutOfTimeError,
+    seconds_of,
+    seconds_of_trials,
+    sizes_of_levels,
+    steps_of_levels,
+)
+from esper_core.probes.data import TrainingBatches
+from esper_core.probes.host import HostCurve, interval_of
+from esper_core.probes.places import attach_slots, slot_sites
+from esper_core.probes.results import ProbeFailure, ProbeResult, ProbeRow
+from esper_core.probes.trainings import guarded, new_training
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import timedelta
+
+    from torch import Tensor, nn
+
+    from esper_core.gardener.choices import Blueprints
+    from esper_core.growth import Variety
+    from esper_core.leyline import Gain, SlotPlace
+    from esper_core.probes.trainings import Training
+
+STEPS: Final = 450
+"""Training steps of the longest trials."""
+
+HOST_SHARE: Final = 0.7
+"""Share of the budget that the host may use until its curve is flat."""
+
+LONGER: Final = 1.25
+"""Factor by which another budget is longer at least, where the time was planned too short."""
+
+TIMED_STEPS: Final = 4
+"""Steps of each candidate by which its speed is measured."""
+
+RESERVE: Final = 1.15
+"""Factor on the time that trials are expected to take."""
+
+
+def probe(
+    model: nn.Module,
+    loss: Callable[[nn.Module, Any], Tensor],
+    train: Iterable[Any],
+    validation: Iterable[Any],
+    *,
+    slots: str | Sequence[str] | Mapping[str, str | SlotPlace] = "auto",
+    blueprints: Blueprints | Mapping[str, Blueprints] = "auto",
+    budget: str | float | timedelta = "60s",
+    optimizer: torch.optim.Optimizer | Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None,
+    clip_norm: float | None = None,
+    steps: int = STEPS,
+    price: float | None = None,
+    seed: int = 0,
+    on_progress: Callable[[str], object] | None = None,
+) -> ProbeResult:
+    """Try which blueprints would help a model, where, by how much, and at what price. The model is not changed.
+
+    Args:
+        model: Trained or not: a copy is trained until its validation loss hardly falls any more.
+        loss: ``loss(model, batch)`` runs the model on a batch and returns one loss for each example.
+        train: Batches for training, iterated again and again.
+        validation: Held-out batches, with 100 examples at least.
+        slots: Where to try, as ``esper_core.graft`` takes it; "auto": up to four places, spread over the model.
+        blueprints: What to try: names, globs or varieties, a mapping from slots to them, or "auto" for all that fit.
+        budget: How long it may take: "60s", "5min", or a number of seconds.
+        optimizer: A function that builds an optimizer from parameters, or the optimizer of the model, of which a copy
+            is used. Default: Adam at a rate of 1e-3.
+        clip_norm: The norm to which gradients are clipped; None: they are not.
+        steps: Training steps of the longest trials; fewer if the budget is short.
+        price: What a parameter has to gain, in nats; None: the price of gates, 1e-4.
+        seed: Of all random numbers of the probe.
+        on_progress: Called with a line of text now and then.
+
+    Raises:
+        GraftError: The model cannot have these slots.
+        GrowthError: Model, loss, optimizer or data cannot be used.
+        ConfigError: The budget is no duration, or there is no such blueprint.
+    """
+    clock = Clock(seconds_of(budget))
+    settings = GrowthConfig.model_validate({} if price is None else {"price": price})
+    build = partial(torch.optim.Adam, lr=1e-3) if optimizer is None else optimizer
+    training = new_training(model, build, guarded(loss), clip_norm, derive_seed(seed, "host"))
+    batches = TrainingBatches(train, seed, device_of(training.model))
+    with without_trace(training.model), batches.kept():
+        example = _example(training, batches)
+        attach_slots(training.model, slots, example)
+        candidates = _candidates(training.model, blueprints, settings.price)
+        validated = Validation(validation, training.loss, seed)
+        search = Search(training, batches, validated, candidates, settings.price, steps, seed, clock, on_progress)
+        return search.run(example.size)
+
+
+@dataclass(slots=True)
+class Candidate:
+    """One blueprint in one slot, and what is known of it.
+
+    Attributes:
+        losses: The validation losses of host and seed after the trial of each level.
+        seconds: Of a training step.
+        failure: Why it cannot be tried any more.
+    """
+
+    slot: str
+    variety: Variety
+    price: float
+    parameters: int
+    flops: int | None
+    losses: list[Tensor] = field(default_factory=list)
+    seconds: float = 0.0
+    failure: str = ""
+
+
+def _example(training: Training, batches: TrainingBatches) -> Example:
+    """Return a training batch with its size and the loss function, which is tried on it."""
+    batch = batches.first()
+    with evaluating(training.model):
+        size = len(training.loss(training.model, batch))
+    return Example(batch, size, training.loss)
+
+
+def _candidates(model: nn.Module, blueprints: Any, price: float) -> list[Candidate]:
+    """Return what is to be tried; GrowthError if nothing fits."""
+    slots = slots_of(model).each()
+    varieties = blueprints_of(blueprints, slots, load_plugins().registry, device_of(model))
+    found = []
+    for slot in slots:
+        for variety in varieties[slot.name]:
+            assert slot.site is not None
+            known = describe(variety, slot.site)
+            cost = known.parameters * price
+            found.append(Candidate(slot.name, variety, cost, known.parameters, known.flops))
+    if not found:
+        message = f"no blueprint fits in the slots: {', '.join(slot_sites(model).values())}"
+        raise GrowthError(Problem("E351", message, hint="All blueprints:  esper components list blueprint"))
+    return found
+
+
+@dataclass(slots=True)
+class Search:
+    """One probe at work: trains the host, then the candidates, level by level."""
+
+    training: Training
+    batches: TrainingBatches
+    validation: Validation
+    candidates: list[Candidate]
+    price: float
+    steps: int
+    seed: int
+    clock: Clock
+    on_progress: Callable[[str], object] | None = None
+    curve: HostCurve = field(default_factory=HostCurve)
+    host: list[Tensor] = field(default_factory=list)
+    """The validation losses of the host continued without a seed, at each level."""
+    host_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    examples: int = 0
+    lengths: tuple[int, ...] = ()
+
+    def run(self, batch: int) -> ProbeResult:
+        """Return the result; ``batch`` is the number of examples in a batch."""
+        try:
+            self._train_host(batch)
+        except OutOfTimeError:
+            return self._undecided_host()
+        needs = self.clock.used + self._guessed_trials()
+        try:
+            self._time_candidates()
+            needs = self.clock.used + RESERVE * self._seconds_of_trials(self.steps)
+            if self._plan():
+                self._run_trials()
+                return self._decided()
+        except OutOfTimeError:
+            if any(row.pays for row in self._rows(decided=True)):
+                return self._decided()
+        reason = f"Undecided: the host is trained, and {plural(len(self.candidates), 'candidate')} need longer trials."
+        return self._result("undecided", reason, needs=max(needs, LONGER * self.clock.budget))
+
+    # --- the host
+
+    def _train_host(self, batch: int) -> None:
+        """Train the host until its curve is flat; OutOfTimeError if its share of the budget is over."""
+        stream, step, interval = self.batches.stream("host"), 0, 0
+        trainable = any(own.requires_grad for own in self.training.model.parameters())
+        while True:
+            began = self.clock.now()
+            losses = self.training.evaluate(self.validation, again=step > 0)
+            self.evaluation_seconds = self.clock.now() - began
+            if not step:
+                self._check_examples(losses)
+                interval = interval_of(self.examples, batch)
+            self._check_host(float(losses.mean()), step)
+            if self.curve.is_flat or not trainable:
+                break
+            for _ in range(interval):
+                self.training.step(next(stream))
+                step += 1
+                if self.clock.used > HOST_SHARE * self.clock.budget:
+                    raise OutOfTimeError
+        self.host_seconds = self.training.seconds_of_step
+
+    def _check_examples(self, losses: Tensor) -> None:
+        self.examples = len(losses)
+        if self.examples < MIN_EXAMPLES_FOR_EVIDENCE:
+            message = f"the validation data has {plural(self.examples, 'example')}, too few to judge by"
+            hint = f"Hold out {MIN_EXAMPLES_FOR_EVIDENCE} at least; with 1,000 smaller gains can be shown."
+            raise GrowthError(Problem("E353", message, hint=hint))
+
+    def _check_host(self, loss: float, step: int) -> None:
+        self.curve.add(step, loss)
+        self._tell(f"host: {plural(step, 'step')}, validation loss {loss:.4g}")
+        if not math.isfinite(loss):
+            message = f"the validation loss of the model is {loss} after {plural(step, 'step')} of training"
+            hint = "Check the loss function, or pass an optimizer with a smaller learning rate."
+            raise GrowthError(Problem("E352", message, hint=hint))
+
+    def _undecided_host(self) -> ProbeResult:
+        """Return that the host learns still, and how long it would need."""
+        step, _ = self.curve.points[-1]
+        self.host_seconds = self.training.seconds_of_step
+        each = self.clock.used / max(1, len(self.training.seconds))
+        needs = self.clock.used + each * self.curve.steps_needed() + self._guessed_trials()
+        reason = f"Undecided: the host still improves after {plural(step, 'step')}."
+        return self._result("undecided", reason, needs=needs)
+
+    def _guessed_trials(self) -> float:
+        """Return about how long the trials take if a candidate's step takes twice as long as the host's."""
+        each = [2.0 * self.host_seconds] * len(self.candidates)
+        return seconds_of_trials(self.steps, self.host_seconds, each, self.evaluation_seconds)
+
+    # --- the candidates
+
+    def _time_candidates(self) -> None:
+        """Measure how long a step of each candidate takes."""
+        batch = self.batches.first()
+        for candidate in self.candidates:
+            if (trial := self._planted(candidate, batch)) is None:
+                continue
+            for _ in range(TIMED_STEPS):
+                self._without_fault(candidate, partial(trial.step, batch))
+                self.clock.check()
+            candidate.seconds = fmean(trial.seconds[1:] or [0.0])  # the first step allocates memory
+            trial.release()
+
+    def _seconds_of_trials(self, steps: int) -> float:
+        each = [one.seconds for one in self._trying()] or [0.0]
+        return seconds_of_trials(steps, self.host_seconds, each, self.evaluation_seconds)
+
+    def _plan(self) -> bool:
+        """Set how long the trials are; return whether that is long enough."""
+        expected = RESERVE * self._seconds_of_trials(self.steps)
+        affordable = self.steps if expected <= self.clock.left else int(self.steps * self.clock.left / expected)
+        self.lengths = steps_of_levels(affordable)
+        return affordable >= self.steps // SHARE_KEPT
+
+    def _run_trials(self) -> None:
+        """Try all candidates, then the best of them longer, and the best of these for all steps."""
+        self._continue_host()
+        for level, size in enumerate(sizes_of_levels(len(self._trying()))):
+            chosen = self._best(size, level)
+            for number, candidate in enumerate(chosen, 1):
+                self._try(candidate, level)
+                self._tell(f"trials of {plural(self.lengths[level], 'step')}: {number} of {len(chosen)}")
+
+    def _continue_host(self) -> None:
+        """Train a copy of the host for as many steps as the longest trials, and evaluate it at each level."""
+        control, stream, done = self.training.copy(derive_seed(self.seed, "trial")), self.batches.stream("trial"), 0
+        for length in self.lengths:
+            for _ in range(length - done):
+                control.step(next(stream))
+                self.clock.check()
+            done = length
+            self.host.append(control.evaluate(self.validation))
+        self.host_seconds = control.seconds_of_step
+        control.release()
+
+    def _try(self, candidate: Candidate, level: int) -> None:
+        """Train host and candidate for the steps of a level, from the state of the trained host."""
+        stream = self.batches.stream("trial")
+        trial = self._planted(candidate, self.batches.first())
+        if trial is None:
+            return
+
+        def train() -> None:
+            for _ in range(self.lengths[level]):
+                trial.step(next(stream))
+                self.clock.check()
+            losses = trial.evaluate(self.validation)
+            if not losses.isfinite().all():
+                candidate.failure = f"reached a loss that is not finite in {plural(self.lengths[level], 'step')}"
+            candidate.losses.append(losses)
+            candidate.seconds = trial.seconds_of_step
+
+        self._without_fault(candidate, train)
+        trial.release()
+
+    def _planted(self, candidate: Candidate, batch: Any) -> Training | None:
+        """Return a copy of the trained host with the candidate in its slot; None if that fails."""
+        trial = self.training.copy(derive_seed(self.seed, "trial"))
+
+        def plant() -> None:
+            candidate.parameters = trial.plant(candidate.slot, candidate.variety, self.seed, batch)
+            candidate.price = candidate.parameters * self.price
+
+        self._without_fault(candidate, plant)
+        return None if candidate.failure else trial
+
+    def _without_fault(self, candidate: Candidate, act: Callable[[], object]) -> None:
+        """Call ``act`` unless the candidate has failed; a fault of its seed takes it out."""
+        if candidate.failure:
+            return
+        try:
+            act()
+        except SeedFault as fault:
+            candidate.failure = remove_folders(fault.what)
+
+    def _trying(self) -> list[Candidate]:
+        return [one for one in self.candidates if not one.failure]
+
+    def _best(self, number: int, level: int) -> list[Candidate]:
+        """Return the best of those that reached a level, the best first: in turn by gain, and by gain less price.
+
+        Short trials show less of a gain than long ones, so the price alone would favour small blueprints.
+        """
+        reached = [one for one in self._trying() if len(one.losses) == level]
+        if not level:
+            return reached
+        by_id = {id(one): one for one in reached}
+        orders = [
+            sorted(reached, key=lambda one: -self._gain(one, level - 1).mean),
+            sorted(reached, key=lambda one: one.price - self._gain(one, level - 1).mean),
+        ]
+        chosen = dict.fromkeys(id(one) for pair in zip(*orders, strict=True) for one in pair)
+        return [by_id[own] for own in list(chosen)[:number]]
+
+    # --- the result
+
+    def _gain(self, candidate: Candidate, level: int) -> Gain:
+        return read_gain(paired(self.host[level], candidate.losses[level]).tolist())
+
+    def _decided(self) -> ProbeResult:
+        rows = self._rows(decided=True)
+        best = next((row for row in rows if row.pays), None)
+        if best is not None:
+            reason = (
+                f"{best.short} in {best.slot} pays: its gain is {best.gain:.3g} ± {best.error:.2g} nats, "
+                f"{best.at_least:.3g} at least, and its {plural(best.parameters, 'parameter')} cost {best.price:.3g}."
+            )
+            alike = [row for row in rows if row.pays and row is not best and row.behind < 2.0 * row.behind_error]
+            if alike:
+                reason += f" Not told from it: {', '.join(f'{row.short} in {row.slot}' for row in alike)}."
+            return self._result("pays", reason, rows)
+        reason = "Nothing pays: no candidate is shown to gain more than its parameters cost."
+        return self._result("nothing pays", reason, rows)
+
+    def _rows(self, *, decided: bool) -> tuple[ProbeRow, ...]:
+        """Return a row for each candidate that was tried: those that pay first, then by gain less price."""
+        tried = [one for one in self._trying() if one.losses]
+        rows = [(self._row(one, one, decided=decided), one) for one in tried]
+        rows.sort(key=lambda own: (not own[0].pays, -own[0].net))
+        return tuple(self._row(one, rows[0][1], decided=decided) for _, one in rows)
+
+    def _row(self, candidate: Candidate, first: Candidate, *, decided: bool) -> ProbeRow:
+        level = len(candidate.losses) - 1
+        common = min(level, len(first.losses) - 1)
+        gain = self._gain(candidate, level)
+        at_least = lower_bound(gain, GATE_ALPHA / (LEVELS * len(self.candidates)))
+        behind = read_gain(paired(candidate.losses[common], first.losses[common]).tolist())
+        final = level == LEVELS - 1
+        return ProbeRow(
+            slot=candidate.slot,
+            blueprint=candidate.variety.id,
+            gain=gain.mean,
+            error=gain.standard_error,
+            at_least=at_least,
+            price=candidate.price,
+            parameters=candidate.parameters,
+            flops=candidate.flops,
+            seconds=max(0.0, candidate.seconds - self.host_seconds),
+            steps=self.lengths[level],
+            behind=behind.mean + candidate.price - first.price,
+            behind_error=behind.standard_error,
+            pays=(final and at_least > candidate.price) if decided else None,
+        )
+
+    def _result(
+        self, verdict: Any, reason: str, rows: tuple[ProbeRow, ...] | None = None, needs: float | None = None
+    ) -> ProbeResult:
+        model = self.training.model
+        step, loss = self.curve.points[-1]
+        if needs is not None:
+            needs = rounded_up(needs)
+            reason = f"{reason} It needs about {needs:,.0f} s; the budget was {self.clock.budget:,.3g} s."
+        failed = [ProbeFailure(one.slot, one.variety.id, one.failure) for one in self.candidates if one.failure]
+        return ProbeResult(
+            verdict=verdict,
+            reason=reason,
+            rows=self._rows(decided=False) if rows is None else rows,
+            failed=tuple(failed),
+            slots=dict(slot_sites(model)),
+            model=type(model).__name__,
+            parameters=sum(own.numel() for own in model.parameters()),
+            host_steps=step,
+            host_loss=loss,
+            curve=tuple(self.curve.points),
+            price=self.price,
+            examples=self.examples,
+            budget=self.clock.budget,
+            seconds=self.clock.used,
+            needs=needs,
+        )
+
+    def _tell(self, text: str) -> None:
+        if self.on_progress is not None:
+            self.on_progress(text)
+
+
+def rounded_up(seconds: float) -> float:
+    """Return a duration rounded up to two digits.
+
+    >>> rounded_up(133.2), rounded_up(7.21)
+    (140.0, 8.0)
+    """
+    size = 10.0 ** max(0, math.floor(math.log10(max(seconds, 1.0))) - 1)
+    return math.ceil(seconds / size) * size

@@ -23,6 +23,7 @@ OTHER_MEANING = {
     "Decision.penalty": "what this decision costs: nothing, where nothing is rolled back",
     "decode_state.device": "where numbers lie that were remembered",
     "Counterfactuals.seed": "of its own random numbers",
+    "probe.steps": "training steps, not decision steps",
     "Gardener.policy": "a file names its policies, and a loop has one at hand",
 }
 """Parameters that have the name of an option, and are another thing."""

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from esper_core import BlueprintSpec, EsperError, Site, graft
 from esper_core.growth import Variety
 from esper_core.probes import ProbeResult, probe
-from esper_core.probes.budget import Clock, seconds_of
+from esper_core.probes.budget import BudgetClock, seconds_of
 from esper_core.probes.trainings import new_training
 
 Batch = tuple[Tensor, Tensor]
@@ -303,7 +303,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
                 now += tick
 
         reading = ticks()
-        monkeypatch.setattr("esper_core.probes.search.Clock", lambda budget: Clock(budget, lambda: next(reading)))
+        monkeypatch.setattr(
+            "esper_core.probes.search.BudgetClock", lambda budget: BudgetClock(budget, lambda: next(reading))
+        )
 
     return install
 

@@ -47,7 +47,7 @@ class OutOfTimeError(Exception):
 
 
 @dataclass(slots=True)
-class Clock:
+class BudgetClock:
     """The time of one probe."""
 
     budget: float

@@ -40,7 +40,7 @@ from esper_core.plugins import load_plugins
 from esper_core.probes.budget import (
     LEVELS,
     SHARE_KEPT,
-    Clock,
+    BudgetClock,
     OutOfTimeError,
     seconds_of,
     seconds_of_trials,
@@ -119,7 +119,7 @@ def probe(
         GrowthError: Model, loss, optimizer or data cannot be used.
         ConfigError: The budget is no duration, or there is no such blueprint.
     """
-    clock = Clock(seconds_of(budget))
+    clock = BudgetClock(seconds_of(budget))
     settings = GrowthConfig.model_validate({} if price is None else {"price": price})
     build = partial(torch.optim.Adam, lr=1e-3) if optimizer is None else optimizer
     training = new_training(model, build, guarded(loss), clip_norm, derive_seed(seed, "host"))
@@ -134,7 +134,7 @@ def probe(
 
 
 @dataclass(slots=True)
-class Candidate:
+class ProbeCandidate:
     """One blueprint in one slot, and what is known of it.
 
     Attributes:
@@ -161,7 +161,7 @@ def _example(training: Training, batches: TrainingBatches) -> Example:
     return Example(batch, size, training.loss)
 
 
-def _candidates(model: nn.Module, blueprints: Any, price: float) -> list[Candidate]:
+def _candidates(model: nn.Module, blueprints: Any, price: float) -> list[ProbeCandidate]:
     """Return what is to be tried; GrowthError if nothing fits."""
     slots = slots_of(model).each()
     varieties = blueprints_of(blueprints, slots, load_plugins().registry, device_of(model))
@@ -171,7 +171,7 @@ def _candidates(model: nn.Module, blueprints: Any, price: float) -> list[Candida
             assert slot.site is not None
             known = describe(variety, slot.site)
             cost = known.parameters * price
-            found.append(Candidate(slot.name, variety, cost, known.parameters, known.flops))
+            found.append(ProbeCandidate(slot.name, variety, cost, known.parameters, known.flops))
     if not found:
         message = f"no blueprint fits in the slots: {', '.join(slot_sites(model).values())}"
         raise GrowthError(Problem("E351", message, hint="All blueprints:  esper components list blueprint"))
@@ -185,11 +185,11 @@ class Search:
     training: Training
     batches: TrainingBatches
     validation: Validation
-    candidates: list[Candidate]
+    candidates: list[ProbeCandidate]
     price: float
     steps: int
     seed: int
-    clock: Clock
+    clock: BudgetClock
     on_progress: Callable[[str], object] | None = None
     curve: HostCurve = field(default_factory=HostCurve)
     host: list[Tensor] = field(default_factory=list)
@@ -316,7 +316,7 @@ class Search:
         self.host_seconds = control.seconds_of_step
         control.release()
 
-    def _try(self, candidate: Candidate, level: int) -> None:
+    def _try(self, candidate: ProbeCandidate, level: int) -> None:
         """Train host and candidate for the steps of a level, from the state of the trained host."""
         stream = self.batches.stream("trial")
         trial = self._planted(candidate, self.batches.first())
@@ -336,7 +336,7 @@ class Search:
         self._without_fault(candidate, train)
         trial.release()
 
-    def _planted(self, candidate: Candidate, batch: Any) -> Training | None:
+    def _planted(self, candidate: ProbeCandidate, batch: Any) -> Training | None:
         """Return a copy of the trained host with the candidate in its slot; None if that fails."""
         trial = self.training.copy(derive_seed(self.seed, "trial"))
 
@@ -347,7 +347,7 @@ class Search:
         self._without_fault(candidate, plant)
         return None if candidate.failure else trial
 
-    def _without_fault(self, candidate: Candidate, act: Callable[[], object]) -> None:
+    def _without_fault(self, candidate: ProbeCandidate, act: Callable[[], object]) -> None:
         """Call ``act`` unless the candidate has failed; a fault of its seed takes it out."""
         if candidate.failure:
             return
@@ -356,10 +356,10 @@ class Search:
         except SeedFault as fault:
             candidate.failure = remove_folders(fault.what)
 
-    def _trying(self) -> list[Candidate]:
+    def _trying(self) -> list[ProbeCandidate]:
         return [one for one in self.candidates if not one.failure]
 
-    def _best(self, number: int, level: int) -> list[Candidate]:
+    def _best(self, number: int, level: int) -> list[ProbeCandidate]:
         """Return the best of those that reached a level, the best first: in turn by gain, and by gain less price.
 
         Short trials show less of a gain than long ones, so the price alone would favour small blueprints.
@@ -377,7 +377,7 @@ class Search:
 
     # --- the result
 
-    def _gain(self, candidate: Candidate, level: int) -> Gain:
+    def _gain(self, candidate: ProbeCandidate, level: int) -> Gain:
         return read_gain(paired(self.host[level], candidate.losses[level]).tolist())
 
     def _decided(self) -> ProbeResult:
@@ -402,7 +402,7 @@ class Search:
         rows.sort(key=lambda own: (not own[0].pays, -own[0].net))
         return tuple(self._row(one, rows[0][1], decided=decided) for _, one in rows)
 
-    def _row(self, candidate: Candidate, first: Candidate, *, decided: bool) -> ProbeRow:
+    def _row(self, candidate: ProbeCandidate, first: ProbeCandidate, *, decided: bool) -> ProbeRow:
         level = len(candidate.losses) - 1
         common = min(level, len(first.losses) - 1)
         gain = self._gain(candidate, level)

@@ -60,16 +60,6 @@ def test_a_file_is_probed_and_json_is_alone_on_stdout(esper, file: str) -> None:
     assert "host:" not in named.err
 
 
-@pytest.mark.members
-def test_a_page_is_written(esper, file: str) -> None:
-    common = ["probe", file, "--slots", "0", "--blueprints", "norm", "--steps", "9", "--quiet", "--html"]
-    answer = esper(*common, "page.html")
-    assert answer.status == 0
-    assert "Written: page.html" in answer.err
-    assert Path("page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert esper(*common, "no/page.html").err.startswith("E356 cannot write no/page.html: there is no folder no")
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [

@@ -94,10 +94,7 @@ def test_unfinished_entries_are_reported_for_each_environment():
         policy.act([seen(step)] * 2, [EVERYTHING, only(early="germinate")])
     assert policy.unfinished() == [
         (),
-        (
-            "plan[1]: advance in early, from step 5",
-            "plan[2]: germinate blueprints/mlp in late, from step 0",
-        ),
+        ("plan[1]: advance in early, from step 5", "plan[2]: germinate blueprints/mlp in late, from step 0"),
     ]
 
 
@@ -190,12 +187,7 @@ def test_short_names_and_full_ids_name_blueprints():
                 ("fossilise", "curve", "linear", '"linear"'),
             ]
         ),
-        (
-            {"step": 2},
-            "plan[1].step",
-            'in slot "early" step 2 follows step 3',
-            "Sort the entries of a slot by step",
-        ),
+        ({"step": 2}, "plan[1].step", 'in slot "early" step 2 follows step 3', "Sort the entries of a slot by step"),
     ],
 )
 def test_entries_that_do_not_fit_the_run_are_refused_with_their_path(entry, path, message, hint):

@@ -187,21 +187,20 @@ def test_a_seed_planted_after_a_pruned_one_matches_the_table(bench, plays):
     assert check_against_engine(bench, plays(0), 0, actions).kept == (Kept(SEPARABLE, 2, 3),)
 
 
+PLANS = {
+    "two": [plant(DILATED), advance(DILATED), plant(MLP), advance(MLP)],
+    "the late one first": [plant(MLP), advance(MLP), plant(POINTWISE), advance(POINTWISE)],
+    "looked at for long": [plant(DILATED), WAIT, WAIT, advance(DILATED)],
+    "kept, and one dropped at the end": [plant(MLP), advance(MLP), plant(DILATED), prune(DILATED)],
+    "once more after it was dropped": [plant(MLP), prune(MLP), plant(MLP), advance(MLP)],
+    "planted too late": [plant(SEPARABLE), WAIT, advance(SEPARABLE), plant(MLP)],
+    "never decided": [plant(DILATED), WAIT, WAIT, WAIT],
+    "nothing": [WAIT, WAIT, WAIT, WAIT],
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "actions",
-    [
-        pytest.param([plant(DILATED), advance(DILATED), plant(MLP), advance(MLP)], id="two"),
-        pytest.param([plant(MLP), advance(MLP), plant(POINTWISE), advance(POINTWISE)], id="the-late-one-first"),
-        pytest.param([plant(DILATED), WAIT, WAIT, advance(DILATED)], id="looked-at-for-long"),
-        pytest.param([plant(MLP), advance(MLP), plant(DILATED), prune(DILATED)], id="kept-and-dropped-at-the-end"),
-        pytest.param([plant(MLP), prune(MLP), plant(MLP), advance(MLP)], id="once-more-after-it-was-dropped"),
-        pytest.param([plant(SEPARABLE), WAIT, advance(SEPARABLE), plant(MLP)], id="planted-too-late"),
-        pytest.param([WAIT, plant(POINTWISE), WAIT, advance(POINTWISE)], id="late-and-long"),
-        pytest.param([plant(DILATED), WAIT, WAIT, WAIT], id="never-decided"),
-        pytest.param([WAIT, WAIT, WAIT, WAIT], id="nothing"),
-    ],
-)
+@pytest.mark.parametrize("actions", PLANS.values(), ids=PLANS)
 @pytest.mark.parametrize("part", ["train", "held_out"])
 def test_plans_match_the_table(bench, plays, part, actions):
     number = bench.table.of_part(part)[-1]

@@ -301,12 +301,7 @@ def test_a_block_without_a_fault_passes_every_check():
         (NotInBfloat16, claims("bf16"), "works_in_bfloat16", "raises RuntimeError in bfloat16: not implemented"),
         (Right, claims("stateful"), "is_stateful", "training changed none of its 0 buffers"),
         (HasABufferThatStands, claims("stateful"), "is_stateful", "training changed none of its 1 buffers"),
-        (
-            NeedsItsSize,
-            claims("dynamic_spatial", accepts="tokens"),
-            "takes_other_sizes",
-            "raises RuntimeError for examples of size (11,)",
-        ),
+        (NeedsItsSize, claims("dynamic_spatial", accepts="tokens"), "takes_other_sizes", "for examples of size (11)"),
         (Right, claims("informed_birth"), "is_born_informed", "has no method inform(inputs, gradients)"),
         (MovesWhenInformed, claims("informed_birth"), "is_born_informed", "is no longer the identity after inform()"),
         (DividesWhenInformed, claims("informed_birth"), "is_born_informed", "not finite: first.weight"),

@@ -254,10 +254,7 @@ def test_one_component_can_be_checked_and_an_unknown_one_is_reported(esper_cli):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (
-            "shedule.plan=[]",
-            'E200 unknown component "shedule"\n  --set shedule.plan=[]\n  Did you mean "schedule"?\n',
-        ),
+        ("shedule.plan=[]", 'E200 unknown component "shedule"\n  --set shedule.plan=[]\n  Did you mean "schedule"?\n'),
         (
             "schedule.paln=[]",
             'E110 unknown key "paln"\n  --set schedule.paln=[]   schedule.paln\n  Did you mean "plan"?',

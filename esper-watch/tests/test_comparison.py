@@ -288,11 +288,7 @@ def test_one_run_is_compared_in_words(esper, write_run):
 @pytest.mark.parametrize(
     ("arms", "margin", "why"),
     [
-        (
-            {"a": BETTER[:7], "b": NOISE[:7]},
-            0.0,
-            "a against b: no difference shown, because a verdict needs 8 RNG seeds\n",
-        ),
+        ({"a": BETTER[:7], "b": NOISE[:7]}, 0.0, "a against b: no difference shown, because a verdict needs 8 RNG"),
         ({"a": BETTER, "b": NOISE}, 0.25, "because the interval does not clear the margin of 25.0 points\n"),
         ({"a": NOISE, "b": NOISE}, 0.0, "because the interval does not clear 0\n"),
         (dict.fromkeys("abcd", NOISE) | {"e": BETTER}, 0.0, "a verdict needs 9 RNG seeds among 10 comparisons\n"),

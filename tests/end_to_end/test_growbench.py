@@ -47,16 +47,6 @@ def test_every_place_to_be_is_worth_what_team_says(bench, price):
             assert bench.potential(match, node) == pytest.approx(team.potential(seen.signals, seen.twin), abs=1e-12)
 
 
-def test_each_decision_is_paid_as_team_would_pay_it(bench, matches):
-    rollout, _ = bench.play(Random(bench.space, seed=3), matches)
-    for match, played in zip(matches, rollout.episodes, strict=True):
-        team = Team(metric=Metric("accuracy"), price=match.price)
-        seen = [*(turn.observation for turn in played.turns), played.final]
-        for before, now, turn in zip(seen, seen[1:], played.turns, strict=False):
-            expected = team.score(now.signals, before.signals, now.twin, before.twin)
-            assert turn.reward.terms == pytest.approx(expected.terms, abs=1e-12)
-
-
 @pytest.mark.parametrize(
     "make",
     [

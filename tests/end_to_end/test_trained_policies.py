@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ import pytest
 from esper_core.app.episode import Episode
 from esper_core.leyline import WAIT
 from esper_policies.ppo.policy import Ppo
+from tests.docs.test_blocks import announced
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / "esper-policies" / "src" / "esper_policies" / "trained" / "growbench"
@@ -29,51 +28,23 @@ LOADED = {
 
 pytestmark = pytest.mark.skipif(not HOME.is_dir(), reason="no trained policy is shipped")
 
-MANY_SLOTS = """
+RUN = """
 task: stripes
-host: cnn1d
+host: {host}
 slots:
+{slots}
+policy: static
+reward: {{use: team, settings: {{price: 5}}}}
+growth: {{auto_advance: false}}
+episode: {{steps: 12, batches: 2, batch_size: 20}}
+lanes: 1
+"""
+MANY_SLOTS = """\
   early: {blueprints: [pointwise]}
   middle: {blueprints: [pointwise, conv_light]}
   late: {blueprints: [dilated]}
-policy: static
-reward: {use: team, settings: {price: 5}}
-growth: {auto_advance: false}
-episode: {steps: 12, batches: 2, batch_size: 20}
-lanes: 1
 """
-
-NEW_BLUEPRINTS = """
-task: stripes
-host: pointwise-mlp
-slots:
-  early: {blueprints: ["blueprints-extra/*"]}
-policy: static
-reward: {use: team, settings: {price: 1}}
-growth: {auto_advance: false}
-episode: {steps: 12, batches: 2, batch_size: 20}
-lanes: 1
-"""
-
-
-EXTRA = ROOT / "examples" / "esper-blueprints-extra"
-
-
-@pytest.fixture
-def extra(tmp_path, monkeypatch):
-    """The example package as pip would leave it, whether it is installed or not."""
-    site = tmp_path / "site"
-    shutil.copytree(EXTRA / "src", site)
-    told = tomllib.loads((EXTRA / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    metadata = site / "esper_blueprints_extra-9.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {told['name']}\nVersion: 9\n")
-    points = [f"{name} = {target}\n" for name, target in told["entry-points"]["esper.plugins"].items()]
-    (metadata / "entry_points.txt").write_text("[esper.plugins]\n" + "".join(points))
-    monkeypatch.syspath_prepend(str(site))
-    yield
-    for name in [name for name in sys.modules if name.startswith("esper_blueprints_extra")]:
-        del sys.modules[name]
+NEW_BLUEPRINTS = '  early: {blueprints: ["blueprints-extra/*"]}\n'
 
 
 def played(file: Path, seeds: range, **settings: object) -> list[list[str]]:
@@ -103,16 +74,17 @@ def test_it_consists_of_numbers_and_json_and_says_what_it_learnt_from():
 
 def test_it_plays_on_a_host_with_more_slots_than_it_ever_saw(tmp_path):
     file = tmp_path / "config.yaml"
-    file.write_text(MANY_SLOTS)
+    file.write_text(RUN.format(host="cnn1d", slots=MANY_SLOTS))
     assert len(played(file, range(2))) == 2
 
 
-def test_it_plays_with_blueprints_of_another_package_and_looks_at_them_where_it_is_told_to(extra, tmp_path):
+def test_it_plays_with_blueprints_of_another_package_and_looks_at_them_where_it_is_told_to(tmp_path):
     file = tmp_path / "config.yaml"
-    file.write_text(NEW_BLUEPRINTS)
-    assert len(played(file, range(2))) == 2
-    for done in played(file, range(2), look_at_new=True):
-        assert done[0].startswith("germinate early blueprints-extra/")
+    file.write_text(RUN.format(host="pointwise-mlp", slots=NEW_BLUEPRINTS))
+    with announced(ROOT / "examples" / "esper-blueprints-extra", tmp_path):
+        assert len(played(file, range(2))) == 2
+        for done in played(file, range(2), look_at_new=True):
+            assert done[0].startswith("germinate early blueprints-extra/")
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ class SitePackages:
     folder: Path
 
     def __call__(
-        self, id_: str, source: str, *, package: str = "", requires: str = "esper-core", version: str = "1.0"
+        self, id_: str, source: str, *, package: str = "", requires: str = "esper-core", version: str | None = "1.0"
     ) -> Path:
         """``install("extra", source)``: a package esper-extra 1.0 that brings this plugin; its first line is line 1."""
         package = package or f"esper-{id_}"

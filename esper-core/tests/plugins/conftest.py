@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -74,15 +73,9 @@ class Workshop:
 
 
 @pytest.fixture
-def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workshop]:
-    """A workshop whose modules are removed from ``sys.modules`` after the test."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delenv("ESPER_SAFE_MODE", raising=False)
-    before = set(sys.modules)
-    yield Workshop(tmp_path)
-    for name in set(sys.modules) - before:
-        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
+def workshop(site: Path) -> Workshop:
+    """A workshop whose modules can be imported until the end of the test."""
+    return Workshop(site)
 
 
 @pytest.fixture

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
 from esper_core.plugins import load_plugins
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SOURCE = """
 from esper_core import BlueprintSpec, hookimpl
@@ -21,23 +17,12 @@ def esper_register_blueprints(registry):
 """
 
 
-def install(workshop, name: str, entry_points: str | bytes, *, version: str | None = "1.2", requires: str = "") -> None:
-    """Write the metadata that pip leaves beside the modules."""
-    folder = workshop.folder / f"{name.replace('-', '_')}-{version}.dist-info"
-    folder.mkdir()
-    if version is not None:
-        text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}"
-        folder.joinpath("METADATA").write_text(text, encoding="utf-8")
-    data = entry_points if isinstance(entry_points, bytes) else entry_points.encode()
-    folder.joinpath("entry_points.txt").write_bytes(data)
-
-
-def test_installed_package_is_found_through_its_metadata(workshop) -> None:
+def test_installed_package_is_found_through_its_metadata(workshop, install) -> None:
     workshop.write("my_package", SOURCE)
-    install(workshop, "blueprints-Extra", "[console_scripts]\nx = y\n[esper.plugins]\nblueprints-extra = my_package\n")
+    install.metadata("blueprints-Extra", "[console_scripts]\nx = y\n[esper.plugins]\nblueprints-extra = my_package\n")
     found = load_plugins()
     (record,) = [record for record in found.records if record.id == "blueprints-extra"]
-    assert (record.package, record.version, record.origin) == ("blueprints-Extra", "1.2", "my_package")
+    assert (record.package, record.version, record.origin) == ("blueprints-Extra", "1.0", "my_package")
     assert (record.status, record.components) == ("active", ("blueprints-extra/tiny-conv",))
     assert found.registry.find("blueprint", "tiny-conv").package == "blueprints-Extra"
 
@@ -51,8 +36,8 @@ def test_installed_package_is_found_through_its_metadata(workshop) -> None:
         ("[esper.plugins]\na=b", None),
     ],
 )
-def test_damaged_metadata_is_reported_and_the_others_load(workshop, entry_points, version) -> None:
-    install(workshop, "damaged", entry_points, version=version)
+def test_damaged_metadata_is_reported_and_the_others_load(install, entry_points, version) -> None:
+    install.metadata("damaged", entry_points, version=version)
     found = load_plugins()
     assert "blueprints" in [record.id for record in found.records]
     (problem,) = found.problems
@@ -146,20 +131,11 @@ BROKEN = {
 }
 
 
-@pytest.fixture
-def fifty(workshop) -> Path:
-    """A folder with fifty installed packages."""
-    fine = {f"E000 fine-{number:02}": (FINE, "esper-core>=0.1,<0.2") for number in range(40)}
-    for what, (source, requires) in (fine | BROKEN).items():
-        id_ = what.split()[1]
-        name = f"fifty-{id_}"
-        workshop.write(name.replace("-", "_"), source)
-        entry_points = f"[esper.plugins]\n{id_} = {name.replace('-', '_')}\n"
-        install(workshop, name, entry_points, version=requires and "1.0", requires=f"Requires-Dist: {requires}\n")
-    return workshop.folder
-
-
-def test_ten_broken_plugins_of_fifty_are_each_reported(fifty: Path) -> None:
+def test_ten_broken_plugins_of_fifty_are_each_reported(install) -> None:
+    for number in range(40):
+        install(f"fine-{number:02}", FINE, requires="esper-core>=0.1,<0.2")
+    for what, (source, requires) in BROKEN.items():
+        install(what.split()[1], source, requires=requires or "", version=requires and "1.0")
     found = load_plugins()
     assert sorted(problem.code for problem in found.problems) == sorted(what.split()[0] for what in BROKEN)
     status = {record.id: record.status for record in found.records}

@@ -36,60 +36,46 @@ def test_target_is_imported_by_load_only(component) -> None:
     assert found.load() is sys.modules["my_blocks"].Tiny
 
 
+TASK = 'task "extra/signals" (esper-extra 0.2.0)'
+LACKS = "module 'my_blocks' has no attribute"
 TELL = "Tell the author of esper-extra."
 
 
 @pytest.mark.parametrize(
     ("target", "fault", "more"),
     [
-        (
-            "wrong_blocks:Tiny",
-            "cannot be loaded: ZeroDivisionError: division by zero",
-            f"wrong_blocks.py:2\n  {TELL}",
-        ),
-        (
-            "my_blocks:Other",
-            "cannot be loaded: AttributeError: module 'my_blocks' has no attribute 'Other'",
-            f"my_blocks:Other\n  {TELL}",
-        ),
+        ("wrong_blocks:Tiny", "loaded: ZeroDivisionError: division by zero", f"wrong_blocks.py:2\n  {TELL}"),
+        ("my_blocks:Other", f"loaded: AttributeError: {LACKS} 'Other'", f"my_blocks:Other\n  {TELL}"),
         (
             "my_blocks:NOTHING",
-            "cannot be called: my_blocks:NOTHING is of type NoneType",
+            "called: my_blocks:NOTHING is of type NoneType",
             f"A target is a class or a function. {TELL}",
         ),
     ],
 )
 def test_invalid_target_is_reported_with_its_package(component, workshop, refusal, target, fault, more) -> None:
     workshop.write("wrong_blocks", "import math\n1 / 0\n")
-    head = 'E219 task "extra/signals" (esper-extra 0.2.0)'
-    assert refusal(component(target).load) == (PluginError, f"{head} {fault}\n  {more}")
+    assert refusal(component(target).load) == (PluginError, f"E219 {TASK} cannot be {fault}\n  {more}")
 
 
 def test_settings_model_is_imported_from_its_target(component) -> None:
     assert component("my_blocks:Tiny", 'TaskSpec(settings="my_blocks:Settings")').settings_model()().width == 3
 
 
+NO_MODEL = "declares settings that are not a pydantic model: my_blocks:Tiny"
+LOST = f"has settings that cannot be loaded: AttributeError: {LACKS} 'Nope'"
+
+
 @pytest.mark.parametrize(
     ("settings", "code", "fault", "more"),
     [
-        (
-            "my_blocks:Tiny",
-            "E217",
-            "declares settings that are not a pydantic model: my_blocks:Tiny",
-            f"Settings are a class that derives from pydantic.BaseModel. {TELL}",
-        ),
-        (
-            "my_blocks:Nope",
-            "E219",
-            "has settings that cannot be loaded: AttributeError: module 'my_blocks' has no attribute 'Nope'",
-            f"my_blocks:Nope\n  {TELL}",
-        ),
+        ("Tiny", "E217", NO_MODEL, "Settings are a class that derives from pydantic.BaseModel. "),
+        ("Nope", "E219", LOST, "my_blocks:Nope\n  "),
     ],
 )
 def test_invalid_settings_declaration_is_reported(component, refusal, settings, code, fault, more) -> None:
-    found = component("my_blocks:Tiny", f'TaskSpec(settings="{settings}")')
-    told = f'{code} task "extra/signals" (esper-extra 0.2.0) {fault}\n  {more}'
-    assert refusal(found.settings_model) == (PluginError, told)
+    found = component("my_blocks:Tiny", f'TaskSpec(settings="my_blocks:{settings}")')
+    assert refusal(found.settings_model) == (PluginError, f"{code} {TASK} {fault}\n  {more}{TELL}")
 
 
 def test_component_can_be_pickled(component) -> None:

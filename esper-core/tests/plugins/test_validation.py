@@ -15,48 +15,28 @@ PLUGIN = 'plugin "extra" (esper-extra 0.2.0)'
 ARGUMENTS = "The hook is esper_register_tasks(registry); arguments are passed by name, and may be left out."
 
 
+TASKS = f'E214 {PLUGIN} has an argument "%s" in esper_register_tasks'
+UNKNOWN = f"E213 {PLUGIN} implements a hook that does not exist: esper_register_blueprint"
+UNWRAPPED = f"E214 {PLUGIN} has a hook esper_run that is not a wrapper, so it is never called"
+WRAP = "Mark it with @hookimpl(wrapper=True), and yield where the run is to be."
+
+
 @pytest.mark.parametrize(
     ("signature", "fault", "hint"),
     [
-        (
-            "esper_register_blueprint(registry)",
-            "E213 {} implements a hook that does not exist: esper_register_blueprint",
-            'Did you mean "esper_register_blueprints"?',
-        ),
-        (
-            "esper_register_tasks(registrar)",
-            'E214 {} has an argument "registrar" in esper_register_tasks that the hook does not have',
-            ARGUMENTS,
-        ),
-        (
-            "esper_register_tasks(registry=None)",
-            'E214 {} has an argument "registry" in esper_register_tasks with a default,'
-            " so its value would never be passed",
-            ARGUMENTS,
-        ),
-        (
-            "esper_register_tasks(*, registry)",
-            'E214 {} has an argument "registry" in esper_register_tasks that is keyword-only,'
-            " which pluggy does not support",
-            ARGUMENTS,
-        ),
-        (
-            "esper_run(context)",
-            "E214 {} has a hook esper_run that is not a wrapper, so it is never called",
-            "Mark it with @hookimpl(wrapper=True), and yield where the run is to be.",
-        ),
+        ("esper_register_blueprint(registry)", UNKNOWN, 'Did you mean "esper_register_blueprints"?'),
+        ("esper_register_tasks(registrar)", TASKS % "registrar" + " that the hook does not have", ARGUMENTS),
+        ("esper_register_tasks(registry=None)", TASKS % "registry" + " with a default, so", ARGUMENTS),
+        ("esper_register_tasks(*, registry)", TASKS % "registry" + " that is keyword-only, which", ARGUMENTS),
+        ("esper_run(context)", UNWRAPPED, WRAP),
     ],
 )
 def test_hook_that_would_not_be_called_as_intended_is_refused(load, told, workshop, signature, fault, hint) -> None:
     package = workshop.package(hook(signature))
-    assert told(package) == f"{fault.format(PLUGIN)}\n  esper_extra.py:2\n  {hint}"
+    message, *rest = told(package).splitlines()
+    assert message.startswith(fault)
+    assert rest == ["  esper_extra.py:2", f"  {hint}"]
     assert [record.status for record in load(package).records] == ["broken"]
-
-
-def test_optional_unknown_hook_is_accepted(load, workshop) -> None:
-    package = workshop.package(hook("esper_of_the_future(x)", marker="@hookimpl(optionalhook=True)"))
-    (record,) = load(package).records
-    assert (record.status, record.hooks, record.problems) == ("active", (), ())
 
 
 def test_generator_and_async_hooks_are_refused(told, workshop) -> None:
@@ -71,9 +51,19 @@ def test_generator_and_async_hooks_are_refused(told, workshop) -> None:
     )
 
 
-def test_fewer_arguments_and_extra_defaults_are_accepted(load, workshop) -> None:
-    source = hook("esper_register_tasks()") + "@hookimpl\ndef esper_register_hosts(registry, later=None): pass\n"
-    assert [record.status for record in load(workshop.package(source)).records] == ["active"]
+@pytest.mark.parametrize(
+    ("source", "hooks"),
+    [
+        (hook("esper_of_the_future(x)", marker="@hookimpl(optionalhook=True)"), ()),
+        (hook("esper_register_tasks()"), ("esper_register_tasks",)),
+        (hook("esper_register_hosts(registry, later=None)"), ("esper_register_hosts",)),
+        ("from elsewhere import esper_help\nimport elsewhere as esper_elsewhere\nesper_x = 1\n", ()),
+    ],
+)
+def test_optional_hooks_fewer_arguments_and_imported_functions_are_accepted(load, workshop, source, hooks) -> None:
+    workshop.write("elsewhere", "def esper_help(): pass\n")
+    (record,) = load(workshop.package(source)).records
+    assert (record.status, record.hooks, record.problems) == ("active", hooks, ())
 
 
 def test_unmarked_hook_function_is_a_warning(load, told, workshop) -> None:
@@ -88,12 +78,6 @@ def test_unmarked_hook_function_is_a_warning(load, told, workshop) -> None:
         f"E222 {PLUGIN} has a function esper_regster_tasks that is not marked as a hook, so it is never called\n"
         f'  esper_extra.py:2\n  {rename}\n  Did you mean "esper_register_tasks"?'
     )
-
-
-def test_imported_functions_are_not_unmarked_hooks(load, workshop) -> None:
-    workshop.write("esper_elsewhere", "def esper_help(): pass\n")
-    package = workshop.package("from esper_elsewhere import esper_help\nimport esper_elsewhere\nesper_x = 1\n")
-    assert load(package).problems == ()
 
 
 def test_all_faults_of_a_plugin_are_reported_together(load, workshop) -> None:
@@ -135,14 +119,6 @@ def test_plugin_can_be_an_object_that_is_neither_hashable_nor_comparable(load, w
     assert [component.id for component in found.registry.components()] == ["one/tiny", "two/tiny"]
 
 
-def test_plugin_whose_dir_raises_is_broken(told, workshop) -> None:
-    source = "class Plugin:\n    def __dir__(self): raise SystemExit(1)\nplugin = Plugin()\n"
-    assert told(workshop.package(source, target="esper_extra:plugin")).splitlines()[:2] == [
-        f"E221 {PLUGIN} failed while its hooks were looked up: SystemExit: 1",
-        "  esper_extra.py:2",
-    ]
-
-
 def test_unsupported_api_level_is_rejected(load, told, workshop) -> None:
     package = workshop.package(hook("esper_plugin_info()", "return PluginInfo(api=2)"))
     assert [(record.status, record.api) for record in load(package).records] == [("rejected", 2)]
@@ -153,53 +129,36 @@ def test_unsupported_api_level_is_rejected(load, told, workshop) -> None:
     )
 
 
-OTHERS = "summary='', homepage=''"
+DESCRIPTION = f"E215 {PLUGIN} does not describe itself: esper_plugin_info returned "
+NO_MODEL = f"E217 {PLUGIN} has settings that are not a pydantic model: esper_settings_model returned "
+WILD = "class Plugin:\n    def __dir__(self): raise SystemExit(1)\nplugin = Plugin()\n"
 
 
 @pytest.mark.parametrize(
-    ("returned", "received"),
+    ("source", "message", "line"),
     [
-        ("None", "None"),
-        ("{'api': 1}", "{'api': 1}"),
-        ("PluginInfo(api='1')", f"PluginInfo(api='1', {OTHERS})"),
-        ("PluginInfo(api=True)", f"PluginInfo(api=True, {OTHERS})"),
-        ("PluginInfo(api=0)", f"PluginInfo(api=0, {OTHERS})"),
+        *(
+            (hook("esper_plugin_info()", f"return {text}"), DESCRIPTION + received, 2)
+            for text, received in (
+                ("None", "None"),
+                ("{'api': 1}", "{'api': 1}"),
+                *((f"PluginInfo(api={api})", f"PluginInfo(api={api}, summary='', ") for api in ("'1'", "True", "0")),
+            )
+        ),
+        (hook("esper_plugin_info()", "return 1 / 0"), f"E221 {PLUGIN} failed in esper_plugin_info: ZeroDivision", 4),
+        (hook("esper_settings_model()", "return int"), f"{NO_MODEL}<class 'int'>", 2),
+        (hook("esper_settings_model()", "return {}"), f"{NO_MODEL}{{}}", 2),
+        (hook("esper_settings_model()", "1 / 0"), f"E221 {PLUGIN} failed in esper_settings_model: ZeroDivision", 4),
+        (WILD, f"E221 {PLUGIN} failed while its hooks were looked up: SystemExit: 1", 2),
     ],
 )
-def test_invalid_plugin_info_breaks_the_plugin(load, told, workshop, returned: str, received: str) -> None:
-    package = workshop.package(hook("esper_plugin_info()", f"return {returned}"))
+def test_invalid_description_or_settings_break_the_plugin(load, told, workshop, source, message, line) -> None:
+    package = workshop.package(source, target="esper_extra:plugin" if source == WILD else None)
     assert [record.status for record in load(package).records] == ["broken"]
-    assert told(package) == (
-        f"E215 {PLUGIN} does not describe itself: esper_plugin_info returned {received}\n"
-        "  esper_extra.py:2\n"
-        "  Return PluginInfo(api=1, summary=...)."
-    )
-
-
-def test_plugin_info_that_raises_breaks_the_plugin(told, workshop) -> None:
-    assert told(workshop.package(hook("esper_plugin_info()", "return 1 / 0"))).splitlines()[:2] == [
-        f"E221 {PLUGIN} failed in esper_plugin_info: ZeroDivisionError: division by zero",
-        "  esper_extra.py:4",
-    ]
-
-
-NO_MODEL = "E217 {} has settings that are not a pydantic model: esper_settings_model returned"
-
-
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        ("int", f"{NO_MODEL} <class 'int'>"),
-        ("{}", f"{NO_MODEL} {{{{}}}}"),
-        ("1 / 0", "E221 {} failed in esper_settings_model: ZeroDivisionError: division by zero"),
-    ],
-)
-def test_invalid_settings_model_breaks_the_plugin(load, told, workshop, returned: str, message: str) -> None:
-    package = workshop.package(hook("esper_settings_model()", f"return {returned}"))
-    assert [record.status for record in load(package).records] == ["broken"]
-    head, place, *_ = told(package).splitlines()
-    assert head == message.format(PLUGIN)
-    assert place in ("  esper_extra.py:2", "  esper_extra.py:4")
+    head, place, hint, *_ = told(package).splitlines()
+    assert head.startswith(message)
+    assert place == f"  esper_extra.py:{line}"
+    assert not message.startswith("E215") or hint == "  Return PluginInfo(api=1, summary=...)."
 
 
 def test_two_functions_for_one_hook_are_refused(load, workshop) -> None:

@@ -44,11 +44,8 @@ def fresh(tmp_path: Path) -> Path:
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """``make …`` as it is typed there. No index is asked: all that pip looks for is there."""
     ours = ("PYTHON", "PYTEST", "ESPER", "MAKE", "MFLAGS")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    settings = {**kept, "PIP_NO_INDEX": "1"}
-    return subprocess.run(
-        ["make", *arguments], cwd=folder, env=settings, capture_output=True, text=True, check=False
-    )  # fmt: skip
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)} | {"PIP_NO_INDEX": "1"}
+    return subprocess.run(["make", *arguments], cwd=folder, env=kept, capture_output=True, text=True, check=False)
 
 
 def spent() -> float:

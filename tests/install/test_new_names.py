@@ -36,41 +36,24 @@ def refused(*arguments: str | Path) -> str:
 
 
 CHARACTERS = "it contains characters that are not allowed"
+RESERVED = "it is reserved for Esper itself"
+NAMES = {
+    **dict.fromkeys(["", "esper-"], "it is empty"),
+    **dict.fromkeys(["../x", "/etc/passwd", "a/../b", ".", "x\0y", "x\n", 'x"\n[project]', "$plugin"], CHARACTERS),
+    **dict.fromkeys(
+        ["1blocks", "my_blocks", "MyBlocks", "my--blocks", "blöcke", "\uff42locks", "積木", "٣"], CHARACTERS
+    ),
+    **{"a" * 49: "it has 49 characters", "a" * 100_000: "it has 100000 characters"},
+    **dict.fromkeys(["esper-core", "blueprints", "study"], RESERVED),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("", "it is empty"),
-        ("esper-", "it is empty"),
-        ("../x", CHARACTERS),
-        ("/etc/passwd", CHARACTERS),
-        ("a/../b", CHARACTERS),
-        (".", CHARACTERS),
-        ("x\0y", CHARACTERS),
-        ("x\n", CHARACTERS),
-        ('x"\n[project]', CHARACTERS),
-        ("$plugin", CHARACTERS),
-        ("1blocks", CHARACTERS),
-        ("my_blocks", CHARACTERS),
-        ("MyBlocks", CHARACTERS),
-        ("my--blocks", CHARACTERS),
-        ("blöcke", CHARACTERS),
-        ("\uff42locks", CHARACTERS),
-        ("積木", CHARACTERS),
-        ("٣", CHARACTERS),
-        ("a" * 49, "it has 49 characters"),
-        ("a" * 100_000, "it has 100000 characters"),
-        ("esper-core", "it is reserved for Esper itself"),
-        ("blueprints", "it is reserved for Esper itself"),
-        ("study", "it is reserved for Esper itself"),
-    ],
-)
-def test_an_invalid_name_is_refused_with_the_rule(tmp_path, name, reason):
-    message = refused("reward", name, "--into", tmp_path)
-    assert message.startswith(f"E501 invalid plugin name: {reason}. Received: ")
-    assert message.endswith("at most 48 characters, for example my-blocks.")
-    assert len(message) < 500
+def test_an_invalid_name_is_refused_with_the_rule(tmp_path):
+    for name, reason in NAMES.items():
+        message = refused("reward", name, "--into", tmp_path)
+        assert message.startswith(f"E501 invalid plugin name: {reason}. Received: ")
+        assert message.endswith("at most 48 characters, for example my-blocks.")
+        assert len(message) < 500
     assert list(tmp_path.iterdir()) == []
 
 
@@ -81,6 +64,7 @@ def test_whatever_is_typed_is_a_valid_name_or_is_refused(name):
         assert is_name(names.plugin)
         assert names.package.isidentifier()
         assert names.distribution == f"esper-{names.plugin}"
+        assert names_from(names.distribution) == names
 
 
 @pytest.mark.parametrize("name", ["class", "json", "torch"])
@@ -97,10 +81,6 @@ def test_the_projects_own_names_are_all_refused():
     assert {"blueprints", "tasks"} <= announced
 
 
-def test_a_name_may_be_given_with_and_without_its_prefix():
-    assert names_from("my-blocks") == names_from("esper-my-blocks") == Names("my-blocks")
-
-
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: path.symlink_to("nowhere")])
 def test_what_is_there_is_left_as_it_is(tmp_path, make):
     make(tmp_path / "esper-x")
@@ -111,18 +91,14 @@ def test_what_is_there_is_left_as_it_is(tmp_path, make):
     assert not (tmp_path / "esper-x" / "pyproject.toml").exists()
 
 
-def test_a_folder_that_is_not_there_is_told_with_the_way_to_make_it(tmp_path):
+def test_a_folder_that_is_not_there_or_is_a_file_is_refused(tmp_path):
+    missing = "E503 the folder to write into does not exist. Received: "
     told = refused("reward", "x", "--into", tmp_path / "a" / "b")
-    assert told.startswith("E503 the folder to write into does not exist. Received: ")
+    assert told.startswith(missing)
     assert f'mkdir -p "{tmp_path}/a/b"' in told
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("mine")
-    assert refused("reward", "x", "--into", tmp_path / "file").startswith(
-        "E503 the folder to write into does not exist"
-    )
+    assert refused("reward", "x", "--into", tmp_path / "file").startswith(missing)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -172,16 +148,19 @@ def test_what_is_written_is_told_as_json(tmp_path, kind):
     assert [path.name for path in tmp_path.iterdir()] == ["esper-my-thing"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["x", "my-blocks", "a" * 48])
-def test_what_is_written_is_as_ruff_wants_it_by_its_own_settings_and_ours(tmp_path, kind, name):
-    assert written(kind, name, "--into", tmp_path).exit_code == 0
-    folder = tmp_path / f"esper-{name}"
-    for command in (["check"], ["format", "--check"]):
-        for settings in ([], ["--config", str(ROOT / "pyproject.toml")]):
+def test_what_is_written_is_as_ruff_wants_it_by_its_own_settings_and_ours(tmp_path):
+    def check(folder: Path, *settings: str) -> None:
+        for command in (["check"], ["format", "--check"]):
             ruff = [sys.executable, "-m", "ruff", *command, "--no-cache", *settings, "."]
             done = subprocess.run(ruff, cwd=folder, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
+
+    for kind in KINDS:
+        (tmp_path / kind).mkdir()
+        for name in ("x", "a" * 48):
+            assert written(kind, name, "--into", tmp_path / kind).exit_code == 0
+        check(tmp_path / kind / f"esper-{name}", "--config", str(ROOT / "pyproject.toml"))
+    check(tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)

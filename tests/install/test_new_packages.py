@@ -1,9 +1,11 @@
-"""Packages written by ``esper new`` install, pass their checks and run in a clean environment."""
+"""Packages of others, by ``esper new`` or by hand: they install, pass their checks, run by name and by glob."""
 
 from __future__ import annotations
 
 import json
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from tests.conftest import CleanEnvironment
 
 ROOT = Path(__file__).parents[2]
+EXTRA = ROOT / "examples" / "esper-blueprints-extra"
+COMPONENTS = {f"my-{kind}": {own.component} for kind, own in KINDS.items()}
+COMPONENTS["blueprints-extra"] = {"haar", "poly", "shift-mix"}
+"""The names that each plugin brings."""
 
 pytestmark = [pytest.mark.install, pytest.mark.slow]
 
@@ -47,7 +53,7 @@ policy: static
 
 @dataclass(frozen=True)
 class Nursery:
-    """An environment into which one new package of each kind was installed, and the folders that it was built from."""
+    """An environment into which the packages were installed, and the folders that they were built from, by plugin."""
 
     environment: CleanEnvironment
     folders: dict[str, Path]
@@ -60,59 +66,53 @@ def nursery(
     build: Callable[..., list[Path]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Nursery:
-    """One package of each kind: written by the installed command, built, installed."""
+    """One package of each kind, written by the installed command, and the example; built and installed."""
     members = ("esper-core", "esper-testing", "esper-blueprints", "esper-policies", "esper-rewards", "esper-tasks")
     environment = new_environment(*members)
     into = tmp_path_factory.mktemp("new")
-    folders = {}
+    left_out = shutil.ignore_patterns("__pycache__", ".*_cache", "build", "dist")
+    folders = {"blueprints-extra": shutil.copytree(EXTRA, into / EXTRA.name, ignore=left_out)}
     for kind in KINDS:
         told = environment.run("esper", "new", kind, f"my-{kind}", "--into", str(into), "--json").stdout
-        folders[kind] = Path(json.loads(told)["folder"])
+        folders[f"my-{kind}"] = Path(json.loads(told)["folder"])
     built = build(*folders.values())
-    wheels = {wheel.name.split("-")[0].removeprefix("esper_my_"): wheel for wheel in built}
     environment.install(*built)
+    wheels = {wheel.name.split("-")[0].removeprefix("esper_").replace("_", "-"): wheel for wheel in built}
     return Nursery(environment, folders, wheels)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_new_package_builds_a_wheel_that_holds_it_whole(nursery: Nursery, kind: str) -> None:
-    package = f"esper_my_{kind}"
-    source = nursery.folders[kind] / "src" / package
-    with zipfile.ZipFile(nursery.wheels[kind]) as wheel:
+@pytest.mark.parametrize("plugin", COMPONENTS)
+def test_a_wheel_holds_the_package_whole(nursery: Nursery, plugin: str) -> None:
+    package = f"esper_{plugin.replace('-', '_')}"
+    source = nursery.folders[plugin] / "src" / package
+    with zipfile.ZipFile(nursery.wheels[plugin]) as wheel:
         packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
         told = wheel.read(next(name for name in wheel.namelist() if name.endswith("entry_points.txt"))).decode()
     assert packed == {f"{package}/{path.name}" for path in source.iterdir() if path.is_file()}
     assert f"{package}/py.typed" in packed
-    assert told.split() == ["[esper.plugins]", f"my-{kind}", "=", f"{package}.plugin"]
+    assert told.split()[:3] == ["[esper.plugins]", plugin, "="]
 
 
-def test_every_new_package_is_listed_and_active(nursery: Nursery) -> None:
+def test_every_package_is_listed_and_active_and_its_names_are_none_of_the_projects(nursery: Nursery) -> None:
     listed = json.loads(nursery.environment.run("esper", "plugins", "list", "--json").stdout)
-    mine = {plugin["id"]: plugin for plugin in listed if plugin["id"].startswith("my-")}
-    assert set(mine) == {f"my-{kind}" for kind in KINDS}
-    for kind, own in KINDS.items():
-        record = mine[f"my-{kind}"]
-        assert (record["status"], record["problems"]) == ("active", []), record
-        assert record["components"] == [f"my-{kind}/{own.component}"]
+    mine = {plugin["id"]: plugin for plugin in listed if plugin["id"] in COMPONENTS}
+    assert {(record["status"], *record["problems"]) for record in mine.values()} == {("active",)}
+    told = {id_: {name.partition("/")[2] for name in record["components"]} for id_, record in mine.items()}
+    assert told == COMPONENTS
+    found = json.loads(nursery.environment.run("esper", "components", "list", "--json").stdout)
+    standard = {one["id"].partition("/")[2] for one in found if one["plugin"] not in COMPONENTS}
+    assert standard
+    assert standard.isdisjoint(*COMPONENTS.values())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_new_component_is_none_that_the_project_brings(nursery: Nursery, kind: str) -> None:
-    listed = json.loads(nursery.environment.run("esper", "components", "list", "--json").stdout)
-    names = [one["id"].partition("/")[2] for one in listed if not one["id"].startswith("my-")]
-    assert KINDS[kind].component not in names
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_new_package_passes_its_own_tests(nursery: Nursery, own_tests: Callable[..., str], kind: str) -> None:
-    told = own_tests(nursery.environment, nursery.folders[kind])
+@pytest.mark.parametrize("plugin", COMPONENTS)
+def test_a_package_passes_its_own_tests_and_the_check(
+    nursery: Nursery, own_tests: Callable[..., str], plugin: str
+) -> None:
+    told = own_tests(nursery.environment, nursery.folders[plugin])
     assert re.search(r"\d+ passed", told)
     assert "failed" not in told
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_new_package_passes_the_check(nursery: Nursery, kind: str) -> None:
-    nursery.environment.run("esper", "plugins", "check", f"my-{kind}")
+    nursery.environment.run("esper", "plugins", "check", plugin)
 
 
 def test_new_pieces_of_every_kind_make_a_run_together(nursery: Nursery, tmp_path: Path) -> None:
@@ -131,7 +131,9 @@ def test_new_pieces_of_every_kind_make_a_run_together(nursery: Nursery, tmp_path
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_configuration_in_a_new_readme_is_right(nursery: Nursery, kind: str, tmp_path: Path) -> None:
-    (shown,) = re.findall(r"```yaml\n(.*?)```", (nursery.folders[kind] / "README.md").read_text(), flags=re.DOTALL)
+    (shown,) = re.findall(
+        r"```yaml\n(.*?)```", (nursery.folders[f"my-{kind}"] / "README.md").read_text(), flags=re.DOTALL
+    )
     file = tmp_path / "run.yaml"
     said = re.findall(r"(?m)^\w+", shown)
     rest = "".join(line for line in PLAIN.splitlines(keepends=True) if line.partition(":")[0] not in said)
@@ -151,7 +153,7 @@ def test_a_mistake_ends_with_status_2(nursery: Nursery, arguments: tuple[str, ..
     assert code in nursery.environment.run("esper", "new", *arguments, exit_code=2).stderr
 
 
-def test_new_packages_are_typed_as_mypy_wants_it_when_strict(nursery: Nursery, tmp_path: Path) -> None:
+def test_packages_are_typed_as_mypy_wants_it_when_strict(nursery: Nursery, tmp_path: Path) -> None:
     for folder in nursery.folders.values():
         command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path)]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -159,10 +161,41 @@ def test_new_packages_are_typed_as_mypy_wants_it_when_strict(nursery: Nursery, t
 
 
 def test_what_a_new_package_requires_is_what_it_imports(nursery: Nursery) -> None:
-    for kind, folder in nursery.folders.items():
+    for kind in KINDS:
+        folder = nursery.folders[f"my-{kind}"]
         project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         required = {re.split(r"[<>=]", requirement)[0] for requirement in project["dependencies"]}
         source = "".join(path.read_text(encoding="utf-8") for path in (folder / "src").rglob("*.py"))
         tops = set(re.findall(r"^ *(?:from|import) (\w+)", source, flags=re.MULTILINE))
         foreign = tops - set(sys.stdlib_module_names) - {f"esper_my_{kind}"}
         assert {top.replace("_", "-") for top in foreign} == required
+
+
+def test_a_run_uses_one_blueprint_by_name_and_the_rest_by_glob(nursery: Nursery, tmp_path: Path) -> None:
+    changes = ["--set", "environments=1", "--set", "episode.batches=2", "--runs-dir", str(tmp_path), "--json"]
+    told = nursery.environment.run("esper", "run", str(ROOT / "examples" / "extra.yaml"), *changes).stdout
+    directory = Path(json.loads(told)["run"])
+    manifest = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
+    assert "blueprints-extra" in {plugin["id"] for plugin in manifest["plugins"]}
+    episodes = json.loads((directory / "growth.json").read_text(encoding="utf-8"))["episodes"]
+    (grown,) = [episode["grown"] for episode in episodes if episode["arm"] not in ("twin", "capacity")]
+    assert {(fossil["slot"], fossil["blueprint"]) for fossil in grown} == {
+        ("early", "blueprints-extra/shift-mix"),
+        ("late", "blueprints-extra/poly"),
+    }
+
+
+def test_a_glob_takes_all_that_fit_the_slot(nursery: Nursery, tmp_path: Path) -> None:
+    file = tmp_path / "glob.yaml"
+    text = (ROOT / "examples" / "extra.yaml").read_text(encoding="utf-8")
+    file.write_text(text.replace("blueprints: [shift-mix]", 'blueprints: ["blueprints-extra/*"]'), encoding="utf-8")
+    changes = ["--set", "policy.settings.plan[0].blueprint=haar", "--set", "environments=1"]
+    nursery.environment.run("esper", "run", str(file), *changes, "--dry-run", "--runs-dir", str(tmp_path / "runs"))
+
+
+@pytest.mark.parametrize("name", ["my_run.yaml", "with_plugin.yaml"])
+def test_the_snippets_of_the_readme_run(nursery: Nursery, name: str) -> None:
+    readme = runpy.run_path(str(ROOT / "tests" / "docs" / "test_readme.py"))
+    readme["write_snippets"](nursery.environment.folder)
+    told = nursery.environment.run("esper", "run", name, "--json").stdout
+    assert set(json.loads(told)["results"]["arms"]) >= {"heuristic", "twin"}

@@ -22,6 +22,14 @@ PROJECTS = {
 }
 BESIDE = [name for name in PROJECTS if name != "esper-core"]
 
+IMPORT_WHOLE = """
+import importlib, pkgutil
+import {package} as whole
+for module in pkgutil.walk_packages(whole.__path__, "{package}."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+"""
+
 pytestmark = [pytest.mark.install, pytest.mark.slow]
 
 
@@ -52,32 +60,23 @@ def test_a_wheel_carries_its_types_and_its_package_and_nothing_else(wheels: dict
 
 
 @pytest.mark.parametrize("member", PROJECTS)
-def test_a_wheel_carries_its_entry_points(wheels: dict[str, Path], member: str) -> None:
+def test_a_wheel_says_what_it_is_and_carries_its_entry_points(wheels: dict[str, Path], member: str) -> None:
     project = PROJECTS[member]
     declared = dict(project.get("entry-points", {}))
     if scripts := project.get("scripts"):
         declared["console_scripts"] = scripts
     assert entry_points(wheels[member]) == declared
-
-
-@pytest.mark.parametrize("member", PROJECTS)
-def test_a_wheel_says_what_it_is(wheels: dict[str, Path], member: str) -> None:
     with zipfile.ZipFile(wheels[member]) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata = Parser().parsestr(archive.read(name).decode())
         license_text = archive.read(name.replace("METADATA", "licenses/LICENSE"))
     assert license_text == (ROOT / "LICENSE").read_bytes()
     assert metadata["License-Expression"] == "Apache-2.0"
-    assert metadata["Author"]
-    assert metadata["Keywords"]
-    assert {url.partition(",")[0] for url in metadata.get_all("Project-URL")} == {
-        "Documentation",
-        "Source",
-        "Changelog",
-    }
+    assert all(metadata[key] for key in ("Author", "Keywords", "Summary"))
+    urls = {url.partition(",")[0] for url in metadata.get_all("Project-URL")}
+    assert urls == {"Documentation", "Source", "Changelog"}
     assert "Programming Language :: Python :: 3.11" in metadata.get_all("Classifier")
     assert metadata["Requires-Python"] == ">=3.11"
-    assert metadata["Summary"]
     assert metadata.get_payload(), "the README is not in it"
 
 
@@ -87,44 +86,24 @@ def core_alone(new_environment: Callable):
 
 
 def test_the_core_alone_answers(core_alone) -> None:
+    """And a clean environment holds none of the members that it was not given."""
     assert "Usage: esper" in core_alone.run("esper", "--help").stdout
     assert json.loads(core_alone.run("esper", "plugins", "list", "--json").stdout) == []
+    names = "import importlib.metadata as m; print({d.name for d in m.distributions() if d.name.startswith('esper')})"
+    assert core_alone.evaluate(names) == "{'esper-core'}"
 
 
 def test_the_core_alone_can_be_imported_whole(core_alone) -> None:
-    core_alone.evaluate("""
-import importlib, pkgutil
-import esper_core
-for name in esper_core.__all__:
-    getattr(esper_core, name)
-for module in pkgutil.walk_packages(esper_core.__path__, "esper_core."):
-    if not module.name.endswith("__main__"):
-        importlib.import_module(module.name)
-""")
-
-
-def test_a_clean_environment_holds_none_of_the_members_that_it_was_not_given(core_alone) -> None:
-    found = core_alone.evaluate("""
-import importlib.metadata as metadata
-print(*sorted({d.name for d in metadata.distributions() if d.name.startswith("esper")}))
-""")
-    assert found == "esper-core"
+    core_alone.evaluate(
+        f"{IMPORT_WHOLE.format(package='esper_core')}\n[getattr(whole, name) for name in whole.__all__]"
+    )
 
 
 @pytest.mark.parametrize("member", BESIDE)
 def test_a_member_lives_beside_the_core_alone(new_environment: Callable, member: str) -> None:
     environment = new_environment("esper-core", member)
-    package = member.replace("-", "_")
-    environment.evaluate(f"""
-import importlib, pkgutil
-import {package}
-for module in pkgutil.walk_packages({package}.__path__, "{package}."):
-    if not module.name.endswith("__main__"):
-        importlib.import_module(module.name)
-from importlib.metadata import distribution
-for point in distribution("{member}").entry_points:
-    point.load()
-""")
+    points = f"from importlib.metadata import distribution as d; [p.load() for p in d('{member}').entry_points]"
+    environment.evaluate(IMPORT_WHOLE.format(package=member.replace("-", "_")) + points)
     listed = json.loads(environment.run("esper", "plugins", "list", "--json").stdout)
     plugins = PROJECTS[member].get("entry-points", {}).get("esper.plugins", {})
     assert [(plugin["id"], plugin["status"]) for plugin in listed] == [(name, "active") for name in plugins]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from esper_core.cli import main
 from esper_core.leyline import Metric
 from esper_core.leyline.events import EpisodeFinished
 from esper_core.runs.statistics import results
@@ -86,29 +84,7 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What a command ended with, and what it printed."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """What stands on stdout."""
-        return json.loads(self.out)
-
-
 @pytest.fixture
-def esper(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Answer]:
-    """``esper("runs", "list")``: what the command answers, with the folder of ``write_run`` for its runs."""
-
-    def call(*arguments: str | Path, runs_dir: Path | None = None) -> Answer:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main([*map(str, arguments), "--runs-dir", str(runs_dir or tmp_path / "runs")])
-        out, err = capsys.readouterr()
-        return Answer(end.value.code, out, err)
-
-    return call
+def esper_runs(esper: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    """``esper_runs("list")``: what ``esper runs`` answers, with the folder of ``write_run`` for its runs."""
+    return lambda *arguments: esper("runs", *arguments, "--runs-dir", tmp_path / "runs")

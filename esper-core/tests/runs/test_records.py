@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
-from esper_core.leyline import RunFolderError
 from esper_core.runs import records
 from esper_core.runs.directory import run_lock
 from esper_core.runs.records import list_runs, load_run, read_growth, read_run
@@ -16,11 +16,16 @@ NAME = "20261121-101512-quiet-otter"
 ARMS = {"grown": [0.8, 0.9], "twin": [0.5, 0.6]}
 
 
-def refused(call, code):
-    with pytest.raises(RunFolderError) as error:
-        call()
-    assert error.value.problems[0].code == code
-    return str(error.value)
+@pytest.fixture
+def refused(problem_of):
+    """``refused(code, function, argument, …)``: what the refusal says, which has this code."""
+
+    def call(code, function, *arguments, **more):
+        problem = problem_of(partial(function, **more), *arguments)
+        assert problem.code == code
+        return str(problem)
+
+    return call
 
 
 def test_a_finished_run_is_found_by_its_folder_its_id_and_its_words(write_run, tmp_path):
@@ -52,58 +57,52 @@ def test_a_running_run_whose_lock_is_free_has_died(write_run):
     assert read_run(path).status == "died"
 
 
+SIDEWAYS = b'{"results": {"metric": {"name": "x", "direction": "sideways"}}}'
+
+
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
         ("manifest.json", b"{", "it is no JSON"),
         ("manifest.json", b"[]", "the whole: "),
         ("manifest.json", b'{"manifest_version": 3, "name": "of a browser"}', "format: Field required"),
-        ("manifest.json", b"[" * 100_000, "it is no JSON: maximum recursion depth"),
-        (
-            "summary.json",
-            b'{"results": {"metric": {"name": "x", "direction": "sideways"}}}',
-            "results.metric.direction",
-        ),
-        ("summary.json", b"\x00", "it is no JSON"),
-        ("summary.json", b"\xff\xfe{}", ""),
+        ("summary.json", SIDEWAYS, "results.metric.direction"),
+        ("summary.json", b"\xff\xfe{}", "it is no JSON"),
     ],
 )
-def test_an_invalid_file_is_named_with_what_is_wrong(write_run, file, content, message):
+def test_an_invalid_file_is_named_with_what_is_wrong(write_run, file, content, message, refused):
     path = write_run("a", ARMS)
     (path / file).write_bytes(content)
-    refusal = refused(lambda: read_run(path), "E430")
+    refusal = refused("E430", read_run, path)
     assert str(path) in refusal
     assert message in refusal
 
 
-def test_a_run_of_another_format_is_refused(write_run):
-    assert "of format 2; this Esper reads format 1" in refused(lambda: read_run(write_run("a", ARMS, format=2)), "E430")
+def test_a_run_of_another_format_is_refused(write_run, refused):
+    assert "of format 2; this Esper reads format 1" in refused("E430", read_run, write_run("a", ARMS, format=2))
 
 
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (("results", "arms", "grown", "test", "mean"), "NaN"),
-        (("results", "arms", "grown", "test", "ci_low"), "0.5"),
-        (("results", "arms", "grown", "test", "mean"), True),
-        (("results", "arms", "grown", "test", "mean"), 10**400),
-        (("results", "arms", "grown", "test", "n"), "2"),
-        (("results", "arms", "grown", "params"), "many"),
-        (("results", "arms", "grown", "params"), "Infinity"),
-        (("results", "arms", "twin", "episodes", 0, "test"), "NaN"),
-        (("results", "comparisons", 0, "p"), "NaN"),
-        (("timing", "total"), "NaN"),
-        (("timing", "total"), float("nan")),
-    ],
-)
-def test_a_figure_that_is_no_number_makes_its_summary_unreadable_and_no_other(write_run, place, value):
+FIGURES = [
+    *(("results.arms.grown.test.mean", value) for value in ("NaN", True, 10**400)),
+    *(("results.arms.grown.params", value) for value in ("many", "Infinity")),
+    *(("timing.total", value) for value in ("NaN", float("nan"))),
+    ("results.arms.grown.test.ci_low", "0.5"),
+    ("results.arms.grown.test.n", "2"),
+    ("results.arms.twin.episodes.0.test", "NaN"),
+    ("results.comparisons.0.p", "NaN"),
+]
+
+
+@pytest.mark.parametrize(("place", "value"), FIGURES)
+def test_a_figure_that_is_no_number_makes_its_summary_unreadable_and_no_other(write_run, place, value, refused):
     path, other = write_run("a", ARMS), write_run("b", ARMS)
     summary = inner = json.loads((path / "summary.json").read_text())
-    for key in place[:-1]:
+    *above, last = (int(key) if key.isdigit() else key for key in place.split("."))
+    for key in above:
         inner = inner[key]
-    inner[place[-1]] = value
+    inner[last] = value
     (path / "summary.json").write_text(json.dumps(summary))
-    assert f"{'.'.join(map(str, place))}: " in refused(lambda: read_run(path), "E430")
+    assert f"{place}: " in refused("E430", read_run, path)
     assert [(one.path, one.status) for one in list_runs(path.parent)] == [(other, "done"), (path, "unreadable")]
 
 
@@ -115,7 +114,7 @@ def test_figures_may_be_integers_or_unknown(write_run):
     assert read_run(path).results["arms"]["grown"]["test"]["mean"] == 1
 
 
-def test_grown_blueprints_are_read_by_arm_and_episode(write_run):
+def test_grown_blueprints_are_read_by_arm_and_episode(write_run, refused):
     path = write_run("a", ARMS)
     assert read_growth(path) == {}
     grown = [{"blueprint": "conv_light", "slot": "early", "version": 1}]
@@ -123,7 +122,7 @@ def test_grown_blueprints_are_read_by_arm_and_episode(write_run):
     (path / "growth.json").write_text(json.dumps({"format": 1, "episodes": told}))
     assert read_growth(path) == {"grown": [["conv_light in early"], []]}
     (path / "growth.json").write_text('{"episodes": [{"arm": 1}]}')
-    refused(lambda: read_growth(path), "E430")
+    refused("E430", read_growth, path)
 
 
 def test_runs_are_listed_newest_first_and_other_folders_last(write_run):
@@ -143,14 +142,14 @@ def test_runs_are_listed_newest_first_and_other_folders_last(write_run):
     ]
 
 
-def test_a_run_is_found_by_its_words_if_no_other_has_them(write_run):
+def test_a_run_is_found_by_its_words_if_no_other_has_them(write_run, refused):
     path = write_run("20261121-101512-quiet-otter", ARMS)
     assert load_run("quiet-otter", runs_dir=path.parent).path == path
     write_run("20261122-101512-quiet-otter", ARMS)
-    told = refused(lambda: load_run("quiet-otter", runs_dir=path.parent), "E420")
+    told = refused("E420", load_run, "quiet-otter", runs_dir=path.parent)
     assert f"2 runs in {path.parent} are called quiet-otter" in told
     assert "Give the whole id: 20261121-101512-quiet-otter, 20261122-101512-quiet-otter" in told
-    assert "there is no run otter" in refused(lambda: load_run("otter", runs_dir=path.parent), "E420")
+    assert "there is no run otter" in refused("E420", load_run, "otter", runs_dir=path.parent)
 
 
 def test_a_notebook_shows_a_run_by_the_registered_function_or_as_text(write_run, monkeypatch):
@@ -162,7 +161,7 @@ def test_a_notebook_shows_a_run_by_the_registered_function_or_as_text(write_run,
     assert run._repr_html_() == repr(run)
 
 
-def test_a_name_or_folder_that_is_no_run_is_refused_with_a_hint(write_run, tmp_path):
+def test_a_name_or_folder_that_is_no_run_is_refused_with_a_hint(write_run, tmp_path, refused):
     path = write_run(NAME)
     runs, nowhere = path.parent, tmp_path / "nowhere"
     for wrong, message in {
@@ -174,7 +173,7 @@ def test_a_name_or_folder_that_is_no_run_is_refused_with_a_hint(write_run, tmp_p
         "xyz": f"esper runs list --runs-dir {runs}",
         "a\0b": "there is no run",
     }.items():
-        assert message in refused(lambda wrong=wrong: load_run(wrong, runs_dir=runs), "E420")
-    refused(lambda: read_run(nowhere), "E420")
-    refused(lambda: load_run("xyz", runs_dir=nowhere), "E420")
-    refused(lambda: list_runs(nowhere), "E420")
+        assert message in refused("E420", load_run, wrong, runs_dir=runs)
+    refused("E420", read_run, nowhere)
+    refused("E420", load_run, "xyz", runs_dir=nowhere)
+    refused("E420", list_runs, nowhere)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import sys
@@ -11,7 +10,6 @@ from functools import partial
 
 import pytest
 
-from esper_core.cli import main
 from esper_core.leyline import Finding, Gain, Metric, Opinion, SeedSignals, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import StageChanged, StepFinished
 from esper_core.runs.directory import run_lock
@@ -24,68 +22,57 @@ OTTER, HERON = "20261121-101512-quiet-otter", "20261121-113002-swift-heron"
 CLEAR = "\x1b[2J"
 
 
-class Terminal(io.StringIO):
-    """A stream that says that it is a terminal."""
+@pytest.fixture
+def narrow(terminal, monkeypatch):
+    """``narrow(40)``: a terminal of so many columns, without colours, to which is printed from then on."""
 
-    encoding = "utf-8"
+    def show(columns):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("NO_COLOR", "1")
+        for name in ("stdout", "stderr"):
+            monkeypatch.setattr(sys, name, terminal)
+        return terminal
 
-    def isatty(self) -> bool:
-        return True
+    return show
 
 
-def test_the_list_has_a_line_for_each_run_and_each_other_folder(esper, write_run):
+def test_the_list_has_a_line_for_each_run_and_each_other_folder(esper_runs, write_run):
     runs = write_run(OTTER, {"grown": BETTER, "twin": NOISE}).parent
     write_run("killed", status="running", finished=None, started="2026-11-21T10:00:00+00:00")
     write_run("failed", status="failed", reason="E232 x\nat length", started="2026-11-21T09:00:00+00:00")
     (runs / "notes").mkdir()
     (runs / "cut").mkdir()
     (runs / "cut" / "manifest.json").write_text("{")
-    answer = esper("runs", "list")
+    answer = esper_runs("list")
     assert (answer.status, answer.err) == (0, "")
     head, *lines = answer.out.splitlines()
     assert head.split() == ["run", "status", "began", "took", "test"]
-    cells = [[cell for cell in line.split("  ") if cell] for line in lines]
-    assert [(one[0], one[1].strip()) for one in cells] == [
-        (OTTER, "done"),
-        ("killed", "died"),
-        ("failed", "failed"),
-        ("cut", "unreadable"),
-        ("notes", "no run"),
-    ]
-    assert "accuracy: grown 51.3 %, twin 30.6 %" in answer.out
-    assert "E232 x\n" in answer.out
-    assert "has no manifest.json" in answer.out
-
-
-def test_the_list_as_json(esper, write_run):
-    runs = write_run(OTTER, {"grown": BETTER, "twin": NOISE}).parent
-    write_run("failed", status="failed", started="2026-11-21T09:00:00+00:00")
-    (runs / "notes").mkdir()
-    done, failed, odd = esper("runs", "list", "--json").json
-    assert (done["id"], done["status"], done["seconds"]) == (OTTER, "done", 10.0)
-    assert done["arms"]["twin"]["n"] == 8
+    cells = [[cell.strip() for cell in line.split("  ") if cell] for line in lines]
+    status = {OTTER: "done", "killed": "died", "failed": "failed", "cut": "unreadable", "notes": "no run"}
+    assert {one[0]: one[1] for one in cells} == status
+    for text in ("accuracy: grown 51.3 %, twin 30.6 %", "E232 x\n", "has no manifest.json"):
+        assert text in answer.out
+    done, _, failed, cut, odd = esper_runs("list", "--json").json
+    assert (done["id"], done["status"], done["seconds"], done["arms"]["twin"]["n"]) == (OTTER, "done", 10.0, 8)
     assert (failed["arms"], failed["metric"], failed["seconds"]) == ({}, None, 4632.0)
-    assert (odd["id"], odd["status"], odd["problem"]["code"]) == ("notes", "no run", "E420")
+    assert (cut["status"], odd["id"], odd["status"]) == ("unreadable", "notes", "no run")
+    assert odd["problem"]["code"] == "E420"
 
 
-def test_the_list_of_an_empty_and_of_a_missing_folder(esper, tmp_path, monkeypatch, capsys):
-    (tmp_path / "empty").mkdir()
-    assert esper("runs", "list", runs_dir=tmp_path / "empty").out == f"There is no run in {tmp_path / 'empty'}.\n"
-    gone = esper("runs", "list", runs_dir=tmp_path / "gone")
+def test_the_list_of_an_empty_and_of_a_missing_folder(esper, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert esper("runs", "list").out == "There is no run in runs.\n"
+    gone = esper("runs", "list", "--runs-dir", tmp_path / "gone")
     assert (gone.status, gone.out) == (1, "")
     assert "E420 there is no folder" in gone.err
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match="0"):
-        main(["runs", "list"])
-    assert capsys.readouterr().out == "There is no run in runs.\n"
 
 
-def test_show_prints_status_results_grown_blueprints_and_times(esper, write_run):
+def test_show_prints_status_results_grown_blueprints_and_times(write_run, esper_runs):
     path = write_run(OTTER, {"grown": BETTER, "twin": NOISE}, git={"sha": "0123456789abcdef", "dirty": True})
     conv, mlp = ({"blueprint": name, "slot": "early"} for name in ("conv", "mlp"))
     grown = [{"arm": "grown", "seed": seed, "grown": [conv] if seed else [conv, mlp]} for seed in range(4)]
     (path / "growth.json").write_text(json.dumps({"episodes": [*grown, {"arm": "twin", "seed": 0, "grown": []}]}))
-    out = esper("runs", "show", OTTER).out
+    out = esper_runs("show", OTTER).out
     assert out.startswith(f"{path}\n  status   done, exit 0\n")
     for line in (
         "  took     10 s",
@@ -98,39 +85,36 @@ def test_show_prints_status_results_grown_blueprints_and_times(esper, write_run)
         "time: 10.0 s, of which train 80 %, reset 10 %",
     ):
         assert f"\n{line}\n" in out, line
-    told = esper("runs", "show", OTTER, "--json").json
+    told = esper_runs("show", OTTER, "--json").json
     assert told["grown"]["grown"] == {"conv in early": 1.0, "mlp in early": 0.25}
     assert told["summary"]["results"]["arms"].keys() == {"grown", "twin"}
     assert told["manifest"]["id"] == OTTER
 
 
-def test_show_of_a_failed_run_says_why(esper, write_run):
+def test_show_of_a_failed_run_says_why(write_run, esper_runs):
     write_run("failed", status="failed", reason="E232 x\nat length", exit=3)
-    out = esper("runs", "show", "failed").out
+    out = esper_runs("show", "failed").out
     assert "  status   failed, exit 3\n  reason   E232 x\n" in out
     assert "\nThere are no results.\n" in out
-    assert esper("runs", "show", "failed", "--json").json["summary"] is None
+    assert esper_runs("show", "failed", "--json").json["summary"] is None
 
 
 @pytest.mark.parametrize("status", ["running", "interrupted", "done", "melted"])
-def test_show_says_how_to_resume_a_run_that_is_not_done(esper, write_run, status):
+def test_show_says_how_to_resume_a_run_that_is_not_done(write_run, status, esper_runs):
     path = write_run(f"{OTTER} two", status=status)
     hint = "" if status == "done" else f"Resume it:  esper resume '{path}'\n"
-    assert esper("runs", "show", path).out.endswith(f"\nThere are no results.\n{hint}")
+    assert esper_runs("show", path).out.endswith(f"\nThere are no results.\n{hint}")
     with run_lock(path):
-        assert esper("runs", "show", path).out.endswith("\nThere are no results yet.\n") is (status == "running")
+        assert esper_runs("show", path).out.endswith("\nThere are no results yet.\n") is (status == "running")
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
-def test_show_wraps_lines_between_words_on_a_terminal(write_run, monkeypatch, tmp_path, columns):
-    monkeypatch.setenv("COLUMNS", str(columns))
+def test_show_wraps_lines_between_words_on_a_terminal(esper_runs, write_run, narrow, columns):
     packages = [f"esper-{one}" for one in ("blueprints", "policies", "rewards", "tasks", "testing", "watch")]
     plugins = [{"package": name, "version": "0.1.0"} for name in packages]
     path = write_run(OTTER, {"grown": BETTER, "twin": NOISE}, plugins=plugins)
-    with monkeypatch.context() as changes:
-        changes.setattr(sys, "stdout", shown := Terminal())
-        with pytest.raises(SystemExit, match="0"):
-            main(["runs", "show", OTTER, "--runs-dir", str(tmp_path / "runs")])
+    shown = narrow(columns)
+    esper_runs("show", OTTER)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", shown.getvalue()).splitlines()
     assert [line for line in lines if len(line) > columns and str(path) not in line] == []
     own = lines[next(at for at, line in enumerate(lines) if line.startswith("  plugins  ")) : lines.index("")]
@@ -139,102 +123,90 @@ def test_show_wraps_lines_between_words_on_a_terminal(write_run, monkeypatch, tm
     assert (len(own) > 1) == (columns < 200)
 
 
-def test_an_invalid_summary_does_not_hide_other_runs(esper, write_run):
+def test_an_invalid_summary_does_not_hide_other_runs(write_run, esper_runs):
     spoilt = write_run(OTTER, {"grown": BETTER, "twin": NOISE}) / "summary.json"
     write_run(HERON, {"grown": BETTER, "twin": NOISE})
     summary = json.loads(spoilt.read_text())
     summary["results"]["arms"]["grown"]["test"]["mean"] = "NaN"
     spoilt.write_text(json.dumps(summary))
-    listed = esper("runs", "list")
+    listed = esper_runs("list")
     assert listed.status == 0
     assert "accuracy: grown 51.3 %" in listed.out
     row = next(line for line in listed.out.splitlines() if OTTER in line)
     why = "cannot read summary.json: results.arms.grown.test.mean: Input should be a valid number"
     assert row.split(maxsplit=2) == [OTTER, "unreadable", why]
-    answer = esper("runs", "show", OTTER)
+    answer = esper_runs("show", OTTER)
     assert (answer.status, answer.out) == (1, "")
     assert "E430 cannot read" in answer.err
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_long_reason_is_shortened_in_the_list_and_whole_in_json(esper, write_run, monkeypatch, terminal):
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_long_reason_is_shortened_in_the_list_and_whole_in_json(esper_runs, write_run, narrow, is_terminal):
     reason = "E402 " + "the training loss is too high; " * 20
     write_run(OTTER, status="stopped", reason=reason)
-    if terminal:
-        monkeypatch.setenv("COLUMNS", "1000")
-        monkeypatch.setattr(type(sys.stdout), "isatty", lambda stream: True, raising=False)
-    line = next(line for line in esper("runs", "list").out.splitlines() if OTTER in line)
+    assert reason.strip() in esper_runs("show", OTTER, "--json").json["manifest"]["reason"]
+    listed = narrow(1000).getvalue if is_terminal else None
+    answer = esper_runs("list")
+    line = next(line for line in (listed() if listed else answer.out).splitlines() if OTTER in line)
     assert len(line) < 200
     assert line.rstrip().endswith("…")
-    assert reason.strip() in esper("runs", "show", OTTER, "--json").json["manifest"]["reason"]
 
 
-def test_several_comparisons_of_a_run_are_printed_as_a_table(esper, write_run):
+def test_several_comparisons_of_a_run_are_printed_as_a_table(write_run, esper_runs):
     arms = dict.fromkeys(("a", "b", "c", "d"), NOISE) | {"e": BETTER}
     write_run(OTTER, arms)
-    out = esper("runs", "show", OTTER).out
+    out = esper_runs("show", OTTER).out
     assert "\n   against  by            95 % interval" in out
     assert "\nd  e        -20.7 points  -21.1 to -20.3  8  0.0078  0.078  no difference shown\n" in out
     assert "\nWith 10 comparisons a verdict needs 9 RNG seeds.\n" in out
 
 
 @pytest.mark.parametrize("control", ["capacity", "capacity-of-a"])
-def test_a_comparison_with_the_static_control_says_that_neither_side_is_tuned(esper, write_run, control):
+def test_a_comparison_with_the_static_control_says_that_neither_side_is_tuned(write_run, control, esper_runs):
     write_run(OTTER, {"a": NOISE, control: BETTER})
-    assert "Neither side of that comparison is tuned." in " ".join(esper("runs", "show", OTTER).out.split())
+    assert "Neither side of that comparison is tuned." in " ".join(esper_runs("show", OTTER).out.split())
     write_run(HERON, {"a": NOISE, "twin": BETTER})
-    assert "tuned" not in esper("runs", "show", HERON).out
+    assert "tuned" not in esper_runs("show", HERON).out
 
 
-def test_show_says_that_there_are_too_few_seeds_and_that_less_is_better(esper, write_run):
+def test_show_says_that_there_are_too_few_seeds_and_that_less_is_better(write_run, esper_runs):
     write_run(OTTER, {"a": NOISE[:3], "b": BETTER[:3]}, metric=Metric("loss", "down"))
-    out = esper("runs", "show", OTTER).out
+    out = esper_runs("show", OTTER).out
     assert "\nA verdict needs 8 RNG seeds; there are 3.\n" in out
     assert "\narm  test loss, less is better  95 % interval" in out
 
 
-def test_a_summary_without_adjusted_p_is_shown(esper, write_run):
+def test_a_summary_without_adjusted_p_is_shown(write_run, esper_runs):
     path = write_run(OTTER, {"a": NOISE, "b": BETTER, "c": NOISE})
     summary = json.loads((path / "summary.json").read_text())
     known = ("a", "b", "difference", "ci_low", "ci_high", "p", "n", "verdict")
     own = summary["results"]
     own["comparisons"] = [{key: one[key] for key in known} for one in own["comparisons"]]
     (path / "summary.json").write_text(json.dumps(summary))
-    assert "unknown  no difference shown" in esper("runs", "show", OTTER).out
+    assert "unknown  no difference shown" in esper_runs("show", OTTER).out
 
 
-@pytest.mark.parametrize("command", [["runs", "list"], ["runs", "show", OTTER]])
+@pytest.mark.parametrize("command", [["list"], ["show", OTTER]])
 @pytest.mark.parametrize("width", [30, 80])
 def test_control_characters_of_a_run_do_not_reach_a_terminal_of_any_width(
-    esper, write_run, monkeypatch, command, width
+    esper_runs, write_run, narrow, command, width
 ):
     arms = {f"grown{CLEAR}": BETTER, "twin": NOISE}
     write_run(OTTER, arms, argv=["esper", CLEAR], reason=CLEAR, git={"sha": CLEAR})
     write_run("failed", status=CLEAR, reason=CLEAR)
-    monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setattr(type(sys.stdout), "isatty", lambda stream: True, raising=False)
-    answer = esper(*command)
-    assert answer.status == 0
-    assert CLEAR not in answer.out
-    assert "twin" in answer.out
-
-
-def test_control_characters_of_a_folder_name_do_not_reach_a_terminal(esper, write_run, monkeypatch):
     path = write_run(f"a{CLEAR}", {"a": BETTER, "b": NOISE})
-    for stream in (sys.stdout, sys.stderr):
-        monkeypatch.setattr(type(stream), "isatty", lambda stream: True, raising=False)
-    answer = esper("runs", "show", path)
-    assert answer.status == 0
-    assert CLEAR not in answer.out + answer.err
+    shown = narrow(width)
+    assert [esper_runs(*command).status, esper_runs("show", path).status] == [0, 0]
+    assert CLEAR not in shown.getvalue()
+    assert "twin" in shown.getvalue()
 
 
-def test_show_seeds_says_why_a_seed_was_not_kept(esper, write_run):
+def test_show_seeds_says_why_a_seed_was_not_kept(write_run, esper_runs):
     path = write_run(OTTER, {"grown": BETTER, "twin": NOISE})
     (path / "events.jsonl").touch()
     summary = json.loads((path / "summary.json").read_text())
     (path / "summary.json").write_text(json.dumps({**summary, "warnings": ["8 steps are too few"]}))
-    assert esper("runs", "show", OTTER, "--seeds").out == "No seed germinated.\nwarning: 8 steps are too few\n"
+    assert esper_runs("show", OTTER, "--seeds").out == "No seed germinated.\nwarning: 8 steps are too few\n"
     seed = SeedSignals("a/conv", Stage.TRAINING, 0.0, 10, gain=Gain(100, 0.5, 1.0, 0.0, -1.0, 1.0))
     seed = replace(seed, opinion=Opinion(Finding.NOT_SHOWN, "gain too small", price=0.75))
     signals = Signals(1, 1.0, 1.0, 0.5, 10, 10, (SlotSignals("early", SlotState.OCCUPIED, 0, (seed,)),))
@@ -246,8 +218,8 @@ def test_show_seeds_says_why_a_seed_was_not_kept(esper, write_run):
         change(was=Stage.TRAINING, now=Stage.PRUNED, reason="by the policy; gate before blending: gain too small"),
     ]
     (path / "events.jsonl").write_text("".join(f"{encode(event)}\n" for event in events))
-    _, line = esper("runs", "show", OTTER, "--seeds").out.splitlines()
+    _, line = esper_runs("show", OTTER, "--seeds").out.splitlines()
     cells = ["0", "grown", "7", "early", "a/conv", "pruned", "+0.5000 ± 0.1000", "0.7500", events[-1].reason]
     assert re.split(r"  +", line) == cells
-    (row,) = esper("runs", "show", OTTER, "--seeds", "--json").json
+    (row,) = esper_runs("show", OTTER, "--seeds", "--json").json
     assert (row["stage"], row["gain"], row["price"]) == ("pruned", 0.5, 0.75)

@@ -11,6 +11,7 @@ MEMBERS := esper-core esper-blueprints esper-policies esper-rewards esper-study 
 READY   := $(VENV)/.ready
 DOCS    := $(VENV)/.ready-docs
 DIST    := $(VENV)/.ready-dist
+LOOPS   := $(VENV)/.ready-integrations
 
 .DEFAULT_GOAL := help
 .PHONY: run test test-slow lint bench docs dist clean help
@@ -25,7 +26,7 @@ run: $(READY)       ## run the default configuration, plugins.yaml: offline, on 
 test: $(READY)      ## the fast tests
 	$(BIN)/python -m pytest -m "not slow" -n $(JOBS)
 
-test-slow: $(READY) ## the slow tests
+test-slow: $(READY) $(LOOPS)   ## the slow tests
 	$(BIN)/python -m pytest -m slow
 
 lint: $(READY)      ## format, lint, spelling, wording, types and layers: changes nothing
@@ -76,4 +77,8 @@ $(DOCS): $(READY)
 
 $(DIST): $(READY)
 	$(PIP) install --constraint constraints.txt --group dist
+	@touch $@
+
+$(LOOPS): $(READY)
+	$(PIP) install --constraint constraints.txt --group integrations
 	@touch $@

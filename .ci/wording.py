@@ -35,7 +35,7 @@ GERUNDS: Final = {
 }
 """Gerunds that are usual names in the field."""
 
-NOUNS: Final = {"setting", "settings", "string", "strings", "thing", "things", "warning", "warnings"}
+NOUNS: Final = {"lightning", "setting", "settings", "string", "strings", "thing", "things", "warning", "warnings"}
 SUBJECT: Final = 72
 """Most characters of a commit subject."""
 

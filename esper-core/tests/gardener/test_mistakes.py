@@ -13,12 +13,20 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from esper_core import EsperError, graft
 from esper_core.growth import Garden
+from esper_core.leyline import Action, Op
 
 MakeLoop = Callable[..., Any]
 
 
 def mean_loss(model: nn.Module, batch: Any) -> torch.Tensor:
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+GERMINATE = {0: Action(Op.GERMINATE, "stem", "test/local-conv")}
+
+
+def number(model: nn.Module, batch: Any) -> Any:
+    return mean_loss(model, batch).item()
 
 
 @pytest.mark.parametrize(
@@ -28,7 +36,7 @@ def mean_loss(model: nn.Module, batch: Any) -> torch.Tensor:
         ({"optimizer": [None]}, "E340 .*Received: NoneType"),
         ({"optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1)}, "E341 .*none of the model's parameters"),
         ({"optimizer": torch.optim.LBFGS}, "E306 LBFGS"),
-        ({"loss": mean_loss}, r"E342 .*each example(?s:.)*shape \(\)"),
+        ({"loss": number}, r"E342 .*each example(?s:.)*Received: float"),
         ({"validation": []}, "E344 .*no examples"),
         ({"validation": iter(())}, "E344 .*no examples"),
         ({"slots": ["stme"]}, r'E313 .*"stme"(?s:.)*Did you mean "stem"'),
@@ -117,3 +125,24 @@ def test_a_loader_that_shuffles_is_paired_and_its_generator_put_back(make_loop: 
     loop.tended()
     assert [loop.epoch() for _ in range(4)][-1].kept
     assert torch.equal(generator.get_state(), before)
+
+
+def test_the_loss_of_a_batch_counts_as_one_example_and_a_warning_says_so(make_loop: MakeLoop, caplog: Any) -> None:
+    loop = make_loop()
+    inputs, targets = loop.validation[0]
+    loop.validation = list(zip(inputs.split(20), targets.split(20), strict=True))
+    loop.tended(GERMINATE, loss=mean_loss, growth={"gates": "strict"})
+    tended = [loop.epoch() for _ in range(4)]
+    said = [record.getMessage() for record in caplog.records]
+    assert [message[:4] for message in said] == ["E360", "E361"]
+    assert "3 losses" in said[1]
+    assert "smaller batches" in said[1]
+    assert tended[-1].signals.slots[0].seeds[0].gain.n == 3
+
+
+def test_too_few_examples_for_gates_are_reported(make_loop: MakeLoop, caplog: Any) -> None:
+    loop = make_loop().tended({}, growth={"gates": "strict"})
+    loop.epoch()
+    loop.epoch()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("E361 the validation data has 60 losses, and gates need 100")

@@ -30,7 +30,7 @@ from esper_core.gardener.optimizers import BorrowedOptimizers, optimizers_of
 from esper_core.gardener.records import LoopRecord
 from esper_core.gardener.reports import Recorder, Tended
 from esper_core.gardener.traces import HostAutocast, warn_of_averages, without_trace
-from esper_core.gardener.validation import METRIC, Validation, each_loss, evaluating
+from esper_core.gardener.validation import METRIC, Validation, each_loss, evaluating, warn_of_reduction
 from esper_core.governor import Governor, MemoryBudget
 from esper_core.growth import (
     Example,
@@ -83,7 +83,8 @@ class Gardener:
         model: The host. It is grafted in place, or has slots already and ``slots`` is None.
         optimizer: That of the loop, several of them, or a function that builds one from parameters. Seeds that are kept
             join its groups.
-        loss: ``loss(model, batch)`` runs the model on a batch and returns one loss for each example.
+        loss: ``loss(model, batch)`` runs the model on a batch and returns one loss for each example. A single loss for
+            the whole batch counts as one example.
         slots: Where something may grow, as ``esper_core.graft`` takes it.
         blueprints: What may grow: names, globs or varieties, a mapping from slots to them, or "auto" for all that fit.
         example: A batch of the loop.
@@ -144,7 +145,7 @@ class Gardener:
             self._closing.callback(self._autocast.close)
             self._keeper = BorrowedOptimizers(model, self._optimizers, clip_norm)
             network = self._network(varieties, settings, watch, seed)
-            data = Validation(validation, loss, seed)
+            data = Validation(validation, loss, seed, settings.gates)
             self._member = LoopMember(network, data, self._autocast, self._arm.name, seed, steps, example)
             self._phases = Phases([self._member], 1, network.lost.faults, lanes=Lanes())
             self._feed, self._closed = BatchFeed(), False
@@ -165,6 +166,11 @@ class Gardener:
     def arm(self) -> str:
         """The name of the policy, under which events and reports show the model."""
         return self._arm.name
+
+    @property
+    def steps_since_tend(self) -> int:
+        """How many steps of the optimizer ``step`` has seen since the last ``tend``."""
+        return self._feed.used
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -208,9 +214,9 @@ class Gardener:
         """Return what a checkpoint needs beside the state of the optimizer, which is the user's to save.
 
         It is plain data and tensors: the model with what grew in it, the branches, the gates, the governor, the policy.
-        Call it after a step of the optimizer, or between ``tend`` and the next batch.
+        Call it after a step of the optimizer, or between ``tend`` and the next batch. After ``close`` it is the state
+        without the seeds that were pruned.
         """
-        self._refuse_closed()
         policy = self._arm.policy
         parts = {
             "member": self._member.state_dict(),
@@ -388,7 +394,11 @@ def _action_space(model: nn.Module, varieties: Mapping[str, Sequence[Variety]], 
 def _attach_slots(model: nn.Module, slots: Any, example: Any, loss: Callable[[nn.Module, Any], Tensor]) -> Example:
     """Graft the model, or look at the slots that it has; return the example with the number of its rows."""
     with without_trace(model), evaluating(model):
-        batch = Example(example, len(each_loss(loss(model, example))), loss)
+        losses = loss(model, example)
+        rows, reduced = len(each_loss(losses)), not losses.ndim
+    batch = Example(example, Example.of(example).size if reduced else rows, loss)
+    if reduced:
+        warn_of_reduction()
     if slots is None and is_grafted(model):
         observe(model, slots_of(model).each(), batch)
     else:

@@ -3,10 +3,15 @@
 Gates compare the losses of the same held-out examples without and with a seed. So each example needs a loss of its own,
 and every pass over the validation data must bring the same examples in the same order. A loader that shuffles draws the
 same order each time, because every pass begins with the same random numbers.
+
+A loss function may return the mean loss of a batch instead. Then each batch counts as one example: its mean is one
+observation, and gates are wider because there are fewer.
 """
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +20,7 @@ from torch import Tensor
 
 from esper_core.gardener.traces import same_random_numbers
 from esper_core.growth import KeptBuffers, RandomStream, derive_seed, device_of, in_mode, map_tensors, tensors_in
+from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.signals import Metric
 from esper_core.trainer.measurements import Evaluation
@@ -25,26 +31,32 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from esper_core.leyline.signals import Strictness
+
     Autocast = Callable[[], AbstractContextManager[Any]]
     """Returns a context in which the model computes, as ``HostAutocast`` does."""
 
     Loss = Callable[[nn.Module, Any], Tensor]
     """Runs a model on a batch and returns one loss for each example."""
 
+log = logging.getLogger("esper")
+
 METRIC = Metric("loss", "down")
 """A Gardener knows no other metric than the loss."""
 
 
-def each_loss(losses: Any) -> Tensor:
+def each_loss(losses: Any, *, reduced: bool = True) -> Tensor:
     """Return one loss for each example; those of its parts, such as tokens or pixels, are averaged.
 
+    The single loss of a whole batch counts as that of one example, unless ``reduced`` is False.
+
     Raises:
-        GrowthError: It is no tensor, or a single number (E342).
+        GrowthError: It is no tensor, or holds no losses (E342).
     """
-    if isinstance(losses, Tensor) and losses.ndim and len(losses):
-        return losses if losses.ndim == 1 else losses.flatten(1).mean(1)
+    if isinstance(losses, Tensor) and losses.numel() and (losses.ndim or reduced):
+        return losses.reshape(1) if losses.ndim == 0 else losses if losses.ndim == 1 else losses.flatten(1).mean(1)
     received = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
-    message = "the loss function returned no loss for each example, and gates compare examples one by one"
+    message = "the loss function returned no losses, and gates compare those of each example"
     hint = f'Return them unreduced, for example  cross_entropy(model(x), y, reduction="none"). Received: {received}'
     raise GrowthError(Problem("E342", message, hint=hint))
 
@@ -56,9 +68,11 @@ class Validation:
         batches: Yields the batches each time it is iterated: a DataLoader, or a list.
         loss: Runs the model on a batch.
         seed: Of the random numbers in a pass.
+        gates: How strict the gates are, which can judge by enough examples only.
     """
 
-    def __init__(self, batches: Iterable[Any], loss: Loss, seed: int) -> None:
+    def __init__(self, batches: Iterable[Any], loss: Loss, seed: int, gates: Strictness = "off") -> None:
+        self._gates, self._counted = gates, False
         self._batches = batches
         self._loss = loss
         self._seed = derive_seed(seed, "validation")
@@ -74,7 +88,7 @@ class Validation:
         device = device_of(model)
         losses: list[Tensor] = []
         seen: list[Tensor] = []
-        with evaluating(model), RandomStream(self._seed, device), self._same_order(), autocast():
+        with evaluating(model), RandomStream(self._seed, device), same_order(self._batches), autocast():
             for batch in self._batches:
                 moved = batch if device.type == "cpu" else map_tensors(batch, lambda own: own.to(device))
                 seen.append(fingerprint(moved, device))
@@ -89,25 +103,45 @@ class Validation:
             raise GrowthError(Problem("E344", message, hint=hint))
         self._seen = numbers
         each = torch.cat(losses)
+        self._warn_of_few(len(each), len(losses))
         return Evaluation(each, each.mean())
+
+    def _warn_of_few(self, examples: int, batches: int) -> None:
+        """Log a warning, once, if the gates cannot judge by so few examples."""
+        if not self._counted and self._gates != "off" and examples < MIN_EXAMPLES_FOR_EVIDENCE:
+            message = f"the validation data has {examples} losses, and gates need {MIN_EXAMPLES_FOR_EVIDENCE} to judge"
+            unreduced = "return one loss for each example, or validate in smaller batches"
+            advice = unreduced if examples == batches else 'add validation data, or write growth={"gates": "off"}'
+            log.warning("%s", Problem("E361", message, hint=f"No seed can be kept: {advice}."))
+        self._counted = True
 
     def mean_loss(self, model: nn.Module, batch: Any, autocast: Autocast) -> Tensor:
         """Return the mean loss on a batch of the loop, in evaluation mode."""
         with evaluating(model), autocast():
             return each_loss(self._loss(model, batch)).detach().float().mean()
 
-    @contextmanager
-    def _same_order(self) -> Iterator[None]:
-        """Put back the generators from which a DataLoader draws its order."""
-        holders = (self._batches, getattr(self._batches, "sampler", None))
-        found = [getattr(one, "generator", None) for one in holders]
-        states = [(one, one.get_state()) for one in found if isinstance(one, torch.Generator)]
-        try:
-            with same_random_numbers():
-                yield
-        finally:
-            for generator, state in states:
-                generator.set_state(state)
+
+@contextmanager
+def same_order(batches: Iterable[Any]) -> Iterator[None]:
+    """Put back the generators from which a DataLoader draws its order."""
+    holders = (batches, getattr(batches, "sampler", None))
+    found = [getattr(one, "generator", None) for one in holders]
+    states = [(one, one.get_state()) for one in found if isinstance(one, torch.Generator)]
+    try:
+        with same_random_numbers():
+            yield
+    finally:
+        for generator, state in states:
+            generator.set_state(state)
+
+
+def first_batch(batches: Iterable[Any]) -> Any:
+    """Return the first batch after a whole pass, since some loaders count on it; random numbers are put back."""
+    with torch.random.fork_rng(), same_order(batches):
+        rest = iter(batches)
+        first = next(rest, None)
+        deque(rest, maxlen=0)
+        return first
 
 
 @contextmanager
@@ -126,3 +160,12 @@ def fingerprint(batch: Any, device: torch.device) -> Tensor:
     first = next((tensor for tensor in tensors_in(batch) if tensor.numel()), torch.zeros(1))
     flat = first.detach().reshape(-1)[:4096].double()
     return (flat * torch.arange(1, len(flat) + 1, device=flat.device, dtype=torch.float64)).nansum().to(device)
+
+
+def warn_of_reduction() -> None:
+    """Log a warning that a loss function reduces the losses of a batch to one."""
+    message = "the loss function returns one loss for a whole batch, which counts as a single observation"
+    hint = (
+        'Gates need longer to be sure. Return losses unreduced, as  cross_entropy(model(x), y, reduction="none")  does.'
+    )
+    log.warning("%s", Problem("E360", message, hint=hint))

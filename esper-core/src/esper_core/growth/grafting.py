@@ -295,8 +295,12 @@ def graft(
     return model
 
 
-def ungraft(model: ModelT) -> ModelT:
+def ungraft(model: ModelT, *, discard: bool = False) -> ModelT:
     """Remove the slots from ``model``, in place, and return it as it was before ``graft``.
+
+    Args:
+        model: A grafted model.
+        discard: Remove what has grown in it, too.
 
     Raises:
         GraftError: it has no slots.
@@ -310,7 +314,7 @@ def ungraft(model: ModelT) -> ModelT:
         )
     """
     grown = [f"{seed.blueprint} in {slot.name}" for slot in slots_of(model).each() for seed in slot.stack]
-    if grown:
+    if grown and not discard:
         hint = "esper_core.export(model) returns a copy that keeps what is fossilised, without Esper."
         raise GrowthError(Problem("E336", f"the model has grown: {', '.join(grown)}", hint=hint))
     for slot in slots_of(model).each():

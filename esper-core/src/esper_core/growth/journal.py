@@ -24,7 +24,7 @@ from esper_core.leyline.constants import FULL, GROWTH_FORMAT
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.lifecycle import INCUBATING, Stage
 from esper_core.leyline.signals import RECORD
-from esper_core.leyline.specs import SiteKind  # noqa: TC001  pydantic reads it
+from esper_core.leyline.specs import SiteKind, SlotPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -143,6 +143,10 @@ class Network:
     def grown(self) -> tuple[Growth, ...]:
         """The seeds that were fossilised."""
         return tuple(seed for seed in self.seeds if seed.stage is Stage.FOSSILISED)
+
+    def places(self) -> dict[str, SlotPlace]:
+        """Return where the slots are, as ``graft`` takes it."""
+        return {slot.name: SlotPlace(slot.at, slot.kind, slot.stack, slot.key) for slot in self.slots}
 
 
 def _check_network(network: Network) -> Network:
@@ -340,6 +344,14 @@ def _parse_entry(entry: Any) -> Network:
         why = f"{JOURNAL} is not a row of bytes. Received: {received}"
         raise invalid_journal(_SOURCE, why, _STATE_DICT)
     return parse_network(bytes(entry.tolist()), source=_SOURCE, hint=_STATE_DICT)
+
+
+def same_growth(saved: Network | None, own: Network) -> bool:
+    """Return whether a state dict, whose journal is ``saved``, can be loaded into the network ``own``."""
+    if saved is None:
+        return not own.seeds
+    phases = [[_training_phase(seed) for seed in network.seeds] for network in (saved, own)]
+    return _built(saved) == _built(own) and phases[0] == phases[1]
 
 
 def _refuse_other(saved: Network, own: Network) -> None:

@@ -22,7 +22,7 @@ from esper_core.leyline.actions import Action, Op
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.lifecycle import SlotState, Stage
-from esper_core.leyline.specs import Site, SlotPlace
+from esper_core.leyline.specs import Site
 from esper_core.plugins import evaluate_formula
 
 if TYPE_CHECKING:
@@ -59,9 +59,7 @@ def rebuild(
     try:
         model.load_state_dict({key: value for key, value in tensors.items() if not key.startswith(f"{HOME}.")})
         if not is_grafted(model):
-            graft(
-                model, {place.name: SlotPlace(place.at, place.kind, place.stack, place.key) for place in network.slots}
-            )
+            graft(model, network.places())
     except BaseException:
         for value, copy in before:
             value.copy_(copy)

@@ -134,7 +134,7 @@ def guarded(loss: Loss) -> Loss:
 
     def guarded_loss(model: nn.Module, batch: Any) -> Tensor:
         try:
-            return each_loss(loss(model, batch))
+            return each_loss(loss(model, batch), reduced=False)
         except EsperError:
             raise
         except Exception as error:

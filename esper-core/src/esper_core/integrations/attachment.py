@@ -1,0 +1,151 @@
+"""The Gardener of a library's training loop: when it is called, and how checkpoints carry its state.
+
+A library loads the state of the model before the Gardener exists, into a host that has not grown. So while a loop is
+about to begin, a hook on the model takes the parts that grew out of such a state; the Gardener restores them from its
+own. At any other time the hook rebuilds what the state holds.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from esper_core.gardener import Gardener, Tended
+from esper_core.gardener.validation import first_batch
+from esper_core.growth import HOME, graft, is_grafted, read_network, slots_of, ungraft
+from esper_core.growth.journal import network_in, same_growth
+from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.runs.networks import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import torch
+    from torch import nn
+
+    from esper_core.growth.journal import Network
+
+log = logging.getLogger("esper")
+
+
+class Attachment:
+    """Makes the Gardener of a loop, calls it, and keeps its state for the checkpoints of the library.
+
+    Args:
+        settings: Arguments of the Gardener.
+        every: Steps of the optimizer between two calls of ``tend``; None: it is called at the end of each epoch.
+
+    Attributes:
+        gardener: None before the loop begins.
+        tended: What each call of ``tend`` returned.
+        expects_state: Whether a state that is loaded into the model is that of a checkpoint to resume from.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], every: int | None) -> None:
+        self.gardener: Gardener | None = None
+        self.tended: list[Tended] = []
+        self.expects_state = False
+        self._settings = dict(settings)
+        self._every = every
+        self._loaded: Network | None = None
+        """What a state held that was loaded into the model, without it: the Gardener has to restore it."""
+
+    def watch(self, model: nn.Module) -> None:
+        """Let states of a grown model be loaded into ``model``; a later attachment takes the place of this one."""
+        found = [getattr(one, "hook", None) for one in model._load_state_dict_pre_hooks.values()]
+        known = next((one for one in found if isinstance(one, GrowthHook)), None)
+        if known is not None:
+            known.attachment = self
+        else:
+            model.register_load_state_dict_pre_hook(GrowthHook(self))
+
+    def begin(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        *,
+        validation: Iterable[Any],
+        steps: int,
+        clip_norm: float | None,
+        state: Mapping[str, Any] | None,
+    ) -> None:
+        """Make the Gardener, and restore the ``state`` of one before.
+
+        Raises:
+            GrowthError: The checkpoint holds a grown model, and there is no state of a Gardener (E362).
+        """
+        if self._loaded is not None and state is None:
+            message = "the checkpoint holds a model that has grown, and no state of Grow to resume from"
+            hint = "To grow it further, build it with  esper_core.load(model, state_dict)  and begin a new training."
+            raise GrowthError(Problem("E362", message, hint=hint))
+        settings = {"steps": steps, "clip_norm": clip_norm, **self._settings}
+        if self._loaded is not None:
+            graft(model, self._loaded.places())
+        if is_grafted(model):
+            settings["slots"] = None
+        if "example" not in settings:
+            settings["example"] = first_batch(validation)
+        self.gardener = Gardener(model, list(optimizers), validation=validation, **settings)
+        if state is not None:
+            self.gardener.load_state_dict(state)
+        self.expects_state, self._loaded = False, None
+
+    def step(self, batch: Any, *, epoch_ended: bool) -> Tended | None:
+        """Pass a batch on which the loop has trained; return what ``tend`` says, if it was time for it."""
+        gardener = self.gardener
+        assert gardener is not None
+        before = gardener.steps_since_tend
+        gardener.step(batch)
+        steps = gardener.steps_since_tend
+        due = epoch_ended if self._every is None else steps > before and steps >= self._every
+        if not (due and steps):
+            return None
+        tended = gardener.tend()
+        self.tended.append(tended)
+        log.info("%s", tended)
+        return tended
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the Gardener, if there is one; ``error`` ended the loop."""
+        if self.gardener is not None:
+            self.gardener.__exit__(None if error is None else type(error), error, None)
+
+
+class GrowthHook:
+    """A load-state-dict pre-hook: takes what grew out of the state, or rebuilds it in the model."""
+
+    def __init__(self, attachment: Attachment | None = None) -> None:
+        self.attachment = attachment
+
+    def __call__(self, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        """Make model and state fit each other."""
+        attachment = self.attachment
+        if attachment is None:
+            return
+        if attachment.expects_state:
+            if is_grafted(module):
+                ungraft(module, discard=True)
+            own = {
+                key.removeprefix(prefix): state.pop(key) for key in list(state) if key.startswith(f"{prefix}{HOME}.")
+            }
+            attachment._loaded = network_in(own) or attachment._loaded
+        elif not prefix and (attachment.gardener is None or attachment.gardener.model is module):
+            attachment.close()
+            grow_as(module, state)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GrowthHook:
+        return self
+
+    def __reduce__(self) -> tuple[type[GrowthHook], tuple[()]]:
+        return GrowthHook, ()
+
+
+def grow_as(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Make what has grown in ``model`` that of a state dict, which is loaded after this."""
+    network = network_in(state)
+    if is_grafted(model):
+        if same_growth(network, read_network(slots_of(model), "")):
+            return
+        ungraft(model, discard=True)
+    if network is not None:
+        load(model, state)

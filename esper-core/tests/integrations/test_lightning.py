@@ -1,0 +1,241 @@
+"""Growing in the real loop of Lightning: the host stays as it was, seeds are kept, checkpoints carry the growth."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from esper_core import EsperError
+from esper_core.growth import slots_of
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.members,
+    pytest.mark.library("lightning"),
+    pytest.mark.filterwarnings("ignore"),
+]
+
+QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+SCHEDULES: dict[str, Callable[[Any], Any]] = {
+    "OneCycle": lambda own: torch.optim.lr_scheduler.OneCycleLR(own, 0.02, total_steps=18),
+    "cosine": lambda own: torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(own, 2),
+}
+
+
+def groups(model: nn.Module) -> list[dict[str, Any]]:
+    """Weights decay, vectors do not."""
+    return [
+        {"params": [own for own in model.parameters() if own.ndim > 1], "weight_decay": 0.1},
+        {"params": [own for own in model.parameters() if own.ndim < 2], "lr": 2e-3},
+    ]
+
+
+@pytest.fixture
+def world(noisy_host: Callable[[], nn.Module], data: Any, planned: Any) -> SimpleNamespace:
+    """``fit(epochs, grow=…, **trainer)`` trains a new module, and returns it with its trainer and its callback."""
+    import lightning.pytorch as pl
+
+    from esper_core.integrations.lightning import Grow
+
+    class Net(pl.LightningModule):
+        def __init__(self, schedule: str | None = None, checkpointed: bool = False, dropout: float = 0.2) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+            self.host = noisy_host()
+            self.host.drop = nn.Dropout(dropout)
+            self.schedule, self.checkpointed = schedule, checkpointed
+
+        def losses(self, batch: Any) -> torch.Tensor:
+            inputs, targets = batch
+            run = torch.utils.checkpoint.checkpoint
+            outputs = run(self.host, inputs, use_reentrant=False) if self.checkpointed else self.host(inputs)
+            return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+        def training_step(self, batch: Any, index: int) -> torch.Tensor:
+            return self.losses(batch).mean()
+
+        def validation_step(self, batch: Any, index: int) -> None:
+            self.log("validation", self.losses(batch).mean())
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.AdamW(groups(self), lr=1e-2)
+            if self.schedule is None:
+                return optimizer
+            return [optimizer], [{"scheduler": SCHEDULES[self.schedule](optimizer), "interval": "step"}]
+
+    train, held_out = (TensorDataset(*split) for split in data)
+    loaders = DataLoader(train, 10), DataLoader(held_out, 30)
+
+    def new(**arguments: Any) -> Any:
+        torch.manual_seed(3)
+        return Net(**arguments)
+
+    def fit(
+        epochs: int, grow: dict[str, Any] | None = None, *, path: Any = None, module: Any = None, folder: Any = None,
+        callbacks: Any = (), compiled: bool = False, arguments: Any = None, **trainer: Any,
+    ) -> SimpleNamespace:  # fmt: skip
+        module = module or new(**(arguments or {}))
+        grown = [] if grow is None else [Grow(Net.losses, ["host.stem"], **grow)]
+        saving = [] if folder is None else [pl.callbacks.ModelCheckpoint(folder, save_last=True)]
+        own = pl.Trainer(
+            max_epochs=epochs, callbacks=[*callbacks, *grown, *saving], enable_checkpointing=bool(saving),
+            **QUIET, **trainer,
+        )  # fmt: skip
+        torch.manual_seed(4)
+        own.fit(torch.compile(module, backend="eager") if compiled else module, *loaders, ckpt_path=path)
+        return SimpleNamespace(net=module, trainer=own, grow=grown[0] if grown else None, random=torch.get_rng_state())
+
+    return SimpleNamespace(pl=pl, Net=Net, Grow=Grow, new=new, fit=fit, loaders=loaders, planned=planned)
+
+
+def host_of(run: Any) -> dict[str, Any]:
+    """Everything of the host that a Gardener must leave alone."""
+    (optimizer,) = run.trainer.optimizers
+    named = {name: own for name, own in run.net.named_parameters() if "_esper" not in name}
+    return {
+        "tensors": {name: own for name, own in run.net.state_dict().items() if "_esper" not in name},
+        "memory": {name: dict(optimizer.state[own]) for name, own in named.items()},
+        "rates": [float(group["lr"]) for group in optimizer.param_groups],
+        "modes": [module.training for name, module in run.net.named_modules() if "_esper" not in name],
+        "random": run.random,
+    }
+
+
+def ema(world: Any) -> list[Any]:
+    return [world.pl.callbacks.EMAWeightAveraging(decay=0.9)]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"accumulate_grad_batches": 4},
+        {"gradient_clip_val": 0.1},
+        {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"},
+        {"precision": "bf16-mixed"},
+        {"precision": "64-true"},
+        {"compiled": True},
+        {"arguments": {"schedule": "OneCycle"}},
+        {"arguments": {"schedule": "cosine"}},
+        {"arguments": {"checkpointed": True}},
+        {"callbacks": ema},
+    ],
+    ids=str,
+)
+def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world: Any, same: Any, how: dict[str, Any]) -> None:
+    def run(grow: Any) -> Any:
+        given = {**how, **({"callbacks": how["callbacks"](world)} if "callbacks" in how else {})}
+        return world.fit(3, grow, **given)
+
+    plain, grown = run(None), run(world.planned("host.stem"))
+    assert [change.now.value for one in grown.grow.tended for change in one.changes]
+    assert grown.grow.tended[-1].signals.parameters > sum(own.numel() for own in plain.net.parameters())
+    assert same(host_of(grown), host_of(plain))
+
+
+@pytest.mark.parametrize("averaged", [False, True])
+@pytest.mark.parametrize("epochs", [1, 2, 3, 5])
+def test_a_resumed_training_has_the_same_numbers_to_the_bit(
+    world: Any, same: Any, tmp_path: Path, epochs: int, averaged: bool
+) -> None:
+    def run(until: int, **more: Any) -> Any:
+        callbacks = ema(world) if averaged else []
+        calm = {"dropout": 0.0}  # Lightning does not save the state of random numbers
+        return world.fit(until, world.planned("host.stem", keep=4), callbacks=callbacks, arguments=calm, **more)
+
+    whole = run(7)
+    run(epochs, folder=tmp_path)
+    resumed = run(7, path=tmp_path / "last.ckpt")
+    assert [one.kept != () for one in whole.grow.tended] == [step == 4 for step in range(7)]
+    seen = [str(one) for one in whole.grow.tended]
+    assert [str(one) for one in resumed.grow.tended] == seen[epochs:]
+    assert same(resumed.net.state_dict(), whole.net.state_dict())
+    states = [run.trainer.optimizers[0].state_dict() for run in (resumed, whole)]
+    assert same(*states)
+
+
+@pytest.fixture
+def checkpoint(world: Any, tmp_path: Path) -> SimpleNamespace:
+    """The last checkpoint of a training in which a seed was kept."""
+    run = world.fit(6, world.planned("host.stem", keep=4), folder=tmp_path)
+    return SimpleNamespace(run=run, path=tmp_path / "last.ckpt", first=next(tmp_path.glob("epoch*")))
+
+
+def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(
+    world: Any, same: Any, checkpoint: Any
+) -> None:
+    from esper_core.integrations.lightning import load_from_checkpoint
+
+    grown = load_from_checkpoint(world.Net, checkpoint.path)
+    assert type(grown).__name__ == "Net"
+    assert len(slots_of(grown).named("host.stem").fossils) == 1
+    assert same(grown.state_dict(), checkpoint.run.net.state_dict())
+    assert load_from_checkpoint(world.Net, checkpoint.path, dropout=0.5).host.drop.p == 0.5
+    with pytest.raises(RuntimeError, match=r"for_esper_core\.load"):
+        world.Net.load_from_checkpoint(checkpoint.path)
+    trainer = world.pl.Trainer(callbacks=[world.Grow(world.Net.losses, ["host.stem"])], **QUIET)
+    plain = world.Net()
+    (figures,) = trainer.validate(plain, world.loaders[1], ckpt_path=checkpoint.path)
+    assert same(plain.state_dict(), grown.state_dict())
+    assert figures["validation"] == pytest.approx(float(grown.eval().losses(world.loaders[1].dataset[:]).mean()), 1e-5)
+
+
+def test_a_checkpoint_from_before_a_seed_was_kept_is_validated_without_it(
+    world: Any, same: Any, checkpoint: Any, tmp_path: Path
+) -> None:
+    early = world.fit(1, folder=tmp_path / "early")
+    run = checkpoint.run
+    run.trainer.validate(run.net, world.loaders[1], ckpt_path=tmp_path / "early" / "last.ckpt")
+    assert same(run.net.state_dict(), early.net.state_dict())
+
+
+def test_training_goes_on_with_the_same_objects_and_from_the_end(world: Any, checkpoint: Any) -> None:
+    run = checkpoint.run
+    trainer = world.pl.Trainer(max_epochs=2, callbacks=[run.grow], enable_checkpointing=False, **QUIET)
+    trainer.fit(run.net, *world.loaders)
+    assert len(run.grow.tended) == 8
+    again = world.fit(8, world.planned("host.stem"), module=run.net, path=checkpoint.path)
+    assert len(slots_of(again.net).named("host.stem").fossils) == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"loaders": 1}, r"E344 .*no validation data(?s:.)*validation loader to fit"),
+        ({"max_epochs": -1, "max_steps": 3}, r"E363 .*length of the training"),
+        ({"forgotten": True}, r"E362 .*no state of Grow(?s:.)*esper_core.load"),
+    ],
+    ids=str,
+)
+def test_a_training_that_cannot_grow_says_why(world: Any, checkpoint: Any, how: dict[str, Any], said: str) -> None:
+    path = None
+    if how.pop("forgotten", False):
+        state = torch.load(checkpoint.path, weights_only=True)
+        del state["esper"]
+        torch.save(state, checkpoint.path)
+        path = checkpoint.path
+    loaders = world.loaders[: how.pop("loaders", 2)]
+    grow = world.Grow(world.Net.losses, ["host.stem"])
+    trainer = world.pl.Trainer(callbacks=[grow], enable_checkpointing=False, **{**QUIET, "max_epochs": 9, **how})
+    with pytest.raises(EsperError, match=said):
+        trainer.fit(world.new(), *loaders, ckpt_path=path)
+
+
+def test_several_ranks_are_refused(tmp_path: Path) -> None:
+    example = Path(__file__).parents[3] / "examples" / "integrations" / "grow_in_lightning.py"
+    ranks = 'Trainer(accelerator="cpu", devices=2, strategy="ddp", '
+    (tmp_path / "ranks.py").write_text(example.read_text(encoding="utf-8").replace("Trainer(", ranks))
+    (tmp_path / "neighbours.py").write_bytes(example.with_name("neighbours.py").read_bytes())
+    command = [sys.executable, tmp_path / "ranks.py"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert ended.returncode
+    assert "E343 a Gardener works in one process, and this training has 2 ranks" in ended.stderr

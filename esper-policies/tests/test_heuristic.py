@@ -20,7 +20,6 @@ from esper_core.leyline import (
     Stage,
 )
 from esper_policies.heuristic import Forecast, Heuristic
-from esper_policies.settings import HeuristicSettings
 
 SPACE = ActionSpace({"early": ("a/conv", "a/mlp"), "late": ("a/mlp",)})
 STEPS = 40
@@ -74,10 +73,6 @@ def decided(*looks, settings=None, **possible):
     for look in looks[:-1]:
         policy.act([look], [ActionMask()])
     return policy.act([looks[-1]], [mask_of(looks[-1], **possible)])[0]
-
-
-def test_defaults_are_those_of_the_settings_model():
-    assert Heuristic(SPACE).settings == HeuristicSettings()
 
 
 # plant

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import doctest
 import math
 from dataclasses import replace
-from importlib import import_module
 
 import pytest
 from hypothesis import given, strategies as st
@@ -56,13 +54,6 @@ gardens = st.builds(
 courses = st.lists(gardens, min_size=1, max_size=12).map(
     lambda found: [replace(one, step=step) for step, one in enumerate(found)]
 )
-
-
-@pytest.mark.parametrize("module", ["dense", "potentials", "terminal", "terms"])
-def test_the_examples_are_true(module):
-    found = doctest.testmod(import_module(f"esper_rewards.{module}"))
-    assert found.attempted > 0
-    assert found.failed == 0
 
 
 @given(gardens, st.permutations([0, 1, 2]), st.floats(0, 5))

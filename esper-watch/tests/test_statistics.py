@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -116,14 +114,6 @@ def test_the_margin_counts_for_interval_and_p():
     found = compare(A, B, margin=0.05)
     assert found.p_margin == mann_whitney([value - 0.05 for value in A], B).p > found.p
     assert compare(A, B, margin=0.09).verdict == "no difference shown"
-
-
-def test_importing_the_package_and_its_commands_imports_neither_scipy_nor_jinja2():
-    code = (
-        "import esper_watch.command, esper_watch.plugin, esper_watch.statistics, sys;"
-        "sys.exit(bool({'jinja2', 'scipy', 'rich.live', 'torch'} & set(sys.modules)))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def share_of_wrong_verdicts(draw, n, m, repeats):

@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 
 from esper_core import EsperError
-from esper_core.leyline import SinkSpec
 from esper_core.leyline.events import RunStarted, StageChanged, StepFinished
 from esper_testing import check_sink, recorded_events
 from esper_testing.fakes import sick_events
-from esper_watch import plugin
-from esper_watch.tensorboard import TensorboardSettings, TensorboardSink, tensorboard
+from esper_watch.tensorboard import TensorboardSink, tensorboard
 
 
 class Recorded:
@@ -141,19 +139,3 @@ def test_tensorboard_reads_what_was_written(tmp_path):
     notes = [one.tensor_proto.string_val[0].decode() for one in read.Tensors("growth/text_summary")]
     assert notes[0] == "`early`: `tried/blueprint` germinated: by the policy"
     assert {one.status for one in check_sink(tensorboard, settings={"folder": "elsewhere"})} == {"passed"}
-
-
-def test_the_plugin_registers_the_sink_with_its_settings(tmp_path):
-    added = {}
-
-    class Registry:
-        def add(self, name: str, target: str, spec: SinkSpec) -> None:
-            added[name] = (target, spec.settings)
-
-    plugin.esper_register_sinks(Registry())
-    assert added.pop("live") == ("esper_watch.progress:live", None)
-    assert added == {
-        "tensorboard": ("esper_watch.tensorboard:tensorboard", "esper_watch.tensorboard:TensorboardSettings")
-    }
-    assert set(TensorboardSettings.model_fields) == set(tensorboard.__annotations__) - {"run", "return"}
-    assert TensorboardSettings().model_dump() == tensorboard.__kwdefaults__

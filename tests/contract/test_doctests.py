@@ -1,4 +1,4 @@
-"""The examples in the docstrings of the core are correct."""
+"""The examples in the docstrings of all members are correct."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "esper-core" / "src"
+ROOT = Path(__file__).parents[2]
 MODULES = [
-    ".".join(path.relative_to(SOURCE).with_suffix("").parts)
-    for path in sorted(SOURCE.rglob("*.py"))
+    ".".join(path.relative_to(source).with_suffix("").parts)
+    for source in sorted(ROOT.glob("esper-*/src"))
+    for path in sorted(source.rglob("*.py"))
     if ">>>" in path.read_text(encoding="utf-8")
 ]
 

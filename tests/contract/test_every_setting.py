@@ -1,13 +1,17 @@
-"""Every setting of every component is set by some test."""
+"""Every setting of every component is set by some test, and its default is that of what it builds."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+import pytest
 from pydantic import BaseModel
+
+from esper_core.plugins import load_plugins
 
 ROOT = Path(__file__).parents[2]
 MODULES = (
@@ -44,3 +48,21 @@ def test_each_setting_is_set_by_a_test() -> None:
     files = [file for pattern in ("esper-*/tests/**/*.py", "tests/**/*.py") for file in ROOT.glob(pattern)]
     tests = "\n".join(file.read_text(encoding="utf-8") for file in files if file.name != HERE)
     assert [f"{model}.{field}" for model, field in settings() if not is_set(field, tests)] == []
+
+
+COMPONENTS = [one for one in load_plugins().registry.components() if one.settings_model() is not None]
+
+
+@pytest.mark.parametrize("component", COMPONENTS, ids=lambda one: f"{one.kind}-{one.id}")
+def test_settings_have_the_names_and_defaults_of_what_they_build(component) -> None:
+    parameters = inspect.signature(component.load()).parameters.values()
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return  # it takes the settings as they are
+    own = {"metric"} if component.kind == "reward" else set()
+    given = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY and one.name not in own}
+    fields = component.settings_model().model_fields
+    assert given == {
+        name: inspect.Parameter.empty if field.is_required() else field.get_default(call_default_factory=True)
+        for name, field in fields.items()
+    }
+    assert all(field.description for field in fields.values())

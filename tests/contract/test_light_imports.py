@@ -57,6 +57,25 @@ def test_light_packages_and_commands_that_list_and_explain_import_no_torch(tmp_p
     assert "torch" not in heavy_after(program)
 
 
+def test_plugins_and_settings_of_the_members_import_no_torch() -> None:
+    plugins = [f"esper_{name}.plugin" for name in ("blueprints", "policies", "rewards", "tasks", "watch")]
+    settings = [
+        "esper_policies.settings",
+        "esper_policies.heuristic",
+        "esper_policies.schedule",
+        "esper_tasks.settings",
+    ]
+    others = [
+        "esper_policies.learning_rates",
+        "esper_rewards.potentials",
+        "esper_watch.command",
+        "esper_watch.statistics",
+    ]
+    steps = [f"__import__({name!r})" for name in (*plugins, *settings, *others)]
+    program = "\n".join(f"{step}; assert 'torch' not in sys.modules, {step!r}" for step in steps)
+    assert heavy_after(program).isdisjoint({"scipy", "torch"})
+
+
 def test_writing_a_new_package_imports_neither_torch_nor_pydantic(tmp_path: Path) -> None:
     words = ["blueprint", "x", "--into", str(tmp_path)]
     program = f"from esper_testing.commands import new; new({words}, standalone_mode=False)"

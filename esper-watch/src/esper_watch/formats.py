@@ -103,7 +103,7 @@ def shorten(text: str, letters: int) -> str:
 def as_number(value: Any) -> float | None:
     """Return a value of a JSON file as a float, or None if it is not a usable number.
 
-    >>> as_number(3), as_number("NaN"), as_number(math.inf), as_number(True)
+    >>> as_number(3), as_number("NaN"), as_number(float("inf")), as_number(True)
     (3.0, None, None, None)
     """
     if not isinstance(value, int | float) or isinstance(value, bool) or not is_usable(value):
@@ -114,7 +114,7 @@ def as_number(value: Any) -> float | None:
 def format_seconds(seconds: float) -> str:
     """Format a duration.
 
-    >>> format_seconds(0.032), format_seconds(56.7), format_seconds(3725), format_seconds(math.nan)
+    >>> format_seconds(0.032), format_seconds(56.7), format_seconds(3725), format_seconds(float("nan"))
     ('0.032 s', '57 s', '1 h 2 min', 'unknown')
     """
     if not abs(seconds) < MAX_SECONDS:

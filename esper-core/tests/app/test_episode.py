@@ -114,13 +114,6 @@ def test_episode_is_over_after_the_last_step(shared: Episode) -> None:
         shared.act(WAIT)
 
 
-def test_nothing_can_be_done_before_the_first_episode(shared: Episode) -> None:
-    fresh = Episode(prepare(shared.composition.resolution.loaded.file, CHANGES))
-    for ask in (lambda: fresh.act(WAIT), fresh.state_dict, lambda: fresh.twin):
-        with pytest.raises(RuntimeError, match="there is no episode"):
-            ask()
-
-
 def test_observation_has_the_twin_and_the_price_and_rewards_add_up(shared: Episode) -> None:
     moments = play(shared, 5, LIFE)
     twin = shared.twin
@@ -179,9 +172,13 @@ def test_state_can_be_loaded_into_a_fresh_episode(shared: Episode) -> None:
     fresh.close()
 
 
-def test_invalid_state_is_refused_and_leaves_no_episode(shared: Episode) -> None:
+def test_nothing_can_be_done_before_the_first_episode_and_after_an_invalid_state(shared: Episode) -> None:
     shared.begin(3)
     state = shared.state_dict()
+    fresh = Episode(shared.composition)
+    for ask in (lambda: fresh.act(WAIT), fresh.state_dict, lambda: fresh.twin):
+        with pytest.raises(RuntimeError, match="there is no episode"):
+            ask()
     spoilt = {**state.plain, "pool": {**state.plain["pool"], "environments": {"0": {"round": 0, "seed": 3}}}}
     with pytest.raises(GrowthError):
         shared.load_state_dict(State(spoilt, state.tensors))
@@ -250,21 +247,16 @@ def test_withdrawn_blueprint_is_offered_again_in_the_next_episode(
     assert not player.load_state_dict(withdrawn).mask.allows(break_down)
 
 
-@pytest.fixture
-def noted(install: Any, configured: Configured, tmp_path: Path) -> Callable[..., list[Any]]:
-    """``noted(*overrides)``: what a policy of a run saw."""
+def test_policy_of_a_run_sees_what_a_player_sees(install: Any, configured: Configured, tmp_path: Path) -> None:
+    """The twin at the same step, if there is one, and the reward's price among it."""
+    install("noting", NOTING)
 
-    def note(*overrides: str) -> list[Any]:
-        install("noting", NOTING)
+    def noted(*overrides: str) -> list[Any]:
         prepared = prepare(configured(), [*overrides, "policy=noting/noting"])
+        prepared.arms[0].policy.seen.clear()
         run(prepared, runs_dir=tmp_path / "runs")
-        return prepared.arms[0].policy.seen
+        return list(prepared.arms[0].policy.seen)
 
-    return note
-
-
-def test_policy_of_a_run_sees_what_a_player_sees(noted: Any, configured: Configured) -> None:
-    """The twin at the same step and the reward's price among it."""
     changes = [*CHANGES, "reward={use: team, settings: {price: 7.5}}"]
     seen = noted(*changes)
     player = Episode.of(configured(), [*changes, "policy=static"])
@@ -272,12 +264,8 @@ def test_policy_of_a_run_sees_what_a_player_sees(noted: Any, configured: Configu
     assert [(moment.observation, moment.mask) for moment in moments] == seen
     assert all(observation.twin.step == observation.step for observation, _ in seen)
     assert {observation.price for observation, _ in seen} == {7.5}
-
-
-def test_observation_without_a_twin_has_none(noted: Any) -> None:
-    seen = noted(*CHANGES, "twin=false")
-    assert len(seen) == STEPS
-    assert {observation.twin for observation, _ in seen} == {None}
+    alone = noted(*CHANGES, "twin=false")
+    assert (len(alone), {observation.twin for observation, _ in alone}) == (STEPS, {None})
 
 
 class Priced:
@@ -290,9 +278,7 @@ class Priced:
         return RewardBreakdown({})
 
 
-@pytest.mark.parametrize(
-    ("price", "named"), [(20, 20.0), (0.0, 0.0), (None, None), ("much", None), (math.nan, None), (math.inf, None)]
-)
-def test_price_is_a_finite_number_or_unknown(price: object, named: float | None) -> None:
-    assert RunReward(Priced(price), "reward").price == named
+def test_price_is_a_finite_number_or_unknown() -> None:
+    told = {20: 20.0, 0.0: 0.0, None: None, "much": None, math.nan: None, math.inf: None}
+    assert {price: RunReward(Priced(price), "reward").price for price in told} == told
     assert RunReward(object(), "reward").price is None

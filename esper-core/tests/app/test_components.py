@@ -21,6 +21,9 @@ from esper_core.leyline import DataShape, Metric, Split
 class Bare:
     def __init__(self, *arguments, **settings): ...
 
+class Numb(Bare):
+    def score(self, *signals): return 0.5
+
 class Old:
     def act(self, *arguments): ...
     def state(self): ...
@@ -51,7 +54,9 @@ def esper_register_policies(registry):
     registry.add("old", old, PolicySpec())
 
 @hookimpl
-def esper_register_rewards(registry): registry.add("odd", Bare, RewardSpec())
+def esper_register_rewards(registry):
+    registry.add("odd", Bare, RewardSpec())
+    registry.add("numb", Numb, RewardSpec())
 
 @hookimpl
 def esper_register_schedules(registry): registry.add("odd", Bare, ScheduleSpec())
@@ -80,33 +85,26 @@ ODD = [
 
 @pytest.mark.parametrize(("key", "value", "fault"), ODD)
 def test_component_without_what_it_needs_is_refused_when_it_is_built(
-    key: str, value: str, fault: str, install, tmp_path
+    key: str, value: str, fault: str, install, tmp_path, problem_of
 ) -> None:
     install("odd", PLUGIN)
     slots = "{early: {at: stem, kind: sequence, blueprints: [conv_light]}}"
     lines = {"task": "stripes", "host": "pointwise-mlp", "slots": slots, "policy": "static", key: value}
     file = tmp_path / "odd.yaml"
     file.write_text("".join(f"{name}: {text}\n" for name, text in lines.items()))
-    with pytest.raises(PluginError) as refusal:
-        prepare(file)
-    (problem,) = refusal.value.problems
+    problem = problem_of(prepare, file)
     assert problem.code == "E231"
     assert '"odd/' in problem.message.partition(" (esper-odd 1.0) ")[0]
     assert problem.message.endswith(fault)
     assert (problem.path or "").startswith("esper_odd:")
 
 
-def test_sink_without_its_methods_is_refused_before_the_first_event(install, run_small, tmp_path) -> None:
+def test_sink_without_methods_and_invalid_score_stop_the_run(install, run_small) -> None:
     install("odd", PLUGIN)
     with pytest.raises(PluginError, match="builds Bare without the method hear and settle and close"):
         run_small("sinks: [odd/odd]\n")
-
-
-def test_invalid_score_is_attributed_to_the_reward(install, run_small) -> None:
-    source = PLUGIN.replace("class Half", "class Numb(Bare):\n    def score(self, *signals): return 0.5\n\nclass Half")
-    install("late", source.replace('"odd", Bare, RewardSpec', '"numb", Numb, RewardSpec'))
-    with pytest.raises(PluginError, match=r'reward "late/numb" .* scored a step with float, not a RewardBreakdown'):
-        run_small("reward: late/numb\n")
+    with pytest.raises(PluginError, match=r'reward "odd/numb" .* scored a step with float, not a RewardBreakdown'):
+        run_small("reward: odd/numb\n")
 
 
 # --- hosts by import path

@@ -30,24 +30,15 @@ def test_anything_else_is_refused_without_waiting(kind: str, tmp_path: Path) -> 
         path.symlink_to("/dev/zero")
     with pytest.raises(OSError, match=f"expected a regular file, received a {kind}"):
         open_regular(path)
-    with pytest.raises(RunFolderError) as refused:
+    with pytest.raises(RunFolderError, match="E430"):
         read_json(path)
-    assert refused.value.problems[0].code == "E430"
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [(b"{", "it is no JSON"), (b"\xff", "it is no JSON"), (b"[" * 100_000, "it is no JSON: maximum recursion depth")],
-)
-def test_a_file_that_is_not_json_is_refused_with_its_path(content: bytes, reason: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_json_is_refused_and_a_missing_one_left_to_the_caller(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
-    path.write_bytes(content)
-    with pytest.raises(RunFolderError, match=reason) as refused:
-        read_json(path)
-    assert refused.value.problems[0].code == "E430"
-    assert str(path) in refused.value.problems[0].message
-
-
-def test_a_missing_file_is_left_to_the_caller(tmp_path: Path) -> None:
+    for content, reason in ((b"{", ""), (b"\xff", ""), (b"[" * 100_000, ": maximum recursion depth")):
+        path.write_bytes(content)
+        with pytest.raises(RunFolderError, match=f"E430 .*{path}(.|\n)*it is no JSON{reason}"):
+            read_json(path)
     with pytest.raises(FileNotFoundError):
         read_json(tmp_path / "growth.json")

@@ -57,24 +57,16 @@ def test_every_open_stage_can_be_removed_and_every_stage_is_reachable() -> None:
     while more := {now for (was, _), now in SEED_TABLE.items() if was in reached} - reached:
         reached |= more
     assert reached == set(Stage)
-
-
-def test_only_a_holding_seed_can_be_fossilised() -> None:
     assert {was for (was, event) in SEED_TABLE if event is SeedEvent.FOSSILISE} == {Stage.HOLDING}
     assert {was for (was, event), now in SEED_TABLE.items() if now is Stage.HOLDING} == {Stage.BLENDING}
 
 
-def test_error_names_state_event_and_legal_events() -> None:
+def test_error_names_state_event_and_legal_events_and_can_be_pickled() -> None:
     with pytest.raises(LifecycleError) as caught:
         next_stage(Stage.TRAINING, SeedEvent.FOSSILISE)
     assert str(caught.value) == (
         "E301 fossilise is not possible for a seed that is training\n  Possible now: advance, prune, wait"
     )
-
-
-def test_lifecycle_error_can_be_pickled() -> None:
-    with pytest.raises(LifecycleError) as caught:
-        next_stage(Stage.PRUNED, SeedEvent.TRAIN)
     again = pickle.loads(pickle.dumps(caught.value))
     assert type(again) is LifecycleError
     assert str(again) == str(caught.value)

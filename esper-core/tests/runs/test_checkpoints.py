@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,7 @@ def newest(run: Path) -> tuple[int, float]:
 def test_run_13_the_newest_checkpoint_is_read_and_the_oldest_are_deleted(tmp_path):
     store = Checkpoints(tmp_path, kept=2)
     assert store.newest() is None
+    os.mkfifo(tmp_path / "latest")
     for number in (1, 2, 3):
         store.write(number, state(number))
     assert newest(tmp_path) == (3, 3.0)
@@ -124,9 +125,9 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "FORMAT", checkpoints.FORMAT + 1)
         Checkpoints(tmp_path).write(1, state(1))
-    with pytest.raises(RunFolderError, match="000001: it has format 2; this esper-core reads format 1") as caught:
+    told = r"E413 (.|\n)*000001: it has format 2; this esper-core reads format 1"
+    with pytest.raises(RunFolderError, match=told):
         Checkpoints(tmp_path).newest()
-    assert caught.value.problems[0].code == "E413"
 
 
 def test_checkpoints_that_the_caller_cannot_use_are_skipped(tmp_path):
@@ -182,10 +183,8 @@ def folder(path):
         ("state.json", replaced(lambda data: b"")),
         ("COMPLETE", replaced(lambda data: data[:10])),
         ("COMPLETE", replaced(lambda data: b"[]")),
-        *(
-            (file, damage)
-            for file in ("COMPLETE", "state.json", "tensors.safetensors")
-            for damage in (pipe, folder, replaced(lambda data: b"[" * 100_000))
+        *product(
+            ("COMPLETE", "state.json", "tensors.safetensors"), (pipe, folder, replaced(lambda data: b"[" * 100_000))
         ),
     ],
 )
@@ -200,12 +199,6 @@ def test_a_damaged_checkpoint_is_skipped_and_with_none_left_it_is_an_error(file,
         store.newest()
 
 
-def test_latest_replaces_a_pipe(tmp_path):
-    os.mkfifo(tmp_path / "latest")
-    Checkpoints(tmp_path).write(1, state(1))
-    assert (tmp_path / "latest").read_text() == "000001\n"
-
-
 @pytest.mark.parametrize("kept", [1, 2])
 def test_the_checkpoint_just_written_is_kept_rather_than_damaged_ones_of_later_steps(kept, tmp_path):
     for number in (4, 8, 9):
@@ -218,17 +211,14 @@ def test_the_checkpoint_just_written_is_kept_rather_than_damaged_ones_of_later_s
     assert sorted(left) == ["000004", "000005"][-kept:]
 
 
-def test_a_folder_of_checkpoints_that_cannot_be_read_is_an_error(tmp_path):
+def test_a_folder_that_cannot_be_read_and_a_state_that_json_cannot_hold_are_errors(tmp_path):
     """Otherwise a run would begin anew, and its events be cut off."""
-    (tmp_path / "checkpoints").write_text("a file in place of the folder")
-    with pytest.raises(RunFolderError, match=r"E413 .*cannot be read: Not a directory"):
-        Checkpoints(tmp_path).newest()
-
-
-def test_a_state_that_json_cannot_hold_is_an_error_and_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
         Checkpoints(tmp_path).write(1, State({"loss": float("nan")}))
     assert Checkpoints(tmp_path).newest() is None
+    (tmp_path / "checkpoints").write_text("a file in place of the folder")
+    with pytest.raises(RunFolderError, match=r"E413 .*cannot be read: Not a directory"):
+        Checkpoints(tmp_path).newest()
 
 
 @pytest.mark.parametrize("name", [".lock", "events.jsonl"])
@@ -238,15 +228,13 @@ def test_a_link_in_a_run_directory_is_refused_and_its_target_unchanged(tmp_path,
     precious.write_text("mine")
     (tmp_path / name).symlink_to(precious)
     opened = {".lock": lambda: run_lock(tmp_path).__enter__(), "events.jsonl": lambda: EventFile(tmp_path / name)}
-    with pytest.raises(RunFolderError, match="it is a link") as caught:
+    with pytest.raises(RunFolderError, match=r"E410 .*it is a link"):
         opened[name]()
-    assert caught.value.problems[0].code == "E410"
     assert precious.read_text() == "mine"
 
 
 HOLD = """
 import sys
-from itertools import count
 from pathlib import Path
 from esper_core.runs.directory import run_lock
 with run_lock(Path(sys.argv[1])):
@@ -260,12 +248,8 @@ def test_a_second_process_is_refused_until_the_first_one_ends_or_is_killed(tmp_p
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "held\n"
-        with (
-            pytest.raises(RunFolderError, match="in use by another process") as caught,
-            run_lock(tmp_path),
-        ):
+        with pytest.raises(RunFolderError, match=r"E412 .*in use by another process"), run_lock(tmp_path):
             pytest.fail("it was let in")
-        assert caught.value.problems[0].code == "E412"
         first.kill()
     with run_lock(tmp_path):
         pass

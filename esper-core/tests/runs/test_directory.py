@@ -6,26 +6,20 @@ import json
 import math
 import os
 import subprocess
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from esper_core.leyline import RunFolderError
 from esper_core.runs import RunDirectory
-from esper_core.runs.directory import (
-    git_state,
-    installed_packages,
-    new_run_id,
-    write_atomically,
-    write_json,
-)
+from esper_core.runs.directory import git_state, new_run_id, write_atomically, write_json
 
 
-def begin(root: Path, **more: object) -> RunDirectory:
+def begin(root: Path) -> RunDirectory:
     directory = RunDirectory.create(root, name=None, argv=["esper", "run", "x.yaml"])
-    given = {"config": "task: a\n", "source": b"task: a\n", "overrides": ["a=1"], "plugins": []}
-    given["seeds"] = {"first": 0, "count": 2}
-    directory.begin(**{**given, **more})  # type: ignore[arg-type]
+    seeds = {"first": 0, "count": 2}
+    directory.begin(config="task: a\n", source=b"task: a\n", overrides=["a=1"], plugins=[], seeds=seeds)
     return directory
 
 
@@ -34,36 +28,23 @@ def manifest(directory: RunDirectory) -> dict[str, object]:
 
 
 def test_a_run_begins_as_running_and_ends_with_its_status(tmp_path):
+    told = manifest(RunDirectory.create(tmp_path, name=None, argv=["esper", "run", "x.yaml"]))
+    assert (told["status"], told["argv"]) == ("running", ["esper", "run", "x.yaml"])
+    assert told["process"] == {"pid": os.getpid()}
     directory = begin(tmp_path / "deep" / "runs")
     assert manifest(directory)["status"] == "running"
     assert manifest(directory)["seeds"] == {"first": 0, "count": 2}
     directory.finish(status="done", exit_code=0)
     assert (manifest(directory)["status"], manifest(directory)["exit"]) == ("done", 0)
-    assert {file.name for file in directory.path.iterdir()} >= {
-        "manifest.json",
-        "config.yaml",
-        "config.source.yaml",
-        "overrides.txt",
-        "packages.txt",
-    }
+    files = {"manifest.json", "config.yaml", "config.source.yaml", "overrides.txt", "packages.txt"}
+    assert {file.name for file in directory.path.iterdir()} >= files
+    assert any(line.startswith("torch==") for line in (directory.path / "packages.txt").read_text().splitlines())
 
 
-def test_a_new_run_directory_has_a_manifest_with_the_command_and_the_process(tmp_path):
-    told = manifest(RunDirectory.create(tmp_path, name=None, argv=["esper", "run", "x.yaml"]))
-    assert (told["status"], told["argv"]) == ("running", ["esper", "run", "x.yaml"])
-    assert told["process"] == {"pid": os.getpid()}
-
-
-def test_runs_of_the_same_name_and_second_have_folders_of_their_own(tmp_path):
-    folders = {RunDirectory.create(tmp_path, name="same", argv=[]).path for _ in range(3)}
-    assert len(folders) == 3
-
-
-def test_run_ids_begin_with_their_time():
-    from datetime import datetime
-
+def test_run_ids_begin_with_their_time_and_those_of_one_name_and_second_differ(tmp_path):
     assert new_run_id(datetime(2026, 11, 21, 10, 15, 12), "x") == "20261121-101512-x"
     assert len(new_run_id(datetime(2026, 11, 21, 10, 15, 12)).split("-")) == 4
+    assert len({RunDirectory.create(tmp_path, name="same", argv=[]).path for _ in range(3)}) == 3
 
 
 def test_a_file_is_replaced_as_a_whole_or_unchanged(tmp_path, monkeypatch):
@@ -77,6 +58,8 @@ def test_a_file_is_replaced_as_a_whole_or_unchanged(tmp_path, monkeypatch):
     with pytest.raises(RunFolderError, match=r"E410 cannot write .*summary\.json: No space left on device"):
         write_atomically(path, "new")
     assert path.read_text() == "old"
+    with pytest.raises(RunFolderError, match="--runs-dir"):
+        RunDirectory.create(path, name=None, argv=[])
 
 
 def test_writing_does_not_follow_links(tmp_path):
@@ -90,20 +73,10 @@ def test_writing_does_not_follow_links(tmp_path):
     assert (tmp_path / "summary.json").read_text() == "new"
 
 
-def test_a_file_in_place_of_the_runs_folder_is_reported(tmp_path):
-    (tmp_path / "runs").write_text("")
-    with pytest.raises(RunFolderError, match="--runs-dir"):
-        RunDirectory.create(tmp_path / "runs", name=None, argv=[])
-
-
 def test_json_is_written_without_nan_and_with_text_keys(tmp_path):
     value = {1: (math.nan, math.inf, 0.5), "a": [{"b": -math.inf}]}
     write_json(tmp_path / "x.json", value)
     assert json.loads((tmp_path / "x.json").read_text()) == {"1": [None, None, 0.5], "a": [{"b": None}]}
-
-
-def test_installed_packages_are_names_and_versions():
-    assert any(line.startswith("torch==") for line in installed_packages())
 
 
 def test_a_folder_outside_any_repository_has_no_git_state(tmp_path, monkeypatch):

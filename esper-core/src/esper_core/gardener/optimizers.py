@@ -262,9 +262,13 @@ class BorrowedOptimizers(OptimizerKeeper):
 
         It is that of the host's nearest parameter of the same kind, a matrix or a vector, counted back from the end of
         the module; of those behind it, where there are none before; and of any kind, where there is none of the same.
-        So it decays, or not, as its like in that layer does. Without any the first group of all takes it.
+        So it decays, or not, as its like in that layer does. Without any the first group of all takes it. Groups of
+        optimizers that refuse it are left out.
         """
-        places = {id(own): place for place, group in self._groups() for own in group["params"]}
+        open_to_it = [
+            (place, group) for place, group in self._groups() if _takes(self._owners[place[0]], group, parameter)
+        ]
+        places = {id(own): place for place, group in open_to_it for own in group["params"]}
         host = [(name, own) for name, own in self._model.named_parameters() if id(own) in places]
         names = [name for name, _ in self._model.named_parameters() if not name.startswith(f"{HOME}.")]
         order = [name for name, _ in self._model.named_modules()]
@@ -277,7 +281,9 @@ class BorrowedOptimizers(OptimizerKeeper):
             return (own.ndim > 1) != (parameter.ndim > 1), behind, place if behind else -place
 
         nearest = min(host, key=distance, default=None)
-        return (0, 0) if nearest is None else places[id(nearest[1])]
+        if nearest is None:
+            return next((place for place, _ in open_to_it), (0, 0))
+        return places[id(nearest[1])]
 
     def _view_of_host(self, owner: torch.optim.Optimizer) -> torch.optim.Optimizer:
         """Return a view of what ``owner`` holds of the model; other parameters stay as they are on a branch."""
@@ -340,6 +346,20 @@ def view_of(
         if name not in _OF_THE_OBJECT:
             vars(view)[name] = OrderedDict() if name.endswith("_hooks") else value
     return view
+
+
+def _takes(owner: torch.optim.Optimizer, group: dict[str, Any], parameter: nn.Parameter) -> bool:
+    """Return whether an optimizer can train a parameter: SparseAdam takes no dense gradients, Muon matrices alone."""
+    if isinstance(owner, torch.optim.SparseAdam):
+        return False
+    kind: Callable[[Any], torch.optim.Optimizer] = type(owner)
+    try:
+        kind([{**group, "params": [parameter]}])
+    except ValueError:
+        return False
+    except Exception:  # a class of the user's own, with other arguments
+        return True
+    return True
 
 
 def _state_at_birth(owner: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> dict[Any, Any]:

@@ -9,7 +9,7 @@ import gc
 import logging
 import random
 import sys
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,19 +31,35 @@ def without_trace(model: nn.Module) -> Iterator[None]:
     """Run a block with torch's usual modes; gradients, random numbers and the default dtype are put back after it.
 
     Seeds that change torch's modes are found by comparing with the usual ones, so a loop's own default is set aside.
+    Hooks that step an optimizer as soon as a gradient is there are set aside, too.
     """
+    device = device_of(model)
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    hooked: list[Any] = [parameter for parameter, _ in gradients if parameter._post_accumulate_grad_hooks]
+    hooks = [parameter._post_accumulate_grad_hooks for parameter in hooked]
     dtype = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.float32)
-        with torch.enable_grad(), RandomStream(0, device_of(model)), same_random_numbers():
+        for parameter in hooked:
+            parameter._post_accumulate_grad_hooks = None
+        usual = (torch.inference_mode(mode=False), torch.enable_grad(), _without_autocast(device))
+        with ExitStack() as stack:
+            for mode in (*usual, RandomStream(0, device), same_random_numbers()):
+                stack.enter_context(mode)
             for parameter, _ in gradients:
                 parameter.grad = None
             yield
     finally:
         torch.set_default_dtype(dtype)
+        for parameter, own in zip(hooked, hooks, strict=True):
+            parameter._post_accumulate_grad_hooks = own
         for parameter, gradient in gradients:
             parameter.grad = gradient
+
+
+def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
+    available = torch.amp.is_autocast_available(device.type)
+    return torch.autocast(device.type, enabled=False) if available else nullcontext()
 
 
 @contextmanager

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from esper_core.growth.dry_runs import KeptBuffers, device_of
+from esper_core.growth.examples import map_tensors
 from esper_core.growth.optimizer_steps import decode_memory, decode_scaler, encode_scaler
 from esper_core.growth.seeds import Presence
 from esper_core.growth.serialization import decode_state, encode_state, state_mismatch
@@ -152,6 +153,7 @@ class Branch(Incubation):
         own = {id(part) for other in slot.nursery for part in other.modules()}
         of_seeds = {id(parameter) for other in slot.nursery for parameter in other.parameters()}
         self._of_host = [parameter for parameter in model.parameters() if id(parameter) not in of_seeds]
+        self._ids_of_host = {id(parameter) for parameter in self._of_host}
         self._numbers = [parameter.detach().clone() for parameter in self._of_host]
         copies: dict[int, Tensor] = {}  # a buffer that two modules share is one on the branch, too
         self._fields = [
@@ -160,7 +162,7 @@ class Branch(Incubation):
             if id(module) not in own
             for name, buffer in module.named_buffers(recurse=False)
         ]
-        self._memories = [(share, _copied(share)) for share in keeper.host_shares()]
+        self._memories = [(share, self._copied(share)) for share in keeper.host_shares()]
 
     def train(self, *parts: Callable[[nn.Module], Tensor]) -> None:
         """Take one step of host and seed together, on the branch's tensors."""
@@ -242,24 +244,22 @@ class Branch(Incubation):
             setattr(module, name, other)
         self._keeper.scaler, self._scaler = self._scaler, self._keeper.scaler
         for place, (share, other_memory) in enumerate(self._memories):
-            self._memories[place] = (share, _exchanged(share, other_memory))
+            self._memories[place] = (share, self._exchanged(share, other_memory))
 
+    def _state_of_host(self, share: Share) -> dict[Any, Any]:
+        """Return the optimizer's state of each of the host's parameters; it may have other models' beside them."""
+        state: dict[Any, Any] = {} if share.optimizer is None else share.optimizer.state
+        return {parameter: memory for parameter, memory in state.items() if id(parameter) in self._ids_of_host}
 
-def _copied(share: Share) -> dict[Any, Any]:
-    """Return a copy of the optimizer state of each parameter."""
-    if share.optimizer is None:
-        return {}
-    return {
-        parameter: {key: value.clone() if isinstance(value, Tensor) else value for key, value in memory.items()}
-        for parameter, memory in share.optimizer.state.items()
-    }
+    def _copied(self, share: Share) -> dict[Any, Any]:
+        """Return a copy of the optimizer state of each parameter."""
+        return {one: map_tensors(memory, torch.clone) for one, memory in self._state_of_host(share).items()}
 
-
-def _exchanged(share: Share, memory: dict[Any, Any]) -> dict[Any, Any]:
-    """Set the state of the share's optimizer and return the state that it had."""
-    if share.optimizer is None:
-        return {}
-    before = dict(share.optimizer.state)
-    share.optimizer.state.clear()
-    share.optimizer.state.update(memory)
-    return before
+    def _exchanged(self, share: Share, memory: dict[Any, Any]) -> dict[Any, Any]:
+        """Set the state of the share's optimizer and return the state that it had."""
+        before = self._state_of_host(share)
+        if share.optimizer is not None:
+            for parameter in before:
+                del share.optimizer.state[parameter]
+            share.optimizer.state.update(memory)
+        return before

@@ -1,0 +1,169 @@
+"""Loops that do something else than most, and optimizers that keep something else than most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from esper_core import SlotPlace
+
+MakeLoop = Callable[..., Any]
+adam = partial(torch.optim.Adam, lr=1e-2)
+
+
+def per_example(model: nn.Module, batch: Any) -> Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+class Nested(torch.optim.Optimizer):
+    """Keeps its state in lists and mappings, as those with preconditioners do."""
+
+    def __init__(self, params: Any, lr: float = 1e-2) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in (own for own in group["params"] if own.grad is not None):
+                state = self.state[parameter]
+                if not state:
+                    state["moments"] = [torch.zeros_like(parameter), {"second": torch.zeros_like(parameter)}]
+                first, second = state["moments"][0], state["moments"][1]["second"]
+                first.mul_(0.9).add_(parameter.grad)
+                second.mul_(0.99).addcmul_(parameter.grad, parameter.grad)
+                parameter.sub_(group["lr"] * first / (second.sqrt() + 1e-3))
+
+
+def moments(loop: Any) -> list[Tensor]:
+    state = loop.optimizer.state
+    return [state[own]["moments"][0] for own in loop.model.parameters() if own in state]
+
+
+def test_state_in_containers_is_not_shared_with_a_branch(make_loop: MakeLoop) -> None:
+    plain, grown = make_loop(Nested), make_loop(Nested)
+    grown.tended()
+    for _ in range(3):
+        random = torch.get_rng_state()
+        plain.epoch()
+        torch.set_rng_state(random)
+        grown.epoch()
+        assert all(map(torch.equal, moments(grown), moments(plain)))
+
+
+def test_an_optimizer_of_two_models_keeps_its_state_of_the_other(make_loop: MakeLoop) -> None:
+    other = nn.Linear(2, 1)
+    loop = make_loop(lambda parameters: adam([*parameters, *other.parameters()])).tended()
+
+    def train(batch: Any) -> None:
+        loop.optimizer.zero_grad()
+        (per_example(loop.model, batch).mean() + other(torch.ones(1, 2)).square().sum()).backward()
+        loop.optimizer.step()
+
+    for _ in range(5):
+        loop.epoch(train)
+    steps = {float(loop.optimizer.state[own]["step"]) for own in other.parameters()}
+    assert steps == {5.0 * len(loop.batches)}
+
+
+@pytest.mark.parametrize(
+    "around",
+    [torch.inference_mode, torch.no_grad, partial(torch.autocast, "cpu", dtype=torch.bfloat16)],
+    ids=["inference mode", "no gradients", "autocast"],
+)
+def test_tend_may_be_called_inside_of_a_mode(make_loop: MakeLoop, around: Callable[[], Any]) -> None:
+    plain, grown = make_loop().tended(), make_loop().tended()
+    for _ in range(5):
+        random = torch.get_rng_state()
+        wanted = plain.epoch().signals.validation_loss
+        torch.set_rng_state(random)
+        tend = grown.gardener.tend
+        grown.gardener.tend = lambda: None
+        grown.epoch()
+        with around():
+            assert tend().signals.validation_loss == wanted
+        grown.gardener.tend = tend
+
+
+def test_an_optimizer_that_steps_in_backward_steps_on_no_branch(make_loop: MakeLoop) -> None:
+    """One optimizer for each parameter, stepped by a hook as soon as the gradient is there."""
+    losses = []
+    for grown in (False, True):
+        loop = make_loop()
+        own = {parameter: adam([parameter]) for parameter in loop.model.parameters()}
+
+        def step(parameter: nn.Parameter, own: Any = own) -> None:
+            own[parameter].step()
+            own[parameter].zero_grad()
+
+        for parameter in own:
+            parameter.register_post_accumulate_grad_hook(step)
+        if grown:
+            loop.tended(optimizer=list(own.values()))
+
+        def train(batch: Any, loop: Any = loop) -> None:
+            loss = per_example(loop.model, batch).mean()
+            loss.backward()
+            losses[-1].append(loss.item())
+
+        losses.append([])
+        torch.manual_seed(0)
+        for _ in range(3):
+            loop.epoch(train)
+    assert losses[0] == losses[1]
+
+
+class Words(nn.Module):
+    """An embedding with sparse gradients, a slot behind it, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Embedding(50, 4, sparse=True), nn.Linear(48, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.head(self.stem((10 * inputs[:, 0]).long() % 50).flatten(1))
+        return outputs
+
+
+def test_a_seed_behind_an_embedding_with_sparse_gradients_joins_a_dense_optimizer(
+    make_loop: MakeLoop, local_conv: Any
+) -> None:
+    loop = make_loop(lambda parameters: torch.optim.SparseAdam(parameters[:1], lr=1e-2), host=Words)
+    dense = adam(loop.model.head.parameters())
+
+    def train(batch: Any) -> None:
+        for one in (loop.optimizer, dense):
+            one.zero_grad()
+        per_example(loop.model, batch).mean().backward()
+        for one in (loop.optimizer, dense):
+            one.step()
+
+    loop.tended(optimizer=[loop.optimizer, dense], slots={"stem": SlotPlace("stem", "sequence")})
+    lost = [one for _ in range(6) for one in loop.epoch(train).lost]
+    assert not lost
+    assert len(loop.optimizer.param_groups[0]["params"]) == 1
+    assert len(dense.param_groups[0]["params"]) > 2
+
+
+def test_a_parameter_joins_no_optimizer_that_refuses_it(make_loop: MakeLoop) -> None:
+    """Muon takes matrices alone; the seed's convolution is none, though its like for decay is one."""
+    loop = make_loop()
+    matrices = [own for own in loop.model.parameters() if own.ndim == 2]
+    others = [own for own in loop.model.parameters() if own.ndim == 1]
+    muon, rest = torch.optim.Muon(matrices, lr=1e-3), adam(others)
+
+    def train(batch: Any) -> None:
+        muon.zero_grad()
+        rest.zero_grad()
+        per_example(loop.model, batch).mean().backward()
+        muon.step()
+        rest.step()
+
+    loop.tended(optimizer=[muon, rest])
+    lost = [one for _ in range(6) for one in loop.epoch(train).lost]
+    assert not lost
+    assert all(own.ndim == 2 for group in muon.param_groups for own in group["params"])

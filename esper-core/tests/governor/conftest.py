@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, begin, read
 
 from esper_core.governor import Act, Decision, Governor, RolledBack
 from esper_core.growth import Transition
-from esper_core.leyline import WAIT, Action, Op, SeedSignals, Signals, SlotSignals, SlotState, Stage
-from esper_core.trainer.environment import Environment, Recipe
+from esper_core.leyline import WAIT, Action, SeedSignals, Signals, SlotSignals, SlotState, Stage
+from esper_core.trainer.environment import Recipe
 
 
 @pytest.fixture
@@ -50,31 +51,22 @@ def poisoned(recipe: Recipe) -> Iterator[None]:
         inputs.copy_(before)
 
 
-def read(environment: Environment, step: int) -> Signals:
-    """The signals of an environment after a step."""
-    environment.evaluate("validation")
-    return environment.network.conclude_step(step, environment.network.numbers().tolist())
-
-
 class Drive:
     """One environment and its governor, a step at a time; ``plan`` says which action follows which step."""
 
     def __init__(self, recipe: Recipe, governor: Governor, plan: dict[int, Action] | None = None) -> None:
-        self.environment = Environment(recipe, arm="grown", index=0)
+        self.environment = begin(recipe)
         self.governor, self.plan, self.now = governor, plan or {}, 0
-        self.environment.reset(0, 3)
         guessing, _ = self.environment.evaluate("validation").tolist()
         governor.begin(self.environment.garden, guessing)
         self.rolled: RolledBack | None = None
         self.losses: list[float] = []
 
-    def step(self, *, heal: bool = False) -> Decision:
+    def step(self) -> Decision:
         """Train, measure, heed, and do what was decided."""
         environment, step = self.environment, self.now
         self.governor.record(environment.train(), step)
         signals = read(environment, step)
-        if heal and not signals.finite and environment.network.heal(signals):
-            signals = environment.measure_again(step)
         finite = all(bool(one.isfinite().all()) for one in environment.model.parameters())
         self.losses.append(signals.validation_loss)
         decision = self.governor.decide(signals, host_finite=finite)
@@ -126,8 +118,4 @@ def drive(make_recipe: Callable[..., Recipe]) -> Callable[..., Drive]:
 @pytest.fixture
 def grow_and_keep() -> dict[int, Action]:
     """A plan that has a seed fossilised after step 4."""
-    return {
-        0: Action(Op.GERMINATE, "early", "test/local-conv", speed=1),
-        1: Action(Op.ADVANCE, "early"),
-        4: Action(Op.FOSSILISE, "early"),
-    }
+    return {0: GERMINATE, 1: ADVANCE, 4: FOSSILISE}

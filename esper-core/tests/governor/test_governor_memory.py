@@ -5,25 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from core_worlds import ADVANCE, FOSSILISE, LOCAL_CONV, begin
 
 from esper_core.config import GovernorConfig
 from esper_core.config.model import OptimizersConfig
 from esper_core.governor import MemoryBudget
-from esper_core.growth import Variety
 from esper_core.leyline import Action, BlueprintSpec, Op
-from esper_core.trainer.environment import Environment
 
 GERMINATE = Action(Op.GERMINATE, "early", "test/big")
 MIB = 1 << 20
 
 
 @pytest.fixture
-def environment(make_recipe, local_conv):
+def environment(make_recipe):
     """Its seeds would have 250,000 parameters and a few of the operator's, just under a MiB."""
-    big = Variety("test/big", BlueprintSpec("sequence", "250000", starts_as_identity=True), local_conv.factory)
-    begun = Environment(make_recipe(variety=big), arm="grown", index=0)
-    begun.reset(0, 3)
-    return begun
+    spec = BlueprintSpec("sequence", "250000", starts_as_identity=True)
+    return begin(make_recipe(variety=replace(LOCAL_CONV, id="test/big", spec=spec)))
 
 
 def preflight(environment, host="adam", seed="adam", **changes) -> MemoryBudget:
@@ -55,23 +52,16 @@ def test_estimate_counts_all_copies_of_each_parameter(environment, kind, changes
     assert asked.mebibytes(environment.garden, 1000) == (host * copies + 4000 * seeds) / MIB
 
 
-def test_living_seed_is_counted_with_the_seed_settings(environment) -> None:
-    asked = preflight(environment, "sgd", "adam")
-    before = asked.mebibytes(environment.garden)
-    environment.network.apply(GERMINATE, 0)
-    (seed,) = environment.garden.living_seeds()
-    assert asked.mebibytes(environment.garden) == pytest.approx(before + seed.parameter_count * 4 * 6 / MIB)
-
-
-def test_fossil_is_counted_with_the_host_settings(environment) -> None:
+def test_living_seed_is_counted_with_the_seed_settings_and_a_fossil_with_those_of_the_host(environment) -> None:
     asked = preflight(environment, "sgd", "adam")
     before = asked.mebibytes(environment.garden)
     environment.network.apply(replace(GERMINATE, speed=0), 0)
     (seed,) = environment.garden.living_seeds()
+    assert asked.mebibytes(environment.garden) == pytest.approx(before + seed.parameter_count * 4 * 6 / MIB)
     environment.train()
-    for step, op in enumerate((Op.ADVANCE, Op.FOSSILISE), 1):
+    for step, action in enumerate((ADVANCE, FOSSILISE), 1):
         environment.train()
-        environment.network.apply(Action(op, "early"), step)
+        environment.network.apply(action, step)
         environment.train()
     assert environment.garden.living_seeds() == []
     assert asked.mebibytes(environment.garden) == pytest.approx(before + seed.parameter_count * 4 * 5 / MIB)

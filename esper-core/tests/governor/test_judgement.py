@@ -145,22 +145,17 @@ def test_history_restarts_when_an_acting_seed_is_removed(signals, living) -> Non
         told = judge_step(history, signals(13, loss, slot=slot), settings, acting=acting)
         return told.verdict.level, told.history
 
-    history = GUESSING
+    history, incubated = GUESSING, GUESSING
     for loss in [2.0, 1.5, 1.0, *[0.5] * 10]:
         _, history = after(living(), loss, history)
+        _, incubated = after(living(), loss, incubated, ())
     assert after(living(), 2.35, history)[0] is Level.PANIC
     assert after(living(Stage.DRAINING, 0.5), 2.35, history)[0] is Level.CALM
     level, restarted = after(None, 2.35, history, ())
     assert (level, restarted.validation_losses, restarted.best_loss) == (Level.CALM, [2.35], 2.35)
-    _, kept = after(SlotSignals("early", SlotState.CLOSED, fossils=1), 0.6, history, ())
-    assert len(kept.validation_losses) == 14
-
-
-def test_removing_an_incubating_seed_keeps_the_history(signals, living) -> None:
-    history = GUESSING
-    for loss in [1.0] * 3:
-        history = judge_step(history, signals(0, loss, slot=living()), SETTINGS, acting=()).history
-    assert len(judge_step(history, signals(4, 1.0), SETTINGS, acting=()).history.validation_losses) == 4
+    fossil = SlotSignals("early", SlotState.CLOSED, fossils=1)
+    for slot, known in [(fossil, history), (None, incubated)]:
+        assert len(after(slot, 0.6, known, ())[1].validation_losses) == 14
 
 
 @given(

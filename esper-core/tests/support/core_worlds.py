@@ -128,6 +128,32 @@ def zeroed(module: nn.Module) -> Any:
     return module
 
 
+def out_of_patience(block: nn.Module, grown: Tensor) -> Tensor:
+    raise ValueError("out of patience")
+
+
+class Bad(nn.Module):
+    """A decent block for its first ``patience`` passes in training, or in evaluation; then it does ``harm``."""
+
+    def __init__(self, site: Site, harm: Callable[[Any, Tensor], Tensor], patience: int, training: bool) -> None:
+        super().__init__()
+        self.conv = zeroed(nn.Conv1d(site.channels, site.channels, 1))
+        self.harm, self.patience, self.counted = harm, patience, training
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        self.patience -= self.training is self.counted
+        grown = hidden + self.conv(hidden)
+        return grown if self.patience >= 0 else self.harm(self, grown)
+
+
+def bad(
+    harm: Callable[[Any, Tensor], Tensor] = out_of_patience, patience: int = 0, *, training: bool = True
+) -> Variety:
+    """Return a blueprint "test/bad" of such blocks."""
+    spec = BlueprintSpec("sequence", "c*c + c", starts_as_identity=True)
+    return Variety("test/bad", spec, lambda site: Bad(site, harm, patience, training))
+
+
 LOCAL_CONV = Variety("test/local-conv", BlueprintSpec("sequence", "6*c*c + 2*c", starts_as_identity=True), LocalConv)
 TAME = Variety("test/tame", BlueprintSpec("vector", "2*c*c + c", starts_as_identity=True), Tame)
 WILD = Variety("test/wild", BlueprintSpec("vector", "2*c*c + c"), Wild)

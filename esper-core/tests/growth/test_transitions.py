@@ -42,6 +42,7 @@ def test_no_branch_opens_while_another_seed_acts_on_the_host(load_garden: Callab
     garden.remove("done", ["early"])
     garden.apply(GERMINATE, 0)
     assert [seed.presence for seed in garden.living_seeds()] == [Presence.BRANCHED]
+    assert garden.mask().blueprints["early"] == (), "one branch is open"
     in_shadow = load_garden("shadow")
     in_shadow.apply(GERMINATE, 0)
     assert len(in_shadow.incubating) == 1

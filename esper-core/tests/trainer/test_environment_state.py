@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from pprint import pformat
 from random import Random
 from typing import Any
 
 import pytest
 import torch
+from core_worlds import GERMINATE, Falling, Net, bad, noisy_in_evaluation, through_files, zeroed
 from hypothesis import HealthCheck, given, settings, strategies as st
-from safetensors.torch import load as decode, save as encode
 from torch import Tensor, nn
 
 from esper_core.config import GrowthConfig, OptimizersConfig
@@ -42,7 +37,6 @@ from esper_core.leyline import (
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
 
-Make = Callable[..., Recipe]
 PANIC, WARNING, ENOUGH = (Verdict(level, "an opinion") for level in (Level.PANIC, Level.WARNING, Level.ENOUGH))
 
 
@@ -106,38 +100,26 @@ class OddBlock(nn.Module):
     def __init__(self, site: Site) -> None:
         super().__init__()
         self.norm, self.drop = nn.BatchNorm1d(site.channels), nn.Dropout(0.1)
-        self.last = nn.Conv1d(site.channels, site.channels, 1)
-        nn.init.zeros_(self.last.weight)
-        nn.init.zeros_(self.last.bias)
+        self.last = zeroed(nn.Conv1d(site.channels, site.channels, 1))
         self.register_buffer("mask", torch.rand(site.channels, 1) + 0.5, persistent=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
         return hidden + self.last(self.drop(self.norm(hidden))) * self.mask
 
 
-class Plain(nn.Module):
-    """Not the identity at birth, so the seed has a gain."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        self.mix = nn.Conv1d(site.channels, site.channels, 1)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return torch.tanh(self.mix(hidden))
-
-
 ODD = Variety("test/odd", BlueprintSpec("sequence", "c*c + 3*c", starts_as_identity=True), OddBlock)
-PLAIN = Variety("test/plain", BlueprintSpec("sequence", "c*c + c"), Plain)
 
 
-class Falling:
-    """A schedule that differs in each step, and depends on their number."""
+def plain(site: Site) -> nn.Module:
+    """Not the identity at birth, so the seed has a gain."""
+    mix = nn.Conv1d(site.channels, site.channels, 1)
+    return Net(lambda net, hidden: torch.tanh(net.mix(hidden)), mix=mix)
 
-    def factor(self, step: int, steps: int | None) -> float:
-        return 1.0 / (1.0 + step) + 0.01 * (steps or 0)
+
+PLAIN = Variety("test/plain", BlueprintSpec("sequence", "c*c + c"), plain)
 
 
-def odd_recipe(make: Make, *, schedule: bool = False, batches: int = 1, **growth: Any) -> Recipe:
+def odd_recipe(make: Callable[..., Recipe], *, schedule: bool = False, batches: int = 1, **growth: Any) -> Recipe:
     """Two slots that hold two seeds each, in the odd host."""
     optimizer, governor = growth.pop("optimizer", {}), growth.pop("governor", {})
     own = {"learning_rate": 1e-2, "clip_norm": 0.5, **optimizer}
@@ -158,9 +140,8 @@ def begun(recipe: Recipe, seed: int = 3, scale: float | None = None) -> Pool:
     """A pool of one environment that grows and its twin, at the beginning of a round."""
     pool = new_pool(recipe)
     pool.reset(2, seed)
-    if scale is not None:
-        for one in pool.environments:
-            one.keeper.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
+    for one in pool.environments if scale is not None else ():
+        one.keeper.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
     return pool
 
 
@@ -182,25 +163,17 @@ def play_step(pool: Pool, step: int, choose: Callable[[ActionMask], Action], opi
     return pformat([passed, lost, signals, decisions, carried_out, masks, action, changes, pool.masks()])
 
 
-def through_files(state: State) -> State:
-    """The state as a JSON file and a file of tensors give it back."""
-    text = json.dumps(state.plain, allow_nan=False, sort_keys=True)
-    assert json.loads(text) == state.plain, "JSON would change it"
-    assert all(not one.requires_grad for one in state.tensors.values())
-    return State(json.loads(text), decode(encode(dict(state.tensors))))
-
-
 def differences(one: State, other: State) -> list[str]:
     """Where two states are not the same to the bit."""
-    found = [name for name in one.tensors if not equal(one.tensors[name], other.tensors.get(name))]
+    found = [name for name in one.tensors if not is_bitwise(one.tensors[name], other.tensors.get(name))]
     found += sorted(other.tensors.keys() - one.tensors.keys())
     return found + [key for key in one.plain if one.plain[key] != other.plain.get(key)]
 
 
-def equal(one: Tensor, other: Tensor | None) -> bool:
+def is_bitwise(one: Tensor, other: Tensor | None) -> bool:
     if other is None or one.shape != other.shape or one.dtype != other.dtype:
         return False
-    return torch.equal(one.contiguous().reshape(-1).view(torch.uint8), other.contiguous().reshape(-1).view(torch.uint8))
+    return torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (one, other)))
 
 
 def drawn(random: Random) -> Callable[[ActionMask], Action]:
@@ -275,7 +248,7 @@ def assert_resumes(
     assert differences(pool.state_dict(), other.state_dict()) == []
     for one, two in zip(pool.environments, other.environments, strict=True):
         assert one.keeper.misowned(one.model) == two.keeper.misowned(two.model) == []
-        assert equal(one.evaluate("test"), two.evaluate("test"))
+        assert torch.equal(one.evaluate("test"), two.evaluate("test"))
     return restored
 
 
@@ -324,96 +297,101 @@ FOSSILS = {
 }
 RAMP = {0: germinate("late", "odd", 4), 1: act(Op.ADVANCE, "late"), 4: act(Op.PRUNE, "late", speed=2)}
 EMBARGO = {0: germinate("early", "odd"), 1: act(Op.PRUNE, "early"), 5: germinate("early", "plain")}
-SLOW = pytest.mark.slow
-TRAINING, GREW = ["training", "training"], ["fossilized", "germinated"]
+LATE, HELD = {0: germinate("late", "odd")}, {0: germinate("late", "odd"), 1: act(Op.ADVANCE, "late")}
+PANICS = {0: germinate("late", "odd"), 2: PANIC, 5: germinate("late", "odd"), 6: PANIC}
+BRANCH, TWO_BRANCHES = {"incubation": "branch"}, {"incubation": "branch", "nursery": 2}
 MIXED = {"optimizer": MOMENTUM, "of_seeds": ADAM}
-BRANCH = {"incubation": "branch", "nursery": 2}
+ROLLBACKS = {"embargo": 1, "governor": {"rollbacks": 2, "snapshot_steps": 2}}
+GREW = {"early": ["fossilized", "germinated"], "late": ["fossilized"]}
+SCALE = 2.0**10
+
+
+def fast(name: str, growth: dict[str, Any], life: Any, expected: Any, look: Callable[[Pool], Any] = stages) -> Any:
+    return pytest.param(growth, life, look, expected, id=name)
+
+
+def slow(*case: Any) -> Any:
+    made = fast(*case)
+    return pytest.param(*made.values, id=made.id, marks=pytest.mark.slow)
+
+
+def gate(pool: Pool) -> bool:
+    """Whether the gate of the seed has an opinion, and the seed a lead."""
+    garden = pool.environments[0].garden
+    (seed,) = garden.slots["late"].seeds
+    return garden.gates.opinion(seed) is not None and math.isfinite(garden.gates.lead(seed))
+
+
+def gains(pool: Pool) -> list[list[int]]:
+    network = pool.environments[0].network
+    return [list(network.gains.gains), list(network.dependence.dependences)]
+
+
+def scale(pool: Pool) -> float:
+    return pool.environments[0].keeper.scaler.state_dict()["scale"]
+
+
+def rollbacks(pool: Pool) -> int:
+    return pool.environments[0].governor.state_dict().plain["rollbacks"]
+
+
+def fossilisable(pool: Pool) -> tuple[dict[str, list[str]], bool]:
+    return stages(pool), Op.FOSSILISE in pool.masks()[0].ops["late"]
+
+
+def progress(pool: Pool) -> list[tuple[bool, int, bool]]:
+    return [(one.over, one.steps, any(one.mask().ops.values())) for one in pool.environments]
 
 
 @pytest.mark.parametrize(
-    ("growth", "life", "early", "late"),
+    ("growth", "life", "look", "expected"),
     [
-        pytest.param({"nursery": 2, "optimizer": MOMENTUM}, (4, 4, NURSERY), TRAINING, ["training"], id="nursery"),
-        pytest.param(BRANCH, (4, 5, BRANCHES), TRAINING, [], id="branches"),
-        pytest.param({"schedule": True, **MIXED}, (7, 4, FOSSILS), GREW, ["fossilized"], id="fossils, other algorithm"),
-        pytest.param({"optimizer": FOREACH, "schedule": True}, (3, 5, RAMP), [], ["blending"], id="ramp"),
-        pytest.param({"embargo": 3}, (3, 4, EMBARGO), [], [], id="embargo"),
-        pytest.param({"schedule": True}, (7, 4, FOSSILS), GREW, ["fossilized"], id="fossils", marks=SLOW),
-        pytest.param(
-            {"freeze_fossils": True, "optimizer": MOMENTUM},
-            (7, 3, FOSSILS),
-            GREW,
-            ["fossilized"],
-            id="frozen",
-            marks=SLOW,
+        fast(
+            "nursery",
+            {"nursery": 2, "optimizer": MOMENTUM},
+            (4, 4, NURSERY),
+            {"early": ["training"] * 2, "late": ["training"]},
         ),
-        pytest.param(
+        fast("branches", TWO_BRANCHES, (4, 5, BRANCHES), {"early": ["training"] * 2, "late": []}),
+        fast("fossils, other algorithm", {"schedule": True, **MIXED}, (7, 4, FOSSILS), GREW),
+        fast("ramp", {"optimizer": FOREACH, "schedule": True}, (3, 5, RAMP), {"early": [], "late": ["blending"]}),
+        fast("embargo", {"embargo": 3}, (3, 4, EMBARGO), {"early": [], "late": []}),
+        slow("fossils", {"schedule": True}, (7, 4, FOSSILS), GREW),
+        slow("frozen", {"freeze_fossils": True, "optimizer": MOMENTUM}, (7, 3, FOSSILS), GREW),
+        slow(
+            "fossils, other settings",
             {"optimizer": FOREACH, "of_seeds": ADAM},
             (5, 6, FOSSILS),
-            ["holding"],
-            ["fossilized"],
-            id="fossils, other settings",
-            marks=SLOW,
+            {"early": ["holding"], "late": ["fossilized"]},
         ),
-        pytest.param(
-            {**BRANCH, "optimizer": FOREACH, "of_seeds": MOMENTUM},
+        slow(
+            "kept branch, other settings",
+            {**TWO_BRANCHES, "optimizer": FOREACH, "of_seeds": MOMENTUM},
             (8, 4, BRANCHES),
-            ["fossilized"],
-            [],
-            id="kept branch, other settings",
-            marks=SLOW,
+            {"early": ["fossilized"], "late": []},
         ),
-        pytest.param({}, (5, 3, RAMP), [], ["draining"], id="draining", marks=SLOW),
+        slow("draining", {}, (5, 3, RAMP), {"early": [], "late": ["draining"]}),
+        fast("gates", {"gates": "strict", "price": 0.0}, (5, 3, LATE), True, gate),
+        slow("gates of a branch", {**BRANCH, "gates": "permissive", "price": 0.0}, (5, 3, LATE), True, gate),
+        fast("gains", {}, (4, 2, HELD), [[0], [0]], gains),
+        fast("loss scale", {"scale": SCALE}, (4, 2, {1: LATE[0]}), 4 * SCALE, scale),
+        slow("loss scale of a branch", {**BRANCH, "scale": SCALE}, (4, 2, {1: LATE[0]}), 4 * SCALE, scale),
+        fast("rollbacks", ROLLBACKS, (4, 3, PANICS), 1, rollbacks),
+        slow("rollbacks of a branch", {**BRANCH, **ROLLBACKS}, (4, 3, PANICS), 1, rollbacks),
+        fast(
+            "warning",
+            {},
+            (4, 2, {**HELD, 3: WARNING, 4: WARNING}),
+            ({"early": [], "late": ["holding"]}, False),
+            fossilisable,
+        ),
+        fast("episode is over", {}, (4, 2, {**LATE, 2: ENOUGH}), [(True, 3, False), (False, 4, True)], progress),
     ],
 )
-def test_run_13_an_environment_continues_from_its_state_bit_for_bit(growth, life, early, late, make_recipe):
-    assert stages(assert_resumes(odd_recipe(make_recipe, **growth), *life)) == {"early": early, "late": late}
-
-
-@pytest.mark.parametrize(
-    ("incubation", "gates"), [("shadow", "strict"), pytest.param("branch", "permissive", marks=pytest.mark.slow)]
-)
-def test_gates_continue_with_the_looks_that_are_left(incubation, gates, make_recipe):
-    recipe = odd_recipe(make_recipe, incubation=incubation, gates=gates, price=0.0)
-    garden = assert_resumes(recipe, 5, 3, {0: germinate("late", "odd")}).environments[0].garden
-    (seed,) = garden.slots["late"].seeds
-    assert garden.gates.opinion(seed) is not None
-    assert math.isfinite(garden.gates.lead(seed))
-
-
-def test_gains_continue_from_the_lead_of_the_network_over_its_twin(make_recipe):
-    plan = {0: germinate("late", "odd"), 1: act(Op.ADVANCE, "late")}
-    network = assert_resumes(odd_recipe(make_recipe), 4, 2, plan).environments[0].network
-    assert list(network.gains.gains) == list(network.dependence.dependences) == [0]
-
-
-@pytest.mark.parametrize("incubation", ["shadow", pytest.param("branch", marks=pytest.mark.slow)])
-def test_the_loss_scale_continues_after_it_has_grown(incubation, make_recipe):
-    recipe = odd_recipe(make_recipe, incubation=incubation)
-    pool = assert_resumes(recipe, 4, 2, {1: germinate("late", "odd")}, scale=2.0**10)
-    assert pool.environments[0].keeper.scaler.state_dict()["scale"] == 2.0**12
-
-
-@pytest.mark.parametrize("incubation", ["shadow", pytest.param("branch", marks=pytest.mark.slow)])
-def test_rollbacks_before_and_after_the_state_was_taken(incubation, make_recipe):
-    plan = {0: germinate("late", "odd"), 2: PANIC, 5: germinate("late", "odd"), 6: PANIC}
-    recipe = odd_recipe(make_recipe, incubation=incubation, embargo=1, governor={"rollbacks": 2, "snapshot_steps": 2})
-    governor = assert_resumes(recipe, 4, 3, plan).environments[0].governor
-    assert governor.state_dict().plain["rollbacks"] == 1
-
-
-def test_a_warning_still_forbids_to_fossilise_after_restoring(make_recipe):
-    plan = {0: germinate("late", "odd"), 1: act(Op.ADVANCE, "late"), 3: WARNING, 4: WARNING}
-    pool = assert_resumes(odd_recipe(make_recipe), 4, 2, plan)
-    assert stages(pool)["late"] == ["holding"]
-    assert Op.FOSSILISE not in pool.masks()[0].ops["late"]
-
-
-def test_an_episode_that_is_over_is_restored_as_over(make_recipe):
-    pool = assert_resumes(odd_recipe(make_recipe), 4, 2, {0: germinate("late", "odd"), 2: ENOUGH})
-    grown, twin = pool.environments
-    assert (grown.over, grown.steps, twin.steps) == (True, 3, 4)
-    assert not any(grown.mask().ops.values())
+def test_run_13_an_environment_continues_from_its_state_bit_for_bit(growth, life, look, expected, make_recipe):
+    settings = {key: value for key, value in growth.items() if key != "scale"}
+    restored = assert_resumes(odd_recipe(make_recipe, **settings), *life, scale=growth.get("scale"))
+    assert look(restored) == expected
 
 
 def test_drawn_actions_continue_bit_for_bit(make_recipe):
@@ -421,20 +399,8 @@ def test_drawn_actions_continue_bit_for_bit(make_recipe):
     assert_resumes(recipe, 8, 3, 11)
 
 
-class NoisyInEvaluation(nn.Module):
-    """Draws random numbers in evaluation, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Conv1d(1, 4, 1), nn.Linear(48, 3)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(nn.functional.dropout(self.stem(inputs), 0.1).flatten(1))
-
-
 def test_random_streams_of_evaluation_and_of_trials_continue(make_recipe):
-    germination = Action(Op.GERMINATE, "early", "test/local-conv", speed=0)
-    assert_resumes(make_recipe(host=NoisyInEvaluation, batches=1), 3, 2, {0: germination})
+    assert_resumes(make_recipe(host=noisy_in_evaluation, batches=1), 3, 2, {0: replace(GERMINATE, speed=0)})
 
 
 @pytest.mark.slow
@@ -457,59 +423,17 @@ def test_an_environment_continues_bit_for_bit_with_any_settings_and_actions(
     assert_resumes(odd_recipe(make_recipe, optimizer=optimizer, **growth), before, 4, seed)
 
 
-@pytest.mark.slow
-def test_a_fresh_process_continues_bit_for_bit(make_recipe, tmp_path):
-    """The process that is started here runs this very test, and finds the folder of the one that started it."""
-    recipe = odd_recipe(make_recipe, incubation="branch", nursery=2)
-    parent = os.environ.get("ESPER_TEST_PARENT_FOLDER")
-    folder = Path(parent or tmp_path)
-    text, tensors, reported = (folder / name for name in ("state.json", "state.safetensors", "reported.json"))
-    if parent is None:
-        pool = begun(recipe)
-        for step in range(4):
-            play_step(pool, step, *followed(BRANCHES, step))
-        state = pool.state_dict()
-        text.write_text(json.dumps(state.plain), encoding="utf-8")
-        tensors.write_bytes(encode(dict(state.tensors)))
-    else:
-        pool = new_pool(recipe)
-        pool.load_state_dict(State(json.loads(text.read_text()), decode(tensors.read_bytes())), in_round=True)
-    told = [play_step(pool, step, *followed(BRANCHES, step)) for step in range(4, 9)]
-    if parent is None:
-        reported.write_text(json.dumps(told), encoding="utf-8")
-        command = [sys.executable, "-m", "pytest", "-n", "0", "-q", "-k", "fresh_process", str(Path(__file__))]
-        environment = {**os.environ, "ESPER_TEST_PARENT_FOLDER": str(folder)}
-        subprocess.run(command, check=True, env=environment, capture_output=True)
-        assert not reported.exists(), "the other process compared it, and removed it"
-    else:
-        assert told == json.loads(reported.read_text(encoding="utf-8"))
-        reported.unlink()
-
-
 # --- parts of a state, and states that are refused
 
 
-class Failing(nn.Module):
-    """Cannot be trained."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        self.mix = nn.Conv1d(site.channels, site.channels, 1)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        raise ValueError("not today")
-
-
-def unbuildable(site: Site) -> nn.Module:
-    raise ValueError("never")
-
-
 def test_lost_seeds_that_were_not_reported_yet_are_restored(make_recipe):
-    spec = BlueprintSpec("sequence", "c*c + c", starts_as_identity=True)
-    varieties = (Variety("test/failing", spec, Failing), Variety("test/unbuildable", spec, unbuildable))
+    def unbuildable(site: Site) -> nn.Module:
+        raise ValueError("never")
+
+    varieties = (bad(), replace(bad(), id="test/unbuildable", factory=unbuildable))
     recipe = replace(make_recipe(), varieties={"early": varieties})
     environment = begun(recipe).environments[0]
-    environment.network.apply(germinate("early", "failing"), 0)
+    environment.network.apply(germinate("early", "bad"), 0)
     environment.train()
     environment.garden.slots["early"].embargo, environment.garden.slots["early"].state = 0, SlotState.FREE
     environment.network.apply(germinate("early", "unbuildable"), 1)
@@ -530,7 +454,7 @@ def test_faults_of_blueprints_are_restored():
 
 
 @pytest.fixture
-def written(make_recipe: Make) -> tuple[Recipe, State]:
+def written(make_recipe: Callable[..., Recipe]) -> tuple[Recipe, State]:
     """A recipe, and the state of an environment in which a seed incubates."""
     recipe = odd_recipe(make_recipe)
     environment = begun(recipe).environments[0]

@@ -7,28 +7,23 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, begin, noisy_in_evaluation, same
+from torch import Tensor
 
-from esper_core.leyline import Action, Op, SeedSignals
-from esper_core.trainer.environment import Environment, Recipe
-from esper_core.trainer.measurements import evaluate
+from esper_core.leyline import SeedSignals
+from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 
-LIFE = {
-    0: Action(Op.GERMINATE, "early", "test/local-conv", speed=1),
-    2: Action(Op.ADVANCE, "early"),
-    5: Action(Op.FOSSILISE, "early"),
-}
+LIFE = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
 
 
 def test_evaluation_changes_nothing_and_is_the_mean_over_all_examples(make_recipe):
-    environment = Environment(make_recipe(), arm="a", index=0)
-    environment.reset(0, 1)
+    environment = begin(make_recipe())
     state = {key: value.clone() for key, value in environment.model.state_dict().items()}
     random = torch.get_rng_state()
     loss, metric = environment.evaluate("validation").tolist()
     assert torch.equal(torch.get_rng_state(), random)
-    assert all(torch.equal(value, state[key]) for key, value in environment.model.state_dict().items())
+    assert same(environment.model.state_dict(), state)
     assert environment.model.training
     environment.model.eval()
     split = environment.recipe.data["validation"]
@@ -45,8 +40,7 @@ def test_sim_low_3_evaluation_is_in_inference_mode_and_its_figures_are_ordinary_
             seen.add((self.training, torch.is_inference_mode_enabled()))
             return super().forward(inputs)
 
-    environment = Environment(make_recipe(host=Watching, batches=1), arm="a", index=0)
-    environment.reset(0, 1)
+    environment = begin(make_recipe(host=Watching, batches=1))
     environment.train()
     seen.clear()
     figures = environment.evaluate("validation")
@@ -65,19 +59,6 @@ def live(play):
     return live
 
 
-def test_dependence_is_the_rise_of_the_loss_without_the_seed(make_recipe, live):
-    recipe = make_recipe(batches=8)
-    pool, told = live(recipe, 5)
-    environment, seed = pool.environments[0], told[-1]
-    split = recipe.data["validation"]
-    with environment.garden.slots["early"].disabled():
-        without = evaluate(environment.model, recipe.task, split).losses
-    difference = without - evaluate(environment.model, recipe.task, split).losses
-    assert abs(float(difference.mean())) > 1e-3
-    assert seed.dependence.mean == pytest.approx(float(difference.mean()), rel=1e-5)
-    assert seed.dependence.n == len(split)
-
-
 def test_dependence_is_measured_while_a_seed_acts_and_changes_no_number(make_recipe, live):
     recipe = make_recipe()
     off = replace(recipe, growth=recipe.growth.model_copy(update={"dependence": False}))
@@ -85,27 +66,16 @@ def test_dependence_is_measured_while_a_seed_acts_and_changes_no_number(make_rec
     known = [None if seed is None else seed.dependence is not None for seed in told]
     assert known == [None, False, False, True, True, True, None, None]
     assert all(seed is None or seed.dependence is None for seed in silent)
-    states = [pool.environments[0].model.state_dict() for pool in (one, other)]
-    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
-
-
-class NoisyInEvaluation(nn.Module):
-    """A host with dropout in evaluation, too."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Conv1d(1, 4, 1), nn.Linear(48, 3)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(nn.functional.dropout(self.stem(inputs), 0.2, training=True).flatten(1))
+    one_state, other_state = (list(pool.environments[0].model.parameters()) for pool in (one, other))
+    assert same(one_state, other_state)
 
 
 def test_a_host_that_is_evaluated_in_whole_passes_without_each_seed_is_logged_once(make_recipe, live, caplog):
     caplog.set_level(logging.INFO, "esper")
-    _, told = live(make_recipe(host=NoisyInEvaluation), 5)
+    _, told = live(make_recipe(host=noisy_in_evaluation), 5)
     assert sum(seed is not None and seed.dependence is not None for seed in told) == 2
     assert caplog.messages == [
-        "NoisyInEvaluation is evaluated in whole passes with each seed left out: it draws random numbers in evaluation"
+        "Net is evaluated in whole passes with each seed left out: it draws random numbers in evaluation"
     ]
 
 

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
+import core_worlds
 import pytest
 import torch
+from core_worlds import ADVANCE, FOSSILISE, PRUNE, begin_pool
 
-from esper_core.config import GrowthConfig
 from esper_core.growth import gates
-from esper_core.leyline import WAIT, Action, Finding, LifecycleError, Op, SlotPlace, Stage
-from esper_core.trainer.environment import Recipe
+from esper_core.leyline import WAIT, Finding, LifecycleError, SlotPlace, Stage
 from esper_core.trainer.pool import Pool
 
-GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=2)
-ADVANCE, FOSSILISE = Action(Op.ADVANCE, "early"), Action(Op.FOSSILISE, "early")
-
-
-def begun(recipe: Recipe, *, twin: bool = True, **growth: Any) -> Pool:
-    settings = GrowthConfig.model_validate({"embargo": 0, **growth})
-    arms = ["grown", "twin"] if twin else ["grown"]
-    pool = Pool(replace(recipe, growth=settings), arms, 1, twin="twin" if twin else None)
-    pool.reset(0, 3)
-    return pool
+GERMINATE = replace(core_worlds.GERMINATE, speed=2)
 
 
 @pytest.fixture
@@ -40,7 +30,7 @@ def lead(pool: Pool) -> float:
 
 @pytest.mark.parametrize("way", ["shadow", "branch"])
 def test_the_gain_of_an_incubating_seed_is_measured_against_its_own_host(way, make_recipe, live):
-    pool = begun(make_recipe(batches=6), incubation=way)
+    pool = begin_pool(make_recipe(embargo=0, batches=6), incubation=way)
     seed = live(pool, range(4), {0: GERMINATE})[-1]
     grown = pool.environments[0]
     host = grown.evaluate("validation")[0].item()
@@ -51,7 +41,7 @@ def test_the_gain_of_an_incubating_seed_is_measured_against_its_own_host(way, ma
 
 
 def test_the_gain_of_an_acting_seed_is_measured_against_the_twin_since_the_latest_fossil(make_recipe, live):
-    pool = begun(make_recipe(batches=6, place=SlotPlace("stem", stack=2)))
+    pool = begin_pool(make_recipe(embargo=0, batches=6, place=SlotPlace("stem", stack=2)))
     seed = live(pool, range(4), {0: GERMINATE, 1: ADVANCE})[-1]
     assert seed.stage is Stage.HOLDING
     assert seed.gain.mean == pytest.approx(lead(pool), abs=1e-5)
@@ -62,7 +52,7 @@ def test_the_gain_of_an_acting_seed_is_measured_against_the_twin_since_the_lates
 
 
 def test_run_05_without_a_twin_the_gain_of_an_acting_seed_is_unknown_and_forbids_to_fossilise(make_recipe, live):
-    pool = begun(make_recipe(), twin=False)
+    pool = begin_pool(make_recipe(embargo=0), twin=False)
     live(pool, range(2), {0: GERMINATE, 1: ADVANCE})
     garden = pool.environments[0].garden
     garden.gates._settings = garden.gates._settings.model_copy(update={"gates": "strict"})
@@ -76,31 +66,31 @@ def test_run_05_without_a_twin_the_gain_of_an_acting_seed_is_unknown_and_forbids
 
 
 def test_without_a_twin_the_gain_of_an_incubating_seed_is_known(make_recipe, live):
-    pool = begun(make_recipe(), twin=False, gates="permissive")
+    pool = begin_pool(make_recipe(embargo=0), twin=False, gates="permissive")
     assert live(pool, range(2), {0: GERMINATE})[-1].gain is not None
 
 
 def test_a_seed_that_its_gate_does_not_pass_cannot_be_advanced(make_recipe, live):
-    pool = begun(make_recipe(), gates="strict", price=1.0)
+    pool = begin_pool(make_recipe(embargo=0), gates="strict", price=1.0)
     seed = live(pool, range(6), {0: GERMINATE})[-1]
     assert seed.opinion.finding in (Finding.NOT_SHOWN, Finding.UNKNOWN)
     assert not pool.masks()[0].allows(ADVANCE)
-    assert pool.masks()[0].allows(Action(Op.PRUNE, "early"))
-    ((_, pruned),), _ = pool.apply([Action(Op.PRUNE, "early"), WAIT], 6)
+    assert pool.masks()[0].allows(PRUNE)
+    ((_, pruned),), _ = pool.apply([PRUNE, WAIT], 6)
     assert pruned.reason == f"by the policy; gate before blending: {seed.opinion.reason}"
 
 
 @pytest.mark.parametrize("auto", [True, False])
 def test_a_seed_that_passes_its_gate_advances_by_itself_where_that_is_set(auto, make_recipe, live, monkeypatch):
     monkeypatch.setattr(gates, "MIN_EXAMPLES_FOR_EVIDENCE", 2)
-    pool = begun(make_recipe(batches=20), gates="permissive", price=0.0, auto_advance=auto)
+    pool = begin_pool(make_recipe(embargo=0, batches=20), gates="permissive", price=0.0, auto_advance=auto)
     stages = [seed and seed.stage for seed in live(pool, range(9), {0: GERMINATE})]
     assert (Stage.BLENDING in stages) is auto
     assert pool.masks()[0].allows(ADVANCE) is not auto
 
 
 def test_gates_that_are_off_allow_to_advance_and_advance_nothing(make_recipe, live):
-    pool = begun(make_recipe())
+    pool = begin_pool(make_recipe(embargo=0))
     stages = {seed.stage for seed in live(pool, range(4), {0: GERMINATE})[1:]}
     assert stages == {Stage.TRAINING}
     assert pool.masks()[0].allows(ADVANCE)

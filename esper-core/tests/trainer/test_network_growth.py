@@ -8,31 +8,20 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, Net, begin_pool
 from torch import Tensor, nn
 
-from esper_core.governor import Act, MutationWatch
-from esper_core.growth import Garden, OptimizerKeeper, Presence, Transition, Variety, host_parameters
-from esper_core.leyline import Action, ActionMask, BlueprintSpec, Op, SlotPlace, Stage
+from esper_core.governor import Act
+from esper_core.growth import Garden, OptimizerKeeper, Presence, host_parameters
+from esper_core.leyline import Action, ActionMask, Op, SlotPlace, Stage
 from esper_core.leyline.signals import Level, Verdict
-from esper_core.trainer.environment import Recipe
-from esper_core.trainer.pool import Pool
-
-GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=1)
-ADVANCE, FOSSILISE = Action(Op.ADVANCE, "early"), Action(Op.FOSSILISE, "early")
-
-
-def begun(recipe: Recipe, **growth: Any) -> Pool:
-    recipe = replace(recipe, growth=recipe.growth.model_copy(update=growth))
-    pool = Pool(recipe, ["grown", "twin"], 1, twin="twin")
-    pool.reset(0, 3)
-    return pool
 
 
 def test_gains_are_unknown_while_two_seeds_act_and_after_one_of_them_is_kept(make_recipe, play):
     """A seed was once credited with the gain of another that was kept beside it."""
     recipe = make_recipe(embargo=0)
     slots = {"early": SlotPlace("stem"), "late": SlotPlace("stem.0")}
-    pool = begun(replace(recipe, slots=slots, varieties=dict.fromkeys(slots, recipe.varieties["early"])))
+    pool = begin_pool(replace(recipe, slots=slots, varieties=dict.fromkeys(slots, recipe.varieties["early"])))
     late = {1: replace(GERMINATE, slot="late"), 6: replace(ADVANCE, slot="late")}
     told = play(pool, range(13), {0: GERMINATE, 3: ADVANCE, 9: FOSSILISE, **late})
     gains = [{slot.name: slot.living and slot.living.gain for slot in one.slots} for one, _ in told]
@@ -43,7 +32,7 @@ def test_gains_are_unknown_while_two_seeds_act_and_after_one_of_them_is_kept(mak
 
 def test_a_seed_at_alpha_0_has_no_gain_yet(make_recipe, play):
     """It is advanced at the end of a step and measured before alpha moves: any difference is not its own."""
-    pool = begun(make_recipe())
+    pool = begin_pool(make_recipe())
     play(pool, range(3), {0: GERMINATE})
     gates: Any = pool.environments[0].garden.gates
     gates.ready = lambda seed: True
@@ -54,7 +43,7 @@ def test_a_seed_at_alpha_0_has_no_gain_yet(make_recipe, play):
 
 
 def test_gains_are_unknown_after_a_rollback_of_the_twin(make_recipe, play):
-    pool = begun(make_recipe())
+    pool = begin_pool(make_recipe())
     told = play(pool, range(4), {0: GERMINATE, 2: ADVANCE})
     assert told[-1][0].seeds[0].gain is not None
     decisions = pool.judge({1: Verdict(Level.PANIC, "too hot")})
@@ -64,7 +53,7 @@ def test_gains_are_unknown_after_a_rollback_of_the_twin(make_recipe, play):
 
 
 def test_nothing_can_be_fossilised_after_a_step_with_a_warning(make_recipe, play):
-    pool = begun(make_recipe())
+    pool = begin_pool(make_recipe())
     play(pool, range(5), {0: GERMINATE, 2: ADVANCE})
     for opinions in ({}, {0: Verdict(Level.WARNING, "hm")}, {}):
         pool.judge(opinions)
@@ -72,7 +61,7 @@ def test_nothing_can_be_fossilised_after_a_step_with_a_warning(make_recipe, play
 
 
 def test_a_branch_with_nan_is_dropped_before_it_can_be_kept(make_recipe, play):
-    pool = begun(make_recipe(), incubation="branch")
+    pool = begin_pool(make_recipe(), incubation="branch")
     play(pool, range(4), {0: GERMINATE, 2: ADVANCE})
     (branch,) = pool.environments[0].garden._incubations.values()
     branch._numbers[0].fill_(math.nan)  # as a last batch leaves them
@@ -84,20 +73,9 @@ def test_a_branch_with_nan_is_dropped_before_it_can_be_kept(make_recipe, play):
     assert math.isfinite(pool.latest[0].validation_loss)
 
 
-def test_a_seed_that_was_dropped_from_a_nursery_does_not_hide_the_culprit():
-    def change(seed: int, was: Stage | None, now: Stage) -> Transition:
-        return Transition("early", seed, f"test/{seed}", was, now, 10, "so")
-
-    watch = MutationWatch(8)
-    watch.record([change(1, Stage.TRAINING, Stage.BLENDING), change(0, Stage.TRAINING, Stage.PRUNED)], 4)
-    culprit = watch.culprit(["early"])
-    assert culprit is not None
-    assert (culprit.mutation.blueprint, culprit.blamed) == ("test/1", True)
-
-
 def test_a_seed_on_a_branch_acts_when_another_garden_fossilises_it(make_recipe, play):
     """As a seed that was saved and loaded; it once became a fossil that did nothing."""
-    pool = begun(make_recipe(), incubation="branch")
+    pool = begin_pool(make_recipe(), incubation="branch")
     play(pool, range(5), {0: GERMINATE, 2: ADVANCE})
     recipe, model = pool.environments[0].recipe, pool.environments[0].model
     settings = {"host_settings": recipe.optimizers.host, "seed_settings": recipe.optimizers.seed}
@@ -113,23 +91,21 @@ def test_a_seed_on_a_branch_acts_when_another_garden_fossilises_it(make_recipe, 
     assert not torch.equal(model(inputs), before)
 
 
-class Sparse(nn.Module):
+def sparse_host() -> nn.Module:
     """A host whose embedding has sparse gradients."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(4, 4, sparse=True)
-        self.stem, self.head = nn.Conv1d(1, 4, 1), nn.Linear(48, 3)
-
-    def forward(self, inputs: Tensor) -> Tensor:
+    def compute(net: Any, inputs: Tensor) -> Tensor:
         which = inputs.flatten(1)[:, :1].gt(0).long()
-        return self.head((self.stem(inputs) + self.table(which).transpose(1, 2)).flatten(1))
+        return net.head((net.stem(inputs) + net.table(which).transpose(1, 2)).flatten(1))
+
+    table = nn.Embedding(4, 4, sparse=True)
+    return Net(compute, table=table, stem=nn.Conv1d(1, 4, 1), head=nn.Linear(48, 3))
 
 
 @pytest.mark.parametrize("sparse", [True, False])
 def test_sparse_and_large_gradients_are_finite(sparse, make_recipe, play):
     plain = {"kind": "sgd", "momentum": 0.0, "implementation": "plain"}
-    pool = begun(make_recipe(host=Sparse, optimizer=plain) if sparse else make_recipe())
+    pool = begin_pool(make_recipe(host=sparse_host, optimizer=plain) if sparse else make_recipe())
     play(pool, range(1))
     if not sparse:
         next(iter(pool.environments[0].keeper.host.parameters)).grad.fill_(1e30)
@@ -139,7 +115,7 @@ def test_sparse_and_large_gradients_are_finite(sparse, make_recipe, play):
 
 
 def test_a_branch_is_part_of_the_memory_budget_before_it_is_opened(make_recipe, play):
-    shadow, branch = (begun(make_recipe(), incubation=way) for way in ("shadow", "branch"))
+    shadow, branch = (begin_pool(make_recipe(), incubation=way) for way in ("shadow", "branch"))
     needed = [one._budget.mebibytes(one.garden, 10) for one in (shadow.environments[0], branch.environments[0])]
     assert needed[1] > needed[0]
     play(branch, range(3), {0: GERMINATE})
@@ -147,58 +123,20 @@ def test_a_branch_is_part_of_the_memory_budget_before_it_is_opened(make_recipe, 
     assert environment._budget.mebibytes(environment.garden) > needed[0]
 
 
-def test_a_seed_that_could_not_be_built_is_reported_in_its_own_step_and_round(make_recipe, play):
-    def unbuilt(site: Any) -> nn.Module:
-        raise ValueError("no")
-
-    (variety,) = make_recipe().varieties["early"]
-    pool = begun(make_recipe(variety=replace(variety, factory=unbuilt)))
-    play(pool, range(1))
-    _, lost = pool.apply([GERMINATE, Action()], 0)
-    assert [seed.blueprint for _, seed in lost] == ["test/local-conv"]
-    pool.environments[0].network.lost.records.append(lost[0][1])
-    pool.reset(1, 4)
-    assert pool.environments[0].network.lost.take() == []
-
-
-class SetsDefaultDtype(nn.Module):
-    """The identity, which changes torch's default dtype in evaluation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mix = nn.Conv1d(4, 4, 1)
-        nn.init.zeros_(self.mix.weight)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        if not self.training:
-            torch.set_default_dtype(torch.float64)
-        return hidden + self.mix(hidden)
-
-
-def test_a_seed_that_changes_the_default_dtype_in_evaluation_is_lost(make_recipe, play):
-    spec = BlueprintSpec("sequence", "c*c + c", starts_as_identity=True)
-    pool = begun(make_recipe(variety=Variety("test/local-conv", spec, lambda site: SetsDefaultDtype())))
-    assert play(pool, range(4), {0: GERMINATE})[-1][0].seeds == ()
-    assert torch.get_default_dtype() is torch.float32
-
-
-class Shared(nn.Module):
-    """A host in which two modules share a buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Sequential(nn.Conv1d(1, 4, 1)), nn.Linear(48, 3)
-        self.stem.register_buffer("scale", torch.ones(()))
-        self.head.register_buffer("scale", self.stem.scale)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        if self.training:
-            self.stem.scale.mul_(1.5)
-        return self.head(self.stem(inputs).flatten(1)) / self.stem.scale
-
-
 def test_a_buffer_that_two_modules_share_stays_shared_after_a_branch_is_kept(make_recipe, play):
-    pool = begun(make_recipe(host=Shared), incubation="branch")
+    def sharing() -> nn.Module:
+        def compute(net: Any, inputs: Tensor) -> Tensor:
+            if net.training:
+                net.stem.scale.mul_(1.5)
+            return net.head(net.stem(inputs).flatten(1)) / net.stem.scale
+
+        parts = {"stem": nn.Sequential(nn.Conv1d(1, 4, 1)), "head": nn.Linear(48, 3)}
+        scale = torch.ones(())
+        for part in parts.values():
+            part.register_buffer("scale", scale)
+        return Net(compute, **parts)
+
+    pool = begin_pool(make_recipe(host=sharing), incubation="branch")
     play(pool, range(6), {0: GERMINATE, 2: ADVANCE, 4: FOSSILISE})
     model: Any = pool.environments[0].model
     assert model.stem.scale is model.head.scale

@@ -7,21 +7,20 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import core_worlds
 import pytest
 import torch
+from core_worlds import ADVANCE, FOSSILISE, PRUNE, Net, NoisyHost, Replacing, begin, begin_pool, zeroed
 from torch import nn
 
-from esper_core.config import GrowthConfig
 from esper_core.growth import Transition, Variety, incubation
 from esper_core.growth.seeds import Presence
-from esper_core.leyline import WAIT, Action, BlueprintSpec, Op, Signals, Site, SlotPlace, Split, Stage
-from esper_core.trainer.environment import Environment, Recipe
+from esper_core.leyline import WAIT, Action, BlueprintSpec, Signals, Site, SlotPlace, Split, Stage
+from esper_core.trainer.environment import Environment
 from esper_core.trainer.pool import Pool
 
-Make = Callable[..., Recipe]
-Play = Callable[..., list[Any]]
-GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=2)
-ADVANCE, PRUNE, FOSSILISE = (Action(op, "early") for op in (Op.ADVANCE, Op.PRUNE, Op.FOSSILISE))
+GERMINATE = replace(core_worlds.GERMINATE, speed=2)
+HOSTS: dict[str, Callable[[], nn.Module]] = {"noisy": NoisyHost, "replacing": Replacing}
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {},
     "sgd": {"kind": "sgd", "momentum": 0.9},
@@ -52,15 +51,8 @@ def differing(pool: Pool) -> list[str]:
     return [key for key in a if not torch.equal(a[key], b[key])]
 
 
-def begun(recipe: Recipe, way: str = "shadow", **growth: Any) -> Pool:
-    settings = GrowthConfig.model_validate({"incubation": way, "embargo": 0, **growth})
-    pool = Pool(replace(recipe, growth=settings), ["grown", "twin"], 1)
-    pool.reset(0, 3)
-    return pool
-
-
 @pytest.fixture
-def live(play: Play) -> Callable[..., list[tuple[bool, Any]]]:
+def live(play: Callable[..., list[Any]]) -> Callable[..., list[tuple[bool, Any]]]:
     """``live(pool, plan, steps)``: of each step whether the host differs from its twin, and the signals of its seed."""
 
     def live(pool: Pool, plan: dict[int, Action], steps: int) -> list[tuple[bool, Any]]:
@@ -79,37 +71,15 @@ def losses(told: list[tuple[bool, Any]]) -> list[float]:
     return [seed.incubation_loss for _, seed in told if seed is not None and seed.incubation_loss is not None]
 
 
-class Replacing(nn.Module):
-    """A host that replaces its buffer by another tensor, rather than filling it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv1d(1, 4, 1), nn.ReLU())
-        self.drop = nn.Dropout(0.2)
-        self.head = nn.Linear(48, 3)
-        self.register_buffer("average", torch.zeros(4, 12))
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        hidden = self.drop(self.stem(inputs))
-        if self.training:
-            self.average = 0.9 * self.average + 0.1 * hidden.detach().mean(0)
-        return self.head((hidden - self.average).flatten(1))
-
-
-@pytest.fixture
-def hosts(noisy_host: type[nn.Module]) -> dict[str, type[nn.Module]]:
-    return {"noisy": noisy_host, "replacing": Replacing}
-
-
 @pytest.mark.parametrize(
     ("host", "optimizer"),
     [("noisy", "clipped"), ("replacing", "sgd"), slow("noisy", "sgd"), slow("replacing", "adam")],
 )
 def test_in_shadow_the_host_is_bitwise_its_twin_until_the_seed_blends_and_the_seed_learns(
-    host, optimizer, make_recipe, hosts, play
+    host, optimizer, make_recipe, play
 ):
-    recipe = make_recipe(host=hosts[host], optimizer=OPTIMIZERS[optimizer], batches=8)
-    pool, default = begun(recipe), torch.get_rng_state()
+    recipe = make_recipe(embargo=0, host=HOSTS[host], optimizer=OPTIMIZERS[optimizer], batches=8)
+    pool, default = begin_pool(recipe), torch.get_rng_state()
 
     def look(signals: list[Signals]) -> tuple[bool, bool, Any, Any]:
         seed = signals[0].slots[0].living
@@ -141,15 +111,14 @@ def test_a_shadow_that_does_not_restore_the_buffers_is_detected(make_recipe, mon
             pass
 
     monkeypatch.setattr(incubation, "KeptBuffers", Careless)
-    pool = begun(make_recipe())
+    pool = begin_pool(make_recipe(embargo=0))
     play(pool, range(2), {0: GERMINATE})
     assert differing(pool)
 
 
 def test_run_04_the_loss_of_an_incubating_seed_falls(make_recipe):
     """A gradient that did not depend on the seed's output once let the loss at full blend rise without bound."""
-    environment = Environment(make_recipe(batches=40), arm="grown", index=0)
-    environment.reset(0, 1)
+    environment = begin(make_recipe(batches=20), seed=1)
     environment.train()
     environment.network.apply(GERMINATE, 0)
     curve = []
@@ -166,11 +135,11 @@ def test_run_04_the_loss_of_an_incubating_seed_falls(make_recipe):
 @pytest.mark.parametrize("way", ["branch", "shadow"])
 def test_run_04_an_incubating_seed_lowers_the_loss_that_it_would_cause(way, make_recipe, play):
     """The loss with the seed at full strength falls while it incubates: its gradient depends on its output."""
-    recipe = make_recipe(batches=30, optimizer={"learning_rate": 0.03})
+    recipe = make_recipe(embargo=0, batches=30, optimizer={"learning_rate": 0.03})
 
     def validation_losses(steps: int) -> tuple[float, float]:
         """With the seed at full strength, and without it."""
-        pool = begun(recipe, way)
+        pool = begin_pool(recipe, incubation=way)
         play(pool, range(steps), {0: GERMINATE})
         grown = pool.environments[0]
         with grown.garden.trial(0):
@@ -182,43 +151,30 @@ def test_run_04_an_incubating_seed_lowers_the_loss_that_it_would_cause(way, make
     assert tried < without + 0.05
 
 
-def test_run_08_a_trajectory_does_not_depend_on_the_other_arms_of_the_pool(make_recipe, play):
-    def validation_losses(environments: int, arms: list[str]) -> list[float]:
+def test_run_08_a_trajectory_depends_on_its_seed_and_not_on_the_other_arms_of_the_pool(make_recipe, play):
+    def validation_losses(environments: int, arms: list[str]) -> list[list[float]]:
+        """Of each environment, in each step."""
         pool = Pool(make_recipe(), arms, environments)
-        return play(pool, 3, {0: GERMINATE}, lambda signals: signals[pool.of_arm("grown")[0]].validation_loss)
+        told = play(
+            pool, 3, {0: GERMINATE}, lambda signals: [signals[at].validation_loss for at in pool.of_arm("grown")]
+        )
+        return list(map(list, zip(*told, strict=True)))
 
-    alone = validation_losses(1, ["grown"])
-    assert validation_losses(2, ["other", "twin", "grown"]) == alone
-
-
-def test_environments_of_different_seeds_differ(make_recipe, play):
-    ((first, second),) = play(Pool(make_recipe(), ["twin"], 2), 1)
-    assert first.validation_loss != second.validation_loss
-
-
-class Normed(nn.Module):
-    """A block with buffers."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(site.channels)
-        self.last = nn.Conv1d(site.channels, site.channels, 1)
-        nn.init.zeros_(self.last.weight)
-        nn.init.zeros_(self.last.bias)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden + self.last(self.norm(hidden))
+    (alone,) = validation_losses(1, ["grown"])
+    first, second = validation_losses(2, ["other", "twin", "grown"])
+    assert first == alone != second
 
 
 def test_an_incubating_seed_runs_once_a_batch_beside_a_younger_acting_one(make_recipe):
-    normed = Variety("test/local-conv", BlueprintSpec("sequence", "0", starts_as_identity=True), Normed)
-    recipe = replace(
-        make_recipe(variety=normed, batches=2),
-        slots={"early": SlotPlace("stem"), "late": SlotPlace("drop")},
-        varieties={"early": (normed,), "late": (normed,)},
-    )
-    environment = Environment(recipe, arm="grown", index=0)
-    environment.reset(0, 1)
+    def normed(site: Site) -> nn.Module:
+        last = zeroed(nn.Conv1d(site.channels, site.channels, 1))
+        return Net(
+            lambda net, hidden: hidden + net.last(net.norm(hidden)), norm=nn.BatchNorm1d(site.channels), last=last
+        )
+
+    variety = Variety("test/local-conv", BlueprintSpec("sequence", "0", starts_as_identity=True), normed)
+    slots = {"early": SlotPlace("stem"), "late": SlotPlace("drop")}
+    environment = begin(replace(make_recipe(batches=2), slots=slots, varieties=dict.fromkeys(slots, (variety,))))
     plan = [GERMINATE, replace(GERMINATE, slot="late"), WAIT, replace(ADVANCE, slot="late"), WAIT, WAIT]
     for step, action in enumerate(plan):
         environment.train()
@@ -227,35 +183,8 @@ def test_an_incubating_seed_runs_once_a_batch_beside_a_younger_acting_one(make_r
     assert late.block.norm.num_batches_tracked.item() == 4 * 2  # once a batch since its birth, in shadow or blended
 
 
-def test_seeds_of_a_stack_act_in_the_order_in_which_they_grew(make_recipe):
-    class Affine(nn.Module):
-        def __init__(self, site: Site) -> None:
-            super().__init__()
-            self.factor = nn.Parameter(torch.ones(()))
-            self.summand = nn.Parameter(torch.zeros(()))
-
-        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-            return hidden * self.factor + self.summand
-
-    affine = Variety("test/local-conv", BlueprintSpec("sequence", "2", starts_as_identity=True), Affine)
-    environment = Environment(make_recipe(variety=affine, place=SlotPlace("stem", stack=2)), arm="grown", index=0)
-    environment.reset(0, 1)
-    for step, action in enumerate([replace(GERMINATE, speed=1), ADVANCE, Action(Op.FOSSILISE, "early")] * 2):
-        environment.train()
-        environment.network.apply(action, step)
-        environment.train()
-    slot = environment.garden.slots["early"]
-    assert len(slot.fossils) == 2
-    with torch.no_grad():
-        slot.fossils[0].block.factor.fill_(2.0)
-        slot.fossils[0].block.summand.fill_(0.0)
-        slot.fossils[1].block.factor.fill_(1.0)
-        slot.fossils[1].block.summand.fill_(3.0)
-    assert slot(environment.model, (), torch.ones(1, 4, 12)).unique().item() == 5.0  # 2 · 1 + 3, not 2 · (1 + 3)
-
-
 def test_run_10_the_test_split_is_read_once_at_the_end(make_recipe, play):
-    recipe = make_recipe()
+    recipe = make_recipe(embargo=0)
     read: list[str] = []
 
     class Watched(dict):
@@ -284,9 +213,11 @@ def test_run_10_the_test_split_is_read_once_at_the_end(make_recipe, play):
     [("noisy", "foreach"), ("replacing", "clipped"), slow("noisy", "sgd"), slow("replacing", "adam")],
 )
 def test_with_a_branch_the_host_is_its_twin_until_the_seed_is_kept_and_the_seed_learns(
-    host, optimizer, make_recipe, hosts, live
+    host, optimizer, make_recipe, live
 ):
-    pool = begun(make_recipe(host=hosts[host], optimizer=OPTIMIZERS[optimizer], batches=8), "branch")
+    pool = begin_pool(
+        make_recipe(embargo=0, host=HOSTS[host], optimizer=OPTIMIZERS[optimizer], batches=8), incubation="branch"
+    )
     default = torch.get_rng_state()
     told = live(pool, {1: GERMINATE, 5: ADVANCE, 7: FOSSILISE}, 10)
     assert [differs for differs, _ in told] == [False] * 8 + [True] * 2
@@ -297,7 +228,7 @@ def test_with_a_branch_the_host_is_its_twin_until_the_seed_is_kept_and_the_seed_
 
 
 def test_when_a_seed_is_kept_its_branch_becomes_the_host(make_recipe, live):
-    pool = begun(make_recipe(batches=4), "branch")
+    pool = begin_pool(make_recipe(embargo=0, batches=4), incubation="branch")
     live(pool, {0: GERMINATE, 3: ADVANCE}, 6)
     grown = pool.environments[0]
 
@@ -324,8 +255,8 @@ def test_when_a_seed_is_kept_its_branch_becomes_the_host(make_recipe, live):
         *(slow("replacing", "sgd", when) for when in (2, 4, 6)),
     ],
 )
-def test_after_a_branch_is_pruned_the_host_is_bitwise_its_twin(host, optimizer, when, make_recipe, hosts, live):
-    pool = begun(make_recipe(host=hosts[host], optimizer=OPTIMIZERS[optimizer]), "branch")
+def test_after_a_branch_is_pruned_the_host_is_bitwise_its_twin(host, optimizer, when, make_recipe, live):
+    pool = begin_pool(make_recipe(embargo=0, host=HOSTS[host], optimizer=OPTIMIZERS[optimizer]), incubation="branch")
     advance = {3: ADVANCE} if when > 3 else {}
     told = live(pool, {0: GERMINATE, **advance, when: PRUNE}, 10)
     assert not any(differs for differs, _ in told)
@@ -335,24 +266,9 @@ def test_after_a_branch_is_pruned_the_host_is_bitwise_its_twin(host, optimizer, 
     assert grown.garden.incubating == ()
 
 
-def test_only_one_branch_is_open_at_a_time(make_recipe):
-    recipe = make_recipe()
-    recipe = replace(
-        recipe,
-        slots={"early": SlotPlace("stem", "sequence"), "again": SlotPlace("drop", "sequence")},
-        varieties={**recipe.varieties, "again": recipe.varieties["early"]},
-    )
-    grown = begun(recipe, "branch").environments[0]
-    assert grown.mask().blueprints["again"]
-    grown.network.apply(GERMINATE, 0)
-    assert grown.mask().blueprints["again"] == ()
-    grown.network.apply(PRUNE, 1)
-    assert grown.mask().blueprints["again"]
-
-
 @pytest.mark.parametrize("way", ["shadow", "branch"])
 def test_a_kept_seed_acts_at_full_strength_and_incubates_no_more(way, make_recipe, live):
-    pool = begun(make_recipe(batches=1), way)
+    pool = begin_pool(make_recipe(embargo=0, batches=1), incubation=way)
     live(pool, {0: GERMINATE, 2: ADVANCE, 6: FOSSILISE}, 8)
     (seed,) = pool.environments[0].garden.slots["early"].fossils
     assert (seed.alpha.value, seed.presence, seed.kept) == (1.0, Presence.ACTING, 6)
@@ -360,7 +276,7 @@ def test_a_kept_seed_acts_at_full_strength_and_incubates_no_more(way, make_recip
 
 
 def test_a_fault_while_a_branch_is_kept_leaves_it_open(make_recipe, monkeypatch, live):
-    pool = begun(make_recipe(batches=1), "branch")
+    pool = begin_pool(make_recipe(embargo=0, batches=1), incubation="branch")
     live(pool, {0: GERMINATE, 2: ADVANCE}, 5)
     grown = pool.environments[0]
     outside = grown.evaluate("validation")
@@ -400,7 +316,7 @@ def scaled(pool: Pool, scale: float) -> Pool:
 )
 def test_an_incubating_seed_does_not_change_the_scaler_of_the_host(way, scale, make_recipe, live):
     """With a factor of 2^126, the first steps overflow and are skipped."""
-    pool = scaled(begun(make_recipe(batches=8), way), scale)
+    pool = scaled(begin_pool(make_recipe(embargo=0, batches=8), incubation=way), scale)
     told = live(pool, {1: GERMINATE, 4: PRUNE}, 6)
     assert not any(differs for differs, _ in told)
     grown, twin = pool.environments
@@ -409,7 +325,7 @@ def test_an_incubating_seed_does_not_change_the_scaler_of_the_host(way, scale, m
 
 
 def test_a_kept_branch_brings_its_scaler_along(make_recipe, live):
-    pool = scaled(begun(make_recipe(), "branch"), 16.0)
+    pool = scaled(begin_pool(make_recipe(embargo=0), incubation="branch"), 16.0)
     grown, _ = pool.environments
     live(pool, {1: GERMINATE, 3: ADVANCE}, 5)
     (branch,) = grown.garden._incubations.values()
@@ -422,8 +338,8 @@ def test_a_kept_branch_brings_its_scaler_along(make_recipe, live):
 def test_a_scale_that_is_a_power_of_two_changes_no_number_with_clipped_gradients(make_recipe, live):
     """Gradients are brought back before they are clipped and collected: else a scaled loss would be clipped more."""
     plan = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
-    recipe = make_recipe(batches=4, optimizer={"clip_norm": 0.05})
-    plain, with_scale = begun(recipe), scaled(begun(recipe), 8.0)
+    recipe = make_recipe(embargo=0, batches=4, optimizer={"clip_norm": 0.05})
+    plain, with_scale = begin_pool(recipe), scaled(begin_pool(recipe), 8.0)
     told = [live(plain, plan, 7), live(with_scale, plan, 7)]
     for one, other in zip(plain.environments, with_scale.environments, strict=True):
         one_state, other_state = host_state(one), host_state(other)

@@ -11,19 +11,16 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, numbers, same
 
 import esper_core.trainer
 from esper_core.growth import Growth, derive_seed, read_network, slots_of
-from esper_core.leyline import Action, Observation, Op, Stage
+from esper_core.leyline import Observation, Stage
 from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 
-LIFE = {
-    0: Action(Op.GERMINATE, "early", "test/local-conv", speed=1),
-    1: Action(Op.ADVANCE, "early"),
-    3: Action(Op.FOSSILISE, "early"),
-}
+LIFE = {0: GERMINATE, 1: ADVANCE, 3: FOSSILISE}
 
 
 @pytest.fixture
@@ -65,8 +62,7 @@ def test_the_host_of_the_control_begins_as_the_twin_and_sees_the_same_data(recip
     for pool in pools:
         pool.reset(0, 3)
     twin, control = (pool.environments[0] for pool in pools)
-    own = dict(control.model.named_parameters())
-    assert all(torch.equal(parameter, own[name]) for name, parameter in twin.model.named_parameters())
+    assert same(numbers(twin.model), numbers(control.model))
     assert torch.equal(twin.order.next(), control.order.next())
 
 

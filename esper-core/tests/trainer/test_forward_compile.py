@@ -9,18 +9,16 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, begin, same
 from torch import Tensor, nn
 
 from esper_core.config import ComputeConfig
 from esper_core.growth import Draws
-from esper_core.leyline import Action, Op, PluginError
-from esper_core.trainer.environment import Environment
+from esper_core.leyline import Action, PluginError
 from esper_core.trainer.forward import CompiledHost
 from esper_core.trainer.pool import Pool
 
-GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=1)
-ADVANCE, FOSSILISE = Action(Op.ADVANCE, "early", speed=0), Action(Op.FOSSILISE, "early")
-LIFE = {1: GERMINATE, 3: ADVANCE, 6: FOSSILISE}
+LIFE = {1: GERMINATE, 3: replace(ADVANCE, speed=0), 6: FOSSILISE}
 
 
 @pytest.fixture
@@ -50,8 +48,7 @@ def course(play):
 
 
 def assert_same(left: list[list[Tensor]], right: list[list[Tensor]]) -> None:
-    for step, (one, other) in enumerate(zip(left, right, strict=True)):
-        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True)), step
+    assert [same(one, other) for one, other in zip(left, right, strict=True)] == [True] * len(left)
 
 
 class Compilers:
@@ -139,8 +136,7 @@ def test_random_streams_are_held_until_the_first_compiled_pass_has_its_gradients
 
         return run
 
-    environment = Environment(compiled(compiler, smooth_host), arm="a", index=0)
-    environment.reset(0, 3)
+    environment = begin(compiled(compiler, smooth_host))
     environment.train()
     assert held == [True, False, False]
 

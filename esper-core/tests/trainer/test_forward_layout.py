@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, Net, begin, zeroed
 from torch import Tensor, nn
 
 from esper_core.config import ComputeConfig
@@ -16,48 +17,29 @@ from esper_core.leyline import Action, BlueprintSpec, Op, Site, Split
 from esper_core.trainer.batches import BatchOrder, Resident, chunks
 from esper_core.trainer.environment import Environment, Recipe
 
-Make = Callable[..., Recipe]
+Flat = Callable[[Tensor], Tensor]
 
 
-class Net(nn.Module):
-    """Two convolutions and a head. flat: how features become a vector."""
-
-    def __init__(self, flat: Callable[[Tensor], Tensor] = lambda hidden: hidden.flatten(1)) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
-        self.late = nn.Conv2d(4, 4, 3, padding=1)
-        self.head = nn.Linear(4 * 36, 3)
-        self.flat = flat
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(self.flat(torch.relu(self.late(self.stem(inputs)))))
+def host(flat: Flat = lambda hidden: hidden.flatten(1), look: Flat = lambda inputs: inputs) -> nn.Module:
+    """Two convolutions and a head; flat: how features become a vector, look: how the examples are viewed."""
+    stem = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+    late, head = nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4 * 36, 3)
+    return Net(lambda net, x: net.head(flat(torch.relu(net.late(net.stem(look(x)))))), stem=stem, late=late, head=head)
 
 
-class ViewsItsInput(Net):
-    """Views the examples themselves in another shape."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return super().forward(inputs.view(len(inputs), -1).view(inputs.shape))
+def viewed(hidden: Tensor) -> Tensor:
+    """View the memory in another shape, and back."""
+    return hidden.view(len(hidden), -1).view(hidden.shape)
 
 
-class Seed(nn.Module):
-    """x + conv(x), the convolution at 0; views: of x viewed in another shape."""
+def variety(look: Flat) -> Variety:
+    """x + conv(x), the convolution at 0."""
 
-    def __init__(self, site: Site, *, views: bool = False) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(site.channels, site.channels, 3, padding=1, bias=False)
-        nn.init.zeros_(self.conv.weight)
-        self.views = views
+    def block(site: Site) -> nn.Module:
+        conv = zeroed(nn.Conv2d(site.channels, site.channels, 3, padding=1, bias=False))
+        return Net(lambda net, hidden: look(hidden) + net.conv(look(hidden)), conv=conv)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        if self.views:
-            hidden = hidden.view(len(hidden), -1).view(hidden.shape)
-        return hidden + self.conv(hidden)
-
-
-def variety(views: bool = False) -> Variety:
-    spec = BlueprintSpec("image", "9*c*c", starts_as_identity=True)
-    return Variety("test/seed", spec, lambda site: Seed(site, views=views))
+    return Variety("test/seed", BlueprintSpec("image", "9*c*c", starts_as_identity=True), block)
 
 
 def images(examples: int, seed: int) -> Split:
@@ -67,9 +49,9 @@ def images(examples: int, seed: int) -> Split:
     return Split(inputs, targets)
 
 
-def recipe_of(make: Make, host: Callable[[], nn.Module] = Net, *, views: bool = False, **more: Any) -> Recipe:
+def recipe_of(make: Any, build: Any = host, *, block: Flat = lambda hidden: hidden, **more: Any) -> Recipe:
     splits: dict[Any, Split] = {name: images(60, seed) for seed, name in enumerate(("train", "validation", "test"))}
-    return replace(make(host=host, variety=variety(views)), data=splits, **more)
+    return replace(make(host=build, variety=variety(block)), data=splits, **more)
 
 
 def is_channels_last(model: nn.Module) -> bool:
@@ -78,21 +60,21 @@ def is_channels_last(model: nn.Module) -> bool:
 
 
 def tried(recipe: Recipe) -> tuple[Recipe, nn.Module]:
-    host = recipe.build_host()
-    graft(host, recipe.slots, example=recipe.data["train"].inputs[:2])
-    return recipe.laid_out(host), host
+    model = recipe.build_host()
+    graft(model, recipe.slots, example=recipe.data["train"].inputs[:2])
+    return recipe.laid_out(model), model
 
 
 def test_images_and_weights_lie_channels_last_and_all_numbers_are_the_same(make_recipe):
     torch.manual_seed(3)
     recipe = recipe_of(make_recipe)
-    laid, host = tried(recipe)
+    laid, grafted = tried(recipe)
     assert is_channels_last(laid.build_host())
-    assert is_channels_last(host)
+    assert is_channels_last(grafted)
     assert not is_channels_last(recipe.build_host()), "the recipe that was given is unchanged"
 
-    inputs, plain = recipe.data["test"].inputs, Net()
-    twin = Net().to(memory_format=torch.channels_last)
+    inputs, plain = recipe.data["test"].inputs, host()
+    twin = host().to(memory_format=torch.channels_last)
     twin.load_state_dict(plain.state_dict())
     torch.testing.assert_close(twin(inputs), plain(inputs))
 
@@ -111,17 +93,20 @@ def test_streamed_data_is_not_copied(make_recipe):
 
 
 @pytest.mark.parametrize(
-    ("host", "views"),
-    [(lambda: Net(lambda hidden: hidden.view(len(hidden), -1)), False), (Net, True), (ViewsItsInput, False)],
+    ("build", "block"),
+    [
+        (lambda: host(lambda hidden: hidden.view(len(hidden), -1)), torch.clone),
+        (host, viewed),
+        (lambda: host(look=viewed), torch.clone),
+    ],
     ids=["a host that views features", "a blueprint that views features", "a host that views its input"],
 )
-def test_a_host_or_blueprint_that_views_memory_in_another_shape_keeps_its_layout(host, views, make_recipe):
-    recipe = recipe_of(make_recipe, host, views=views)
+def test_a_host_or_blueprint_that_views_memory_in_another_shape_keeps_its_layout(build, block, make_recipe):
+    recipe = recipe_of(make_recipe, build, block=block)
     laid, tried_on = tried(recipe)
     assert laid is recipe
     assert not is_channels_last(tried_on)
-    own = Environment(laid, arm="grown", index=0)
-    own.reset(0, 0)
+    own = begin(laid)
     own.network.apply(Action(Op.GERMINATE, "early", "test/seed"), 0)
     own.train()
     assert own.network.lost.take() == []
@@ -134,11 +119,7 @@ def test_the_layout_is_plain_for_other_data_than_images_and_where_the_settings_s
 
 def test_an_environment_with_channels_last_continues_from_its_state_bit_for_bit(make_recipe):
     laid, _ = tried(recipe_of(make_recipe))
-    plan = {
-        0: Action(Op.GERMINATE, "early", "test/seed", speed=1),
-        2: Action(Op.ADVANCE, "early"),
-        4: Action(Op.FOSSILISE, "early"),
-    }
+    plan = {0: replace(GERMINATE, blueprint="test/seed"), 2: ADVANCE, 4: FOSSILISE}
 
     def live(environment: Environment, steps: range) -> list[list[float]]:
         told = []

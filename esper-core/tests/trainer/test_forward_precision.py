@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, begin
 from torch import Tensor, nn
 
 from esper_core.config import ComputeConfig
 from esper_core.governor import Act
 from esper_core.growth import Draws
-from esper_core.leyline import Action, Op, SlotPlace
+from esper_core.leyline import Action, SlotPlace
 from esper_core.leyline.actions import Blend
 from esper_core.leyline.events import StepFinished
 from esper_core.leyline.signals import CALM
@@ -23,8 +24,6 @@ from esper_core.trainer.measurements import evaluate
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.study import warn_of_loss_scales
 
-GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=1)
-ADVANCE, FOSSILISE = Action(Op.ADVANCE, "early"), Action(Op.FOSSILISE, "early")
 WHOLE_LIFE = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
 
 
@@ -140,12 +139,11 @@ def test_a_trajectory_in_half_precision_is_the_same_for_any_number_of_lanes(prec
 
 
 def test_sim_low_3_every_environment_has_scalers_of_its_own_in_each_round(computed):
-    pool = Pool(computed(precision="float16"), ["a", "b"], 2)
-    pool.reset(0, 3)
-    assert len({id(environment.keeper.scaler) for environment in pool.environments}) == 4
-    first = pool.environments[0].keeper.scaler
-    pool.reset(1, 5)
-    assert pool.environments[0].keeper.scaler is not first
+    pool, scalers = Pool(computed(precision="float16"), ["a", "b"], 2), []
+    for number in range(2):
+        pool.reset(number, 3)
+        scalers += [environment.keeper.scaler for environment in pool.environments]
+    assert len({id(scaler) for scaler in scalers}) == 8
 
 
 def test_while_a_scaler_searches_its_factor_nothing_is_learnt_and_nothing_rolled_back(computed, play):
@@ -236,8 +234,7 @@ def test_without_batch_norm_micro_batches_equal_one_batch(way, parts, computed, 
         losses += [seed.incubation_loss for one in told for seed in one.seeds if seed.incubation_loss is not None]
         found.append((parameters(pool.environments[0]), losses))
     (whole, whole_losses), (parted, parted_losses) = found
-    for one, other in zip(whole, parted, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+    torch.testing.assert_close(whole, parted, rtol=0, atol=1e-6)
     assert parted_losses == pytest.approx(whole_losses, abs=1e-6)
 
 
@@ -271,9 +268,7 @@ def test_random_numbers_are_drawn_for_each_micro_batch_in_turn(computed):
         recipe = computed(micro_batches=micro_batches, more={"place": SlotPlace("1"), "host": host})
         episode = recipe.episode.model_copy(update={"batch_size": size, "batches": batches})
         recipe = replace(recipe, episode=episode, draws=Draws.FORWARD, varieties={})
-        environment = Environment(recipe, arm="a", index=0)
-        environment.reset(0, 3)
-        environment.train()
+        begin(recipe).train()
         return torch.cat(masks)
 
     halves = drawn(10, 2, 1)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from core_worlds import ADVANCE
 
 from esper_core.growth import Draws
 from esper_core.leyline import Action, Op
@@ -20,7 +21,7 @@ pytestmark = [
 ]
 
 Make = Callable[..., Recipe]
-GERMINATE, ADVANCE = Action(Op.GERMINATE, "early", "test/local-conv"), Action(Op.ADVANCE, "early")
+GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv")
 
 
 @pytest.fixture

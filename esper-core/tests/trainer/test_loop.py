@@ -8,20 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, Net
 from torch import Tensor, nn
 
 from esper_core.config import ComputeConfig
-from esper_core.leyline import WAIT, Action, ActionMask, GovernorStop, Observation, Op, PluginError, Stage, State
+from esper_core.leyline import WAIT, ActionMask, GovernorStop, Observation, PluginError, Stage, State
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, StageChanged, StepFinished
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.progress import StudyProgress, _state_of_policy
 
-LIFE = {
-    0: Action(Op.GERMINATE, "early", "test/local-conv", speed=1),
-    2: Action(Op.ADVANCE, "early"),
-    4: Action(Op.FOSSILISE, "early"),
-}
+LIFE = {0: GERMINATE, 2: ADVANCE, 4: FOSSILISE}
 
 
 def test_every_step_of_every_environment_is_reported_once_and_in_order(make_recipe, make_study, planned):
@@ -92,22 +89,17 @@ def test_the_rewards_of_an_episode_add_up_to_the_lead_at_its_end(plan, make_reci
     assert (grown.closing["improvement"] == 0.0) is (2 not in plan or 4 in plan)
 
 
-class Exploding(nn.Module):
-    """Returns NaN after eight passes in training."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Conv1d(1, 2, 1), nn.Linear(24, 3)
-        self.register_buffer("passes", torch.zeros(()))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        if self.training:
-            self.passes += 1
-        return self.head(self.stem(inputs).flatten(1)) * torch.where(self.passes > 8, torch.nan, 1.0)
-
-
 def test_a_loss_that_is_not_finite_stops_the_run_with_its_place(make_recipe, make_study, planned):
-    study, recorder = make_study(make_recipe(host=Exploding, governor={"rollback": False}), planned())
+    def exploding() -> nn.Module:
+        """Return a host that returns NaN after eight passes in training."""
+
+        def compute(net: Any, inputs: Tensor) -> Tensor:
+            net.passes += net.training
+            return net.head(net.stem(inputs).flatten(1)) * torch.where(net.passes > 8, torch.nan, 1.0)
+
+        return Net(compute, stem=nn.Conv1d(1, 2, 1), head=nn.Linear(24, 3), passes=torch.zeros(()))
+
+    study, recorder = make_study(make_recipe(host=exploding, governor={"rollback": False}), planned())
     with pytest.raises(GovernorStop) as caught:
         run_study(StudyProgress(study))
     assert str(caught.value).startswith('E402 arm "grown", seed 3, step 2: a loss is not finite: train nan')
@@ -142,7 +134,7 @@ def test_without_a_twin_the_reward_is_unknown_also_for_a_policy_that_does_not_le
     ("policy", "reward", "message"),
     [
         (
-            ScriptedPolicy(*[Action(Op.FOSSILISE, "early")] * 2),
+            ScriptedPolicy(*[FOSSILISE] * 2),
             None,
             'E233 policy "test/planned" (test 1.0) chose what its mask forbids: fossilise early\n'
             "  Allowed: wait, germinate early",

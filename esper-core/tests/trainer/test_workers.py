@@ -18,20 +18,19 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import ADVANCE, FOSSILISE, PRUNE, bad, same
 from torch import Tensor, nn
 
 from esper_core.config import ComputeConfig, RunConfig
-from esper_core.growth import Draws, Variety
+from esper_core.growth import Draws
 from esper_core.leyline import (
     WAIT,
     Action,
-    BlueprintSpec,
     GrowthError,
     Level,
     Op,
     PluginError,
     Problem,
-    Site,
     State,
     Verdict,
 )
@@ -43,12 +42,11 @@ from esper_core.trainer.study import AnyPool
 from esper_core.trainer.workers import Lifeline, WorkerPool, WorkerProcess, can_fork, processes_for, sendable, split
 
 forks = pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux, without an accelerator")
-Make = Callable[..., Recipe]
 Pools = Callable[[Recipe, int, int], AnyPool]
 CPU = [torch.device("cpu")]
 ARMS = ["grown", "other", "twin"]
-GERMINATE, BAD = Action(Op.GERMINATE, "early", "test/local-conv"), Action(Op.GERMINATE, "early", "test/bad")
-CHOICE = [GERMINATE, Action(Op.ADVANCE, "early"), Action(Op.PRUNE, "early"), Action(Op.FOSSILISE, "early")]
+GERMINATE, BAD = (Action(Op.GERMINATE, "early", f"test/{name}") for name in ("local-conv", "bad"))
+CHOICE = [GERMINATE, ADVANCE, PRUNE, FOSSILISE]
 PANIC, ENOUGH = Verdict(Level.PANIC, "too hot"), Verdict(Level.ENOUGH, "enough")
 slow = pytest.mark.slow
 
@@ -116,12 +114,12 @@ def played(pool: AnyPool, steps: int | range, **more: Any) -> tuple[list[Any], S
 def assert_same(left: tuple[list[Any], State], right: tuple[list[Any], State]) -> None:
     (told, state), (other, there) = left, right
     for number, (one, another) in enumerate(zip(told, other, strict=True)):
-        same = pformat(one) == pformat(another)  # which sorts sets
-        assert same, f"report {number} differs"  # pytest would look long for where
+        is_same = pformat(one) == pformat(another)  # which sorts sets
+        assert is_same, f"report {number} differs"  # pytest would look long for where
     assert list(state.tensors) == list(there.tensors)
-    assert all(torch.equal(own, there.tensors[name]) for name, own in state.tensors.items())
-    same = repr(state.plain) == repr(there.plain)
-    assert same
+    assert same(state.tensors, there.tensors)
+    is_same = repr(state.plain) == repr(there.plain)
+    assert is_same
 
 
 @forks
@@ -163,25 +161,9 @@ def test_worker_processes_report_the_same_with_every_way_to_compute_a_batch(make
     assert_same(expected, played(pools(recipe, 2, 2), 4))
 
 
-class Impatient(nn.Module):
-    """Raises in its fifth training pass."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        self.conv = nn.Conv1d(site.channels, site.channels, 1)
-        self.left = 4
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        self.left -= self.training
-        if self.left < 0:
-            raise ValueError("out of patience")
-        return hidden + self.conv(hidden)
-
-
 @forks
 def test_faults_are_counted_over_all_processes_and_withdraw_a_blueprint_everywhere(make_recipe, pools):
-    variety = Variety("test/bad", BlueprintSpec("sequence", "c*c + c"), Impatient)
-    recipe = make_recipe(steps=8, batches=2, variety=variety, embargo=0)
+    recipe = make_recipe(steps=8, batches=2, variety=bad(patience=4), embargo=0)
     expected = played(pools(recipe, 3, 0), 8, choice=[BAD])
     assert repr(expected[0]).count("withdrawn=True") == 1
     assert_same(expected, played(pools(recipe, 3, 2), 8, choice=[BAD]))

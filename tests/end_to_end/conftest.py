@@ -52,6 +52,16 @@ class Answer:
         return json.loads(self.out)
 
 
+def run_once(folder: Path, text: str = SMALL, *options: str) -> Path:
+    """Run a configuration in a folder, for several tests to read, and return the run directory."""
+    folder.mkdir(exist_ok=True)
+    (folder / "run.yaml").write_text(text)
+    with pytest.raises(SystemExit):
+        main(["run", str(folder / "run.yaml"), "--runs-dir", str(folder / "runs"), "--quiet", *options])
+    (path,) = (folder / "runs").iterdir()
+    return path
+
+
 @pytest.fixture
 def esper(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
     """``esper("run", file)``: the command, without the cost of a process.

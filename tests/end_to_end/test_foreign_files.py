@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from esper_core.cli import main
-from tests.end_to_end.conftest import SMALL
+from tests.end_to_end.conftest import SMALL, run_once
 
 FILES = ["manifest.json", "summary.json", "growth.json", "events.jsonl", "config.yaml", "report.html", "latest"]
 SHORT = ("--set", "episode.steps=2")
@@ -38,12 +37,7 @@ def no_hanging():
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A finished run that no test changes."""
-    folder = tmp_path_factory.mktemp("finished")
-    (folder / "small.yaml").write_text(SMALL)
-    with pytest.raises(SystemExit):
-        main(["run", str(folder / "small.yaml"), "--runs-dir", str(folder / "runs"), "--quiet", *SHORT])
-    (path,) = (folder / "runs").iterdir()
-    return path
+    return run_once(tmp_path_factory.mktemp("finished"), SMALL, *SHORT)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from esper_core.cli import main
 from esper_core.leyline.events import Event, RunFinished
 from esper_core.telemetry import encode
 from esper_watch.report import write_report
+from tests.end_to_end.conftest import run_once
 
 HARMLESS = "plain and harmless"
 HOSTILE = {
@@ -40,22 +41,6 @@ NAMES = ("schedule", "twin", "early", "blueprints/conv_light", "accuracy", "by t
 
 KEPT = ("direction", "started", "finished")
 """What a summary and a manifest are refused for where it is another text."""
-
-SMALL = """\
-task: stripes
-host: pointwise-mlp
-slots: {early: {blueprints: [conv_light]}}
-policy:
-  use: schedule
-  settings:
-    plan:
-      - {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 1}
-      - {step: 2, op: advance, slot: early}
-      - {step: 4, op: fossilise, slot: early}
-environments: 2
-episode: {steps: 6, batches: 2, batch_size: 20}
-"""
-
 
 # --- every field that holds text
 
@@ -117,13 +102,7 @@ def behind(value: Any, word: str) -> Any:
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     """A run as the command leaves it: nothing in it is made up."""
-    folder = tmp_path_factory.mktemp("ran")
-    (folder / "run.yaml").write_text(SMALL)
-    with pytest.raises(SystemExit) as ended:
-        main(["run", str(folder / "run.yaml"), "--runs-dir", str(folder / "runs"), "--quiet"])
-    assert not ended.value.code
-    (run,) = folder.glob("runs/*")
-    return run
+    return run_once(tmp_path_factory.mktemp("ran"))
 
 
 def planted_run(ran: Path, folder: Path, word: str, *, status: str = "failed", ended: bool = True) -> Path:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from esper_core import cli
 from esper_core.app.episode import Episode
 from esper_core.leyline import ConfigError, RunFolderError
 from esper_core.leyline.events import StepFinished
 from esper_study.actions import parse_action
 from esper_study.replay import Change, Recording, Replay, read_recording, replay
+from tests.end_to_end.conftest import run_once
 
 RUN = """
 task: {use: mnist1d, settings: {samples: 300, validation: 100}}
@@ -71,12 +71,7 @@ class Ran:
 
 
 def ran(folder: Path, text: str) -> Ran:
-    folder.mkdir(exist_ok=True)
-    (folder / "run.yaml").write_text(text)
-    with pytest.raises(SystemExit):
-        cli.main(["run", str(folder / "run.yaml"), "--runs-dir", str(folder / "runs"), "--quiet"])
-    (path,) = (folder / "runs").iterdir()
-    return Ran(path)
+    return Ran(run_once(folder, text))
 
 
 @pytest.fixture(scope="module")

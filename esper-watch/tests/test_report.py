@@ -18,7 +18,6 @@ from esper_core.leyline import RunInfo, RunOutcome
 from esper_watch import pages, plugin
 from esper_watch.command import report
 from esper_watch.figures import Scale, scale_around
-from esper_watch.history import read_history
 from esper_watch.report import read_report, report_page, write_picture, write_report
 
 HOSTILE = '</title></svg></style><script>alert(1)</script>"><img src=x onerror=alert(1)>]]><!--&lt;b&gt;\u202ex'
@@ -89,21 +88,6 @@ def test_an_unfinished_run_is_drawn_up_to_its_last_step(make_run):
     assert max(map(int, ends)) == 36
 
 
-def test_an_unfinished_run_has_no_verdict(make_run, read_page):
-    run = make_run(environments=4, steps=20)
-    (run / "summary.json").unlink()
-    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
-    (run / "events.jsonl").write_text("".join(lines[: len(lines) // 2]) + lines[-2][:40])
-    told = read_page(report_page(read_report(run)))
-    assert re.search(
-        r"The run has no final event: [^.]*\. 4\d % of the training is done; there is no verdict", told.text
-    )
-    assert "was better" not in told.text
-    assert "Learning curves" in told.text
-    assert "Seed lives" in told.text
-    assert "The test split was read once" not in told.text, "no episode ended"
-
-
 def test_a_run_without_steps_has_a_report(make_run, read_page):
     run = make_run(environments=2, steps=4)
     (run / "summary.json").unlink()
@@ -146,14 +130,6 @@ def test_figures_that_are_not_finite_are_unknown(make_run, read_page):
     assert [value for value in re.findall(r'="([^"]*)"', page) if "nan" in re.split(r"[ ,]", value)] == []
 
 
-def test_the_gain_of_the_step_that_ended_a_seed_is_kept(make_run):
-    first, second = read_history(make_run(environments=1, steps=40)).seeds
-    assert first.gain is not None
-    assert second.gain is not None
-    assert (first.changes[-1].step, first.gain.step) == (8, 8), "pruned"
-    assert (second.changes[-1].step, second.gain.step) == (32, 32), "kept"
-
-
 def test_the_headline_reports_harm_and_claims_no_growth_where_nothing_was_kept(make_run, read_page):
     run = make_run(environments=8, steps=20, arms=("grown", "twin", "greedy"))
     compare_also(run, {"a": "greedy", "verdict": "worse", "difference": -0.2})
@@ -178,15 +154,6 @@ def test_controls_are_neither_green_nor_red(make_run):
         ("neither", "twin was worse than capacity"),
         ("neither", "capacity was better than twin"),
     ]
-
-
-def test_the_shadow_region_is_explained(make_run):
-    (time_part,) = re.findall(
-        r'<section id="time">(.*?)</section>', report_page(read_report(make_run())), flags=re.DOTALL
-    )
-    assert time_part.count("shadow (seeds training in isolation)") == 5, (
-        "the bar, the chart's description and label, the legend, and the table"
-    )
 
 
 def test_plugin_sections_come_before_the_provenance(make_run):
@@ -223,27 +190,6 @@ def test_a_run_without_steps_has_an_empty_picture(make_run, tmp_path):
     run = make_run(environments=2, steps=4)
     (run / "events.jsonl").write_text("")
     assert minidom.parseString(write_picture(run, tmp_path / "x.svg").read_text()).getElementsByTagName("text") == []
-
-
-def test_the_command_prints_the_path_of_the_page(make_run, tmp_path):
-    run = make_run(environments=2, steps=4)
-    answer = CliRunner().invoke(report, [str(run)])
-    assert (answer.exit_code, answer.output) == (0, f"{run / 'report.html'}\n")
-    answer = CliRunner().invoke(report, [str(run), "--out", str(tmp_path / "other.html")])
-    assert (tmp_path / "other.html").read_text() == (run / "report.html").read_text()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["20261121-101512-quiet-otter", "other.html"]
-
-
-def test_a_run_is_found_by_the_words_of_its_id(make_run, tmp_path, monkeypatch):
-    run = make_run(environments=2, steps=4)
-    (tmp_path / "runs").mkdir()
-    manifest = {"format": 1, "id": run.name, "status": "done", "started": "2026-11-21T10:15:12+00:00"}
-    (run / "manifest.json").write_text(json.dumps(manifest))
-    run.rename(tmp_path / "runs" / run.name)
-    monkeypatch.chdir(tmp_path)
-    answer = CliRunner().invoke(report, ["quiet-otter"])
-    assert (answer.exit_code, answer.output) == (0, f"runs/{run.name}/report.html\n")
-    assert isinstance(CliRunner().invoke(report, ["loud-otter"]).exception, EsperError)
 
 
 @pytest.mark.parametrize(("out", "said"), [("", "it is a folder"), ("not/there.html", "No such file or directory")])

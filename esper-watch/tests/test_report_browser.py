@@ -6,8 +6,7 @@ import base64
 import json
 import re
 from contextlib import suppress
-from itertools import combinations
-from pathlib import Path
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -201,14 +200,17 @@ def test_the_arrow_keys_go_from_mark_to_mark(page):
     assert page.evaluate(TOLD) == ""
 
 
+def faint(page):
+    """What stands out too little: lines and marks by less than 3, text by less than 4.5."""
+    found = page.evaluate(CONTRAST)
+    return {name: ratio for name, ratio in found.items() if ratio < (3.0 if name in ("line", "mark") else 4.5)}
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_contrast_is_sufficient_in_light_and_dark(page, dark):
     page.resize(1000, 900, dark=dark)
-    found = page.evaluate(CONTRAST)
-    drawn = {name: ratio for name, ratio in found.items() if name in ("line", "mark")}
-    assert {"text", "inside", "line", "mark", "P", "TD"} <= found.keys()
-    assert {name: ratio for name, ratio in drawn.items() if ratio < 3.0} == {}
-    assert {name: ratio for name, ratio in found.items() if name not in drawn and ratio < 4.5} == {}
+    assert {"text", "inside", "line", "mark", "P", "TD"} <= page.evaluate(CONTRAST).keys()
+    assert faint(page) == {}
 
 
 @pytest.mark.parametrize("width", [320, 390, 1400])
@@ -288,50 +290,39 @@ def test_a_tap_close_to_a_small_mark_hits_it(page):
     assert page.evaluate(TOLD) == told
 
 
-def meet(one: dict[str, float], other: dict[str, float]) -> bool:
-    """Whether one stands above another, or upon it."""
-    return one["left"] < other["right"] and other["left"] < one["right"]
+def gaps(pairs):
+    """How far one is above the other, of those that stand above one another; less than 0: upon it."""
+    for one, other in pairs:
+        if one["left"] < other["right"] and other["left"] < one["right"]:
+            yield max(one["top"], other["top"]) - min(one["bottom"], other["bottom"]), one["told"], other["told"]
+
+
+PARTS = {"arms": 10.9, "courses": 10.9, "parameters": 10.9, "lives": 10.0, "evidence": 10.0, "networks": 9.0}
+LONG = {"test/conv": "blueprints/conv_light_and_more", "early": "layer2.block.mlp"}
+ARMS = ("grown-by-a-careful-gardener", "twin", "capacity-of-it-all")
 
 
 @pytest.mark.parametrize(
-    ("part", "least"),
-    [("arms", 10.9), ("courses", 10.9), ("parameters", 10.9), ("lives", 10.0), ("evidence", 10.0), ("networks", 9.0)],
+    ("part", "least", "gap", "arms", "names"),
+    [
+        *((part, least, 2.0, ("grown", "twin"), {}) for part, least in PARTS.items()),
+        *((part, 9.0, 0.0, ARMS, LONG) for part in ("arms", "lives", "evidence")),
+    ],
 )
-def test_text_on_a_phone_is_large_enough_and_does_not_overlap(part, least, page):
-    page.resize(390, 800)
-    letters = page.evaluate(LETTERS % part)
-    assert min(one["size"] for one in letters) >= least
-    assert [one for one in letters if abs(one["wide"] - 1) > 0.01] == [], "they are no wider and no narrower than made"
-    assert min(one["left"] for one in letters) >= 0
-    assert max(one["right"] for one in letters) <= 390
-    if part == "networks":  # a box may hold two lines
-        return
-    for one, other in combinations(letters, 2):
-        if meet(one, other):
-            assert max(one["top"], other["top"]) - min(one["bottom"], other["bottom"]) >= 2.0, (one, other)
-
-
-def long_names(run: Path) -> Path:
-    """The same run, with names as long as they come; they stand in every drawing."""
-    told = (run / "events.jsonl").read_text()
-    for short, long in (("test/conv", "blueprints/conv_light_and_more"), ("early", "layer2.block.mlp")):
-        told = told.replace(f'"{short}"', f'"{long}"')
-    (run / "events.jsonl").write_text(told)
-    return run
-
-
-@pytest.mark.parametrize("part", ["arms", "lives", "evidence"])
-def test_long_names_on_a_phone_do_not_overlap(part, make_run, browser):
-    run = long_names(make_run(arms=("grown-by-a-careful-gardener", "twin", "capacity-of-it-all")))
+def test_text_on_a_phone_is_large_enough_and_does_not_overlap(part, least, gap, arms, names, make_run, browser):
+    run = make_run(arms=arms)
+    for short, long in names.items():
+        told = (run / "events.jsonl").read_text()
+        (run / "events.jsonl").write_text(told.replace(f'"{short}"', f'"{long}"'))
     page = browser.open(write_report(run))
     page.resize(390, 800)
     letters = page.evaluate(LETTERS % part)
-    assert min(one["size"] for one in letters) >= 9.0
+    assert min(one["size"] for one in letters) >= least
+    assert names or [one for one in letters if abs(one["wide"] - 1) > 0.01] == [], "they are as wide as made"
     assert min(one["left"] for one in letters) >= 0
     assert max(one["right"] for one in letters) <= 390
-    for one, other in combinations(letters, 2):
-        if meet(one, other):
-            assert max(one["top"], other["top"]) - min(one["bottom"], other["bottom"]) >= 0.0, (one, other)
+    if part != "networks":  # a box may hold two lines
+        assert [one for one in gaps(combinations(letters, 2)) if one[0] < gap] == []
 
 
 @pytest.mark.parametrize("part", ["lives", "evidence"])
@@ -339,10 +330,7 @@ def test_names_on_a_phone_do_not_overlap_marks(part, page):
     page.resize(390, 800)
     letters, marks = page.evaluate(LETTERS % part), page.evaluate(MARKS % part)
     assert len(marks) >= 16
-    for one in letters:
-        for mark in marks:
-            if meet(one, mark):
-                assert max(one["top"], mark["top"]) - min(one["bottom"], mark["bottom"]) >= -1.0, (one, mark)
+    assert [one for one in gaps(product(letters, marks)) if one[0] < -1.0] == []
 
 
 def test_gains_on_a_phone_match_the_axis(page):
@@ -432,8 +420,7 @@ def test_the_page_of_a_killed_run_is_readable(make_run, browser, dark):
     assert page.complaints == []
     page.resize(390, 800, dark=dark)
     assert page.evaluate(WIDE) <= 390
-    found = page.evaluate(CONTRAST)
-    assert {name: ratio for name, ratio in found.items() if ratio < (3.0 if name in ("line", "mark") else 4.5)} == {}
+    assert faint(page) == {}
     told, x, y = page.evaluate(TAPPED % "evidence")
     page.tap(x, y)
     assert page.evaluate(TOLD) == told

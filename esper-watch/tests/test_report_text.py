@@ -87,17 +87,6 @@ def test_a_run_with_one_arm_has_nothing_to_compare(make_run):
     assert headline_of(run) == "The run had one arm, so there is nothing to compare."
 
 
-def test_seed_means_a_grown_block_and_networks_have_numbers(make_run):
-    text = text_of(make_run(environments=9, steps=20))
-    assert "16 pairs of seeds" not in text
-    assert "9 pairs of networks" in text
-    assert "network 8" in text
-    assert "grown, network 3: " in text
-    assert "1 more network of grown" in text
-    assert "9 networks each" in text
-    assert re.findall(r"(?i)\bseed \d|pairs of seeds|mean over environments|environments each", text) == []
-
-
 def test_arms_are_described_and_terms_are_in_the_glossary(make_run):
     run = make_run(environments=2, steps=4, arms=("grown", "twin", "capacity"))
     text = " ".join(text_of(run).split())
@@ -201,20 +190,6 @@ def test_resuming_is_offered_where_there_is_a_checkpoint_with_a_warning_where_it
     assert f"esper resume {run.name}" in text_of(run)
     assert caution in text_of(run)
     assert not caution or caution not in before
-
-
-def test_the_adjustment_of_p_values_is_mentioned_once(make_run):
-    run = make_run(environments=2, steps=4, arms=("grown", "twin", "capacity"))
-    told = json.loads((run / "summary.json").read_text())
-    told["results"]["comparisons"].append({**told["results"]["comparisons"][0], "b": "capacity"})
-    (run / "summary.json").write_text(json.dumps(told))
-    assert text_of(run).count("The intervals are not adjusted") == 1
-
-
-def test_the_command_to_reproduce_the_numbers_names_the_run(make_run):
-    run = make_run(environments=2, steps=4)
-    assert f"esper run runs/{run.name}" in text_of(run)
-    assert "RUN" not in text_of(run)
 
 
 @pytest.mark.parametrize("value", ['"NaN"', "NaN", "1e308", "-1e308", "Infinity", "[]", "{}", "true", "null", '""'])

@@ -41,12 +41,6 @@ def test_u_and_cliffs_delta_count_every_pair(a, b):
     assert 0 < found.p <= 1
 
 
-def test_the_mann_whitney_test_is_exact_for_small_samples_without_ties():
-    assert mann_whitney([6.0, 7.0, 8.0, 9.0, 10.0], [1.0, 2.0, 3.0, 4.0, 5.0]).p == 2 / 252
-    assert mann_whitney([1.0] * 30, [1.0] * 30).p == 1.0
-    assert mann_whitney([math.exp(x) for x in A], [math.exp(x) for x in B]) == mann_whitney(A, B)
-
-
 @pytest.mark.parametrize("call", [mann_whitney, lambda a, b: welch_interval(a, b, LEVEL)])
 @pytest.mark.parametrize(("a", "b"), [([math.nan, 1.0], [1.0, 2.0]), ([1.0, 2.0], [math.inf, 1.0])])
 def test_figures_that_are_not_finite_are_refused(call, a, b):
@@ -128,11 +122,3 @@ def share_of_wrong_verdicts(draw, n, m, repeats):
 def test_of_equal_arms_one_in_twenty_gets_a_verdict_at_most():
     random = np.random.RandomState(0)
     assert 0.01 <= share_of_wrong_verdicts(lambda n: random.normal(size=n).tolist(), 8, 8, 300) <= 0.075
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["standard_normal", "standard_exponential", "standard_cauchy"])
-@pytest.mark.parametrize(("n", "m"), [(8, 8), (8, 20), (20, 20)])
-def test_wrong_verdicts_stay_rare_for_other_distributions(kind, n, m):
-    random = np.random.RandomState(n + m)
-    assert share_of_wrong_verdicts(lambda size: getattr(random, kind)(size).tolist(), n, m, 2000) <= 0.06

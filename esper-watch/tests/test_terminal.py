@@ -190,15 +190,6 @@ def test_control_characters_of_a_path_are_escaped(run):
     assert (place / "report.html").is_file()
 
 
-def test_lines_that_are_cut_end_with_an_ellipsis(run):
-    act = GovernorActed(round=0, arm="grown", seed=3, step=2, act="roll-back", verdict="panic", reason="hot " * 40)
-    write(run, *EVENTS[:-1], act, RunFinished(status="stopped", reason="E402 " + "too hot " * 40))
-    lines = draw(read_history(run), width=60).splitlines()
-    (reason,) = [line for line in lines if "E402" in line]
-    (governor,) = [line for line in lines if "roll-back" in line]
-    assert [(len(one), one[-1]) for one in (reason, governor)] == [(60, "…"), (60, "…")]
-
-
 def test_a_life_ends_with_the_last_step_of_its_environment(run):
     write(run, *(one for one in EVENTS[:-2] if getattr(one, "step", 0) < 5))
     history = read_history(run)

@@ -78,7 +78,7 @@ def encoder() -> nn.Module:
             torch.randn(4, 7, 5),
             {"entrance": "tokens", "blocks.2": "tokens", "blocks.6": "tokens", "blocks.9": "tokens"},
         ),
-        (Recurrent, torch.randint(9, (4, 7)), {"embed": "tokens"}),
+        (Recurrent, torch.randint(9, (4, 7)), {"embed": "tokens", "mix": "tokens"}),
     ],
     ids=["activations", "inside of one block", "functional blocks", "spread over ten blocks", "called twice"],
 )

@@ -4,6 +4,7 @@ from .dry_runs import (
     device_of as device_of,
     dtype_of as dtype_of,
     in_mode as in_mode,
+    observe_places as observe_places,
     untouched as untouched,
 )
 from .examples import Example as Example, map_tensors as map_tensors, tensors_in as tensors_in

@@ -60,6 +60,7 @@ LEARNED = ROOT / "benchmarks" / "science" / "learned_policies" / "report.py"
 SHOWN = ROOT / "benchmarks" / "science" / "shown" / "page.py"
 RUNS = SHOWN.with_name("results.json")
 SIMULATED = ROOT / "benchmarks" / "science" / "verdicts.md"
+PROBED = ROOT / "benchmarks" / "science" / "probes.json"
 MARKED = re.compile(r"(?P<open><!-- from the code: (?P<name>[a-z-]+) -->\n).*?(?P<close><!-- end -->)", re.DOTALL)
 
 
@@ -394,6 +395,37 @@ def simulated(table_of: str) -> str:
     return SIMULATED.read_text(encoding="utf-8").split(f"## {table_of}\n\n")[1].partition("\n## ")[0]
 
 
+# --- guides/probe-a-model.md
+
+
+def probes() -> str:
+    """Return what probes of known hosts found: a row for each host and task."""
+    if not PROBED.exists():
+        return "Not measured yet: `python -m benchmarks.science.probes --write`.\n"
+    found = json.loads(PROBED.read_text(encoding="utf-8"))["probes"]
+    cases: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for one in found:
+        cases.setdefault((one["host"], one["task"]), []).append(one)
+    rows = []
+    for (host, task), own in cases.items():
+        largest = [max(one["rows"], key=lambda row: row["gain"]) for one in own]
+        paying = [one["rows"][0] for one in own if one["rows"][0]["pays"]]
+        first = ", ".join(sorted({f"`{row['blueprint'].rpartition('/')[2]}` in {row['slot']}" for row in paying}))
+        pays = f"{len(paying)} of {len(own)}" + (f": {first}" if first else "")
+        figures = [
+            spread([row[key] for row in rows_of], digits)
+            for rows_of, key, digits in ((largest, "gain", 2), (largest, "at_least", 2), (largest, "price", 2))
+        ]
+        rows.append((f"`{host}`", f"`{task}`", pays, *figures, spread([one["seconds"] for one in own], 0)))
+    return table(("host", "task", "pays", "largest gain", "at least", "price", "seconds"), rows)
+
+
+def spread(numbers: list[float], digits: int) -> str:
+    """Return the range of some numbers; one number if its ends are written alike."""
+    ends = [f"{end:.{digits}f}".replace("-", "−") for end in (min(numbers), max(numbers))]
+    return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
+
+
 # --- reference/observations.md
 
 
@@ -444,6 +476,7 @@ WRITERS: dict[str, Callable[[], str]] = {
     "measurements": measurements,
     "needed-seeds": partial(simulated, "RNG seeds needed for a verdict"),
     "observation": observation_fields,
+    "probes": probes,
     "reward-probes": reward_probes,
     "seed-table": seed_table,
     "slot-table": slot_table,

@@ -39,20 +39,6 @@ episode: {steps: 3, batches: 1, batch_size: 20}
 capacity: false
 """
 
-PROBED: Final = """\
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
-inputs = torch.randn(100, 2)
-train = validation = [(inputs, (inputs.sum(1) > 0).long())]
-optimizer = torch.optim.SGD(model.parameters(), 0.0001)
-
-def loss(model, batch):
-    return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
-"""
-
 STOPS: Final = """\
 import os
 import signal
@@ -267,11 +253,6 @@ def own_script() -> dict[str, object]:
     return {"model": made["model"], "loss": made["settings"]["loss"], "batches": batches}  # type: ignore[index]
 
 
-def probed(folder: Path) -> None:
-    """Write a file that ``esper probe`` tries in a second."""
-    (folder / "my_model.py").write_text(PROBED, encoding="utf-8")
-
-
 SCENES: Final[Mapping[str, Callable[[Path], object]]] = {
     "E100": many_problems,
     "E102": large_file,
@@ -286,7 +267,6 @@ SCENES: Final[Mapping[str, Callable[[Path], object]]] = {
     "E412": in_use,
     "E413": no_whole_checkpoint,
     "E421": no_event,
-    "E356": probed,
     "E430": cut_off,
     "E431": died,
     **dict.fromkeys(("E228", "E229", "E231", "E232", "E233", "E236", "E401", "E402", "E410"), small),

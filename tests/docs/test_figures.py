@@ -183,6 +183,7 @@ PAGES = [
         },
     ),
     Page(POLICIES, lambda: [(NATS_PER_PARAMETER,)]),
+    Page("docs/guides/probe-a-model.md", lambda: [(NATS_PER_PARAMETER,)]),
     Page("docs/guides/write-a-blueprint.md"),
     Page(
         FIRST_RUN,

@@ -39,7 +39,7 @@ FOLLOWED = [page for page in sorted(PAGES.glob("*.md")) if page.name not in OWN_
 LONG = {
     key: [pytest.mark.slow, pytest.mark.install]
     for key in (
-        *("read-a-report.md", "test-a-plugin.md", "train-a-policy.md"),
+        *("probe-a-model.md", "read-a-report.md", "test-a-plugin.md", "train-a-policy.md"),
         *("use-an-rl-library.md", "use-your-own-model.md", "write-a-policy.md"),
     )
 }

@@ -6,6 +6,7 @@ Begin with ``history``: it reduces the events of a run to what every view shows.
     report              ``write_report`` and ``write_picture``: report.html and one drawing
     views, figures      the parts of the report, and its charts as numbers and coordinates
     notebook            what a run shows in a notebook
+    probe_view          what a probe shows in a notebook, and its page
     progress            the live display of ``esper run``, a sink
     terminal            ``esper watch``: a run in another terminal
     tensorboard         a sink for TensorBoard

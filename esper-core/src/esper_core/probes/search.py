@@ -11,6 +11,7 @@ longer ones, and the best of those the longest. The model itself is only copied.
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
@@ -54,7 +55,7 @@ from esper_core.probes.results import ProbeFailure, ProbeResult, ProbeRow
 from esper_core.probes.trainings import guarded, new_training
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import timedelta
 
     from torch import Tensor, nn
@@ -120,17 +121,36 @@ def probe(
         ConfigError: The budget is no duration, or there is no such blueprint.
     """
     clock = BudgetClock(seconds_of(budget))
-    settings = GrowthConfig.model_validate({} if price is None else {"price": price})
-    build = partial(torch.optim.Adam, lr=1e-3) if optimizer is None else optimizer
-    training = new_training(model, build, guarded(loss), clip_norm, derive_seed(seed, "host"))
+    given = partial(torch.optim.Adam, lr=1e-3) if optimizer is None else optimizer
+    training = new_training(model, given, guarded(loss), clip_norm, seed, clock.now)
+    own = GrowthConfig.model_validate({} if price is None else {"price": price}).price
+    with prepared(training, train, validation, slots, blueprints, clock, steps, own, seed, on_progress) as search:
+        return search.run()
+
+
+@contextmanager
+def prepared(
+    training: Training,
+    train: Iterable[Any],
+    validation: Iterable[Any],
+    slots: Any,
+    blueprints: Any,
+    clock: BudgetClock,
+    steps: int,
+    price: float,
+    seed: int,
+    on_progress: Callable[[str], object] | None = None,
+) -> Iterator[Search]:
+    """Give a block the search of a probe; what it changes of the process is put back. Arguments as for ``probe``."""
     batches = TrainingBatches(train, seed, device_of(training.model))
     with without_trace(training.model), batches.kept():
-        example = _example(training, batches)
+        first = batches.first()
+        with evaluating(training.model):
+            example = Example(first, len(training.loss(training.model, first)), training.loss)
         attach_slots(training.model, slots, example)
-        candidates = _candidates(training.model, blueprints, settings.price)
-        validated = Validation(validation, training.loss, seed)
-        search = Search(training, batches, validated, candidates, settings.price, steps, seed, clock, on_progress)
-        return search.run(example.size)
+        candidates = _candidates(training.model, blueprints, price)
+        own = Validation(validation, training.loss, seed)
+        yield Search(training, batches, own, candidates, price, steps, seed, clock, example.size, on_progress)
 
 
 @dataclass(slots=True)
@@ -151,14 +171,6 @@ class ProbeCandidate:
     losses: list[Tensor] = field(default_factory=list)
     seconds: float = 0.0
     failure: str = ""
-
-
-def _example(training: Training, batches: TrainingBatches) -> Example:
-    """Return a training batch with its size and the loss function, which is tried on it."""
-    batch = batches.first()
-    with evaluating(training.model):
-        size = len(training.loss(training.model, batch))
-    return Example(batch, size, training.loss)
 
 
 def _candidates(model: nn.Module, blueprints: Any, price: float) -> list[ProbeCandidate]:
@@ -190,6 +202,8 @@ class Search:
     steps: int
     seed: int
     clock: BudgetClock
+    batch: int
+    """The number of examples in a batch."""
     on_progress: Callable[[str], object] | None = None
     curve: HostCurve = field(default_factory=HostCurve)
     host: list[Tensor] = field(default_factory=list)
@@ -199,10 +213,10 @@ class Search:
     examples: int = 0
     lengths: tuple[int, ...] = ()
 
-    def run(self, batch: int) -> ProbeResult:
-        """Return the result; ``batch`` is the number of examples in a batch."""
+    def run(self) -> ProbeResult:
+        """Return the result."""
         try:
-            self._train_host(batch)
+            self._train_host()
         except OutOfTimeError:
             return self._undecided_host()
         needs = self.clock.used + self._guessed_trials()
@@ -220,7 +234,7 @@ class Search:
 
     # --- the host
 
-    def _train_host(self, batch: int) -> None:
+    def _train_host(self) -> None:
         """Train the host until its curve is flat; OutOfTimeError if its share of the budget is over."""
         stream, step, interval = self.batches.stream("host"), 0, 0
         trainable = any(own.requires_grad for own in self.training.model.parameters())
@@ -230,7 +244,7 @@ class Search:
             self.evaluation_seconds = self.clock.now() - began
             if not step:
                 self._check_examples(losses)
-                interval = interval_of(self.examples, batch)
+                interval = interval_of(self.examples, self.batch)
             self._check_host(float(losses.mean()), step)
             if self.curve.is_flat or not trainable:
                 break

@@ -19,7 +19,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from esper_core.gardener.optimizers import BorrowedOptimizers, optimizers_of
 from esper_core.gardener.validation import each_loss
-from esper_core.growth import RandomStream, SeedBuilder, describe_error, device_of, slots_of
+from esper_core.growth import RandomStream, SeedBuilder, derive_seed, describe_error, device_of, slots_of
 from esper_core.leyline.actions import Action, Op
 from esper_core.leyline.errors import EsperError, GrowthError, Problem
 
@@ -42,6 +42,7 @@ class Training:
         loss: Runs the model on a batch and returns one loss for each example.
         clip_norm: Largest global norm of the gradients; None: no clipping.
         stream: Random numbers of the model, such as those of dropout.
+        now: A clock, in seconds.
         seconds: What each step took.
     """
 
@@ -50,6 +51,7 @@ class Training:
     loss: Loss
     clip_norm: float | None
     stream: RandomStream
+    now: Callable[[], float] = perf_counter
     seconds: list[float] = field(default_factory=list)
 
     def copy(self, seed: int) -> Training:
@@ -85,7 +87,7 @@ class Training:
         Raises:
             GrowthError: No gradient reaches the model (E352).
         """
-        began = perf_counter()
+        began = self.now()
         trained = [own for own in self.model.parameters() if own.requires_grad]
         self.optimizer.zero_grad()
         with self.stream:
@@ -95,7 +97,7 @@ class Training:
         if self.clip_norm is not None:
             clip_grad_norm_(trained, self.clip_norm)
         self.optimizer.step()
-        self.seconds.append(perf_counter() - began)
+        self.seconds.append(self.now() - began)
 
     def evaluate(self, validation: Validation, *, again: bool = True) -> Tensor:
         """Return the loss of each validation example; with ``again`` they must be those of the evaluation before."""
@@ -151,6 +153,7 @@ def new_training(
     loss: Loss,
     clip_norm: float | None,
     seed: int,
+    now: Callable[[], float] = perf_counter,
 ) -> Training:
     """Return a training of a copy of ``model``, in training mode unless a part of it is frozen in evaluation mode.
 
@@ -180,7 +183,8 @@ def new_training(
     trained = [parameter for parameter in copy.parameters() if parameter.requires_grad]
     copied = copy_optimizer(optimizer, memo) if isinstance(optimizer, torch.optim.Optimizer) else optimizer
     own, *_ = optimizers_of(copied, trained)
-    return Training(copy, own, loss, clip_norm, RandomStream(seed, device_of(copy)))
+    stream = RandomStream(derive_seed(seed, "host"), device_of(copy))
+    return Training(copy, own, loss, clip_norm, stream, now)
 
 
 def _shared(model: nn.Module, copy: nn.Module) -> str | None:

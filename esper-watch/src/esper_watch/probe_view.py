@@ -1,0 +1,122 @@
+"""Views of a probe: a picture for a notebook, and one HTML page that loads nothing, both from the probe's JSON.
+
+The core finds ``probe_html`` and ``probe_page`` by the entry points ``probe`` and ``probe-page`` of the group
+``esper.notebook``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from esper_core import __version__
+from esper_core.leyline.errors import plural
+from esper_watch.figures import Scale, scale_around
+from esper_watch.formats import UNKNOWN, as_number, format_seconds, short_name
+from esper_watch.pages import render
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    Json = Mapping[str, Any]
+
+WIDTH: Final = 220
+"""Width of the drawing of a gain."""
+
+NOTEBOOK_ROWS: Final = 12
+"""Candidates that a notebook shows."""
+
+CURVE: Final = (480.0, 120.0)
+"""Width and height of the host's curve."""
+
+
+def probe_html(result: Json) -> str:
+    """Return a probe as HTML with inline styles only: the verdict, and the first candidates with their gains drawn."""
+    return render(
+        "probe.html", rows=_rows(result["rows"][:NOTEBOOK_ROWS]), remarks=[*_remarks(result)], **_head(result)
+    )
+
+
+def probe_page(result: Json) -> str:
+    """Return a probe as one HTML page: all candidates, what failed, the host's curve, and how to read them."""
+    points = [(step, loss) for step, loss in result["curve"] if loss is not None]
+    return render(
+        "probe_page.html",
+        rows=_rows(result["rows"]),
+        failed=[(one["slot"], short_name(one["blueprint"]), one["what"]) for one in result["failed"]],
+        slots=list(result["slots"].items()),
+        curve=_curve(points),
+        ends=points[:1] + points[-1:],
+        size=CURVE,
+        price=result["price"],
+        version=__version__,
+        **_head(result),
+    )
+
+
+def _head(result: Json) -> dict[str, Any]:
+    loss = _number(result["host_loss"], ".4g")
+    facts = (
+        plural(result["parameters"], "parameter"),
+        f"host trained for {plural(result['host_steps'], 'step')} to a loss of {loss}",
+        plural(result["examples"], "validation example"),
+        f"{format_seconds(result['seconds'])} of {format_seconds(result['budget'])}",
+    )
+    return {
+        "title": f"Probe of {result['model']}: {result['verdict']}",
+        "reason": result["reason"],
+        "facts": " · ".join(facts),
+        "width": WIDTH,
+    }
+
+
+def _rows(rows: Iterable[Json]) -> list[dict[str, Any]]:
+    """Return what each row shows: texts, and the positions of its gain, its bound, its price and of 0."""
+    known = list(rows)
+    numbers = [
+        own for row in known for key in ("gain", "at_least", "price") if (own := as_number(row[key])) is not None
+    ]
+    axis = scale_around([0.0, *numbers], start=8, end=WIDTH - 8)
+    return [{**_texts(row), **_positions(row, axis)} for row in known]
+
+
+def _texts(row: Json) -> dict[str, Any]:
+    flops = as_number(row["flops"])
+    gain = f"{_number(row['gain'], '.3f')} ± {_number(row['error'], '.3f')}"
+    cells = (
+        gain,
+        _number(row["at_least"], ".3f"),
+        _number(row["price"], ".3f"),
+        f"{row['parameters']:,}",
+        UNKNOWN if flops is None else f"{flops:,.0f}",
+        f"{_number(1e3 * (as_number(row['seconds']) or 0.0), '.1f')} ms",
+        f"{row['steps']:,}",
+        {True: "yes", False: "no", None: "undecided"}[row["pays"]],
+    )
+    name = f"{short_name(row['blueprint'])} in {row['slot']}"
+    return {"name": name, "cells": cells, "pays": bool(row["pays"]), "text": f"{name}: gain {gain}, price {cells[2]}"}
+
+
+def _positions(row: Json, axis: Scale) -> dict[str, float | None]:
+    found = {key: as_number(row[key]) for key in ("gain", "at_least", "price")}
+    return {"zero": axis(0.0), **{key: None if own is None else axis(own) for key, own in found.items()}}
+
+
+def _number(value: Any, form: str) -> str:
+    number = as_number(value)
+    return UNKNOWN if number is None else format(number, form)
+
+
+def _remarks(result: Json) -> Iterator[str]:
+    if (more := len(result["rows"]) - NOTEBOOK_ROWS) > 0:
+        yield f"… and {plural(more, 'more candidate')}."
+    for one in result["failed"]:
+        yield f"{short_name(one['blueprint'])} in {one['slot']} failed: it {one['what']}"
+
+
+def _curve(points: list[tuple[int, float]]) -> list[tuple[float, float]]:
+    """Return the host's curve as positions; none for fewer than two points."""
+    if len(points) < 2:
+        return []
+    across = scale_around([step for step, _ in points], start=4, end=CURVE[0] - 4, room=0.0)
+    up = scale_around([loss for _, loss in points], start=CURVE[1] - 4, end=4)
+    return [(across(step), up(loss)) for step, loss in points]

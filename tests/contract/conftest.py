@@ -1,7 +1,8 @@
-"""Run a small study in memory with one option changed at a time."""
+"""Run a small study in memory with one option changed at a time; read each source once."""
 
 from __future__ import annotations
 
+import ast
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
@@ -77,6 +78,12 @@ def esper_register_sinks(registry):
 
 GUESSING = 3.0
 """Loss of guessing in what is told to governors here."""
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    """The syntax tree of a source of the project."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 @cache

@@ -41,9 +41,8 @@ def test_sim_med_6_no_private_torch_api() -> None:
     assert lines_with(PRIVATE_TORCH) == []
 
 
-@pytest.mark.parametrize("name", UNSAFE)
-def test_nothing_runs_a_strangers_bytes(name: str) -> None:
-    assert lines_with(UNSAFE[name]) == []
+def test_nothing_runs_a_strangers_bytes() -> None:
+    assert {name: found for name, pattern in UNSAFE.items() if (found := lines_with(pattern))} == {}
 
 
 def test_b8_pt_05_no_value_depends_on_whether_a_name_was_bound() -> None:
@@ -52,42 +51,24 @@ def test_b8_pt_05_no_value_depends_on_whether_a_name_was_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("pattern", "found", "left"),
     [
-        "norms = torch._foreach_norm(gradients)",
-        "torch.nn.utils._stateless.functional_call(m)",
-        "from torch._dynamo import explain",
-        "from torch.nn.modules import _functions",
-        "torch._C._cuda_resetPeakMemoryStats()",
-        "child = model._modules[name]",
-        "module._forward_hooks.clear()",
+        (
+            PRIVATE_TORCH,
+            "norms = torch._foreach_norm(gradients)|torch.nn.utils._stateless.functional_call(m)|"
+            "from torch._dynamo import explain|from torch.nn.modules import _functions|"
+            "torch._C._cuda_resetPeakMemoryStats()|child = model._modules[name]|module._forward_hooks.clear()",
+            "x.add_(1)|torch.nn.init.zeros_(w)|torch.__version__|from torch import nn",
+        ),
+        (UNSAFE["pickle"], "import pickle|from joblib import load", "from torch import nn"),
+        (UNSAFE["torch.load"], "state = torch.load(path)", "esper_core.load(path)"),
+        (UNSAFE["eval"], "value = eval(formula)", "model.eval()|self.eval()|def evaluate(x):"),
+        (UNSAFE["unsafe YAML"], "yaml.load(text)|class Loader(yaml.Loader):", "yaml.safe_load(text)"),
+        (UNSAFE["numpy pickle"], "numpy.load(path, allow_pickle=True)", "numpy.load(path)"),
+        (UNSAFE["shell"], "subprocess.run(line, shell=True)", "subprocess.run(line)"),
+        (IN_LOCALS, 'if "x" in locals():', "names = locals()"),
     ],
 )
-def test_the_search_finds_private_torch(line: str) -> None:
-    assert PRIVATE_TORCH.search(line)
-
-
-@pytest.mark.parametrize("line", ["x.add_(1)", "torch.nn.init.zeros_(w)", "torch.__version__", "from torch import nn"])
-def test_the_search_leaves_public_torch_alone(line: str) -> None:
-    assert not PRIVATE_TORCH.search(line)
-
-
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("pickle", "import pickle"),
-        ("torch.load", "state = torch.load(path)"),
-        ("eval", "value = eval(formula)"),
-        ("unsafe YAML", "yaml.load(text)"),
-        ("unsafe YAML", "class Loader(yaml.Loader):"),
-        ("numpy pickle", "numpy.load(path, allow_pickle=True)"),
-        ("shell", "subprocess.run(line, shell=True)"),
-    ],
-)
-def test_the_search_finds_what_is_unsafe(name: str, line: str) -> None:
-    assert UNSAFE[name].search(line)
-
-
-@pytest.mark.parametrize("line", ["model.eval()", "self.eval()", "yaml.safe_load(text)", "def evaluate(x):"])
-def test_the_search_leaves_what_is_safe_alone(line: str) -> None:
-    assert not any(pattern.search(line) for pattern in UNSAFE.values())
+def test_the_search_finds_what_is_forbidden_and_leaves_the_rest_alone(pattern, found: str, left: str) -> None:
+    assert all(pattern.search(line) for line in found.split("|"))
+    assert not any(pattern.search(line) for line in left.split("|"))

@@ -16,21 +16,9 @@ ROOT = Path(__file__).parents[2]
 MEMBERS = sorted(path.name.replace("-", "_") for path in ROOT.glob("esper-*") if (path / "pyproject.toml").is_file())
 
 
-def test_there_are_eight_members() -> None:
-    assert len(MEMBERS) == 8
-
-
-def test_the_public_names_are_sorted_and_each_once() -> None:
-    assert list(esper_core.__all__) == sorted(set(esper_core.__all__))
-
-
 @pytest.mark.parametrize("package", [esper_core, esper_core.leyline], ids=lambda package: package.__name__)
-def test_dir_shows_the_public_names_only(package) -> None:
-    assert dir(package) == sorted(package.__all__)
-
-
-@pytest.mark.parametrize("package", [esper_core, esper_core.leyline], ids=lambda package: package.__name__)
-def test_a_public_name_is_the_one_that_its_module_has(package) -> None:
+def test_public_names_are_those_of_their_modules_and_the_only_ones_shown(package) -> None:
+    assert list(package.__all__) == dir(package) == sorted(set(package.__all__))
     stub = ast.parse(Path(package.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     homes = {alias.name: f"{package.__name__}.{node.module}" for node in imports for alias in node.names}
@@ -45,12 +33,8 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 
 
 @pytest.mark.parametrize("member", MEMBERS)
-def test_a_member_carries_its_types(member: str) -> None:
+def test_a_member_has_types_and_the_names_that_it_lists(member: str) -> None:
     assert resources.files(member).joinpath("py.typed").is_file()
-
-
-@pytest.mark.parametrize("member", MEMBERS)
-def test_what_a_member_lists_it_has(member: str) -> None:
     package = importlib.import_module(member)
     names = getattr(package, "__all__", [])
     assert list(names) == sorted(set(names))

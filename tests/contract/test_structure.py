@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.conftest import tree
+
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(ROOT.glob("esper-*/src"))
 CORE = ROOT / "esper-core" / "src" / "esper_core"
@@ -27,7 +29,7 @@ def modules() -> dict[str, Path]:
 def imports_of(path: Path, known: set[str]) -> set[str]:
     """The modules that a file imports, under TYPE_CHECKING and inside functions too."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
@@ -63,7 +65,7 @@ def test_a_circle_is_found() -> None:
 
 @pytest.mark.parametrize("package", sorted(path.parent.name for path in CORE.glob("*/__init__.py")))
 def test_a_package_of_the_core_begins_with_a_map_of_its_modules(package: str) -> None:
-    text = ast.get_docstring(ast.parse((CORE / package / "__init__.py").read_text(encoding="utf-8"))) or ""
+    text = ast.get_docstring(tree(CORE / package / "__init__.py")) or ""
     own = {path.stem for path in (CORE / package).glob("*.py")} - {"__init__"}
     assert sorted(name for name in own if name not in text) == []
 
@@ -72,7 +74,7 @@ def test_no_two_public_classes_of_the_core_have_one_name() -> None:
     names = Counter(
         node.name
         for path in CORE.rglob("*.py")
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        for node in tree(path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert [name for name, times in names.items() if times > 1] == []

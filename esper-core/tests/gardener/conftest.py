@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import toy_split
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
 
 from esper_core import Gardener
-from esper_core.growth import Variety, host_parameters
+from esper_core.growth import Variety, host_parameters, slots_of
 from esper_core.leyline import Action, ActionMask, Observation, Op
 
 Batch = tuple[Tensor, Tensor]
@@ -22,18 +24,6 @@ def per_example(model: nn.Module, batch: Batch) -> Tensor:
     """The loss of a user: one number for each example."""
     inputs, targets = batch
     return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
-
-
-def bumps(examples: int, seed: int) -> Batch:
-    """Three classes of bumps on noise, told apart by the bump's shape."""
-    generator = torch.Generator().manual_seed(seed)
-    shapes = torch.tensor([[1.0, 2.0, 1.0], [2.0, -1.0, 2.0], [-1.0, 0.0, 1.0]])
-    targets = torch.randint(0, 3, (examples,), generator=generator)
-    inputs = 0.1 * torch.randn(examples, 1, 12, generator=generator)
-    starts = torch.randint(0, 9, (examples,), generator=generator)
-    for row, (target, start) in enumerate(zip(targets, starts, strict=True)):
-        inputs[row, 0, start : start + 3] += shapes[target]
-    return inputs, targets
 
 
 def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -68,6 +58,16 @@ class Loop:
     policy: Plan | None = None
     after: list[Callable[[], Any]] = field(default_factory=list)
     """What the loop calls after each batch: a schedule, an average."""
+    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
+    """Those that step after the first one."""
+    dtype: torch.dtype | None = None
+    scaler: torch.amp.GradScaler | None = None
+
+    @property
+    def seed(self) -> Any:
+        """The only seed."""
+        ((seed,),) = (slot.stack for slot in slots_of(self.model).each())
+        return seed
 
     def tended(self, plan: Mapping[int, Action] | None = None, **more: Any) -> Loop:
         """The loop with a Gardener that follows a plan: the seed of slot "stem" germinates, is blended in, is kept."""
@@ -102,14 +102,41 @@ class Loop:
                 call()
         return None if self.gardener is None else self.gardener.tend()
 
+    def epochs(self, count: int, train: Callable[[Batch], Any] | None = None) -> list[Any]:
+        """Several epochs, and what ``tend`` says of each."""
+        return [self.epoch(train) for _ in range(count)]
+
+    def stays_as(self, plain: Loop, trains: Sequence[Callable[[Batch], Any] | None] = (None, None)) -> bool:
+        """Train an epoch beside a plain loop, with its random numbers; say whether the hosts are equal to the bit."""
+        random = torch.get_rng_state()
+        plain.epoch(trains[0])
+        expected = plain.state()
+        torch.set_rng_state(random)
+        self.last = self.epoch(trains[1])
+        return self.is_as(expected)
+
     def train(self, batch: Batch) -> None:
-        self.optimizer.zero_grad()
-        per_example(self.model, batch).mean().backward()
-        self.optimizer.step()
+        optimizers = [self.optimizer, *self.optimizers]
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        with torch.autocast("cpu", self.dtype, enabled=self.dtype is not None):
+            loss = per_example(self.model, batch).mean()
+        if loss.requires_grad:
+            (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        if self.scaler is not None:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            return
+        for optimizer in optimizers:
+            optimizer.step()
 
     def is_as(self, state: dict[str, Any]) -> bool:
         """Whether the host is to the bit what it was in another loop."""
-        return equal(self.state(), state)
+        mine, others = (tree_flatten(each) for each in (self.state(), state))
+        return mine[1] == others[1] and all(
+            torch.equal(one, other) if isinstance(one, Tensor) else one == other
+            for one, other in zip(mine[0], others[0], strict=True)
+        )
 
     def state(self) -> dict[str, Any]:
         """Everything of the host that a Gardener must leave alone, as far as it is no seed's."""
@@ -133,17 +160,6 @@ class Loop:
         }
 
 
-def equal(one: Any, other: Any) -> bool:
-    """Whether two states are equal to the bit."""
-    if isinstance(one, Tensor):
-        return isinstance(other, Tensor) and torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(equal(mine, yours) for mine, yours in zip(one, other, strict=True))
-    return bool(one == other)
-
-
 @pytest.fixture
 def make_loop(noisy_host: Callable[[], nn.Module], local_conv: Variety) -> Callable[..., Loop]:
     """``make_loop(optimizer)``: equal loops each time it is called."""
@@ -151,9 +167,11 @@ def make_loop(noisy_host: Callable[[], nn.Module], local_conv: Variety) -> Calla
     def make(optimizer: Callable[[Any], torch.optim.Optimizer] = adam, *, host: Any = None) -> Loop:
         torch.manual_seed(3)
         model = (host or noisy_host)()
-        inputs, targets = bumps(60, 1)
-        batches = list(zip(inputs.split(20), targets.split(20), strict=True))
+        split, held_out = toy_split(60, 1), toy_split(60, 2)
+        batches = list(zip(split.inputs.split(20), split.targets.split(20), strict=True))
         torch.manual_seed(4)
-        return Loop(model, optimizer(list(model.parameters())), batches, [bumps(60, 2)], local_conv)
+        return Loop(
+            model, optimizer(list(model.parameters())), batches, [(held_out.inputs, held_out.targets)], local_conv
+        )
 
     return make

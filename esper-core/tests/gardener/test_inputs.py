@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import Net
 from torch import Tensor, nn
 
 from esper_core import graft
@@ -47,24 +48,17 @@ def test_a_batch_may_have_any_structure(make_loop: Callable[..., Any], kind: str
     loop.validation = [pack(*batch) for batch in loop.validation]
     loop.train = lambda batch: type(loop).train(loop, unpack(batch))
     loop.tended(loss=loss)
-    for _ in range(4):
-        last = loop.epoch()
-    assert last.kept
-
-
-class TwoInputs(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.left, self.right = nn.Linear(4, 6), nn.Linear(3, 6)
-
-    def forward(self, left: Tensor, right: Tensor) -> dict[str, Tensor]:
-        return {"sum": self.left(left) + self.right(right)}
+    assert loop.epochs(4)[-1].kept
 
 
 @pytest.mark.parametrize("how", [tuple, dict])
 def test_graft_passes_arguments_and_keywords(how: type) -> None:
+    def compute(net: Any, left: Tensor, right: Tensor) -> dict[str, Tensor]:
+        return {"sum": net.left(left) + net.right(right)}
+
     given = {"left": torch.randn(5, 4), "right": torch.randn(5, 3)}
-    model = graft(TwoInputs(), ["right"], example=given if how is dict else tuple(given.values()))
+    example = given if how is dict else tuple(given.values())
+    model = graft(Net(compute, left=nn.Linear(4, 6), right=nn.Linear(3, 6)), ["right"], example=example)
     (slot,) = slots_of(model).each()
     assert slot.site is not None
     assert slot.site.example_shape == (6,)

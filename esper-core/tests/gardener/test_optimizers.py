@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import same
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
@@ -29,34 +30,22 @@ def decayed(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     )
 
 
-def kept(loop: Any, epochs: int = 4) -> Any:
-    for _ in range(epochs):
-        loop.epoch()
-    (seed,) = slots_of(loop.model).each()[0].fossils
-    return seed
-
-
-def test_a_seed_joins_the_groups_of_its_like_in_the_module_before_the_slot(make_loop: MakeLoop) -> None:
-    loop = make_loop(decayed).tended()
-    seed = kept(loop)
+@pytest.mark.parametrize("at", ["stem", "stem.2"])
+def test_a_seed_joins_the_groups_of_its_like_in_the_nearest_module_with_parameters(
+    make_loop: MakeLoop, at: str
+) -> None:
+    loop = make_loop(decayed).tended(slots={"stem": at})
+    assert loop.epochs(4)[-1].kept
     first, _, vectors = (list(map(id, group["params"])) for group in loop.optimizer.param_groups)
-    for parameter in seed.parameters():
+    for parameter in loop.seed.parameters():
         assert id(parameter) in (first if parameter.ndim > 1 else vectors)
         assert parameter in loop.optimizer.state
-    assert len(loop.optimizer.param_groups) == 3
-
-
-def test_a_seed_behind_a_module_without_parameters_joins_the_nearest_before_it(make_loop: MakeLoop) -> None:
-    loop = make_loop(decayed).tended(slots={"stem": "stem.2"})
-    seed = kept(loop)
-    groups = [set(map(id, group["params"])) for group in loop.optimizer.param_groups]
-    assert all(id(own) in groups[0 if own.ndim > 1 else 2] for own in seed.parameters())
 
 
 def test_names_of_parameters_in_groups_stay_complete(make_loop: MakeLoop) -> None:
     loop = make_loop()
     loop.optimizer = torch.optim.Adam(loop.model.named_parameters(), lr=1e-2)
-    kept(loop.tended())
+    loop.tended().epochs(4)
     (group,) = loop.optimizer.param_groups
     named = dict(loop.model.named_parameters())
     assert [id(named[name]) for name in group["param_names"]] == [id(own) for own in group["params"]]
@@ -65,20 +54,10 @@ def test_names_of_parameters_in_groups_stay_complete(make_loop: MakeLoop) -> Non
 def test_seeds_go_to_several_optimizers_by_the_kind_of_their_parameters(make_loop: MakeLoop) -> None:
     loop = make_loop()
     own = list(loop.model.parameters())
-    matrices = torch.optim.SGD([one for one in own if one.ndim > 1], lr=0.05, momentum=0.9)
-    vectors = torch.optim.Adam([one for one in own if one.ndim < 2], lr=1e-2)
-    loop.tended(optimizer=[matrices, vectors])
-
-    def train(batch: Any) -> None:
-        vectors.zero_grad()
-        loop.train(batch)
-        vectors.step()
-
-    loop.optimizer = matrices
-    for _ in range(4):
-        loop.epoch(train)
-    (seed,) = slots_of(loop.model).each()[0].fossils
-    for parameter in seed.parameters():
+    loop.optimizer = matrices = torch.optim.SGD([one for one in own if one.ndim > 1], lr=0.05, momentum=0.9)
+    loop.optimizers = [vectors := torch.optim.Adam([one for one in own if one.ndim < 2], lr=1e-2)]
+    loop.tended(optimizer=[matrices, vectors]).epochs(4)
+    for parameter in loop.seed.parameters():
         optimizer = matrices if parameter.ndim > 1 else vectors
         assert any(parameter is one for one in optimizer.param_groups[0]["params"])
         assert parameter in optimizer.state
@@ -110,7 +89,7 @@ def test_the_optimizer_inside_a_wrapper_is_watched(make_loop: MakeLoop) -> None:
     inner, loop.optimizer = loop.optimizer, Wrapper(loop.optimizer)
     loop.tended()
     assert loop.gardener.optimizer is inner
-    assert kept(loop)
+    assert loop.epochs(4)[-1].kept
 
 
 def test_a_step_with_a_closure_counts_once(make_loop: MakeLoop) -> None:
@@ -125,9 +104,7 @@ def test_a_step_with_a_closure_counts_once(make_loop: MakeLoop) -> None:
 
         loop.optimizer.step(closure)
 
-    for _ in range(4):
-        last = loop.epoch(train)
-    assert last.kept
+    assert loop.epochs(4, train)[-1].kept
 
 
 def test_micro_batches_are_one_step_of_the_branch(make_loop: MakeLoop) -> None:
@@ -154,43 +131,31 @@ def test_a_factory_gets_the_parameters_of_the_host_and_serves_a_frozen_one(make_
     loop.tended(optimizer=partial(torch.optim.Adam, lr=1e-2))
     loop.optimizer = loop.gardener.optimizer
     host = [parameter.clone() for parameter in loop.model.parameters()]
-
-    def train(batch: Any) -> None:
-        loop.optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(loop.model(batch[0]), batch[1])
-        if loss.requires_grad:
-            loss.backward()
-        loop.optimizer.step()
-
-    for _ in range(4):
-        loop.epoch(train)
-    (seed,) = slots_of(loop.model).each()[0].fossils
-    before = [own.clone() for own in seed.parameters()]
-    loop.epoch(train)
-    assert any(not torch.equal(one, own) for one, own in zip(before, seed.parameters(), strict=True))
-    assert all(torch.equal(one, own) for one, own in zip(host, loop.model.parameters(), strict=False))
+    loop.epochs(4)
+    before = [own.clone() for own in loop.seed.parameters()]
+    loop.epoch()
+    assert not same(before, loop.seed.parameters())
+    assert same(host, list(loop.model.parameters())[: len(host)])
 
 
 def test_a_branch_follows_the_rate_that_a_schedule_sets(make_loop: MakeLoop) -> None:
     loop = make_loop().tended()
     loop.epoch()
-    seed = slots_of(loop.model).each()[0].living
     for group in loop.optimizer.param_groups:
         group["lr"] = 0.0
-    before = [own.detach().clone() for own in seed.parameters()]
+    before = [own.detach().clone() for own in loop.seed.parameters()]
     loop.epoch()
-    assert all(torch.equal(one, own) for one, own in zip(before, seed.parameters(), strict=True))
+    assert same(before, loop.seed.parameters())
 
 
 def test_a_branch_clips_as_the_loop_does(make_loop: MakeLoop) -> None:
-    loops = [make_loop(partial(torch.optim.SGD, lr=0.1)).tended(clip_norm=norm) for norm in (None, 1e-6)]
     moved = []
-    for loop in loops:
+    for norm in (None, 1e-6):
+        loop = make_loop(partial(torch.optim.SGD, lr=0.1)).tended(clip_norm=norm)
         loop.epoch()
-        seed = slots_of(loop.model).each()[0].living
-        before = torch.cat([own.detach().flatten() for own in seed.parameters()])
+        before = nn.utils.parameters_to_vector(loop.seed.parameters()).detach()
         loop.epoch()
-        moved.append((torch.cat([own.detach().flatten() for own in seed.parameters()]) - before).norm().item())
+        moved.append((nn.utils.parameters_to_vector(loop.seed.parameters()) - before).norm().item())
     assert moved[1] < 1e-5 < moved[0]
 
 
@@ -198,73 +163,43 @@ def test_a_branch_clips_as_the_loop_does(make_loop: MakeLoop) -> None:
 def test_the_host_stays_as_in_the_plain_loop(make_loop: MakeLoop, setting: str) -> None:
     plain, grown = make_loop(), make_loop().tended()
     averages = [AveragedModel(loop.model) for loop in (plain, grown)]
+    for loop, average in zip((plain, grown), averages, strict=True):
+        loop.after.append(partial(average.update_parameters, loop.model))
+        loop.dtype = torch.bfloat16 if setting == "half precision" else None
 
-    def train(loop: Any, average: AveragedModel, batch: Any) -> None:
-        if setting != "accumulated gradients":
-            loop.optimizer.zero_grad(set_to_none=False)
-        with torch.autocast("cpu", torch.bfloat16, enabled=setting == "half precision"):
-            loss = nn.functional.cross_entropy(loop.model(batch[0]), batch[1])
-        loss.backward()
+    def accumulate(loop: Any, batch: Any) -> None:
+        nn.functional.cross_entropy(loop.model(batch[0]), batch[1]).backward()
         loop.optimizer.step()
-        average.update_parameters(loop.model)
 
-    for _ in range(3):
-        random = torch.get_rng_state()
-        plain.epoch(partial(train, plain, averages[0]))
-        expected = plain.state()
-        torch.set_rng_state(random)
-        grown.epoch(partial(train, grown, averages[1]))
-        assert grown.is_as(expected)
-    host = zip(averages[0].module.parameters(), averages[1].module.parameters(), strict=False)
-    assert all(torch.equal(one, other) for one, other in host)
+    trains = [partial(accumulate, loop) if setting == "accumulated gradients" else None for loop in (plain, grown)]
+    assert [grown.stays_as(plain, trains) for _ in range(3)] == [True] * 3
+    host = list(averages[0].module.parameters())
+    assert same(host, list(averages[1].module.parameters())[: len(host)])
 
 
 def test_the_loop_scales_its_loss_and_skips_steps(make_loop: MakeLoop) -> None:
     plain, grown = make_loop(), make_loop().tended()
 
-    def train(loop: Any, scaler: torch.amp.GradScaler, batch: Any) -> None:
-        loop.optimizer.zero_grad()
-        scaler.scale(nn.functional.cross_entropy(loop.model(batch[0]), batch[1])).backward()
-        if scaler.get_scale() > 2.0**20:
-            next(loop.model.parameters()).grad.fill_(torch.inf)
-        scaler.step(loop.optimizer)
-        scaler.update()
+    def overflow(loop: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * torch.inf if loop.scaler.get_scale() > 2.0**20 else gradient
 
-    scalers = [torch.amp.GradScaler("cpu", init_scale=2.0**22) for _ in range(2)]
-    for epoch in range(5):
-        random = torch.get_rng_state()
-        plain.epoch(partial(train, plain, scalers[0]))
-        expected = plain.state()
-        torch.set_rng_state(random)
-        grown.epoch(partial(train, grown, scalers[1]))
-        if epoch < 3:
-            assert grown.is_as(expected)
-    assert scalers[1].get_scale() == scalers[0].get_scale()
+    for loop in (plain, grown):
+        loop.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**22)
+        next(loop.model.parameters()).register_hook(partial(overflow, loop))
+    assert [grown.stays_as(plain) for _ in range(5)][:3] == [True] * 3
+    assert grown.scaler.get_scale() == plain.scaler.get_scale() == 2.0**20
     assert slots_of(grown.model).each()[0].fossils
 
 
 def test_a_branch_in_float16_scales_its_own_loss(make_loop: MakeLoop) -> None:
     plain, grown = make_loop(), make_loop().tended()
-
-    def train(loop: Any, scaler: torch.amp.GradScaler, batch: Any) -> None:
-        loop.optimizer.zero_grad()
-        with torch.autocast("cpu", torch.float16):
-            loss = nn.functional.cross_entropy(loop.model(batch[0]), batch[1])
-        scaler.scale(loss).backward()
-        scaler.step(loop.optimizer)
-        scaler.update()
-
-    scalers = [torch.amp.GradScaler("cpu") for _ in range(2)]
+    for loop in (plain, grown):
+        loop.dtype, loop.scaler = torch.float16, torch.amp.GradScaler("cpu")
     for epoch in range(5):
-        random = torch.get_rng_state()
-        plain.epoch(partial(train, plain, scalers[0]))
-        expected = plain.state()
-        torch.set_rng_state(random)
-        tended = grown.epoch(partial(train, grown, scalers[1]))
-        assert grown.is_as(expected) == (epoch < 3)
-        assert tended.signals.loss_scale == (2.0**16 if epoch else None)
-        assert not tended.lost
-    assert scalers[0].state_dict() == scalers[1].state_dict()
+        assert grown.stays_as(plain) == (epoch < 3)
+        assert grown.last.signals.loss_scale == (2.0**16 if epoch else None)
+        assert not grown.last.lost
+    assert plain.scaler.state_dict() == grown.scaler.state_dict()
 
 
 def test_layers_that_the_loop_froze_stay_frozen_on_the_branch(make_loop: MakeLoop) -> None:
@@ -272,10 +207,10 @@ def test_layers_that_the_loop_froze_stay_frozen_on_the_branch(make_loop: MakeLoo
     normalisation = loop.model.stem[1]
     normalisation.eval()
     mean = normalisation.running_mean.clone()
-    seed = kept(loop)
+    loop.epochs(4)
     assert not normalisation.training
     assert torch.equal(normalisation.running_mean, mean)
-    assert seed.training
+    assert loop.seed.training
 
 
 def test_a_group_that_the_loop_adds_while_a_seed_lives_disturbs_nothing(make_loop: MakeLoop) -> None:
@@ -284,12 +219,7 @@ def test_a_group_that_the_loop_adds_while_a_seed_lives_disturbs_nothing(make_loo
 
     plain, grown = make_loop(without_head), make_loop(without_head).tended()
     for epoch in range(5):
-        random = torch.get_rng_state()
-        plain.epoch()
-        expected = plain.state()
-        torch.set_rng_state(random)
-        grown.epoch()
-        assert grown.is_as(expected) == (epoch < 3)
+        assert grown.stays_as(plain) == (epoch < 3)
         if epoch == 1:
             for loop in (plain, grown):
                 loop.optimizer.add_param_group({"params": list(loop.model.head.parameters()), "lr": 1e-3})

@@ -20,7 +20,7 @@ def test_a_loop_that_was_closed_is_a_finished_run(make_loop: MakeLoop, tmp_path:
     loop = make_loop().tended(run_dir=tmp_path, name="mine")
     path = loop.gardener.path
     assert is_locked(path)
-    said = [loop.epoch() for _ in range(5)]
+    said = loop.epochs(5)
     loop.gardener.close()
     assert not is_locked(path)
     run = load_run(path)

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import bad
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from esper_core import EsperError
-from esper_core.growth import Variety, slots_of
-from esper_core.leyline import Action, BlueprintSpec, Op
+from esper_core.growth import slots_of
+from esper_core.leyline import Action, Op
 
 MakeLoop = Callable[..., Any]
 
@@ -26,8 +27,7 @@ def fill(loop: Any, value: float) -> None:
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.Adagrad])
 def test_a_model_that_is_not_finite_returns_to_a_healthy_state(make_loop: MakeLoop, optimizer: Any) -> None:
     loop = make_loop(partial(optimizer, lr=1e-2)).tended({0: Action(Op.GERMINATE, "stem", "test/local-conv")})
-    for _ in range(2):
-        loop.epoch()
+    loop.epochs(2)
     loop.after.append(partial(fill, loop, torch.nan))
     broken = loop.epoch()
     loop.after.clear()
@@ -48,44 +48,23 @@ def test_a_model_that_cannot_be_healed_stops_the_loop(make_loop: MakeLoop) -> No
         loop.epoch()
 
 
-class Fragile(nn.Module):
-    """Raises in its fifth pass of training."""
-
-    def __init__(self, site: Any) -> None:
-        super().__init__()
-        self.mix = nn.Conv1d(site.channels, site.channels, 1)
-        self.passes = 0
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        self.passes += self.training and torch.is_grad_enabled()
-        if self.passes > 4:
-            msg = "too fragile"
-            raise ValueError(msg)
-        return hidden + self.mix(hidden)
-
-
 def test_a_seed_that_raises_on_its_branch_is_taken_out_and_the_host_not_touched(make_loop: MakeLoop) -> None:
-    fragile = Variety("test/fragile", BlueprintSpec("sequence", "c*c + c"), Fragile)
+    fragile = bad(patience=4)
     plain = make_loop()
     grown = make_loop().tended({0: Action(Op.GERMINATE, "stem", fragile.id)}, blueprints=[fragile])
-    reports = []
+    lost = []
     for _ in range(4):
-        random = torch.get_rng_state()
-        plain.epoch()
-        expected = plain.state()
-        torch.set_rng_state(random)
-        reports.append(grown.epoch())
-        assert grown.is_as(expected)
-    (lost,) = [one for report in reports for one in report.lost]
-    assert "raised ValueError: too fragile" in lost.what
+        assert grown.stays_as(plain)
+        lost += grown.last.lost
+    (one,) = lost
+    assert "raised ValueError: out of patience" in one.what
     assert not slots_of(grown.model).named("stem").seeds
 
 
 def test_an_average_from_before_growth_is_warned_of(make_loop: MakeLoop, caplog: pytest.LogCaptureFixture) -> None:
     loop, other = make_loop().tended(), make_loop()
     before, strange = AveragedModel(loop.model), AveragedModel(nn.Linear(2, 2))
-    for _ in range(3):
-        loop.epoch()
+    loop.epochs(3)
     assert not caplog.records
     loop.epoch()
     after = AveragedModel(loop.model)
@@ -108,5 +87,5 @@ def test_an_error_of_the_loss_in_tend_is_raised_as_it_is(make_loop: MakeLoop) ->
     loop = make_loop().tended({}, loss=loss)
     modes = [module.training for module in loop.model.modules()]
     with pytest.raises(KeyError, match="targets"):
-        [loop.epoch() for _ in range(40)]
+        loop.epochs(40)
     assert [module.training for module in loop.model.modules()] == modes

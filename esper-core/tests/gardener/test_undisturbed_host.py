@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import Net, NoisyHost
 from torch import nn
 from torch.optim import lr_scheduler as schedules
 from torch.optim.swa_utils import SWALR
@@ -50,19 +51,6 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
-def train_side_by_side(plain: Any, grown: Any, epochs: int = 6) -> list[bool]:
-    """Return for each epoch whether the hosts were equal after it."""
-    equal = []
-    for _ in range(epochs):
-        random = torch.get_rng_state()
-        plain.epoch()
-        expected = plain.state()
-        torch.set_rng_state(random)
-        grown.epoch()
-        equal.append(grown.is_as(expected))
-    return equal
-
-
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_no_schedule_notices_a_seed_before_it_is_kept_nor_fails_after(make_loop: Callable[..., Any], name: str) -> None:
     plain, grown = make_loop(), make_loop()
@@ -70,7 +58,7 @@ def test_no_schedule_notices_a_seed_before_it_is_kept_nor_fails_after(make_loop:
         schedule = SCHEDULES[name](loop.optimizer)
         loop.after.append(schedule.step)
     grown.tended()
-    equal = train_side_by_side(plain, grown)
+    equal = [grown.stays_as(plain) for _ in range(6)]
     assert equal[:3] == [True] * 3
     assert not any(equal[3:])
     assert [group["lr"] for group in grown.optimizer.param_groups] == [
@@ -83,31 +71,24 @@ def test_a_loop_in_float64_keeps_its_default(make_loop: Callable[..., Any]) -> N
     torch.set_default_dtype(torch.float64)
     try:
         plain, grown = make_loop(), make_loop().tended()
-        assert train_side_by_side(plain, grown) == [True] * 3 + [False] * 3
+        assert [grown.stays_as(plain) for _ in range(6)] == [True] * 3 + [False] * 3
         assert torch.get_default_dtype() is torch.float64
         assert {own.dtype for own in grown.model.parameters()} == {torch.float64}
     finally:
         torch.set_default_dtype(before)
 
 
-class Checkpointed(nn.Module):
-    """Computes the part with the slot anew in the backward pass."""
+def test_activation_checkpointing_changes_nothing(make_loop: Callable[..., Any]) -> None:
+    """The part with the slot is computed anew in the backward pass."""
 
-    def __init__(self, host: nn.Module) -> None:
-        super().__init__()
-        self.first = host.stem
-        self.rest = nn.Sequential(host.drop, host.hidden, host.head)
+    def checkpointed() -> nn.Module:
+        host = NoisyHost()
+        rest = nn.Sequential(host.drop, host.hidden, host.head)
+        return Net(lambda net, x: net.rest(checkpoint(net.first, x, use_reentrant=False)), first=host.stem, rest=rest)
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.rest(checkpoint(self.first, inputs, use_reentrant=False))
-
-
-def test_activation_checkpointing_changes_nothing(
-    make_loop: Callable[..., Any], noisy_host: Callable[[], nn.Module]
-) -> None:
-    plain, grown = (make_loop(host=lambda: Checkpointed(noisy_host())) for _ in range(2))
+    plain, grown = make_loop(host=checkpointed), make_loop(host=checkpointed)
     grown.tended(slots={"stem": "first"})
-    assert train_side_by_side(plain, grown) == [True] * 3 + [False] * 3
+    assert [grown.stays_as(plain) for _ in range(6)] == [True] * 3 + [False] * 3
 
 
 @pytest.mark.slow
@@ -121,20 +102,15 @@ def test_a_compiled_host_is_compiled_again_once_a_seed_is_kept(make_loop: Callab
         nn.functional.cross_entropy(model(batch[0]), batch[1]).backward()
         loop.optimizer.step()
 
-    for epoch in range(5):
-        random = torch.get_rng_state()
-        plain.epoch(partial(train, plain, compiled[0]))
-        expected = plain.state()
-        torch.set_rng_state(random)
-        grown.epoch(partial(train, grown, compiled[1]))
-        assert grown.is_as(expected) == (epoch < 3)
+    trains = [partial(train, *pair) for pair in zip((plain, grown), compiled, strict=True)]
+    assert [grown.stays_as(plain, trains) for _ in range(5)] == [True] * 3 + [False] * 2
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_no_optimizer_loses_a_bit_of_its_state(make_loop: Callable[..., Any], name: str) -> None:
     plain, grown = make_loop(OPTIMIZERS[name]), make_loop(OPTIMIZERS[name])
     grown.tended()
-    equal = train_side_by_side(plain, grown)
+    equal = [grown.stays_as(plain) for _ in range(6)]
     assert equal[:3] == [True] * 3
     assert not any(equal[3:])
     (group,) = grown.optimizer.param_groups

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import Net
 from torch import Tensor, nn
 
 from esper_core import SlotPlace
@@ -64,8 +65,7 @@ def test_an_optimizer_of_two_models_keeps_its_state_of_the_other(make_loop: Make
         (per_example(loop.model, batch).mean() + other(torch.ones(1, 2)).square().sum()).backward()
         loop.optimizer.step()
 
-    for _ in range(5):
-        loop.epoch(train)
+    loop.epochs(5, train)
     steps = {float(loop.optimizer.state[own]["step"]) for own in other.parameters()}
     assert steps == {5.0 * len(loop.batches)}
 
@@ -117,34 +117,19 @@ def test_an_optimizer_that_steps_in_backward_steps_on_no_branch(make_loop: MakeL
     assert losses[0] == losses[1]
 
 
-class Words(nn.Module):
-    """An embedding with sparse gradients, a slot behind it, and a head."""
+def test_a_seed_behind_an_embedding_with_sparse_gradients_joins_a_dense_optimizer(make_loop: MakeLoop) -> None:
+    def words() -> nn.Module:
+        """Return an embedding with sparse gradients, a slot behind it, and a head."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Embedding(50, 4, sparse=True), nn.Linear(48, 3)
+        def compute(net: Any, inputs: Tensor) -> Tensor:
+            return net.head(net.stem((10 * inputs[:, 0]).long() % 50).flatten(1))
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.head(self.stem((10 * inputs[:, 0]).long() % 50).flatten(1))
-        return outputs
+        return Net(compute, stem=nn.Embedding(50, 4, sparse=True), head=nn.Linear(48, 3))
 
-
-def test_a_seed_behind_an_embedding_with_sparse_gradients_joins_a_dense_optimizer(
-    make_loop: MakeLoop, local_conv: Any
-) -> None:
-    loop = make_loop(lambda parameters: torch.optim.SparseAdam(parameters[:1], lr=1e-2), host=Words)
-    dense = adam(loop.model.head.parameters())
-
-    def train(batch: Any) -> None:
-        for one in (loop.optimizer, dense):
-            one.zero_grad()
-        per_example(loop.model, batch).mean().backward()
-        for one in (loop.optimizer, dense):
-            one.step()
-
+    loop = make_loop(lambda parameters: torch.optim.SparseAdam(parameters[:1], lr=1e-2), host=words)
+    loop.optimizers = [dense := adam(loop.model.head.parameters())]
     loop.tended(optimizer=[loop.optimizer, dense], slots={"stem": SlotPlace("stem", "sequence")})
-    lost = [one for _ in range(6) for one in loop.epoch(train).lost]
-    assert not lost
+    assert not [one for report in loop.epochs(6) for one in report.lost]
     assert len(loop.optimizer.param_groups[0]["params"]) == 1
     assert len(dense.param_groups[0]["params"]) > 2
 
@@ -152,18 +137,8 @@ def test_a_seed_behind_an_embedding_with_sparse_gradients_joins_a_dense_optimize
 def test_a_parameter_joins_no_optimizer_that_refuses_it(make_loop: MakeLoop) -> None:
     """Muon takes matrices alone; the seed's convolution is none, though its like for decay is one."""
     loop = make_loop()
-    matrices = [own for own in loop.model.parameters() if own.ndim == 2]
-    others = [own for own in loop.model.parameters() if own.ndim == 1]
-    muon, rest = torch.optim.Muon(matrices, lr=1e-3), adam(others)
-
-    def train(batch: Any) -> None:
-        muon.zero_grad()
-        rest.zero_grad()
-        per_example(loop.model, batch).mean().backward()
-        muon.step()
-        rest.step()
-
+    loop.optimizer = muon = torch.optim.Muon([own for own in loop.model.parameters() if own.ndim == 2], lr=1e-3)
+    loop.optimizers = [rest := adam([own for own in loop.model.parameters() if own.ndim == 1])]
     loop.tended(optimizer=[muon, rest])
-    lost = [one for _ in range(6) for one in loop.epoch(train).lost]
-    assert not lost
+    assert not [one for report in loop.epochs(6) for one in report.lost]
     assert all(own.ndim == 2 for group in muon.param_groups for own in group["params"])

@@ -74,6 +74,7 @@ def test_the_order_of_training_does_not_change_the_numbers(bench, small):
         np.testing.assert_array_equal(alone.row(0, node), found[node])
 
 
+@pytest.mark.slow
 def test_the_twin_of_a_seed_is_trained_once(small, monkeypatch):
     trained = []
     twin_of = Episode._train_twin
@@ -88,6 +89,7 @@ def test_the_twin_of_a_seed_is_trained_once(small, monkeypatch):
     assert trained == [OTHER_SEED, small.seed, OTHER_SEED]
 
 
+@pytest.mark.slow
 def test_seconds_count_each_step_once(small, monkeypatch):
     clock = iter(range(1_000_000))
     monkeypatch.setattr("esper_study.growbench.engine.time.process_time", lambda: float(next(clock)))

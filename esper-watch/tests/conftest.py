@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +32,7 @@ from esper_core.leyline.events import (
 from esper_core.leyline.lifecycle import SlotState
 from esper_core.runs.statistics import results
 from esper_core.telemetry import encode
+from esper_watch.report import write_report
 
 MakeRun = Callable[..., Path]
 
@@ -147,31 +149,38 @@ def summary(told: Told) -> dict[str, Any]:
     }
 
 
+def write_told(
+    folder: Path, *, environments: int = 8, steps: int = 40, arms: tuple[str, ...] = ("grown", "twin"), word: str = ""
+) -> Path:
+    """Write a run directory that came to its end, with the events of ``Told``."""
+    told = Told(environments=environments, steps=steps, arms=arms, word=word)
+    run = folder / "20261121-101512-quiet-otter"
+    run.mkdir()
+    with (run / "events.jsonl").open("w", encoding="utf-8") as file:
+        file.writelines(encode(event) + "\n" for event in told.events())
+    (run / "summary.json").write_text(json.dumps(summary(told)), encoding="utf-8")
+    manifest = {
+        "format": 1, "id": f"20261121-101512-quiet-otter{word}", "status": f"done{word}",
+        "started": "2026-11-21T10:15:12+00:00",
+        "argv": ["/usr/bin/esper", "run", f"plugins.yaml{word}"], "machine": {f"cores{word}": f"2{word}"},
+        "seeds": {"first": 0, "count": f"8{word}"}, "git": {"sha": f"abc{word}"},
+        "plugins": [{"id": f"own{word}", "package": f"own{word}", "version": f"1{word}", "sha256": f"{word}f"}],
+    }  # fmt: skip
+    (run / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    (run / "config.yaml").write_text(f"task: mnist1d  # {word}\n", encoding="utf-8")
+    return run
+
+
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
     """``make_run(environments=8, steps=40, arms=("grown", "twin"), word="")``: a run directory that came to its end."""
+    return partial(write_told, tmp_path)
 
-    def make(
-        *, environments: int = 8, steps: int = 40, arms: tuple[str, ...] = ("grown", "twin"), word: str = ""
-    ) -> Path:
-        told = Told(environments=environments, steps=steps, arms=arms, word=word)
-        run = tmp_path / "20261121-101512-quiet-otter"
-        run.mkdir()
-        with (run / "events.jsonl").open("w", encoding="utf-8") as file:
-            file.writelines(encode(event) + "\n" for event in told.events())
-        (run / "summary.json").write_text(json.dumps(summary(told)), encoding="utf-8")
-        manifest = {
-            "format": 1, "id": f"20261121-101512-quiet-otter{word}", "status": f"done{word}",
-            "started": "2026-11-21T10:15:12+00:00",
-            "argv": ["/usr/bin/esper", "run", f"plugins.yaml{word}"], "machine": {f"cores{word}": f"2{word}"},
-            "seeds": {"first": 0, "count": f"8{word}"}, "git": {"sha": f"abc{word}"},
-            "plugins": [{"id": f"own{word}", "package": f"own{word}", "version": f"1{word}", "sha256": f"{word}f"}],
-        }  # fmt: skip
-        (run / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-        (run / "config.yaml").write_text(f"task: mnist1d  # {word}\n", encoding="utf-8")
-        return run
 
-    return make
+@pytest.fixture(scope="session")
+def usual_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a usual run, for tests that only look at it."""
+    return write_report(write_told(tmp_path_factory.mktemp("usual")))
 
 
 def _module(file: Path) -> ModuleType:

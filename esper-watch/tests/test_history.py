@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from esper_core import EsperError
 from esper_core.leyline import Finding, Gain, Opinion, SeedSignals, Signals, SlotSignals, SlotState, Stage
@@ -103,6 +103,7 @@ def test_a_history_without_steps_has_everything_else():
     assert history.steps_of((0, "grown", 7)) == 4
 
 
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_every_event_has_its_record(any_event, data):
     events = data.draw(st.lists(any_event, max_size=12))

@@ -145,8 +145,8 @@ HINT = f"""
 
 
 @pytest.fixture
-def page(make_run, browser):
-    return browser.open(write_report(make_run()))
+def page(usual_report, browser):
+    return browser.open(usual_report)
 
 
 def test_all_sections_are_visible_and_nothing_is_fetched(page):
@@ -233,7 +233,7 @@ def printed(page: Any, marked: str) -> dict[str, int]:
     return {title.decode("latin-1").replace("\\", ""): int(sheet) for title, sheet in entries}
 
 
-@pytest.mark.parametrize("before", range(0, 900, 100))
+@pytest.mark.parametrize("before", [0, 300, *(pytest.param(n, marks=pytest.mark.slow) for n in range(100, 900, 100))])
 def test_headings_and_legends_are_printed_with_their_charts(page, before):
     """Wherever on a sheet they would come to stand: so many pixels are in front of them."""
     page.evaluate(f"document.querySelector('main').style.paddingTop = '{before}px'")

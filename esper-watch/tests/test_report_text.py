@@ -193,16 +193,18 @@ def test_resuming_is_offered_where_there_is_a_checkpoint_with_a_warning_where_it
 
 
 @pytest.mark.parametrize("value", ['"NaN"', "NaN", "1e308", "-1e308", "Infinity", "[]", "{}", "true", "null", '""'])
-@pytest.mark.parametrize("name", ["difference", "ci_low", "p", "p_holm", "n", "why", "train", "shadow", "total"])
-def test_figures_of_a_summary_that_are_not_usable_are_unknown(name, value, make_run):
+def test_figures_of_a_summary_that_are_not_usable_are_unknown(value, make_run):
     run = make_run(environments=2, steps=4)
-    told = (run / "summary.json").read_text()
-    told, times = re.subn(rf'"{name}": ("[^"]*"|[^,}}\]]+)', lambda _: f'"{name}": {value}', told, count=1)
-    assert times == 1
-    (run / "summary.json").write_text(told)
-    text = text_of(run)
-    assert "Provenance" in text
-    assert re.findall(r"(?i)\bnan\b|\binf\b|infinity|\d{40}", text) == []
+    whole = (run / "summary.json").read_text()
+    for names in (["difference"], ["n"], ["ci_low", "p", "p_holm", "why", "train", "shadow", "total"]):
+        told = whole
+        for name in names:
+            told, times = re.subn(rf'"{name}": ("[^"]*"|[^,}}\]]+)', lambda _, n=name: f'"{n}": {value}', told, count=1)
+            assert times == 1
+        (run / "summary.json").write_text(told)
+        text = text_of(run)
+        assert "Provenance" in text
+        assert re.findall(r"(?i)\bnan\b|\binf\b|infinity|\d{40}", text) == []
 
 
 def test_a_price_that_is_not_finite_is_not_drawn(make_run):
@@ -225,7 +227,7 @@ def whole(make_run):
     return make_run(environments=2, steps=4)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_any_content_of_summary_and_manifest_gives_a_page(data, whole):
     name = data.draw(st.sampled_from(["summary.json", "manifest.json"]))

@@ -53,8 +53,10 @@ def grow(install, esper):
 @pytest.mark.members
 def test_help_names_every_command_and_imports_none(esper, install) -> None:
     install.command("grow", NEVER)
+    install.command("\x1b[31mgrow", NEVER, package="odd")
     answer = esper("--help")
     assert (answer.status, answer.err) == (0, "")
+    assert ("\x1b" in answer.out, "\\x1b[31mgrow" in answer.out) == (False, True), "control characters are escaped"
     for name, (_, text) in BUILT_IN.items():
         assert f"  {name} " in answer.out
         assert text.split()[0] in answer.out
@@ -70,10 +72,9 @@ def test_summary_of_a_first_party_command_is_not_used_for_another_package(esper,
 
 
 @pytest.mark.members
-@pytest.mark.parametrize("name", KNOWN_ELSEWHERE)
-def test_summary_of_a_first_party_command_agrees_with_the_command(name: str) -> None:
-    command = load_external(external_commands()[name])
-    assert KNOWN_ELSEWHERE[name][1].split()[:4] == command.help.split()[:4]
+def test_summaries_of_first_party_commands_agree_with_the_commands() -> None:
+    for name, (_, summary) in KNOWN_ELSEWHERE.items():
+        assert summary.split()[:4] == load_external(external_commands()[name]).help.split()[:4], name
 
 
 def test_built_in_commands_are_listed_and_summarised_by_their_own_help() -> None:
@@ -232,13 +233,6 @@ def test_safe_mode_leaves_out_commands_of_other_packages(esper, install, monkeyp
     assert ["grow", "From esper-extra 1.0; left out in safe mode."] in listed(esper("--help").out)
 
 
-def test_control_characters_of_metadata_are_escaped(esper, install) -> None:
-    install.command("\x1b[31mgrow", "")
-    answer = esper("--help")
-    assert "\x1b" not in answer.out
-    assert "\\x1b[31mgrow" in answer.out
-
-
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_broken_pipe_is_no_crash(unbuffered: str) -> None:
     reader, writer = os.pipe()
@@ -281,21 +275,14 @@ def test_ctrl_c_ends_with_130(install) -> None:
     assert (run.returncode, err) == (130, "\nInterrupted.\n")
 
 
-def test_installed_script_is_the_command() -> None:
+def test_command_is_the_installed_script_and_works_with_clicks_completion_and_runner(esper, monkeypatch) -> None:
     (script,) = entry_points(group="console_scripts", name="esper")
     assert script.load() is main
-
-
-def test_shell_completion_is_clicks(esper, monkeypatch) -> None:
+    result = CliRunner().invoke(main, ["plugins", "show", "nope"])
+    assert (result.exit_code, 'E208 unknown plugin "nope"' in result.output) == (2, True)
     for name, value in {"_ESPER_COMPLETE": "bash_complete", "COMP_WORDS": "esper plug", "COMP_CWORD": "1"}.items():
         monkeypatch.setenv(name, value)
     assert esper().out == "plain,plugins\n"
-
-
-def test_command_can_be_called_with_clicks_runner() -> None:
-    result = CliRunner().invoke(main, ["plugins", "show", "nope"])
-    assert result.exit_code == 2
-    assert 'E208 unknown plugin "nope"' in result.output
 
 
 def test_command_that_fails_on_damaged_metadata_names_the_damaged_package(grow, install) -> None:

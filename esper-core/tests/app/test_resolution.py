@@ -83,22 +83,19 @@ MORE = "More:  esper plugins show extra"
             [", and it is broken", MORE, 'E210 plugin "extra" (esper-extra 1.0) cannot be imported: Zero'],
         ),
         (NEVER, ">=1", ", disable: [extra]", [", and it is disabled", MORE]),
+        (NEVER, ">=1", "", [", and it is not-listed"]),
     ],
-    ids=["another version", "broken", "disabled"],
+    ids=["another version", "broken", "disabled", "in safe mode"],
 )
-def test_required_plugin_that_is_not_active_stops_the_run(install, refused, source, pin, also, told) -> None:
+def test_required_plugin_that_is_not_active_stops_the_run(
+    install, refused, monkeypatch, source, pin, also, told
+) -> None:
     install("extra", source)
+    monkeypatch.setenv("ESPER_SAFE_MODE", str(int("not-listed" in told[0])))
     code, text = refused(f'plugins: {{require: {{extra: "{pin}"}}{also}}}')
     reason, place, *more = text.splitlines()
     assert (code, reason, place) == (3, f"{EXTRA}{told[0]}", "  small.yaml:12:28   plugins.require.extra")
     assert [said for said in told[1:] if not any(line.strip().startswith(said) for line in more)] == []
-
-
-def test_safe_mode_leaves_out_a_required_plugin(install, refused, monkeypatch) -> None:
-    install("extra", NEVER)
-    monkeypatch.setenv("ESPER_SAFE_MODE", "1")
-    code, told = refused('plugins: {require: {extra: ">=1"}}')
-    assert (code, told.splitlines()[0]) == (3, f"{EXTRA}, and it is not-listed")
 
 
 @pytest.mark.parametrize(
@@ -130,11 +127,17 @@ def test_pin_is_accepted_exactly_if_packaging_can_parse_it(refused, configured) 
 # --- local
 
 
-def test_one_file_plugin_runs_and_is_kept_with_its_hash(install, configured, run_small, tmp_path) -> None:
+def test_one_file_plugin_runs_and_is_kept_and_every_active_plugin_has_a_hash(
+    install, configured, run_small, tmp_path
+) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "my_plugin.py").write_text(BLOCK)
+    path = install("extra", FINE)
     told = run_small("plugins: {local: [own/my_plugin.py]}\n")
-    (kept,) = [plugin for plugin in told["manifest"]["plugins"] if plugin["id"] == "my-plugin"]
+    plugins = {plugin["id"]: plugin for plugin in told["manifest"]["plugins"]}
+    assert plugins["extra"]["sha256"] == sha256(path.read_bytes()).hexdigest()
+    assert all(len(plugin["sha256"]) == 64 for plugin in plugins.values())
+    kept = plugins["my-plugin"]
     hashed = sha256(BLOCK.encode()).hexdigest()
     assert (kept["package"], kept["version"], kept["sha256"]) == ("local file", hashed[:12], hashed)
     assert kept["entry_point"] == "my_plugin.py"
@@ -142,14 +145,7 @@ def test_one_file_plugin_runs_and_is_kept_with_its_hash(install, configured, run
     (tmp_path / "own" / "my_plugin.py").unlink()
     again = prepare(told["path"] / "config.yaml")
     assert "my-plugin/tiny" in {component.id for component in again.resolution.plugins.registry.components()}
-
-
-def test_manifest_has_a_hash_of_every_active_plugin(install, configured, run_small) -> None:
-    path = install("extra", FINE)
-    plugins = {plugin["id"]: plugin for plugin in run_small()["manifest"]["plugins"]}
-    assert plugins["extra"]["sha256"] == sha256(path.read_bytes()).hexdigest()
-    assert all(len(plugin["sha256"]) == 64 for plugin in plugins.values())
-    assert all(json.dumps(record.as_json()) for record in prepare(configured()).resolution.plugins.records)
+    assert all(json.dumps(record.as_json()) for record in again.resolution.plugins.records)
 
 
 def test_one_file_plugin_that_is_broken_stops_the_run(refused, tmp_path) -> None:

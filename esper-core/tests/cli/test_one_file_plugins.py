@@ -59,18 +59,6 @@ def test_unmarked_hook_is_a_warning_which_is_printed_with_an_error_too(esper, ow
     assert rest.startswith('E204 unknown reward "own-probe/own"')
 
 
-def test_unmarked_hook_is_a_warning_in_json(esper, own) -> None:
-    for more, problems in (("", []), ("reward: own-probe/own\n", ["E204"])):
-        told = esper("check", own(FORGETFUL, more), "--json").json
-        assert ([one["code"] for one in told["warnings"]], told["ok"]) == (["E222"], not problems)
-        assert [one["code"] for one in told["problems"]] == problems
-
-
-def test_unmarked_hook_of_an_installed_plugin_is_a_warning(esper, install, own) -> None:
-    install("extra", FORGETFUL.replace("own_probe", "esper_extra"))
-    assert "E222" in esper("check", own("X = 1\n")).err
-
-
 def test_one_file_plugin_is_listed_and_shown(esper, own, tmp_path) -> None:
     own(FORGETFUL)
     local = ["--local", tmp_path / "own_probe.py"]

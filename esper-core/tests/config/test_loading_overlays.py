@@ -43,12 +43,6 @@ def test_mappings_merge_and_anything_else_replaces(merged):
     assert (config.episode.steps, config.episode.batches) == (5, 4)
 
 
-def test_later_overlays_win_and_set_wins_over_all(merged):
-    assert merged("seed: 1\nmargin: 0.5", "seed: 2").config.seed == 2
-    loaded = merged("seed: 1\nmargin: 0.5", "seed: 2", overrides=["seed=3"])
-    assert (loaded.config.seed, loaded.config.margin) == (3, 0.5)
-
-
 @pytest.mark.parametrize(
     ("text", "name", "settings"),
     [
@@ -64,10 +58,13 @@ def test_settings_merge_unless_the_component_is_another(merged, text, name, sett
     assert (task.use, task.settings) == (name, settings)
 
 
-def test_each_value_is_explained_with_the_file_that_sets_it(merged, tmp_path):
-    loaded = merged("episode: {steps: 5}", "seed: 2", overrides=["margin=0.5"])
+def test_later_overlays_win_and_set_wins_and_each_value_names_the_file_that_sets_it(merged, tmp_path):
+    texts = ["seed: 1\nmargin: 0.2\nepisode: {steps: 5}", "seed: 2"]
+    assert merged(*texts).config.margin == 0.2
+    loaded = merged(*texts, overrides=["margin=0.5"])
+    assert (loaded.config.seed, loaded.config.margin) == (2, 0.5)
     origins = {one.path: one.origin for one in explain(loaded)}
-    assert origins["episode.steps"] == f"{tmp_path}/1.yaml:1:18"
+    assert origins["episode.steps"] == f"{tmp_path}/1.yaml:3:18"
     assert origins["episode.batches"] == f"{tmp_path}/below.yaml:6:30"
     assert origins["seed"] == f"{tmp_path}/2.yaml:1:7"
     assert origins["margin"] == "--set margin=0.5"

@@ -90,7 +90,6 @@ def test_options_may_stand_anywhere_and_short_names_are_enough():
     ("text", "message", "hint"),
     [
         ("", "no action is named", "OP [SLOT [BLUEPRINT]]"),
-        ("speed=3", "no action is named", "OP"),
         ("prun early", 'there is no op "prun"', 'Did you mean "prune"?'),
         ("Wait", 'there is no op "Wait"', 'Did you mean "wait"?'),
         ("fossilize early", 'there is no op "fossilize"', 'Did you mean "fossilise"?'),
@@ -103,12 +102,9 @@ def test_options_may_stand_anywhere_and_short_names_are_enough():
         ("fossilise early mlp", 'fossilise takes slot, received "early mlp"', "OP"),
         ("wait early", 'wait takes no slot, received "early"', "OP"),
         ("wait speed=3", 'wait takes no "speed"', "wait takes no options."),
-        ("advance early speed=3", 'advance takes no "speed"', "takes no options."),
         ("retarget early blend=add", 'retarget takes no "blend"', "Known: curve, speed, target"),
         ("prune early sped=3", 'prune takes no "sped"', 'Did you mean "speed"?'),
-        ("prune early =3", 'prune takes no ""', "Known: curve, speed"),
         ("prune early speed=3 speed=4", "speed is given twice", "OP"),
-        ("prune early speed=", 'Received: ""', "0 is at once"),
         ("prune early speed=-1", 'Received: "-1"', "0 is at once"),
         ("prune early speed=1.5", 'Received: "1.5"', "0 is at once"),
         ("prune early speed=1_0", 'Received: "1_0"', "0 is at once"),
@@ -119,7 +115,6 @@ def test_options_may_stand_anywhere_and_short_names_are_enough():
         ("retarget early target=0", 'Received: "0"', "only at 1"),
         ("retarget early target=1.01", 'Received: "1.01"', "only at 1"),
         ("retarget early target=nan", 'Received: "nan"', "only at 1"),
-        ("retarget early target=half", 'Received: "half"', "only at 1"),
         ("retarget early target=1e999", 'Received: "1e999"', "only at 1"),
     ],
 )

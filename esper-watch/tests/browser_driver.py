@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
@@ -62,16 +61,11 @@ class Page:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
 
-    def screenshot(self, path: Path) -> None:
-        """Write what is seen to a file."""
-        told = self.call("Page.captureScreenshot", format="png")
-        path.write_bytes(base64.b64decode(told["data"]))
-
 
 ERRORS = 'addEventListener("error", (event) => console.error(event.message))'
 """Errors that have no exception, as that of an observer that changes what it observes, are told to a window alone."""
 
-KEYS = {"ArrowRight": 39, "ArrowLeft": 37, "Escape": 27, "Tab": 9}
+KEYS = {"ArrowRight": 39, "ArrowLeft": 37, "Escape": 27}
 
 
 class Browser:

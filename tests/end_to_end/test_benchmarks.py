@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,14 +89,3 @@ def test_both_sides_train_and_evaluate_equally_often(program, seeds):
     assert counted.count((True, 2)) == 2 * 2
     of_esper = 5 if seeds else 1  # its metric and its counterfactuals each take a whole pass
     assert counted.count((False, 2)) == 2 * (of_esper if program == "threads" else 4 if seeds else 1)
-
-
-@pytest.mark.slow
-def test_incubation_study_runs_by_one_command_and_continues(tmp_path):
-    command = [sys.executable, "-m", "benchmarks.science.incubation", "--quick", "--into", str(tmp_path)]
-    first = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    assert "plain shadow" in first.stderr
-    found = (tmp_path / "results.json").read_text()
-    again = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    assert again.stderr.splitlines() == [f"written: {tmp_path / 'results.json'}"]
-    assert (tmp_path / "results.json").read_text() == found

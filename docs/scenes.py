@@ -274,7 +274,7 @@ SCENES: Final[Mapping[str, Callable[[Path], object]]] = {
 
 
 NAMES: Final[Mapping[str, Callable[[], dict[str, object]]]] = {
-    **dict.fromkeys(("E301", "E302", "E303", "E307", "E308"), empty_garden),
+    **dict.fromkeys(("E301", "E302", "E303", "E307", "E308", "E309"), empty_garden),
     **dict.fromkeys(("E304", "E336"), living_garden),
     "E320": failing_seed,
     **dict.fromkeys(("E340", "E341", "E342", "E344", "E345", "E346", "E347", "E348"), own_loop),

@@ -264,7 +264,7 @@ def test_episodes_that_are_too_short_are_reported():
     policy = Bandit(SPACE, preview=3, speed=4, first=0.1)
     policy.act([seen(steps=8), seen(steps=9)], [OPEN] * 2)
     life = "a preview of 3 and a ramp of 4"
-    said = (f"any blueprint, which needs 9 steps ({life}): raise episode.steps or lower preview",)
+    said = (f"any blueprint, which needs 9 steps ({life}): use more steps (episode.steps) or a shorter preview",)
     assert policy.unfinished() == [said, ()]
     never = ("any blueprint: the settings first and last leave no step for a germination",)
     assert Bandit(SPACE, preview=3, speed=4, first=1.0).impossible(100) == never

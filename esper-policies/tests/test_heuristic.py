@@ -281,7 +281,7 @@ def test_episodes_that_are_too_short_are_reported(steps, told):
     policy.act([seen(0, slot("early"), steps=steps)] * 2, [ActionMask()] * 2)
     (one, other) = policy.unfinished()
     life = "a preview of 5 and two ramps of 4"
-    said = (f"any blueprint, which needs 16 steps ({life}): raise episode.steps or lower preview",)
+    said = (f"any blueprint, which needs 16 steps ({life}): use more steps (episode.steps) or a shorter preview",)
     assert one == other == (said if told else ())
 
 

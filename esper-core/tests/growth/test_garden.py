@@ -243,3 +243,27 @@ def test_slot_keeps_the_dtype_of_the_host_under_autocast(dtype: torch.dtype, ble
             grown = seed(hidden, 0.5)
         assert grown.dtype is dtype
         grown.float().sum().backward()
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("incubation", ["shadow", "branch"])
+def test_a_seed_that_nothing_trained_cannot_be_kept(
+    incubation: str,
+    trained: bool,
+    make_garden: Callable[..., Garden],
+    noisy_host: Callable[[], nn.Module],
+    local_conv: Any,
+) -> None:
+    model = graft(noisy_host(), {"early": "stem"}, example=torch.randn(4, 1, 12))
+    garden = make_garden(model, local_conv, growth={"incubation": incubation})
+    garden.apply(replace(GERMINATE, speed=0), 0)
+    garden.open_step()
+    if trained:
+        garden.incubate(0, lambda model: model(torch.randn(4, 1, 12)).square().mean())
+    garden.apply(ADVANCE, 0)
+    garden.close_step()
+    if trained:
+        assert garden.apply(FOSSILISE, 0)
+    else:
+        with pytest.raises(GrowthError, match=r"E309 seed 0, .* was never trained(?s:.)*garden\.incubate"):
+            garden.apply(FOSSILISE, 0)

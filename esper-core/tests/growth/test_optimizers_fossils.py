@@ -220,3 +220,15 @@ def test_state_is_handed_over_only_between_optimizers_with_the_same_quantities(
     unchanged = old.state[parameter]
     assert all(torch.equal(value, unchanged[key]) for key, value in known.items() if isinstance(value, Tensor))
     new.step()
+
+
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+def test_a_fossil_follows_a_scheduler_of_torch_on_the_hosts_optimizer(kind: str, make_recipe: Make) -> None:
+    environment = grown(recipe_of(make_recipe, {"kind": kind, "learning_rate": 0.02}, {"learning_rate": 0.5}))
+    keeper = environment.keeper
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(keeper.host.optimizer, 2)
+    environment.network.apply(FOSSILISE, 4)
+    for expected in (0.02, 0.01, 0.02):
+        keeper.step(())
+        assert [group["lr"] for share in keeper.host_shares() for group in share.groups()] == [expected] * 2
+        scheduler.step()

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from esper_core import export, graft, ungraft
+from esper_core import EsperError, export, graft, ungraft
 from esper_core.growth import Seed, slots_of
 from esper_core.leyline import Blend, BlueprintSpec, GrowthError, Site, Stage
 
@@ -217,9 +217,13 @@ def test_an_onnx_program_computes_the_same(grown: nn.Module, tmp_path: Path) -> 
         (lambda model: grow(model, "late", Attends) or export(model, path="x"), r"E337 .*behind body .* source"),
         (lambda model: export(model, "script"), r"E337 to must be .*Received: 'script'"),
         (lambda model: export(model, "program"), r"E337 to='program' .*example="),
+        (
+            lambda model: export(model, example=(EXAMPLE, EXAMPLE)),
+            r"E318 .*TypeError(.|\n)*without targets. Received: ",
+        ),
         (lambda model: setattr(model, "grown", 3) or export(model), r'E337 .*"grown" of its own'),
     ],
-    ids=["alive", "untraceable", "no source", "another form", "no example", "name taken"],
+    ids=["alive", "untraceable", "no source", "another form", "no example", "with targets", "name taken"],
 )
 def test_what_cannot_be_exported_is_refused_with_the_reason(
     attempt: Callable[[nn.Module], object], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -227,7 +231,7 @@ def test_what_cannot_be_exported_is_refused_with_the_reason(
     monkeypatch.chdir(tmp_path)
     model = graft(Host(), {"early": "stem", "late": "body"}, example=EXAMPLE)
     grow(model, "early")
-    with pytest.raises(GrowthError, match=says):
+    with pytest.raises(EsperError, match=says):
         attempt(model)
 
 

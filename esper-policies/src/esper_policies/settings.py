@@ -187,4 +187,4 @@ def too_few_steps(steps: int, fits: Callable[[int], bool], life: str) -> tuple[s
     needed = next((n for n in range(steps + 1, LONGEST + 1) if fits(n)), None)
     if needed is None:
         return ("any blueprint: the settings first and last leave no step for a germination",)
-    return (f"any blueprint, which needs {needed} steps ({life}): raise episode.steps or lower preview",)
+    return (f"any blueprint, which needs {needed} steps ({life}): use more steps (episode.steps) or a shorter preview",)

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from esper_core.growth import HOME, RandomStream, device_of
@@ -20,8 +21,6 @@ from esper_core.leyline.errors import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from torch import nn
 
 log = logging.getLogger("esper")
 
@@ -78,16 +77,22 @@ def same_random_numbers() -> Iterator[None]:
 def warn_of_averages(model: nn.Module, kept: str) -> None:
     """Log a warning for each average of the weights that was made before ``kept`` grew: it averages the host alone.
 
-    An average is a copy that the model does not know, so the objects of the process are searched.
+    An average is a copy that the model does not know, so the objects of the process are searched for modules with
+    ``module`` and a decay, as torch's and timm's have.
     """
     own = {name for name, _ in model.named_parameters()}
     host = {name for name in own if not name.startswith(f"{HOME}.")}
-    for average in [one for one in gc.get_objects() if issubclass(type(one), AveragedModel)]:
-        names = {name for name, _ in average.module.named_parameters()}
+    for average in [one for one in gc.get_objects() if issubclass(type(one), nn.Module) and _is_average(one)]:
+        names = {name for name, _ in average.get_submodule("module").named_parameters()}
         if names >= host and not names >= own:
             kind = type(average).__name__
             message = f"an average of the weights ({kind}) was made before {kept} was kept, and leaves it out"
             log.warning("%s", Problem("E349", message, hint=f"Make a new one:  {kind}(model)"))
+
+
+def _is_average(module: nn.Module) -> bool:
+    own = vars(module)
+    return "module" in own.get("_modules", ()) and (isinstance(module, AveragedModel) or "decay" in own)
 
 
 class HostAutocast:

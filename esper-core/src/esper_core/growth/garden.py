@@ -111,6 +111,8 @@ class Garden:
         self._deterministic = deterministic
         self.born = 0
         self._incubations: dict[int, Incubation] = {}
+        self._untrained: set[int] = set()
+        """Seeds that were born here and not trained when it was last looked."""
         self._adopt_seeds()
 
     def mask(self) -> ActionMask:
@@ -154,6 +156,7 @@ class Garden:
         slot.state = occupied
         self.keeper.adopt(seed)
         self._incubations[seed.number] = self._incubation(slot, seed)
+        self._untrained.add(seed.number)
         return Transition.of(slot, seed, None, "by the policy")
 
     def _advance(self, slot: Slot, seed: Seed, reason: str) -> Iterator[Transition]:
@@ -172,6 +175,15 @@ class Garden:
 
     def _fossilise(self, slot: Slot, seed: Seed, step: int) -> Transition:
         before = seed.pass_on(SeedEvent.FOSSILISE)
+        if seed.number in self._untrained and not any(
+            own.gradients.used for own in self.keeper.seed_shares(seed.number)
+        ):
+            message = f"seed {seed.number}, {seed.blueprint} in {slot.name}, was never trained, and cannot be kept"
+            hint = (
+                "For each batch call  garden.incubate(number, loss)  for each number in garden.incubating,\n"
+                "and  keeper.step(garden.blended). esper_core.Gardener does both."
+            )
+            raise GrowthError(Problem("E309", message, hint=hint))
         seed.kept = step
         at_limit = len(slot.fossils) >= slot.limit
         slot.state = next_slot_state(slot.state, SlotEvent.FOSSILISED_AT_LIMIT if at_limit else SlotEvent.FOSSILISED)

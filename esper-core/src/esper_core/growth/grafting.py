@@ -278,7 +278,7 @@ def graft(
     home, family = Slots({key_of(slot.name): slot for slot in planned}), Family()
     home.register_state_dict_post_hook(add_to_state_dict)  # type: ignore[no-untyped-call]
     home.register_load_state_dict_pre_hook(take_from_state_dict)  # type: ignore[no-untyped-call]
-    before = None if batch is None else _plain_outputs(model, batch)
+    before = None if batch is None else plain_outputs(model, batch)
     with ExitStack() as undo:
         for module, places in _with_slots_below(model, [slot.at for slot in planned]):
             undo.callback(setattr, module, "__class__", type(module))
@@ -325,15 +325,15 @@ def ungraft(model: ModelT, *, discard: bool = False) -> ModelT:
     return model
 
 
-def _plain_outputs(model: nn.Module, example: Example) -> dict[bool, Any]:
-    """Return the outputs before the graft; GraftError if the model raises."""
+def plain_outputs(model: nn.Module, example: Example) -> dict[bool, Any]:
+    """Return the outputs of a model as it is; GraftError if it raises."""
     try:
         return outputs(model, example)
     except Exception as error:
         reason = str(error).strip().split("\n")[0][:300]
         message = f"the model raised {type(error).__name__} on the example: {reason}"
         forms = [f"{tensor.dtype}, shape {tuple(tensor.shape)}" for tensor in islice(tensors_in(example.batch), 4)]
-        hint = f"Pass a batch of inputs as in training. Received: {'; '.join(forms)}"
+        hint = f"Pass a batch of inputs as in training, without targets. Received: {'; '.join(forms)}"
         raise GraftError(Problem("E318", message, path="example", hint=hint)) from error
 
 

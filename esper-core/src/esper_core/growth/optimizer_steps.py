@@ -75,8 +75,9 @@ class FusedAdamW(_Fused, torch.optim.AdamW):
 
 
 def step_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Take one step, by ``fast_step`` if the optimizer has it."""
-    (optimizer.fast_step if isinstance(optimizer, _Fused) else optimizer.step)()
+    """Take one step, by ``fast_step`` if there is one and no scheduler of torch counts the calls of ``step``."""
+    counted = hasattr(optimizer.step, "_wrapped_by_lr_sched")
+    (optimizer.fast_step if isinstance(optimizer, _Fused) and not counted else optimizer.step)()
 
 
 def _initial(memory: dict[str, Tensor], parameter: nn.Parameter) -> dict[str, Tensor]:
@@ -166,6 +167,8 @@ def _laid_out(value: Any, parameter: nn.Parameter) -> Any:
 class GradientCollector:
     """Collects the gradient norms of one set of parameters over the batches of a step.
 
+    ``used`` says whether there ever was a batch.
+
     >>> from esper_core.leyline import GradientHealth
     >>> collector = GradientCollector()
     >>> collector.collect([torch.tensor([3.0]), torch.tensor([4.0]), None])
@@ -176,6 +179,7 @@ class GradientCollector:
     def __init__(self) -> None:
         self._norms: list[Tensor] = []
         self._scaled = False
+        self.used = False
 
     def collect(self, gradients: Sequence[Tensor | None], *, scaled: bool = False) -> None:
         """Record the gradients of one batch, one per parameter; None if a parameter got none.
@@ -193,7 +197,7 @@ class GradientCollector:
         norms = [_norm(gradient.detach()) for gradient in there]
         absent = [torch.zeros((), device=norms[0].device if norms else None)] * (len(gradients) - len(there))
         self._norms.append(torch.stack([*norms, *absent]))
-        self._scaled = scaled
+        self._scaled, self.used = scaled, True
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was collected since the last ``take``."""

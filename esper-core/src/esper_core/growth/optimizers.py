@@ -143,6 +143,10 @@ class Share:
         for group, rate in zip((group for group in self.groups() if "lr" in group), self.rates, strict=True):
             group["lr"] = rate * factor
 
+    def factor_now(self) -> float:
+        """Return the learning rate of the first group as a multiple of the one that it was built with."""
+        return float(self.groups()[0]["lr"]) / self.rates[0] if self.rates[0] else 1.0
+
     def gradients_now(self) -> list[Tensor]:
         """Return the gradients that there are."""
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
@@ -333,6 +337,9 @@ class OptimizerKeeper:
         Host and fossils are clipped together, each seed by itself: none of them affects the steps of the others.
         """
         own, seeds = self.host_shares(), [share for number in blended for share in self.seed_shares(number)]
+        if self._host_settings.schedule is None and self.host.rates:
+            for fossil in self.fossils.values():  # a scheduler of torch knows the host's optimizer alone
+                fossil.set_rates(self.host.factor_now())
         if self.scaler is not None:
             overflow_together(own)
         for share in own:

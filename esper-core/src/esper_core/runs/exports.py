@@ -24,7 +24,7 @@ from safetensors.torch import save_model
 from torch import Tensor, fx, nn
 
 from esper_core.growth.examples import Example, map_tensors
-from esper_core.growth.grafting import alike, outputs, slots_of, ungraft
+from esper_core.growth.grafting import alike, outputs, plain_outputs, slots_of, ungraft
 from esper_core.growth.random_streams import RandomStream
 from esper_core.growth.seeds import Add, Eased, GatedBlend, Residual
 from esper_core.leyline.constants import FULL
@@ -57,7 +57,7 @@ def export(model: nn.Module, to: Form = "module", path: str | Path | None = None
     ``network.safetensors``. Loading needs torch and safetensors, not Esper.
 
     Raises:
-        GraftError: the model has no slots.
+        GraftError: the model has no slots, or does not take the example.
         GrowthError: seeds are alive, or something cannot be exported.
         RunFolderError: the path cannot be written.
 
@@ -77,7 +77,7 @@ def export(model: nn.Module, to: Form = "module", path: str | Path | None = None
         raise _refusal(msg)
     plain, grown = _plain_copy(model)
     batch = Example.of(example)
-    if example is not None and not alike(*(outputs(one, batch) for one in (model, plain))):
+    if example is not None and not alike(plain_outputs(model, batch), outputs(plain, batch)):
         msg = "the outputs of the exported network differ from those of the model"
         raise _refusal(msg)
     if to == "module":

@@ -23,6 +23,7 @@ from esper_core.growth import (
     RandomStream,
     Variety,
     audition,
+    count_operations,
     derive_seed,
     draws_of,
     draws_of_variety,
@@ -33,7 +34,6 @@ from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, PROBE_EXAMPLES
 from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
 from esper_core.leyline.protocols import Split, SplitName
-from esper_core.leyline.specs import BlueprintSpec, Operations
 from esper_core.plugins.isolation import AttributedSchedule, AttributedTask, attributed_to, output_to_stderr
 from esper_core.trainer.batches import sent
 from esper_core.trainer.environment import Recipe
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.leyline.protocols import Policy, Reward, Schedule, Task
     from esper_core.leyline.signals import HealthSnapshot, Verdict
+    from esper_core.leyline.specs import BlueprintSpec
     from esper_core.plugins import Component
     from esper_core.telemetry import Bus, Clock
     from esper_core.trainer.study import AnyPool
@@ -233,14 +234,19 @@ def _compose(resolution: Resolution) -> Composition:
         for chosen in resolution.of_kind("reward")
     )
     sites = {slot.name: slot.site for slot in slots_of(host).each() if slot.site is not None}
+    example = sent(data["train"].inputs[:1], device)
     space = ActionSpace(
         {name: tuple(variety.id for variety in own) for name, own in varieties.items()},
-        PlaceDescriptions(host, sites, varieties, sent(data["train"].inputs[:1], device)),
+        PlaceDescriptions(host, sites, varieties, example),
     )
+    operations = count_operations(host, sites, varieties, example)
+    priced = any(judge.counts_flops for judge in judges)
+    if priced and operations is None:
+        raise _uncounted(resolution, judges, space)
     return Composition(
         resolution=replace(resolution, blueprints=_fitting_blueprints(resolution, varieties)),
         task=task,
-        recipe=replace(recipe, operations=_count_operations(resolution, judges, space)),
+        recipe=replace(recipe, operations=operations, price_operations=priced),
         space=space,
         arms=tuple(
             Arm(name, cast("Policy", _build(resolution, chosen, space)), chosen.label, _part_names(name, judges))
@@ -411,21 +417,16 @@ def _part_names(arm: str, judges: Sequence[RunReward]) -> tuple[str, ...]:
     return tuple(f"{arm}@reward-{number}" for number in range(1, len(judges) + 1))
 
 
-def _count_operations(resolution: Resolution, judges: Sequence[RunReward], space: ActionSpace) -> Operations | None:
-    """Return the operations of host and blueprints if a reward prices them; ConfigError (E125) if torch counts none."""
-    asking = [chosen for judge, chosen in zip(judges, resolution.of_kind("reward"), strict=True) if judge.counts_flops]
-    if not asking:
-        return None
-    host = next(iter(space.places.values())).host_flops
-    found = {(slot, one.blueprint): one.flops for slot, place in space.places.items() for one in place.candidates}
-    known = {block: flops for block, flops in found.items() if flops is not None}
-    if host and len(known) == len(found):
-        return Operations(host, known)
-    uncounted = [f"{blueprint} in {slot}" for slot, blueprint in found if (slot, blueprint) not in known]
-    message = f"{asking[0].label} has a price for operations, and torch counts none of "
-    message += ", ".join(uncounted) if host else "the host"
-    path = (*asking[0].path, "settings", "price_of_flops")
-    raise ConfigError(resolution.loaded.problem("E125", path, message, "With price_of_flops: 0 they are free."))
+def _uncounted(resolution: Resolution, judges: Sequence[RunReward], space: ActionSpace) -> ConfigError:
+    """Return the error for a reward that prices operations which torch cannot count (E125)."""
+    rewards = zip(judges, resolution.of_kind("reward"), strict=True)
+    asking = next(chosen for judge, chosen in rewards if judge.counts_flops)
+    candidates = ((slot, one) for slot, place in space.places.items() for one in place.candidates)
+    uncounted = [f"{one.blueprint} in {slot}" for slot, one in candidates if one.flops is None]
+    message = f"{asking.label} has a price for operations, and torch counts none of "
+    message += ", ".join(uncounted) or "the host"
+    path = (*asking.path, "settings", "price_of_flops")
+    return ConfigError(resolution.loaded.problem("E125", path, message, "With price_of_flops: 0 they are free."))
 
 
 def _build_schedule(resolution: Resolution, side: str) -> Schedule | None:

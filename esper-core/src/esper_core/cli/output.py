@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 from shutil import get_terminal_size
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -160,6 +160,21 @@ def probability(p: float | None) -> str:
     return "below 0.0001" if p < 1e-4 else f"{p:.2g}"
 
 
+_PREFIXES: Final = ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"))
+
+
+def flops(operations: float | None) -> str:
+    """Return a number of floating-point operations with three digits.
+
+    >>> flops(1.9432e12), flops(37.2e9), flops(5120.0), flops(None)
+    ('1.94 T', '37.2 G', '5.12 k', 'unknown')
+    """
+    if operations is None:
+        return "unknown"
+    size, prefix = next(((10**power, one) for power, one in _PREFIXES if operations >= 10**power), (1, ""))
+    return f"{operations / size:.3g} {prefix}".rstrip()
+
+
 def duration(seconds: float | None) -> str:
     """Return a duration in its two largest units.
 
@@ -198,10 +213,16 @@ def _print_arms(metric: Mapping[str, Any], arms: Mapping[str, Any]) -> None:
         test, reward = arm["test"], arm.get("reward")
         known = test["ci_low"] is not None and test["ci_high"] is not None
         interval = f"{value(metric, test['ci_low'])} to {value(metric, test['ci_high'])}" if known else "unknown"
-        figures = [value(metric, test["mean"]), interval, str(test["n"]), f"{arm['params']:,.0f}"]
+        figures = [
+            value(metric, test["mean"]),
+            interval,
+            str(test["n"]),
+            f"{arm['params']:,.0f}",
+            flops(arm.get("flops")),
+        ]
         rows.append([name, *figures, "unknown" if reward is None else f"{reward:+z.1f}"])
     less = ", less is better" if metric.get("direction") == "down" else ""
-    print_table(["arm", f"test {metric['name']}{less}", "95 % interval", "n", "parameters", "reward"], rows)
+    print_table(["arm", f"test {metric['name']}{less}", "95 % interval", "n", "parameters", "FLOPs", "reward"], rows)
 
 
 def _print_comparisons(metric: Mapping[str, Any], comparisons: Sequence[Mapping[str, Any]]) -> None:

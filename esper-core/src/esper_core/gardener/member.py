@@ -87,6 +87,7 @@ class LoopMember:
         self.last_batch = last_batch
         self.steps, self.over = 0, False
         self.seconds = 0.0, 0.0
+        self.flops: int | None = None  # a loop has more passes than a Gardener sees
         self.signals: Signals | None = None
         self._validation, self._autocast = validation, autocast
         self._began = perf_counter()

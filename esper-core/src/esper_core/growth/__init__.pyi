@@ -63,6 +63,7 @@ from .trials import (
     Draws as Draws,
     PlaceDescriptions as PlaceDescriptions,
     audition as audition,
+    count_operations as count_operations,
     describe as describe,
     draws_of as draws_of,
     draws_of_variety as draws_of_variety,

@@ -22,7 +22,7 @@ from esper_core.growth.random_streams import RandomStream, derive_seed
 from esper_core.growth.seeds import TRAIT, blend_parameters, changes_at_birth, describe_error
 from esper_core.leyline.actions import Blend
 from esper_core.leyline.errors import Problem
-from esper_core.leyline.specs import Candidate, Place
+from esper_core.leyline.specs import Candidate, Operations, Place
 from esper_core.plugins import FormulaError, evaluate_formula
 from esper_core.plugins.isolation import attempt
 
@@ -256,7 +256,7 @@ class PlaceDescriptions(Mapping[str, Place]):
                 size=site.size,
                 depth=list(self._sites).index(slot) / len(self._sites),
                 host_parameters=sum(parameter.numel() for parameter in self._host.parameters()),
-                host_flops=self._host_flops,
+                host_flops=self.host_flops,
                 candidates=tuple(describe(variety, site) for variety in self._varieties.get(slot, ())),
             )
         return self._known[slot]
@@ -268,10 +268,29 @@ class PlaceDescriptions(Mapping[str, Place]):
         return len(self._sites)
 
     @cached_property
-    def _host_flops(self) -> int | None:
+    def host_flops(self) -> int | None:
+        """The operations of the host's forward pass for one example; None: unknown."""
         with untouched(self._host), in_mode(self._host, training=False):
             counted = flops(lambda: self._example.run(self._host, self._example.batch))
         return None if counted is None else counted // self._example.size
+
+
+def count_operations(
+    host: nn.Module, sites: Mapping[str, Site], varieties: Mapping[str, Sequence[Variety]], example: Tensor
+) -> Operations | None:
+    """Return the operations of a grafted, empty host and of each blueprint; None if torch cannot count one of them."""
+    of_host = PlaceDescriptions(host, sites, {}, example).host_flops
+    blocks = {
+        (slot, variety.id): _block_flops(_built(variety, site), variety.spec.input_shape(site))
+        for slot, site in sites.items()
+        for variety in varieties.get(slot, ())
+    }
+    known = {block: count for block, count in blocks.items() if count is not None}
+    return Operations(of_host, known) if of_host and len(known) == len(blocks) else None
+
+
+def _block_flops(block: nn.Module | None, shape: Sequence[int]) -> int | None:
+    return None if block is None else flops(lambda: block(torch.zeros(1, *shape)))
 
 
 def describe(variety: Variety, site: Site) -> Candidate:
@@ -281,7 +300,7 @@ def describe(variety: Variety, site: Site) -> Candidate:
     return Candidate(
         blueprint=variety.id,
         parameters=variety.most_parameters(site) if block is None else _parameters(block, variety, site),
-        flops=None if block is None else flops(lambda: block(torch.zeros(1, *shape))),
+        flops=_block_flops(block, shape),
         reach=None if block is None else reach(block, site, shape),
         identity=variety.spec.starts_as_identity,
         traits=variety.spec.traits,

@@ -136,6 +136,8 @@ class EpisodeFinished:
     fossils: int
     steps: int
     """Number of steps trained; smaller than the episode's length if it was stopped early."""
+    flops: int | None = None
+    """Floating-point operations of training, trials and evaluation, discarded seeds included; None if unknown."""
     reward: float | None
     """Total reward of the episode, including the closing terms; None if unknown, for want of a twin."""
     closing: Mapping[str, float] = field(default_factory=dict)

@@ -268,10 +268,17 @@ def _arm(episodes: Sequence[EpisodeFinished], metric: Metric) -> dict[str, Any]:
         "test": {"mean": interval.mean, "ci_low": interval.low, "ci_high": interval.high, "n": interval.n},
         "params": fmean(episode.parameters for episode in episodes),
         "host_params": fmean(episode.host_parameters for episode in episodes),
+        "flops": mean_flops(episodes),
         "fossils": fmean(episode.fossils for episode in episodes),
         "reward": fmean(rewards) if len(rewards) == len(episodes) else None,
         "episodes": [{"seed": episode.seed, "test": episode.test_metric} for episode in episodes],
     }
+
+
+def mean_flops(episodes: Sequence[EpisodeFinished]) -> float | None:
+    """Return the mean operations of an arm's episodes; None if they are unknown."""
+    known = [episode.flops for episode in episodes if episode.flops is not None]
+    return fmean(known) if known and len(known) == len(episodes) else None
 
 
 def compare_arms(samples: Sequence[Sample], *, direction: Direction, margin: float) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ Begin reading with ``loop``. What is here, from top to bottom:
 - ``environment``: one host in training, on the data of a task
 - ``network``: one growing network, given batches and losses
 - ``measurements``: losses, gains and dependence, read once a step
+- ``operations``: what an episode costs in floating-point operations
 - ``forward``: precision, micro-batches, memory layout, compilation
 - ``batches``: order of batches, resident and streamed data
 - ``event_records``: records of what happened, and the events built from them

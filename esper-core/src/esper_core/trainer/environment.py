@@ -42,6 +42,7 @@ from esper_core.trainer.forward import (
 )
 from esper_core.trainer.measurements import Evaluation, evaluate
 from esper_core.trainer.network import GrowingNetwork
+from esper_core.trainer.operations import OperationCount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +64,8 @@ class Recipe:
         build_host: Builds a host from torch's default generator.
         host_schedule: Learning rate schedule of the host; None: constant. So is ``seed_schedule``.
         draws: When host and blueprints draw random numbers, as far as a dry run showed.
-        operations: Operations of host and blueprints, where a reward prices them.
+        operations: Operations of host and blueprints; None: torch cannot count them.
+        price_operations: Whether a reward prices them, so that signals tell them.
         compiler: Compiles a host where ``compute.compile`` is set.
     """
 
@@ -81,6 +83,7 @@ class Recipe:
     seed_schedule: Schedule | None = None
     draws: Draws = Draws.ANYWHERE
     operations: Operations | None = None
+    price_operations: bool = False
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     compiler: Compiler = torch_compiler
     notices: Notices = field(default_factory=Notices)
@@ -132,12 +135,18 @@ class Environment:
         self._budget = MemoryBudget(recipe.governor, recipe.optimizers, recipe.varieties, recipe.growth.incubation)
         self.governor = Governor(recipe.governor, metric=recipe.task.metric, faults=self._faults)
         self.forward = ForwardPass(recipe.compute, recipe.task, recipe.device)
+        self._operations = OperationCount(recipe.operations)
         self._feed = feed_for(recipe.compute.data, recipe.data["train"], recipe.device)
 
     @property
     def model(self) -> nn.Module:
         """The host with what grew in it."""
         return self.network.model
+
+    @property
+    def flops(self) -> int | None:
+        """Operations of the episode so far, those of discarded seeds included; None: unknown."""
+        return self._operations.total
 
     @property
     def garden(self) -> Garden:
@@ -180,10 +189,11 @@ class Environment:
             probe=self._probe_loss,
             outputs=self.forward.outputs,
             draws=recipe.draws,
-            operations=recipe.operations,
+            operations=recipe.operations if recipe.price_operations else None,
             compile_host=compile_host if recipe.compute.compile else None,
         )
         self.order = BatchOrder(len(train), episode.batch_size, derive_seed(seed, "order"))
+        self._operations = OperationCount(recipe.operations)
         self.steps = 0
         self.over = False
         self.seconds = 0.0, 0.0
@@ -206,6 +216,7 @@ class Environment:
             for _ in range(self.recipe.episode.batches)
         ]
         self.steps += 1
+        self._operations.train(self.garden, self.recipe.episode.batches * self.recipe.episode.batch_size)
         transitions += self.network.close_step(losses)
         self.seconds = perf_counter() - began, self.network.incubation_seconds
         return transitions
@@ -213,6 +224,7 @@ class Environment:
     def evaluate(self, split: SplitName) -> Tensor:
         """Evaluate the network as it acts now, and return mean loss and metric, on the device."""
         evaluation = self.network.evaluate(partial(self._evaluate, split))
+        self._operations.evaluate(self.garden, len(self.recipe.data[split]))
         if split == "validation":
             self.network.evaluation = evaluation
         return evaluation.means()
@@ -222,8 +234,11 @@ class Environment:
 
     def measure_seeds(self, undisturbed: Tensor | None) -> None:
         """Measure gain and dependence of living seeds, after every environment was evaluated for validation."""
+        examples = len(self.recipe.data["validation"])
         self.network.measure_gains(partial(self._evaluate, "validation"), undisturbed)
+        self._operations.try_seeds(self.garden, examples)
         if self.recipe.growth.dependence:
+            self._operations.leave_out(self.garden, examples)
             self.network.measure_dependence(self.recipe.task, self.recipe.data["validation"])
 
     def measure_again(self, step: int) -> Signals:
@@ -239,7 +254,8 @@ class Environment:
     def state_dict(self) -> State:
         """Return the state between two steps. Faults of blueprints belong to the pool, and data to the task."""
         position = {name: getattr(self, name) for name in ("round", "seed", "steps", "over")}
-        own, network = State.of({"order": self.order.state_dict()}, **position), self.network.state_dict()
+        own = State.of({"order": self.order.state_dict()}, **position, flops=self.flops)
+        network = self.network.state_dict()
         return State({**own.plain, **network.plain}, {**own.tensors, **network.tensors})
 
     def load_state_dict(self, state: State) -> None:
@@ -254,6 +270,7 @@ class Environment:
             self.network.load_state_dict(state)
             self.order.load_state_dict(state.part("order"))
             self.steps, self.over = steps, cast("bool", state.plain["over"])
+            self._operations.continue_from(state.plain.get("flops"))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             why = f"it cannot be read: {type(error).__name__}: {error}"
             raise state_mismatch(why) from error

@@ -42,6 +42,7 @@ class Member(Protocol):
         steps: Decision steps that the network was trained for in this episode.
         over: Whether the episode ended before its last step; nothing is trained or asked any more then.
         seconds: Seconds of the latest step's training: all of it, and what incubating seeds took of it.
+        flops: Operations of the episode so far; None: unknown.
         signals: The latest signals; None before the first step.
     """
 
@@ -54,6 +55,10 @@ class Member(Protocol):
     over: bool
     seconds: tuple[float, float]
     signals: Signals | None
+
+    @property
+    def flops(self) -> int | None:
+        """See above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +209,7 @@ def episode_finished(
         host_parameters=ending.signals.host_parameters,
         fossils=ending.signals.fossils,
         steps=member.steps,
+        flops=member.flops,
         reward=reward,
         closing={} if closing is None else closing.terms,
         grown=tuple(asdict(growth) for growth in ending.growth),

@@ -96,6 +96,7 @@ class EnvironmentStatus:
     steps: int = 0
     over: bool = False
     seconds: tuple[float, float] = (0.0, 0.0)
+    flops: int | None = None
     signals: Signals | None = None
 
 

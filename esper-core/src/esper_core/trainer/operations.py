@@ -1,0 +1,85 @@
+"""Operations: the floating-point operations that one network has cost, discarded work included.
+
+Forward passes of host and blocks are counted once, before the run. Training on a batch costs three times as much: the
+forward pass, the gradients of activations, and those of parameters. In the shadow the host's parameters get none, so
+there it costs twice as much. That counts the first layer's gradient of the inputs, which no pass computes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from esper_core.growth import Presence
+from esper_core.leyline.lifecycle import Stage
+
+if TYPE_CHECKING:
+    from esper_core.growth import Garden, Seed, Slot
+    from esper_core.leyline import Operations
+
+FORWARD: Final = 1
+THROUGH: Final = 2
+"""Forward, and backward to what came in."""
+TRAINING: Final = 3
+
+
+class OperationCount:
+    """Counts the operations of one episode.
+
+    Args:
+        operations: Those of a forward pass for one example; None: torch cannot count them, and the total is unknown.
+    """
+
+    def __init__(self, operations: Operations | None) -> None:
+        self._operations = operations
+        self.total: int | None = None if operations is None else 0
+
+    def continue_from(self, total: int | None) -> None:
+        """Continue from the total of a checkpoint; None, which older ones have: it stays unknown."""
+        if total is None:
+            self._operations = None
+        self.total = total
+
+    def train(self, garden: Garden, examples: int) -> None:
+        """Count the training of host and acting seeds on so many examples, and of each incubating seed."""
+        if self._operations is None:
+            return
+        each = TRAINING * self._acting(garden)
+        for number in garden.incubating:
+            slot, seed = garden.slot_of(number)
+            host = TRAINING if seed.presence is Presence.BRANCHED else THROUGH
+            each += host * self._acting(garden) + TRAINING * self._block(slot, seed)
+        self._add(examples * each)
+
+    def evaluate(self, garden: Garden, examples: int) -> None:
+        """Count an evaluation of the network as it acts now."""
+        if self._operations is not None:
+            self._add(examples * FORWARD * self._acting(garden))
+
+    def try_seeds(self, garden: Garden, examples: int) -> None:
+        """Count an evaluation with each incubating seed in the network."""
+        if self._operations is not None:
+            blocks = [self._block(*garden.slot_of(number)) for number in garden.incubating]
+            self._add(examples * FORWARD * (len(blocks) * self._acting(garden) + sum(blocks)))
+
+    def leave_out(self, garden: Garden, examples: int) -> None:
+        """Count whole passes without any and with each acting seed left out; replaying shared prefixes saves some."""
+        if self._operations is not None and (acting := len(garden.blended)):
+            self._add(examples * FORWARD * (1 + acting) * self._acting(garden))
+
+    def _acting(self, garden: Garden) -> int:
+        """Return the operations of host, fossils and acting seeds."""
+        assert self._operations is not None
+        return self._operations.host + sum(
+            self._block(slot, seed)
+            for slot in garden.slots.values()
+            for seed in slot.stack
+            if seed.stage is Stage.FOSSILISED or seed.number in garden.blended
+        )
+
+    def _block(self, slot: Slot, seed: Seed) -> int:
+        assert self._operations is not None
+        return self._operations.blocks[slot.name, seed.blueprint]
+
+    def _add(self, operations: int) -> None:
+        assert self.total is not None
+        self.total += operations

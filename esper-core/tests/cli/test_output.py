@@ -96,7 +96,7 @@ def test_facts_are_aligned_and_wrapped_below_their_first_word_on_a_terminal(caps
 
 def results(mean: float | None) -> dict[str, Any]:
     test = {"mean": mean, "ci_low": None, "ci_high": None, "n": 1}
-    arms = {"grown": {"test": test, "params": 1200.0, "reward": None}}
+    arms = {"grown": {"test": test, "params": 1200.0, "flops": 3.4e12, "reward": None}}
     return {"metric": {"name": "accuracy", "unit": "%"}, "arms": arms, "comparisons": []}
 
 
@@ -111,5 +111,5 @@ def test_outcome_shows_an_unknown_mean_as_such_and_names_the_report_if_there_is_
     print_outcome(Outcome(tmp_path, tmp_path, results(mean), {"total": 2.0, "train": 1.0}))
     head, row, _, *last = capsys.readouterr().out.splitlines()
     assert head.split("  ")[0] == "arm"
-    assert re.split("  +", row) == ["grown", shown, "unknown", "1", "1,200", "unknown"]
+    assert re.split("  +", row) == ["grown", shown, "unknown", "1", "1,200", "3.4 T", "unknown"]
     assert last == [f"{tmp_path}   2.0 s, of which train 50 %", *[f"Report: {tmp_path / REPORT}"] * is_written]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core import __version__
 from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
 from esper_core.leyline.errors import plural, printable
-from esper_core.runs.statistics import seeds_needed
+from esper_core.runs.statistics import format_flops, seeds_needed
 from esper_watch.figures import Scale
 from esper_watch.formats import (
     UNKNOWN,
@@ -34,7 +34,7 @@ WIDTH: Final = 220
 
 def comparison_text(compared: ComparedRuns) -> str:
     """Return a comparison as text: a table of the arms, then each comparison in words with all of its figures."""
-    rows = [["arm", _metric_title(compared.metric), "95 % interval", "n", "parameters", "reward"]]
+    rows = [["arm", _metric_title(compared.metric), "95 % interval", "n", "parameters", "FLOPs", "reward"]]
     rows += [list(row) for row in _arm_rows(compared)]
     if fits(rows):
         lines = aligned(rows)
@@ -76,6 +76,7 @@ def _arm_rows(compared: ComparedRuns) -> Iterator[tuple[str, ...]]:
             format_interval(compared.metric, test["ci_low"], test["ci_high"]),
             str(test["n"]),
             f"{arm.figures['params']:,.0f}",
+            format_flops(arm.figures.get("flops")),
             UNKNOWN if reward is None else f"{reward:+z.1f}",
         )
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core.leyline import Stage
 from esper_core.leyline.constants import CONFIDENCE
 from esper_core.leyline.errors import plural
-from esper_core.runs.statistics import mean_interval
+from esper_core.runs.statistics import mean_flops, mean_interval
 from esper_watch.formats import format_tick, format_value, short_name, shorten
 from esper_watch.history import is_usable
 
@@ -165,6 +165,11 @@ class ArmResult:
     def parameters(self) -> float:
         """Mean number of parameters."""
         return fmean(episode.parameters for episode in self.episodes)
+
+    @property
+    def flops(self) -> float | None:
+        """Mean floating-point operations, or None if they are unknown."""
+        return mean_flops(self.episodes)
 
     @property
     def fossils(self) -> float:

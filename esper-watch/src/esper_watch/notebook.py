@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from esper_core import EsperError
 from esper_core.leyline.errors import plural
+from esper_core.runs.statistics import format_flops
 from esper_watch import figures
 from esper_watch.formats import (
     format_difference,
@@ -80,14 +81,15 @@ def _state(run: Run, history: History) -> Iterator[str]:
 def _arms(run: Run, history: History, metric: Metric) -> list[tuple[str, ...]]:
     """Return the head and the rows of the table of arms: with intervals if the run has an end, so far without."""
     if run.results is not None:
-        head = ("arm", f"test {metric.name}", "95 % interval", "n", "parameters", "grew on average")
+        head = ("arm", f"test {metric.name}", "95 % interval", "n", "parameters", "FLOPs", "grew on average")
         finished = []
         for arm, one in run.results["arms"].items():
             test = one["test"]
             interval = format_interval(metric, test["ci_low"], test["ci_high"])
             size = f"{one['params']:,.0f}"
+            cost = format_flops(one.get("flops"))
             finished.append(
-                (arm, format_value(metric, test["mean"]), interval, str(test["n"]), size, _grown(history, arm))
+                (arm, format_value(metric, test["mean"]), interval, str(test["n"]), size, cost, _grown(history, arm))
             )
         return [head, *finished]
     rows = [

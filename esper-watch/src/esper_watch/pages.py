@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from esper_core.runs.statistics import format_flops
 from esper_watch import figures, formats, views
 
 _UNPRINTABLE: Final = re.compile(
@@ -45,5 +46,5 @@ def _environment() -> Environment:
         finalize=printable,
     )
     functions = {name: value for name, value in vars(formats).items() if callable(value)}
-    environment.globals.update(functions, figures=figures, views=views)
+    environment.globals.update(functions, figures=figures, views=views, format_flops=format_flops)
     return environment

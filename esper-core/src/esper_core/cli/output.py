@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 from shutil import get_terminal_size
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -114,8 +114,8 @@ def _print_ruled(head: Sequence[str], *rows: Sequence[str]) -> None:
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for title in head:
-        table.add_column(Text(title), overflow="fold")
+    for place, title in enumerate(head):
+        table.add_column(Text(title), overflow="fold", min_width=0 if place else 4)  # what a row is about stays legible
     for row in rows:
         table.add_row(*map(Text, row))
     Console(file=sys.stdout, highlight=False).print(table)
@@ -160,21 +160,6 @@ def probability(p: float | None) -> str:
     return "below 0.0001" if p < 1e-4 else f"{p:.2g}"
 
 
-_PREFIXES: Final = ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"))
-
-
-def flops(operations: float | None) -> str:
-    """Return a number of floating-point operations with three digits.
-
-    >>> flops(1.9432e12), flops(37.2e9), flops(5120.0), flops(None)
-    ('1.94 T', '37.2 G', '5.12 k', 'unknown')
-    """
-    if operations is None:
-        return "unknown"
-    size, prefix = next(((10**power, one) for power, one in _PREFIXES if operations >= 10**power), (1, ""))
-    return f"{operations / size:.3g} {prefix}".rstrip()
-
-
 def duration(seconds: float | None) -> str:
     """Return a duration in its two largest units.
 
@@ -208,6 +193,8 @@ def print_results(results: Mapping[str, Any]) -> None:
 
 
 def _print_arms(metric: Mapping[str, Any], arms: Mapping[str, Any]) -> None:
+    from esper_core.runs.statistics import format_flops
+
     rows = []
     for name, arm in arms.items():
         test, reward = arm["test"], arm.get("reward")
@@ -218,7 +205,7 @@ def _print_arms(metric: Mapping[str, Any], arms: Mapping[str, Any]) -> None:
             interval,
             str(test["n"]),
             f"{arm['params']:,.0f}",
-            flops(arm.get("flops")),
+            format_flops(arm.get("flops")),
         ]
         rows.append([name, *figures, "unknown" if reward is None else f"{reward:+z.1f}"])
     less = ", less is better" if metric.get("direction") == "down" else ""

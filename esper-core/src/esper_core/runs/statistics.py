@@ -281,6 +281,21 @@ def mean_flops(episodes: Sequence[EpisodeFinished]) -> float | None:
     return fmean(known) if known and len(known) == len(episodes) else None
 
 
+_PREFIXES: Final = ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"))
+
+
+def format_flops(operations: float | None) -> str:
+    """Return a number of floating-point operations with three digits.
+
+    >>> format_flops(1.9432e12), format_flops(5120.0), format_flops(None)
+    ('1.94 T', '5.12 k', 'unknown')
+    """
+    if operations is None:
+        return "unknown"
+    size, prefix = next(((10**power, one) for power, one in _PREFIXES if operations >= 10**power), (1, ""))
+    return f"{operations / size:.3g} {prefix}".rstrip()
+
+
 def compare_arms(samples: Sequence[Sample], *, direction: Direction, margin: float) -> list[dict[str, Any]]:
     """Compare every pair of arms of one run as summary.json has it, with p and verdict adjusted for all of them."""
     pairs = list(combinations(samples, 2))

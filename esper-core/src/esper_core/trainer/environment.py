@@ -224,7 +224,7 @@ class Environment:
     def evaluate(self, split: SplitName) -> Tensor:
         """Evaluate the network as it acts now, and return mean loss and metric, on the device."""
         evaluation = self.network.evaluate(partial(self._evaluate, split))
-        self._operations.evaluate(self.garden, len(self.recipe.data[split]))
+        self._operations.evaluate(self.garden, len(evaluation.losses))
         if split == "validation":
             self.network.evaluation = evaluation
         return evaluation.means()
@@ -234,7 +234,7 @@ class Environment:
 
     def measure_seeds(self, undisturbed: Tensor | None) -> None:
         """Measure gain and dependence of living seeds, after every environment was evaluated for validation."""
-        examples = len(self.recipe.data["validation"])
+        examples = len(self.network.evaluation.losses)
         self.network.measure_gains(partial(self._evaluate, "validation"), undisturbed)
         self._operations.try_seeds(self.garden, examples)
         if self.recipe.growth.dependence:

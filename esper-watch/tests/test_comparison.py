@@ -274,9 +274,9 @@ def test_one_run_is_compared_in_words(esper, write_run):
     answer = esper("compare", OTTER)
     assert (answer.status, answer.err) == (0, "")
     assert answer.out.splitlines()[:6] == [
-        "arm    test accuracy  95 % interval     n  parameters  reward",
-        "grown  51.0 %         38.8 % to 63.1 %  8  100         +1.0",
-        "twin   30.6 %         18.5 % to 42.7 %  8  100         +1.0",
+        "arm    test accuracy  95 % interval     n  parameters  FLOPs    reward",
+        "grown  51.0 %         38.8 % to 63.1 %  8  100         unknown  +1.0",
+        "twin   30.6 %         18.5 % to 42.7 %  8  100         unknown  +1.0",
         "",
         "grown is better than twin",
         "  +20.4 points, 95 % interval +20.1 to +20.6 points, bootstrap +20.2 to +20.6 points; 8 pairs",

@@ -120,7 +120,7 @@ def test_a_capacity_control_keeps_no_seeds(make_run):
     events = [line.replace('"fossils":0,', '"fossils":1,') if '"arm":"capacity"' in line else line for line in events]
     (run / "events.jsonl").write_text("\n".join(events) + "\n")
     (row,) = [row for row in rows_of(run, "arms") if row[0] == "capacity"]
-    assert row[5] == "–"
+    assert row[6] == "–"
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ BATCHES: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("kind", BATCHES)
-def test_a_batch_may_have_any_structure(make_loop: Callable[..., Any], kind: str) -> None:
+def test_a_batch_may_have_any_structure(make_loop, kind):
     pack, unpack = BATCHES[kind]
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
@@ -52,7 +52,7 @@ def test_a_batch_may_have_any_structure(make_loop: Callable[..., Any], kind: str
 
 
 @pytest.mark.parametrize("how", [tuple, dict])
-def test_graft_passes_arguments_and_keywords(how: type) -> None:
+def test_graft_passes_arguments_and_keywords(how):
     def compute(net: Any, left: Tensor, right: Tensor) -> dict[str, Tensor]:
         return {"sum": net.left(left) + net.right(right)}
 
@@ -64,7 +64,7 @@ def test_graft_passes_arguments_and_keywords(how: type) -> None:
     assert slot.site.example_shape == (6,)
 
 
-def test_a_copy_of_an_example_shares_no_tensor() -> None:
+def test_a_copy_of_an_example_shares_no_tensor():
     batch = {"x": torch.zeros(3, 2), "more": [Record(torch.zeros(3), torch.zeros(3))]}
     example = Example.of(batch)
     copied = example.copy()

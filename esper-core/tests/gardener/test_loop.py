@@ -19,7 +19,7 @@ def stages(tended: Any) -> list[str]:
     return [change.now.value for change in tended.changes]
 
 
-def test_a_seed_lives_through_its_stages_and_is_kept(make_loop: MakeLoop) -> None:
+def test_a_seed_lives_through_its_stages_and_is_kept(make_loop):
     loop = make_loop().tended()
     seen = loop.epochs(5)
     assert [stages(one) for one in seen] == [
@@ -36,7 +36,7 @@ def test_a_seed_lives_through_its_stages_and_is_kept(make_loop: MakeLoop) -> Non
     assert all(not torch.equal(one, own) for one, own in zip(before, loop.seed.parameters(), strict=True))
 
 
-def test_a_pruned_seed_leaves_host_and_optimizer_as_they_were(make_loop: MakeLoop) -> None:
+def test_a_pruned_seed_leaves_host_and_optimizer_as_they_were(make_loop):
     plan = {0: Action(Op.GERMINATE, "stem", "test/local-conv"), 2: Action(Op.PRUNE, "stem")}
     plain, grown = make_loop(), make_loop().tended(plan)
     assert [grown.stays_as(plain) for _ in range(5)] == [True] * 5
@@ -44,7 +44,7 @@ def test_a_pruned_seed_leaves_host_and_optimizer_as_they_were(make_loop: MakeLoo
     assert len(slots_of(grown.model).named("stem").seeds) == 0
 
 
-def test_nothing_germinates_after_the_planned_steps_and_living_seeds_finish(make_loop: MakeLoop) -> None:
+def test_nothing_germinates_after_the_planned_steps_and_living_seeds_finish(make_loop):
     plan = {0: Action(Op.GERMINATE, "stem", "test/local-conv"), 1: Action(Op.ADVANCE, "stem")}
     loop = make_loop().tended(plan, steps=2)
     loop.epoch()
@@ -58,7 +58,7 @@ def test_nothing_germinates_after_the_planned_steps_and_living_seeds_finish(make
     assert all(Op.GERMINATE not in mask.ops["stem"] for mask in loop.policy.masks[2:])
 
 
-def test_closing_prunes_what_was_not_kept_and_takes_the_hooks_off(make_loop: MakeLoop) -> None:
+def test_closing_prunes_what_was_not_kept_and_takes_the_hooks_off(make_loop):
     loop = make_loop().tended({0: Action(Op.GERMINATE, "stem", "test/local-conv")})
     loop.epoch()
     loop.epoch()

@@ -49,7 +49,7 @@ def number(model: nn.Module, batch: Any) -> Any:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_a_wrong_argument_is_refused(make_loop: MakeLoop, given: dict[str, Any], said: str) -> None:
+def test_a_wrong_argument_is_refused(make_loop, given, said):
     loop = make_loop()
     before = loop.state()
     with pytest.raises((EsperError, ValueError), match=said):
@@ -60,7 +60,7 @@ def test_a_wrong_argument_is_refused(make_loop: MakeLoop, given: dict[str, Any],
     assert not loop.optimizer._optimizer_step_post_hooks
 
 
-def test_a_grafted_model_needs_no_slots_and_takes_no_others(make_loop: MakeLoop) -> None:
+def test_a_grafted_model_needs_no_slots_and_takes_no_others(make_loop):
     loop = make_loop()
     graft(loop.model, ["stem"])
     with pytest.raises(EsperError, match="E310"):
@@ -69,7 +69,7 @@ def test_a_grafted_model_needs_no_slots_and_takes_no_others(make_loop: MakeLoop)
     assert [loop.epoch() for _ in range(4)][-1].kept
 
 
-def test_a_garden_refuses_an_optimizer_without_a_keeper(make_loop: MakeLoop) -> None:
+def test_a_garden_refuses_an_optimizer_without_a_keeper(make_loop):
     loop = make_loop()
     graft(loop.model, ["stem"], example=loop.batches[0][0])
     wrong: Any = loop.optimizer
@@ -77,7 +77,7 @@ def test_a_garden_refuses_an_optimizer_without_a_keeper(make_loop: MakeLoop) -> 
         Garden(loop.model, wrong, {"stem": [loop.variety]}, seed=0, batches=1)
 
 
-def test_several_ranks_are_refused(make_loop: MakeLoop) -> None:
+def test_several_ranks_are_refused(make_loop):
     distributed = torch.distributed
     with (
         mock.patch.object(distributed, "is_initialized", return_value=True),
@@ -87,7 +87,7 @@ def test_several_ranks_are_refused(make_loop: MakeLoop) -> None:
         make_loop().tended()
 
 
-def test_a_loop_that_does_not_call_step_is_told_at_tend(make_loop: MakeLoop) -> None:
+def test_a_loop_that_does_not_call_step_is_told_at_tend(make_loop):
     loop = make_loop().tended()
     with pytest.raises(EsperError, match=r"E345 .*gardener.step\(batch\) was not called"):
         loop.gardener.tend()
@@ -108,7 +108,7 @@ class Drawn(TensorDataset):
         return inputs + torch.randn(inputs.shape, generator=self.generator), targets
 
 
-def test_validation_data_that_changes_between_passes_is_refused(make_loop: MakeLoop) -> None:
+def test_validation_data_that_changes_between_passes_is_refused(make_loop):
     loop = make_loop()
     loop.validation = DataLoader(Drawn(*loop.validation[0]), 20)
     loop.tended()
@@ -117,7 +117,7 @@ def test_validation_data_that_changes_between_passes_is_refused(make_loop: MakeL
         loop.epoch()
 
 
-def test_a_loader_that_shuffles_is_paired_and_its_generator_put_back(make_loop: MakeLoop) -> None:
+def test_a_loader_that_shuffles_is_paired_and_its_generator_put_back(make_loop):
     loop = make_loop()
     generator = torch.Generator().manual_seed(1)
     loop.validation = DataLoader(TensorDataset(*loop.validation[0]), 20, shuffle=True, generator=generator)
@@ -127,7 +127,7 @@ def test_a_loader_that_shuffles_is_paired_and_its_generator_put_back(make_loop: 
     assert torch.equal(generator.get_state(), before)
 
 
-def test_the_loss_of_a_batch_counts_as_one_example_and_a_warning_says_so(make_loop: MakeLoop, caplog: Any) -> None:
+def test_the_loss_of_a_batch_counts_as_one_example_and_a_warning_says_so(make_loop, caplog):
     loop = make_loop()
     inputs, targets = loop.validation[0]
     loop.validation = list(zip(inputs.split(20), targets.split(20), strict=True))
@@ -140,7 +140,7 @@ def test_the_loss_of_a_batch_counts_as_one_example_and_a_warning_says_so(make_lo
     assert tended[-1].signals.slots[0].seeds[0].gain.n == 3
 
 
-def test_too_few_examples_for_gates_are_reported(make_loop: MakeLoop, caplog: Any) -> None:
+def test_too_few_examples_for_gates_are_reported(make_loop, caplog):
     loop = make_loop().tended({}, growth={"gates": "strict"})
     loop.epoch()
     loop.epoch()

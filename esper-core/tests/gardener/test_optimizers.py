@@ -31,9 +31,7 @@ def decayed(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 @pytest.mark.parametrize("at", ["stem", "stem.2"])
-def test_a_seed_joins_the_groups_of_its_like_in_the_nearest_module_with_parameters(
-    make_loop: MakeLoop, at: str
-) -> None:
+def test_a_seed_joins_the_groups_of_its_like_in_the_nearest_module_with_parameters(make_loop, at):
     loop = make_loop(decayed).tended(slots={"stem": at})
     assert loop.epochs(4)[-1].kept
     first, _, vectors = (list(map(id, group["params"])) for group in loop.optimizer.param_groups)
@@ -42,7 +40,7 @@ def test_a_seed_joins_the_groups_of_its_like_in_the_nearest_module_with_paramete
         assert parameter in loop.optimizer.state
 
 
-def test_names_of_parameters_in_groups_stay_complete(make_loop: MakeLoop) -> None:
+def test_names_of_parameters_in_groups_stay_complete(make_loop):
     loop = make_loop()
     loop.optimizer = torch.optim.Adam(loop.model.named_parameters(), lr=1e-2)
     loop.tended().epochs(4)
@@ -51,7 +49,7 @@ def test_names_of_parameters_in_groups_stay_complete(make_loop: MakeLoop) -> Non
     assert [id(named[name]) for name in group["param_names"]] == [id(own) for own in group["params"]]
 
 
-def test_seeds_go_to_several_optimizers_by_the_kind_of_their_parameters(make_loop: MakeLoop) -> None:
+def test_seeds_go_to_several_optimizers_by_the_kind_of_their_parameters(make_loop):
     loop = make_loop()
     own = list(loop.model.parameters())
     loop.optimizer = matrices = torch.optim.SGD([one for one in own if one.ndim > 1], lr=0.05, momentum=0.9)
@@ -84,7 +82,7 @@ class Wrapper(torch.optim.Optimizer):
         self.optimizer.zero_grad(set_to_none)
 
 
-def test_the_optimizer_inside_a_wrapper_is_watched(make_loop: MakeLoop) -> None:
+def test_the_optimizer_inside_a_wrapper_is_watched(make_loop):
     loop = make_loop()
     inner, loop.optimizer = loop.optimizer, Wrapper(loop.optimizer)
     loop.tended()
@@ -92,7 +90,7 @@ def test_the_optimizer_inside_a_wrapper_is_watched(make_loop: MakeLoop) -> None:
     assert loop.epochs(4)[-1].kept
 
 
-def test_a_step_with_a_closure_counts_once(make_loop: MakeLoop) -> None:
+def test_a_step_with_a_closure_counts_once(make_loop):
     loop = make_loop().tended()
 
     def train(batch: Any) -> None:
@@ -107,7 +105,7 @@ def test_a_step_with_a_closure_counts_once(make_loop: MakeLoop) -> None:
     assert loop.epochs(4, train)[-1].kept
 
 
-def test_micro_batches_are_one_step_of_the_branch(make_loop: MakeLoop) -> None:
+def test_micro_batches_are_one_step_of_the_branch(make_loop):
     loop = make_loop().tended()
     steps = []
     for epoch in range(3):
@@ -125,7 +123,7 @@ def test_micro_batches_are_one_step_of_the_branch(make_loop: MakeLoop) -> None:
     assert steps == [{3}, {6}]
 
 
-def test_a_factory_gets_the_parameters_of_the_host_and_serves_a_frozen_one(make_loop: MakeLoop) -> None:
+def test_a_factory_gets_the_parameters_of_the_host_and_serves_a_frozen_one(make_loop):
     loop = make_loop()
     loop.model.requires_grad_(requires_grad=False)
     loop.tended(optimizer=partial(torch.optim.Adam, lr=1e-2))
@@ -138,7 +136,7 @@ def test_a_factory_gets_the_parameters_of_the_host_and_serves_a_frozen_one(make_
     assert same(host, list(loop.model.parameters())[: len(host)])
 
 
-def test_a_branch_follows_the_rate_that_a_schedule_sets(make_loop: MakeLoop) -> None:
+def test_a_branch_follows_the_rate_that_a_schedule_sets(make_loop):
     loop = make_loop().tended()
     loop.epoch()
     for group in loop.optimizer.param_groups:
@@ -148,7 +146,7 @@ def test_a_branch_follows_the_rate_that_a_schedule_sets(make_loop: MakeLoop) -> 
     assert same(before, loop.seed.parameters())
 
 
-def test_a_branch_clips_as_the_loop_does(make_loop: MakeLoop) -> None:
+def test_a_branch_clips_as_the_loop_does(make_loop):
     moved = []
     for norm in (None, 1e-6):
         loop = make_loop(partial(torch.optim.SGD, lr=0.1)).tended(clip_norm=norm)
@@ -160,7 +158,7 @@ def test_a_branch_clips_as_the_loop_does(make_loop: MakeLoop) -> None:
 
 
 @pytest.mark.parametrize("setting", ["accumulated gradients", "half precision", "average"])
-def test_the_host_stays_as_in_the_plain_loop(make_loop: MakeLoop, setting: str) -> None:
+def test_the_host_stays_as_in_the_plain_loop(make_loop, setting):
     plain, grown = make_loop(), make_loop().tended()
     averages = [AveragedModel(loop.model) for loop in (plain, grown)]
     for loop, average in zip((plain, grown), averages, strict=True):
@@ -177,7 +175,7 @@ def test_the_host_stays_as_in_the_plain_loop(make_loop: MakeLoop, setting: str) 
     assert same(host, list(averages[1].module.parameters())[: len(host)])
 
 
-def test_the_loop_scales_its_loss_and_skips_steps(make_loop: MakeLoop) -> None:
+def test_the_loop_scales_its_loss_and_skips_steps(make_loop):
     plain, grown = make_loop(), make_loop().tended()
 
     def overflow(loop: Any, gradient: torch.Tensor) -> torch.Tensor:
@@ -191,7 +189,7 @@ def test_the_loop_scales_its_loss_and_skips_steps(make_loop: MakeLoop) -> None:
     assert slots_of(grown.model).each()[0].fossils
 
 
-def test_a_branch_in_float16_scales_its_own_loss(make_loop: MakeLoop) -> None:
+def test_a_branch_in_float16_scales_its_own_loss(make_loop):
     plain, grown = make_loop(), make_loop().tended()
     for loop in (plain, grown):
         loop.dtype, loop.scaler = torch.float16, torch.amp.GradScaler("cpu")
@@ -202,7 +200,7 @@ def test_a_branch_in_float16_scales_its_own_loss(make_loop: MakeLoop) -> None:
     assert plain.scaler.state_dict() == grown.scaler.state_dict()
 
 
-def test_layers_that_the_loop_froze_stay_frozen_on_the_branch(make_loop: MakeLoop) -> None:
+def test_layers_that_the_loop_froze_stay_frozen_on_the_branch(make_loop):
     loop = make_loop().tended()
     normalisation = loop.model.stem[1]
     normalisation.eval()
@@ -213,7 +211,7 @@ def test_layers_that_the_loop_froze_stay_frozen_on_the_branch(make_loop: MakeLoo
     assert loop.seed.training
 
 
-def test_a_group_that_the_loop_adds_while_a_seed_lives_disturbs_nothing(make_loop: MakeLoop) -> None:
+def test_a_group_that_the_loop_adds_while_a_seed_lives_disturbs_nothing(make_loop):
     def without_head(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters[:-2], lr=1e-2)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from esper_core.runs.records import read_growth
 MakeLoop = Callable[..., Any]
 
 
-def test_a_loop_that_was_closed_is_a_finished_run(make_loop: MakeLoop, tmp_path: Path) -> None:
+def test_a_loop_that_was_closed_is_a_finished_run(make_loop, tmp_path):
     loop = make_loop().tended(run_dir=tmp_path, name="mine")
     path = loop.gardener.path
     assert is_locked(path)
@@ -36,7 +35,7 @@ def test_a_loop_that_was_closed_is_a_finished_run(make_loop: MakeLoop, tmp_path:
     assert {one.arm for one in changes} == {loop.gardener.arm}
 
 
-def test_an_error_in_the_loop_is_how_the_run_ended(make_loop: MakeLoop, tmp_path: Path) -> None:
+def test_an_error_in_the_loop_is_how_the_run_ended(make_loop, tmp_path):
     loop = make_loop().tended(run_dir=tmp_path)
     loop.epoch()
     with pytest.raises(ZeroDivisionError), loop.gardener:
@@ -46,7 +45,7 @@ def test_an_error_in_the_loop_is_how_the_run_ended(make_loop: MakeLoop, tmp_path
     assert "ZeroDivisionError" in run.manifest["reason"]
 
 
-def test_nothing_is_written_without_a_folder(make_loop: MakeLoop, tmp_path: Path, monkeypatch: Any) -> None:
+def test_nothing_is_written_without_a_folder(make_loop, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     loop = make_loop().tended()
     loop.epoch()

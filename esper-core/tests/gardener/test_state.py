@@ -35,7 +35,7 @@ def read(loop: Any, file: Path) -> None:
 @pytest.mark.parametrize(
     "epochs", [1, 3, 4, pytest.param(2, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.slow)]
 )
-def test_a_resumed_loop_has_the_same_numbers_to_the_bit(make_loop: MakeLoop, tmp_path: Path, epochs: int) -> None:
+def test_a_resumed_loop_has_the_same_numbers_to_the_bit(make_loop, tmp_path, epochs):
     whole, first, second = (make_loop().tended() for _ in range(3))
     random = torch.get_rng_state()
     expected = list(map(str, whole.epochs(7)))
@@ -50,7 +50,7 @@ def test_a_resumed_loop_has_the_same_numbers_to_the_bit(make_loop: MakeLoop, tmp
     assert same(slots_of(whole.model).parameters(), slots_of(second.model).parameters())
 
 
-def test_a_checkpoint_in_the_middle_of_an_epoch_continues_there(make_loop: MakeLoop, tmp_path: Path) -> None:
+def test_a_checkpoint_in_the_middle_of_an_epoch_continues_there(make_loop, tmp_path):
     loops = [make_loop().tended() for _ in range(3)]
     whole, first, second = loops
     random = torch.get_rng_state()
@@ -73,9 +73,7 @@ def test_a_checkpoint_in_the_middle_of_an_epoch_continues_there(make_loop: MakeL
     assert second.is_as(whole.state())
 
 
-def test_seeds_of_several_slots_come_back_in_the_order_in_which_they_joined(
-    make_loop: MakeLoop, tmp_path: Path
-) -> None:
+def test_seeds_of_several_slots_come_back_in_the_order_in_which_they_joined(make_loop, tmp_path):
     life = {0: Action(Op.GERMINATE, "second", "test/local-conv"), 1: Action(Op.ADVANCE, "second")}
     life[3] = Action(Op.FOSSILISE, "second")
     plan = {**life, **{4 + step: replace(action, slot="first") for step, action in life.items()}}
@@ -92,7 +90,7 @@ def test_seeds_of_several_slots_come_back_in_the_order_in_which_they_joined(
     assert orders[0] != [name for name, _ in loops[0].model.named_parameters()]
 
 
-def test_the_wrong_order_of_loading_is_reported(make_loop: MakeLoop, tmp_path: Path) -> None:
+def test_the_wrong_order_of_loading_is_reported(make_loop, tmp_path):
     loop = make_loop().tended()
     loop.epochs(5)
     write(loop, tmp_path / "checkpoint.pt")

@@ -26,7 +26,7 @@ def fill(loop: Any, value: float) -> None:
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.Adagrad])
-def test_a_model_that_is_not_finite_returns_to_a_healthy_state(make_loop: MakeLoop, optimizer: Any) -> None:
+def test_a_model_that_is_not_finite_returns_to_a_healthy_state(make_loop, optimizer):
     loop = make_loop(partial(optimizer, lr=1e-2)).tended({0: Action(Op.GERMINATE, "stem", "test/local-conv")})
     loop.epochs(2)
     loop.after.append(partial(fill, loop, torch.nan))
@@ -41,7 +41,7 @@ def test_a_model_that_is_not_finite_returns_to_a_healthy_state(make_loop: MakeLo
     assert after.signals.finite
 
 
-def test_a_model_that_cannot_be_healed_stops_the_loop(make_loop: MakeLoop) -> None:
+def test_a_model_that_cannot_be_healed_stops_the_loop(make_loop):
     loop = make_loop().tended({}, governor={"rollbacks": 0})
     loop.epoch()
     loop.after.append(partial(fill, loop, torch.nan))
@@ -49,7 +49,7 @@ def test_a_model_that_cannot_be_healed_stops_the_loop(make_loop: MakeLoop) -> No
         loop.epoch()
 
 
-def test_a_seed_that_raises_on_its_branch_is_taken_out_and_the_host_not_touched(make_loop: MakeLoop) -> None:
+def test_a_seed_that_raises_on_its_branch_is_taken_out_and_the_host_not_touched(make_loop):
     fragile = bad(patience=4)
     plain = make_loop()
     grown = make_loop().tended({0: Action(Op.GERMINATE, "stem", fragile.id)}, blueprints=[fragile])
@@ -70,7 +70,7 @@ class DecayingAverage(nn.Module):
         self.module, self.decay = copy.deepcopy(model), 0.999
 
 
-def test_an_average_from_before_growth_is_warned_of(make_loop: MakeLoop, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_average_from_before_growth_is_warned_of(make_loop, caplog):
     loop, other = make_loop().tended(), make_loop()
     before, strange = AveragedModel(loop.model), AveragedModel(nn.Linear(2, 2))
     of_timm = DecayingAverage(loop.model)
@@ -86,7 +86,7 @@ def test_an_average_from_before_growth_is_warned_of(make_loop: MakeLoop, caplog:
     del before, strange, other, of_timm
 
 
-def test_an_error_of_the_loss_in_tend_is_raised_as_it_is(make_loop: MakeLoop) -> None:
+def test_an_error_of_the_loss_in_tend_is_raised_as_it_is(make_loop):
     calls = []
 
     def loss(model: nn.Module, batch: Any) -> Tensor:

@@ -52,7 +52,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_no_schedule_notices_a_seed_before_it_is_kept_nor_fails_after(make_loop: Callable[..., Any], name: str) -> None:
+def test_no_schedule_notices_a_seed_before_it_is_kept_nor_fails_after(make_loop, name):
     plain, grown = make_loop(), make_loop()
     for loop in (plain, grown):
         schedule = SCHEDULES[name](loop.optimizer)
@@ -66,7 +66,7 @@ def test_no_schedule_notices_a_seed_before_it_is_kept_nor_fails_after(make_loop:
     ]
 
 
-def test_a_loop_in_float64_keeps_its_default(make_loop: Callable[..., Any]) -> None:
+def test_a_loop_in_float64_keeps_its_default(make_loop):
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -78,7 +78,7 @@ def test_a_loop_in_float64_keeps_its_default(make_loop: Callable[..., Any]) -> N
         torch.set_default_dtype(before)
 
 
-def test_activation_checkpointing_changes_nothing(make_loop: Callable[..., Any]) -> None:
+def test_activation_checkpointing_changes_nothing(make_loop):
     """The part with the slot is computed anew in the backward pass."""
 
     def checkpointed() -> nn.Module:
@@ -93,7 +93,7 @@ def test_activation_checkpointing_changes_nothing(make_loop: Callable[..., Any])
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit")
-def test_a_compiled_host_is_compiled_again_once_a_seed_is_kept(make_loop: Callable[..., Any]) -> None:
+def test_a_compiled_host_is_compiled_again_once_a_seed_is_kept(make_loop):
     plain, grown = make_loop(), make_loop().tended()
     compiled = [torch.compile(loop.model, options={"fallback_random": True}) for loop in (plain, grown)]
 
@@ -107,7 +107,7 @@ def test_a_compiled_host_is_compiled_again_once_a_seed_is_kept(make_loop: Callab
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_no_optimizer_loses_a_bit_of_its_state(make_loop: Callable[..., Any], name: str) -> None:
+def test_no_optimizer_loses_a_bit_of_its_state(make_loop, name):
     plain, grown = make_loop(OPTIMIZERS[name]), make_loop(OPTIMIZERS[name])
     grown.tended()
     equal = [grown.stays_as(plain) for _ in range(6)]

@@ -45,7 +45,7 @@ def moments(loop: Any) -> list[Tensor]:
     return [state[own]["moments"][0] for own in loop.model.parameters() if own in state]
 
 
-def test_state_in_containers_is_not_shared_with_a_branch(make_loop: MakeLoop) -> None:
+def test_state_in_containers_is_not_shared_with_a_branch(make_loop):
     plain, grown = make_loop(Nested), make_loop(Nested)
     grown.tended()
     for _ in range(3):
@@ -56,7 +56,7 @@ def test_state_in_containers_is_not_shared_with_a_branch(make_loop: MakeLoop) ->
         assert all(map(torch.equal, moments(grown), moments(plain)))
 
 
-def test_an_optimizer_of_two_models_keeps_its_state_of_the_other(make_loop: MakeLoop) -> None:
+def test_an_optimizer_of_two_models_keeps_its_state_of_the_other(make_loop):
     other = nn.Linear(2, 1)
     loop = make_loop(lambda parameters: adam([*parameters, *other.parameters()])).tended()
 
@@ -75,7 +75,7 @@ def test_an_optimizer_of_two_models_keeps_its_state_of_the_other(make_loop: Make
     [torch.inference_mode, torch.no_grad, partial(torch.autocast, "cpu", dtype=torch.bfloat16)],
     ids=["inference mode", "no gradients", "autocast"],
 )
-def test_tend_may_be_called_inside_of_a_mode(make_loop: MakeLoop, around: Callable[[], Any]) -> None:
+def test_tend_may_be_called_inside_of_a_mode(make_loop, around):
     plain, grown = make_loop().tended(), make_loop().tended()
     for _ in range(5):
         random = torch.get_rng_state()
@@ -89,7 +89,7 @@ def test_tend_may_be_called_inside_of_a_mode(make_loop: MakeLoop, around: Callab
         grown.gardener.tend = tend
 
 
-def test_an_optimizer_that_steps_in_backward_steps_on_no_branch(make_loop: MakeLoop) -> None:
+def test_an_optimizer_that_steps_in_backward_steps_on_no_branch(make_loop):
     """One optimizer for each parameter, stepped by a hook as soon as the gradient is there."""
     losses = []
     for grown in (False, True):
@@ -117,7 +117,7 @@ def test_an_optimizer_that_steps_in_backward_steps_on_no_branch(make_loop: MakeL
     assert losses[0] == losses[1]
 
 
-def test_a_seed_behind_an_embedding_with_sparse_gradients_joins_a_dense_optimizer(make_loop: MakeLoop) -> None:
+def test_a_seed_behind_an_embedding_with_sparse_gradients_joins_a_dense_optimizer(make_loop):
     def words() -> nn.Module:
         """Return an embedding with sparse gradients, a slot behind it, and a head."""
 
@@ -134,7 +134,7 @@ def test_a_seed_behind_an_embedding_with_sparse_gradients_joins_a_dense_optimize
     assert len(dense.param_groups[0]["params"]) > 2
 
 
-def test_a_parameter_joins_no_optimizer_that_refuses_it(make_loop: MakeLoop) -> None:
+def test_a_parameter_joins_no_optimizer_that_refuses_it(make_loop):
     """Muon takes matrices alone; the seed's convolution is none, though its like for decay is one."""
     loop = make_loop()
     loop.optimizer = muon = torch.optim.Muon([own for own in loop.model.parameters() if own.ndim == 2], lr=1e-3)

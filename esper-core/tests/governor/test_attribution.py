@@ -34,11 +34,11 @@ KEPT = change(Stage.HOLDING, Stage.FOSSILISED)
         (Stage.DRAINING, Stage.PRUNED, None),
     ],
 )
-def test_op_of_a_transition(was, now, op) -> None:
+def test_op_of_a_transition(was, now, op):
     assert op_of(change(was, now)) is op
 
 
-def test_panic_is_attributed_to_the_latest_mutation_that_reached_the_host() -> None:
+def test_panic_is_attributed_to_the_latest_mutation_that_reached_the_host():
     """Neither a newborn seed nor one that was dropped from a nursery hides the culprit."""
     watch = MutationWatch(8)
     watch.record([ADVANCED, change(Stage.TRAINING, Stage.PRUNED, blueprint="test/c")], 3)
@@ -48,7 +48,7 @@ def test_panic_is_attributed_to_the_latest_mutation_that_reached_the_host() -> N
     assert culprit.blamed
 
 
-def test_seed_that_never_reached_the_host_is_named_but_not_blamed() -> None:
+def test_seed_that_never_reached_the_host_is_named_but_not_blamed():
     watch = MutationWatch(8)
     watch.record([GERMINATED], 3)
     culprit = watch.culprit([])
@@ -57,14 +57,14 @@ def test_seed_that_never_reached_the_host_is_named_but_not_blamed() -> None:
 
 
 @pytest.mark.parametrize(("done", "blamed"), [(KEPT, True), (change(Stage.HOLDING, Stage.DRAINING), False)])
-def test_fossil_is_blamed_and_pruned_seed_is_not(done, blamed) -> None:
+def test_fossil_is_blamed_and_pruned_seed_is_not(done, blamed):
     watch = MutationWatch(8)
     watch.record([done], 3)
     assert watch.culprit([]).blamed is blamed
 
 
 @pytest.mark.parametrize(("moving", "last"), [(range(0), 11), (range(4, 21), 28)])
-def test_mutation_is_watched_for_the_given_number_of_steps_after_alpha_has_moved(signals, living, moving, last) -> None:
+def test_mutation_is_watched_for_the_given_number_of_steps_after_alpha_has_moved(signals, living, moving, last):
     watched = []
     for step in (last, last + 1):
         watch = MutationWatch(8)

@@ -32,7 +32,7 @@ def back_to(drive, signals):
     return drive.governor.decide(signals(drive.now, 1.0), opinion=PANIC).back_to
 
 
-def test_healthy_environment_continues_unchanged(drive) -> None:
+def test_healthy_environment_continues_unchanged(drive):
     watched, alone = drive(), drive(Governor(settings(snapshot_steps=1)))
     for _ in range(6):
         assert watched.step().act is Act.CONTINUE
@@ -41,7 +41,7 @@ def test_healthy_environment_continues_unchanged(drive) -> None:
     assert same(watched.numbers(), alone.numbers())
 
 
-def test_snapshot_is_taken_after_an_improvement_or_enough_steps(drive, signals) -> None:
+def test_snapshot_is_taken_after_an_improvement_or_enough_steps(drive, signals):
     driven = drive(Governor(settings(snapshot_steps=3, rollbacks=9)))
     seen = []
     for loss in [2.0, 1.9, 1.95, 1.95, 1.95, 1.95, 1.8]:
@@ -50,7 +50,7 @@ def test_snapshot_is_taken_after_an_improvement_or_enough_steps(drive, signals) 
     assert seen == [0, 1, 1, 1, 4, 4, 6]
 
 
-def test_no_snapshot_is_taken_of_a_step_with_a_warning(drive, signals) -> None:
+def test_no_snapshot_is_taken_of_a_step_with_a_warning(drive, signals):
     driven = drive(Governor(settings(snapshot_steps=1)))
     for loss in [2.0, *[1.9] * 6, 9.0, 9.0]:
         heed(driven, loss, signals)
@@ -58,7 +58,7 @@ def test_no_snapshot_is_taken_of_a_step_with_a_warning(drive, signals) -> None:
     assert back_to(driven, signals) == 6
 
 
-def test_no_snapshot_is_taken_while_a_seed_blends(drive, grow_and_keep) -> None:
+def test_no_snapshot_is_taken_while_a_seed_blends(drive, grow_and_keep):
     del grow_and_keep[4]
     driven = drive(Governor(settings(snapshot_steps=1)), grow_and_keep)
     for _ in range(5):
@@ -66,7 +66,7 @@ def test_no_snapshot_is_taken_while_a_seed_blends(drive, grow_and_keep) -> None:
     assert driven.poisoned_step().back_to == 1
 
 
-def test_all_snapshots_are_retaken_when_a_seed_is_fossilised(drive, grow_and_keep) -> None:
+def test_all_snapshots_are_retaken_when_a_seed_is_fossilised(drive, grow_and_keep):
     driven = drive(plan=grow_and_keep)
     for _ in range(5):
         driven.step()
@@ -80,7 +80,7 @@ def test_all_snapshots_are_retaken_when_a_seed_is_fossilised(drive, grow_and_kee
     assert same(driven.numbers(), kept)
 
 
-def test_damaged_snapshot_is_skipped_for_the_previous_one(drive) -> None:
+def test_damaged_snapshot_is_skipped_for_the_previous_one(drive):
     driven = drive(Governor(settings(snapshot_steps=1)))
     states = []
     for _ in range(3):
@@ -96,7 +96,7 @@ def test_damaged_snapshot_is_skipped_for_the_previous_one(drive) -> None:
     assert driven.poisoned_step().act is Act.ROLL_BACK
 
 
-def test_governor_stops_if_every_snapshot_is_damaged(drive) -> None:
+def test_governor_stops_if_every_snapshot_is_damaged(drive):
     driven = drive(Governor(settings(snapshot_steps=1)))
     for _ in range(3):
         driven.step()
@@ -118,14 +118,14 @@ def test_governor_stops_if_every_snapshot_is_damaged(drive) -> None:
         ({"rollback": False}, [], "rolling back is switched off (governor.rollback)"),
     ],
 )
-def test_governor_stops_after_the_maximum_of_rollbacks_or_without_any(drive, changes, acts, why) -> None:
+def test_governor_stops_after_the_maximum_of_rollbacks_or_without_any(drive, changes, acts, why):
     driven = drive(Governor(settings(**changes)))
     decisions = [driven.poisoned_step() for _ in range(len(acts) + 1)]
     assert [one.act for one in decisions] == [*acts, Act.STOP]
     assert decisions[-1].reason.endswith(why)
 
 
-def test_new_episode_resets_rollbacks_and_history_and_blames_no_mutation_of_the_last(drive, grow_and_keep) -> None:
+def test_new_episode_resets_rollbacks_and_history_and_blames_no_mutation_of_the_last(drive, grow_and_keep):
     faults = FaultBook(limit=1)
     driven = drive(Governor(settings(rollbacks=1), faults=faults), grow_and_keep)
     assert driven.poisoned_step().act is Act.ROLL_BACK
@@ -140,7 +140,7 @@ def test_new_episode_resets_rollbacks_and_history_and_blames_no_mutation_of_the_
     assert not faults.is_withdrawn("test/local-conv")
 
 
-def test_warning_is_repeated_only_after_a_calm_step(drive, signals) -> None:
+def test_warning_is_repeated_only_after_a_calm_step(drive, signals):
     driven = drive()
     acts = [heed(driven, loss, signals).act for loss in [*[1.0] * 6, 2.5, 2.5, 1.0, 2.5]]
     assert acts[6:] == [Act.WARN, Act.CONTINUE, Act.CONTINUE, Act.WARN]
@@ -156,13 +156,13 @@ def test_warning_is_repeated_only_after_a_calm_step(drive, signals) -> None:
         (Level.ENOUGH, math.nan, Act.ROLL_BACK),
     ],
 )
-def test_opinion_of_a_plugin_can_raise_the_level_and_not_lower_it(drive, signals, level, loss, act) -> None:
+def test_opinion_of_a_plugin_can_raise_the_level_and_not_lower_it(drive, signals, level, loss, act):
     decision = heed(drive(), loss, signals, opinion=Verdict(level, "says a plugin"))
     assert decision.act is act
     assert (decision.reason == "says a plugin") is math.isfinite(loss)
 
 
-def test_sim_low_1_an_episode_on_a_plateau_ends_early_and_is_cut_not_terminal(drive, signals) -> None:
+def test_sim_low_1_an_episode_on_a_plateau_ends_early_and_is_cut_not_terminal(drive, signals):
     driven = drive(Governor(settings(patience=3)))
     decisions = [heed(driven, loss, signals) for loss in [2.0, 1.9, 1.9, 1.9, 1.9]]
     assert [one.act for one in decisions] == [*[Act.CONTINUE] * 4, Act.EARLY_STOP]
@@ -170,7 +170,7 @@ def test_sim_low_1_an_episode_on_a_plateau_ends_early_and_is_cut_not_terminal(dr
     assert decisions[-1].reason == "no improvement for 3 steps (governor.patience)"
 
 
-def test_overfitting_episode_ends_early(drive, signals) -> None:
+def test_overfitting_episode_ends_early(drive, signals):
     driven = drive(Governor(settings(patience=3)))
     for loss in [2.0, 1.5, 1.0, 0.8, 0.6]:
         assert heed(driven, loss, signals).act is Act.CONTINUE
@@ -178,18 +178,18 @@ def test_overfitting_episode_ends_early(drive, signals) -> None:
     assert acts == [Act.WARN, Act.CONTINUE, Act.EARLY_STOP]
 
 
-def test_episode_does_not_end_early_while_a_seed_lives(drive, signals, living) -> None:
+def test_episode_does_not_end_early_while_a_seed_lives(drive, signals, living):
     driven = drive(Governor(settings(patience=2)))
     acts = [driven.governor.decide(signals(step, 2.0, slot=living())).act for step in range(6)]
     assert acts == [Act.CONTINUE] * 6
 
 
-def test_sim_low_3_patience_is_off_by_default(drive, signals) -> None:
+def test_sim_low_3_patience_is_off_by_default(drive, signals):
     driven = drive()
     assert {heed(driven, 2.0, signals).act for _ in range(60)} == {Act.CONTINUE}
 
 
-def test_outdated_rollback_decision_is_refused(drive, signals) -> None:
+def test_outdated_rollback_decision_is_refused(drive, signals):
     driven = drive()
     old = heed(driven, 1.0, signals, opinion=PANIC)
     new = heed(driven, 1.0, signals, opinion=PANIC)
@@ -200,7 +200,7 @@ def test_outdated_rollback_decision_is_refused(drive, signals) -> None:
             driven.governor.roll_back(spent)
 
 
-def test_rollback_restores_the_history(drive, signals) -> None:
+def test_rollback_restores_the_history(drive, signals):
     driven = drive(Governor(settings(snapshot_steps=100)))
     for loss in [2.0, 1.0]:
         heed(driven, loss, signals)
@@ -211,7 +211,7 @@ def test_rollback_restores_the_history(drive, signals) -> None:
     assert driven.governor.state_dict().plain["history"] == known
 
 
-def test_snapshots_reuse_their_memory(drive, monkeypatch) -> None:
+def test_snapshots_reuse_their_memory(drive, monkeypatch):
     driven = drive(Governor(settings(snapshot_steps=1)))
     places = {one.data_ptr() for copy in driven.copies() for one in copy.values()}
     monkeypatch.setattr(

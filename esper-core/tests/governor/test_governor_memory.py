@@ -29,7 +29,7 @@ def preflight(environment, host="adam", seed="adam", **changes) -> MemoryBudget:
 
 
 @pytest.mark.parametrize(("mebibytes", "refused"), [(None, False), (6, False), (5, True)])
-def test_germination_beyond_the_memory_budget_is_masked(environment, mebibytes, refused) -> None:
+def test_germination_beyond_the_memory_budget_is_masked(environment, mebibytes, refused):
     asked = preflight(environment, memory_mib=mebibytes)  # value, gradient, two of Adam's, two snapshots: 5.7 MiB
     mask = asked.restrict(environment.garden, environment.mask())
     assert mask.allows(GERMINATE) is not refused
@@ -44,7 +44,7 @@ def test_germination_beyond_the_memory_budget_is_masked(environment, mebibytes, 
         ("sgd", {"rollback": False}, 3),
     ],
 )
-def test_estimate_counts_all_copies_of_each_parameter(environment, kind, changes, copies) -> None:
+def test_estimate_counts_all_copies_of_each_parameter(environment, kind, changes, copies):
     host = sum(one.nbytes for one in environment.model.parameters())
     asked = preflight(environment, kind, "adam", **changes)
     assert asked.mebibytes(environment.garden) == host * copies / MIB
@@ -52,7 +52,7 @@ def test_estimate_counts_all_copies_of_each_parameter(environment, kind, changes
     assert asked.mebibytes(environment.garden, 1000) == (host * copies + 4000 * seeds) / MIB
 
 
-def test_living_seed_is_counted_with_the_seed_settings_and_a_fossil_with_those_of_the_host(environment) -> None:
+def test_living_seed_is_counted_with_the_seed_settings_and_a_fossil_with_those_of_the_host(environment):
     asked = preflight(environment, "sgd", "adam")
     before = asked.mebibytes(environment.garden)
     environment.network.apply(replace(GERMINATE, speed=0), 0)

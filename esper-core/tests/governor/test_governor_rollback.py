@@ -27,7 +27,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("optimizer", KINDS)
-def test_b1_pt_01_step_after_a_rollback_is_the_first_of_a_fresh_optimizer(drive, grow_and_keep, optimizer) -> None:
+def test_b1_pt_01_step_after_a_rollback_is_the_first_of_a_fresh_optimizer(drive, grow_and_keep, optimizer):
     driven = drive(plan=grow_and_keep, optimizer=optimizer, steps=12)
     for _ in range(6):
         driven.step()
@@ -54,7 +54,7 @@ PLAN = {0: replace(GERMINATE, blueprint="test/bad", speed=0), 1: ADVANCE}
 
 
 @pytest.mark.parametrize("at", [0, STEPS // 2, STEPS - 1], ids=["first", "middle", "last"])
-def test_run_09_non_finite_batch_is_rolled_back_in_the_same_step(drive, at) -> None:
+def test_run_09_non_finite_batch_is_rolled_back_in_the_same_step(drive, at):
     driven = drive(Governor(GovernorConfig(penalty=7.0, snapshot_steps=1)), steps=STEPS)
     for step in range(STEPS):
         if step != at:
@@ -71,7 +71,7 @@ def test_run_09_non_finite_batch_is_rolled_back_in_the_same_step(drive, at) -> N
 
 
 @pytest.mark.parametrize("at", [2, STEPS // 2, STEPS - 1], ids=["first", "middle", "last"])
-def test_exploding_seed_is_rolled_back_and_its_blueprint_withdrawn(drive, at) -> None:
+def test_exploding_seed_is_rolled_back_and_its_blueprint_withdrawn(drive, at):
     faults = FaultBook(limit=1)
     governor = Governor(GovernorConfig(surge_steps=1, watch_steps=STEPS), faults=faults)
     passes = (at - 1) * BATCHES  # it incubates in step 1, and acts from step 2 on

@@ -32,7 +32,7 @@ def judged(signals, losses, history=GUESSING, settings=SETTINGS, **more):
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, (1.0, math.nan), (math.nan, 1.0)])
-def test_non_finite_loss_is_a_panic_and_not_recorded(signals, loss) -> None:
+def test_non_finite_loss_is_a_panic_and_not_recorded(signals, loss):
     _, before = judged(signals, LEARNT)
     levels, after = judged(signals, [loss], before)
     assert (levels, after) == ([Level.PANIC], before)
@@ -40,33 +40,33 @@ def test_non_finite_loss_is_a_panic_and_not_recorded(signals, loss) -> None:
 
 
 @pytest.mark.parametrize(("finite", "level"), [(False, Level.PANIC), (True, Level.CALM), (None, Level.CALM)])
-def test_non_finite_host_is_a_panic(signals, finite, level) -> None:
+def test_non_finite_host_is_a_panic(signals, finite, level):
     assert judged(signals, [1.0], host_finite=finite)[0] == [level]
 
 
 @pytest.mark.parametrize(
     ("acting", "level", "healthy"), [(["early"], Level.PANIC, False), (["late"], Level.WARNING, True)]
 )
-def test_non_finite_gradients_are_a_panic_if_they_reach_the_host(signals, living, acting, level, healthy) -> None:
+def test_non_finite_gradients_are_a_panic_if_they_reach_the_host(signals, living, acting, level, healthy):
     slot = living(Stage.BLENDING, 0.5, gradients=GradientHealth(1.0, 1.0, 1.0, 0.0, 0.0, non_finite=0.01))
     told = judge_step(GUESSING, signals(0, 2.0, slot=slot), SETTINGS, acting=acting)
     assert (told.verdict.level, told.healthy) == (level, healthy)
 
 
-def test_loss_back_at_guessing_is_a_collapse(signals) -> None:
+def test_loss_back_at_guessing_is_a_collapse(signals):
     assert judged(signals, [*LEARNT, 2.31])[0][-1] is Level.PANIC
     assert judged(signals, [2.3, 2.31, 2.35, 2.4])[0] == [Level.CALM] * 4  # never better than guessing: nothing lost
     assert judged(signals, [*LEARNT, 2.31], LossHistory())[0][-1] is not Level.PANIC  # guessing unknown
 
 
-def test_overfitting_is_a_warning_and_no_panic(signals) -> None:
+def test_overfitting_is_a_warning_and_no_panic(signals):
     rising = [(1.2 + 0.1 * step, 0.9 - 0.05 * step) for step in range(17)]
     levels, _ = judged(signals, [*LEARNT, *rising])
     assert Level.PANIC not in levels
     assert levels[-1] is Level.WARNING
 
 
-def test_step_with_a_warning_counts_as_stale_unless_the_metric_improves(signals) -> None:
+def test_step_with_a_warning_counts_as_stale_unless_the_metric_improves(signals):
     overfitted, history = Metric("accuracy"), judged(signals, LEARNT)[1]
     best, patience = history.best_loss, []
     for step, metric in enumerate([0.5, 0.5, 0.6, 0.6, 0.4]):
@@ -79,7 +79,7 @@ def test_step_with_a_warning_counts_as_stale_unless_the_metric_improves(signals)
     assert (history.best_loss, max(history.validation_losses)) == (best, max(LEARNT))
 
 
-def test_surge_is_a_warning_first_and_a_panic_when_it_lasts(signals) -> None:
+def test_surge_is_a_warning_first_and_a_panic_when_it_lasts(signals):
     settings = replace_settings(surge_steps=3)
     calm = [1.0] * 6
     levels, history = judged(signals, [*calm, 2.1, 2.1, 1.0, 2.1, 2.1, 2.1], LossHistory(), settings)
@@ -89,7 +89,7 @@ def test_surge_is_a_warning_first_and_a_panic_when_it_lasts(signals) -> None:
     assert set(history.validation_losses) == {1.0}
 
 
-def test_training_and_validation_loss_may_surge(signals) -> None:
+def test_training_and_validation_loss_may_surge(signals):
     settings = replace_settings(surge_steps=1)
     _, history = judged(signals, [1.0] * 6, LossHistory(), settings)
     for name, validation, train in [("validation", 3.0, 1.0), ("training", 1.0, 3.0)]:
@@ -97,7 +97,7 @@ def test_training_and_validation_loss_may_surge(signals) -> None:
         assert told == Verdict(Level.PANIC, f"surge, step 1 of 1: the {name} loss is 3, and was 1 ± 0 before")
 
 
-def test_surge_exceeds_both_spread_and_mean(signals) -> None:
+def test_surge_exceeds_both_spread_and_mean(signals):
     settings = replace_settings(surge_steps=1, surge_sigmas=4.0, surge_ratio=2.0)
     spread = [0.2, 1.8] * 5  # mean 1, σ 0.8
     assert judged(signals, [*spread, 4.1], LossHistory(), settings)[0][-1] is Level.CALM
@@ -107,14 +107,14 @@ def test_surge_exceeds_both_spread_and_mean(signals) -> None:
     assert judged(signals, [*narrow, 2.1], LossHistory(), settings)[0][-1] is Level.PANIC
 
 
-def test_first_steps_are_compared_with_the_loss_of_guessing(signals) -> None:
+def test_first_steps_are_compared_with_the_loss_of_guessing(signals):
     settings = replace_settings(surge_steps=1)
     assert judged(signals, [4.7], GUESSING, settings)[0] == [Level.CALM]
     assert judged(signals, [4.9], GUESSING, settings)[0] == [Level.PANIC]
     assert judged(signals, [1e9], LossHistory(), settings)[0] == [Level.CALM]
 
 
-def test_small_absolute_change_is_no_surge(signals) -> None:
+def test_small_absolute_change_is_no_surge(signals):
     settings = replace_settings(surge_steps=1)
     low = [0.001] * 6
     history = replace(GUESSING, train_losses=low, validation_losses=low)
@@ -123,7 +123,7 @@ def test_small_absolute_change_is_no_surge(signals) -> None:
 
 
 @given(scale=st.integers(-30, 30), last=st.sampled_from([1.3, 2.05, 2.31, 2.6, 3.5, 9.0]))
-def test_scale_of_the_losses_does_not_matter(scale, last) -> None:
+def test_scale_of_the_losses_does_not_matter(scale, last):
     def make(step, loss, *, train=None):
         return Signals(step, loss if train is None else train, loss, 0.5, 1, 1, ())
 
@@ -132,13 +132,13 @@ def test_scale_of_the_losses_does_not_matter(scale, last) -> None:
     assert scaled == judged(make, losses)[0]
 
 
-def test_negative_losses_can_surge(signals) -> None:
+def test_negative_losses_can_surge(signals):
     settings = replace_settings(surge_steps=1)
     levels, _ = judged(signals, [*[-2.0, -2.1] * 4, -1.0, 0.2], LossHistory(), settings)
     assert levels == [*[Level.CALM] * 9, Level.PANIC]
 
 
-def test_history_restarts_when_an_acting_seed_is_removed(signals, living) -> None:
+def test_history_restarts_when_an_acting_seed_is_removed(signals, living):
     settings = replace_settings(surge_steps=1)
 
     def after(slot, loss, history, acting=("early",)):
@@ -164,7 +164,7 @@ def test_history_restarts_when_an_acting_seed_is_removed(signals, living) -> Non
     cut=st.integers(0, 30),
     guessing=st.none() | st.floats(-5, 5),
 )
-def test_history_survives_json_and_continues(losses, metric, cut, guessing) -> None:
+def test_history_survives_json_and_continues(losses, metric, cut, guessing):
     def make(step, loss, *, train=None):
         return Signals(step, loss, loss, metric, 1, 1, (SlotSignals("early", SlotState.FREE, 0),))
 
@@ -178,7 +178,7 @@ def test_history_survives_json_and_continues(losses, metric, cut, guessing) -> N
     assert len(history.train_losses) <= 4
 
 
-def test_better_loss_or_metric_is_progress(signals) -> None:
+def test_better_loss_or_metric_is_progress(signals):
     steps = [(1.0, 0.5), (1.0, 0.5), (1.1, 0.6), (1.1, 0.6), (0.9, 0.1), (0.9, math.nan)]
 
     def stale(metric):

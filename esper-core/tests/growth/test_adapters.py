@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,7 +104,7 @@ def grow(model: nn.Module, block: Callable[[Site], nn.Module] = Adapter, blend: 
         (nn.Unflatten(2, (2, 4)), False, None),
     ],
 )
-def test_a_site_says_how_many_features_its_module_gets(layer: nn.Module, by_name: bool, inputs: int | None) -> None:
+def test_a_site_says_how_many_features_its_module_gets(layer, by_name, inputs):
     if inputs is None:
         model = graft(nn.Sequential(nn.Linear(8, 8), layer, nn.Flatten(1)), {"here": SlotPlace("2")}, example=TOKENS)
         inputs = 0
@@ -118,7 +117,7 @@ def test_a_site_says_how_many_features_its_module_gets(layer: nn.Module, by_name
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0])
-def test_an_adapter_adds_a_map_of_what_its_module_gets(alpha: float) -> None:
+def test_an_adapter_adds_a_map_of_what_its_module_gets(alpha):
     model = host(nn.Linear(8, 6))
     seed = grow(model)
     seed.alpha.aim(alpha, 0)
@@ -127,7 +126,7 @@ def test_an_adapter_adds_a_map_of_what_its_module_gets(alpha: float) -> None:
     torch.testing.assert_close(model(TOKENS), wanted)
 
 
-def test_an_adapter_that_chooses_its_first_weights_sees_what_it_will_get() -> None:
+def test_an_adapter_that_chooses_its_first_weights_sees_what_it_will_get():
     seen = []
 
     class Informed(Adapter):
@@ -152,7 +151,7 @@ def test_an_adapter_that_chooses_its_first_weights_sees_what_it_will_get() -> No
     assert gradients == (4, 5, 6)
 
 
-def test_an_adapter_is_refused_where_its_module_gets_no_features() -> None:
+def test_an_adapter_is_refused_where_its_module_gets_no_features():
     model = host(nn.Identity())
     settings = OptimizerConfig()
     keeper = OptimizerKeeper(model.parameters(), host_settings=settings, seed_settings=settings)
@@ -161,7 +160,7 @@ def test_an_adapter_is_refused_where_its_module_gets_no_features() -> None:
     assert caught.value.problems[0].code == "E303"
 
 
-def test_a_grown_adapter_is_rebuilt_from_its_state_dict() -> None:
+def test_a_grown_adapter_is_rebuilt_from_its_state_dict():
     model, other = host(nn.Linear(8, 6)), host(nn.Linear(8, 6))
     grow(model)
     state = model.state_dict()
@@ -189,9 +188,7 @@ def parametrised() -> nn.Module:
         (parametrised, Adapter, Blend.ADD, False),
     ],
 )
-def test_a_linear_adapter_is_merged_into_a_plain_linear_layer(
-    layer: Callable[[], nn.Module], block: type[nn.Module], blend: Blend, merged: bool
-) -> None:
+def test_a_linear_adapter_is_merged_into_a_plain_linear_layer(layer, block, blend, merged):
     torch.manual_seed(0)
     model = host(layer())
     grow(model, block, blend)
@@ -206,7 +203,7 @@ def test_a_linear_adapter_is_merged_into_a_plain_linear_layer(
         assert plain.state_dict().keys() == {name for name in before if not name.startswith("_esper")}
 
 
-def test_a_tied_weight_and_what_acts_behind_another_block_are_not_merged(tmp_path: Path) -> None:
+def test_a_tied_weight_and_what_acts_behind_another_block_are_not_merged(tmp_path):
     tied = host(nn.Linear(8, 8))
     tied.first.weight = tied.layer.weight
     grow(tied)

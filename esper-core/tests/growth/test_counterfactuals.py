@@ -159,7 +159,7 @@ def are_right(model: nn.Module, found: dict[str | None, Tensor], batches: Batche
     return bool(found) and all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in pairs)
 
 
-def test_only_modules_behind_a_left_out_seed_run_again(add_seed: Callable[..., Seed]) -> None:
+def test_only_modules_behind_a_left_out_seed_run_again(add_seed):
     counterfactuals = Counterfactuals(network(add_seed))
     counterfactuals.measure(BATCHES[:1], judge)
     assert RUNS["root"] == 9, "at first one pass that is traced, four separate, four replayed"
@@ -171,7 +171,7 @@ def test_only_modules_behind_a_left_out_seed_run_again(add_seed: Callable[..., S
     }  # fmt: skip
 
 
-def test_run_11_unmeasured_seed_has_no_value(add_seed: Callable[..., Seed]) -> None:
+def test_run_11_unmeasured_seed_has_no_value(add_seed):
     model = network(add_seed)
     slots_of(model).named("two").living.alpha.aim(0.0, 0)
     counterfactuals = Counterfactuals(model)
@@ -188,7 +188,7 @@ def test_run_11_unmeasured_seed_has_no_value(add_seed: Callable[..., Seed]) -> N
     assert not RUNS
 
 
-def test_a_fossil_before_the_seed_is_not_run_again(add_seed: Callable[..., Seed]) -> None:
+def test_a_fossil_before_the_seed_is_not_run_again(add_seed):
     model = network(add_seed)
     slot = slots_of(model).named("three")
     slot.living.block.mix = Counted("fossil")
@@ -198,7 +198,7 @@ def test_a_fossil_before_the_seed_is_not_run_again(add_seed: Callable[..., Seed]
     assert RUNS["fossil"] == RUNS["three"] == 3
 
 
-def test_judge_may_return_several_values_per_example(add_seed: Callable[..., Seed]) -> None:
+def test_judge_may_return_several_values_per_example(add_seed):
     def judge_twice(outputs: Tensor, targets: Tensor) -> Tensor:
         return torch.stack([judge(outputs, targets), (outputs.argmax(1) == targets).float()], 1)
 
@@ -217,7 +217,7 @@ WAYS: dict[str, tuple[type[nn.Module], str]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_host_that_cannot_be_replayed_runs_in_separate_passes(way: str, add_seed: Callable[..., Seed]) -> None:
+def test_host_that_cannot_be_replayed_runs_in_separate_passes(way, add_seed):
     build, why = WAYS[way]
     model = network(add_seed, build)
     counterfactuals = Counterfactuals(model)
@@ -227,7 +227,7 @@ def test_host_that_cannot_be_replayed_runs_in_separate_passes(way: str, add_seed
         assert are_right(model, found)
 
 
-def test_seed_with_random_numbers_gets_the_same_ones_in_every_pass(add_seed: Callable[..., Seed]) -> None:
+def test_seed_with_random_numbers_gets_the_same_ones_in_every_pass(add_seed):
     model = network(add_seed)
     block = slots_of(model).named("two").living.block
     block.register_forward_hook(lambda module, args, output: dropout(output, 0.3, training=True))
@@ -241,7 +241,7 @@ def test_seed_with_random_numbers_gets_the_same_ones_in_every_pass(add_seed: Cal
     "how", ["a part", *(pytest.param(way, marks=pytest.mark.slow) for way in ("in place", "part in place"))]
 )
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_compiled_host_runs_in_separate_passes(how: str, add_seed: Callable[..., Seed]) -> None:
+def test_compiled_host_runs_in_separate_passes(how, add_seed):
     torch.compiler.reset()
     model = network(add_seed)
     if how == "a part":
@@ -256,7 +256,7 @@ def test_compiled_host_runs_in_separate_passes(how: str, add_seed: Callable[...,
     torch.compiler.reset()
 
 
-def test_change_in_what_grows_starts_a_new_trace(add_seed: Callable[..., Seed]) -> None:
+def test_change_in_what_grows_starts_a_new_trace(add_seed):
     model = network(add_seed)
     counterfactuals = settled(model)
     slots_of(model).named("two").living.stage = Stage.FOSSILISED
@@ -283,9 +283,7 @@ def everything(model: nn.Module) -> list[Any]:
 @pytest.mark.parametrize("build", [Chain, Noisy, Sly])
 @pytest.mark.parametrize("looked", [False, True])
 @pytest.mark.parametrize("raising", [None, 2, 6])
-def test_measuring_leaves_nothing_behind_even_if_it_raises(
-    build: type[nn.Module], looked: bool, raising: int | None, add_seed: Callable[..., Seed]
-) -> None:
+def test_measuring_leaves_nothing_behind_even_if_it_raises(build, looked, raising, add_seed):
     model = network(add_seed, build)
     model.mid.eval().requires_grad_(False)
     model.head.train()
@@ -313,7 +311,7 @@ def test_measuring_leaves_nothing_behind_even_if_it_raises(
 
 
 @pytest.mark.parametrize("looked", [False, True])
-def test_seed_that_raises_is_named_and_nothing_is_left_behind(looked: bool, add_seed: Callable[..., Seed]) -> None:
+def test_seed_that_raises_is_named_and_nothing_is_left_behind(looked, add_seed):
     model = network(add_seed)
     counterfactuals = settled(model) if looked else Counterfactuals(model)
     slots_of(model).named("two").living.block.mix.bias = None
@@ -339,12 +337,12 @@ EFFECTS: dict[str, tuple[Callable[..., Any], bool]] = {
 
 
 @pytest.mark.parametrize("effect", EFFECTS)
-def test_call_is_skippable_only_if_its_output_is_its_only_effect(effect: str, add_seed: Callable[..., Seed]) -> None:
+def test_call_is_skippable_only_if_its_output_is_its_only_effect(effect, add_seed):
     what, skippable = EFFECTS[effect]
     assert traced(what, add_seed).skippable is skippable
 
 
-def test_call_with_a_list_argument_is_not_skippable(add_seed: Callable[..., Seed]) -> None:
+def test_call_with_a_list_argument_is_not_skippable(add_seed):
     assert not traced(lambda module, inputs, log: inputs * 2, add_seed, log=[]).skippable
 
 
@@ -359,7 +357,7 @@ def traced(what: Callable[..., Any], add_seed: Callable[..., Seed], **named: Any
     return call
 
 
-def test_a_pass_that_stops_short_of_the_trace_has_diverged(add_seed: Callable[..., Seed]) -> None:
+def test_a_pass_that_stops_short_of_the_trace_has_diverged(add_seed):
     model = network(add_seed)
     trace = _Trace(model)
     with torch.no_grad(), _replaced_forwards(_traceable(model), trace.watch):
@@ -508,7 +506,7 @@ def grown(name: str, add_seed: Callable[..., Seed]) -> tuple[nn.Module, Batches,
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_each_replayed_pass_is_bit_for_bit_a_separate_one(name: str, add_seed: Callable[..., Seed]) -> None:
+def test_each_replayed_pass_is_bit_for_bit_a_separate_one(name, add_seed):
     model, batches, names = grown(name, add_seed)
     expected = {one: separate(model, one, batches) for one in (None, *names)}
     assert all((expected[one].mean() - expected[None].mean()).abs() > 1e-2 for one in names)
@@ -523,9 +521,7 @@ def test_each_replayed_pass_is_bit_for_bit_a_separate_one(name: str, add_seed: C
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 @pytest.mark.parametrize("name", ["residual", "odd"])
-def test_fossils_act_and_incubating_seeds_do_not_in_any_autograd_mode(
-    name: str, mode: Callable[[], Any], add_seed: Callable[..., Seed]
-) -> None:
+def test_fossils_act_and_incubating_seeds_do_not_in_any_autograd_mode(name, mode, add_seed):
     model, batches, names = grown(name, add_seed)
     fossil, incubating = slots_of(model).named(names[0]).living, slots_of(model).named(names[-1]).living
     fossil.stage, incubating.stage = Stage.FOSSILISED, Stage.TRAINING

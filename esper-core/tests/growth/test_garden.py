@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -67,9 +66,7 @@ def unbuildable(site: Site) -> nn.Module:
         (replace(GERMINATE, blueprint="test/broken"), SeedFault, 'E320 .* "test/broken" raised KeyError: .* was built'),
     ],
 )
-def test_action_that_cannot_be_carried_out_is_refused_and_changes_nothing(
-    action: Action, error: type[Exception], said: str, make_recipe: Make
-) -> None:
+def test_action_that_cannot_be_carried_out_is_refused_and_changes_nothing(action, error, said, make_recipe):
     recipe = make_recipe()
     (variety,) = recipe.varieties["early"]
     broken = replace(variety, id="test/broken", factory=unbuildable)
@@ -80,9 +77,7 @@ def test_action_that_cannot_be_carried_out_is_refused_and_changes_nothing(
     assert snapshot(environment.garden) == before
 
 
-def test_parameter_without_an_optimizer_is_found_before_germination(
-    make_recipe: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parameter_without_an_optimizer_is_found_before_germination(make_recipe, monkeypatch):
     environment = begin(make_recipe())
     before = snapshot(environment.garden)
     adopt = environment.keeper.adopt
@@ -98,7 +93,7 @@ def test_parameter_without_an_optimizer_is_found_before_germination(
     assert snapshot(environment.garden) == before
 
 
-def test_b8_drl_02_a_seeds_optimizer_lives_with_it_and_is_handed_over_with_its_state(make_recipe: Make) -> None:
+def test_b8_drl_02_a_seeds_optimizer_lives_with_it_and_is_handed_over_with_its_state(make_recipe):
     environment = begin(make_recipe())
     live(environment, {0: GERMINATE}, 2)
     share = environment.keeper.seeds[0]
@@ -120,7 +115,7 @@ def test_b8_drl_02_a_seeds_optimizer_lives_with_it_and_is_handed_over_with_its_s
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_seeds_are_clipped_apart_from_the_host_and_fossils_with_it(kept: bool, make_recipe: Make) -> None:
+def test_seeds_are_clipped_apart_from_the_host_and_fossils_with_it(kept, make_recipe):
     sgd = {"kind": "sgd", "clip_norm": 1e-3, "learning_rate": 1.0, "momentum": 0.0}
     environment = begin(make_recipe(optimizer=sgd))
     live(environment, {0: GERMINATE, 1: ADVANCE, **({4: FOSSILISE} if kept else {})}, 5)
@@ -139,9 +134,7 @@ def test_seeds_are_clipped_apart_from_the_host_and_fossils_with_it(kept: bool, m
         assert norm.item() == pytest.approx(1e-3, rel=1e-3)
 
 
-def test_run_03_optimizer_of_a_parameter_outside_the_model_is_found(
-    make_recipe: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_03_optimizer_of_a_parameter_outside_the_model_is_found(make_recipe, monkeypatch):
     """A pruned seed that stays with an optimizer is a leak."""
     environment = begin(make_recipe())
     live(environment, {0: GERMINATE}, 2)
@@ -151,7 +144,7 @@ def test_run_03_optimizer_of_a_parameter_outside_the_model_is_found(
     assert environment.garden.slots["early"].living is not None
 
 
-def test_a_frozen_host_can_carry_seeds(make_recipe: Make, noisy_host: Callable[[], nn.Module]) -> None:
+def test_a_frozen_host_can_carry_seeds(make_recipe, noisy_host):
     environment = begin(make_recipe(host=lambda: noisy_host().requires_grad_(False), batches=10))
     live(environment, {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}, 7)
     (fossil,) = environment.garden.slots["early"].fossils
@@ -195,7 +188,7 @@ INPUTS = torch.randn(5, 1, 8, generator=torch.Generator().manual_seed(2))
 SPEC = BlueprintSpec("sequence", "c*c + c", starts_as_identity=True, traits=("informed_birth",))
 
 
-def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place(make_garden: Callable[..., Garden]) -> None:
+def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place(make_garden):
     model = graft(InPlace(), ["stem"], example=INPUTS)
     own = make_garden(model, Variety("test/informed", SPEC, Informed), probe=lambda m: m(INPUTS).square().mean())
     own.apply(Action(Op.GERMINATE, "stem", "test/informed"), 0)
@@ -221,9 +214,7 @@ def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place(make_ga
         ({"op": "frob"}, "there is no such op"),
     ],
 )
-def test_invalid_action_argument_is_refused(
-    change: dict[str, Any], said: str, make_garden: Callable[..., Garden]
-) -> None:
+def test_invalid_action_argument_is_refused(change, said, make_garden):
     own = make_garden(graft(InPlace(), ["stem"], example=INPUTS), Variety("test/informed", SPEC, Informed))
     values = {"op": Op.GERMINATE, "slot": "stem", "blueprint": "test/informed", **change}
     with pytest.raises(GrowthError, match=f"E307 {said}"):
@@ -233,7 +224,7 @@ def test_invalid_action_argument_is_refused(
 
 @pytest.mark.parametrize("blend", list(Blend))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_slot_keeps_the_dtype_of_the_host_under_autocast(dtype: torch.dtype, blend: Blend) -> None:
+def test_slot_keeps_the_dtype_of_the_host_under_autocast(dtype, blend):
     """A block may compute in half precision, or in whole where the host did in half: normalisation does."""
     for block in (nn.Conv1d(4, 4, 1), nn.GroupNorm(1, 4)):
         spec = BlueprintSpec("sequence", "c")

@@ -105,7 +105,7 @@ def contents(garden: Garden) -> dict[str, Any]:
 
 @pytest.mark.parametrize("cycles", [10, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("blended", [False, True], ids=["pruned in training", "pruned while it acts"])
-def test_pruned_seeds_leave_nothing_behind(garden: Garden, blended: bool, cycles: int) -> None:
+def test_pruned_seeds_leave_nothing_behind(garden, blended, cycles):
     before = contents(garden)
     for number in range(cycles):
         cycle(garden, number, blended=blended)

@@ -457,7 +457,7 @@ def live(world: tuple[dict[str, int], GrowthConfig], life: list[tuple[str, tuple
 
 @QUICK
 @given(worlds(), LIVES)
-def test_b8_drl_02_random_lives_agree_with_the_tables(world, life) -> None:
+def test_b8_drl_02_random_lives_agree_with_the_tables(world, life):
     """Over random lives stages, strengths, masks, owners and their state are what the tables say, event for event."""
     live(world, life)
 
@@ -465,6 +465,6 @@ def test_b8_drl_02_random_lives_agree_with_the_tables(world, life) -> None:
 @pytest.mark.slow
 @settings(QUICK, max_examples=10_000)
 @given(worlds(), LIVES)
-def test_b8_drl_02_ten_thousand_random_lives_agree_with_the_tables(world, life) -> None:
+def test_b8_drl_02_ten_thousand_random_lives_agree_with_the_tables(world, life):
     """The same over ten thousand random lives."""
     live(world, life)

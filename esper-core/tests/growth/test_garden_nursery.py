@@ -44,7 +44,7 @@ def begin(recipe: Recipe, plan: dict[int, Action], steps: int) -> tuple[Environm
 
 
 @pytest.mark.parametrize("way", ["shadow", "branch"])
-def test_seed_learns_the_same_alone_and_beside_others_and_the_host_stays_its_twin(way: str, make_recipe: Make) -> None:
+def test_seed_learns_the_same_alone_and_beside_others_and_the_host_stays_its_twin(way, make_recipe):
     alone, _ = begin(nursery(make_recipe, way=way), {0: GERMINATE[0]}, 6)
     crowded, twin = begin(nursery(make_recipe, way=way), dict(enumerate(GERMINATE)), 6)
     assert [(seed.blueprint, seed.stage) for seed in crowded.garden.living_seeds()] == [
@@ -58,7 +58,7 @@ def test_seed_learns_the_same_alone_and_beside_others_and_the_host_stays_its_twi
     assert crowded.keeper.misowned(crowded.model) == []
 
 
-def test_signals_report_each_seed_separately(make_recipe: Make) -> None:
+def test_signals_report_each_seed_separately(make_recipe):
     pool = Pool(nursery(make_recipe), ["grown"], 1)
     pool.reset(0, 3)
     for step in range(5):
@@ -73,7 +73,7 @@ def test_signals_report_each_seed_separately(make_recipe: Make) -> None:
     assert len({seed.gain.mean for seed in slot.seeds if seed.gain is not None}) == 3
 
 
-def test_chosen_branch_becomes_the_host_and_the_others_leave_no_trace(make_recipe: Make) -> None:
+def test_chosen_branch_becomes_the_host_and_the_others_leave_no_trace(make_recipe):
     plan = {0: GERMINATE[0], 4: ADVANCE, 5: Action(Op.FOSSILISE, "early")}
     alone, _ = begin(nursery(make_recipe, way="branch"), plan, 6)
     crowd = {0: GERMINATE[0], 1: GERMINATE[1], 4: Action(Op.ADVANCE, "early", NAMES[0]), 5: plan[5]}
@@ -90,9 +90,7 @@ def test_chosen_branch_becomes_the_host_and_the_others_leave_no_trace(make_recip
         (GERMINATE[2], LifecycleError, "holds 2 of 2 seeds"),
     ],
 )
-def test_illegal_action_is_refused_and_masked(
-    action: Action, error: type[Exception], said: str, make_recipe: Make
-) -> None:
+def test_illegal_action_is_refused_and_masked(action, error, said, make_recipe):
     environment, _ = begin(nursery(make_recipe, 2), {0: GERMINATE[0], 1: GERMINATE[1]}, 4)
     assert not environment.mask().allows(action)
     with pytest.raises(error, match=said):
@@ -100,7 +98,7 @@ def test_illegal_action_is_refused_and_masked(
     assert len(environment.garden.living_seeds()) == 2
 
 
-def test_advance_without_a_name_takes_the_seed_with_the_largest_gain_and_prunes_the_others(make_recipe: Make) -> None:
+def test_advance_without_a_name_takes_the_seed_with_the_largest_gain_and_prunes_the_others(make_recipe):
     environment, _ = begin(nursery(make_recipe), dict(enumerate(GERMINATE)), 6)
     gates = environment.garden.gates
     ranked = sorted(environment.garden.living_seeds(), key=gates.lead, reverse=True)
@@ -113,7 +111,7 @@ def test_advance_without_a_name_takes_the_seed_with_the_largest_gain_and_prunes_
     assert environment.garden.living_seeds() == ranked[:1]
 
 
-def test_seed_that_raises_is_lost_alone(make_recipe: Make) -> None:
+def test_seed_that_raises_is_lost_alone(make_recipe):
     recipe = nursery(make_recipe)
     good, _, third = recipe.varieties["early"]
 
@@ -130,7 +128,7 @@ def test_seed_that_raises_is_lost_alone(make_recipe: Make) -> None:
     assert environment._faults._counts == {NAMES[1]: 1}
 
 
-def test_gates_of_a_nursery_share_one_alpha(make_recipe: Make) -> None:
+def test_gates_of_a_nursery_share_one_alpha(make_recipe):
     """Of three worthless seeds one passes no more often than of one."""
     shares = []
     for size in (1, 3):

@@ -39,7 +39,7 @@ wide_gains = gains_with(5000, 2, 3, 15, (2, 12))
 
 
 @given(gains, prices, shares)
-def test_strict_gate_requires_a_lower_bound_above_the_price(gain, price, alpha) -> None:
+def test_strict_gate_requires_a_lower_bound_above_the_price(gain, price, alpha):
     opinion = judge(gain, price, strictness="strict", alpha=alpha, look=4)
     assert opinion.evidence.lower == lower_bound(gain, alpha)
     assert opinion.finding is (Finding.SHOWN if lower_bound(gain, alpha) > price else Finding.NOT_SHOWN)
@@ -49,7 +49,7 @@ def test_strict_gate_requires_a_lower_bound_above_the_price(gain, price, alpha) 
 
 @example(gain=GOOD, price=0.14, alpha=0.005)
 @given(gain=gains, price=prices, alpha=shares)
-def test_permissive_gate_requires_a_mean_above_the_price_and_a_bound_above_zero(gain, price, alpha) -> None:
+def test_permissive_gate_requires_a_mean_above_the_price_and_a_bound_above_zero(gain, price, alpha):
     expected = gain.mean > price and lower_bound(gain, 0.05) > 0
     assert judge(gain, price, strictness="permissive", alpha=alpha).opens == expected
 
@@ -67,7 +67,7 @@ def test_permissive_gate_requires_a_mean_above_the_price_and_a_bound_above_zero(
         ],
     ],
 )
-def test_finding_without_a_usable_measurement_is_unknown_with_a_reason(strictness, gain, words) -> None:
+def test_finding_without_a_usable_measurement_is_unknown_with_a_reason(strictness, gain, words):
     opinion = judge(gain, PRICE, strictness=strictness, alpha=0.05)
     assert opinion.finding is Finding.UNKNOWN
     assert words in opinion.reason
@@ -76,11 +76,11 @@ def test_finding_without_a_usable_measurement_is_unknown_with_a_reason(strictnes
 
 
 @pytest.mark.parametrize("gain", [None, GOOD, dataclasses.replace(GOOD, mean=-1.0)])
-def test_gates_that_are_off_open_always(gain) -> None:
+def test_gates_that_are_off_open_always(gain):
     assert Gate("off").look(gain, PRICE) == Opinion(Finding.OFF, "gates are off")
 
 
-def test_reason_compares_the_bound_with_the_price() -> None:
+def test_reason_compares_the_bound_with_the_price():
     assert judge(GOOD, PRICE, strictness="strict", alpha=0.05, look=3).reason == (
         "lower bound 0.1131 > price 0.0400 (look 3, 800 examples)"
     )
@@ -98,7 +98,7 @@ def test_reason_compares_the_bound_with_the_price() -> None:
         (Gate("permissive", looks=1), [GOOD] * 10, "early " * (FIRST_LOOK - 1) + "shown " * (11 - FIRST_LOOK)),
     ],
 )
-def test_a_gate_waits_for_its_first_look_and_a_strict_one_ends_with_its_last(gate, gains, findings) -> None:
+def test_a_gate_waits_for_its_first_look_and_a_strict_one_ends_with_its_last(gate, gains, findings):
     words = {"early": "looks from step", "spent": "spent", "none": "not measured", "shown": "> price"}
     opinions = [gate.look(gain, PRICE) for gain in gains]
     for opinion, finding in zip(opinions, findings.split(), strict=True):
@@ -108,13 +108,13 @@ def test_a_gate_waits_for_its_first_look_and_a_strict_one_ends_with_its_last(gat
     assert looks == list(range(looks[0], looks[0] + len(looks)))
 
 
-def test_all_looks_of_a_gate_together_spend_its_alpha() -> None:
+def test_all_looks_of_a_gate_together_spend_its_alpha():
     gate = Gate(first=1)
     assert math.fsum(gate.look(GOOD, PRICE).evidence.alpha for _ in range(GATE_LOOKS)) == pytest.approx(GATE_ALPHA)
 
 
 @given(st.lists(st.none() | gains, max_size=12), st.integers(0, 12))
-def test_gate_continues_from_its_saved_state(course, cut) -> None:
+def test_gate_continues_from_its_saved_state(course, cut):
     through, before, after = Gate(looks=5), Gate(looks=5), Gate(looks=5)
     expected = [through.look(gain, PRICE) for gain in course]
     found = [before.look(gain, PRICE) for gain in course[:cut]]
@@ -131,7 +131,7 @@ def gain_of(differences) -> Gain:
     return read_gain(paired(losses, torch.zeros_like(losses)).tolist())
 
 
-def test_gain_has_the_statistics_of_host_less_trial() -> None:
+def test_gain_has_the_statistics_of_host_less_trial():
     host, trial = torch.tensor([3.0, 1.0, 2.0, 4.0]), torch.tensor([1.0, 1.5, 2.0, 0.5])
     differences = [2.0, -0.5, 0.0, 3.5]
     gain = read_gain(paired(host, trial).tolist())
@@ -145,14 +145,14 @@ def test_gain_has_the_statistics_of_host_less_trial() -> None:
     assert gain.finite
 
 
-def test_paired_losses_become_a_few_numbers_without_a_gradient_and_nothing_is_read_from_the_device() -> None:
+def test_paired_losses_become_a_few_numbers_without_a_gradient_and_nothing_is_read_from_the_device():
     host = torch.rand(5, requires_grad=True)
     numbers = paired(host, torch.rand(5, dtype=torch.bfloat16))
     assert (numbers.shape, numbers.dtype, numbers.requires_grad) == ((NUMBERS,), torch.float64, False)
     assert paired(torch.empty(7, device="meta"), torch.empty(7, device="meta")).device.type == "meta"
 
 
-def test_one_example_has_no_deviation_and_a_seed_that_changes_nothing_a_gain_of_exactly_zero() -> None:
+def test_one_example_has_no_deviation_and_a_seed_that_changes_nothing_a_gain_of_exactly_zero():
     assert not gain_of([0.3]).finite
     gain = gain_of([0.0] * 200)
     assert gain.finite
@@ -160,14 +160,14 @@ def test_one_example_has_no_deviation_and_a_seed_that_changes_nothing_a_gain_of_
 
 
 @pytest.mark.parametrize("shapes", [((3,), (4,)), ((2, 2), (2, 2)), ((0,), (0,)), ((), ())])
-def test_losses_that_do_not_pair_are_refused(shapes) -> None:
+def test_losses_that_do_not_pair_are_refused(shapes):
     with pytest.raises(ValueError, match="Received"):
         paired(torch.zeros(shapes[0]), torch.zeros(shapes[1]))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("side", ["host", "trial", "both"])
-def test_one_non_finite_loss_makes_the_gain_non_finite(bad: float, side: str) -> None:
+def test_one_non_finite_loss_makes_the_gain_non_finite(bad, side):
     host, trial = torch.rand(200), torch.rand(200)
     for losses in {"host": [host], "trial": [trial], "both": [host, trial]}[side]:
         losses[17] = bad
@@ -177,21 +177,21 @@ def test_one_non_finite_loss_makes_the_gain_non_finite(bad: float, side: str) ->
 
 
 @given(samples, levels, st.floats(0.01, 100), st.floats(-5, 5))
-def test_bounds_follow_the_unit_and_the_origin_of_the_losses(values, alpha, scale, shift) -> None:
+def test_bounds_follow_the_unit_and_the_origin_of_the_losses(values, alpha, scale, shift):
     plain, moved = gain_of(values), gain_of([scale * value + shift for value in values])
     for bound in (lower_bound, upper_bound):
         assert bound(moved, alpha) == pytest.approx(scale * bound(plain, alpha) + shift, rel=1e-6, abs=1e-6)
 
 
 @given(wide_gains, levels, levels)
-def test_bounds_enclose_the_mean_and_widen_for_a_smaller_alpha(gain, one, other) -> None:
+def test_bounds_enclose_the_mean_and_widen_for_a_smaller_alpha(gain, one, other):
     surer, looser = min(one, other), max(one, other)
     assert lower_bound(gain, surer) <= lower_bound(gain, looser) <= gain.mean
     assert gain.mean <= upper_bound(gain, looser) <= upper_bound(gain, surer)
 
 
 @given(wide_gains, levels)
-def test_lower_bound_inverts_halls_statistic(gain, alpha) -> None:
+def test_lower_bound_inverts_halls_statistic(gain, alpha):
     skewness = min(gain.skewness, 0.0)
     mean = (gain.n * gain.mean + gain.worst) / (gain.n + 1)
     expected = statistics.NormalDist().inv_cdf(1 - alpha) / math.sqrt(gain.n)
@@ -203,7 +203,7 @@ def test_lower_bound_inverts_halls_statistic(gain, alpha) -> None:
 
 @example(gain=Gain(100, 0.0, 1.0, -5.0, -9.0, 2.0), alpha=1e-6, more=10.0)
 @given(gain=wide_gains, alpha=levels, more=st.floats(0, 10))
-def test_negative_skewness_lowers_the_bound_and_positive_does_not_raise_it(gain, alpha, more) -> None:
+def test_negative_skewness_lowers_the_bound_and_positive_does_not_raise_it(gain, alpha, more):
     def at(skewness: float) -> float:
         return lower_bound(Gain(gain.n, gain.mean, gain.deviation, skewness, gain.worst, gain.best), alpha)
 
@@ -212,6 +212,6 @@ def test_negative_skewness_lowers_the_bound_and_positive_does_not_raise_it(gain,
 
 
 @given(wide_gains, levels)
-def test_the_upper_bound_mirrors_the_lower(gain, alpha) -> None:
+def test_the_upper_bound_mirrors_the_lower(gain, alpha):
     mirror = Gain(gain.n, -gain.mean, gain.deviation, -gain.skewness, -gain.best, -gain.worst)
     assert upper_bound(gain, alpha) == -lower_bound(mirror, alpha)

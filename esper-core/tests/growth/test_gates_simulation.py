@@ -64,12 +64,12 @@ def at_most(share: float, episodes: int) -> float:
 
 
 @pytest.mark.parametrize("shape", ["skewed", pytest.param("normal", marks=pytest.mark.slow)])
-def test_a_seed_that_is_worth_its_price_and_no_more_passes_at_most_once_in_twenty_episodes(shape) -> None:
+def test_a_seed_that_is_worth_its_price_and_no_more_passes_at_most_once_in_twenty_episodes(shape):
     null = {"deviation": 0.5, "price": 0.04, "gain": lambda _: 0.04}
     assert share_that_passes(200, shape, 100, **null) <= at_most(GATE_ALPHA, 200)
 
 
-def test_looking_on_without_spending_would_pass_it_far_more_often() -> None:
+def test_looking_on_without_spending_would_pass_it_far_more_often():
     null = {"deviation": 0.5, "price": 0.0, "gain": lambda _: 0.0}
     assert share_that_passes(100, "skewed", 400, strictness="permissive", **null) > at_most(GATE_ALPHA, 100)
 
@@ -83,7 +83,7 @@ def test_looking_on_without_spending_would_pass_it_far_more_often() -> None:
         pytest.param(800, 0.6, lambda step: 0.15 * min(1.0, step / 8), id="0.15 after 8 steps, deviation 0.6"),
     ],
 )
-def test_a_seed_that_is_worth_twice_its_price_passes_in_four_episodes_of_five(shape, examples, deviation, gain) -> None:
+def test_a_seed_that_is_worth_twice_its_price_passes_in_four_episodes_of_five(shape, examples, deviation, gain):
     price = gain(STEPS) / 2
     assert share_that_passes(60, shape, examples, deviation=deviation, price=price, gain=gain) >= 0.8
 
@@ -98,6 +98,6 @@ def test_a_seed_that_is_worth_twice_its_price_passes_in_four_episodes_of_five(sh
         pytest.param(lambda step: 0.04 - 0.02 * abs(math.cos(step)), id="drifting below its price"),
     ],
 )
-def test_no_size_or_drift_lets_a_null_seed_pass_more_often(shape, examples, gain) -> None:
+def test_no_size_or_drift_lets_a_null_seed_pass_more_often(shape, examples, gain):
     null = {"deviation": 0.5, "price": 0.04, "gain": gain}
     assert share_that_passes(1500, shape, examples, **null) <= at_most(GATE_ALPHA, 1500)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,16 +14,15 @@ import torch
 from core_worlds import LOCAL_CONV, Net, NoisyHost, same
 from torch import Tensor, fx, nn
 
-from esper_core.growth import Garden, graft, is_grafted, slots_of
+from esper_core.growth import graft, is_grafted, slots_of
 from esper_core.growth.grafting import alike
-from esper_core.growth.seeds import Seed
 from esper_core.leyline import Action, GraftError, Op, Site, SlotPlace
 
 EXAMPLE = torch.randn(4, 1, 12, generator=torch.Generator().manual_seed(0))
 INPUTS = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 
 
-def test_observing_leaves_parameters_buffers_modes_and_random_numbers_unchanged() -> None:
+def test_observing_leaves_parameters_buffers_modes_and_random_numbers_unchanged():
     model = NoisyHost()
     model.drop.eval()
     torch.manual_seed(3)
@@ -37,7 +35,7 @@ def test_observing_leaves_parameters_buffers_modes_and_random_numbers_unchanged(
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_slot_has_the_site_of_its_module() -> None:
+def test_slot_has_the_site_of_its_module():
     model = graft(NoisyHost(), {"early": "stem", "late": "hidden"}, example=EXAMPLE)
     assert [(slot.name, slot.site) for slot in slots_of(model).each()] == [
         ("early", Site("sequence", 4, (12,))),
@@ -45,7 +43,7 @@ def test_slot_has_the_site_of_its_module() -> None:
     ]
 
 
-def test_seed_keys_have_one_prefix_and_the_host_keys_never_change(make_garden: Callable[..., Garden]) -> None:
+def test_seed_keys_have_one_prefix_and_the_host_keys_never_change(make_garden):
     model = graft(NoisyHost(), ["stem"], example=EXAMPLE)
     keys = list(model.state_dict())
     garden = make_garden(model, LOCAL_CONV)
@@ -59,7 +57,7 @@ def test_seed_keys_have_one_prefix_and_the_host_keys_never_change(make_garden: C
     assert list(model.state_dict()) == keys
 
 
-def test_pattern_makes_one_slot_per_module_with_its_name() -> None:
+def test_pattern_makes_one_slot_per_module_with_its_name():
     model = nn.Sequential(nn.Sequential(nn.Linear(4, 4)), nn.Sequential(nn.Linear(4, 4)))
     graft(model, {"deep": SlotPlace("*.0", stack=3)}, example=torch.zeros(2, 4))
     assert [(slot.name, slot.at, slot.limit) for slot in slots_of(model).each()] == [
@@ -69,12 +67,12 @@ def test_pattern_makes_one_slot_per_module_with_its_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["type", "values", "keys", "half", "forward", "training", "each"])
-def test_slot_may_be_named_like_an_attribute_of_modules(name: str) -> None:
+def test_slot_may_be_named_like_an_attribute_of_modules(name):
     model = graft(nn.Sequential(nn.Linear(2, 2)), {name: "0"}, example=torch.zeros(2, 2))
     assert slots_of(model).named(name).name == name
 
 
-def test_a_name_with_pattern_characters_is_taken_literally() -> None:
+def test_a_name_with_pattern_characters_is_taken_literally():
     model = nn.Sequential()
     for name in ("a[0]", "a0", "b c/d-é"):
         model.add_module(name, nn.Linear(4, 4))
@@ -132,7 +130,7 @@ def heads() -> nn.Module:
         (lambda: nn.Sequential(linear(), nn.ReLU()), linear()),
     ],
 )
-def test_root_container_does_not_iterate_over_its_slots(build: Callable[[], nn.Module], given: Any) -> None:
+def test_root_container_does_not_iterate_over_its_slots(build, given):
     model = build()
     before, layers, keys, first = model(INPUTS), len(model), list(model.state_dict()), next(model.children())
     graft(model, ["0"], example=INPUTS)
@@ -159,9 +157,7 @@ def test_root_container_does_not_iterate_over_its_slots(build: Callable[[], nn.M
         (lambda: nn.Sequential(linear()), lambda model: model.__iadd__(nn.Sequential(nn.Identity()))),
     ],
 )
-def test_layers_of_a_grafted_container_cannot_be_exchanged(
-    build: Callable[[], nn.Module], change: Callable[[Any], object]
-) -> None:
+def test_layers_of_a_grafted_container_cannot_be_exchanged(build, change):
     model = graft(build(), ["0"], example=INPUTS)
     names = [name for name, _ in model.named_modules()]
     with pytest.raises(GraftError, match="E319 the layers of a grafted"):
@@ -199,9 +195,7 @@ def named(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
         (named, "training"),
     ],
 )
-def test_host_whose_outputs_would_change_is_refused_unless_wrapped_in_a_module(
-    judge: Callable[..., Any], mode: str
-) -> None:
+def test_host_whose_outputs_would_change_is_refused_unless_wrapped_in_a_module(judge, mode):
     model = Net(judge, one=linear(), other=linear())
     before = model(INPUTS)
     with pytest.raises(GraftError, match=f"E318 the outputs of the model in {mode} change once it has slots") as caught:
@@ -214,7 +208,7 @@ def test_host_whose_outputs_would_change_is_refused_unless_wrapped_in_a_module(
     torch.testing.assert_close(held(INPUTS), before, rtol=0.0, atol=0.0)
 
 
-def test_host_with_its_own_random_numbers_is_accepted() -> None:
+def test_host_with_its_own_random_numbers_is_accepted():
     drawn = random.Random(0)
     model = Net(lambda net, inputs: net.one(inputs) * drawn.random(), one=linear())
     assert is_grafted(graft(model, ["one"], example=INPUTS))
@@ -236,11 +230,11 @@ def test_host_with_its_own_random_numbers_is_accepted() -> None:
         ({"a": torch.ones(1)}, {"b": torch.ones(1)}, False),
     ],
 )
-def test_outputs_are_alike_up_to_rounding(one: Any, other: Any, same: bool) -> None:
+def test_outputs_are_alike_up_to_rounding(one, other, same):
     assert alike(one, other) is same
 
 
-def test_buffers_that_a_pass_fills_replaces_or_registers_are_as_before_after_grafting() -> None:
+def test_buffers_that_a_pass_fills_replaces_or_registers_are_as_before_after_grafting():
     def compute(net: Any, inputs: Tensor) -> Tensor:
         if not hasattr(net, "late"):
             net.register_buffer("late", inputs.mean(0))
@@ -264,9 +258,7 @@ def test_buffers_that_a_pass_fills_replaces_or_registers_are_as_before_after_gra
 
 @pytest.mark.filterwarnings("ignore:`torch.jit", "ignore:Converting a tensor")
 @pytest.mark.parametrize("wrap", [lambda model: model, nn.Sequential], ids=["itself", "within another"])
-def test_grafted_model_can_be_traced_but_not_scripted(
-    wrap: Callable[[nn.Module], nn.Module], add_seed: Callable[..., Seed]
-) -> None:
+def test_grafted_model_can_be_traced_but_not_scripted(wrap, add_seed):
     model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), ["0"], example=INPUTS)
     add_seed(model, "0")
     with pytest.raises(GraftError, match="E315 a grafted Sequential cannot be scripted"):
@@ -274,7 +266,7 @@ def test_grafted_model_can_be_traced_but_not_scripted(
     assert torch.equal(torch.jit.trace(model, INPUTS)(INPUTS), model(INPUTS))
 
 
-def test_grafted_graph_module_can_be_changed_and_recompiled(add_seed: Callable[..., Seed]) -> None:
+def test_grafted_graph_module_can_be_changed_and_recompiled(add_seed):
     model = graft(fx.symbolic_trace(nn.Sequential(nn.Linear(4, 4), nn.Tanh())), ["0"], example=INPUTS)
     add_seed(model, "0")
     before = model(INPUTS)

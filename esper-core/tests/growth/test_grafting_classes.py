@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from esper_core.config import OptimizerConfig
-from esper_core.growth import Garden, graft, is_grafted
-from esper_core.growth.seeds import Seed
+from esper_core.growth import graft, is_grafted
 from esper_core.leyline import Action, GraftError, Op
 
 INPUTS = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
@@ -92,9 +90,7 @@ def net(kind: type[nn.Module] = Plain) -> nn.Module:
 
 
 @pytest.mark.parametrize("kind", [Plain, Derived, Slotted, Marked, Forwarding])
-def test_grafted_model_of_any_class_keeps_its_type_repr_and_outputs(
-    kind: type[nn.Module], add_seed: Callable[..., Seed]
-) -> None:
+def test_grafted_model_of_any_class_keeps_its_type_repr_and_outputs(kind, add_seed):
     expected = net(kind)(INPUTS)
     model = graft(net(kind), ["part", "part.0"], example=INPUTS)
     assert isinstance(model, kind)
@@ -113,7 +109,7 @@ def test_grafted_model_of_any_class_keeps_its_type_repr_and_outputs(
         assert is_grafted(again)
 
 
-def test_attributes_from_slots_metaclass_and_getattr_survive_grafting() -> None:
+def test_attributes_from_slots_metaclass_and_getattr_survive_grafting():
     slotted, marked, forwarding = net(Slotted), net(Marked), net(Forwarding)
     slotted.note = "here"
     for model in (slotted, marked, forwarding):
@@ -124,7 +120,7 @@ def test_attributes_from_slots_metaclass_and_getattr_survive_grafting() -> None:
     assert forwarding.in_features == 4
 
 
-def test_class_that_demands_something_of_its_subclasses_is_refused_unless_wrapped_in_a_module() -> None:
+def test_class_that_demands_something_of_its_subclasses_is_refused_unless_wrapped_in_a_module():
     wrapped = Wrapper(net(Tagged))
     for model, at in ((net(Tagged), "part"), (wrapped, "module.part.0")):
         with pytest.raises(GraftError, match=r"E318 the class Tagged cannot be derived from: .*'tag'"):
@@ -135,14 +131,14 @@ def test_class_that_demands_something_of_its_subclasses_is_refused_unless_wrappe
 
 
 @pytest.mark.parametrize("wrap", [Wrapper, nn.DataParallel])
-def test_seeds_act_inside_a_wrapper(wrap: Callable[[nn.Module], nn.Module], add_seed: Callable[..., Seed]) -> None:
+def test_seeds_act_inside_a_wrapper(wrap, add_seed):
     model = graft(net(), ["part"], example=INPUTS)
     add_seed(model, "part")
     assert torch.equal(wrap(model)(INPUTS), model(INPUTS))
     assert torch.equal(copy.deepcopy(wrap(model))(INPUTS), model(INPUTS))
 
 
-def test_functional_call_replaces_seed_parameters_too(add_seed: Callable[..., Seed]) -> None:
+def test_functional_call_replaces_seed_parameters_too(add_seed):
     model = graft(net(), ["part"], example=INPUTS)
     add_seed(model, "part")
     own = dict(model.named_parameters())
@@ -158,7 +154,7 @@ def test_functional_call_replaces_seed_parameters_too(add_seed: Callable[..., Se
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("at", ["part", "part.0", "last"])
-def test_parametrized_weight_and_slot_work_together(when: str, at: str, add_seed: Callable[..., Seed]) -> None:
+def test_parametrized_weight_and_slot_work_together(when, at, add_seed):
     model, twin = net(), net()
     for each in (model, twin):
         if each is model and when == "after":
@@ -175,7 +171,7 @@ def test_parametrized_weight_and_slot_work_together(when: str, at: str, add_seed
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_root_itself_may_be_parametrized(when: str, add_seed: Callable[..., Seed]) -> None:
+def test_root_itself_may_be_parametrized(when, add_seed):
     weight = nn.Parameter(torch.ones(4, 4))
     model = Net(lambda net, x: net.part(x @ net.weight), weight=weight, part=nn.Linear(4, 4))
     if when == "before":
@@ -191,9 +187,7 @@ def test_root_itself_may_be_parametrized(when: str, add_seed: Callable[..., Seed
     assert torch.equal(again(INPUTS), model(INPUTS))
 
 
-def test_hook_added_before_grafting_sees_the_module_and_one_added_after_sees_the_seed(
-    add_seed: Callable[..., Seed],
-) -> None:
+def test_hook_added_before_grafting_sees_the_module_and_one_added_after_sees_the_seed(add_seed):
     model, seen = net(), {}
     model.part.register_forward_hook(lambda module, args, output: seen.update(first=output))
     graft(model, ["part"], example=INPUTS)
@@ -206,7 +200,7 @@ def test_hook_added_before_grafting_sees_the_module_and_one_added_after_sees_the
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_backward_hook_sees_the_gradient_of_the_slots_output(when: str, add_seed: Callable[..., Seed]) -> None:
+def test_backward_hook_sees_the_gradient_of_the_slots_output(when, add_seed):
     seen: list[Tensor] = []
 
     def hook(module: nn.Module, inward: Any, outward: Any) -> None:
@@ -225,7 +219,7 @@ def test_backward_hook_sees_the_gradient_of_the_slots_output(when: str, add_seed
 
 
 @pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_grown_model_can_be_exported(strict: bool, add_seed: Callable[..., Seed]) -> None:
+def test_grown_model_can_be_exported(strict, add_seed):
     model = graft(net(), ["part", "part.0"], example=INPUTS).eval()
     add_seed(model, "part", fossil=True)
     exported = torch.export.export(model, (INPUTS,), strict=strict)
@@ -233,7 +227,7 @@ def test_grown_model_can_be_exported(strict: bool, add_seed: Callable[..., Seed]
     assert not any("part/0" in name for name in exported.state_dict)
 
 
-def test_seed_has_the_dtype_that_its_slot_sees(make_garden: Callable[..., Garden]) -> None:
+def test_seed_has_the_dtype_that_its_slot_sees(make_garden):
     """The host computes in double in the first layer, and in half precision in the one with the slot."""
     model = Net(
         lambda net, inputs: net.second(net.first(inputs.double()).to(torch.bfloat16)).float(),

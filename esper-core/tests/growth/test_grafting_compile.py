@@ -76,9 +76,7 @@ def tower(blocks: int = 2, kind: type[nn.Module] = Block) -> nn.Module:
 
 
 @pytest.mark.parametrize("first", ["twin", pytest.param("grafted", marks=pytest.mark.slow)])
-def test_plain_twin_and_grafted_model_are_right_in_either_order_of_compilation(
-    first: str, add_seed: Callable[..., Seed]
-) -> None:
+def test_plain_twin_and_grafted_model_are_right_in_either_order_of_compilation(first, add_seed):
     twin, model = tower(), graft(tower(), ["blocks.1.first"], example=INPUTS)
     add_seed(model, "blocks.1.first")
     expected = {"twin": twin(INPUTS), "grafted": model(INPUTS)}
@@ -101,9 +99,7 @@ def test_plain_twin_and_grafted_model_are_right_in_either_order_of_compilation(
         ),
     ],
 )
-def test_code_compiled_for_a_plain_twin_is_not_reused_for_a_part_with_a_slot(
-    kind: type[nn.Module], way: str, add_seed: Callable[..., Seed]
-) -> None:
+def test_code_compiled_for_a_plain_twin_is_not_reused_for_a_part_with_a_slot(kind, way, add_seed):
     def compile_it(model: nn.Module) -> None:
         for part in [model] if way == "whole" else model.blocks:
             part.compile(backend="eager")
@@ -119,7 +115,7 @@ def test_code_compiled_for_a_plain_twin_is_not_reused_for_a_part_with_a_slot(
 
 
 @pytest.mark.slow
-def test_parts_compiled_and_run_before_grafting_take_slots(add_seed: Callable[..., Seed]) -> None:
+def test_parts_compiled_and_run_before_grafting_take_slots(add_seed):
     model = tower()
     for block in model.blocks:
         block.compile(backend="eager")
@@ -132,7 +128,7 @@ def test_parts_compiled_and_run_before_grafting_take_slots(add_seed: Callable[..
         assert not torch.allclose(model(INPUTS), plain)
 
 
-def test_like_blocks_share_compiled_code(add_seed: Callable[..., Seed]) -> None:
+def test_like_blocks_share_compiled_code(add_seed):
     backend = Counting()
     model = graft(tower(12), ["blocks.*.first"], example=INPUTS)
     again = copy.deepcopy(model)
@@ -148,7 +144,7 @@ def test_like_blocks_share_compiled_code(add_seed: Callable[..., Seed]) -> None:
 
 
 @pytest.mark.slow
-def test_models_with_slots_in_different_places_do_not_share_compiled_code(add_seed: Callable[..., Seed]) -> None:
+def test_models_with_slots_in_different_places_do_not_share_compiled_code(add_seed):
     one = graft(tower(), ["blocks.0.first"], example=INPUTS)
     two = graft(tower(), ["blocks.0.first", "blocks.1.first"], example=INPUTS)
     add_seed(two, "blocks.1.first")
@@ -156,7 +152,7 @@ def test_models_with_slots_in_different_places_do_not_share_compiled_code(add_se
     torch.testing.assert_close(torch.compile(two, backend="eager")(INPUTS), two(INPUTS))
 
 
-def test_alpha_may_change_between_batches(add_seed: Callable[..., Seed]) -> None:
+def test_alpha_may_change_between_batches(add_seed):
     backend = Counting()
     check_ramp(add_seed, backend)
     assert backend.compiled <= 3  # empty, the first strength, any strength
@@ -164,7 +160,7 @@ def test_alpha_may_change_between_batches(add_seed: Callable[..., Seed]) -> None
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_alpha_may_change_between_batches_under_inductor(add_seed: Callable[..., Seed]) -> None:
+def test_alpha_may_change_between_batches_under_inductor(add_seed):
     from torch._dynamo.utils import counters  # nothing public tells how often a real backend was asked
 
     counters.clear()
@@ -188,9 +184,7 @@ def check_ramp(add_seed: Callable[..., Seed], backend: object) -> None:
 
 
 @pytest.mark.slow
-def test_compiled_seed_gets_the_gradients_of_an_eager_one_and_an_empty_slot_changes_no_bit(
-    add_seed: Callable[..., Seed],
-) -> None:
+def test_compiled_seed_gets_the_gradients_of_an_eager_one_and_an_empty_slot_changes_no_bit(add_seed):
     gradients = []
     for compiled in (False, True):
         model = graft(tower(), ["blocks.0"], example=INPUTS)

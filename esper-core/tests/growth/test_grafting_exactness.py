@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from torch.utils.checkpoint import checkpoint
 
 from esper_core.config import OptimizerConfig
 from esper_core.growth import OptimizerKeeper, graft, slots_of
-from esper_core.growth.seeds import Seed
 from esper_core.leyline import SlotPlace
 
 
@@ -72,7 +70,7 @@ def trained(model: nn.Module, inputs: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_model_with_empty_slots_trains_bit_for_bit_as_its_twin(name: str) -> None:
+def test_model_with_empty_slots_trains_bit_for_bit_as_its_twin(name):
     build, slots, inputs = HOSTS[name]
     torch.manual_seed(1)
     twin = build()
@@ -82,7 +80,7 @@ def test_model_with_empty_slots_trains_bit_for_bit_as_its_twin(name: str) -> Non
     assert same(expected, found)
 
 
-def test_gradients_are_right_where_the_host_writes_into_a_slots_output(add_seed: Callable[..., Seed]) -> None:
+def test_gradients_are_right_where_the_host_writes_into_a_slots_output(add_seed):
     torch.manual_seed(1)
     inputs, plain = draw(4, 3, 8, 8), skipping()
     model = graft(copy.deepcopy(plain), ["down", "deep", "up"], example=inputs)
@@ -111,9 +109,7 @@ def test_gradients_are_right_where_the_host_writes_into_a_slots_output(add_seed:
     "at",
     ["encoder.layers.0.linear1", "encoder.layers.0.norm1", "encoder.layers.0.dropout1", "encoder.layers.0", "encoder"],
 )
-def test_seed_in_or_behind_a_transformer_layer_acts_in_its_fast_path_too(
-    at: str, add_seed: Callable[..., Seed]
-) -> None:
+def test_seed_in_or_behind_a_transformer_layer_acts_in_its_fast_path_too(at, add_seed):
     inputs = draw(4, 5, 8)
     model = graft(encoder(), {"slot": SlotPlace(at, "tokens")}, example=inputs).eval()
     with torch.no_grad():
@@ -131,7 +127,7 @@ def tied() -> nn.Module:
 
 
 @pytest.mark.parametrize("at", ["embed", "head"])
-def test_tied_weights_stay_tied_and_have_one_owner(at: str) -> None:
+def test_tied_weights_stay_tied_and_have_one_owner(at):
     torch.manual_seed(1)
     inputs = torch.arange(12).reshape(3, 4) % 7
     models = [tied(), None]
@@ -149,7 +145,7 @@ def test_tied_weights_stay_tied_and_have_one_owner(at: str) -> None:
     assert same(*outcomes)
 
 
-def test_fossils_act_in_order_and_their_keys_stay(add_seed: Callable[..., Seed]) -> None:
+def test_fossils_act_in_order_and_their_keys_stay(add_seed):
     inputs = draw(3, 4)
     model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), {"slot": SlotPlace("0", stack=3)}, example=inputs)
     keys = list(model.state_dict())
@@ -176,7 +172,7 @@ def checkpointing(*, spare: bool) -> nn.Module:
 
 
 @pytest.mark.parametrize("at", ["layer", "layer.0"])
-def test_seed_in_a_checkpointed_part_gets_the_same_gradients(at: str, add_seed: Callable[..., Seed]) -> None:
+def test_seed_in_a_checkpointed_part_gets_the_same_gradients(at, add_seed):
     inputs, gradients = draw(3, 4), []
     for spare in (False, True):
         torch.manual_seed(1)
@@ -188,7 +184,7 @@ def test_seed_in_a_checkpointed_part_gets_the_same_gradients(at: str, add_seed: 
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
-def test_seed_follows_its_host_to_another_dtype_and_device(kind: torch.dtype, add_seed: Callable[..., Seed]) -> None:
+def test_seed_follows_its_host_to_another_dtype_and_device(kind, add_seed):
     inputs = draw(3, 4)
     model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), ["0"], example=inputs)
     add_seed(model, "0", alpha=0.5)

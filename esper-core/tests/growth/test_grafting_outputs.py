@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,7 +104,7 @@ def grown(kind: str) -> nn.Module:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_seeds_act_on_the_part_and_the_rest_passes_through(kind: str) -> None:
+def test_seeds_act_on_the_part_and_the_rest_passes_through(kind):
     model = grown(kind)
     mixed = model.part.mix(EXAMPLE)
     (seed,) = slots_of(model).named("here").seeds
@@ -120,7 +119,7 @@ def test_seeds_act_on_the_part_and_the_rest_passes_through(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_saved_network_is_rebuilt_on_the_same_part(kind: str, tmp_path: Path) -> None:
+def test_a_saved_network_is_rebuilt_on_the_same_part(kind, tmp_path):
     model = grown(kind)
     save(model, tmp_path / "net")
     found = type("Plugins", (), {"registry": type("R", (), {"find": lambda *_: Component()})()})()
@@ -150,7 +149,7 @@ torch.testing.assert_close(load(Host(kind)).eval()(inputs), outputs)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_export_acts_on_the_same_part(kind: str, tmp_path: Path) -> None:
+def test_an_export_acts_on_the_same_part(kind, tmp_path):
     model = grown(kind)
     plain = export(model, path=tmp_path / "all", example=EXAMPLE)
     assert torch.equal(plain.eval()(EXAMPLE), model(EXAMPLE))
@@ -165,7 +164,7 @@ def test_an_export_acts_on_the_same_part(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_programs_and_compilers_take_it_whole(kind: str) -> None:
+def test_programs_and_compilers_take_it_whole(kind):
     model = grown(kind)
     more = torch.randn(7, 6)
     torch.testing.assert_close(export(model, "program", example=EXAMPLE).module()(more), model(more))
@@ -174,7 +173,7 @@ def test_programs_and_compilers_take_it_whole(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tuple", "dict"])
-def test_a_gardener_grows_there_on_a_branch(kind: str) -> None:
+def test_a_gardener_grows_there_on_a_branch(kind):
     class Plan:
         def act(self, observations: Any, masks: Any) -> list[Action]:
             plan = {0: Op.GERMINATE, 1: Op.ADVANCE, 3: Op.FOSSILISE}
@@ -232,7 +231,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("length", [6, 8], ids=["tokens", "as many tokens as features"])
-def test_tokens_and_sequences_are_told_by_the_layer_that_computes_them(length: int) -> None:
+def test_tokens_and_sequences_are_told_by_the_layer_that_computes_them(length):
     places = {name: SlotPlace(name, output=0 if name == "attention" else None) for name in KNOWN}
     model = graft(Encoder(), places, example=torch.randint(9, (4, length)))
     assert {slot.name: slot.site.kind for slot in slots_of(model).each()} == KNOWN

@@ -113,7 +113,7 @@ def refusal(model: nn.Module, slots: Any, example: Any = None) -> str:
     return str(caught.value).partition("\n  Modules near it")[0]
 
 
-def test_refused_module_is_reported_with_modules_near_it_that_fit() -> None:
+def test_refused_module_is_reported_with_modules_near_it_that_fit():
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Flatten(0), nn.Unflatten(0, (-1, 4)), nn.Linear(4, 2))
     with pytest.raises(GraftError, match="Modules near it that can have a slot: 1, 3, 0"):
         graft(model, ["2"], example=torch.zeros(3, 4))
@@ -163,9 +163,7 @@ OBSERVED: list[tuple[Callable[[], nn.Module], Any, Tensor, str]] = [
 
 
 @pytest.mark.parametrize(("build", "slots", "example", "said"), OBSERVED)
-def test_model_or_place_that_a_dry_run_shows_to_be_unfit_is_refused(
-    build: Callable[[], nn.Module], slots: Any, example: Any, said: str
-) -> None:
+def test_model_or_place_that_a_dry_run_shows_to_be_unfit_is_refused(build, slots, example, said):
     assert said in refusal(build(), slots, example)
 
 
@@ -193,26 +191,24 @@ NAMED: list[tuple[Callable[[], nn.Module], Any, str]] = [
 
 
 @pytest.mark.parametrize(("build", "slots", "said"), NAMED)
-def test_unfit_model_or_wrong_name_is_refused_without_an_example(
-    build: Callable[[], nn.Module], slots: Any, said: str
-) -> None:
+def test_unfit_model_or_wrong_name_is_refused_without_an_example(build, slots, said):
     assert refusal(build(), slots).startswith(said)
 
 
-def test_all_wrong_names_are_reported_at_once() -> None:
+def test_all_wrong_names_are_reported_at_once():
     with pytest.raises(GraftError) as caught:
         graft(Lists(), ["layer.0", "hed"])
     assert [problem.code for problem in caught.value.problems] == ["E313", "E313"]
 
 
-def test_slots_of_a_plain_model_says_what_to_do() -> None:
+def test_slots_of_a_plain_model_says_what_to_do():
     with pytest.raises(GraftError, match=r"E311 .*\n.*esper_core\.graft"):
         slots_of(nn.Linear(1, 1))
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("at", ["encoder.layers.0", "encoder.layers.1.linear2"])
-def test_slot_inside_an_encoder_that_packs_its_batches_is_refused(at: str) -> None:
+def test_slot_inside_an_encoder_that_packs_its_batches_is_refused(at):
     example = torch.randn(3, 5, 4)
     message = refusal(packing(), [at], example)
     assert "returns a nested tensor" in message
@@ -225,7 +221,7 @@ def test_slot_inside_an_encoder_that_packs_its_batches_is_refused(at: str) -> No
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("at", ["odd", "odd.0.0"])
-def test_script_module_and_its_parts_are_refused(at: str) -> None:
+def test_script_module_and_its_parts_are_refused(at):
     inner = nn.Sequential(nn.Sequential(nn.Linear(4, 4)))
     hint = "Graft the module that it was scripted from; the grafted one can be traced or exported."
     for scripted in (torch.jit.script(inner), torch.jit.trace(inner, ROWS)):
@@ -234,7 +230,7 @@ def test_script_module_and_its_parts_are_refused(at: str) -> None:
         assert is_grafted(graft(host(scripted), ["last"], example=ROWS))
 
 
-def test_example_that_the_model_cannot_take_is_reported_with_its_shape_and_cause() -> None:
+def test_example_that_the_model_cannot_take_is_reported_with_its_shape_and_cause():
     model = nn.Sequential(nn.Linear(4, 4))
     with pytest.raises(GraftError, match=r"E318 .* RuntimeError on the example: .*\n.*\n.*shape \(2, 3\)") as caught:
         graft(model, ["0"], example=torch.zeros(2, 3))
@@ -260,7 +256,7 @@ class Chain(nn.ModuleList):
         pytest.param(lambda: nn.Sequential(Chain([nn.Linear(4, 4)])), ["0"], ROWS, id="list with a forward"),
     ],
 )
-def test_place_next_to_a_refused_one_is_accepted(build: Callable[[], nn.Module], slots: Any, example: Tensor) -> None:
+def test_place_next_to_a_refused_one_is_accepted(build, slots, example):
     (slot,) = slots_of(graft(build(), slots, example=example)).each()
     assert slot.site is not None
 
@@ -269,7 +265,7 @@ def test_place_next_to_a_refused_one_is_accepted(build: Callable[[], nn.Module],
     ("slot", "accepts", "message"),
     [("stam", "vector", 'E302 there is no slot "stam"'), ("0", "image", 'E303 "test/block" cannot grow in slot "0"')],
 )
-def test_garden_refuses_blueprints_that_cannot_grow_in_its_slots(slot: str, accepts: str, message: str) -> None:
+def test_garden_refuses_blueprints_that_cannot_grow_in_its_slots(slot, accepts, message):
     model = graft(nn.Sequential(nn.Linear(4, 4)), ["0"], example=torch.zeros(3, 4))
     keeper = OptimizerKeeper(model.parameters(), host_settings=OptimizerConfig(), seed_settings=OptimizerConfig())
     block = Variety("test/block", BlueprintSpec(accepts, "0"), lambda site: nn.Identity())

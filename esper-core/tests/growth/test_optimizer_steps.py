@@ -45,7 +45,7 @@ def bits_of(optimizer: torch.optim.Optimizer, own: list[nn.Parameter]) -> list[t
         max_size=6,
     ),
 )
-def test_it_is_the_step_of_torch_to_the_last_bit(kind: str, decay: float, steps: list[tuple[float, set[int]]]) -> None:
+def test_it_is_the_step_of_torch_to_the_last_bit(kind, decay, steps):
     own, other = parameters(), parameters()
     ours = build_optimizer(OptimizerConfig(kind=kind, weight_decay=decay, implementation="fused"), own)  # type: ignore[arg-type]
     torchs = TORCHS[kind](other, OptimizerConfig().learning_rate, weight_decay=decay, fused=True)
@@ -65,7 +65,7 @@ def test_it_is_the_step_of_torch_to_the_last_bit(kind: str, decay: float, steps:
 
 
 @pytest.mark.parametrize("implementation", ["plain", "foreach"])
-def test_what_is_not_fused_is_torchs_own_and_somebody_elses_optimizer_takes_its_own_step(implementation: str) -> None:
+def test_what_is_not_fused_is_torchs_own_and_somebody_elses_optimizer_takes_its_own_step(implementation):
     made = build_optimizer(OptimizerConfig(implementation=implementation), parameters())  # type: ignore[arg-type]
     assert type(made) is torch.optim.Adam
     with mock.patch.object(made, "step") as step:
@@ -73,7 +73,7 @@ def test_what_is_not_fused_is_torchs_own_and_somebody_elses_optimizer_takes_its_
     step.assert_called_once_with()
 
 
-def test_a_hook_on_a_fused_optimizer_of_ones_own_is_called() -> None:
+def test_a_hook_on_a_fused_optimizer_of_ones_own_is_called():
     own, called = parameters(), []
     optimizer = torch.optim.Adam(own, 0.1, fused=True)
     optimizer.register_step_post_hook(lambda *_: called.append(1))
@@ -126,14 +126,14 @@ def gathered(batches: list[list[list[float] | None]]) -> GradientHealth:
 @given(
     st.integers(1, 5).flatmap(lambda n: st.lists(st.lists(gradients, min_size=n, max_size=n), min_size=1, max_size=4))
 )
-def test_the_numbers_are_those_of_the_slow_formulas(batches) -> None:
+def test_the_numbers_are_those_of_the_slow_formulas(batches):
     found, expected = gathered(batches), slowly(batches)
     for name in GradientHealth.__slots__:
         assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-4, abs=1e-7, nan_ok=True), name
     assert found.vanishing + found.exploding + found.non_finite <= 1 + 1e-6
 
 
-def test_sim_low_4_the_global_norm_is_the_global_norm() -> None:
+def test_sim_low_4_the_global_norm_is_the_global_norm():
     """Of all gradients together; the mean and the largest of the parameters' are apart. Over batches it is a mean."""
     found = gathered([[[3.0, 0.0], [4.0], [12.0], None]])
     assert (found.global_norm, found.mean_parameter_norm, found.largest_parameter_norm) == (13.0, 4.75, 12.0)
@@ -141,7 +141,7 @@ def test_sim_low_4_the_global_norm_is_the_global_norm() -> None:
 
 
 @pytest.mark.parametrize("once", [iter, lambda gradients: (each for each in gradients), reversed, enumerate])
-def test_sim_low_3_the_gradient_collector_takes_a_sequence_and_refuses_an_exhausted_iterator(once) -> None:
+def test_sim_low_3_the_gradient_collector_takes_a_sequence_and_refuses_an_exhausted_iterator(once):
     """What can be gone through once is refused, full or empty; and so is an empty sequence."""
     collector = GradientCollector()
     full, exhausted = once([torch.ones(2)]), once([torch.ones(2)])
@@ -154,7 +154,7 @@ def test_sim_low_3_the_gradient_collector_takes_a_sequence_and_refuses_an_exhaus
     assert collector.take() is None
 
 
-def test_what_was_taken_is_gone_and_nothing_is_not_zero() -> None:
+def test_what_was_taken_is_gone_and_nothing_is_not_zero():
     collector = GradientCollector()
     assert collector.take() is None
     collector.collect([None, None])
@@ -163,7 +163,7 @@ def test_what_was_taken_is_gone_and_nothing_is_not_zero() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_other_kinds_of_numbers_give_norms_in_floats(dtype: torch.dtype) -> None:
+def test_other_kinds_of_numbers_give_norms_in_floats(dtype):
     collector = GradientCollector()
     collector.collect([torch.full((1000,), 100.0, dtype=dtype)])
     taken = collector.take()
@@ -171,7 +171,7 @@ def test_other_kinds_of_numbers_give_norms_in_floats(dtype: torch.dtype) -> None
     assert taken[0].item() == pytest.approx(100 * math.sqrt(1000), rel=1e-3)
 
 
-def test_nothing_is_read_so_that_no_device_waits() -> None:
+def test_nothing_is_read_so_that_no_device_waits():
     """On the meta device there is nothing to be read: who tries, raises."""
     collector = GradientCollector()
     for _ in range(3):
@@ -180,7 +180,7 @@ def test_nothing_is_read_so_that_no_device_waits() -> None:
     assert (taken.device.type, taken.shape) == ("meta", (WIDTH,))
 
 
-def test_run_05_whoever_trains_a_seed_tells_how_its_gradients_are(make_recipe: Make) -> None:
+def test_run_05_whoever_trains_a_seed_tells_how_its_gradients_are(make_recipe):
     """A seed that learns always has gradients in the signals; where none learns they are unknown, and not 0."""
     environment = begin(make_recipe(embargo=0))
     plan = {0: replace(GERMINATE, speed=2), 2: ADVANCE, 5: replace(PRUNE, speed=1)}

@@ -100,7 +100,7 @@ class World(LinearWorld):
 
 
 @every_optimizer
-def test_run_03_each_parameter_has_exactly_one_optimizer_over_the_whole_life(build) -> None:
+def test_run_03_each_parameter_has_exactly_one_optimizer_over_the_whole_life(build):
     """Any optimizer, one or several groups: no parameter is ever without an owner, or has two."""
     world = World(OptimizerSettings(build, 1.0))
     acts: list[Op | None] = [Op.GERMINATE, None, Op.ADVANCE, None, Op.RETARGET, None, None, Op.FOSSILISE]
@@ -119,7 +119,7 @@ def test_run_03_each_parameter_has_exactly_one_optimizer_over_the_whole_life(bui
 
 
 @every_optimizer
-def test_every_parameter_moves_at_every_stage_in_which_it_learns(build) -> None:
+def test_every_parameter_moves_at_every_stage_in_which_it_learns(build):
     world = World(OptimizerSettings(build)).incubated()
     for op in (None, Op.ADVANCE, None, Op.FOSSILISE, None):
         if op is not None:
@@ -131,7 +131,7 @@ def test_every_parameter_moves_at_every_stage_in_which_it_learns(build) -> None:
         assert still == []
 
 
-def test_optimizer_that_needs_a_closure_is_refused() -> None:
+def test_optimizer_that_needs_a_closure_is_refused():
     lbfgs = OptimizerSettings(torch.optim.LBFGS)
     with pytest.raises(GrowthError, match="E306 LBFGS computes the loss itself"):
         World(lbfgs)
@@ -143,7 +143,7 @@ def test_optimizer_that_needs_a_closure_is_refused() -> None:
 
 
 @every_optimizer
-def test_b8_drl_02_fossil_continues_with_its_optimizer_state(build) -> None:
+def test_b8_drl_02_fossil_continues_with_its_optimizer_state(build):
     """Bit for bit: what an optimizer remembers goes over to the host's side as it is."""
     world = World(OptimizerSettings(build)).held()
     own = list(world.seed.parameters())
@@ -165,7 +165,7 @@ def test_b8_drl_02_fossil_continues_with_its_optimizer_state(build) -> None:
 
 @every_optimizer
 @pytest.mark.parametrize("blended", [False, True], ids=["before it was blended", "after it drained"])
-def test_b8_drl_02_parameters_and_state_of_a_pruned_seed_are_freed(build, blended: bool) -> None:
+def test_b8_drl_02_parameters_and_state_of_a_pruned_seed_are_freed(build, blended):
     """Neither its parameters nor what its optimizer knew of them are held by anybody."""
     world = World(OptimizerSettings(build, 1.0, Falling()))
     world = world.held() if blended else world.incubated()
@@ -182,7 +182,7 @@ def test_b8_drl_02_parameters_and_state_of_a_pruned_seed_are_freed(build, blende
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e6, float("inf"), float("nan")])
-def test_clipped_step_of_the_host_does_not_depend_on_a_seeds_gradients(scale: float) -> None:
+def test_clipped_step_of_the_host_does_not_depend_on_a_seeds_gradients(scale):
     worlds = [World(OptimizerSettings(partial(torch.optim.SGD, lr=0.1), clip_norm=1e-2)).held() for _ in range(2)]
     for world, factor in zip(worlds, (1.0, scale), strict=True):
         world.backward()
@@ -193,7 +193,7 @@ def test_clipped_step_of_the_host_does_not_depend_on_a_seeds_gradients(scale: fl
     assert same(*sides)
 
 
-def test_schedule_counts_from_the_birth_of_host_or_seed() -> None:
+def test_schedule_counts_from_the_birth_of_host_or_seed():
     world = World(OptimizerSettings(partial(torch.optim.Adam, lr=0.01), schedule=Falling()))
     world.train(2)
     world.act(Op.GERMINATE)
@@ -211,7 +211,7 @@ def test_schedule_counts_from_the_birth_of_host_or_seed() -> None:
 
 
 @every_optimizer
-def test_a_frozen_fossil_has_no_owner_and_does_not_move(build) -> None:
+def test_a_frozen_fossil_has_no_owner_and_does_not_move(build):
     world = World(OptimizerSettings(build, 1.0), freeze=True).held()
     own = list(world.seed.parameters())
     world.backward()
@@ -229,7 +229,7 @@ def test_a_frozen_fossil_has_no_owner_and_does_not_move(build) -> None:
 
 
 @every_optimizer
-def test_b1_pt_01_forgetting_the_state_makes_the_next_step_a_first_step(build) -> None:
+def test_b1_pt_01_forgetting_the_state_makes_the_next_step_a_first_step(build):
     """Also one that begins with a memory: its next step is the first step of a new one."""
     world = World(OptimizerSettings(build)).held()
     world.act(Op.FOSSILISE)

@@ -91,9 +91,7 @@ def follows(environment: Environment, expected: torch.optim.Optimizer, steps: in
 
 @pytest.mark.parametrize("incubation", ["shadow", pytest.param("branch", marks=pytest.mark.slow)])
 @every_pair
-def test_b8_drl_02_fossil_steps_with_the_hosts_settings_and_its_own_state(
-    pair: str, incubation: str, make_recipe: Make
-) -> None:
+def test_b8_drl_02_fossil_steps_with_the_hosts_settings_and_its_own_state(pair, incubation, make_recipe):
     """The state is handed over where host and seed use the same algorithm; otherwise it is fresh."""
     host, seed = PAIRS[pair]
     recipe = recipe_of(make_recipe, host, seed, growth=GrowthConfig.model_validate({"incubation": incubation}))
@@ -110,7 +108,7 @@ def test_b8_drl_02_fossil_steps_with_the_hosts_settings_and_its_own_state(
     environment.train()
 
 
-def test_optimizer_is_kept_if_the_settings_are_equal_and_a_handover_changes_no_bit(make_recipe: Make) -> None:
+def test_optimizer_is_kept_if_the_settings_are_equal_and_a_handover_changes_no_bit(make_recipe):
     """A clip norm that is never reached makes the settings differ, so that a new optimizer takes the state over."""
     clipped: Settings = {"clip_norm": 1e9}
     worlds = [grown(recipe_of(make_recipe, clipped, seed)) for seed in (clipped, {})]
@@ -127,7 +125,7 @@ def test_optimizer_is_kept_if_the_settings_are_equal_and_a_handover_changes_no_b
 @pytest.mark.parametrize(
     ("host", "seed", "rate"), [(Falling(), None, 0.01), (None, Falling(), 0.02), (Falling(), Falling(), 0.02)]
 )
-def test_fossil_follows_the_hosts_schedule_at_once(host: Any, seed: Any, rate: float, make_recipe: Make) -> None:
+def test_fossil_follows_the_hosts_schedule_at_once(host, seed, rate, make_recipe):
     own = {"learning_rate": 0.01}
     recipe = recipe_of(make_recipe, own, {"learning_rate": rate}, host_schedule=host, seed_schedule=seed)
     environment = grown(recipe)
@@ -141,7 +139,7 @@ def test_fossil_follows_the_hosts_schedule_at_once(host: Any, seed: Any, rate: f
     assert of_host == pytest.approx(0.01 / 5 if host else 0.01)
 
 
-def test_a_learning_rate_tensor_is_never_shared_between_host_seeds_and_fossils() -> None:
+def test_a_learning_rate_tensor_is_never_shared_between_host_seeds_and_fossils():
     """A share that is built later has to find the rate that was given."""
     given = torch.tensor(0.1)
     parameter, block = nn.Parameter(torch.ones(2)), nn.Linear(2, 2)
@@ -159,7 +157,7 @@ def test_a_learning_rate_tensor_is_never_shared_between_host_seeds_and_fossils()
     assert float(given) == pytest.approx(0.1)
 
 
-def test_fossils_of_a_frozen_host_are_clipped_by_the_hosts_norm() -> None:
+def test_fossils_of_a_frozen_host_are_clipped_by_the_hosts_norm():
     host, block = nn.Linear(2, 2).requires_grad_(requires_grad=False), nn.Linear(2, 2)
     block.number = 0  # type: ignore[assignment]
     of_seed = OptimizerConfig(kind="sgd", learning_rate=1.0, momentum=0.0)
@@ -176,7 +174,7 @@ def test_fossils_of_a_frozen_host_are_clipped_by_the_hosts_norm() -> None:
 
 
 @pytest.mark.parametrize("pair", ["adamw after adam", pytest.param("sgd after adam", marks=pytest.mark.slow)])
-def test_static_control_trains_its_blocks_with_the_hosts_settings(pair: str, make_recipe: Make) -> None:
+def test_static_control_trains_its_blocks_with_the_hosts_settings(pair, make_recipe):
     recipe = recipe_of(make_recipe, *PAIRS[pair], host_schedule=Falling())
     environment = grown(recipe)
     environment.network.apply(FOSSILISE, 4)
@@ -204,9 +202,7 @@ ALIKE = [
 
 
 @pytest.mark.parametrize(("before", "after", "handed"), ALIKE)
-def test_state_is_handed_over_only_between_optimizers_with_the_same_quantities(
-    before: Any, after: Any, handed: bool
-) -> None:
+def test_state_is_handed_over_only_between_optimizers_with_the_same_quantities(before, after, handed):
     parameter = nn.Parameter(torch.ones(3))
     old, new = before([parameter]), after([parameter])
 

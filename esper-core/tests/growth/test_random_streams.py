@@ -17,7 +17,7 @@ def draw(stream: RandomStream, count: int = 3) -> torch.Tensor:
 
 @settings(max_examples=20)
 @given(st.integers(0, 2**62))
-def test_a_stream_goes_on_where_it_stopped_and_leaves_the_default_generator_alone(seed: int) -> None:
+def test_a_stream_goes_on_where_it_stopped_and_leaves_the_default_generator_alone(seed):
     torch.manual_seed(11)
     expected_default = torch.rand(3)
     torch.manual_seed(seed)
@@ -34,7 +34,7 @@ def test_a_stream_goes_on_where_it_stopped_and_leaves_the_default_generator_alon
     assert torch.equal(stream.state_dict()[0], place[0])
 
 
-def test_a_stream_gives_the_generator_back_when_its_block_fails() -> None:
+def test_a_stream_gives_the_generator_back_when_its_block_fails():
     torch.manual_seed(2)
     before = torch.get_rng_state()
     stream = RandomStream(1)
@@ -45,12 +45,12 @@ def test_a_stream_gives_the_generator_back_when_its_block_fails() -> None:
         pass
 
 
-def test_a_stream_feeds_one_block_at_a_time() -> None:
+def test_a_stream_feeds_one_block_at_a_time():
     stream = RandomStream(1)
     with stream, pytest.raises(RuntimeError, match="in use"), stream:
         pass
 
 
-def test_derived_seeds_are_the_same_tomorrow() -> None:
+def test_derived_seeds_are_the_same_tomorrow():
     assert derive_seed(7, "order") == 666519070672927082
     assert len({derive_seed(seed, name) for seed in range(50) for name in ("host", "order", "training")}) == 150

@@ -83,7 +83,7 @@ def by_hand(seed: Seed, site: Site, host: Tensor, alpha: float) -> Tensor:
 @every_site
 @every_blend
 @both_births
-def test_operator_computes_its_formula(site: Site, blend: Blend, tame: bool) -> None:
+def test_operator_computes_its_formula(site, blend, tame):
     seed = seed_of(site, blend, tame=tame)
     stirred(seed)
     host = torch.randn(4, *site.example_shape)
@@ -97,7 +97,7 @@ def test_operator_computes_its_formula(site: Site, blend: Blend, tame: bool) -> 
 @every_blend
 @both_births
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_run_02_every_seed_starts_as_the_identity_with_any_operator(site, blend, tame, dtype) -> None:
+def test_run_02_every_seed_starts_as_the_identity_with_any_operator(site, blend, tame, dtype):
     """Bit for bit but for the sign of a zero, for ugly numbers and in few bits, too; no operator scales what passes."""
     seed = seed_of(site, blend, tame=tame).to(dtype)
     host = torch.randn(4, *site.example_shape).to(dtype)
@@ -115,7 +115,7 @@ def test_run_02_every_seed_starts_as_the_identity_with_any_operator(site, blend,
     "learner",
     [partial(torch.optim.SGD, lr=0.1), pytest.param(partial(torch.optim.Adam, lr=0.01), marks=pytest.mark.slow)],
 )
-def test_run_01_every_parameter_has_a_gradient_within_two_steps(site, blend, tame, learner) -> None:
+def test_run_01_every_parameter_has_a_gradient_within_two_steps(site, blend, tame, learner):
     """Of block, gain and gate, whatever the operator, the strength and the optimizer."""
     for alpha in ALPHAS:
         seed = seed_of(site, blend, tame=tame)
@@ -133,7 +133,7 @@ def test_run_01_every_parameter_has_a_gradient_within_two_steps(site, blend, tam
 @every_site
 @every_blend
 @both_births
-def test_parameter_count_is_as_declared(site: Site, blend: Blend, tame: bool) -> None:
+def test_parameter_count_is_as_declared(site, blend, tame):
     seed = seed_of(site, blend, tame=tame)
     own = sum(parameter.numel() for parameter in Block(site).parameters())
     assert seed.parameter_count == own + blend_parameters(blend, site, identity=tame)
@@ -143,7 +143,7 @@ def test_parameter_count_is_as_declared(site: Site, blend: Blend, tame: bool) ->
 
 @every_site
 @every_blend
-def test_half_precision_is_close_to_double(site: Site, blend: Blend) -> None:
+def test_half_precision_is_close_to_double(site, blend):
     seed = seed_of(site, blend, tame=False)
     stirred(seed)
     host = torch.randn(4, *site.example_shape).bfloat16()
@@ -163,7 +163,7 @@ def mine(net: Any, hidden: Tensor) -> Tensor:
 @every_blend
 @pytest.mark.parametrize("raises", [True, False], ids=["raises", "no numbers"])
 @pytest.mark.parametrize("stage", [Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.DRAINING])
-def test_seed_is_never_called_at_alpha_0(blend: Blend, raises: bool, stage: Stage) -> None:
+def test_seed_is_never_called_at_alpha_0(blend, raises, stage):
     inputs = torch.randn(4, 3)
     model = graft(nn.Sequential(nn.Linear(3, 3)), {"early": SlotPlace("0")}, example=inputs)
     alone, slot = model(inputs), slots_of(model).named("early")
@@ -196,7 +196,7 @@ def share(curve: Curve, x: float) -> float:
 
 
 @given(start=strengths, target=strengths, ticks=st.integers(1, 300), curve=curves)
-def test_alpha_is_monotonic_on_its_curve_and_ends_exactly_on_its_target(start, target, ticks, curve) -> None:
+def test_alpha_is_monotonic_on_its_curve_and_ends_exactly_on_its_target(start, target, ticks, curve):
     alpha = Alpha(value=start)
     alpha.aim(target, ticks, curve)
     path = [alpha.value]
@@ -213,7 +213,7 @@ def test_alpha_is_monotonic_on_its_curve_and_ends_exactly_on_its_target(start, t
 
 
 @given(st.lists(st.tuples(strengths, st.integers(0, 9), curves, st.integers(0, 12)), max_size=8))
-def test_new_aim_starts_from_the_current_value(turns) -> None:
+def test_new_aim_starts_from_the_current_value(turns):
     alpha = Alpha()
     for target, ticks, curve, passed in turns:
         before = alpha.value
@@ -227,7 +227,7 @@ def test_new_aim_starts_from_the_current_value(turns) -> None:
 
 
 @given(ticks=st.integers(1, 100_000), curve=curves)
-def test_alpha_is_positive_after_the_first_tick_and_arrives_with_the_last(ticks, curve) -> None:
+def test_alpha_is_positive_after_the_first_tick_and_arrives_with_the_last(ticks, curve):
     alpha = Alpha()
     alpha.aim(1.0, ticks, curve)
     alpha.tick()

@@ -28,11 +28,11 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_every_plain_value_comes_back_in_its_order(value: Any) -> None:
+def test_every_plain_value_comes_back_in_its_order(value):
     assert repr(decode_state(through_files(encode_state(value)))) == repr(value)
 
 
-def test_tensors_come_back_as_what_they_were_and_copies() -> None:
+def test_tensors_come_back_as_what_they_were_and_copies():
     shared, transposed = torch.arange(6.0).reshape(2, 3), torch.arange(6).reshape(2, 3).t()
     value = {
         1: shared,
@@ -61,7 +61,7 @@ def test_tensors_come_back_as_what_they_were_and_copies() -> None:
         ({1}, "a set"),
     ],
 )
-def test_what_no_file_takes_is_refused_by_its_place(value: Any, what: str) -> None:
+def test_what_no_file_takes_is_refused_by_its_place(value, what):
     with pytest.raises(GrowthError, match=rf'E335 .*"inner.0".*{what}'):
         encode_state({"inner": [value]})
 
@@ -80,7 +80,7 @@ class Tied(nn.Module):
         self.register_buffer("later", None)
 
 
-def test_numbers_get_into_a_fresh_model_and_what_was_shared_is_shared() -> None:
+def test_numbers_get_into_a_fresh_model_and_what_was_shared_is_shared():
     model, fresh = Tied(), Tied()
     model.later, model.scale = torch.ones(2), torch.zeros(5)  # no longer that of its part
     model.two.register_buffer("late", torch.ones(1), persistent=False)
@@ -115,7 +115,7 @@ MISFITS: dict[str, tuple[Callable[[Tied], object], str]] = {
 
 
 @pytest.mark.parametrize("what", MISFITS)
-def test_numbers_of_another_model_are_refused_and_nothing_is_changed(what: str) -> None:
+def test_numbers_of_another_model_are_refused_and_nothing_is_changed(what):
     model, fresh = Tied(), Tied()
     change, message = MISFITS[what]
     change(model)
@@ -148,7 +148,7 @@ def stepped(build: Any, parameter: nn.Parameter, steps: int, keeper: OptimizerKe
     ],
     ids=lambda build: build.func.__name__,
 )
-def test_any_optimizer_goes_on_bit_for_bit(build: Any) -> None:
+def test_any_optimizer_goes_on_bit_for_bit(build):
     """The parameter does not lie in memory in the order of its dimensions, and fused code goes by memory."""
     parameter = nn.Parameter(torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last))
     keeper = stepped(build, parameter, 3)
@@ -162,7 +162,7 @@ def test_any_optimizer_goes_on_bit_for_bit(build: Any) -> None:
     assert other.state_dict().plain == keeper.state_dict().plain
 
 
-def test_a_keeper_of_other_seeds_is_refused() -> None:
+def test_a_keeper_of_other_seeds_is_refused():
     keeper = stepped(partial(torch.optim.SGD, lr=0.1), nn.Parameter(torch.ones(2)), 1)
     state = keeper.state_dict()
     with pytest.raises(GrowthError, match=r"E334 .*\n.*of seeds .*4"):

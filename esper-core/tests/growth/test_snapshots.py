@@ -29,7 +29,7 @@ def environment(make_recipe: Callable[..., Recipe]) -> Environment:
     return begun
 
 
-def test_a_host_comes_back_in_place(environment) -> None:
+def test_a_host_comes_back_in_place(environment):
     before, parameters = numbers(environment.model), list(environment.model.parameters())
     snapshot = Snapshot(environment.garden)
     environment.train()
@@ -46,7 +46,7 @@ def test_a_host_comes_back_in_place(environment) -> None:
     assert environment.keeper.misowned(environment.model) == []
 
 
-def test_its_memory_is_allocated_once_though_the_host_is_another(environment) -> None:
+def test_its_memory_is_allocated_once_though_the_host_is_another(environment):
     snapshot = Snapshot(environment.garden)
     places = {name: one.data_ptr() for name, one in snapshot.tensors().items()}
     environment.train()
@@ -60,9 +60,7 @@ def test_its_memory_is_allocated_once_though_the_host_is_another(environment) ->
     assert same(numbers(environment.model), now)
 
 
-def test_it_is_a_copy_of_host_and_fossils_and_not_of_living_seeds_and_one_from_before_a_fossil_is_refused(
-    environment,
-) -> None:
+def test_it_is_a_copy_of_host_and_fossils_and_not_of_living_seeds_and_one_from_before_a_fossil_is_refused(environment):
     names = set(Snapshot(environment.garden).tensors())
     assert names == set(numbers(environment.model))
     environment.network.apply(BORN, 0)
@@ -81,7 +79,7 @@ def test_it_is_a_copy_of_host_and_fossils_and_not_of_living_seeds_and_one_from_b
 
 
 @pytest.mark.parametrize("bit", [0, 17, 31])
-def test_a_copy_with_one_other_bit_is_not_restored(environment, bit) -> None:
+def test_a_copy_with_one_other_bit_is_not_restored(environment, bit):
     snapshot = Snapshot(environment.garden)
     environment.train()
     before = numbers(environment.model)
@@ -95,7 +93,7 @@ def test_a_copy_with_one_other_bit_is_not_restored(environment, bit) -> None:
 
 
 @pytest.mark.parametrize("value", [-torch.inf, torch.nan])
-def test_a_buffer_may_hold_infinities_as_masks_do_and_a_parameter_may_not(environment, value) -> None:
+def test_a_buffer_may_hold_infinities_as_masks_do_and_a_parameter_may_not(environment, value):
     environment.model.register_buffer("mask", torch.tensor([0.0, value]))
     sick = '"mask" was not finite when it was taken'
     assert Snapshot(environment.garden).flaw(environment.garden) == (None if math.isinf(value) else sick)
@@ -106,7 +104,7 @@ def test_a_buffer_may_hold_infinities_as_masks_do_and_a_parameter_may_not(enviro
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex64, torch.bool])
-def test_numbers_of_every_kind_come_back(environment, dtype) -> None:
+def test_numbers_of_every_kind_come_back(environment, dtype):
     value = (torch.arange(6).reshape(2, 3) % 2).to(dtype).t()
     environment.model.register_buffer("other", value.clone())
     environment.model.register_buffer("nothing", torch.zeros(0, dtype=dtype))
@@ -116,7 +114,7 @@ def test_numbers_of_every_kind_come_back(environment, dtype) -> None:
     assert torch.equal(environment.model.other, value)
 
 
-def test_a_snapshot_can_be_written_and_read_and_damage_shows_after_that(environment) -> None:
+def test_a_snapshot_can_be_written_and_read_and_damage_shows_after_that(environment):
     before = numbers(environment.model)
     written = Snapshot(environment.garden)
     environment.train()
@@ -130,7 +128,7 @@ def test_a_snapshot_can_be_written_and_read_and_damage_shows_after_that(environm
 
 
 @pytest.mark.parametrize("part", ["head.bias", "hidden.1.weight"])
-def test_a_snapshot_of_another_network_is_not_read(environment, part) -> None:
+def test_a_snapshot_of_another_network_is_not_read(environment, part):
     written = Snapshot(environment.garden)
     module = environment.model.get_submodule(part.rpartition(".")[0])
     setattr(module, part.rpartition(".")[2], nn.Parameter(torch.ones(2)) if part == "hidden.1.weight" else None)
@@ -142,7 +140,7 @@ def test_a_snapshot_of_another_network_is_not_read(environment, part) -> None:
     assert same(dict(snapshot.tensors()), before)
 
 
-def test_a_buffer_that_came_later_is_not_in_a_snapshot_that_is_read(environment) -> None:
+def test_a_buffer_that_came_later_is_not_in_a_snapshot_that_is_read(environment):
     environment.model.register_buffer("window", torch.zeros(2))
     written = Snapshot(environment.garden).state_dict()
     environment.model.register_buffer("late", torch.ones(1))
@@ -164,7 +162,7 @@ class Lane:
         self.asked.append("synchronize")
 
 
-def test_b1_pt_05_a_restore_waits_for_its_own_lane_and_for_no_other(environment, monkeypatch) -> None:
+def test_b1_pt_05_a_restore_waits_for_its_own_lane_and_for_no_other(environment, monkeypatch):
     device, own, other = torch.device("cuda", 1), Lane(), Lane()
     monkeypatch.setattr(torch.cuda, "current_stream", lambda asked: own if asked == device else other)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("it waited for every lane"))

@@ -32,7 +32,7 @@ def load_garden(add_seed: Callable[..., Seed], make_garden: Callable[..., Garden
     return load
 
 
-def test_no_branch_opens_while_another_seed_acts_on_the_host(load_garden: Callable[..., Garden]) -> None:
+def test_no_branch_opens_while_another_seed_acts_on_the_host(load_garden):
     garden = load_garden("branch")
     assert garden.blended_slots == ("early",)
     assert garden.mask().blueprints["late"] == ()
@@ -48,7 +48,7 @@ def test_no_branch_opens_while_another_seed_acts_on_the_host(load_garden: Callab
     assert len(in_shadow.incubating) == 1
 
 
-def test_loaded_seed_incubates_in_the_shadow_while_another_one_acts(load_garden: Callable[..., Garden]) -> None:
+def test_loaded_seed_incubates_in_the_shadow_while_another_one_acts(load_garden):
     garden = load_garden("branch", late=Stage.TRAINING)
     assert [seed.presence for seed in garden.living_seeds()] == [Presence.ACTING, Presence.ACTING]
     assert len(garden.incubating) == 1

@@ -220,9 +220,7 @@ def standing(world: World, expected: dict[str, object]) -> dict[str, object]:
     ],
 )
 @pytest.mark.parametrize("case", CASES)
-def test_b8_drl_02_a_fault_at_any_line_of_a_transition_leaves_everything_as_it_was(
-    case: str, kind: type[BaseException], stride: int
-) -> None:
+def test_b8_drl_02_a_fault_at_any_line_of_a_transition_leaves_everything_as_it_was(case, kind, stride):
     """Wherever a transition breaks off, slots, seeds, optimizers, rates and random numbers are as before."""
     make, prepare, change, expected = CASES[case]
     undisturbed = make()

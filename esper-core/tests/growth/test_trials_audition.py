@@ -75,7 +75,7 @@ def tried(
     return None if problem is None else (problem.code, problem.message)
 
 
-def test_correct_blueprint_passes_and_the_default_generator_is_unchanged() -> None:
+def test_correct_blueprint_passes_and_the_default_generator_is_unchanged():
     torch.manual_seed(5)
     before = torch.get_rng_state()
     assert tried(Honest) is None
@@ -103,18 +103,18 @@ NO_IDENTITY = "declares starts_as_identity, but its output differs from its inpu
         (changed(refuses), "E322", "raised ValueError: not today"),
     ],
 )  # fmt: skip
-def test_broken_blueprint_is_reported(factory: Callable[[Site], nn.Module], code: str, said: str) -> None:
+def test_broken_blueprint_is_reported(factory, code, said):
     found = tried(factory)
     assert found is not None
     assert found[0] == code
     assert found[1].startswith(said)
 
 
-def test_wrong_parameter_count_is_reported() -> None:
+def test_wrong_parameter_count_is_reported():
     message = 'declares 32 parameters for a sequence of shape (4, 12), by "2*c*c", and has 40'
     assert tried(Honest, "2*c*c") == ("E325", message)
     assert tried(lambda site: nn.Identity(), "0") == ("E327", "has no trainable parameter")
 
 
-def test_blueprint_that_does_not_declare_the_identity_need_not_be_it() -> None:
+def test_blueprint_that_does_not_declare_the_identity_need_not_be_it():
     assert tried(shifted, identity=False) is None

@@ -6,7 +6,6 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,9 +69,7 @@ def germinated(make_garden: Callable[..., Garden]) -> Callable[[Variety, Site], 
 
 @pytest.mark.members
 @pytest.mark.parametrize("sites", [USUAL, NARROW], ids=["usual", "narrow"])
-def test_every_blueprint_is_described_as_the_seed_that_it_builds(
-    sites: dict[str, Site], germinated: Callable[[Variety, Site], int]
-) -> None:
+def test_every_blueprint_is_described_as_the_seed_that_it_builds(sites, germinated):
     for variety, site in at_each_site(sites):
         told = describe(variety, site)
         assert told.blueprint == variety.id
@@ -94,13 +91,13 @@ LONG = {"sequence": Site("sequence", 4, (30,)), "tokens": Site("tokens", 6, (30,
         ("pointwise", "sequence", 1), ("mlp", "vector", 0),
     ],
 )  # fmt: skip
-def test_reach_is_the_number_of_positions_that_one_output_position_sees(name: str, kind: str, seen: int) -> None:
+def test_reach_is_the_number_of_positions_that_one_output_position_sees(name, kind, seen):
     (variety,) = {one.id: one for one, _ in at_each_site(LONG) if one.id.endswith(f"/{name}")}.values()
     assert describe(variety, LONG[kind]).reach == seen
 
 
 @pytest.mark.parametrize(("site", "dimensions"), [(Site("sequence", 4, (30,)), 1), (Site("image", 3, (8, 10)), 2)])
-def test_operations_of_a_convolution_are_counted_exactly(site: Site, dimensions: int) -> None:
+def test_operations_of_a_convolution_are_counted_exactly(site, dimensions):
     def convolutions(site: Site) -> nn.Module:
         conv = nn.Conv1d if dimensions == 1 else nn.Conv2d
         layers = conv(site.channels, 6, 3, padding=1), nn.ReLU(), conv(6, site.channels, 5, padding=2)
@@ -113,14 +110,14 @@ def test_operations_of_a_convolution_are_counted_exactly(site: Site, dimensions:
     assert told.parameters == weights + 6 + site.channels + 1  # the gain behind which it is eased in
 
 
-def test_operations_of_attention_are_counted_exactly() -> None:
+def test_operations_of_attention_are_counted_exactly():
     """Wherever it is computed: torch takes a shortcut of its own on each device, and counts only some."""
     tokens = torch.randn(1, 2, 5, 3)
     counted = flops(lambda: nn.functional.scaled_dot_product_attention(tokens, tokens, tokens))
     assert counted == 2 * (2 * 2 * 5 * 5 * 3)
 
 
-def test_undeclared_identity_is_counted_without_a_gain(germinated: Callable[[Variety, Site], int]) -> None:
+def test_undeclared_identity_is_counted_without_a_gain(germinated):
     def quiet(site: Site) -> nn.Module:
         return Net(lambda net, hidden: hidden + net.gain * hidden, gain=nn.Parameter(torch.zeros(())))
 
@@ -141,7 +138,7 @@ def unbuilt(site: Site) -> nn.Module:
 
 @pytest.mark.parametrize("factory", [unbuilt, refusing])
 @pytest.mark.parametrize("kind", USUAL)
-def test_description_of_a_broken_blueprint_is_unknown(factory: Callable[[Site], Any], kind: str) -> None:
+def test_description_of_a_broken_blueprint_is_unknown(factory, kind):
     told = describe(Variety("a/broken", BlueprintSpec(kind, "c"), factory), USUAL[kind])
     channels = USUAL[kind].channels
     assert told.flops is None
@@ -149,7 +146,7 @@ def test_description_of_a_broken_blueprint_is_unknown(factory: Callable[[Site], 
     assert channels < told.parameters <= 2 * channels + 2
 
 
-def test_block_with_another_output_shape_has_no_reach() -> None:
+def test_block_with_another_output_shape_has_no_reach():
     assert reach(Net(lambda net, hidden: hidden.sum()), USUAL["sequence"]) is None
 
 
@@ -174,7 +171,7 @@ def observed(site: Site) -> tuple[nn.Module, PlaceDescriptions]:
     return host, PlaceDescriptions(host, sites, varieties, example)
 
 
-def test_describing_neither_draws_nor_depends_on_random_numbers_and_leaves_the_host_unchanged() -> None:
+def test_describing_neither_draws_nor_depends_on_random_numbers_and_leaves_the_host_unchanged():
     host, terrain = observed(USUAL["sequence"])
     host.train()
     host.norm.running_mean.fill_(0.5)
@@ -193,7 +190,7 @@ def test_describing_neither_draws_nor_depends_on_random_numbers_and_leaves_the_h
     assert describe(variety, USUAL["sequence"]) == first
 
 
-def test_place_describes_its_host_and_is_computed_once() -> None:
+def test_place_describes_its_host_and_is_computed_once():
     site = USUAL["sequence"]
     host, terrain = observed(site)
     assert (list(terrain), len(terrain)) == (["here", "there"], 2)
@@ -223,7 +220,7 @@ print([name in sys.modules for name in ("torch", "torch.utils.flop_counter", "to
 
 @pytest.mark.slow
 @pytest.mark.members
-def test_run_without_descriptions_does_not_import_the_counter(tmp_path: Path) -> None:
+def test_run_without_descriptions_does_not_import_the_counter(tmp_path):
     """It takes longer to load than a small run does."""
     (tmp_path / "run.yaml").write_text(
         "task: stripes\nhost: pointwise-mlp\nslots:\n  early: {blueprints: [conv_light]}\npolicy: heuristic\n"

@@ -77,20 +77,26 @@ def test_action_that_cannot_be_carried_out_is_refused_and_changes_nothing(action
     assert snapshot(environment.garden) == before
 
 
-def test_parameter_without_an_optimizer_is_found_before_germination(make_recipe, monkeypatch):
+def test_run_03_parameter_without_an_optimizer_and_optimizer_without_its_parameter_are_found(make_recipe, monkeypatch):
+    """A pruned seed that stays with an optimizer is a leak."""
     environment = begin(make_recipe())
-    before = snapshot(environment.garden)
-    adopt = environment.keeper.adopt
+    before, keeper = snapshot(environment.garden), environment.keeper
+    adopt = keeper.adopt
 
     def forgetful(seed: Seed) -> None:
         adopt(seed)
-        (share,) = environment.keeper.seeds.values()
-        share.optimizer.param_groups[0]["params"].pop()
+        keeper.seeds[0].optimizer.param_groups[0]["params"].pop()
 
-    monkeypatch.setattr(environment.keeper, "adopt", forgetful)
-    with pytest.raises(GrowthError, match="E304"):
-        environment.network.apply(GERMINATE, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper, "adopt", forgetful)
+        with pytest.raises(GrowthError, match="E304"):
+            environment.network.apply(GERMINATE, 0)
     assert snapshot(environment.garden) == before
+    live(environment, {0: GERMINATE}, 2)
+    monkeypatch.setattr(keeper, "release", lambda number: None)
+    with pytest.raises(GrowthError, match=r"E304 .*a parameter that is not in the model"):
+        environment.network.apply(PRUNE, 3)
+    assert environment.garden.slots["early"].living is not None
 
 
 def test_b8_drl_02_a_seeds_optimizer_lives_with_it_and_is_handed_over_with_its_state(make_recipe):
@@ -132,16 +138,6 @@ def test_seeds_are_clipped_apart_from_the_host_and_fossils_with_it(kept, make_re
     ]
     for norm in [torch.cat(moved).norm()] if kept else [side.norm() for side in moved]:
         assert norm.item() == pytest.approx(1e-3, rel=1e-3)
-
-
-def test_run_03_optimizer_of_a_parameter_outside_the_model_is_found(make_recipe, monkeypatch):
-    """A pruned seed that stays with an optimizer is a leak."""
-    environment = begin(make_recipe())
-    live(environment, {0: GERMINATE}, 2)
-    monkeypatch.setattr(environment.keeper, "release", lambda number: None)
-    with pytest.raises(GrowthError, match=r"E304 .*a parameter that is not in the model"):
-        environment.network.apply(PRUNE, 3)
-    assert environment.garden.slots["early"].living is not None
 
 
 def test_a_frozen_host_can_carry_seeds(make_recipe, noisy_host):

@@ -203,11 +203,6 @@ def test_schedule_counts_from_the_birth_of_host_or_seed():
         world.train()
         seen.append((float(groups[0]["lr"]), float(groups[1]["lr"])))
     assert seen == [pytest.approx(pair) for pair in [(0.01 / 3, 0.01), (0.01 / 4, 0.005), (0.01 / 5, 0.01 / 3)]]
-    world.act(Op.ADVANCE)
-    world.train(1)
-    world.act(Op.FOSSILISE)
-    world.train(1)
-    assert float(groups[1]["lr"]) == float(groups[0]["lr"]) == pytest.approx(0.01 / 7)  # a fossil follows the host
 
 
 @every_optimizer

@@ -141,18 +141,6 @@ def test_parameter_count_is_as_declared(site, blend, tame):
     assert variety.most_parameters(site) == own + max(blend_parameters(each, site, identity=tame) for each in Blend)
 
 
-@every_site
-@every_blend
-def test_half_precision_is_close_to_double(site, blend):
-    seed = seed_of(site, blend, tame=False)
-    stirred(seed)
-    host = torch.randn(4, *site.example_shape).bfloat16()
-    few = seed.bfloat16()(host, 0.5)
-    many = seed.double()(host.double(), 0.5)
-    assert few.dtype is torch.bfloat16
-    torch.testing.assert_close(few.double(), many, rtol=0.05, atol=0.1)
-
-
 def mine(net: Any, hidden: Tensor) -> Tensor:
     """Raise, or return NaN."""
     if net.raises:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from esper_core.config import GrowthConfig, OptimizerConfig
 from esper_core.growth import Garden, OptimizerKeeper, OptimizerSettings, Seed, Variety, graft
 from esper_core.leyline import Action, BlueprintSpec, Metric, Op, Signals, Site, SlotPlace, Split, State
 from esper_core.trainer.environment import Environment, Recipe
+from esper_core.trainer.lanes import CudaStream
 from esper_core.trainer.pool import Pool
 
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=1)
@@ -292,3 +294,30 @@ class LinearWorld:
             for _ in range(self.batches):
                 self.train_batch()
             self.garden.close_step()
+
+
+class RecordingStream(CudaStream):
+    """Logs, in one list for all streams, what is asked of it; its marks are numbered."""
+
+    def __init__(self, name: str, log: list[str]) -> None:
+        self.name, self.log, self.marks = name, log, 0
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        self.log.append(f"{self.name} on")
+        yield
+        self.log.append(f"{self.name} off")
+
+    def mark(self) -> Any:
+        self.marks += 1
+        self.log.append(f"{self.name} mark {self.marks}")
+        return f"{self.name}:{self.marks}"
+
+    def wait(self, mark: str) -> None:
+        self.log.append(f"{self.name} waits for {mark}")
+
+    def keep(self, tensor: Tensor) -> None:
+        self.log.append(f"{self.name} keeps {tuple(tensor.shape)}")
+
+    def drain(self) -> None:
+        self.log.append(f"host waits for {self.name}")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, GERMINATE, begin, same
+from core_worlds import ADVANCE, GERMINATE, RecordingStream, begin, same
 from hypothesis import given, strategies as st
 from torch import Tensor
 
@@ -20,7 +19,6 @@ from esper_core.growth import Draws
 from esper_core.leyline import Split
 from esper_core.trainer.batches import BatchOrder, Resident, Streamed, feed_for, sent
 from esper_core.trainer.environment import Environment, Recipe
-from esper_core.trainer.lanes import CudaStream
 from esper_core.trainer.pool import Pool
 
 CPU = torch.device("cpu")
@@ -121,31 +119,14 @@ def test_data_can_be_mapped_from_a_file(tmp_path):
     feed.close()
 
 
-class RecordingStream(CudaStream):
-    """Logs what the thread does on it. Its marks are numbered."""
-
-    def __init__(self) -> None:
-        self.log: list[str] = []
-
-    @contextmanager
-    def current(self) -> Any:
-        self.log.append("on")
-        yield
-        self.log.append("off")
-
-    def mark(self) -> Any:
-        self.log.append("mark")
-        return self.log.count("mark")
-
-
 class ReadingStream:
     """The stream on which a batch is read: the marks that it waited for, and the tensors whose memory it keeps."""
 
     def __init__(self) -> None:
-        self.waited: list[int] = []
+        self.waited: list[str] = []
         self.kept: list[Tensor] = []
 
-    def wait_event(self, mark: int) -> None:
+    def wait_event(self, mark: str) -> None:
         self.waited.append(mark)
 
 
@@ -157,14 +138,14 @@ class OnDevice(Tensor):
 
 
 def test_a_batch_is_sent_on_a_stream_of_its_feed_and_read_behind_its_mark(monkeypatch):
-    stream, reader = RecordingStream(), ReadingStream()
+    stream, reader = RecordingStream("feed", []), ReadingStream()
     monkeypatch.setattr(torch.cuda, "current_stream", {CPU: reader}.__getitem__)
     streamed = Streamed(Split(SPLIT.inputs.as_subclass(OnDevice), SPLIT.targets.as_subclass(OnDevice)), CPU, stream)
     order = BatchOrder(30, 7, 5)
     read = [*streamed.next(order), *streamed.next(order)]
     streamed.close()
-    assert stream.log == ["on", "mark", "off"] * 3
-    assert reader.waited == [1, 2]
+    assert stream.log == [f"feed {what}" for n in (1, 2, 3) for what in ("on", f"mark {n}", "off")]
+    assert reader.waited == ["feed:1", "feed:2"]
     assert [id(tensor) for tensor in reader.kept] == [id(tensor) for tensor in read]
 
 

@@ -14,15 +14,11 @@ from esper_core.config import ComputeConfig
 from esper_core.governor import Act
 from esper_core.growth import Draws
 from esper_core.leyline import Action, SlotPlace
-from esper_core.leyline.actions import Blend
-from esper_core.leyline.events import StepFinished
 from esper_core.leyline.signals import CALM
-from esper_core.telemetry.event_log import decode, encode
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.forward import ForwardPass, half_precision
 from esper_core.trainer.measurements import evaluate
 from esper_core.trainer.pool import Pool
-from esper_core.trainer.study import warn_of_loss_scales
 
 WHOLE_LIFE = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
 
@@ -86,14 +82,6 @@ def test_a_whole_life_in_half_precision_leaves_parameters_and_losses_in_float32(
     assert told[-1][0].loss_scale == (65536.0 if precision == "float16" else None)
 
 
-@pytest.mark.parametrize("blend", list(Blend))
-def test_every_blend_operator_works_in_half_precision(blend, computed, play):
-    pool = begun(computed(precision="bfloat16", more={"batches": 1}))
-    signals = play(pool, range(5), {0: replace(GERMINATE, blend=blend), 1: ADVANCE})[-1][0]
-    assert signals.slots[0].living.alpha > 0.0
-    assert signals.finite
-
-
 def test_gains_and_dependence_are_computed_in_the_precision_of_the_evaluation(computed, play):
     """To the bit: in another precision a seed would be credited with the difference of two roundings."""
     pool = begun(computed(precision="bfloat16"))
@@ -123,16 +111,6 @@ def test_sim_low_3_auto_precision_is_bfloat16_or_float16_on_a_gpu_and_float32_on
     assert half_precision("auto", new) is torch.bfloat16
     assert half_precision("auto", torch.device("cpu")) is None
     assert half_precision("float32", new) is None
-
-
-@pytest.mark.parametrize("precision", ["float16", pytest.param("bfloat16", marks=pytest.mark.slow)])
-def test_a_trajectory_in_half_precision_is_the_same_for_any_number_of_lanes(precision, computed, play):
-    recipe = replace(computed(precision=precision), draws=Draws.NEVER)
-    plan = {0: GERMINATE, 1: ADVANCE}
-    alone = [step[0] for step in play(Pool(recipe, ["grown"], 1), 4, plan)]
-    side_by_side = Pool(recipe, ["grown", "twin"], 2, lanes=2)
-    assert [step[0] for step in play(side_by_side, 4, plan)] == alone
-    side_by_side.close()
 
 
 # --- a loss that overflows
@@ -200,20 +178,6 @@ def test_host_and_fossils_skip_an_overflowed_step_together(computed, play):
     keeper.zero_grad()
     keeper.step([])  # without gradients, as where all is frozen that leads to a loss
     assert keeper.scaler.state_dict()["scale"] == 2.0
-
-
-def test_b8_drl_05_arms_of_a_seed_that_end_with_different_loss_scales_are_warned_of(computed, play, caplog):
-    pool = Pool(computed(precision="float16", more={"batches": 1}), ["a", "b"], 2)
-    signals = play(pool, 1)[-1]
-    event = StepFinished(round=0, arm="a", seed=3, step=0, signals=signals[0])
-    assert decode(encode(event)).signals.loss_scale == 65536.0
-    warn_of_loss_scales(pool.environments, signals)
-    assert not caplog.records
-    apart = [replace(one, loss_scale=1024.0) if place == 3 else one for place, one in enumerate(signals)]
-    warn_of_loss_scales(pool.environments, apart)
-    (record,) = caplog.records
-    assert record.levelname == "WARNING"
-    assert "seed 4: a 65536, b 1024" in record.getMessage()
 
 
 # --- micro-batches

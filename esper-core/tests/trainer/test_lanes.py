@@ -3,50 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, PRUNE, Net, same
+from core_worlds import ADVANCE, PRUNE, Net, RecordingStream, same
 from torch import Tensor, nn
 
 from esper_core.growth import Draws, RandomStream, draws_of
 from esper_core.leyline import WAIT, Action, Op, PluginError
 from esper_core.trainer.environment import Recipe
-from esper_core.trainer.lanes import CudaStream, Lanes, assigned, lanes_for
+from esper_core.trainer.lanes import Lanes, assigned, lanes_for
 from esper_core.trainer.pool import Pool
 
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv")
-
-
-class RecordingStream(CudaStream):
-    """Logs, in one list for all streams, what is asked of it."""
-
-    def __init__(self, name: str, log: list[str]) -> None:
-        self.name, self.log, self.marks = name, log, 0
-
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        self.log.append(f"{self.name} on")
-        yield
-        self.log.append(f"{self.name} off")
-
-    def mark(self) -> str:
-        self.marks += 1
-        self.log.append(f"{self.name} mark {self.marks}")
-        return f"{self.name}:{self.marks}"
-
-    def wait(self, mark: str) -> None:
-        self.log.append(f"{self.name} waits for {mark}")
-
-    def keep(self, tensor: Tensor) -> None:
-        self.log.append(f"{self.name} keeps {tuple(tensor.shape)}")
-
-    def drain(self) -> None:
-        self.log.append(f"host waits for {self.name}")
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from esper_core.config import ComputeConfig
 from esper_core.leyline import WAIT, ActionMask, GovernorStop, Observation, PluginError, Stage, State
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, StageChanged, StepFinished
+from esper_core.telemetry.event_log import decode, encode
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.progress import StudyProgress, _state_of_policy
@@ -36,16 +37,19 @@ def test_every_step_of_every_environment_is_reported_once_and_in_order(make_reci
     assert all(seed.alpha is not None for o in policy.seen for seed in o.signals.seeds)
 
 
-def test_arms_that_end_a_round_with_different_loss_scales_are_warned_of(make_recipe, make_study, planned, caplog):
+def test_b8_drl_05_arms_that_end_a_round_with_different_loss_scales_are_warned_of(
+    make_recipe, make_study, planned, caplog
+):
     """In float16, arms of one seed that overflowed at different steps were trained on different batches."""
     recipe = replace(make_recipe(steps=2, batches=1), compute=ComputeConfig(precision="float16"))
-    study, _ = make_study(recipe, planned(), rounds=2)
+    study, recorder = make_study(recipe, planned(), rounds=2)
 
     def pause(progress: StudyProgress) -> None:
         if (progress.round, progress.step) == (1, 2):
             study.pool.environments[0].keeper.scaler.update(1024.0)
 
     run_study(StudyProgress(study), pause)
+    assert {decode(encode(event)).signals.loss_scale for event in recorder.of(StepFinished, "twin")} == {65536.0}
     said = [record.getMessage() for record in caplog.records if "loss scales (float16)" in record.getMessage()]
     assert len(said) == 1
     assert said[0].endswith("seed 4: grown 1024, twin 65536")

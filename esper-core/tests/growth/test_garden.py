@@ -234,13 +234,7 @@ def test_slot_keeps_the_dtype_of_the_host_under_autocast(dtype, blend):
 
 @pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize("incubation", ["shadow", "branch"])
-def test_a_seed_that_nothing_trained_cannot_be_kept(
-    incubation: str,
-    trained: bool,
-    make_garden: Callable[..., Garden],
-    noisy_host: Callable[[], nn.Module],
-    local_conv: Any,
-) -> None:
+def test_a_seed_that_nothing_trained_cannot_be_kept(incubation, trained, make_garden, noisy_host, local_conv):
     model = graft(noisy_host(), {"early": "stem"}, example=torch.randn(4, 1, 12))
     garden = make_garden(model, local_conv, growth={"incubation": incubation})
     garden.apply(replace(GERMINATE, speed=0), 0)

@@ -219,7 +219,7 @@ def test_state_is_handed_over_only_between_optimizers_with_the_same_quantities(b
 
 
 @pytest.mark.parametrize("kind", ["adam", "sgd"])
-def test_a_fossil_follows_a_scheduler_of_torch_on_the_hosts_optimizer(kind: str, make_recipe: Make) -> None:
+def test_a_fossil_follows_a_scheduler_of_torch_on_the_hosts_optimizer(kind, make_recipe):
     environment = grown(recipe_of(make_recipe, {"kind": kind, "learning_rate": 0.02}, {"learning_rate": 0.5}))
     keeper = environment.keeper
     scheduler = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(keeper.host.optimizer, 2)

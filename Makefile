@@ -79,6 +79,8 @@ $(DIST): $(READY)
 	$(PIP) install --constraint constraints.txt --group dist
 	@touch $@
 
+# The last two want torchvision and torchaudio, in builds for another torch; their models do not use them.
 $(LOOPS): $(READY)
 	$(PIP) install --constraint constraints.txt --group integrations
+	$(PIP) install --constraint constraints.txt --no-deps timm torchcrepe
 	@touch $@

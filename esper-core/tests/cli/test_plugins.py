@@ -215,7 +215,7 @@ def test_component_is_shown_with_its_settings_as_text_and_as_json(esper, install
     assert answer.err.startswith('E219 task "extra/big" (esper-extra 1.0) has settings that cannot be loaded: ')
     host, task = esper("components", "show", "extra/big", "--json").json
     assert host["settings_schema"]["properties"]["width"]["default"] == 3
-    assert host["slots"] == {"early": {"at": "stem", "kind": "image", "stack": 1}}
+    assert host["slots"] == {"early": {"at": "stem", "kind": "image", "stack": 1, "output": None}}
     assert (task["settings"], task["settings_schema"]) == ("not_there:Settings", None)
 
 

@@ -66,13 +66,13 @@ def test_a_missing_summary_is_named_with_a_way_to_get_it(make_run):
     whole = (run / "summary.json").read_text()
     (run / "summary.json").write_text(whole[: len(whole) // 2])
     assert headline_of(run).startswith("There is no verdict: cannot read summary.json: it is no JSON")
-    assert f"train the same numbers again:  esper run runs/{run.name}" in text_of(run)
+    assert f"repeat the run:  esper run runs/{run.name}" in text_of(run)
     for name in ("summary.json", "config.yaml", "manifest.json"):
         (run / name).unlink()
         missing = "summary.json" if (run / "manifest.json").exists() else "manifest.json"
         assert headline_of(run) == f"There is no verdict: {missing} is missing."
     assert "Copy manifest.json and summary.json" in text_of(run)
-    assert "train the same numbers again" not in text_of(run), "there is no configuration"
+    assert "repeat the run" not in text_of(run), "there is no configuration"
 
 
 def test_a_run_with_one_arm_has_nothing_to_compare(make_run):
@@ -92,7 +92,7 @@ def test_arms_are_described_and_terms_are_in_the_glossary(make_run):
     text = " ".join(text_of(run).split())
     assert "grown : networks that can grow while they train" in text
     assert "twin : the same networks on the same data in the same order, without growth." in text
-    assert "capacity : networks that have from their first batch what the growing arm grew" in text
+    assert "capacity : networks that have, from their first batch on, the blocks that the growing arm grew" in text
     for word in ("nats", "price", "gate", "slot", "governor", "seed"):
         assert re.search(rf"<dt>{word}</dt><dd>[A-Z]", report_page(read_report(run))), word
 

@@ -305,7 +305,7 @@ def test_the_command_compares_another_action_with_the_recording(esper, planned):
     text, report = esper(*asked, "--quiet"), esper(*asked, "--json").json
     assert text.code == 0
     assert "prune early speed=0" in text.out
-    assert "One episode shows nothing (n = 1)" in text.out
+    assert "One episode is no evidence (n = 1)" in text.out
     assert "warning: step 4: the recorded action is not possible any more" in text.err
     assert (report["episode"], report["step"], report["action"], report["then"]) == (
         *("planned:0", 2, "prune early speed=0"),

@@ -86,7 +86,7 @@ def test_a_dry_run_trains_nothing(esper, small, tmp_path):
         (["slots.early.blueprints=[conv_lihgt]"], 2, 'E201 unknown blueprint "conv_lihgt"'),
         (["slots.early.blueprints=[mlp]"], 2, 'E305 blueprint "blueprints/mlp" cannot grow in slot "early"'),
         (["slots.early.at=stme"], 2, 'E313 no module of PointwiseMlp is called "stme"'),
-        (["slots.erly={blueprints: [conv_light]}"], 2, 'E122 host "tasks/pointwise-mlp" suggests no slot called'),
+        (["slots.erly={blueprints: [conv_light]}"], 2, 'E122 host "tasks/pointwise-mlp" declares no slot'),
         (["policy.settings.plan[0].slot=erly"], 2, "E120"),
         (["policy.settings.plan[0].stepp=1"], 2, "E110"),
         (["host.settings.channels=many"], 2, "E111"),

@@ -212,7 +212,7 @@ def test_installed_module_comes_before_one_in_the_current_folder(folder: Path) -
         ("host.use=own_nets.tower:Ladder", ['2: E202 there is no module "own_nets.tower"', "--set host.use="]),
         ("host.use=own_net.towers:Ladder", ['2: E202 there is no module "own_net"', "--set host.use="]),
         ("host.use=own_net.towers:Ladder", ["Call esper from the folder that has it", "The current folder: "]),
-        ("host=own-nets:Ladder", ['2: E202 "own-nets:Ladder" is no import path', "my_package.my_module:build"]),
+        ("host=own-nets:Ladder", ['2: E202 "own-nets:Ladder" is not an import path', "my_package.my_module:build"]),
         ("host=own_nets.towers:number", ['2: E120 "own_nets.towers:number" cannot', "is not a callable object"]),
         ("host=own_nets.lacking:x", ["3: E219", "lacking.py:3", 'the module "nowhere_to_be_found"']),
         ("host=own_nets.wrong:x", ["3: E219", "SyntaxError", "wrong.py:3", "Fix the file."]),
@@ -221,7 +221,7 @@ def test_installed_module_comes_before_one_in_the_current_folder(folder: Path) -
         ("host=own_nets.towers:text", ["3: E231 host", '"own_nets.towers:text" (your own code) builds str, not']),
         ("host=own_nets.towers:raising", ["3: E231", "raised ValueError while it was built: I cannot", "towers.py:22"]),
         ("host=own_nets.towers:unfit", ["3: E231", "raised RuntimeError on its first batch", "towers.py:14"]),
-        ("slots.late={blueprints: [mlp]}", ['2: E122 host "own_nets.towers:Ladder" suggests no slot called "late"']),
+        ("slots.late={blueprints: [mlp]}", ['2: E122 host "own_nets.towers:Ladder" declares no slot "late"']),
     ],
 )  # fmt: skip
 def test_invalid_host_is_reported_where_the_mistake_was_made(override: str, told: list[str], folder: Path) -> None:

@@ -88,9 +88,7 @@ def test_component_that_ends_the_program_is_reported_as_an_error(esper, file, in
     path = install("extra", SETTINGS.format(default="default_factory=stop"))
     answer = esper("explain", file, "task.settings", "--set", "task=wide")
     assert (answer.status, answer.out) == (3, "")
-    assert answer.err.startswith(
-        f"E231 a component ended the program in the middle of its work: SystemExit: 0\n  {path}:6\n"
-    )
+    assert answer.err.startswith(f"E231 a component exited the program: SystemExit: 0\n  {path}:6\n")
 
 
 # --- overlays

@@ -160,7 +160,7 @@ E210 command "grow" (esper-extra 1.0) cannot be imported: ModuleNotFoundError: N
   Install the package that has the module "not_there". Tell the author of esper-extra.
 """
 NO_COMMAND = """\
-E219 command "grow" (esper-extra 1.0) is no click command: esper_extra:command is of type function
+E219 command "grow" (esper-extra 1.0) is not a click command: esper_extra:command is of type function
   Tell the author of esper-extra.
 """
 TOO_NEW = """\

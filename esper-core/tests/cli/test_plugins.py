@@ -117,7 +117,7 @@ def test_safe_mode_shows_what_it_leaves_out(esper, install, monkeypatch) -> None
 def test_empty_list_says_what_to_install(esper, monkeypatch) -> None:
     found = loader.load_plugins(distributions=())
     monkeypatch.setattr("esper_core.plugins.load_plugins", lambda **_: found)
-    assert esper("plugins", "list").out.startswith("No plugin is installed. The project's own:  pip install ")
+    assert esper("plugins", "list").out.startswith("No plugin is installed. Install some:  pip install ")
     assert esper("plugins", "list", "--json").out == "[]\n"
     assert esper("components", "list").out == "There is no component.\n"
 

@@ -105,7 +105,7 @@ def test_governor_stops_if_every_snapshot_is_damaged(drive):
     decision = driven.poisoned_step()
     assert decision.act is Act.STOP
     assert decision.reason.endswith(
-        "there is no sound snapshot to go back to: "
+        "there is no intact snapshot to restore: "
         'of step 2: its copy of "head.weight" is damaged; of step 1: its copy of "head.weight" is damaged'
     )
     assert driven.environment.model.head.weight.isnan().any()
@@ -114,8 +114,8 @@ def test_governor_stops_if_every_snapshot_is_damaged(drive):
 @pytest.mark.parametrize(
     ("changes", "acts", "why"),
     [
-        ({"rollbacks": 2}, [Act.ROLL_BACK] * 2, "it was rolled back 2 times already (governor.rollbacks)"),
-        ({"rollback": False}, [], "rolling back is switched off (governor.rollback)"),
+        ({"rollbacks": 2}, [Act.ROLL_BACK] * 2, "it was already rolled back 2 times (governor.rollbacks)"),
+        ({"rollback": False}, [], "rollbacks are disabled (governor.rollback)"),
     ],
 )
 def test_governor_stops_after_the_maximum_of_rollbacks_or_without_any(drive, changes, acts, why):

@@ -86,7 +86,7 @@ def test_chosen_branch_becomes_the_host_and_the_others_leave_no_trace(make_recip
     ("action", "error", "said"),
     [
         (Action(Op.ADVANCE, "early", "test/nobody"), GrowthError, 'no seed of "test/nobody" grows in slot'),
-        (GERMINATE[0], LifecycleError, "a seed of it incubates in the slot already"),
+        (GERMINATE[0], LifecycleError, "a seed of this blueprint already incubates in the slot"),
         (GERMINATE[2], LifecycleError, "holds 2 of 2 seeds"),
     ],
 )

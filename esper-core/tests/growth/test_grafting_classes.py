@@ -123,7 +123,7 @@ def test_attributes_from_slots_metaclass_and_getattr_survive_grafting():
 def test_class_that_demands_something_of_its_subclasses_is_refused_unless_wrapped_in_a_module():
     wrapped = Wrapper(net(Tagged))
     for model, at in ((net(Tagged), "part"), (wrapped, "module.part.0")):
-        with pytest.raises(GraftError, match=r"E318 the class Tagged cannot be derived from: .*'tag'"):
+        with pytest.raises(GraftError, match=r"E318 the class Tagged cannot be subclassed: .*'tag'"):
             graft(model, [at], example=INPUTS)
     assert type(wrapped) is Wrapper
     assert type(wrapped.module.part) is nn.Sequential

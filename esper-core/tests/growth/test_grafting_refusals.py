@@ -132,7 +132,7 @@ OBSERVED: list[tuple[Callable[[], nn.Module], Any, Tensor, str]] = [
     (odd(lambda x: {"x": x}), ON_Y, ROWS, "returns a dict without a tensor 'y'\n  odd\n  It returns 'x': tor"),
     (odd(lambda x: (x, 3)), ON_1, ROWS, "returns a tuple without a tensor 1\n  odd\n  It returns 0: torch"),
     (odd(lambda x: (x,)), ON_1, ROWS, "returns a tuple without a tensor 1"),
-    (odd(lambda x: x), ON_1, ROWS, "returns one tensor, and no output 1\n  odd\n  Leave output out."),
+    (odd(lambda x: x), ON_1, ROWS, "returns one tensor, and no output 1\n  odd\n  Omit output."),
     (odd(lambda x: (x, x[0])), ON_1, ROWS, "shape (4,) for a batch of 3"),
     (odd(lambda x: None), ["odd"], ROWS, "returns a NoneType, not one tensor"),
     (odd(lambda x: SimpleNamespace(x=x)), ["odd"], ROWS, "returns a SimpleNamespace, not one tensor"),
@@ -156,8 +156,8 @@ OBSERVED: list[tuple[Callable[[], nn.Module], Any, Tensor, str]] = [
         "E318 the model modifies its input",
     ),
     (layers(nn.LazyBatchNorm1d()), ["0"], ROWS, "E318 the model has parameters without a shape: 2.weight, 2.bias, 2."),
-    (layers(), ["0"], ("a", 1), "E318 the example holds no tensor with a batch of inputs"),
-    (layers(), ["0"], torch.tensor(1.0), "E318 the example holds no tensor with a batch of inputs"),
+    (layers(), ["0"], ("a", 1), "E318 the example has no tensor with a batch of inputs"),
+    (layers(), ["0"], torch.tensor(1.0), "E318 the example has no tensor with a batch of inputs"),
     (Lists, ["layers.0"], ROWS, "E318 Lists has no forward to observe slots in\n  Graft its parts, each with an "),
 ]  # fmt: skip
 
@@ -183,10 +183,10 @@ NAMED: list[tuple[Callable[[], nn.Module], Any, str]] = [
     (Lists, {"": "layers.0"}, "E312 a slot needs a name and a pattern"),
     (layers(*(nn.Identity() for _ in range(300))), ["*"], 'E314 "*" matches 302 modules, more than 256'),
     (named_esper, ["last"], 'E318 this model has a "_esper" of its own'),
-    (lambda: Final(nn.Linear(4, 4)), ["0"], "E318 the class Final cannot be derived from: this class is final"),
-    (lambda: torch.compile(layers()(), backend="eager"), ["_orig_mod.0"], "E318 this model is compiled already"),
-    (lambda: graft(layers()(), ["0"]), ["1"], "E310 this model has slots already"),
-    (lambda: nn.Sequential(graft(layers()(), ["0"])), ["0"], "E310 this model has slots already"),
+    (lambda: Final(nn.Linear(4, 4)), ["0"], "E318 the class Final cannot be subclassed: this class is final"),
+    (lambda: torch.compile(layers()(), backend="eager"), ["_orig_mod.0"], "E318 this model is already compiled"),
+    (lambda: graft(layers()(), ["0"]), ["1"], "E310 this model already has slots"),
+    (lambda: nn.Sequential(graft(layers()(), ["0"])), ["0"], "E310 this model already has slots"),
 ]
 
 

@@ -133,7 +133,7 @@ def test_every_parameter_moves_at_every_stage_in_which_it_learns(build):
 
 def test_optimizer_that_needs_a_closure_is_refused():
     lbfgs = OptimizerSettings(torch.optim.LBFGS)
-    with pytest.raises(GrowthError, match="E306 LBFGS computes the loss itself"):
+    with pytest.raises(GrowthError, match="E306 LBFGS computes the loss several times"):
         World(lbfgs)
     world = World(OptimizerSettings(OPTIMIZERS["adam"]), lbfgs)
     with pytest.raises(GrowthError, match="E306"):

@@ -57,7 +57,7 @@ def test_ambiguous_short_name_is_refused(load, workshop, refusal) -> None:
     assert refusal(lambda: registry.find("blueprint", "same", context='slot "early"')) == (
         UnknownComponent,
         'E206 several plugins have a blueprint "same" in slot "early"\n'
-        '  Write which one:  "one/same" (esper-one 0.2.0) or "two/same" (esper-two 0.2.0)',
+        '  Write one of:  "one/same" (esper-one 0.2.0) or "two/same" (esper-two 0.2.0)',
     )
     assert registry.find("blueprint", "two/same").plugin == "two"
     assert 'Did you mean "one/same" (esper-one' in refusal(lambda: registry.find("blueprint", "one/samx"))[1]

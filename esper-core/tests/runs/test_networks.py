@@ -716,7 +716,7 @@ def test_a_state_dict_with_a_changed_journal_is_refused(grow, load):
     model = grow()
     for journal in JOURNALS:
         state = {**model.state_dict(), "_esper.for_esper_core.load": journal}
-        with pytest.raises(GrowthError, match=r"E330(.|\n)*adds up, averages or casts"):
+        with pytest.raises(GrowthError, match=r"E330(.|\n)*sums, averages or casts"):
             load(state)
         with pytest.raises(RuntimeError, match=r"E330"):
             model.load_state_dict(state)

@@ -178,7 +178,7 @@ def test_a_sink_that_hangs_is_left_behind(gate: Gate, warnings) -> None:
     assert gate.reached.wait(SECONDS)
     listener.close()
     assert sink.told == []
-    said = "did not close within 0.1 seconds and is left behind: 2 of 3 events were dropped"
+    said = "did not close within 0.1 seconds and is abandoned: 2 of 3 events were dropped"
     assert warnings() == [f"E228 {LABEL} {said}"]
 
 

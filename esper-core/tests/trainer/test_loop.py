@@ -140,7 +140,7 @@ def test_without_a_twin_the_reward_is_unknown_also_for_a_policy_that_does_not_le
         (
             ScriptedPolicy(*[FOSSILISE] * 2),
             None,
-            'E233 policy "test/planned" (test 1.0) chose what its mask forbids: fossilise early\n'
+            'E233 policy "test/planned" (test 1.0) chose an action that its mask forbids: fossilise early\n'
             "  Allowed: wait, germinate early",
         ),
         (ScriptedPolicy("wait", "wait"), None, 'E232 policy "test/planned" (test 1.0) gave a str for an action'),

@@ -61,7 +61,7 @@ def test_run_05_without_a_twin_the_gain_of_an_acting_seed_is_unknown_and_forbids
     assert seed.opinion.finding is Finding.UNKNOWN
     assert seed.opinion.reason == "the gain was not measured"
     assert not pool.masks()[0].allows(FOSSILISE)
-    with pytest.raises(LifecycleError, match="its gate is shut: the gain was not measured"):
+    with pytest.raises(LifecycleError, match="its gate is closed: the gain was not measured"):
         pool.apply([FOSSILISE], 7)
 
 

@@ -48,7 +48,7 @@ def parse_action(text: str, space: ActionSpace) -> Action:
     words = text.split()
     named = [word for word in words if "=" not in word]
     if not named:
-        _refuse("no action is named", GRAMMAR)
+        _refuse("the action is empty", GRAMMAR)
     op = Op(_one_of("op", named[0], list(Op)))
     takes = [name for name in ("slot", "blueprint") if name in ARGUMENTS[op]]
     if len(named) - 1 > len(takes):
@@ -123,7 +123,7 @@ def quoted(text: str) -> str:
 def _blueprint(name: str, known: Sequence[str], slot: str) -> str:
     claims = [one for one in known if name in (one, one.rpartition("/")[2])]
     if len(claims) > 1:
-        _refuse(f"{len(claims)} blueprints are called {quoted(name)}", f"Write which one:  {' or '.join(claims)}")
+        _refuse(f"{len(claims)} blueprints are called {quoted(name)}", f"Write one of:  {' or '.join(claims)}")
     if not claims:
         names = [one if "/" in name else one.rpartition("/")[2] for one in known]
         _refuse(f"no blueprint {quoted(name)} may grow in slot {quoted(slot)}", suggestion(name, names))
@@ -150,11 +150,13 @@ def _option(key: str, text: str) -> Blend | Curve | int | float:
         return Curve(_one_of(key, text, list(Curve)))
     if key == "speed":
         if not _SPEED.fullmatch(text):
-            _refuse(f"speed is a whole number of steps from 0. Received: {quoted(text)}", "0 is at once.")
+            _refuse(f"speed is a whole number of steps from 0. Received: {quoted(text)}", "0 means at once.")
         return int(text)
     target = float(text) if _TARGET.fullmatch(text) else 0.0
     if not 0.0 < target <= FULL:
-        _refuse(f"target is a number above 0 and up to 1. Received: {quoted(text)}", "A seed is kept only at 1.")
+        _refuse(
+            f"target is a number above 0 and up to 1. Received: {quoted(text)}", "A seed can be fossilised only at 1."
+        )
     return target
 
 

@@ -296,7 +296,7 @@ def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _code(run: Run) -> dict[str, Any]:
-    """Return what computed: versions of the core, of torch, and of each plugin with its hash."""
+    """Return the versions of the core, of torch, and of each plugin with its hash."""
     machine, plugins = run.manifest.get("machine"), run.manifest.get("plugins")
     found = {key: machine.get(key) for key in ("esper-core", "torch")} if isinstance(machine, dict) else {}
     for plugin in plugins if isinstance(plugins, list) else []:

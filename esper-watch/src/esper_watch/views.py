@@ -134,7 +134,7 @@ def arm_description(arm: str) -> str:
     if arm.startswith(CAPACITY):
         grown_by = arm.removeprefix(f"{CAPACITY}-of-")
         other = "the growing arm" if grown_by == arm else grown_by
-        return f"networks that have from their first batch what {other} grew, and train for as long."
+        return f"networks that have, from their first batch on, the blocks that {other} grew, and train for as long."
     return "networks that can grow while they train; the arm's policy decides what, where and when."
 
 
@@ -198,7 +198,7 @@ def _hints(report: Report) -> Iterator[str]:
     elif history.status == "done" and report.summary is None and len(history.arms) > 1:
         yield "Copy manifest.json and summary.json from the run's own folder, and write the report again."
         if report.config:
-            yield f"If they are lost, train the same numbers again:  esper run runs/{history.name}"
+            yield f"If they are lost, repeat the run:  esper run runs/{history.name}"
 
 
 def _sentence(metric: Metric, comparison: Mapping[str, Any]) -> str:
@@ -215,7 +215,7 @@ def _sentence(metric: Metric, comparison: Mapping[str, Any]) -> str:
     if b == TWIN and not is_control(a):
         return f"{sentence} The twin is the same network on the same data in the same order, without growth."
     if b.startswith(CAPACITY) and not is_control(a):
-        return f"{sentence} This control has from its first batch what the other arm grew, and trains for as long."
+        return f"{sentence} This control has the grown blocks from its first batch on, and trains for as long."
     return sentence
 
 
@@ -430,7 +430,7 @@ def _plugin_sections(summary: Mapping[str, Any] | None) -> list[Section]:
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield where the figures come from: what was run, with what, on what."""
+    """Yield the provenance: command, versions, machine."""
     manifest, history = report.manifest, report.history
     yield "run", history.name
     yield "status", f"{history.status}: {history.reason}" if history.reason else history.status

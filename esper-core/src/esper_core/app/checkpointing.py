@@ -1,7 +1,7 @@
 """Checkpointing: when a run writes a checkpoint, what is in it, and where a run resumes.
 
 A checkpoint is written after each round, when the run is interrupted, and after every n-th step. With ``every: auto``
-it is written as often as the time for it stays a small share of the run's.
+it is written as often as a small share of the run's time allows.
 """
 
 from __future__ import annotations

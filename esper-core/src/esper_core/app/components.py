@@ -125,7 +125,7 @@ def host_at(target: str) -> Component:
     """
     if not is_target(target):
         hint = f"An import path is written as  my_package.my_module:build\nReceived: {target}"
-        raise ConfigError(Problem("E202", f'"{target}" is no import path of a host', hint=hint))
+        raise ConfigError(Problem("E202", f'"{target}" is not an import path of a host', hint=hint))
     folder = str(Path.cwd())
 
     def build(*arguments: Any, **settings: Any) -> Any:

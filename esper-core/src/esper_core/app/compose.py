@@ -294,11 +294,11 @@ def _check_data(resolution: Resolution, data: Mapping[SplitName, Split]) -> None
     config, train, validation = resolution.config, len(data["train"]), len(data["validation"])
     if config.episode.batch_size > train:
         message = f"a batch of {config.episode.batch_size} is larger than the training data"
-        hint = f"There are {train} examples to train on."
+        hint = f"There are {train} training examples."
         raise ConfigError(resolution.loaded.problem("E124", ("episode", "batch_size"), message, hint))
     if config.growth.gates != "off" and validation < MIN_EXAMPLES_FOR_EVIDENCE:
         message = f"gates: {config.growth.gates} cannot work with {validation} validation examples"
-        hint = f'A gate needs {MIN_EXAMPLES_FOR_EVIDENCE} at least: take more of the task, or write gates: "off".'
+        hint = f'A gate needs at least {MIN_EXAMPLES_FOR_EVIDENCE}: use more validation examples, or gates: "off".'
         raise ConfigError(resolution.loaded.problem("E114", ("growth", "gates"), message, hint))
 
 
@@ -423,7 +423,7 @@ def _uncounted(resolution: Resolution, judges: Sequence[RunReward], space: Actio
     asking = next(chosen for judge, chosen in rewards if judge.counts_flops)
     candidates = ((slot, one) for slot, place in space.places.items() for one in place.candidates)
     uncounted = [f"{one.blueprint} in {slot}" for slot, one in candidates if one.flops is None]
-    message = f"{asking.label} has a price for operations, and torch counts none of "
+    message = f"{asking.label} has a price for operations, but torch cannot count those of "
     message += ", ".join(uncounted) or "the host"
     path = (*asking.path, "settings", "price_of_flops")
     return ConfigError(resolution.loaded.problem("E125", path, message, "With price_of_flops: 0 they are free."))

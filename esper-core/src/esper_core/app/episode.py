@@ -125,7 +125,7 @@ class Episode:
 
     @classmethod
     def of(cls, file: Path | str, overrides: Sequence[str] = (), *, arm: str | None = None) -> Episode:
-        """Build an episode of a configuration file, as ``esper run`` takes it. Its policies are not asked.
+        """Build an episode of a configuration file, as ``esper run`` takes it. Its policies are not used.
 
         Raises:
             ConfigError: The configuration is invalid, has no such arm, or has several rewards and ``arm`` is None.

@@ -47,8 +47,8 @@ class Resolution:
     Attributes:
         plugin_settings: By plugin id, an instance of the settings model of each active plugin that declares one.
         components: By its path in the configuration, in the order of ``named_components``.
-        places: By slot, where it goes.
-        blueprints: By slot, what may grow there.
+        places: The place of each slot.
+        blueprints: The blueprints of each slot.
     """
 
     loaded: LoadedConfig
@@ -259,7 +259,7 @@ class _Resolver:
                 self.problems.append(self.loaded.problem("E114", own.path, message, hint))
 
     def place(self, name: str, host: ConfiguredComponent | None) -> SlotPlace | None:
-        """Return where a slot goes: where the file says, else where the host suggests."""
+        """Return the place of a slot: the file's, else the host's."""
         slot = self.loaded.config.slots[name]
         if slot.at is not None:
             return SlotPlace(slot.at, slot.kind, slot.stack, slot.output)
@@ -270,8 +270,8 @@ class _Resolver:
             own = suggested[name]
             output = own.output if slot.output is None else slot.output
             return SlotPlace(own.at, slot.kind or own.kind, slot.stack, output)
-        message = f'host "{host.component.id}" suggests no slot called "{name}"'
-        hint = f"{suggestion(name, suggested)}\nOr say where it goes:  slots.{name}.at: NAME_OF_A_MODULE"
+        message = f'host "{host.component.id}" declares no slot "{name}"'
+        hint = f"{suggestion(name, suggested)}\nOr give its place:  slots.{name}.at: NAME_OF_A_MODULE"
         self.problems.append(self.loaded.problem("E122", ("slots", name), message, hint))
         return None
 
@@ -302,7 +302,8 @@ class _Resolver:
 def resolved_config(resolution: Resolution) -> RunConfig:
     """Return the configuration with every name in full and every default written out.
 
-    It runs the same whatever else is installed. One-file plugins are named as they lie beside it in the run directory.
+    The run it describes does not depend on what else is installed. One-file plugins are named by their copies in the
+    run directory.
     """
     config: RunConfig = resolution.loaded.config
     values: dict[KeyPath, Any] = {("plugins", "local"): tuple(f"./{Path(name).name}" for name in config.plugins.local)}

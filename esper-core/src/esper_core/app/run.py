@@ -119,7 +119,7 @@ def run(
         name: What the run is called, instead of the configuration's name.
         argv: The command, for the manifest.
         listeners: Get every event.
-        display: A sink that shows the run on the terminal. It gets every event on the run's own thread.
+        display: A sink that shows the run on the terminal; its methods are called on the run's own thread.
         on_outcome: Gets the outcome before it is written, so that a full disk does not take it away.
         on_warning: Gets each warning, once.
     """

@@ -114,10 +114,10 @@ def _runs_folder(runs: Path) -> Diagnosis:
     while not place.exists() and place != place.parent:
         place = place.parent
     if not place.is_dir():
-        return Diagnosis("runs folder", "failed", f"{place} is no folder", "esper run FILE --runs-dir ANOTHER")
+        return Diagnosis("runs folder", "failed", f"{place} is not a folder", "esper run FILE --runs-dir ANOTHER")
     try:
         with tempfile.TemporaryFile(dir=place):
-            made = "" if place == runs.absolute() else ", will be made"
+            made = "" if place == runs.absolute() else ", will be created"
             return Diagnosis("runs folder", "ok", f"{runs}{made}")
     except OSError as error:
         return Diagnosis("runs folder", "failed", f"{place} cannot be written: {error.strerror}", f"chmod u+w {place}")

@@ -4,7 +4,7 @@ Commands are imported when they are typed, so that ``esper --help`` answers at o
 ``BUILT_IN``, those of other packages come by the entry points ``esper.commands``.
 
 Statuses: 0 done, 1 crash, 2 usage or configuration, 3 plugin, 4 stopped by the governor, 130 and 143 interrupted,
-141 the reader of our output closed it.
+141 the reader of the output closed the pipe.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
 
 KNOWN_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
     "compare": ("esper-watch", "Compare the arms of one or several finished runs."),
-    "new": ("esper-testing", "Write a package with a plugin that works, to begin your own with."),
+    "new": ("esper-testing", "Write a package with a working plugin, as a start for your own."),
     "plugins.check": ("esper-testing", "Run the conformance checks of a plugin."),
-    "replay": ("esper-study", "Replay an episode of a run, or see what another action would have led to."),
+    "replay": ("esper-study", "Replay an episode of a run, as recorded or with another action."),
     "report": ("esper-watch", "Write the report of a run as one HTML page."),
     "watch": ("esper-watch", "Show curves and seed lives of a run."),
 }
@@ -133,7 +133,7 @@ def load_external(command: External) -> click.Command:
         )
         raise PluginError(problem) from tried.error
     if not isinstance(tried.value, click.Command):
-        message = f"{title} is no click command: {claim.target} is of type {type(tried.value).__name__}"
+        message = f"{title} is not a click command: {claim.target} is of type {type(tried.value).__name__}"
         raise PluginError(Problem("E219", message, hint=f"Tell the author of {claim.package}."))
     return tried.value
 
@@ -264,7 +264,7 @@ def run_command(command: click.Group, arguments: Sequence[str]) -> int:
     except SystemExit as end:
         name = (context and context.invoked_subcommand) or ""
         if name not in BUILT_IN or isinstance(load_built_in(name), OpenGroup):
-            raise  # a command of another package ends as it likes
+            raise  # a command of another package may exit
         print_problems([_exit_by_component(end)])
         return PluginError.exit_code
     except BaseException as error:  # a GeneratorExit, a CancelledError: nothing awaits them here
@@ -281,8 +281,8 @@ def _exit_by_component(end: SystemExit) -> Problem:
     from esper_core.plugins.isolation import location_of
 
     file, line = location_of(end)
-    message = f"a component ended the program in the middle of its work: SystemExit: {end.code}"
-    hint = "This is a fault of its package: it must raise an error instead."
+    message = f"a component exited the program: SystemExit: {end.code}"
+    hint = "Its package must raise an error instead; report it there."
     return Problem("E231", message, file=file, line=line, hint=hint)
 
 

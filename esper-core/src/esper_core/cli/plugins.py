@@ -57,9 +57,7 @@ def list_plugins(local: tuple[Path, ...], *, as_json: bool) -> None:
         ]
         print_table(head, rows)
     else:
-        print_line(
-            "No plugin is installed. The project's own:  pip install esper-blueprints esper-policies esper-tasks"
-        )
+        print_line("No plugin is installed. Install some:  pip install esper-blueprints esper-policies esper-tasks")
     _print_problems(found.problems)
 
 

@@ -140,7 +140,7 @@ def load(file: Path, overrides: Sequence[str] = (), overlays: Sequence[Path] = (
 def build(loaded: LoadedConfig, plugins: Plugins) -> Composition:
     """Resolve and compose a configuration, and print warnings. torch is imported only once all names are known.
 
-    If that fails, unmarked hooks are among the warnings: they may be why.
+    If that fails, unmarked hooks are among the warnings, since they may be the cause.
     """
     from esper_core.app.resolution import one_line, resolve, unmarked_hooks
 

@@ -213,7 +213,7 @@ def _message(details: ErrorDetails, entry: Entry | None) -> str:
 
 
 def _hint(details: ErrorDetails, entry: Entry | None, model: type[BaseModel]) -> str | None:
-    """Suggest what to write instead of a value; None where the message says it all."""
+    """Suggest what to write instead of a value; None if the message suffices."""
     value, path = details["input"], details["loc"]
     if entry is None:
         return None
@@ -240,7 +240,7 @@ def _meant(path: KeyPath, model: type[BaseModel], start: KeyPath) -> str:
         if removed := REMOVED.get(path):
             return removed
         if places := [path_text(place) for place in _fixed_paths(RunConfig, ()) if place[-1] == key]:
-            return f"It belongs elsewhere: {' or '.join(places)}"
+            return f"The key belongs at: {' or '.join(places)}"
     if above is not None and above.is_use and nearest(key, names) is None:
         return f"Settings of a component are one level lower: {path_text((*start, *path[:-1], 'settings', key))}"
     return suggestion(key, names)

@@ -94,7 +94,7 @@ class Use(Section):
 
 
 class SlotConfig(Section):
-    """Where something may grow, and what."""
+    """One slot: its place in the host, and what may grow in it."""
 
     at: Name | None = Field(
         default=None, description="Name of a module of the host, * for any part; null: the host's slot of this name."
@@ -102,10 +102,12 @@ class SlotConfig(Section):
     kind: SiteKind | None = Field(default=None, description="What the module outputs; null: inferred.")
     output: OutputKey | None = Field(
         default=None,
-        description="Which output of the module to act on: a key, a field or an index; null: the obvious.",
+        description="Output of the module to act on: a key, a field or an index; null: the only suitable one.",
     )
-    blueprints: Names = Field(description="What may grow here: names or globs.", min_length=1)
-    stack: Count = Field(default=constants.STACK_LIMIT, le=8, description="Seeds that may be kept here permanently.")
+    blueprints: Names = Field(description="Blueprints that may grow here: names or globs.", min_length=1)
+    stack: Count = Field(
+        default=constants.STACK_LIMIT, le=8, description="Maximum number of seeds that may be fossilised here."
+    )
 
 
 class EpisodeConfig(Section):
@@ -140,19 +142,19 @@ class OptimizersConfig(Section):
 
 
 class GrowthConfig(Section):
-    """How seeds live."""
+    """Lifecycle of seeds and limits on growth."""
 
     incubation: Literal["shadow", "branch"] = Field(
-        default="shadow", description="How a seed learns before it is blended in."
+        default="shadow", description="How a seed trains before it is blended in."
     )
     gates: Literal["strict", "permissive", "off"] = Field(
-        default="off", description="What a seed has to show before it is blended in, and before it is kept."
+        default="off", description="Strictness of the gates before blending and before fossilisation."
     )
     price: float = Field(
         default=constants.NATS_PER_PARAMETER,
         ge=0,
         le=MAX_PRICE,
-        description="Gain in nats that gates ask per parameter.",
+        description="Gain in nats per parameter that gates require.",
     )
     auto_advance: bool = Field(
         default=True, description="Blend in a seed alone in its slot once its gate opens and no other seed acts."
@@ -161,13 +163,17 @@ class GrowthConfig(Section):
         default=1, le=64, description="Seeds of different blueprints that incubate in a slot at once; one advances."
     )
     dependence: bool = Field(
-        default=True, description="Measure in each step how much the network depends on each seed that acts in it."
+        default=True, description="Measure in each step how much the loss depends on each acting seed."
     )
     embargo: int = Field(
-        default=constants.EMBARGO_STEPS, ge=0, le=100_000, description="Steps without growth in a slot after a prune."
+        default=constants.EMBARGO_STEPS,
+        ge=0,
+        le=100_000,
+        description="Steps after a prune in which nothing germinates in the slot.",
     )
     seeds: Count | None = Field(
-        default=None, description="Maximum number of seeds of a network, with fossilised ones; null: as slots allow."
+        default=None,
+        description="Maximum number of seeds of a network, including fossilised ones; null: as slots allow.",
     )
     parameters: Count | None = Field(
         default=None, description="Maximum number of parameters that growth may add to a host; null: no limit."
@@ -176,13 +182,16 @@ class GrowthConfig(Section):
 
 
 class GovernorConfig(Section):
-    """When an environment is in trouble, and what is done about it."""
+    """How broken training is detected and repaired."""
 
     rollback: bool = Field(
-        default=True, description="Roll an environment in trouble back to a snapshot; false: stop the run."
+        default=True, description="Roll a broken environment back to a snapshot; false: stop the run."
     )
     rollbacks: int = Field(
-        default=constants.ROLLBACKS_IN_EPISODE, ge=0, le=100_000, description="Rollbacks in an episode before a stop."
+        default=constants.ROLLBACKS_IN_EPISODE,
+        ge=0,
+        le=100_000,
+        description="Rollbacks in an episode before the run is stopped.",
     )
     penalty: float = Field(
         default=constants.ROLLBACK_PENALTY, ge=0, le=MAX_AMOUNT, description="Cost of a rollback in units of reward."
@@ -198,7 +207,7 @@ class GovernorConfig(Section):
         default=constants.SURGE_SIGMAS, ge=0, description="Standard deviations above the mean that a surge exceeds."
     )
     surge_ratio: float = Field(
-        default=constants.SURGE_RATIO, ge=1, description="Multiple of the mean that a surge exceeds, too."
+        default=constants.SURGE_RATIO, ge=1, description="Multiple of the mean that a surge must also exceed."
     )
     surge_steps: Count = Field(
         default=constants.SURGE_STEPS, le=100_000, description="Consecutive steps of a surge that are a panic."
@@ -207,7 +216,10 @@ class GovernorConfig(Section):
         default=constants.COLLAPSE_SHARE, gt=0, le=1, description="Share of the improvement whose loss is a collapse."
     )
     watch_steps: int = Field(
-        default=constants.WATCH_STEPS, ge=0, le=100_000, description="Steps in which a mutation is blamed for a panic."
+        default=constants.WATCH_STEPS,
+        ge=0,
+        le=100_000,
+        description="Steps after a mutation in which a panic is attributed to it.",
     )
     patience: Count | None = Field(
         default=None, description="Steps without improvement after which an episode ends early; null: never."
@@ -222,7 +234,7 @@ class ComputeConfig(Section):
 
     precision: Literal["float32", "bfloat16", "float16", "auto"] = Field(
         default="float32",
-        description="Number format of passes, but not of losses; auto: the shortest that the GPU has.",
+        description="Number format of passes, but not of losses; auto: the shortest that the GPU supports.",
     )
     micro_batches: Count = Field(
         default=1, le=1_000_000, description="Parts of a batch that are computed in turn; their gradients are added."
@@ -287,11 +299,15 @@ class RunConfig(Section):
     slots: dict[Key, SlotConfig] = Field(description="Where something may grow.", min_length=1, max_length=64)
     policy: Use | None = Field(default=None, description="Chooses the actions; short for a single arm.")
     arms: dict[Key, ArmConfig] = Field(default_factory=dict, description="Matched arms to compare.", max_length=32)
-    twin: bool = Field(default=True, description="Train the same hosts without growth, too.")
-    capacity: bool = Field(default=True, description="Train what an arm grew from the start, as a control.")
+    twin: bool = Field(default=True, description="Train the twin: the same hosts without growth.")
+    capacity: bool = Field(
+        default=True, description="Train the static control: what an arm grew, in place from the start."
+    )
     reward: Use = Field(default=Use(use="team"), description="The reward of a step.")
     rewards: Annotated[tuple[Use, ...], Field(strict=False)] = Field(
-        default=(), description="Several rewards in place of one: each seed runs under each of them.", max_length=32
+        default=(),
+        description="Several rewards in place of one; each RNG seed is run under each of them.",
+        max_length=32,
     )
     sinks: Annotated[tuple[Use, ...], Field(strict=False)] = Field(
         default=(), description="Sinks that also receive the events.", max_length=32
@@ -303,9 +319,9 @@ class RunConfig(Section):
     rounds: Count = Field(default=1, le=1_000_000, description="Episodes of each environment, each with new seeds.")
     episode: EpisodeConfig = Field(default_factory=EpisodeConfig, description="Length of an episode.")
     optimizer: OptimizersConfig = Field(default_factory=OptimizersConfig, description="How parameters are trained.")
-    growth: GrowthConfig = Field(default_factory=GrowthConfig, description="How seeds live.")
+    growth: GrowthConfig = Field(default_factory=GrowthConfig, description="Lifecycle of seeds and limits on growth.")
     governor: GovernorConfig = Field(
-        default_factory=GovernorConfig, description="When an environment is in trouble, and what is done about it."
+        default_factory=GovernorConfig, description="How broken training is detected and repaired."
     )
     compute: ComputeConfig = Field(default_factory=ComputeConfig, description="How a batch is computed.")
     device: Device = Field(default="auto", description="Device of tensors: auto, cpu, cuda or cuda:N.")
@@ -316,10 +332,10 @@ class RunConfig(Section):
         default="auto", description="Environments computed at once, as workers or GPU streams; auto: as many as fit."
     )
     workers: Literal["auto", "threads", "processes"] = Field(
-        default="threads", description="What lanes are on a CPU; auto: processes where they may pay."
+        default="threads", description="Kind of lanes on a CPU; auto: processes if they may be faster."
     )
     randomness: Literal["auto", "always"] = Field(
-        default="auto", description="Whether networks may draw random numbers in a pass; auto: tried before the run."
+        default="auto", description="Whether networks draw random numbers in a pass; auto: determined by a trial pass."
     )
     checkpoints: CheckpointConfig = Field(
         default_factory=CheckpointConfig, description="How often checkpoints are written."

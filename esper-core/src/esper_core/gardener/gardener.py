@@ -9,8 +9,8 @@
     gardener.close()
 
 The loop trains the host. ``step`` trains the seeds, each on a branch: a copy of the host's tensors on which host and
-seed train together. ``tend`` measures what they gain, decides, and carries it out. Until a seed is kept the host is bit
-for bit that of a loop without a Gardener.
+seed train together. ``tend`` measures their gains, asks the policy, and carries out its action. Until a seed is kept
+the host is bit for bit that of a loop without a Gardener.
 """
 
 from __future__ import annotations
@@ -81,17 +81,17 @@ class Gardener:
 
     Args:
         model: The host. It is grafted in place, or has slots already and ``slots`` is None.
-        optimizer: That of the loop, several of them, or a function that builds one from parameters. Seeds that are kept
-            join its groups.
+        optimizer: The loop's optimizer, several of them, or a function that builds one from parameters. Kept seeds join
+            its groups.
         loss: ``loss(model, batch)`` runs the model on a batch and returns one loss for each example. A single loss for
             the whole batch counts as one example.
         slots: Where something may grow, as ``esper_core.graft`` takes it.
         blueprints: What may grow: names, globs or varieties, a mapping from slots to them, or "auto" for all that fit.
-        example: A batch of the loop.
+        example: One batch as the loop trains on.
         validation: Held-out batches, iterated in each ``tend``.
-        steps: How many calls of ``tend`` policies plan for. After them nothing germinates; living seeds finish.
-        seed: Of all random numbers of the Gardener.
-        policy: Decides: the name of a policy, or an object with its methods.
+        steps: Number of calls of ``tend`` that the policy plans for. Later nothing germinates; living seeds finish.
+        seed: RNG seed of the Gardener.
+        policy: The name of a policy, or an object with its methods.
         growth: Settings of ``growth`` in a configuration. Incubation is always by branch.
         governor: Settings of ``governor`` in a configuration.
         clip_norm: The norm to which the loop clips gradients, so that branches are clipped alike; None: it does not.
@@ -174,7 +174,7 @@ class Gardener:
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer of the loop, the first of several: that which a function built, if one was given."""
+        """The optimizer of the loop, or the first of several; the one that was built, if a function was given."""
         return self._optimizers[0]
 
     def step(self, batch: Any) -> None:
@@ -191,7 +191,7 @@ class Gardener:
                 network.incubate([partial(self._mean_loss, one, len(batches)) for one in batches])
 
     def tend(self) -> Tended:
-        """Measure, decide and carry out: call it once an epoch, or after a fixed number of batches.
+        """Measure the seeds, ask the policy, and carry out its action: call it once an epoch, or every n batches.
 
         Raises:
             GrowthError: Nothing was trained since the last call (E345), or the validation data cannot be used (E344).
@@ -211,7 +211,7 @@ class Gardener:
         return tended
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint needs beside the state of the optimizer, which is the user's to save.
+        """Return the state for a checkpoint; save the state of the optimizer beside it.
 
         It is plain data and tensors: the model with what grew in it, the branches, the gates, the governor, the policy.
         Call it after a step of the optimizer, or between ``tend`` and the next batch. After ``close`` it is the state
@@ -236,7 +236,7 @@ class Gardener:
         """
         self._refuse_closed()
         if not {"format", "plain", "tensors"} <= state.keys() or state["format"] != STATE_FORMAT:
-            why = "it is not what Gardener.state_dict returns in this version"
+            why = "it was not returned by Gardener.state_dict of this version"
             raise state_mismatch(why)
         known = State(state["plain"], state["tensors"])
         with without_trace(self.model):
@@ -247,7 +247,7 @@ class Gardener:
         self._feed.begin_at(known.plain["fed"])
 
     def close(self) -> None:
-        """Prune the seeds that are not kept and take the hooks off. May be called twice; ``step`` and ``tend`` not."""
+        """Prune the seeds that are not kept, remove the hooks, and write the results. May be called twice."""
         self._end(None)
 
     def __enter__(self) -> Gardener:
@@ -276,7 +276,7 @@ class Gardener:
                 self._record.finish(self._member, self._stepper.clock.summary(), error)
 
     def _new_stepper(self, plugins: Plugins) -> Stepper:
-        """Return what takes the network through steps, and tells what happens."""
+        """Return the stepper, which trains the network and publishes events."""
         listeners: list[Listener] = [self._recorder] if self._record is None else [self._recorder, self._record]
         packages = {one.id: one.source for one in plugins.registry.components("blueprint")}
         return Stepper(self._phases, None, health_check(plugins), bus=Bus(listeners), clock=Clock(), packages=packages)
@@ -319,12 +319,12 @@ class Gardener:
             return each_loss(self._loss(model, batch)).mean() / parts
 
     def _probe(self, model: nn.Module) -> Tensor:
-        """Return the mean loss on the latest batch, by which blocks that are born informed choose their weights."""
+        """Return the mean loss on the latest batch, from which blueprints with informed birth choose their weights."""
         return self._mean_loss(self._member.last_batch, 1, model)
 
     def _refuse_closed(self) -> None:
         if self._closed:
-            hint = "Make a new one:  Gardener(model, …, slots=None)  goes on with the slots of the model."
+            hint = "Make a new one; with slots=None it uses the slots that the model has."
             raise GrowthError(Problem("E346", "this Gardener is closed", hint=hint))
 
 
@@ -333,9 +333,7 @@ def _refuse_grown_state(optimizer: torch.optim.Optimizer, state: Mapping[str, An
     saved = [len(group["params"]) for group in state["param_groups"]]
     here = [len(group["params"]) for group in optimizer.param_groups]
     if len(saved) == len(here) and any(more > own for more, own in zip(saved, here, strict=True)):
-        message = (
-            f"the state of the optimizer is of a model that had grown: {sum(saved)} parameters, and here {sum(here)}"
-        )
+        message = f"the optimizer's state is of a grown model: it has {sum(saved)} parameters, expected {sum(here)}"
         hint = "Load the growth first:  gardener.load_state_dict(checkpoint[…])"
         raise GrowthError(Problem("E348", message, hint=hint))
 
@@ -345,7 +343,7 @@ def _refuse_ranks() -> None:
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized() and (ranks := distributed.get_world_size()) > 1:
         message = f"a Gardener works in one process, and this training has {ranks} ranks"
-        hint = "Each rank would grow other seeds, and the models would drift apart. Grow in one process, then scale up."
+        hint = "Each rank would grow different seeds. Grow in one process, then train the result on several."
         raise GrowthError(Problem("E343", message, hint=hint))
 
 

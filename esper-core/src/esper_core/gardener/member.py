@@ -55,7 +55,7 @@ class BatchFeed:
         if self.used:
             return
         if self._waiting:
-            message = "gardener.step(batch) was called, and the optimizer did not step"
+            message = "gardener.step(batch) was called, but the optimizer did not step"
             hint = "Pass the optimizer that the loop steps, and call gardener.step(batch) after optimizer.step()."
         else:
             message = "nothing was trained since the last tend(): gardener.step(batch) was not called"

@@ -1,7 +1,7 @@
 """The optimizers of a user's own loop, as a garden sees them.
 
 The user's optimizers train the host, and the user steps them. A branch needs steps of its own, on tensors of its own,
-which the user's objects must not notice: no hook may run, no schedule may count them. So a branch steps a **view**: an
+without effects on the user's objects: no hook may run, no schedule may count them. So a branch steps a **view**: an
 object of the same class that shares the state of the optimizer and reads its groups, with the learning rates of the
 moment, and that writes into no group.
 

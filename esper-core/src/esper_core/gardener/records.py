@@ -1,7 +1,7 @@
 """The run directory of a loop: manifest, settings, events, growth and results, as ``esper run`` writes them.
 
-So the report, the live view and ``esper runs`` show a loop of the user's own. It has one environment, whose arm is
-named after the policy. There is no test split, and so no result of a test.
+With it the report, the live view and ``esper runs`` show the user's own loop. It has one environment, whose arm is
+named after the policy. There is no test split, so there is no test result.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tended:
-    """What one call of ``Gardener.tend`` found and did. Printed, it says so in a few lines.
+    """What one call of ``Gardener.tend`` found and did. ``print`` shows a summary of a few lines.
 
     Attributes:
         step: The number of the call, from 0.

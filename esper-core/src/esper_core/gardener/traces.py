@@ -1,4 +1,4 @@
-"""What passes of a Gardener leave as it was: random numbers, gradients, gradient mode; and what they follow.
+"""Passes of a Gardener without side effects on the loop: random numbers, gradients, gradient mode and autocast.
 
 The loop goes on with the same numbers as without a Gardener, so everything that a pass may change is put back.
 """
@@ -86,7 +86,7 @@ def warn_of_averages(model: nn.Module, kept: str) -> None:
         names = {name for name, _ in average.get_submodule("module").named_parameters()}
         if names >= host and not names >= own:
             kind = type(average).__name__
-            message = f"an average of the weights ({kind}) was made before {kept} was kept, and leaves it out"
+            message = f"an average of the weights ({kind}) was made before {kept} was kept, and does not include it"
             log.warning("%s", Problem("E349", message, hint=f"Make a new one:  {kind}(model)"))
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("esper")
 
 METRIC = Metric("loss", "down")
-"""A Gardener knows no other metric than the loss."""
+"""The metric of a Gardener: the loss."""
 
 
 def each_loss(losses: Any, *, reduced: bool = True) -> Tensor:
@@ -51,13 +51,13 @@ def each_loss(losses: Any, *, reduced: bool = True) -> Tensor:
     The single loss of a whole batch counts as that of one example, unless ``reduced`` is False.
 
     Raises:
-        GrowthError: It is no tensor, or holds no losses (E342).
+        GrowthError: It is not a tensor, or has no losses (E342).
     """
     if isinstance(losses, Tensor) and losses.numel() and (losses.ndim or reduced):
         return losses.reshape(1) if losses.ndim == 0 else losses if losses.ndim == 1 else losses.flatten(1).mean(1)
     received = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
-    message = "the loss function returned no losses, and gates compare those of each example"
-    hint = f'Return them unreduced, for example  cross_entropy(model(x), y, reduction="none"). Received: {received}'
+    message = "the loss function must return a loss for each example, which gates compare"
+    hint = f'Return unreduced losses, for example  cross_entropy(model(x), y, reduction="none"). Received: {received}'
     raise GrowthError(Problem("E342", message, hint=hint))
 
 
@@ -94,11 +94,11 @@ class Validation:
                 seen.append(fingerprint(moved, device))
                 losses.append(each_loss(self._loss(model, moved)).detach().float())
         if not losses:
-            hint = "Pass a DataLoader or a list: something that can be iterated again and again."
+            hint = "Pass a DataLoader or a list, which can be iterated repeatedly."
             raise GrowthError(Problem("E344", "the validation data has no examples", hint=hint))
         numbers = torch.stack(seen)
         if trial and (self._seen is None or not torch.equal(numbers, self._seen)):
-            message = "the validation data brought other examples than in the pass before"
+            message = "the validation data yielded other examples than in the previous pass"
             hint = "Gains are measured example by example: use a DataLoader without augmentation, or a list of batches."
             raise GrowthError(Problem("E344", message, hint=hint))
         self._seen = numbers

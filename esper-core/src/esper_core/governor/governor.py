@@ -63,7 +63,7 @@ class Decision:
 
     @property
     def truncated(self) -> bool:
-        """Whether the episode is cut in this step, with its last state worth what it promised."""
+        """Whether the episode is truncated in this step, so that its last state is valued."""
         return self.act is Act.EARLY_STOP
 
     @property
@@ -161,7 +161,7 @@ class Governor:
         return Decision(act, signals.step, verdict)
 
     def restrict(self, mask: ActionMask) -> ActionMask:
-        """Return ``mask`` without FOSSILISE after a step that was not calm: a sick state must not become permanent."""
+        """Return ``mask`` without FOSSILISE after a step that was not calm, whose state must not become permanent."""
         if self._calm:
             return mask
         final = frozenset({Op.FOSSILISE})
@@ -172,8 +172,8 @@ class Governor:
     def roll_back(self, decision: Decision) -> RolledBack:
         """Carry out a rollback: restore host and fossils bit for bit from the snapshot.
 
-        Seeds that are not fossilised are dropped, and their slots rest. Optimizers lose their state, and the governor
-        knows only what it knew then. ``decision`` is what ``decide`` returned last.
+        Seeds that are not fossilised are dropped, and their slots rest. Optimizers lose their state, and the
+        governor's history returns to that of the snapshot. ``decision`` is what ``decide`` returned last.
         """
         if self._planned is None or self._planned[0] != decision:
             msg = f"only the latest decision to roll back can be carried out. Received: {decision}"
@@ -230,9 +230,9 @@ class Governor:
     def _panic(self, signals: Signals, verdict: Verdict, *, second_opinion: bool) -> Decision:
         settings, culprit = self._settings, self._watch.culprit(self._garden.blended_slots)
         if not settings.rollback:
-            why = "rolling back is switched off (governor.rollback)"
+            why = "rollbacks are disabled (governor.rollback)"
         elif self._rollbacks >= settings.rollbacks:
-            why = f"it was rolled back {self._rollbacks} times already (governor.rollbacks)"
+            why = f"it was already rolled back {self._rollbacks} times (governor.rollbacks)"
         else:
             kept, flaws = self._snapshots.newest_sound(self._garden)
             if kept is not None:
@@ -242,7 +242,7 @@ class Governor:
                 )
                 self._planned = decision, kept
                 return decision
-            why = f"there is no sound snapshot to go back to: {'; '.join(flaws)}"
+            why = f"there is no intact snapshot to restore: {'; '.join(flaws)}"
         final = Verdict(Level.PANIC, f"{verdict.reason}; {why}")
         return Decision(Act.STOP, signals.step, final, culprit, second_opinion=second_opinion)
 

@@ -1,6 +1,6 @@
 """The verdict on one step of an environment, from its signals and the losses of the healthy steps before.
 
-Every bound is relative to what the environment did before: no loss is too large as such.
+Every bound is relative to the environment's own history; there is no absolute bound on a loss.
 """
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ def _judge_collapse(history: LossHistory, signals: Signals, settings: GovernorCo
     bound = guessing - (1.0 - settings.collapse_share) * (guessing - best)
     if signals.validation_loss < bound:
         return CALM
-    lost = f"the validation loss was {best:.4g} and is {signals.validation_loss:.4g}, where guessing has {guessing:.4g}"
+    lost = (
+        f"the validation loss was {best:.4g} and is {signals.validation_loss:.4g}, and {guessing:.4g} before training"
+    )
     if signals.train_loss < bound:
         return Verdict(Level.WARNING, f"{lost}; the training loss is {signals.train_loss:.4g}: it may overfit")
     return Verdict(Level.PANIC, f"collapse: {lost}; so is the training loss, {signals.train_loss:.4g}")

@@ -247,11 +247,11 @@ def _features(given: Any, hidden: Tensor) -> int:
 
 
 def _part(name: str, place: SlotPlace, output: Any, batch: int) -> OutputPart | Problem | None:
-    """Return which item of an output the slot acts on, a tensor; None for the output itself."""
+    """Return the item of an output on which the slot acts, a tensor; None for the output itself."""
     if isinstance(output, Tensor):
         if place.output is None:
             return None
-        return _refusal(name, place, f"returns one tensor, and no output {place.output!r}", "Leave output out.")
+        return _refusal(name, place, f"returns one tensor, and no output {place.output!r}", "Omit output.")
     found = items_of(output)
     if found is None:
         return _refusal(name, place, f"returns a {type(output).__name__}, not one tensor")

@@ -1,4 +1,4 @@
-"""Garden: the seeds of one model, what actions and time do to them, and their state.
+"""Garden: the seeds of one model, how actions and time change them, and their state.
 
 ``apply`` carries out an action of a policy; ``open_step``, ``tick`` and ``close_step`` let time pass; ``incubate``
 trains a seed that does not act on the host yet. A transition that fails changes nothing.
@@ -194,7 +194,7 @@ class Garden:
         return Transition.of(slot, seed, before, self.gates.explain("by the policy", seed))
 
     def _move_alpha(self, slot: Slot, seed: Seed, action: Action) -> Transition:
-        """Retarget alpha, or send it to 0 where the seed is pruned; a seed without strength is removed at once."""
+        """Retarget alpha, or send it to 0 where the seed is pruned; a seed at alpha 0 is removed at once."""
         before = seed.pass_on(EVENT_OF_OP[action.op])
         if seed.stage is Stage.PRUNED:
             return self._remove(slot, seed, before, "by the policy")

@@ -1,6 +1,6 @@
 """Gates: whether a seed's gain pays for its parameters. G2 before it is blended in, G5 before it is kept.
 
-The same validation examples go through the undisturbed host and through host and seed; a gate reads the differences of
+The same validation examples go through the undisturbed host and through host and seed; a gate takes the differences of
 their losses, example by example, and compares a lower confidence bound on the mean with the price. It is wrong about a
 worthless seed with probability ``alpha`` at most over all of its looks: each look spends a fixed share of ``alpha``. An
 unknown gain does not pass. docs/concepts/gates.md has the derivation.
@@ -119,7 +119,7 @@ def judge(gain: Gain | None, price: float, *, strictness: Strictness, alpha: flo
 class Gate:
     """One gate before one seed, asked once in each step. It looks from step ``first`` on, ``looks`` times.
 
-    A strict look spends ``alpha`` / ``looks``, whether or not there was something to see: which steps count must not
+    A strict look spends ``alpha`` / ``looks``, even if nothing was measured, because which steps count must not
     depend on the data. When all are spent the answer is UNKNOWN. A permissive gate has no last look.
 
     Attributes:
@@ -137,7 +137,7 @@ class Gate:
     steps: int = 0
 
     def look(self, gain: Gain | None, price: float) -> Opinion:
-        """Return the gate's opinion on what was measured in this step; to be called once a step."""
+        """Return the gate's opinion on what was measured in this step; call it once a step."""
         self.steps += 1
         number = self.steps - self.first + 1
         unknown = ""
@@ -164,7 +164,7 @@ def _compared(number: float, limit: float) -> str:
 
 
 _OP_BEHIND: Final = {Stage.TRAINING: Op.ADVANCE, Stage.HOLDING: Op.FOSSILISE}
-"""The op for which a seed in a stage needs a gate."""
+"""The op that needs a gate, by the seed's stage."""
 
 _GATE_NAMES: Final = {Op.FOSSILISE: "gate before fossilisation", Op.ADVANCE: "gate before blending"}
 """The gates by the op that they allow, the later one first."""
@@ -231,7 +231,7 @@ class Gates:
         opinion = self._opinions.get((seed.number, op))
         if opinion is None:
             return "its gate has not looked yet"
-        return None if opinion.opens else f"its gate is shut: {opinion.reason}"
+        return None if opinion.opens else f"its gate is closed: {opinion.reason}"
 
     def state_dict(self) -> State:
         """Return the steps of each gate, its latest opinion, and the latest gains."""

@@ -104,8 +104,8 @@ class _Container:
         return iter(_own(self).values())
 
     def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
-        message = f"the layers of a grafted {type(self).__name__} cannot be exchanged"
-        raise GraftError(Problem("E319", message, hint="Change its layers first, and graft then."))
+        message = f"the layers of a grafted {type(self).__name__} cannot be changed"
+        raise GraftError(Problem("E319", message, hint="Change its layers before grafting."))
 
     __setitem__ = __delitem__ = append = insert = pop = clear = __imul__ = _refuse
 
@@ -237,7 +237,7 @@ def _call(module: nn.Module, *args: Any, **named: Any) -> Any:
 
 
 MATCH_LIMIT = 256
-"""Modules that one pattern may match; more is taken for a mistake."""
+"""Most modules that one pattern may match; more is probably a mistake."""
 
 _WRAP = "Put the model into a module of your own, and graft that."
 
@@ -340,12 +340,12 @@ def plain_outputs(model: nn.Module, example: Example) -> dict[bool, Any]:
 def _refuse_unfit(model: nn.Module) -> None:
     if any(isinstance(module, Slots) for module in model.modules()):
         hint = "Graft all slots in one call, on a fresh model."
-        raise GraftError(Problem("E310", "this model has slots already", hint=hint))
+        raise GraftError(Problem("E310", "this model already has slots", hint=hint))
     if HOME in vars(model) or any(name == HOME for name, _ in model.named_children()):
-        hint = "Its seeds would be there. Give it another name."
+        hint = "Seeds are stored under that name. Rename it."
         raise GraftError(Problem("E318", f'this model has a "{HOME}" of its own', hint=hint))
     if any(name == "_orig_mod" for name, _ in model.named_children()):
-        raise GraftError(Problem("E318", "this model is compiled already", hint="Graft first, and compile then."))
+        raise GraftError(Problem("E318", "this model is already compiled", hint="Graft first, then compile."))
 
 
 def _refuse_example(model: nn.Module, example: Example) -> None:
@@ -354,7 +354,7 @@ def _refuse_example(model: nn.Module, example: Example) -> None:
         batch = example.batch
         received = tuple(batch.shape) if isinstance(batch, Tensor) else type(batch).__name__
         hint = f"Pass a tensor, a tuple of arguments, or a mapping of keyword arguments. Received: {received}"
-        raise GraftError(Problem("E318", "the example holds no tensor with a batch of inputs", hint=hint))
+        raise GraftError(Problem("E318", "the example has no tensor with a batch of inputs", hint=hint))
     if is_never_called(model) and type(model).__call__ is nn.Module.__call__:
         message = f"{type(model).__name__} has no forward to observe slots in"
         raise GraftError(Problem("E318", message, hint="Graft its parts, each with an example of its own."))
@@ -380,7 +380,7 @@ def _change_class(module: nn.Module, family: Family, places: tuple[str, ...]) ->
     try:
         module.__class__ = family.class_of(plain, places)
     except Exception as error:
-        message = f"the class {plain.__name__} cannot be derived from: {error}"
+        message = f"the class {plain.__name__} cannot be subclassed: {error}"
         raise GraftError(Problem("E318", message, hint=_WRAP)) from error
 
 
@@ -431,11 +431,15 @@ def _match_problems(
     path = None if name is None else f"slots.{name}"
     if not found:
         message = f'no module of {type(model).__name__} is called "{pattern}"'
-        hint = suggestion(pattern, known) if pattern else "A slot is behind a part of a model, not the whole."
+        hint = (
+            suggestion(pattern, known) if pattern else "A slot is behind a part of a model, not behind the whole model."
+        )
         return [Problem("E313", message, path=path, hint=hint)]
     if len(found) > MATCH_LIMIT:
         message = f'"{pattern}" matches {len(found)} modules, more than {MATCH_LIMIT}'
-        return [Problem("E314", message, path=path, hint=f"The first are {', '.join(found[:3])}; name what you mean.")]
+        return [
+            Problem("E314", message, path=path, hint=f"The first are {', '.join(found[:3])}; use a narrower pattern.")
+        ]
     outcomes = [_unfit(module, model.get_submodule(module), path) for module in found]
     return [problem for problem in outcomes if problem is not None]
 
@@ -458,7 +462,7 @@ def _collisions(places: list[tuple[str, SlotPlace]]) -> list[Problem]:
     keys: dict[str, str] = {}
     for name, module in ((name, place.at) for name, place in places):
         if (other := keys.setdefault(key_of(name), name)) != name:
-            hint = "Give one of them another name."
+            hint = "Rename one of them."
             problems.append(Problem("E316", f'the slots "{other}" and "{name}" would have the same key', hint=hint))
         if module in seen:
             message = f'"{module}" would have two slots, "{seen[module]}" and "{name}"'

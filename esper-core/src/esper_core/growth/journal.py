@@ -72,7 +72,7 @@ class Growth:
 
     Attributes:
         identity: whether its block started as the identity; if it did not, it is behind a gain.
-        stage, alpha, ramp: where it is in its life.
+        stage, alpha, ramp: its position in the lifecycle.
         target, speed, curve: its schedule, as planned at germination.
         presence: how it takes part in the host's pass; a branch is not saved, and starts again from the host.
         inputs: of an adapter, the features that it gets.
@@ -258,8 +258,8 @@ def resume(seed: Seed, growth: Growth) -> None:
 
 
 _SOURCE: Final = "the state dict"
-_CHANGED: Final = "It was cut off or changed, or is another file."
-_STATE_DICT: Final = f"Code that adds up, averages or casts state dicts must leave {HOME}.{JOURNAL} alone: it is text."
+_CHANGED: Final = "The file is incomplete, was changed, or is another file."
+_STATE_DICT: Final = f"Code that sums, averages or casts state dicts must skip {HOME}.{JOURNAL}, which is text."
 
 
 def parse_network(text: str | bytes, *, source: str, hint: str = _CHANGED) -> Network:
@@ -293,7 +293,7 @@ def _first_mistake(error: ValidationError) -> str:
 
 def invalid_journal(source: str, why: str, hint: str = _CHANGED) -> GrowthError:
     """Return the error for a journal that cannot be used."""
-    return GrowthError(Problem("E330", f"{source} is no growth journal", hint=f"{why}.\n{hint}"))
+    return GrowthError(Problem("E330", f"{source} is not a growth journal", hint=f"{why}.\n{hint}"))
 
 
 def add_to_state_dict(slots: Slots, state: dict[str, Any], prefix: str, metadata: Any) -> None:

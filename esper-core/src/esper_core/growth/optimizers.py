@@ -202,8 +202,8 @@ def refuse_closure(optimizer: torch.optim.Optimizer) -> None:
     """Raise GrowthError for an optimizer whose step needs a closure."""
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
-        message = f"{type(optimizer).__name__} computes the loss itself, several times a step, and cannot train here"
-        raise GrowthError(Problem("E306", message, hint="Use one whose step() needs no closure: Adam, SGD, …"))
+        message = f"{type(optimizer).__name__} computes the loss several times a step, which is not supported here"
+        raise GrowthError(Problem("E306", message, hint="Use one whose step() needs no closure, such as Adam or SGD."))
 
 
 class OptimizerKeeper:

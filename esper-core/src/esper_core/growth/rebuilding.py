@@ -90,11 +90,11 @@ def _build_seeds(
         own = {slot.name: slot.at for slot in slots_of(model).each()}
         grown = any(len(slot.seeds) for slot in slots_of(model).each())
         if grown or own != {place.name: place.at for place in network.slots}:
-            raise _does_not_fit(model, source, "It has other slots, or has grown itself. Load into a new host.")
+            raise _does_not_fit(model, source, "It has other slots, or has grown. Load into a new host.")
     known = {name for name, _ in model.named_modules() if name}
     for place in network.slots:
         if place.at not in known:
-            hint = f'Slot "{place.name}" is behind "{place.at}", which is not there. Build the host as it was.'
+            hint = f'Slot "{place.name}" is behind "{place.at}", which does not exist. Build the host as it was.'
             raise _does_not_fit(model, source, hint)
     seeds: list[tuple[str, str, Seed]] = []
     places = dict.fromkeys((slot.name for slot in network.slots), 0)
@@ -110,14 +110,14 @@ def _build_seed(growth: Growth, variety: Variety, model: nn.Module, tensors: Map
     if variety.spec.version != growth.version:
         installed = variety.spec.version
         message = f'"{growth.blueprint}" grew in version {growth.version}, and version {installed} is installed'
-        hint = "It builds another network. Install the package in the version that the network grew with."
+        hint = "The versions build different networks. Install the version that the network grew with."
         raise GrowthError(Problem("E333", message, hint=hint))
     site = Site.of(growth.kind, growth.example_shape, growth.inputs or 0)
     if (why := variety.spec.misfit(site)) is not None:
         raise _does_not_fit(model, source, f"{growth.blueprint} cannot grow in {growth.slot}: {why}.")
     there = sum(value.numel() for value in tensors.values() if isinstance(value, Tensor))
     if (wanted := evaluate_formula(variety.spec.params, site.formula_variables())) > there:
-        hint = f"{growth.blueprint} has {wanted:,} parameters at {site}, and there are {there:,} numbers in all."
+        hint = f"{growth.blueprint} has {wanted:,} parameters at {site}, but the file has {there:,} in all."
         raise _does_not_fit(model, source, hint)
     try:
         with RandomStream(derive_seed(0, "rebuilding")):

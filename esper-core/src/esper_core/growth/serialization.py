@@ -63,13 +63,13 @@ def stored_copy(name: str, tensor: Tensor) -> Tensor:
     if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized or tensor.dtype not in STORED:
         received = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}".replace("torch.", "")
         message = f'the tensor "{name}" cannot be stored: {received}'
-        raise GrowthError(Problem("E335", message, hint="Use plain real numbers on a device."))
+        raise GrowthError(Problem("E335", message, hint="Use dense real tensors."))
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 
 def state_mismatch(why: str) -> GrowthError:
     """Return the error for a state that does not fit what it is loaded into."""
-    hint = f"{why}\nA state goes into what was built with the same settings, by the same versions of every package."
+    hint = f"{why}\nLoad a state into an object built with the same settings and package versions."
     return GrowthError(Problem("E334", "the state does not fit what it is loaded into", hint=hint))
 
 
@@ -80,10 +80,10 @@ def form_of(value: Any) -> str:
 
 def describe_mismatch(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
     """Return, one per line, where names or forms of tensors differ; at most five, and empty if none do."""
-    problems = [f"it has no numbers for {key}" for key in sorted(expected.keys() - found.keys())]
-    problems += [f"there is no place for {key}" for key in sorted(found.keys() - expected.keys())]
+    problems = [f"it lacks {key}" for key in sorted(expected.keys() - found.keys())]
+    problems += [f"it has {key}, which is not expected" for key in sorted(found.keys() - expected.keys())]
     both = sorted(expected.keys() & found.keys())
-    problems += [f"{key} is {found[key]}, and here {expected[key]}" for key in both if found[key] != expected[key]]
+    problems += [f"{key} is {found[key]}, expected {expected[key]}" for key in both if found[key] != expected[key]]
     return "\n".join([*problems[:5], *([f"… and {len(problems) - 5} more"] if len(problems) > 5 else [])])
 
 

@@ -81,7 +81,7 @@ class Snapshot:
             GrowthError: there is a flaw; then nothing was changed.
         """
         if why := self.flaw(garden):
-            hint = "Use a snapshot of the same network that is intact and finite."
+            hint = "Use an intact, finite snapshot of the same network."
             raise GrowthError(Problem("E308", f"the snapshot cannot be restored: {why}", hint=hint))
         with torch.no_grad():
             for cell in self._cells:

@@ -159,7 +159,7 @@ class Rules:
             full = slot.state is SlotState.CLOSED
             return f"it holds {slot.limit} seeds (stack)" if full else f"it rests for {slot.embargo} more steps"
         if any(seed.blueprint == variety.id for seed in seeds):
-            return "a seed of it incubates in the slot already"
+            return "a seed of this blueprint already incubates in the slot"
         if len(seeds) >= self.settings.nursery:
             return f"the nursery of the slot holds {len(seeds)} of {self.settings.nursery} seeds (growth.nursery)"
         return None
@@ -180,7 +180,7 @@ class Rules:
         if op is Op.RETARGET and seed.alpha.moving:
             return f"alpha is moving to {seed.alpha.target:g}"
         if op is Op.FOSSILISE and seed.alpha.value != FULL:
-            return f"alpha is {seed.alpha.value:g}, and only at 1 can a seed be kept"
+            return f"alpha is {seed.alpha.value:g}, and a seed can be fossilised only at 1"
         return self.gates.refusal(seed, op)
 
     def refuse(self, slot: Slot, seed: Seed, op: Op) -> None:
@@ -237,7 +237,7 @@ def refuse_invalid(action: Action) -> None:
         hint = f"To remove a seed, prune it. Received: {action.target!r}"
         raise GrowthError(Problem("E307", "a target must be above 0 and at most 1", hint=hint))
     if "speed" in reads and (type(action.speed) is not int or action.speed < 0):
-        hint = f"0 is at once. Received: {action.speed!r}"
+        hint = f"0 means at once. Received: {action.speed!r}"
         raise GrowthError(Problem("E307", "a speed must be a whole number of decision steps, 0 or more", hint=hint))
 
 

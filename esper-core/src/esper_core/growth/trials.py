@@ -116,7 +116,7 @@ def _untrained(block: nn.Module, inputs: Tensor, like: Tensor) -> Iterator[Probl
     """Yield a problem if two steps towards other outputs do not reach every trainable parameter."""
     trainable = {name: parameter for name, parameter in block.named_parameters() if parameter.requires_grad}
     if not trainable:
-        yield Problem("E327", "has no trainable parameter", hint="A seed must be able to learn.")
+        yield Problem("E327", "has no trainable parameter", hint="A seed needs parameters to train.")
         return
     target = torch.randn_like(like)
     reached: set[str] = set()
@@ -135,7 +135,7 @@ def _untrained(block: nn.Module, inputs: Tensor, like: Tensor) -> Iterator[Probl
                 parameter.sub_(LEARNING_RATE * gradient)
     if missed := [name for name in trainable if name not in reached]:
         message = f"has parameters that no gradient reaches in two steps: {', '.join(missed[:5])}"
-        hint = "Zero only the last layer at birth, with no normalisation or ReLU behind it."
+        hint = "Initialise only the last layer with zeros, with no normalisation or ReLU after it."
         yield Problem("E327", message, hint=hint)
 
 

@@ -121,7 +121,7 @@ def esper_register_schedules(registry: Registrar[ScheduleSpec]) -> None:
 
 @hookspec
 def esper_register_sinks(registry: Registrar[SinkSpec]) -> None:
-    """Add sinks, which take the events of a run elsewhere.
+    """Add sinks, which write the events of a run elsewhere.
 
     Their targets are called as ``target(run, **settings)`` with the path of the run directory.
     """

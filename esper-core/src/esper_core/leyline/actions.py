@@ -1,4 +1,4 @@
-"""Actions: what a policy can ask for, and the masks that say what is possible now."""
+"""Actions that policies choose, and masks of what is possible now."""
 
 from __future__ import annotations
 

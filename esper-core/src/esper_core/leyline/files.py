@@ -1,6 +1,6 @@
 """Read files from untrusted sources: the files of runs, saved networks and configurations.
 
-A run directory can come from anywhere, and anything may stand in the place of one of its files. Every file of a run is
+A run directory can come from anywhere, so one of its files may be anything. Every file of a run is
 opened by ``open_regular``, which refuses folders, pipes, sockets and devices instead of waiting for them.
 """
 
@@ -29,7 +29,7 @@ def open_regular(path: str | Path) -> BufferedReader:
     since another file may have taken its place.
 
     Raises:
-        OSError: the file is missing, may not be read, or is no regular file, directly or through a link.
+        OSError: the file is missing, may not be read, or is not a regular file, directly or through a link.
         ValueError: no file can have this name, for example because it contains a NUL.
     """
     _require_regular(path, os.stat(path))  # noqa: PTH116  ``path`` may be a text
@@ -46,7 +46,7 @@ def read_bytes(path: str | Path, limit: int = -1) -> bytes:
     """Read a regular file, or its first ``limit`` bytes. Raises as ``open_regular`` does."""
     with open_regular(path) as file:
         data: bytes | None = file.read(limit)
-    if data is None:  # a file of the kernel, such as /proc/kmsg, that has nothing to say yet
+    if data is None:  # a file of the kernel, such as /proc/kmsg, without data yet
         raise BlockingIOError(errno.EAGAIN, "reading it would wait for data that may never come", str(path))
     return data
 
@@ -56,7 +56,7 @@ def read_json(path: Path) -> Any:
 
     Raises:
         FileNotFoundError: there is no such file. Some files of a run are optional, so the caller decides.
-        RunFolderError: E430, the file cannot be read, is no regular file, or does not contain JSON.
+        RunFolderError: E430, the file cannot be read, is not a regular file, or does not contain JSON.
     """
     try:
         return json.loads(read_bytes(path))
@@ -65,7 +65,7 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise RunFolderError.unreadable(path, error) from None
     except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or nested too deeply
-        raise RunFolderError.unreadable(path, f"it is no JSON: {error}") from None
+        raise RunFolderError.unreadable(path, f"it is not JSON: {error}") from None
 
 
 def refuse_link(path: Path) -> None:

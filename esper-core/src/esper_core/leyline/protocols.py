@@ -122,8 +122,8 @@ class Registrar(Protocol[SpecT_contra]):
 class FollowsPlan(Protocol):
     """Optional protocol of policies: report the parts of a plan that could not be carried out.
 
-    A policy with a method ``impossible(steps)`` can name, before a run, what an episode of so many steps is too short
-    for; ``esper check`` and ``esper run`` print it as a warning.
+    A policy may also have a method ``impossible(steps)``, which returns a text for each part of its plan that an
+    episode of ``steps`` steps is too short for; ``esper check`` and ``esper run`` print them as warnings.
     """
 
     def unfinished(self) -> Sequence[Sequence[str]]:

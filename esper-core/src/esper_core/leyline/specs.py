@@ -72,8 +72,8 @@ class BlueprintSpec:
         summary: one line for listings.
         starts_as_identity: whether a new block returns its input, bit for bit up to the sign of zero.
         traits: further properties from BLUEPRINT_TRAITS. They are verified.
-        version: of the blueprint's code, stored with each saved network. Increase it when the same settings build
-            another network: networks that were saved with an older version are then refused (E333).
+        version: version of the blueprint's code, stored with each saved network. Increase it when the code builds
+            another network from the same settings: networks saved with an older version are then refused (E333).
         adapts: whether it is an adapter, such as LoRA: a map of what the module before the slot gets, (…, inputs), that
             is added to what the module returns, (…, channels). It accepts vectors and tokens; a new one returns zeros,
             which counts as ``starts_as_identity``.

@@ -138,7 +138,7 @@ def admit(
 
     Args:
         entry_points: what was discovered.
-        disable: ids of plugins that the user leaves out.
+        disable: ids of plugins to leave out.
         require: by plugin id the versions of its package that the user accepts.
         safe_mode: whether only the project's own packages are admitted.
     """
@@ -305,7 +305,7 @@ def _contents(path: Path) -> bytes:
 
 
 def _check_file_name(path: Path) -> None:
-    """Refuse a file whose name is no valid id, or is that of an installed module."""
+    """Refuse a file whose name is not a valid id, or is that of an installed module."""
     module = path.stem
     if path.suffix != ".py":
         _refuse(f'expected a Python file as a plugin, received "{path}"', "A one-file plugin ends in .py.")

@@ -130,7 +130,7 @@ class Observers:
 
 
 def health_check(plugins: Plugins) -> Callable[[HealthSnapshot], Verdict]:
-    """Return a function that asks every plugin about one environment and returns the most severe verdict."""
+    """Return a function that calls the health checks of all plugins, and returns the most severe verdict."""
     hooks = plugin_hooks(plugins, "esper_check_health").values()
 
     def check(snapshot: HealthSnapshot) -> Verdict:
@@ -148,7 +148,7 @@ def _signed(hook: PluginHook, returned: object) -> Verdict:
     """Return a plugin's verdict with the plugin named in its reason."""
     title = hook.record.title
     if isinstance(returned, Verdict) and isinstance(returned.level, Level):
-        return replace(returned, reason=f"{returned.reason or 'no reason was given'}, says {title}")
+        return replace(returned, reason=f"{returned.reason or 'no reason was given'}, reported by {title}")
     file, line = definition_of(hook.function)
     message = f"{title} gives no verdict: {hook.hook} returned {returned!r}"
     hint = "Return Verdict(Level.PANIC, reason), Verdict(Level.CALM), or None."

@@ -1,7 +1,7 @@
 """Lookup errors: explain a name that cannot be found, with a suggestion and the command that helps.
 
-Three things can be unknown: the plugin in front of the slash, the name behind it, and a plugin that the configuration
-disables or requires. Names that are ambiguous, and names whose plugin is not active, have messages of their own.
+The plugin before the slash can be unknown, the name after it, or a plugin that the configuration disables or requires.
+Names that are ambiguous, and names whose plugin is not active, have messages of their own.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def ambiguous(kind: ComponentKind, name: str, context: str, claims: Sequence[Com
     """Return the error for a short name that several plugins provide."""
     ids = [f'"{component.id}" ({component.source})' for component in claims]
     message = f'several plugins have a {kind} "{name}"{_within(context)}'
-    return UnknownComponent(Problem("E206", message, hint=f"Write which one:  {' or '.join(ids)}"))
+    return UnknownComponent(Problem("E206", message, hint=f"Write one of:  {' or '.join(ids)}"))
 
 
 def unusable(

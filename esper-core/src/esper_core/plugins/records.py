@@ -134,7 +134,7 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class PluginRecord:
-    """What became of one plugin.
+    """The outcome of loading one plugin.
 
     Attributes:
         package: the installed package, or "local file".

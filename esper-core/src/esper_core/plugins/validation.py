@@ -1,4 +1,4 @@
-"""Validation: check that a plugin's functions are the hooks that its author takes them for.
+"""Validation: check that a plugin's hooks exist and have valid signatures.
 
 pluggy accepts a misspelt hook and never calls it, and it never passes a value to an argument with a default. Such a
 plugin would silently do nothing. Here it is reported, with the author's own line.
@@ -112,7 +112,7 @@ def register_hooks(manager: pluggy.PluginManager, candidate: PluginCandidate) ->
 
 
 def _problem(candidate: PluginCandidate, code: str, message: str, function: Hook, hint: str) -> Problem:
-    """Describe something wrong with a function of a plugin; the message goes behind the plugin's title."""
+    """Describe something wrong with a function of a plugin; the message is appended to the plugin's title."""
     file, line = definition_of(function)
     return Problem(code, f"{candidate.title} {message}", file=file, line=line, hint=hint)
 

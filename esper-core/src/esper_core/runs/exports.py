@@ -73,7 +73,7 @@ def export(model: nn.Module, to: Form = "module", path: str | Path | None = None
         msg = f'to must be "module", "program" or "onnx". Received: {to!r}'
         raise _refusal(msg)
     if to != "module" and example is None:
-        msg = f"to={to!r} traces the network, which takes a batch: pass example="
+        msg = f"to={to!r} traces the network with a batch: pass example="
         raise _refusal(msg)
     plain, grown = _plain_copy(model)
     batch = Example.of(example)
@@ -95,8 +95,8 @@ def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]
     """Return a copy of ``model`` on torch's layers alone, and what grew in it by the module that it is behind."""
     living = [f"{seed.blueprint} in {slot.name}" for slot in slots_of(model).each() for seed in slot.nursery]
     if living:
-        hint = "Export when they are fossilised, or prune them first."
-        raise GrowthError(Problem("E336", f"seeds are alive: {', '.join(living)}", hint=hint))
+        hint = "Fossilise or prune them first."
+        raise GrowthError(Problem("E336", f"seeds are not fossilised: {', '.join(living)}", hint=hint))
     plain = copy.deepcopy(model)
     for slot in slots_of(plain).each():
         while slot.fossils and _merged(plain, plain.get_submodule(slot.at), slot.fossils[0]):
@@ -240,12 +240,12 @@ def _trace(plain: nn.Module, to: Form, example: Example) -> Any:
             return torch.export.export(plain, args, named, dynamic_shapes=shapes)
         return torch.onnx.export(plain, args, kwargs=named, dynamic_shapes=shapes, dynamo=True, verbose=False)
     except ImportError as error:
-        msg = f"ONNX needs two more packages: {error}"
+        msg = f"ONNX export needs more packages: {error}"
         raise _refusal(msg, "pip install esper-core[onnx]") from error
     except Exception as error:
         first = printable((str(error).strip().splitlines() or [""])[0])
         message = f"torch cannot export this network: {type(error).__name__}: {first}"
-        raise _refusal(message, 'to="module" takes every host.') from error
+        raise _refusal(message, 'to="module" works with every host.') from error
 
 
 def _write_module(plain: nn.Module, grown: Mapping[str, fx.GraphModule], host: str, folder: Path) -> None:
@@ -297,7 +297,7 @@ def _check_source(file: Path, grown: Mapping[str, fx.GraphModule]) -> None:
         except Exception as error:
             raise _unwritable(at, f"{type(error).__name__}: {error}") from error
         if built != repr(list(module.children())):
-            raise _unwritable(at, "its layers have settings that their printed form does not show")
+            raise _unwritable(at, "its layers have settings that their repr does not show")
 
 
 def _unwritable(at: str, why: str) -> GrowthError:

@@ -85,8 +85,8 @@ def load(model: ModelT, source: str | Path | Mapping[str, Any], *, plugins: Plug
     if isinstance(source, Mapping):
         where, network, state = "the state dict", network_in(source), dict(source)
         if network is None:
-            hint = "Pass the state of the grafted model itself. Without growth:  model.load_state_dict(state)"
-            raise GrowthError(Problem("E330", "the state dict holds no growth journal", hint=hint))
+            hint = "Pass the state dict of the grafted model. If nothing grew, use  model.load_state_dict(state)"
+            raise GrowthError(Problem("E330", "the state dict has no growth journal", hint=hint))
     else:
         where = str(source)
         network, state = _read(Path(source))

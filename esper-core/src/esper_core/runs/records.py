@@ -131,7 +131,7 @@ class Run:
     manifest: Mapping[str, Any]
     """What ``manifest.json`` says: the command, the machine, the plugins."""
     summary: Mapping[str, Any] | None
-    """What ``summary.json`` says; None if the run has no end."""
+    """What ``summary.json`` says; None if the run is unfinished."""
     status: str
     """``done``, ``failed``, ``interrupted``, ``stopped``, ``running``, or ``died`` if its process is gone."""
     started: datetime
@@ -154,7 +154,7 @@ class Run:
 
     @property
     def reason(self) -> str:
-        """Why the run was not done; empty if that is unknown."""
+        """Why the run did not finish; empty if unknown."""
         return str(self.manifest.get("reason", ""))
 
     @property
@@ -164,19 +164,19 @@ class Run:
 
     @property
     def results(self) -> Mapping[str, Any] | None:
-        """Results of the summary: metric, arms and comparisons; None if the run has no end."""
+        """Results of the summary: metric, arms and comparisons; None if the run is unfinished."""
         return None if self.summary is None else self.summary["results"]
 
     @property
     def seconds(self) -> float | None:
-        """Duration of the run; None if it has no end."""
+        """Duration of the run; None if it is unfinished."""
         if self.summary is not None and "total" in self.summary["timing"]:
             return float(self.summary["timing"]["total"])
         return None if self.finished is None else (self.finished - self.started).total_seconds()
 
     @property
     def resume_hint(self) -> str:
-        """How to get to the end of a run that has none."""
+        """How to finish an unfinished run."""
         return "Wait for it to finish." if self.status == STATUS_RUNNING else resume_hint(self.path)
 
     def config(self) -> Mapping[str, Any]:

@@ -352,7 +352,7 @@ def is_usable(value: float) -> bool:
 def check_numbers(values: Sequence[float]) -> None:
     """Raise ValueError if there are no values, or some are not usable."""
     if not values or not all(map(is_usable, values)):
-        msg = f"finite numbers are needed, one at least. Received: {list(values)[:4]}"
+        msg = f"at least one value is needed, all finite. Received: {list(values)[:4]}"
         raise ValueError(msg)
 
 

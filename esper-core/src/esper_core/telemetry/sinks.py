@@ -1,7 +1,7 @@
 """Run the sinks of plugins on threads of their own, so that none of them can delay or stop a run.
 
 The run hands each event over without waiting. What does not fit into the queue is dropped and counted, a sink that
-raises is shut off after one message, and a sink that does not close in time is left behind. events.jsonl, which the
+raises is shut off after one message, and a sink that does not close in time is abandoned. events.jsonl, which the
 core writes itself, has every event.
 """
 
@@ -39,8 +39,8 @@ class SinkThread:
         places: number of events and ends of steps that may wait. ``step-finished`` events, which make up most of a run,
             are dropped beyond this number.
         kept: number of further places for all other events.
-        drain: seconds at the end of a run in which the sink may work off what is waiting.
-        closing: seconds after that until the sink is left behind.
+        drain: seconds at the end of a run in which the sink may process waiting events.
+        closing: seconds after that until the sink is abandoned.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class SinkThread:
             self._put(_SETTLED)
 
     def close(self) -> None:
-        """Give the sink time to finish and to close, and report what became of it."""
+        """Give the sink time to finish and to close, and report the outcome."""
         if self._closed:
             return
         self._start()
@@ -97,7 +97,7 @@ class SinkThread:
         dropped = self._heard - self._passed_on
         share = f"{dropped:,} of {self._heard:,} events were dropped"
         if self._thread.is_alive():
-            self._warn(f"did not close within {drain + closing:g} seconds and is left behind: {share}")
+            self._warn(f"did not close within {drain + closing:g} seconds and is abandoned: {share}")
         elif dropped and self._error is None:
             self._warn(f"is slower than the run: {share}")
 

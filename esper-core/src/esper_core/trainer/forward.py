@@ -105,7 +105,7 @@ class Notices:
             if what in self._told:
                 return
             self._told.add(what)
-        log.warning("%s; the network goes on as it is written, until its structure changes: %s", what, reason)
+        log.warning("%s; the network runs uncompiled until its structure changes: %s", what, reason)
 
 
 def torch_compiler(model: nn.Module) -> Any:

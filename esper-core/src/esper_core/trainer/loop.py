@@ -15,7 +15,7 @@ Steps 1 to 5 are ``Stepper.advance``, and 7 is ``Stepper.act``; ``app.episode`` 
 manually. At the end of a round the networks are evaluated on the test split, and policies that learn are
 updated.
 
-``trainer`` itself says where to read on. ``app.compose`` builds a study from a configuration.
+The docstring of ``trainer`` lists the other modules. ``app.compose`` builds a study from a configuration.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _conclude(progress: StudyProgress, last: int) -> tuple[list[EpisodeFinished]
 
 
 def _learn(study: Study, recorder: RolloutRecorder, round_: int, endings: Sequence[Ending]) -> None:
-    """Update the policies that learn with the round; nothing happens for a plan."""
+    """Update the policies that learn with the round; other policies are skipped."""
     finals_E = study.observe([ending.signals for ending in endings])
     updates = recorder.learn(round_, finals_E)
     if events := [UpdateFinished(round=round_, arm=arm, figures=figures) for arm, figures in updates]:
@@ -148,7 +148,7 @@ def _learn(study: Study, recorder: RolloutRecorder, round_: int, endings: Sequen
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step brought, before anything is decided.
+    """The results of a step, before actions are chosen.
 
     Attributes:
         signals: Signals of each environment, as they are after healing and rollbacks.
@@ -170,7 +170,7 @@ class Stepper:
 
     Attributes:
         score: Rewards the signals of a step; None: nothing is rewarded.
-        check_health: A second opinion on an environment, which can raise the alarm and not call it off.
+        check_health: A second opinion on an environment, which can raise the verdict but not lower it.
         packages: The package behind each blueprint.
     """
 
@@ -240,6 +240,6 @@ class Stepper:
             self.bus.publish(*governor_acted(members, hopeless, {}))
             self.bus.settle()
             where = f'arm "{members[place].arm}", seed {members[place].seed}, step {decision.step}'
-            hint = "A smaller optimizer.host.learning_rate or a clip_norm may help."
+            hint = "Try a smaller optimizer.host.learning_rate, or set clip_norm."
             problem = Problem("E402", f"{where}: {decision.reason}", hint=None if decision.second_opinion else hint)
             raise GovernorStop(problem)

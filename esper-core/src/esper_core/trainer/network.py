@@ -1,7 +1,7 @@
 """One network that grows while it trains: its slots, seeds, optimizers, gates, measurements and governor.
 
-A ``GrowingNetwork`` knows no data. Whoever drives it gives it the losses of each batch and a function that evaluates
-it. One decision step is, in this order:
+A ``GrowingNetwork`` has no data. Its caller passes the losses of each batch and a function that evaluates it. One
+decision step is, in this order:
 
     open_step()                 newborn seeds start to train
     train_batch(losses)         for each batch: trains host and seeds
@@ -10,7 +10,7 @@ it. One decision step is, in this order:
     conclude_step(...)          reads the numbers; the gates look at them
     heal(signals)               takes out seeds that broke a loss
     judge(signals), roll_back(decision)
-    apply(action)               what a policy decided
+    apply(action)               the action of a policy
 
 ``trainer.environment`` drives it with the data of a task, and ``trainer.loop`` keeps the order.
 """
@@ -126,7 +126,7 @@ class GrowingNetwork:
     Args:
         model: The host, grafted, on its device.
         governor: Judges the network and rolls it back; ``begin`` must be called on it before the first step.
-        seed: Of all random numbers of this network.
+        seed: RNG seed of this network.
         faults: Counts failures of blueprints over all networks of the run.
         probe: Mean loss on some training data, for blueprints that choose their first weights by it.
         outputs: Computes the outputs of a batch.
@@ -322,7 +322,7 @@ class GrowingNetwork:
         snapshot, self.measurements.train_loss = self._step_start
         snapshot.restore(self.garden)
         self.lost.remove("made the host's loss not finite", self.garden.blended_slots)
-        for number in sick:  # they learnt from a host that was sick: lost with it, and not to blame
+        for number in sick:  # they trained on a broken host: lost with it, without a fault of their own
             self.lost.remove("was lost with a host that another seed had harmed", number=number, blamed=False)
         return True
 
@@ -355,7 +355,7 @@ class GrowingNetwork:
     def state_dict(self) -> State:
         """Return the state between two steps, when what was decided is carried out.
 
-        It leaves out what every step measures before it is read, and what a step can be undone by while it lasts.
+        It leaves out what every step measures anew, and what is needed only to undo a step.
         """
         streams = encode_state((self.training_stream.state_dict(), self.evaluation_stream.state_dict()))
         parts = {name: part.state_dict() for name, part in self._parts().items()}

@@ -402,6 +402,6 @@ class Pool(Phases[Environment]):
             done = self._lanes.run(by_place, at)
         if before is not None and not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)
-            hint = 'They drew none in the dry run before training. Write "randomness: always".'
+            hint = 'They drew none in the dry run before training. Set "randomness: always".'
             raise PluginError(Problem("E236", f"the host, or a seed, drew random numbers {doing}", hint=hint))
         return dict(zip(members, done, strict=True))

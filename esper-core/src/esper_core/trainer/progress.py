@@ -27,7 +27,7 @@ _STATES: Final = (
 
 @dataclass
 class StudyProgress:
-    """Where a study is, and everything that the loop needs to go on from there, in this process or another one.
+    """Where a study is, and everything that the loop needs to continue from there, in this process or another one.
 
     Attributes:
         step: How many steps of the round are done.

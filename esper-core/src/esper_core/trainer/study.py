@@ -63,14 +63,14 @@ class Arm:
         with attributed_to(self.label, "when it chose actions"):
             actions = list(self.policy.act(observations, masks))
         if len(actions) != len(observations):
-            message = f"{self.label} gave {len(actions)} actions for {len(observations)} environments"
+            message = f"{self.label} returned {len(actions)} actions for {len(observations)} environments"
             raise PluginError(Problem("E232", message, hint="Policy.act returns one action for each observation."))
         for action, mask in zip(actions, masks, strict=True):
             if not isinstance(action, Action):
-                message = f"{self.label} gave a {type(action).__name__} for an action"
+                message = f"{self.label} returned a {type(action).__name__} instead of an Action"
                 raise PluginError(Problem("E232", message, hint="Policy.act returns one Action for each observation."))
             if not mask.allows(action):
-                message = f"{self.label} chose what its mask forbids: {describe(action)}"
+                message = f"{self.label} chose an action that its mask forbids: {describe(action)}"
                 legal = [f"{op.value} {slot}" for slot, ops in mask.ops.items() for op in sorted(ops)]
                 hint = f"Allowed: wait, {', '.join(legal) or 'nothing else'}"
                 raise PluginError(Problem("E233", message, hint=hint))
@@ -109,7 +109,7 @@ class Study:
         reward: Rewards every environment that ``rewards`` does not name.
         environments: How many seeds are played in a round, for each name in the pool.
         packages: The package behind each blueprint, by the blueprint's full id.
-        check_health: A second opinion on each environment after each step, which can only raise the alarm.
+        check_health: A second opinion on each environment after each step, which can only raise the verdict.
     """
 
     pool: AnyPool

@@ -440,10 +440,10 @@ class WorkerProcess:
 
     def _lost(self) -> WorkerLost:
         status = self._wait()
-        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended by itself, with code {status}"
+        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"exited with code {status}"
         hint = (
-            "What was written before is intact: esper resume goes on from the last checkpoint. A system that runs out\n"
-            'of memory ends processes so. Fewer lanes take less of it, and so does "workers: threads".'
+            "Earlier results are intact: esper resume continues from the last checkpoint. The system may have run out\n"
+            'of memory: use fewer lanes, or "workers: threads".'
         )
         return WorkerLost(Problem("E403", f"the process of {self._whose} {how}", hint=hint))
 

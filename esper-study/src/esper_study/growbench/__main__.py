@@ -19,10 +19,10 @@ def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m esper_study.growbench")
     parser.add_argument("--into", type=Path, default=Path("runs/growbench"), metavar="FOLDER", help="Trained puzzles.")
-    parser.add_argument("--train", type=int, default=240, metavar="N", help="Puzzles to learn on.")
-    parser.add_argument("--held-out", type=int, default=150, metavar="N", help="Puzzles to evaluate on.")
+    parser.add_argument("--train", type=int, default=240, metavar="N", help="Number of training puzzles.")
+    parser.add_argument("--held-out", type=int, default=150, metavar="N", help="Number of held-out puzzles.")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="Processes, each with one thread.")
-    parser.add_argument("--pack", type=Path, default=None, metavar="FOLDER", help="Where to write the table.")
+    parser.add_argument("--pack", type=Path, default=None, metavar="FOLDER", help="Folder to write the table to.")
     given = parser.parse_args()
     given.into.mkdir(parents=True, exist_ok=True)
     counts = {"train": given.train, "held_out": given.held_out}

@@ -1,1 +1,1 @@
-"""Measurements: speed in ``perf``."""
+"""Measurements: speed in ``perf``, claims about growth in ``science``."""

@@ -1,7 +1,7 @@
-"""Writes the parts of these pages, and of the README, that come from the code; with ``--check`` only compares.
+"""Write the parts of these pages, and of the README, that come from the code; with ``--check`` only compare.
 
-They stand between ``<!-- from the code: NAME -->`` and ``<!-- end -->``. What the pages of the errors show as
-answers is written by ``answers``, which this starts.
+The parts are between ``<!-- from the code: NAME -->`` and ``<!-- end -->``. ``answers``, which this calls, writes the
+output of the examples on the error pages.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python examples/lora.py        half a minute on a CPU
 
-A small transformer learns to tell which of the first tokens is the largest. Then it is frozen, and the question becomes
-which is the smallest. A Gardener tries LoRA of rank 4 and 16 beside linear layers and keeps what pays.
+A small transformer learns to tell which of the first tokens is the largest. Then it is frozen, and the task becomes
+to tell the smallest. A Gardener tries LoRA of rank 4 and 16 beside linear layers and keeps what pays.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""Measure seeds that are kept by force: in the shadow and on a branch, at three places, from three germination steps.
+"""Measure seeds that are kept regardless of their gain: in the shadow and on a branch, at three places and steps.
 
 ``python -m benchmarks.science.incubation`` runs every study that is not in the folder yet, about an hour on one core,
-and writes ``results.json`` there. The published results are ``incubation.json`` beside this module. Each arm plants one
+and writes ``results.json`` there. The published results are ``incubation.json`` beside this module. Each arm grows one
 seed, advances it after five steps and fossilises it after fifteen. Reported are its gain while it trains, its effect on
 loss and accuracy in the end against the twin, and the operations of its episode relative to the twin's.
 """

@@ -148,7 +148,7 @@ def trained_seeds(actions: Sequence[Action]) -> list[tuple[list[int], int | None
 def _candidate(places: Mapping[str, Place], number: int) -> Candidate:
     slot, blueprint = CANDIDATES[number]
     found = places[slot].candidate(blueprint)
-    assert found is not None, f"nothing is known of {blueprint} in {slot}"
+    assert found is not None, f"the table has no {blueprint} in {slot}"
     return found
 
 

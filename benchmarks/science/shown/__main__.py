@@ -1,4 +1,4 @@
-"""``python -m benchmarks.science.shown``: run what was not run yet, and write the results.
+"""``python -m benchmarks.science.shown``: run what is missing, and write the results.
 
 The folder receives ``runs.jsonl``, a line for each run, and ``results.json``. An interrupted command continues when it
 is repeated. With ``--write`` the results also go where the pages read them; ``make docs`` then writes their tables.
@@ -32,10 +32,10 @@ def main(arguments: Sequence[str] | None = None, pages: Path = PAGES) -> int:
     parser.add_argument("--quick", action="store_true", help="Tiny episodes, to see that it runs: a minute.")
     parser.add_argument("--only", default="", metavar="TEXT", help="Only the runs with TEXT in their name.")
     parser.add_argument("--into", type=Path, default=None, metavar="FOLDER", help="Default: runs/shown.")
-    parser.add_argument("--write", action="store_true", help="Also where the pages take their figures from.")
+    parser.add_argument("--write", action="store_true", help="Also update the results that the pages show.")
     asked = parser.parse_args(arguments)
     if asked.write and (asked.quick or asked.only):
-        parser.error("what the pages show is all of it, in full size: --write goes with neither --quick nor --only")
+        parser.error("--write stores all runs in full size, so it excludes --quick and --only")
     folder = asked.into or Path("runs/shown-quick" if asked.quick else "runs/shown")
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "runs.jsonl"

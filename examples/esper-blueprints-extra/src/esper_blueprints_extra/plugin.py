@@ -25,7 +25,7 @@ def esper_register_blueprints(registry: Registrar[BlueprintSpec]) -> None:
         BlueprintSpec(
             accepts=("image", "sequence"),
             params="2*(c*c + c)",
-            summary="Shifts channels by a place, then mixes: sees neighbours with few parameters.",
+            summary="Shifts channels by one position, then mixes: neighbours for few parameters.",
             starts_as_identity=True,
             traits=("deterministic", "bf16", "dynamic_spatial"),
         ),
@@ -36,7 +36,7 @@ def esper_register_blueprints(registry: Registrar[BlueprintSpec]) -> None:
         BlueprintSpec(
             accepts=("image", "sequence"),
             params="2**n*c + c*c + c",
-            summary="Gains on the bands of a wavelet split, then a mix: coarse and fine apart.",
+            summary="Gains on the bands of a wavelet split, then a mix.",
             starts_as_identity=True,
             traits=("deterministic", "bf16", "dynamic_spatial"),
         ),
@@ -47,7 +47,7 @@ def esper_register_blueprints(registry: Registrar[BlueprintSpec]) -> None:
         BlueprintSpec(
             accepts=("vector", "tokens"),
             params="3*(c*c + c)",
-            summary="The product of two views of the features.",
+            summary="The product of two linear maps of the features.",
             starts_as_identity=True,
             traits=("deterministic", "bf16"),
         ),

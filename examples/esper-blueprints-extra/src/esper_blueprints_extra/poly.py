@@ -1,4 +1,4 @@
-"""A blueprint that multiplies two linear views of the features."""
+"""A blueprint that multiplies two linear maps of the features."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Poly(nn.Module):
-    """A polynomial of the second degree in the features of a vector, or of each token, beside the input.
+    """A residual polynomial of the second degree in the features of a vector or of each token.
 
     Formula: x + out(a(x) · b(x)), all c → c, out zero at birth. Parameters: 3·(c² + c).
 

@@ -1,4 +1,4 @@
-"""A blueprint that sees neighbours by shifting channels, without a wide kernel."""
+"""A blueprint that combines neighbours by shifting channels, without a wide kernel."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class ShiftMix(nn.Module):
     """Shifted channels and two pointwise convolutions, added to the input.
 
-    A part of the channels stays, the other parts move by one place in each direction.
+    A part of the channels stays; the others move by one position, a part in each direction.
 
-    Formula: x + mix_b(relu(mix_a(shift(x)))), mix_b zero at birth. shift has no parameters and goes round at the edge.
+    Formula: x + mix_b(relu(mix_a(shift(x)))), mix_b zero at birth. shift has no parameters and wraps around.
     Parameters: 2·(c² + c).
 
     >>> from esper_core import Site

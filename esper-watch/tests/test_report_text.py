@@ -65,7 +65,7 @@ def test_a_missing_summary_is_named_with_a_way_to_get_it(make_run):
     run = make_run(environments=2, steps=4, arms=("grown", "twin", "capacity"))
     whole = (run / "summary.json").read_text()
     (run / "summary.json").write_text(whole[: len(whole) // 2])
-    assert headline_of(run).startswith("There is no verdict: cannot read summary.json: it is no JSON")
+    assert headline_of(run).startswith("There is no verdict: cannot read summary.json: it is not JSON")
     assert f"repeat the run:  esper run runs/{run.name}" in text_of(run)
     for name in ("summary.json", "config.yaml", "manifest.json"):
         (run / name).unlink()

@@ -135,7 +135,7 @@ def stopped_by(install, run_small, body: str) -> str:
 def test_panic_verdict_of_a_plugin_stops_the_run(install, diary, run_small) -> None:
     body = "return Verdict(Level.PANIC, 'too hot') if (snapshot.arm, snapshot.signals.step) == ('twin', 1) else None"
     assert stopped_by(install, run_small, body) == (
-        'E402 arm "twin", seed 0, step 1: too hot, says plugin "guard" (esper-guard 1.0); '
+        'E402 arm "twin", seed 0, step 1: too hot, reported by plugin "guard" (esper-guard 1.0); '
         "rollbacks are disabled (governor.rollback)"
     )
     assert [what for what, *_ in diary()][-3:] == ["governor", "step", "finished"]
@@ -150,7 +150,7 @@ def test_verdict_of_a_plugin_is_acted_upon(install, run_small, level: str, act: 
     events = list(read_events(run_small()["path"] / "events.jsonl"))
     acted = [event for event in events if isinstance(event, GovernorActed)]
     assert {(one.act, one.step) for one in acted} == {(act, 1)}
-    assert all(one.reason.startswith('so, says plugin "guard" (esper-guard 1.0)') for one in acted)
+    assert all(one.reason.startswith('so, reported by plugin "guard" (esper-guard 1.0)') for one in acted)
     assert {one.arm for one in acted} == ({"schedule", "twin"} if level == "PANIC" else {"schedule"})
     ends = {end.arm: end.steps for end in events if isinstance(end, EpisodeFinished)}
     assert (ends["schedule"], ends["twin"]) == (steps, 3)

@@ -22,7 +22,7 @@ def test_value_of_the_file_is_explained(loaded):
     assert explain(loaded, "slots.early.blueprints") == [
         Explanation(
             path="slots.early.blueprints", value=["conv_light"], type="list, length ≥ 1", default=None,
-            has_default=False, origin="f.yaml:5:17", description="What may grow here: names or globs.",
+            has_default=False, origin="f.yaml:5:17", description="Blueprints that may grow here: names or globs.",
         )
     ]  # fmt: skip
 

@@ -127,7 +127,7 @@ def test_missing_key_is_located_at_its_mapping(problem, small):
     found = problem(small.replace("blueprints: [conv_light]", "stack: 2"))
     assert place(found) == ("E113", 5, 5, "slots.early.blueprints")
     assert found.message == 'the key "blueprints" is missing'
-    assert found.hint == 'Add "blueprints: …" to slots.early. What may grow here: names or globs.'
+    assert found.hint == 'Add "blueprints: …" to slots.early. Blueprints that may grow here: names or globs.'
     found = problem(small, "slots.ealry.at=stem")
     assert found.hint.startswith('Did you mean "early"? Otherwise: add "blueprints: …" to slots.ealry.')
 

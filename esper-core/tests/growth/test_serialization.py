@@ -100,16 +100,16 @@ def test_numbers_get_into_a_fresh_model_and_what_was_shared_is_shared():
 
 MISFITS: dict[str, tuple[Callable[[Tied], object], str]] = {
     "another shape": (lambda model: setattr(model, "one", nn.Linear(3, 4)), "one.weight is"),
-    "one more": (lambda model: setattr(model, "three", nn.Linear(1, 1)), "there is no place for three.bias"),
+    "one more": (lambda model: setattr(model, "three", nn.Linear(1, 1)), "it has three.bias, which is not expected"),
     "one less": (lambda model: delattr(model, "one"), "it lacks one.bias"),
-    "another dtype": (lambda model: model.half(), "one.bias is .3,. float16, and here .3,. float32"),
+    "another dtype": (lambda model: model.half(), "one.bias is .3,. float16, expected .3,. float32"),
     "a buffer of torch's own": (
         lambda model: setattr(model.norm, "running_mean", torch.zeros(4)),
-        "norm.running_mean is .4,. float32, and here .3,. float32",
+        "norm.running_mean is .4,. float32, expected .3,. float32",
     ),
     "a part that is not there": (
         lambda model: setattr(model, "four", nn.BatchNorm1d(3, affine=False)),
-        "there is no place for four.num_batches_tracked",
+        "it has four.num_batches_tracked, which is not expected",
     ),
 }
 

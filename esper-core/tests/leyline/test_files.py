@@ -38,7 +38,7 @@ def test_a_file_that_is_not_json_is_refused_and_a_missing_one_left_to_the_caller
     path = tmp_path / "summary.json"
     for content, reason in ((b"{", ""), (b"\xff", ""), (b"[" * 100_000, ": maximum recursion depth")):
         path.write_bytes(content)
-        with pytest.raises(RunFolderError, match=f"E430 .*{path}(.|\n)*it is no JSON{reason}"):
+        with pytest.raises(RunFolderError, match=f"E430 .*{path}(.|\n)*it is not JSON{reason}"):
             read_json(path)
     with pytest.raises(FileNotFoundError):
         read_json(tmp_path / "growth.json")

@@ -102,9 +102,9 @@ def test_the_most_severe_verdict_counts_and_names_its_plugin(load, workshop) -> 
     mild = workshop.package(HEALTH.format(verdict="Verdict(Level.WARNING, 'warm')"), plugin="mild")
     hot = workshop.package(HEALTH.format(verdict="Verdict(Level.PANIC)"), plugin="hot")
     silent = workshop.package(HEALTH.format(verdict="None"), plugin="silent")
-    expected = Verdict(Level.PANIC, 'no reason was given, says plugin "hot" (esper-hot 0.2.0)')
+    expected = Verdict(Level.PANIC, 'no reason was given, reported by plugin "hot" (esper-hot 0.2.0)')
     assert health_check(load(mild, hot, silent))(SNAPSHOT) == expected
-    assert health_check(load(mild))(SNAPSHOT).reason == 'warm, says plugin "mild" (esper-mild 0.2.0)'
+    assert health_check(load(mild))(SNAPSHOT).reason == 'warm, reported by plugin "mild" (esper-mild 0.2.0)'
     assert health_check(load(silent))(SNAPSHOT) == CALM
 
 

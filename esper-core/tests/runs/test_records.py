@@ -63,11 +63,11 @@ SIDEWAYS = b'{"results": {"metric": {"name": "x", "direction": "sideways"}}}'
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("manifest.json", b"{", "it is no JSON"),
+        ("manifest.json", b"{", "it is not JSON"),
         ("manifest.json", b"[]", "the whole: "),
         ("manifest.json", b'{"manifest_version": 3, "name": "of a browser"}', "format: Field required"),
         ("summary.json", SIDEWAYS, "results.metric.direction"),
-        ("summary.json", b"\xff\xfe{}", "it is no JSON"),
+        ("summary.json", b"\xff\xfe{}", "it is not JSON"),
     ],
 )
 def test_an_invalid_file_is_named_with_what_is_wrong(write_run, file, content, message, refused):

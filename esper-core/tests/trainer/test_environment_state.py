@@ -487,7 +487,7 @@ DAMAGED: list[tuple[Callable[[State], State], str]] = [
     ),
     (lambda state: without(state, "order"), r"E334 .*\n.*cannot be read: KeyError: 'order'"),
     (lambda state: with_garden(state, incubating=[5]), r"E334 .*\n.*\[5\] incubated"),
-    (lambda state: with_garden(state, grown={"model": 5}), "E330 the state is no growth journal"),
+    (lambda state: with_garden(state, grown={"model": 5}), "E330 the state is not a growth journal"),
     (
         lambda state: State({**state.plain, "seed": "seven and a half"}, state.tensors),
         r"E334 .*\n.*cannot be read: TypeError: 'str' object",

@@ -143,8 +143,12 @@ def test_without_a_twin_the_reward_is_unknown_also_for_a_policy_that_does_not_le
             'E233 policy "test/planned" (test 1.0) chose an action that its mask forbids: fossilise early\n'
             "  Allowed: wait, germinate early",
         ),
-        (ScriptedPolicy("wait", "wait"), None, 'E232 policy "test/planned" (test 1.0) gave a str for an action'),
-        (ScriptedPolicy(WAIT), None, 'E232 policy "test/planned" (test 1.0) gave 1 actions for 2 environments'),
+        (
+            ScriptedPolicy("wait", "wait"),
+            None,
+            'E232 policy "test/planned" (test 1.0) returned a str instead of an Action',
+        ),
+        (ScriptedPolicy(WAIT), None, 'E232 policy "test/planned" (test 1.0) returned 1 actions for 2 environments'),
         (
             ScriptedPolicy(failing=True),
             None,

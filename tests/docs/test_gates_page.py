@@ -20,7 +20,7 @@ NUMBER = re.compile(r"-?\d+\.\d+|nan")
 PLANS = {
     "each step from 3, α / looks": "each step, alpha / looks",
     "the same, by the plain bound": "the same, by the plain normal bound",
-    "each step, α anew": "each step, alpha spent anew",
+    "each step, full α each time": "each step, alpha spent anew",
 }
 
 

@@ -42,7 +42,7 @@ def numbers(cell: str) -> list[str]:
 
 
 def forced(found: Mapping[str, Any], blueprint: str, incubation: str = "shadow") -> Mapping[str, Any]:
-    """A seed that was planted after step 5 and kept whatever it showed, on plain data."""
+    """A seed that germinated after step 5 and kept whatever it showed, on plain data."""
     (own,) = [
         one
         for one in found["forced"]
@@ -69,7 +69,7 @@ def test_the_table_of_twins_was_measured(blueprint):
 
 
 def test_the_operations_of_incubation_were_counted():
-    begin = "operations of an episode, `conv_light` planted after step 5 of 40"
+    begin = "operations of an episode, `conv_light` germinated after step 5 of 40"
     told = cells(DOCS / "concepts" / "incubation.md", begin)[1:]
     found = [forced(read(INCUBATION), "conv_light", way)["cost"] for way in ("shadow", "branch")]
     assert [numbers(cell) for cell in told] == [[f"{one:.2f}"] for one in found]

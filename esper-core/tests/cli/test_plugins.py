@@ -156,7 +156,7 @@ def test_one_kind_is_listed_by_its_name_or_its_plural(esper, install, kind: str)
     whose = {"plugin": "extra", "package": "esper-extra", "version": "1.0"}
     name = {"id": "extra/tiny-conv", "short": "tiny-conv", "kind": "blueprint", "summary": "Small.", "target": "m:Tiny"}
     spec = {"accepts": ["image", "sequence"], "params": "9*c*c", "starts_as_identity": True, "traits": ["bf16"]}
-    own = whose | name | spec | {"blueprint_version": 3}
+    own = whose | name | spec | {"adapts": False, "blueprint_version": 3}
     assert [one for one in told if one["plugin"] == "extra"] == [own]
 
 

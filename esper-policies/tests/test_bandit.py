@@ -396,7 +396,7 @@ KNOWN = "after 10 rounds no seed is known to be better or worse than none"
     ],
     ids=["unpaid", "arms alike", "worthless", "does not learn", "pays", "costs", "paid once"],
 )
-def test_what_keeps_it_from_learning_is_reported_once(rounds, settings, said, resumed, caplog):
+def test_reasons_for_not_learning_are_reported_once(rounds, settings, said, resumed, caplog):
     """resumed: whether another one takes over before each round."""
     policy = Bandit(SPACE, **settings)
     with caplog.at_level(logging.WARNING, logger="esper"):

@@ -155,7 +155,7 @@ CROWD = [seed("a/pointwise", mean=0.1), seed("a/conv", mean=0.2), seed("a/mlp", 
         "pruned while another is blended in",
     ],
 )
-def test_what_becomes_of_incubating_seeds(slots, settings, action):
+def test_incubating_seeds_are_advanced_pruned_or_left(slots, settings, action):
     assert decided(seen(10, *slots), settings=settings) == action
 
 

@@ -265,7 +265,7 @@ def previewed(kind):
 
 @settings(max_examples=100)
 @given(worlds, habits)
-def test_in_any_world_it_fossilises_only_seeds_that_pay(world, habits):
+def test_with_any_observations_it_fossilises_only_seeds_that_pay(world, habits):
     world.play(**habits)
     forecast = Heuristic(world.space).forecast
     assert world.most_acting <= 1

@@ -382,7 +382,7 @@ def test_signals_are_cached_once_for_all_prices(bench):
     assert len(seen) == 1
 
 
-def test_excluded_blueprints_cannot_be_planted(table, matches):
+def test_excluded_blueprints_cannot_germinate(table, matches):
     late = Node(DECISIONS, (Kept(CANDIDATES.index(("late", "blueprints/mlp")), 0, 1),))
     bench = Bench(table, without=["blueprints/mlp", "blueprints/pointwise"])
     assert bench.space.blueprints == {"early": ("blueprints/depthwise_separable", "blueprints/dilated"), "late": ()}

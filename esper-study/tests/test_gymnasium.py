@@ -256,7 +256,7 @@ def test_an_unknown_reward_counts_as_zero_and_is_reported(env, monkeypatch):
     assert (reward, info["reward_unknown"]) == (0.0, True)
 
 
-def test_a_home_recalls_steps_across_environments(file, env, tmp_path, monkeypatch):
+def test_a_cache_folder_is_shared_by_environments(file, env, tmp_path, monkeypatch):
     monkeypatch.setattr("esper_study.step_cache._own_sources", list)  # somebody may edit while the tests run
 
     def several(own):

@@ -139,7 +139,7 @@ def test_an_impossible_action_is_rejected_and_changes_nothing(file, plain, tmp_p
     assert one.act(PLANT) == episode(plain, [PLANT])[-1]
 
 
-def test_a_play_that_somebody_else_moves_is_brought_back(file, plain, tmp_path):
+def test_an_episode_moved_by_another_caller_is_restored(file, plain, tmp_path):
     one = cached(file, tmp_path)
     one.begin(1)
     one.act(PLANT)

@@ -65,7 +65,7 @@ def test_every_example_is_in_one_split_and_equal_ones_are_in_the_same(values, va
     assert sum(map(len, seen)) == len(set(values))
 
 
-def test_as_many_are_held_out_as_are_asked_for():
+def test_the_requested_number_of_examples_is_held_out():
     parts = drawn_parts(np.arange(100)[:, None], validation=15, test=20, seed=3)
     assert {name: len(rows) for name, rows in parts.items()} == {"train": 65, "validation": 15, "test": 20}
     assert parts["train"].tolist() != sorted(parts["train"].tolist())

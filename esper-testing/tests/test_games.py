@@ -102,7 +102,7 @@ def test_the_best_player_gets_the_optimum(name):
 
 
 @pytest.mark.parametrize("name", GAMES)
-def test_worst_sane_is_the_return_of_chance_or_waiting(name):
+def test_worst_sane_is_the_return_of_random_actions_or_waiting(name):
     game = GAMES[name]()
     idle, _ = surely(returns(play(Player(never), game, 50)))
     chance, error = surely(returns(play(Player(at_random()), game, MANY)))

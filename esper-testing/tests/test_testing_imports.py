@@ -18,7 +18,7 @@ def test_importing_it_imports_neither_torch_nor_the_core(module):
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_foreign_suite_starts_with_neither_torch_nor_the_core(tmp_path):
+def test_a_test_suite_of_another_project_imports_neither_torch_nor_the_core(tmp_path):
     tmp_path.joinpath("test_it.py").write_text(
         f"import sys\ndef test_it():\n    assert not {HEAVY} & set(sys.modules)\n"
     )

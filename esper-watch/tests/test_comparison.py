@@ -142,7 +142,7 @@ def test_seeds_of_another_task_do_not_pair(compared, write_run):
     assert any("as their task settings differ" in warning for warning in found.warnings)
 
 
-def test_differences_between_configurations_are_warned_of_unless_they_belong_to_arms(compared, write_run):
+def test_a_warning_reports_configuration_differences_outside_of_arms(compared, write_run):
     config = write_run("c").joinpath("config.yaml").read_text()
     changed = (
         config.replace("steps: 40", "steps: 20")
@@ -155,7 +155,7 @@ def test_differences_between_configurations_are_warned_of_unless_they_belong_to_
     assert warning.endswith("differ in: host (tasks/pointwise-mlp, tasks/cnn1d), episode.steps (40, 20)")
 
 
-def test_other_code_and_other_margins_are_warned_of(compared):
+def test_warnings_report_different_code_and_margins(compared):
     machine = {"torch": "2.6.0", "esper-core": "0.1.0"}
     found = compared((OTTER, {"a": BETTER}, {"margin": 0.4}), (HERON, {"b": BEST}, {"machine": machine, "plugins": []}))
     assert found.margin == 0.4

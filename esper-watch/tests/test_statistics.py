@@ -119,6 +119,6 @@ def share_of_wrong_verdicts(draw, n, m, repeats):
     return found / repeats
 
 
-def test_of_equal_arms_one_in_twenty_gets_a_verdict_at_most():
+def test_at_most_one_in_twenty_comparisons_of_equal_arms_gets_a_verdict():
     random = np.random.RandomState(0)
     assert 0.01 <= share_of_wrong_verdicts(lambda n: random.normal(size=n).tolist(), 8, 8, 300) <= 0.075

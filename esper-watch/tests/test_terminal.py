@@ -268,7 +268,7 @@ NAMES = ["grown", "双子", "🌱 seeds", "re\N{COMBINING ACUTE ACCENT}seau", "�
 
 
 @pytest.mark.parametrize("names", [NAMES, ["双子座の庭師", "twin"], NAMES[3:]], ids=["mixed", "wide", "accents"])
-def test_names_in_any_script_stand_in_their_columns(names, tmp_path):
+def test_names_in_any_script_are_aligned_in_columns(names, tmp_path):
     arms = [line for line in lines_of(tmp_path, tuple(names)) if "nothing yet" in line]
     assert len(arms) == len(names)
     assert {before(line, "nothing yet") for line in arms} == {2 + max(map(cell_len, names)) + 2 + 2}, "an empty curve"

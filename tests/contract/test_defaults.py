@@ -80,7 +80,7 @@ def test_run_12_a_program_has_the_defaults_of_a_file() -> None:
     assert differing == {}, "each has the name of an option and another default; if it means something else, say so"
 
 
-def test_run_12_what_is_said_to_mean_something_else_is_there() -> None:
+def test_run_12_options_documented_elsewhere_exist() -> None:
     there = {f"{owner}.{name}" for owner, name, _ in defaults_in_programs()}
     assert set(OTHER_MEANING) <= there
 

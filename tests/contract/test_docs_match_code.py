@@ -39,7 +39,7 @@ def test_every_table_that_comes_from_the_code_has_a_page_and_is_as_the_code_has_
     )
 
 
-def test_a_table_that_was_changed_by_hand_is_written_anew(generate) -> None:
+def test_a_table_that_was_edited_is_regenerated(generate) -> None:
     page = "<!-- from the code: slot-table -->\nnonsense\n<!-- end -->\n"
     assert "nonsense" not in generate.written(page)
     assert "| free, occupied | germinate | occupied |" in generate.written(page)

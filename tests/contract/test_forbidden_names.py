@@ -41,7 +41,7 @@ def test_sim_med_6_no_private_torch_api() -> None:
     assert lines_with(PRIVATE_TORCH) == []
 
 
-def test_nothing_runs_a_strangers_bytes() -> None:
+def test_nothing_executes_bytes_from_a_file() -> None:
     assert {name: found for name, pattern in UNSAFE.items() if (found := lines_with(pattern))} == {}
 
 

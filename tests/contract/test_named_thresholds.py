@@ -43,14 +43,14 @@ def _own_number(part: ast.AST) -> bool:
 @pytest.mark.parametrize(
     "code", ["def f(a, b):\n    return 0.9 * a + b", "def f(a):\n    a.mul_(0.99)", "f = lambda a: a > 1e-3"]
 )
-def test_a_number_in_the_midst_of_code_is_found(code: str) -> None:
+def test_an_unnamed_number_in_the_code_is_found(code: str) -> None:
     assert list(unnamed(code))
     named = re.sub(r"0\.99?|1e-3", "SHARE", code)
     assert not list(unnamed(f"SHARE = 0.9\n{named}"))
 
 
 @pytest.mark.parametrize("folder", STEERING)
-def test_b8_drl_11_no_number_that_steers_stands_in_the_midst_of_the_code(folder: str) -> None:
+def test_b8_drl_11_numbers_that_control_behaviour_have_names(folder: str) -> None:
     """Smoothing, thresholds, weights: a fraction that is reckoned or compared with, or handed on, has a name."""
     sources = sorted((ROOT / folder).rglob("*.py"))
     assert sources
@@ -58,7 +58,7 @@ def test_b8_drl_11_no_number_that_steers_stands_in_the_midst_of_the_code(folder:
     assert found == {}
 
 
-def test_b8_cr_09_what_the_governor_remembers_and_how_much_is_a_surge_can_be_set() -> None:
+def test_b8_cr_09_history_and_surge_thresholds_of_the_governor_are_settings() -> None:
     """Windows, thresholds and shares of the governor are settings, and their defaults are the named constants."""
     defaults = {field.default for field in GovernorConfig.model_fields.values()}
     steering = ("HISTORY_STEPS", "SURGE_SIGMAS", "SURGE_RATIO", "SURGE_STEPS", "COLLAPSE_SHARE", "WATCH_STEPS")

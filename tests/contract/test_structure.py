@@ -58,7 +58,7 @@ def test_no_import_circles_even_for_types() -> None:
     assert first_circle(inside) == []
 
 
-def test_a_circle_is_found() -> None:
+def test_an_import_cycle_is_found() -> None:
     assert first_circle({"a": {"b"}, "b": {"c"}, "c": {"a"}})
     assert first_circle({"a": {"b"}, "b": {"c"}, "c": set()}) == []
 

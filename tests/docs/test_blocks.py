@@ -334,7 +334,7 @@ INLINES = {
 
 
 @pytest.mark.parametrize("block", LEFT, ids=str)
-def test_a_block_can_be_used_as_it_stands(block, tmp_path):
+def test_a_block_of_a_page_is_valid(block, tmp_path):
     look_at(block, tmp_path)
 
 
@@ -358,7 +358,7 @@ def test_the_kit_checks_the_policies_as_its_page_says(program, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_command_stands_in_a_block_that_says_so():
+def test_a_command_is_in_a_block_marked_as_commands():
     found = {page.name: INDENTED.findall(BLOCK.sub("", page.read_text(encoding="utf-8"))) for page in PAGES}
     assert {name: own for name, own in found.items() if own} == {}
 
@@ -375,7 +375,7 @@ def test_a_page_that_is_followed_is_there_and_its_test_names_it(page):
     assert Path(page).name in Path(__file__).with_name(FOLLOWED[page]).read_text(encoding="utf-8")
 
 
-def test_who_follows_a_page_sees_every_block_of_it():
+def test_the_test_of_a_page_runs_every_block_of_it():
     """A block of no kind, or one in a list, would be passed over there."""
     for page in PAGES:
         name, text = page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8")
@@ -385,7 +385,7 @@ def test_who_follows_a_page_sees_every_block_of_it():
 
 
 @pytest.mark.parametrize("key", HELD, ids=str)
-def test_a_block_with_a_test_of_its_own_is_there_and_is_what_the_test_looks_for(key):
+def test_a_block_with_its_own_test_exists_and_matches_it(key):
     page, words = key
     assert any(words in one.body for one in blocks(page, (ROOT / page).read_text(encoding="utf-8")))
     assert words in Path(__file__).with_name(HELD[key]).read_text(encoding="utf-8")
@@ -409,13 +409,13 @@ def test_a_block_with_a_test_of_its_own_is_there_and_is_what_the_test_looks_for(
         ("text", "esper run plugins.yaml"),
     ],
 )
-def test_a_new_block_that_cannot_be_used_is_found_out(kind, body, tmp_path):
+def test_a_new_block_that_cannot_be_run_is_reported(kind, body, tmp_path):
     (block,) = left("docs/reference/policies.md", f"# New\n\n- in a list\n  ~~~{kind}\n  {body}\n  ~~~\n")
     with pytest.raises((Exception, pytest.fail.Exception)):
         look_at(block, tmp_path)
 
 
-def test_a_new_block_that_can_be_used_is_let_through(tmp_path):
+def test_a_new_block_that_can_be_run_is_accepted(tmp_path):
     bodies = {
         "yaml": "policy: {use: random, settings: {seed: 0}}",
         "python": "print([1, 2])  # [1, …",

@@ -75,6 +75,6 @@ def test_the_pages_show_commands():
 
 
 @pytest.mark.parametrize("wrong", ["grow a.yaml", "plugins lst", "run a.yaml --fast", "run a.yaml b.yaml", "explain"])
-def test_a_command_that_does_not_exist_is_found_out(wrong):
+def test_a_command_that_does_not_exist_is_reported(wrong):
     with pytest.raises(click.ClickException):
         parse(shlex.split(wrong), whole=True)

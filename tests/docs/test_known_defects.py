@@ -127,7 +127,7 @@ def test_b8_cr_03_nothing_is_imported_in_a_loop(nodes):
     assert [where for where, node in nodes if isinstance(node, ast.For | ast.While) and imports_in(node)] == []
 
 
-def test_b8_cr_05_nothing_is_imported_by_what_validates_a_value(nodes):
+def test_b8_cr_05_validators_import_nothing(nodes):
     functions = [(where, node) for where, node in nodes if isinstance(node, ast.FunctionDef)]
     validators = [one for one in functions if any("validator" in ast.unparse(of) for of in one[1].decorator_list)]
     assert validators
@@ -142,7 +142,7 @@ def test_b8_cr_04_no_module_reads_a_private_name_of_another(nodes):
     ("line", "strange"),
     [("other._kept", True), ("self._kept", False), ("other.kept", False), ("_kept = other._kept", False)],
 )
-def test_a_private_name_of_another_is_found_out(line, strange):
+def test_a_private_name_of_another_module_is_reported(line, strange):
     (node,) = (node for node in ast.walk(ast.parse(line)) if isinstance(node, ast.Attribute))
     assert is_strange(node, line) is strange
 
@@ -175,7 +175,7 @@ def _imported(paths: list[Path]) -> set[str]:
     }
 
 
-def test_run_07_a_reward_is_told_of_the_whole_network_and_of_no_action():
+def test_run_07_a_reward_receives_the_whole_network_and_no_action():
     """So it cannot credit the slot that an action happened to name: one reward for each environment."""
     assert list(inspect.signature(Reward.score).parameters) == ["self", "now", "before", "twin", "twin_before"]
 
@@ -193,12 +193,12 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("arm", ["random", "heuristic"])
-def test_run_14_what_a_plugin_brings_a_policy_can_choose(arm, folder):
+def test_run_14_a_policy_can_choose_components_of_a_plugin(arm, folder):
     assert {blueprint for _, blueprint in grown(folder, arm)} == {"dots/dot"}
 
 
 @pytest.mark.parametrize("arm", ["random", "heuristic"])
-def test_b8_drl_06_a_policy_works_on_every_slot_that_there_is(arm, folder):
+def test_b8_drl_06_a_policy_can_use_every_slot(arm, folder):
     assert {slot for slot, _ in grown(folder, arm)} == {"early", "middle", "late"}
 
 

@@ -22,11 +22,11 @@ ROOT = Path(__file__).parents[2]
         ("examples/study.yaml", ["heuristic", "random", "twin", "capacity-of-heuristic", "capacity-of-random"]),
     ],
 )
-def test_run_15_the_default_run_and_a_study_carry_their_controls(file, arms, esper):
+def test_run_15_the_default_run_and_a_study_include_their_controls(file, arms, esper):
     assert esper("run", ROOT / file, "--dry-run", "--json").json["arms"] == arms
 
 
-def test_run_15_controls_stand_beside_the_result(run):
+def test_run_15_results_include_their_controls(run):
     ran = run("capacity=true")
     rows = [line.split()[0] for line in ran.answer.out.splitlines() if line.strip()]
     assert rows[1:4] == ["schedule", "twin", "capacity"]
@@ -37,12 +37,12 @@ def test_run_15_controls_stand_beside_the_result(run):
     assert run(file=ran.path, runs="again").json("summary.json")["results"] == results
 
 
-def test_where_nothing_was_grown_there_is_nothing_to_be_had_from_the_start(run, small):
+def test_without_growth_there_is_no_static_control(run, small):
     small.write_text(SMALL.split("policy:\n")[0] + "policy: static\n" + SMALL[SMALL.index("environments:") :])
     assert list(run("capacity=true").json("summary.json")["results"]["arms"]) == ["static", "twin"]
 
 
-def test_who_comes_too_late_to_resume_a_run_that_was_just_finished_changes_nothing(run):
+def test_resuming_a_run_that_another_process_just_finished_changes_nothing(run):
     path = run().path
     before = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file() and file.name != ".lock"}
     with pytest.raises(RunFolderError, match="just finished by another process"):
@@ -72,7 +72,7 @@ def esper_register_blueprints(registry):
 """
 
 
-def test_what_a_block_prints_never_stands_before_the_json(run, small):
+def test_output_of_a_block_never_precedes_the_json(run, small):
     small.write_text(SMALL.replace("conv_light", "chatty"))
     add_plugin(small, CHATTY, "lanes: 2\n")
     answer = run(options=("--json", "--quiet")).answer

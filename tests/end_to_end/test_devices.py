@@ -54,7 +54,7 @@ class Stopping:
 
 @pytest.mark.parametrize("device", PLACES)
 @pytest.mark.parametrize("compute", WAYS)
-def test_a_run_grows_learns_and_goes_on(tmp_path, device, compute):
+def test_a_run_grows_learns_and_continues(tmp_path, device, compute):
     file = tmp_path / "run.yaml"
     file.write_text(f"{RUN}compute: {compute}\ndevice: {device}\n", encoding="utf-8")
     told: dict[str, Any] = {"runs_dir": tmp_path / "runs", "on_warning": lambda warning: None}

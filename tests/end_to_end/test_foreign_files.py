@@ -63,7 +63,7 @@ def put(kind: str, place: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "every"), [("pipe", 4), *(pytest.param(one, 1, marks=pytest.mark.slow) for one in KINDS)]
 )
-def test_no_command_hangs_or_crashes_on_what_stands_in_the_place_of_a_file(kind, every, run, esper, tmp_path):
+def test_no_command_hangs_or_crashes_on_a_special_file(kind, every, run, esper, tmp_path):
     """every: which of the combinations of files and commands are tried."""
     runs = f"--runs-dir={run.parent}"  # in one word: the fixture then does not read the damaged events itself
     commands = [

@@ -53,7 +53,7 @@ def results(answer: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("kilobytes", "reported"), [(272, False), (320, True)])
-def test_a_full_disk_is_told_once_with_the_way_on_and_nothing_is_lost(at, kilobytes, reported):
+def test_a_full_disk_is_reported_once_with_a_hint_and_nothing_is_lost(at, kilobytes, reported):
     """There is room for one checkpoint; and for a report beside it, or not even for that."""
     script = f"""
         mount -t tmpfs -o size={kilobytes}k none disk
@@ -78,7 +78,7 @@ def test_a_full_disk_is_told_once_with_the_way_on_and_nothing_is_lost(at, kiloby
     assert results(went_on.stdout) == results(whole.stdout)
 
 
-def test_a_disk_that_may_not_be_written_to_is_told_before_anything_is_trained(at):
+def test_a_read_only_disk_is_reported_before_training(at):
     tried = alone(f"mount -t tmpfs -o ro none disk; {ESPER} run study.yaml --runs-dir disk/runs", at)
     assert tried.returncode == 1
     first = tried.stderr.splitlines()[0]

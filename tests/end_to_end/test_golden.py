@@ -26,7 +26,7 @@ def course(steps: list[StepFinished]) -> dict[str, list]:
     return found
 
 
-def test_a_small_run_takes_the_course_that_it_always_took(run, pytestconfig):
+def test_a_small_run_gives_the_recorded_results(run, pytestconfig):
     found = course(run().events(StepFinished))
     if pytestconfig.getoption("--write-golden"):
         GOLDEN.write_text(json.dumps(found, indent=1) + "\n")

@@ -38,7 +38,7 @@ def matches(bench):
 
 
 @pytest.mark.parametrize("price", PRICES)
-def test_every_place_to_be_is_worth_what_team_says(bench, price):
+def test_every_node_has_the_reward_of_team(bench, price):
     team = Team(metric=Metric("accuracy"), price=price)
     for number in range(min(5, len(bench.table.puzzles))):
         match = Match(number, price)
@@ -102,7 +102,7 @@ def regret_of_who_learnt(bench, puzzles, seed):
 
 
 @pytest.mark.slow
-def test_on_problems_that_it_learnt_it_comes_within_a_tenth_of_the_best(bench):
+def test_on_its_training_problems_it_reaches_nine_tenths_of_the_best(bench):
     """What is best is known for each of them; it is not told which one it plays, and has to see it."""
     found = [regret_of_who_learnt(bench, bench.table.of_part("train")[:8], seed) for seed in range(5)]
     print("regret by seed:", [round(one, 3) for one in found])

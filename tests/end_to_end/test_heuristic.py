@@ -43,7 +43,7 @@ def test_run_05_it_keeps_a_useful_seed_and_prunes_useless_ones(grown):
     assert kept == [[USEFUL]]
 
 
-def test_an_episode_too_short_for_anything_is_told(run):
+def test_an_episode_too_short_for_any_seed_is_reported(run):
     assert (
         "not carried out in 2 of 2 episodes: any blueprint, which needs 16 steps" in run("policy=heuristic").answer.err
     )

@@ -77,7 +77,7 @@ def made_up(word: str, arm: str) -> tuple[list[Event], set[str]]:
     return [replace(one, **{name: home[name] for name in home if hasattr(one, name)}) for one in events], planted
 
 
-def test_texts_of_all_events_are_planted() -> None:
+def test_hostile_texts_are_in_all_fields_of_all_events() -> None:
     events, planted = made_up("x", "grown")
     assert len(planted) > 30
     assert planted >= {"SeedLost.what", "UpdateFinished.figures.key", "StepFinished.signals.slots.seeds.opinion.reason"}
@@ -217,14 +217,14 @@ def harmless(ran, tmp_path_factory):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_is_planted_is_there_to_be_read(page, harmless):
+def test_hostile_texts_are_readable_on_the_page(page, harmless):
     """Else a page that leaves all of it out would pass for one that is safe."""
     assert [told for told in TOLD[page] if f"{told} {HARMLESS}" not in harmless[page].text] == []
 
 
 @pytest.mark.parametrize("word", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("page", PAGES)
-def test_a_planted_word_is_read_and_makes_no_element_and_no_attribute(page, word, harmless, ran, tmp_path):
+def test_a_hostile_text_is_shown_and_creates_no_element_or_attribute(page, word, harmless, ran, tmp_path):
     source = PAGES[page](*pair_of(ran, tmp_path, word))
     read = Reader(source)
     assert read.made == harmless[page].made
@@ -247,7 +247,7 @@ def unended(ran, tmp_path_factory):
 @pytest.mark.parametrize("word", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("page", ["report", "notebook"])
 @pytest.mark.parametrize("how", HOW)
-def test_so_it_is_where_a_run_has_no_summary(page, word, how, unended, ran, tmp_path):
+def test_hostile_texts_are_readable_on_the_page_of_a_run_without_a_summary(page, word, how, unended, ran, tmp_path):
     """Then metric and arms are those that its events tell."""
     run = planted_run(ran, tmp_path / "run", word, status=how, ended=False)
     assert Reader(PAGES[page](run, run)).made == unended[page, how].made

@@ -59,7 +59,7 @@ def test_one_policy_learns_at_several_prices_in_one_round(run, file):
         assert math.isfinite(told.figures["policy_loss"] + told.figures["value_loss"] + told.figures["return"])
 
 
-def test_what_was_kept_plays_elsewhere_with_other_blueprints_and_slots(run, file, tmp_path):
+def test_a_saved_policy_decides_on_other_blueprints_and_slots(run, file, tmp_path):
     kept = tmp_path / "kept"
     run(f"policy.settings.save={kept}", file=file)
     assert sorted(one.name for one in kept.iterdir()) == ["gardener.json", "gardener.safetensors"]
@@ -71,7 +71,7 @@ def test_what_was_kept_plays_elsewhere_with_other_blueprints_and_slots(run, file
 
 
 @pytest.mark.slow
-def test_it_is_taught_by_the_heuristic_and_comes_to_decide_as_that_one_does(run, file):
+def test_it_learns_by_imitation_to_decide_like_the_heuristic(run, file):
     taught = "teacher: heuristic, teach_rounds: 4, width: 32, learning_rate: 0.01, forget_names: 0.0, minibatch: 4"
     longer = "episode={steps: 16, batches: 8, batch_size: 25}"
     ran = run(f"policy.settings={{{taught}}}", longer, "rounds=5", file=file)
@@ -109,7 +109,7 @@ MOMENTS = [(1, 0.1), (5, 0.9), (6, 0.5), (13, 1.2)]
     ],
     ids=["several prices", "alone", "taught", "macro decisions"],
 )
-def test_run_13_a_learner_that_is_killed_goes_on_to_the_same_weights(
+def test_run_13_a_learner_that_is_killed_resumes_to_the_same_weights(
     moments, more, settings, file, run, processes, tmp_path
 ):
     words = "".join(f", {name}: {json.dumps(value)}" for name, value in settings.items())

@@ -337,7 +337,7 @@ def test_an_action_without_its_step_is_a_usage_error(esper, planned):
         "growth: {embargo: 1}\noptimizer: {host: {kind: sgd, learning_rate: 3}}\ngovernor: {rollbacks: 9}",
     ],
 )
-def test_replays_are_the_same_whatever_the_settings_of_growth(tmp_path, more):
+def test_replays_are_identical_with_any_growth_settings(tmp_path, more):
     text = (RUN % AS_PLANNED).replace("growth: {nursery: 2, embargo: 1}", more).replace("steps: 6", "steps: 12")
     one = ran(tmp_path / "run", text)
     there = set(re.findall(r'"arm":"((?:planned|chance|twin))","seed":(\d)', (one.path / "events.jsonl").read_text()))

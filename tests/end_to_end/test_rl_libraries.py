@@ -67,7 +67,7 @@ def test_an_agent_of_stable_baselines_learns_which_blueprint_pays_on_seeds_that_
 
 
 @pytest.mark.slow
-def test_it_is_an_environment_as_stable_baselines_would_have_it_with_masks_for_those_who_ask(file):
+def test_it_passes_the_checker_of_stable_baselines_and_offers_masks(file):
     from stable_baselines3 import A2C
     from stable_baselines3.common.env_checker import check_env
     from stable_baselines3.common.env_util import make_vec_env

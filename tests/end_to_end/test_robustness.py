@@ -11,7 +11,7 @@ from esper_core.leyline import ConfigError
 from tests.end_to_end.conftest import add_plugin
 
 
-def test_a_run_that_fails_while_it_is_written_down_says_so(run, monkeypatch):
+def test_a_run_that_fails_while_results_are_written_says_so(run, monkeypatch):
     def full(value: object) -> str:
         raise MemoryError("no room")
 
@@ -21,7 +21,7 @@ def test_a_run_that_fails_while_it_is_written_down_says_so(run, monkeypatch):
 
 
 @pytest.mark.parametrize("options", [[], ["--quiet"], ["--json"]])
-def test_a_warning_reaches_whoever_waits_once_and_the_summary(options, run):
+def test_a_warning_is_passed_on_once_and_is_in_the_summary(options, run):
     ran = run("policy.settings.plan[2].step=99", "rounds=2", options=options)
     said = "arm schedule: not carried out in 2 of 2 episodes: plan[2]: fossilise in early, from step 99"
     assert ran.answer.err.count(f"warning: {said}") == 1
@@ -32,7 +32,7 @@ def test_a_warning_reaches_whoever_waits_once_and_the_summary(options, run):
         assert ran.answer.json["warnings"] == [warning]
 
 
-def test_a_sink_that_is_shut_off_is_told_on_stderr(run, small):
+def test_a_sink_that_is_shut_off_is_reported_on_stderr(run, small):
     leaky = (
         "from esper_core import SinkSpec, hookimpl\n"
         "class Leaky:\n"
@@ -50,7 +50,7 @@ def test_a_sink_that_is_shut_off_is_told_on_stderr(run, small):
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "x" * 300, "", "1st", "a\nb"])
-def test_a_name_that_is_no_name_is_refused_before_anything_is_loaded(name, run, tmp_path):
+def test_an_invalid_name_is_refused_before_anything_is_loaded(name, run, tmp_path):
     ran = run(file=tmp_path / "missing.yaml", options=("--name", name), code=2)
     assert "--name" in ran.answer.err
     assert "expected a letter, then at most 49 letters, digits, - and _; received" in ran.answer.err
@@ -58,7 +58,7 @@ def test_a_name_that_is_no_name_is_refused_before_anything_is_loaded(name, run, 
     assert not ran.runs.exists()
 
 
-def test_what_the_hint_for_a_missing_policy_offers_is_in_order(esper, small):
+def test_the_configuration_in_the_hint_for_a_missing_policy_is_valid(esper, small):
     text = small.read_text()
     without = text[: text.index("policy:")] + text[text.index("environments:") :]
     with pytest.raises(ConfigError) as caught:
@@ -73,7 +73,7 @@ def test_what_the_hint_for_a_missing_policy_offers_is_in_order(esper, small):
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_what_was_found_is_printed_even_where_it_cannot_be_written(as_json, run, small):
+def test_results_are_printed_even_if_they_cannot_be_written(as_json, run, small):
     in_the_way = "def esper_run_started(run): (run.path / 'summary.json').mkdir()"
     add_plugin(small, f"from esper_core import hookimpl\n@hookimpl\n{in_the_way}\n")
     ran = run(options=("--json", "--quiet") if as_json else ("--quiet",), code=1)

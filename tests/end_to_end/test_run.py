@@ -96,7 +96,7 @@ def test_a_dry_run_trains_nothing(esper, small, tmp_path):
         (["optimizer.host.kind=sgd", "optimizer.host.weight_decay=1e30"], 4, "E402 arm"),
     ],
 )
-def test_what_cannot_be_is_told_with_a_code_and_an_exit_status(changes, code, said, esper, run, small):
+def test_impossible_configurations_are_reported_with_a_code_and_an_exit_status(changes, code, said, esper, run, small):
     ran = run(*changes, code=code)
     assert said in ran.answer.err
     assert "Traceback" not in ran.answer.err
@@ -151,7 +151,7 @@ def test_a_task_that_raises_stops_the_run_with_its_package_named_and_no_seed_is_
     assert ran.events(SeedLost) == []
 
 
-def test_every_unknown_name_is_told_at_once_with_its_line(esper, small):
+def test_all_unknown_names_are_reported_at_once_with_their_lines(esper, small):
     small.write_text(small.read_text().replace("stripes", "stripse").replace("[conv_light]", "[conv_lihgt, pointwsie]"))
     answer = esper("check", small)
     assert answer.code == 2
@@ -169,7 +169,7 @@ def test_check_and_explain_of_a_file_that_is_in_order(esper, small):
     assert "default 1; from default" in esper("explain", small, "rounds").out
 
 
-def test_a_place_that_cannot_be_written_is_told_plainly(run, tmp_path):
+def test_a_place_that_cannot_be_written_is_reported(run, tmp_path):
     (tmp_path / "occupied").write_text("")
     answer = run(runs="occupied", code=1).answer
     assert "E410 cannot write" in answer.err

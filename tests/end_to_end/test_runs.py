@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def test_what_a_run_found_is_read_and_compared_as_it_was_told(esper, small, tmp_path):
+def test_results_of_a_run_are_read_and_compared_as_printed(esper, small, tmp_path):
     runs = ("--runs-dir", tmp_path / "runs")
     told = esper("run", small, *runs, "--name", "first", "--json").json
     (listed,) = esper("runs", "list", *runs, "--json").json

@@ -53,7 +53,7 @@ def accepted(esper, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_seed_of_use_passes_every_time_and_a_useless_one_does_not(accepted):
+def test_a_useful_seed_always_passes_and_a_useless_one_never(accepted):
     kept, gained = accepted("mnist1d", "pointwise-mlp", POINTWISE, 32)
     assert kept["conv_light"] == SEEDS
     assert gained["conv_light"] >= 0.20

@@ -143,9 +143,7 @@ def test_a_run_under_nohup_survives_a_hang_up(processes, arguments, runs):
     assert processes.wait() == 143
 
 
-def test_a_run_whose_terminal_is_closed_ends_with_a_checkpoint_and_its_own_exit_code(
-    new_terminal, processes, arguments, runs
-):
+def test_a_closed_terminal_ends_a_run_with_a_checkpoint_and_its_own_exit_code(new_terminal, processes, arguments, runs):
     """The message at the end cannot be written; the exit code must not depend on it."""
     terminal = new_terminal().start(*arguments, *ENDLESS, "--set", "checkpoints.every=1000", "--quiet")
     processes.wait_for(lambda: any(b"step-fin" in file.read_bytes() for file in runs.glob("*/events.jsonl")))

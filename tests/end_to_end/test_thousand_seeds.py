@@ -61,7 +61,7 @@ class World:
 
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("cycles", [20, pytest.param(1000, marks=pytest.mark.slow)])
-def test_seeds_come_and_go_and_the_host_is_as_it_was(host, cycles):
+def test_after_seeds_were_pruned_the_host_is_unchanged(host, cycles):
     world = World(host)
     before, outputs = world.things(), world.outputs()
     state = {name: value.clone() for name, value in world.model.state_dict().items()}

@@ -72,13 +72,13 @@ def test_it_consists_of_numbers_and_json_and_says_what_it_learnt_from():
     assert "load" not in words["settings"]
 
 
-def test_it_plays_on_a_host_with_more_slots_than_it_ever_saw(tmp_path):
+def test_it_decides_on_a_host_with_more_slots_than_in_training(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(RUN.format(host="cnn1d", slots=MANY_SLOTS))
     assert len(played(file, range(2))) == 2
 
 
-def test_it_plays_with_blueprints_of_another_package_and_looks_at_them_where_it_is_told_to(tmp_path):
+def test_it_decides_on_blueprints_of_another_package_and_tries_them_if_set(tmp_path):
     file = tmp_path / "config.yaml"
     file.write_text(RUN.format(host="pointwise-mlp", slots=NEW_BLUEPRINTS))
     with announced(ROOT / "examples" / "esper-blueprints-extra", tmp_path):

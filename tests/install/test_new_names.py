@@ -58,7 +58,7 @@ def test_an_invalid_name_is_refused_with_the_rule(tmp_path):
 
 
 @given(st.text(max_size=60) | st.text("abz019-_.", max_size=60))
-def test_whatever_is_typed_is_a_valid_name_or_is_refused(name):
+def test_any_typed_name_is_valid_or_refused(name):
     with contextlib.suppress(ConfigError):
         names = names_from(name)
         assert is_name(names.plugin)
@@ -82,7 +82,7 @@ def test_the_projects_own_names_are_all_refused():
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: path.symlink_to("nowhere")])
-def test_what_is_there_is_left_as_it_is(tmp_path, make):
+def test_existing_folders_are_not_changed(tmp_path, make):
     make(tmp_path / "esper-x")
     told = refused("reward", "x", "--into", tmp_path)
     assert told.startswith(f'E502 "{tmp_path}/esper-x" exists already and is not overwritten')
@@ -103,20 +103,20 @@ def test_a_folder_that_is_not_there_or_is_a_file_is_refused(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_is_read_only_is_told(tmp_path):
+def test_a_read_only_folder_is_reported(tmp_path):
     tmp_path.chmod(0o500)
     assert refused("reward", "x", "--into", tmp_path).startswith(f'E504 "{tmp_path}/esper-x" cannot be written: ')
 
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="a folder that takes nothing from anybody")
-def test_a_folder_that_takes_nothing_is_told():
+def test_a_folder_that_cannot_be_written_is_reported():
     told = refused("reward", "x", "--into", "/proc")
     assert told.startswith('E504 "/proc/esper-x" cannot be written: ')
     assert "nothing was left there" in told
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_what_fails_half_way_leaves_nothing(tmp_path, monkeypatch, error):
+def test_a_write_that_fails_half_way_leaves_nothing(tmp_path, monkeypatch, error):
     write, count = Path.write_text, iter(range(100))
 
     def fails_at_the_third(path, *arguments, **options):
@@ -137,7 +137,7 @@ def test_a_kind_that_is_none_is_a_mistake_of_usage(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_written_is_told_as_json(tmp_path, kind):
+def test_new_prints_what_it_wrote_as_json(tmp_path, kind):
     told = json.loads(written(kind, "my-thing", "--into", tmp_path, "--json").stdout)
     folder = tmp_path / "esper-my-thing"
     assert (told["folder"], told["package"], told["plugin"]) == (str(folder), "esper-my-thing", "my-thing")
@@ -148,7 +148,7 @@ def test_what_is_written_is_told_as_json(tmp_path, kind):
     assert [path.name for path in tmp_path.iterdir()] == ["esper-my-thing"]
 
 
-def test_what_is_written_is_as_ruff_wants_it_by_its_own_settings_and_ours(tmp_path):
+def test_a_new_package_passes_ruff_by_its_settings_and_by_the_projects(tmp_path):
     def check(folder: Path, *settings: str) -> None:
         for command in (["check"], ["format", "--check"]):
             ruff = [sys.executable, "-m", "ruff", *command, "--no-cache", *settings, "."]

@@ -115,7 +115,7 @@ def test_a_package_passes_its_own_tests_and_the_check(
     nursery.environment.run("esper", "plugins", "check", plugin)
 
 
-def test_new_pieces_of_every_kind_make_a_run_together(nursery: Nursery, tmp_path: Path) -> None:
+def test_new_components_of_every_kind_work_together_in_a_run(nursery: Nursery, tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(COMBINED, encoding="utf-8")
     told = nursery.environment.run("esper", "run", str(file), "--runs-dir", str(tmp_path / "runs"), "--json").stdout
@@ -153,14 +153,14 @@ def test_a_mistake_ends_with_status_2(nursery: Nursery, arguments: tuple[str, ..
     assert code in nursery.environment.run("esper", "new", *arguments, exit_code=2).stderr
 
 
-def test_packages_are_typed_as_mypy_wants_it_when_strict(nursery: Nursery, tmp_path: Path) -> None:
+def test_packages_pass_mypy_in_strict_mode(nursery: Nursery, tmp_path: Path) -> None:
     for folder in nursery.folders.values():
         command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path)]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout
 
 
-def test_what_a_new_package_requires_is_what_it_imports(nursery: Nursery) -> None:
+def test_a_new_package_requires_exactly_what_it_imports(nursery: Nursery) -> None:
     for kind in KINDS:
         folder = nursery.folders[f"my-{kind}"]
         project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -58,7 +58,9 @@ def test_every_member_is_in_the_line_and_nothing_else() -> None:
     assert re.sub(r" -e \S+", "", install) == "pip install -c constraints.txt"
 
 
-def test_the_lines_install_and_run(checkout: Path, new_environment: Callable[..., CleanEnvironment]) -> None:
+def test_the_commands_of_the_readme_install_and_run(
+    checkout: Path, new_environment: Callable[..., CleanEnvironment]
+) -> None:
     install, run = told()
     environment = new_environment()
     pip = environment.folder / "bin" / "pip"

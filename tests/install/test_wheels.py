@@ -85,7 +85,7 @@ def core_alone(new_environment: Callable):
     return new_environment("esper-core")
 
 
-def test_the_core_alone_answers(core_alone) -> None:
+def test_the_core_alone_runs_its_commands(core_alone) -> None:
     """And a clean environment holds none of the members that it was not given."""
     assert "Usage: esper" in core_alone.run("esper", "--help").stdout
     assert json.loads(core_alone.run("esper", "plugins", "list", "--json").stdout) == []
@@ -100,7 +100,7 @@ def test_the_core_alone_can_be_imported_whole(core_alone) -> None:
 
 
 @pytest.mark.parametrize("member", BESIDE)
-def test_a_member_lives_beside_the_core_alone(new_environment: Callable, member: str) -> None:
+def test_a_member_works_with_the_core_alone(new_environment: Callable, member: str) -> None:
     environment = new_environment("esper-core", member)
     points = f"from importlib.metadata import distribution as d; [p.load() for p in d('{member}').entry_points]"
     environment.evaluate(IMPORT_WHOLE.format(package=member.replace("-", "_")) + points)

@@ -25,7 +25,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 ON_GLIBC = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 
 
-def test_every_bound_is_set_and_it_is_told_whether_they_were_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_bound_is_set_and_the_result_says_whether_glibc_accepted_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def mallopt(parameter: int, value: int) -> int:
@@ -39,7 +39,7 @@ def test_every_bound_is_set_and_it_is_told_whether_they_were_taken(monkeypatch: 
     assert tune_allocator()
 
 
-def test_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_allocator_is_not_tuned_on_other_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     assert glibc_mallopt() is None
     assert not tune_allocator()

@@ -89,7 +89,7 @@ def test_environment_without_plugins_is_a_warning(found, monkeypatch) -> None:
     assert finding["mend"] == "pip install esper-blueprints esper-policies esper-rewards esper-tasks"
 
 
-def test_torch_that_cannot_be_imported_fails(monkeypatch) -> None:
+def test_doctor_fails_if_torch_cannot_be_imported(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     (finding,) = doctor._torch()
     assert (finding.what, finding.state) == ("torch", "failed")

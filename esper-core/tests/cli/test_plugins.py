@@ -240,7 +240,7 @@ def esper_component_missing(kind, name):
 """
 
 
-def test_plugins_are_asked_once_about_a_missing_component(esper, install) -> None:
+def test_plugins_explain_a_missing_component_once(esper, install) -> None:
     install("knows", MISSING)
     answer = esper("components", "show", "mamba")
     assert (answer.status, answer.out) == (2, "")
@@ -255,7 +255,7 @@ def test_plugins_are_asked_once_about_a_missing_component(esper, install) -> Non
     ]
 
 
-def test_plugins_are_not_asked_about_an_installed_component(esper, install) -> None:
+def test_plugins_are_not_called_for_an_installed_component(esper, install) -> None:
     source = MISSING.replace('if name == "cobra"', 'if name == "tiny-conv"').replace("LookupError", "SystemExit")
     install("knows", source)
     install("extra", GOOD.replace('"Small."', '""'))

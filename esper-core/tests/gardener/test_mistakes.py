@@ -87,7 +87,7 @@ def test_several_ranks_are_refused(make_loop):
         make_loop().tended()
 
 
-def test_a_loop_that_does_not_call_step_is_told_at_tend(make_loop):
+def test_tend_reports_a_loop_that_does_not_call_step(make_loop):
     loop = make_loop().tended()
     with pytest.raises(EsperError, match=r"E345 .*gardener.step\(batch\) was not called"):
         loop.gardener.tend()

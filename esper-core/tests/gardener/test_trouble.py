@@ -49,7 +49,7 @@ def test_a_model_that_cannot_be_healed_stops_the_loop(make_loop):
         loop.epoch()
 
 
-def test_a_seed_that_raises_on_its_branch_is_taken_out_and_the_host_not_touched(make_loop):
+def test_a_seed_that_raises_on_its_branch_is_removed_and_the_host_unchanged(make_loop):
     fragile = bad(patience=4)
     plain = make_loop()
     grown = make_loop().tended({0: Action(Op.GERMINATE, "stem", fragile.id)}, blueprints=[fragile])
@@ -70,7 +70,7 @@ class DecayingAverage(nn.Module):
         self.module, self.decay = copy.deepcopy(model), 0.999
 
 
-def test_an_average_from_before_growth_is_warned_of(make_loop, caplog):
+def test_a_warning_reports_an_average_from_before_growth(make_loop, caplog):
     loop, other = make_loop().tended(), make_loop()
     before, strange = AveragedModel(loop.model), AveragedModel(nn.Linear(2, 2))
     of_timm = DecayingAverage(loop.model)

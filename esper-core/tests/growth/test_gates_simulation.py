@@ -69,7 +69,7 @@ def test_a_seed_that_is_worth_its_price_and_no_more_passes_at_most_once_in_twent
     assert share_that_passes(200, shape, 100, **null) <= at_most(GATE_ALPHA, 200)
 
 
-def test_looking_on_without_spending_would_pass_it_far_more_often():
+def test_looks_that_spend_no_alpha_pass_far_more_worthless_seeds():
     null = {"deviation": 0.5, "price": 0.0, "gain": lambda _: 0.0}
     assert share_that_passes(100, "skewed", 400, strictness="permissive", **null) > at_most(GATE_ALPHA, 100)
 

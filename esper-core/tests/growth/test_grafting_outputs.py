@@ -164,7 +164,7 @@ def test_an_export_acts_on_the_same_part(kind, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_programs_and_compilers_take_it_whole(kind):
+def test_programs_and_compilers_capture_it_as_one_graph(kind):
     model = grown(kind)
     more = torch.randn(7, 6)
     torch.testing.assert_close(export(model, "program", example=EXAMPLE).module()(more), model(more))
@@ -231,7 +231,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("length", [6, 8], ids=["tokens", "as many tokens as features"])
-def test_tokens_and_sequences_are_told_by_the_layer_that_computes_them(length):
+def test_tokens_and_sequences_are_distinguished_by_the_layer_that_computes_them(length):
     places = {name: SlotPlace(name, output=0 if name == "attention" else None) for name in KNOWN}
     model = graft(Encoder(), places, example=torch.randint(9, (4, length)))
     assert {slot.name: slot.site.kind for slot in slots_of(model).each()} == KNOWN

@@ -65,7 +65,7 @@ def test_it_is_the_step_of_torch_to_the_last_bit(kind, decay, steps):
 
 
 @pytest.mark.parametrize("implementation", ["plain", "foreach"])
-def test_what_is_not_fused_is_torchs_own_and_somebody_elses_optimizer_takes_its_own_step(implementation):
+def test_unfused_and_custom_optimizers_use_their_own_step(implementation):
     made = build_optimizer(OptimizerConfig(implementation=implementation), parameters())  # type: ignore[arg-type]
     assert type(made) is torch.optim.Adam
     with mock.patch.object(made, "step") as step:
@@ -154,7 +154,7 @@ def test_sim_low_3_the_gradient_collector_takes_a_sequence_and_refuses_an_exhaus
     assert collector.take() is None
 
 
-def test_what_was_taken_is_gone_and_nothing_is_not_zero():
+def test_take_clears_the_statistics_and_returns_none_without_any():
     collector = GradientCollector()
     assert collector.take() is None
     collector.collect([None, None])
@@ -180,7 +180,7 @@ def test_nothing_is_read_so_that_no_device_waits():
     assert (taken.device.type, taken.shape) == ("meta", (WIDTH,))
 
 
-def test_run_05_whoever_trains_a_seed_tells_how_its_gradients_are(make_recipe):
+def test_run_05_every_way_to_train_a_seed_reports_its_gradients(make_recipe):
     """A seed that learns always has gradients in the signals; where none learns they are unknown, and not 0."""
     environment = begin(make_recipe(embargo=0))
     plan = {0: replace(GERMINATE, speed=2), 2: ADVANCE, 5: replace(PRUNE, speed=1)}

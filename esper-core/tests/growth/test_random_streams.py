@@ -17,7 +17,7 @@ def draw(stream: RandomStream, count: int = 3) -> torch.Tensor:
 
 @settings(max_examples=20)
 @given(st.integers(0, 2**62))
-def test_a_stream_goes_on_where_it_stopped_and_leaves_the_default_generator_alone(seed):
+def test_a_stream_continues_where_it_stopped_and_leaves_the_default_generator_unchanged(seed):
     torch.manual_seed(11)
     expected_default = torch.rand(3)
     torch.manual_seed(seed)

@@ -61,7 +61,7 @@ def test_tensors_come_back_as_what_they_were_and_copies():
         ({1}, "a set"),
     ],
 )
-def test_what_no_file_takes_is_refused_by_its_place(value, what):
+def test_a_value_that_no_file_can_hold_is_refused_with_its_place(value, what):
     with pytest.raises(GrowthError, match=rf'E335 .*"inner.0".*{what}'):
         encode_state({"inner": [value]})
 
@@ -80,7 +80,7 @@ class Tied(nn.Module):
         self.register_buffer("later", None)
 
 
-def test_numbers_get_into_a_fresh_model_and_what_was_shared_is_shared():
+def test_tensors_are_loaded_into_a_fresh_model_and_shared_ones_stay_shared():
     model, fresh = Tied(), Tied()
     model.later, model.scale = torch.ones(2), torch.zeros(5)  # no longer that of its part
     model.two.register_buffer("late", torch.ones(1), persistent=False)
@@ -148,7 +148,7 @@ def stepped(build: Any, parameter: nn.Parameter, steps: int, keeper: OptimizerKe
     ],
     ids=lambda build: build.func.__name__,
 )
-def test_any_optimizer_goes_on_bit_for_bit(build):
+def test_any_optimizer_continues_bit_for_bit(build):
     """The parameter does not lie in memory in the order of its dimensions, and fused code goes by memory."""
     parameter = nn.Parameter(torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last))
     keeper = stepped(build, parameter, 3)

@@ -79,7 +79,7 @@ def test_it_is_a_copy_of_host_and_fossils_and_not_of_living_seeds_and_one_from_b
 
 
 @pytest.mark.parametrize("bit", [0, 17, 31])
-def test_a_copy_with_one_other_bit_is_not_restored(environment, bit):
+def test_a_copy_with_a_flipped_bit_is_not_restored(environment, bit):
     snapshot = Snapshot(environment.garden)
     environment.train()
     before = numbers(environment.model)

@@ -7,7 +7,7 @@ import torch
 from esper_core.leyline import State
 
 
-def test_parts_come_apart_as_they_were_put_together() -> None:
+def test_parts_of_a_state_are_returned_unchanged() -> None:
     inner = State.of({"b": State({"n": 1}, {"w": torch.ones(2)}), "a": State({}, {"w": torch.zeros(1)})}, depth=2)
     outer = State.of({"one": inner, "two": State()})
 

@@ -108,7 +108,7 @@ def test_ctrl_c_and_errors_with_a_code_pass_unchanged(error: BaseException) -> N
 
 
 @pytest.mark.parametrize("factor", [-0.1, float("nan"), float("inf")])
-def test_a_factor_that_is_no_number_from_0_names_the_schedule(factor: float) -> None:
+def test_an_invalid_factor_names_the_schedule(factor: float) -> None:
     schedule = SimpleNamespace(factor=lambda step, steps: factor if step else 0.5)
     attributed = AttributedSchedule(schedule, "schedule s (p 1)")
     assert attributed.factor(0, None) == 0.5

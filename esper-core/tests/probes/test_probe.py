@@ -261,7 +261,7 @@ def test_the_model_and_its_optimizer_are_as_before(lab: Lab, calls: int, error: 
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.002)
 
 
-def test_a_copied_optimizer_goes_on_where_the_models_own_stands(lab: Lab) -> None:
+def test_a_copied_optimizer_has_the_state_of_the_models_own(lab: Lab) -> None:
     """With its moments and rates, but neither its schedule nor its hooks, and without parameters of other models."""
     optimizer = torch.optim.AdamW([{"params": lab.model.parameters()}, {"params": [nn.Parameter(torch.ones(1))]}], 0.02)
     called = []
@@ -442,6 +442,6 @@ def test_durations(given: Any, seconds: float) -> None:
 @pytest.mark.parametrize(
     "given", ["", "60", "s", "-5s", "0s", 0, -1.0, float("nan"), float("inf"), True, None, "5 days"]
 )
-def test_what_is_no_duration(given: Any) -> None:
+def test_an_invalid_time_budget_is_refused(given: Any) -> None:
     with pytest.raises(EsperError, match="E354"):
         seconds_of(given)

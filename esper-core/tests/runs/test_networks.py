@@ -560,7 +560,7 @@ def test_a_loaded_network_grows_on(grow, load, local_conv, tmp_path):
     assert [seed.number for seed in garden.slots["early"].stack] == [0, 2]
 
 
-def test_an_incubating_seed_incubates_on(noisy_host, load, local_conv, tmp_path):
+def test_an_incubating_seed_continues_to_incubate(noisy_host, load, local_conv, tmp_path):
     model = graft(build(noisy_host), {"early": SlotPlace("stem")}, example=EXAMPLE)
     garden = tend(model, [local_conv])
     garden.apply(Action(Op.GERMINATE, "early", local_conv.id, target=0.5), 0)

@@ -94,7 +94,7 @@ FIGURES = [
 
 
 @pytest.mark.parametrize(("place", "value"), FIGURES)
-def test_a_figure_that_is_no_number_makes_its_summary_unreadable_and_no_other(write_run, place, value, refused):
+def test_an_invalid_figure_makes_only_its_own_summary_unreadable(write_run, place, value, refused):
     path, other = write_run("a", ARMS), write_run("b", ARMS)
     summary = inner = json.loads((path / "summary.json").read_text())
     *above, last = (int(key) if key.isdigit() else key for key in place.split("."))

@@ -76,7 +76,7 @@ def test_a_batch_that_was_gathered_for_another_order_is_not_used(streamed):
     assert torch.equal(inputs, SPLIT.inputs[targets])
 
 
-def test_a_batch_is_gathered_before_it_is_asked_for():
+def test_a_batch_is_gathered_before_it_is_requested():
     gathered = threading.Semaphore(0)
 
     class Telling:
@@ -91,7 +91,7 @@ def test_a_batch_is_gathered_before_it_is_asked_for():
     streamed.close()
 
 
-def test_an_error_of_the_thread_is_raised_where_the_batch_is_asked_for():
+def test_an_error_of_the_thread_is_raised_where_the_batch_is_requested():
     short = Split(SPLIT.inputs[:10], SPLIT.targets)
     streamed, order = Streamed(short, CPU), BatchOrder(30, 30, 5)
     for _ in range(2):  # and the thread goes on
@@ -137,7 +137,7 @@ class OnDevice(Tensor):
         stream.kept.append(self)
 
 
-def test_a_batch_is_sent_on_a_stream_of_its_feed_and_read_behind_its_mark(monkeypatch):
+def test_a_batch_is_sent_on_its_feeds_stream_and_read_after_its_event(monkeypatch):
     stream, reader = RecordingStream("feed", []), ReadingStream()
     monkeypatch.setattr(torch.cuda, "current_stream", {CPU: reader}.__getitem__)
     streamed = Streamed(Split(SPLIT.inputs.as_subclass(OnDevice), SPLIT.targets.as_subclass(OnDevice)), CPU, stream)

@@ -101,7 +101,7 @@ def test_a_seed_that_fails_while_it_incubates_is_lost_and_the_host_is_still_its_
         *((harm, False) for harm in ("raise", "shape", "nan", "no gradients", "default dtype")),
     ],
 )
-def test_a_seed_that_fails_while_it_acts_is_lost_and_the_host_goes_on(harm, training, make_recipe):
+def test_a_seed_that_fails_while_it_acts_is_lost_and_the_host_continues(harm, training, make_recipe):
     variety = bad(HARMS[harm], AFTER_BLENDING if training else 2, training=training)
     environment, lost = begin(make_recipe(variety=variety)), []
     for step in range(8):

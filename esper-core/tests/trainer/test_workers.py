@@ -384,7 +384,7 @@ def test_auto_uses_threads_in_a_notebook_and_outside_of_the_main_thread(monkeypa
 
 @pytest.mark.usefixtures("four_cores")
 @pytest.mark.parametrize("why", ["no forks", "a GPU"])
-def test_processes_that_are_requested_and_impossible_are_warned_of(why, monkeypatch, caplog):
+def test_a_warning_says_that_requested_processes_are_not_possible(why, monkeypatch, caplog):
     devices = [*CPU, torch.device("cuda")] if why == "a GPU" else CPU
     monkeypatch.setattr(workers, "can_fork", lambda: why == "a GPU")
     assert processes_for(config(workers="auto"), devices) == 1

@@ -42,25 +42,25 @@ class Right(nn.Module):
         return x + self.last(torch.tanh(self.first(x)))
 
 
-def with_forward(forward):
-    """Return a block whose pass is ``forward(block, x, right)``, where ``right`` is the pass of ``Right``."""
+def with_forward(forward, birth=lambda block, site: None):
+    """Return a block whose pass is ``forward(block, x, right)``, where ``right`` is the pass of ``Right``.
+
+    birth: called with the block and its site when it is built.
+    """
 
     class Changed(Right):
+        def __init__(self, site):
+            super().__init__(site)
+            birth(self, site)
+
         def forward(self, x):
             return forward(self, x, super().forward)
 
     return Changed
 
 
-def with_birth(change):
-    """Return a block that ``change(block, site)`` changes when it is built."""
-
-    class Changed(Right):
-        def __init__(self, site):
-            super().__init__(site)
-            change(self, site)
-
-    return Changed
+def with_birth(birth):
+    return with_forward(lambda block, x, right: right(x), birth)
 
 
 def with_inform(inform):
@@ -117,6 +117,24 @@ def cannot_be_built(site):
     raise TypeError("no such thing")
 
 
+def falls_ill_with_age(block, x, right):
+    block.calls += x.requires_grad
+    return right(x) * (float("nan") if block.calls > 10 else 1.0)
+
+
+FallsIllWithAge = with_forward(falls_ill_with_age, lambda block, site: setattr(block, "calls", 0))
+HasOneTooMany = with_forward(
+    lambda block, x, right: right(x) + block.extra,
+    lambda block, site: block.register_parameter("extra", nn.Parameter(torch.zeros(1))),
+)
+ForgetsAPart = with_forward(
+    lambda block, x, right: x + block.scale * (right(x) - x),
+    lambda block, site: setattr(block, "scale", 1 + float(torch.rand(()))),
+)
+HidesATensor = with_forward(
+    lambda block, x, right: x + (right(x) - x) * block.hidden[0].to(x.dtype),
+    lambda block, site: setattr(block, "hidden", [torch.ones(site.channels)]),
+)
 NotInBfloat16, BreaksTheGraph, MovesTheHost = map(with_forward, (raises_in_bfloat16, breaks_the_graph, moves_the_host))
 MovesAtBirth = with_birth(lambda block, site: nn.init.constant_(block.last.bias, 1e-7))
 DrawsFromNumpy = with_birth(lambda block, site: nn.init.constant_(block.first.bias, float(np.random.random())))
@@ -143,15 +161,6 @@ class SeedsTorchItself(Right):
         super().__init__(site)
 
 
-class HasOneTooMany(Right):
-    def __init__(self, site):
-        super().__init__(site)
-        self.extra = nn.Parameter(torch.zeros(1))
-
-    def forward(self, x):
-        return super().forward(x) + self.extra
-
-
 class Backwards(torch.autograd.Function):
     """Passes values on, and gradients with the wrong sign."""
 
@@ -164,39 +173,9 @@ class Backwards(torch.autograd.Function):
         return -gradient
 
 
-class ForgetsAPart(Right):
-    def __init__(self, site):
-        super().__init__(site)
-        self.scale = 1 + float(torch.rand(()))
-
-    def forward(self, x):
-        return x + self.scale * self.last(torch.tanh(self.first(x)))
-
-
 class CannotBeCopied(Right):
     def __deepcopy__(self, memo):
         return self
-
-
-class HidesATensor(Right):
-    def __init__(self, site):
-        super().__init__(site)
-        self.hidden = [torch.ones(site.channels)]
-
-    def forward(self, x):
-        return x + nn.functional.linear(torch.tanh(self.first(x)), self.last.weight, self.last.bias) * self.hidden[
-            0
-        ].to(x.dtype)
-
-
-class FallsIllWithAge(Right):
-    def __init__(self, site):
-        super().__init__(site)
-        self.calls = 0
-
-    def forward(self, x):
-        self.calls += x.requires_grad
-        return super().forward(x) * (float("nan") if self.calls > 10 else 1.0)
 
 
 def leaves_a_hook(module):
@@ -301,7 +280,7 @@ def test_a_block_without_a_fault_passes_every_check():
         (NotInBfloat16, claims("bf16"), "works_in_bfloat16", "raises RuntimeError in bfloat16: not implemented"),
         (Right, claims("stateful"), "is_stateful", "training changed none of its 0 buffers"),
         (HasABufferThatStands, claims("stateful"), "is_stateful", "training changed none of its 1 buffers"),
-        (NeedsItsSize, claims("dynamic_spatial", accepts="tokens"), "takes_other_sizes", "for examples of size (11)"),
+        (NeedsItsSize, claims("dynamic_spatial", accepts="tokens"), "takes_other_sizes", "for examples of size (11,)"),
         (Right, claims("informed_birth"), "is_born_informed", "has no method inform(inputs, gradients)"),
         (MovesWhenInformed, claims("informed_birth"), "is_born_informed", "is no longer the identity after inform()"),
         (DividesWhenInformed, claims("informed_birth"), "is_born_informed", "not finite: first.weight"),

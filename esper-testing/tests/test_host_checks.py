@@ -97,6 +97,23 @@ def counts_its_evaluations(host, x, right):
     return right(x)
 
 
+def is_louder_each_time(host, x, right):
+    host.times += not host.training
+    return right(x) * host.times
+
+
+def calls_its_stem_in_training_only(host, x, right):
+    hidden = host.stem(x) if host.training else nn.Sequential.forward(host.stem, x)
+    return host.head(torch.relu(host.hidden(host.drop(hidden))))
+
+
+IsLouderEachTime = with_forward(is_louder_each_time, lambda host: setattr(host, "times", 0))
+CallsItsStemInTrainingOnly = with_forward(calls_its_stem_in_training_only)
+KeepsAnAttribute = with_forward(
+    lambda host, x, right: right(x) + host.offset, lambda host: setattr(host, "offset", torch.rand(()))
+)
+"""A number that is drawn at birth and stands in no state dict."""
+
 NeedsCompany = with_forward(needs_company)
 IsNeverTheSame = with_birth(lambda host: host.hidden.bias.add_(random.SystemRandom().random()))
 DrawsFromNumpy = with_birth(lambda host: host.hidden.bias.add_(float(np.random.random())))
@@ -121,33 +138,6 @@ class SeedsTorch(Right):
     def __init__(self, shape):
         torch.manual_seed(3)
         super().__init__(shape)
-
-
-class IsLouderEachTime(Right):
-    def __init__(self, shape):
-        super().__init__(shape)
-        self.times = 0
-
-    def forward(self, inputs):
-        self.times += not self.training
-        return super().forward(inputs) * self.times
-
-
-class CallsItsStemInTrainingOnly(Right):
-    def forward(self, inputs):
-        hidden = self.stem(inputs) if self.training else nn.Sequential.forward(self.stem, inputs)
-        return self.head(torch.relu(self.hidden(self.drop(hidden))))
-
-
-class KeepsAnAttribute(Right):
-    """A number that is drawn at birth and stands in no state dict."""
-
-    def __init__(self, shape):
-        super().__init__(shape)
-        self.offset = torch.rand(())
-
-    def forward(self, inputs):
-        return super().forward(inputs) + self.offset
 
 
 class CopiesByReference(Right):

@@ -17,7 +17,7 @@ RUN = re.compile(r"^```(?:console|python)$", re.MULTILINE)
 COPIED = {
     "E343": "a test runs in one process",
     **dict.fromkeys(("E349", "E360", "E361"), "it is a warning of a training loop"),
-    **dict.fromkeys(("E362", "E363"), "it needs a library that is not always installed"),
+    **dict.fromkeys(("E362", "E363", "E364"), "it needs a library that is not always installed"),
     "E403": "worker processes exist on Linux without a GPU only",
     "E504": "every directory is writable for root",
 }

@@ -45,6 +45,7 @@ FROM_THE_CODE = re.compile(r"<!-- from the code: .*?<!-- end -->", re.DOTALL)
 FOLLOWED = {
     "docs/guides/write-a-blueprint.md": "test_tutorials.py",
     "docs/get-started.md": "test_how_to.py",
+    "docs/guides/grow-in-a-trainer.md": "test_trainers_page.py",
     "docs/guides/use-your-own-data.md": "test_how_to.py",
     "docs/reference/growbench.md": "test_growbench.py",
     "docs/reference/observations.md": "test_observations.py",

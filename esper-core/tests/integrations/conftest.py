@@ -35,15 +35,15 @@ class Plan:
 
 @pytest.fixture
 def planned() -> Callable[..., dict[str, Any]]:
-    """``planned(slot, germinate=0, keep=None)``: arguments by which a seed germinates, is blended in, and is kept."""
+    """``planned(slot, keep=4)``: arguments by which a seed germinates at once, is blended in, and is kept in a step."""
 
-    def make(slot: str = "stem", *, germinate: int = 0, keep: int | None = None) -> dict[str, Any]:
+    def make(slot: str, *, blueprint: str = "conv_light", keep: int | None = None) -> dict[str, Any]:
         plan = {
-            germinate: Action(Op.GERMINATE, slot, "blueprints/conv_light"),
-            germinate + 1: Action(Op.ADVANCE, slot),
+            0: Action(Op.GERMINATE, slot, f"blueprints/{blueprint}"),
+            1: Action(Op.ADVANCE, slot),
             **({} if keep is None else {keep: Action(Op.FOSSILISE, slot)}),
         }
-        return {"blueprints": ["conv_light"], "policy": Plan(plan), "growth": {"gates": "off"}, "steps": 8}
+        return {"blueprints": [blueprint], "policy": Plan(plan), "growth": {"gates": "off"}, "steps": 8}
 
     return make
 

@@ -57,7 +57,7 @@ def optimizers_of(given: Any, parameters: Sequence[nn.Parameter]) -> tuple[torch
     """
     if callable(given) and not isinstance(given, torch.optim.Optimizer):
         given = given(list(parameters) or [torch.nn.Parameter(torch.empty(0))])
-    found = tuple(_unwrapped(one) for one in (given if isinstance(given, list | tuple) else (given,)))
+    found = tuple(unwrapped(one) for one in (given if isinstance(given, list | tuple) else (given,)))
     for one in found:
         if not isinstance(one, torch.optim.Optimizer):
             message = f"a Gardener needs the optimizer of your loop. Received: {type(one).__name__}"
@@ -72,7 +72,8 @@ def optimizers_of(given: Any, parameters: Sequence[nn.Parameter]) -> tuple[torch
     return found
 
 
-def _unwrapped(optimizer: Any) -> Any:
+def unwrapped(optimizer: Any) -> Any:
+    """Return the optimizer inside a wrapper, such as that of accelerate."""
     while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         optimizer = inner
     return optimizer

@@ -8,7 +8,7 @@ own. At any other time the hook rebuilds what the state holds.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.gardener import Gardener, Tended
 from esper_core.gardener.validation import first_batch
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from esper_core.growth.journal import Network
 
 log = logging.getLogger("esper")
+
+STATE_FILE: Final = "esper.pt"
+"""The state of a Gardener in a checkpoint that is a folder."""
 
 
 class Attachment:
@@ -74,10 +77,8 @@ class Attachment:
         Raises:
             GrowthError: The checkpoint holds a grown model, and there is no state of a Gardener (E362).
         """
-        if self._loaded is not None and state is None:
-            message = "the checkpoint holds a model that has grown, and no state of Grow to resume from"
-            hint = "To grow it further, build it with  esper_core.load(model, state_dict)  and begin a new training."
-            raise GrowthError(Problem("E362", message, hint=hint))
+        if state is None:
+            self.refuse_loss()
         settings = {"steps": steps, "clip_norm": clip_norm, **self._settings}
         if self._loaded is not None:
             graft(model, self._loaded.places())
@@ -89,6 +90,13 @@ class Attachment:
         if state is not None:
             self.gardener.load_state_dict(state)
         self.expects_state, self._loaded = False, None
+
+    def refuse_loss(self) -> None:
+        """Raise GrowthError if parts that grew were taken out of a state, and no Gardener has restored them (E362)."""
+        if self._loaded is not None:
+            message = "the checkpoint holds a model that has grown, and no state of Grow to resume from"
+            hint = "To use it or grow it further, build it with  esper_core.load(model, state_dict)  first."
+            raise GrowthError(Problem("E362", message, hint=hint))
 
     def step(self, batch: Any, *, epoch_ended: bool) -> Tended | None:
         """Pass a batch on which the loop has trained; return what ``tend`` says, if it was time for it."""

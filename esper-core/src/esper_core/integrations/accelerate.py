@@ -1,0 +1,39 @@
+"""Checkpoints of accelerate: ``register`` puts the state of a Gardener into those of an Accelerator.
+
+A loop with an Accelerator is a loop of your own, and drives a Gardener itself, made after ``prepare``:
+
+    gardener = Gardener(accelerator.unwrap_model(model), optimizer, …)
+    register(accelerator, gardener)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from esper_core.growth import device_of
+from esper_core.integrations.attachment import STATE_FILE
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from esper_core.gardener import Gardener
+
+
+def register(accelerator: Accelerator, gardener: Gardener) -> None:
+    """Let ``accelerator.save_state`` and ``load_state`` save and restore a Gardener, which is as new at that time.
+
+    ``register_for_checkpointing`` would restore it last, and models and optimizers do not fit before it is.
+    """
+
+    def save(models: list[Any], weights: list[Any], folder: str) -> None:
+        torch.save(gardener.state_dict(), Path(folder, STATE_FILE))
+
+    def load(models: list[Any], folder: str) -> None:
+        file = Path(folder, STATE_FILE)
+        gardener.load_state_dict(torch.load(file, map_location=device_of(gardener.model), weights_only=True))
+
+    accelerator.register_save_state_pre_hook(save)
+    accelerator.register_load_state_pre_hook(load)

@@ -1,0 +1,136 @@
+"""A Gardener in a loop with an Accelerator: the host stays as it was, checkpoints carry the growth."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from esper_core import Gardener
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.members,
+    pytest.mark.library("accelerate"),
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+def per_example(model: nn.Module, batch: Any) -> torch.Tensor:
+    inputs, targets = batch
+    return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+
+
+@pytest.fixture
+def new(noisy_host: Callable[[], nn.Module], data: Any, planned: Any) -> Callable[..., Any]:
+    """``new(grow=…, clip=…, **accelerator)``: a prepared loop, whose ``train(epochs)`` trains."""
+    import accelerate
+
+    from esper_core.integrations.accelerate import register
+
+    def make(grow: dict[str, Any] | None = None, *, clip: float | None = None, **settings: Any) -> Any:
+        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+        accelerator = accelerate.Accelerator(cpu=True, **settings)
+        torch.manual_seed(3)
+        host = noisy_host()
+        model, optimizer, loader = accelerator.prepare(
+            host, torch.optim.AdamW(host.parameters(), lr=1e-2), DataLoader(TensorDataset(*data[0]), 10)
+        )
+        gardener = None
+        if grow is not None:
+            inner = accelerator.unwrap_model(model, keep_torch_compile=False)
+            batch = next(iter(zip(*(part.split(10) for part in data[0]), strict=True)))
+            own = {"loss": per_example, "slots": ["stem"], "example": batch, "validation": [data[1]], **grow}
+            gardener = Gardener(inner, optimizer, clip_norm=clip, **own)
+            register(accelerator, gardener)
+        torch.manual_seed(4)
+
+        def train(epochs: int) -> list[str]:
+            tended = []
+            for _ in range(epochs):
+                for batch in loader:
+                    with accelerator.accumulate(model):
+                        optimizer.zero_grad()
+                        accelerator.backward(per_example(model, batch).mean())
+                        if clip is not None and accelerator.sync_gradients:
+                            accelerator.clip_grad_norm_(model.parameters(), clip)
+                        optimizer.step()
+                    if gardener is not None:
+                        gardener.step(batch)
+                if gardener is not None:
+                    tended.append(str(gardener.tend()))
+            return tended
+
+        return SimpleNamespace(accelerator=accelerator, host=host, optimizer=optimizer, train=train)
+
+    return make
+
+
+def state_of(loop: Any, *, grown: bool = False) -> dict[str, Any]:
+    """What a Gardener must leave alone, or everything."""
+    memory, named = loop.optimizer.optimizer.state, dict(loop.host.named_parameters())
+    return {
+        "tensors": {name: own for name, own in loop.host.state_dict().items() if grown or "_esper" not in name},
+        "memory": {name: dict(memory[own]) for name, own in named.items() if own in memory},
+        "random": torch.get_rng_state(),
+    }
+
+
+def dynamo(world: Any = None) -> Any:
+    from accelerate.utils import TorchDynamoPlugin
+
+    return TorchDynamoPlugin(backend="eager")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"gradient_accumulation_steps": 3}, {"clip": 0.01}, {"mixed_precision": "bf16"}, {"dynamo_plugin": dynamo}],
+    ids=str,
+)
+def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(
+    new: Any, same: Any, planned: Any, how: dict[str, Any]
+) -> None:
+    states = []
+    for grow in (None, planned("stem")):
+        loop = new(grow, **{key: value() if callable(value) else value for key, value in how.items()})
+        said = loop.train(3)
+        states.append(state_of(loop))
+    assert "training" in "".join(said)
+    assert same(*states)
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3, 5])
+def test_a_resumed_training_has_the_same_numbers_to_the_bit(
+    new: Any, same: Any, planned: Any, tmp_path: Path, epochs: int
+) -> None:
+    whole, first, second = (new(planned("stem", keep=4)) for _ in range(3))
+    torch.manual_seed(5)
+    expected = whole.train(7)
+    random = torch.get_rng_state()
+    assert "is kept" in expected[4]
+    torch.manual_seed(5)
+    seen = first.train(epochs)
+    first.accelerator.save_state(str(tmp_path))
+    second.accelerator.load_state(str(tmp_path))
+    seen += second.train(7 - epochs)
+    assert seen == expected
+    assert torch.equal(torch.get_rng_state(), random)
+    assert same(state_of(second, grown=True), state_of(whole, grown=True))
+
+
+def test_several_ranks_are_refused(tmp_path: Path) -> None:
+    example = Path(__file__).parents[3] / "examples" / "integrations" / "grow_in_accelerate.py"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", example]
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=environment)
+    assert ended.returncode
+    assert "E343 a Gardener works in one process, and this training has 2 ranks" in ended.stderr

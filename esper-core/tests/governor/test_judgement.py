@@ -53,12 +53,6 @@ def test_non_finite_gradients_are_a_panic_if_they_reach_the_host(signals, living
     assert (told.verdict.level, told.healthy) == (level, healthy)
 
 
-def test_loss_back_at_guessing_is_a_collapse(signals):
-    assert judged(signals, [*LEARNT, 2.31])[0][-1] is Level.PANIC
-    assert judged(signals, [2.3, 2.31, 2.35, 2.4])[0] == [Level.CALM] * 4  # never better than guessing: nothing lost
-    assert judged(signals, [*LEARNT, 2.31], LossHistory())[0][-1] is not Level.PANIC  # guessing unknown
-
-
 def test_overfitting_is_a_warning_and_no_panic(signals):
     rising = [(1.2 + 0.1 * step, 0.9 - 0.05 * step) for step in range(17)]
     levels, _ = judged(signals, [*LEARNT, *rising])
@@ -97,29 +91,37 @@ def test_training_and_validation_loss_may_surge(signals):
         assert told == Verdict(Level.PANIC, f"surge, step 1 of 1: the {name} loss is 3, and was 1 ± 0 before")
 
 
-def test_surge_exceeds_both_spread_and_mean(signals):
+SPREAD, NARROW, NEGATIVE = [0.2, 1.8] * 5, [0.9, 1.1] * 5, [-2.0, -2.1] * 4
+LOW = replace(GUESSING, train_losses=[0.001] * 6, validation_losses=[0.001] * 6)
+UNKNOWN = LossHistory()
+
+
+@pytest.mark.parametrize(
+    ("history", "losses", "last"),
+    [
+        pytest.param(UNKNOWN, [*SPREAD, 4.1], Level.CALM, id="below mean 1 and four times σ 0.8"),
+        pytest.param(UNKNOWN, [*SPREAD, 4.3], Level.PANIC, id="above it"),
+        pytest.param(UNKNOWN, [*NARROW, 1.9], Level.CALM, id="below twice the mean of 1, with σ 0.1"),
+        pytest.param(UNKNOWN, [*NARROW, 2.1], Level.PANIC, id="above both"),
+        pytest.param(GUESSING, [4.7], Level.CALM, id="first step below twice the loss of guessing"),
+        pytest.param(GUESSING, [4.9], Level.PANIC, id="first step above it"),
+        pytest.param(UNKNOWN, [1e9], Level.CALM, id="first step, guessing unknown"),
+        pytest.param(LOW, [0.1], Level.CALM, id="many times a low loss, and a small change"),
+        pytest.param(LOW, [0.2], Level.PANIC, id="a larger one"),
+        pytest.param(UNKNOWN, [*NEGATIVE, -1.0], Level.CALM, id="negative losses, a small change"),
+        pytest.param(UNKNOWN, [*NEGATIVE, -1.0, 0.2], Level.PANIC, id="negative losses surge"),
+        pytest.param(GUESSING, [2.3, 2.31, 2.35, 2.4], Level.CALM, id="never better than guessing"),
+        pytest.param(GUESSING, [*LEARNT, 2.31], Level.PANIC, id="back at guessing"),
+    ],
+)
+def test_a_surge_exceeds_spread_and_mean_and_a_collapse_is_back_at_guessing(signals, history, losses, last):
     settings = replace_settings(surge_steps=1, surge_sigmas=4.0, surge_ratio=2.0)
-    spread = [0.2, 1.8] * 5  # mean 1, σ 0.8
-    assert judged(signals, [*spread, 4.1], LossHistory(), settings)[0][-1] is Level.CALM
-    assert judged(signals, [*spread, 4.3], LossHistory(), settings)[0][-1] is Level.PANIC
-    narrow = [0.9, 1.1] * 5  # mean 1, σ 0.1
-    assert judged(signals, [*narrow, 1.9], LossHistory(), settings)[0][-1] is Level.CALM
-    assert judged(signals, [*narrow, 2.1], LossHistory(), settings)[0][-1] is Level.PANIC
-
-
-def test_first_steps_are_compared_with_the_loss_of_guessing(signals):
-    settings = replace_settings(surge_steps=1)
-    assert judged(signals, [4.7], GUESSING, settings)[0] == [Level.CALM]
-    assert judged(signals, [4.9], GUESSING, settings)[0] == [Level.PANIC]
-    assert judged(signals, [1e9], LossHistory(), settings)[0] == [Level.CALM]
-
-
-def test_small_absolute_change_is_no_surge(signals):
-    settings = replace_settings(surge_steps=1)
-    low = [0.001] * 6
-    history = replace(GUESSING, train_losses=low, validation_losses=low)
-    assert judged(signals, [0.1], history, settings)[0] == [Level.CALM]
-    assert judged(signals, [0.2], history, settings)[0] == [Level.PANIC]
+    *before, level = judged(signals, losses, history, settings)[0]
+    assert set(before) <= {Level.CALM}
+    assert level is last
+    if last is Level.PANIC and losses[:-1] == LEARNT:
+        assert judged(signals, losses)[0][-1] is Level.PANIC, "at once, whatever the steps of a surge"
+        assert judged(signals, losses, UNKNOWN)[0][-1] is not Level.PANIC, "guessing unknown"
 
 
 @given(scale=st.integers(-30, 30), last=st.sampled_from([1.3, 2.05, 2.31, 2.6, 3.5, 9.0]))
@@ -130,12 +132,6 @@ def test_scale_of_the_losses_does_not_matter(scale, last):
     losses, factor = [*LEARNT, last, last, last], 2.0**scale
     scaled = judged(make, [factor * loss for loss in losses], LossHistory(guessing_loss=2.4 * factor))[0]
     assert scaled == judged(make, losses)[0]
-
-
-def test_negative_losses_can_surge(signals):
-    settings = replace_settings(surge_steps=1)
-    levels, _ = judged(signals, [*[-2.0, -2.1] * 4, -1.0, 0.2], LossHistory(), settings)
-    assert levels == [*[Level.CALM] * 9, Level.PANIC]
 
 
 def test_history_restarts_when_an_acting_seed_is_removed(signals, living):

@@ -99,27 +99,6 @@ def test_run_03_parameter_without_an_optimizer_and_optimizer_without_its_paramet
     assert environment.garden.slots["early"].living is not None
 
 
-def test_b8_drl_02_a_seeds_optimizer_lives_with_it_and_is_handed_over_with_its_state(make_recipe):
-    environment = begin(make_recipe())
-    live(environment, {0: GERMINATE}, 2)
-    share = environment.keeper.seeds[0]
-    moments = {id(parameter): share.optimizer.state[parameter]["exp_avg"] for parameter in share.parameters}
-    assert len(moments) == 4
-    steps = [float(share.optimizer.state[parameter]["step"]) for parameter in share.parameters]
-    for action in (ADVANCE, None, None, FOSSILISE):
-        if action is not None:
-            environment.network.apply(action, 2)
-        held = environment.keeper.seeds.get(0) or environment.keeper.fossils[0]
-        assert held.optimizer is share.optimizer
-        assert {id(p): share.optimizer.state[p]["exp_avg"] for p in share.parameters}.keys() == moments.keys()
-        assert all(share.optimizer.state[p]["exp_avg"] is moments[id(p)] for p in share.parameters)
-        environment.train()
-        later = [float(share.optimizer.state[parameter]["step"]) for parameter in share.parameters]
-        assert all(now > before for now, before in zip(later, steps, strict=True))
-        steps = later
-    assert environment.keeper.seeds == {}
-
-
 @pytest.mark.parametrize("kept", [False, True])
 def test_seeds_are_clipped_apart_from_the_host_and_fossils_with_it(kept, make_recipe):
     sgd = {"kind": "sgd", "clip_norm": 1e-3, "learning_rate": 1.0, "momentum": 0.0}

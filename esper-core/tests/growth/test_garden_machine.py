@@ -57,19 +57,6 @@ def faulty(site: Site, built: list[bool]) -> nn.Module:
 
 
 @dataclass
-class Strength:
-    """Where alpha goes, and how many of its ticks are done; its values on the way are tested in test_seeds.py."""
-
-    target: float = 0.0
-    ticks: int = 0
-    done: int = 0
-
-    @property
-    def moving(self) -> bool:
-        return self.done < self.ticks
-
-
-@dataclass
 class SeedBook:
     number: int
     blueprint: str
@@ -77,13 +64,14 @@ class SeedBook:
     plan: tuple[float, int]
     parameters: int
     stage: str = "germinated"
-    alpha: Strength = field(default_factory=Strength)
+    target: float = 0.0
+    ticks: int = 0  # until alpha is there; its values on the way are tested in test_seeds.py
 
     def go(self, what: str) -> None:
         self.stage = SEED[self.stage, what]
 
     def aim(self, target: float, speed: int) -> None:
-        self.alpha = Strength(target, speed * BATCHES)
+        self.target, self.ticks = target, speed * BATCHES
 
 
 @dataclass
@@ -153,10 +141,9 @@ class Book:
         meant = slot.meant(action)
         if not meant or any((seed.stage, op.value) not in SEED for seed in meant):
             return False
-        alpha = meant[0].alpha
         if op is Op.RETARGET:
-            return not alpha.moving
-        return op is not Op.FOSSILISE or (alpha.target == 1.0 and not alpha.moving)
+            return not meant[0].ticks
+        return op is not Op.FOSSILISE or (meant[0].target == 1.0 and not meant[0].ticks)
 
     def act(self, action: Action) -> None:
         """Of an action that is legal and does not fail."""
@@ -198,13 +185,13 @@ class Book:
             slot.go("rest over")
 
     def opened(self) -> None:
-        for seed in (seed for slot in self.slots.values() for seed in slot.open):
+        for seed in self.living():
             if seed.stage == "germinated":
                 seed.go("next step")
 
     def ticked(self) -> None:
-        for alpha in (seed.alpha for slot in self.slots.values() for seed in slot.open):
-            alpha.done = min(alpha.done + 1, alpha.ticks)
+        for seed in self.living():
+            seed.ticks = max(seed.ticks - 1, 0)
 
     def closed(self) -> None:
         for name, slot in self.slots.items():
@@ -219,7 +206,7 @@ class Book:
                 training[0].go("advance")
                 self.chosen(slot, training[0])
                 continue
-            for seed in [seed for seed in slot.open if not seed.alpha.moving]:
+            for seed in [seed for seed in slot.open if not seed.ticks]:
                 if seed.stage in ("blending", "draining"):
                     seed.go("arrived")
                 if seed.stage == "pruned":
@@ -294,7 +281,7 @@ class World(LinearWorld):
         elif seed.stage == "training":
             self.act(Action(Op.ADVANCE, name))
         elif seed.stage == "holding":
-            op = Op.FOSSILISE if seed.alpha.target == 1.0 else Op.RETARGET
+            op = Op.FOSSILISE if seed.target == 1.0 else Op.RETARGET
             self.act(replace(action, op=op, slot=name, target=1.0))
         else:
             self.whole_step()
@@ -370,8 +357,8 @@ class World(LinearWorld):
         for seed, should in zip(slot.stack, expected, strict=True):
             assert (seed.number, seed.blueprint, seed.blend) == (should.number, should.blueprint, should.blend)
             assert (seed.stage.value, seed.parameter_count) == (should.stage, should.parameters)
-            assert seed.alpha.moving is should.alpha.moving
-            assert seed.alpha.moving or seed.alpha.value == should.alpha.target
+            assert seed.alpha.moving is (should.ticks > 0)
+            assert seed.alpha.moving or seed.alpha.value == should.target
 
     def _check_owners(self) -> None:
         living = [seed for slot in self.book.slots.values() for seed in slot.open]

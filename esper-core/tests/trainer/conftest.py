@@ -13,7 +13,7 @@ from esper_core.leyline import WAIT, Action, ActionMask, Observation, RewardBrea
 from esper_core.leyline.events import Event
 from esper_core.leyline.protocols import Rollout
 from esper_core.telemetry import Bus, Clock
-from esper_core.trainer.environment import Recipe
+from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.study import Arm, RunReward, Study
 
@@ -28,18 +28,20 @@ def play() -> Callable[..., list[Any]]:
     """``play(pool, steps, plan, look)``: drive a pool as the loop does, and return the signals of each step.
 
     ``steps``: a number begins a round, a range continues it. ``plan``: the action after each step, in the environments
-    of the arm "grown"; the others wait. ``look``: returns what to keep of each step, before its action is carried out.
+    of the arm "grown", or what chooses it there; the others wait. ``look``: returns what to keep of each step, before
+    its action is carried out.
     """
 
     def drive(
         pool: Pool,
         steps: int | range,
-        plan: Mapping[int, Action] | None = None,
+        plan: Mapping[int, Action] | Callable[[Environment, int], Action] | None = None,
         look: Callable[[list[Signals]], Any] = lambda signals: signals,
     ) -> list[Any]:
         if isinstance(steps, int):
             pool.reset(0, 3)
             steps = range(steps)
+        choose = plan if callable(plan) else lambda _, step: (plan or {}).get(step, WAIT)
         kept = []
         for step in steps:
             pool.train(step)
@@ -48,8 +50,7 @@ def play() -> Callable[..., list[Any]]:
             pool.heal(step)
             pool.carry_out(pool.judge({}), step)
             kept.append(look(list(pool.latest)))
-            wanted = (plan or {}).get(step, WAIT)
-            pool.apply([wanted if one.arm == "grown" else WAIT for one in pool.environments], step)
+            pool.apply([choose(one, step) if one.arm == "grown" else WAIT for one in pool.environments], step)
         return kept
 
     return drive

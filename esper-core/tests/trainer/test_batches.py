@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, GERMINATE, RecordingStream, begin, same
+from core_worlds import ADVANCE, GERMINATE, RecordingStream
 from hypothesis import given, strategies as st
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from esper_core.config import ComputeConfig
 from esper_core.growth import Draws
 from esper_core.leyline import Split
 from esper_core.trainer.batches import BatchOrder, Resident, Streamed, feed_for, sent
-from esper_core.trainer.environment import Environment, Recipe
+from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 
 CPU = torch.device("cpu")
@@ -193,20 +193,6 @@ def test_streamed_data_is_not_moved_to_the_device_of_its_environments(make_recip
     there = recipe.on(torch.device("meta"))
     assert there.device.type == "meta"
     assert there.data["train"].inputs is recipe.data["train"].inputs
-
-
-def test_an_environment_continues_from_a_state_in_the_middle_of_its_stream(make_recipe):
-    recipe = replace(make_recipe(), compute=STREAMED)
-    one, other = begin(recipe), Environment(recipe, arm="grown", index=0)
-    one.governor.begin(one.garden)
-    one.train()
-    other.load_state_dict(one.state_dict())
-    for environment in (one, other):
-        environment.train()
-    assert same(one.model.parameters(), other.model.parameters())
-    assert torch.equal(one.network.measurements.train_loss, other.network.measurements.train_loss)
-    for environment in (one, other):
-        environment.close()
 
 
 @pytest.mark.gpu

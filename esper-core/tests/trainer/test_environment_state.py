@@ -15,7 +15,7 @@ from core_worlds import GERMINATE, Falling, Net, bad, noisy_in_evaluation, throu
 from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import Tensor, nn
 
-from esper_core.config import GrowthConfig, OptimizersConfig
+from esper_core.config import ComputeConfig, GrowthConfig, OptimizersConfig
 from esper_core.growth import FaultBook, Variety
 from esper_core.leyline import (
     CALM,
@@ -119,7 +119,9 @@ def plain(site: Site) -> nn.Module:
 PLAIN = Variety("test/plain", BlueprintSpec("sequence", "c*c + c"), plain)
 
 
-def odd_recipe(make: Callable[..., Recipe], *, schedule: bool = False, batches: int = 1, **growth: Any) -> Recipe:
+def odd_recipe(
+    make: Callable[..., Recipe], *, schedule: bool = False, batches: int = 1, data: str = "resident", **growth: Any
+) -> Recipe:
     """Two slots that hold two seeds each, in the odd host."""
     optimizer, governor = growth.pop("optimizer", {}), growth.pop("governor", {})
     own = {"learning_rate": 1e-2, "clip_norm": 0.5, **optimizer}
@@ -127,6 +129,7 @@ def odd_recipe(make: Callable[..., Recipe], *, schedule: bool = False, batches: 
     recipe = make(host=OddHost, batches=batches, steps=40, governor=governor)
     return replace(
         recipe,
+        compute=ComputeConfig(data=data),
         slots={"early": SlotPlace("stem", stack=2), "late": SlotPlace("drop", stack=2)},
         varieties={"early": (ODD, PLAIN), "late": (PLAIN, ODD)},
         growth=GrowthConfig.model_validate({"embargo": 2, **growth}),
@@ -385,6 +388,7 @@ def progress(pool: Pool) -> list[tuple[bool, int, bool]]:
             ({"early": [], "late": ["holding"]}, False),
             fossilisable,
         ),
+        fast("streamed data", {"data": "streamed"}, (3, 3, HELD), {"early": [], "late": ["holding"]}),
         fast("episode is over", {}, (4, 2, {**LATE, 2: ENOUGH}), [(True, 3, False), (False, 4, True)], progress),
     ],
 )

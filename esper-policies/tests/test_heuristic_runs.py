@@ -210,16 +210,6 @@ def test_without_a_twin_the_preview_decides():
     assert World({"flash": FLASH}, twin=False).play().kept == [["flash"]]
 
 
-def test_a_blueprint_that_cannot_be_built_is_tried_once():
-    world = World({"broken": Kind(0.1, 0.1, builds=False), "conv": GOOD}).play()
-    assert world.kept == [["conv"]]
-    assert [name for _, _, name in world.plots["slot-0"].planted] == ["broken", "conv"]
-
-
-def test_a_seed_that_its_gate_refuses_makes_room_for_the_next():
-    assert World({"refused": Kind(0.3, 0.3, gated=True), "conv": GOOD}).play().kept == [["conv"]]
-
-
 def test_no_unfinished_seed_acts_on_the_host_at_the_end():
     for last in (0.1, 0.3, 0.5, 0.6, 0.8, 1.0):
         world = World({"flash": FLASH}, stack=2).play(last=last, first=last / 2)

@@ -192,6 +192,15 @@ def test_a_run_without_steps_has_an_empty_picture(make_run, tmp_path):
     assert minidom.parseString(write_picture(run, tmp_path / "x.svg").read_text()).getElementsByTagName("text") == []
 
 
+def test_a_run_is_found_by_the_words_of_its_id(make_run, tmp_path):
+    run = make_run(environments=2, steps=4)
+    (tmp_path / "runs").mkdir()
+    run.rename(tmp_path / "runs" / run.name)
+    answer = CliRunner().invoke(report, ["quiet-otter", "--runs-dir", str(tmp_path / "runs")])
+    assert (answer.exit_code, answer.output) == (0, f"{tmp_path / 'runs' / run.name / 'report.html'}\n")
+    assert isinstance(CliRunner().invoke(report, ["loud-otter"]).exception, EsperError)
+
+
 @pytest.mark.parametrize(("out", "said"), [("", "it is a folder"), ("not/there.html", "No such file or directory")])
 def test_a_file_that_cannot_be_written_is_an_error(out, said, make_run, tmp_path):
     with pytest.raises(EsperError, match=said) as caught:

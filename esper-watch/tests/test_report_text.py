@@ -87,6 +87,12 @@ def test_a_run_with_one_arm_has_nothing_to_compare(make_run):
     assert headline_of(run) == "The run had one arm, so there is nothing to compare."
 
 
+def test_networks_are_numbered_and_many_are_folded_up(make_run):
+    text = text_of(make_run(environments=9, steps=20))
+    said = ("9 pairs of networks", "9 networks each", "grown, network 3: ", "network 8", "1 more network of grown")
+    assert [one for one in said if one not in text] == []
+
+
 def test_arms_are_described_and_terms_are_in_the_glossary(make_run):
     run = make_run(environments=2, steps=4, arms=("grown", "twin", "capacity"))
     text = " ".join(text_of(run).split())

@@ -81,14 +81,6 @@ def test_the_history_of_a_finished_run_is_complete(run):
     assert "".join(shown) == "ggttbbhf"
 
 
-def test_the_history_of_a_killed_run_ends_with_its_last_line(run):
-    whole = (run / "events.jsonl").read_bytes().split(b"\n")
-    (run / "events.jsonl").write_bytes(b"\n".join(whole[:9]) + b"\n" + whole[9][:20])
-    history = read_history(run)
-    assert history.status == "running or killed"
-    assert history.share_done == 0.5
-
-
 @pytest.mark.parametrize("status", ["running", "died"])
 def test_an_unfinished_run_is_running_or_died(run, status):
     manifest = {"format": 1, "id": "otter", "status": "running", "started": "2026-11-21T10:15:12+00:00"}

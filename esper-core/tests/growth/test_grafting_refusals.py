@@ -64,6 +64,11 @@ def time_first() -> nn.Module:
     return Net(lambda net, inputs: net.mix(inputs.transpose(0, 1)).mean(0), mix=linear())
 
 
+def channels_last() -> nn.Module:
+    """Normalises (N, H, W, C), as some vision models do."""
+    return Net(lambda net, x: net.norm(net.conv(x).permute(0, 2, 3, 1)), conv=nn.Conv2d(1, 6, 1), norm=nn.LayerNorm(6))
+
+
 def packing() -> nn.Module:
     """An encoder with a padding mask, which packs its batches in evaluation."""
 
@@ -148,6 +153,7 @@ OBSERVED: list[tuple[Callable[[], nn.Module], Any, Tensor, str]] = [
     (time_first, MIX, torch.zeros(3, 3, 4), 'module "mix" does not return one row of numbers per example'),
     (shared, ["block"], ROWS, 'module "block" is called 3 times in one pass'),
     (shared, ["block.0"], ROWS, 'module "block.0" is called 3 times in one pass'),
+    (channels_last, ["norm"], torch.zeros(2, 1, 4, 4), "shape (2, 4, 4, 6). An image is (N, C, H, W), and here"),
     (two_modes, ["work"], ROWS, 'E317 slot "work": module "work" is not called in evaluation\n  work'),
     (two_modes, ["rest"], ROWS, 'E317 slot "rest": module "rest" is not called in training\n  rest'),
     (attending, ["attention.out_proj"], TOKENS, "is not called in training"),

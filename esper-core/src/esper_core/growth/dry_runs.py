@@ -232,8 +232,10 @@ def _observed(
         )
     kind = place.kind or _kind(model, place.at, hidden)
     if kind is None or hidden.ndim != _DIMENSIONS[kind]:
-        received = f"Received: shape {tuple(hidden.shape)}"
-        return _refusal(name, place, f"does not return a {kind or 'vector, sequence or image'}", received)
+        hint = f"Received: shape {tuple(hidden.shape)}"
+        if kind is None and hidden.ndim == 4:
+            hint += ". An image is (N, C, H, W), and here the features seem to come last"
+        return _refusal(name, place, f"does not return a {kind or 'vector, sequence or image'}", hint)
     inputs = _features(given, hidden) if kind in ("vector", "tokens") else 0
     return Observed(Site.of(kind, tuple(hidden.shape[1:]), inputs), hidden.dtype, part)
 
@@ -289,22 +291,25 @@ def _form(item: Any) -> str:
 
 
 def _kind(model: nn.Module, at: str, hidden: Tensor) -> SiteKind | None:
-    """Return the layout of a module's output: its shape tells all but tokens (N, T, D) from a sequence (N, C, L).
+    """Return the layout of a module's output; None for one that no kind has, such as (N, H, W, C).
 
-    These are told by the last layer with parameters, inside the module or before it: which dimension is its features.
+    Shapes do not tell tokens (N, T, D) from a sequence (N, C, L), nor (N, H, W, C) from an image (N, C, H, W). The last
+    layer with parameters does, inside the module or before it: which dimension is as long as its parameters.
     """
-    if hidden.ndim != 3:
+    if hidden.ndim not in (3, 4):
         return _KIND_BY_DIMENSIONS.get(hidden.ndim)
-    names = [name for name, _ in model.named_modules()]
-    end = names.index(at) + sum(name.startswith(f"{at}.") for name in names)
-    before = [layer for name, layer in model.named_modules() if names.index(name) <= end]
-    layer = next((layer for layer in reversed(before) if next(layer.parameters(recurse=False), None) is not None), None)
+    modules = list(model.named_modules())
+    start = next(place for place, (name, _) in enumerate(modules) if name == at)
+    end = start + sum(name.startswith(f"{at}.") for name, _ in modules)
+    before = (layer for _, layer in reversed(modules[: end + 1]))
+    layer = next((layer for layer in before if next(layer.parameters(recurse=False), None) is not None), None)
     sizes = {size for own in layer.parameters(recurse=False) for size in own.shape} if layer is not None else set()
     sizes |= {layer.hidden_size, 2 * layer.hidden_size} if isinstance(layer, nn.RNNBase) else set()  # two directions
-    first, last = hidden.shape[1:]
-    if last in sizes and (first not in sizes or isinstance(layer, _FEATURES_LAST)):
-        return "tokens"
-    return "sequence"
+    first_fits, last_fits = hidden.shape[1] in sizes, hidden.shape[-1] in sizes
+    known = isinstance(layer, _FEATURES_LAST)
+    if hidden.ndim == 4:
+        return None if known and last_fits and not first_fits else "image"
+    return "tokens" if last_fits and (known or not first_fits) else "sequence"
 
 
 def _refusal(name: str, place: SlotPlace, why: str, hint: str | None = None) -> Problem:

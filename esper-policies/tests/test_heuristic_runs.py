@@ -253,7 +253,7 @@ def previewed(kind):
     return SeedSignals("a/one", Stage.TRAINING, 0.0, kind.parameters, 5, gain=gain)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(worlds, habits)
 def test_with_any_observations_it_fossilises_only_seeds_that_pay(world, habits):
     world.play(**habits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from esper_core.leyline import (
     WAIT,
@@ -61,8 +61,8 @@ def test_each_entry_is_carried_out_at_its_step_with_names_looked_up():
 
 
 def test_settings_from_a_file_give_the_same_plan_as_mappings():
-    settings = ScheduleSettings.model_validate({"plan": [GERMINATE, ADVANCE]})
-    assert Schedule(SPACE, plan=settings.plan).moves == Schedule(SPACE, plan=[GERMINATE, ADVANCE]).moves
+    told = ScheduleSettings.model_validate({"plan": [GERMINATE, ADVANCE]})
+    assert Schedule(SPACE, plan=told.plan).moves == Schedule(SPACE, plan=[GERMINATE, ADVANCE]).moves
 
 
 def test_each_environment_has_its_own_position_in_the_plan():
@@ -124,6 +124,7 @@ masks = st.builds(
 )
 
 
+@settings(max_examples=50)
 @given(plans, st.lists(st.lists(masks, min_size=3, max_size=3), min_size=1, max_size=16))
 def test_it_equals_a_slow_reference(plan, masks_by_step):
     policy = Schedule(SPACE, plan=plan)

@@ -4,17 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from esper_core.cli import main
-
-RUN = """\
-task: stripes
-host: pointwise-mlp
-slots: {early: {blueprints: [conv_light]}}
-policy: static
-environments: 2
-episode: {steps: 2, batches: 1, batch_size: 20}
-"""
-
 HINTS = """
 new Promise((tell) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(tell, 50)))).then(() =>
   [...document.querySelectorAll(".wide")].map((one) => [
@@ -27,23 +16,11 @@ new Promise((tell) => requestAnimationFrame(() => requestAnimationFrame(() => se
 """
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("compared")
-    (folder / "run.yaml").write_text(RUN)
-    for command in (
-        ["run", str(folder / "run.yaml"), "--runs-dir", str(folder / "runs"), "--quiet"],
-        ["compare", "{run}", "--html", str(folder / "page.html")],
-    ):
-        with pytest.raises(SystemExit) as ended:
-            main([one.format(run=next(folder.glob("runs/*"), None)) for one in command])
-        assert not ended.value.code
-    return folder / "page.html"
-
-
 @pytest.fixture
-def page(written, browser):
-    return browser.open(written)
+def page(write_run, esper, tmp_path, browser):
+    write_run("20261121-101512-quiet-otter", {"grown": [0.5 + 0.01 * n for n in range(8)], "twin": [0.3] * 8})
+    assert esper("compare", "quiet-otter", "--html", tmp_path / "page.html").status == 0
+    return browser.open(tmp_path / "page.html")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -112,17 +112,15 @@ def test_worst_sane_is_the_return_of_random_actions_or_waiting(name):
         assert idle == 0.0
 
 
-def test_the_memory_game_pays_nothing_without_a_memory():
+def test_the_memory_game_shows_its_answer_in_the_first_step_only_and_pays_nothing_without_a_memory():
     for name in ("left", "right"):
         player = Player(lambda seen, mask, name=name: germinate("early", name) if len(seen) == 4 else WAIT)
-        mean, error = surely(returns(play(player, games.memory(), MANY)))
+        rollout = play(player, games.memory(), MANY)
+        mean, error = surely(returns(rollout))
         assert abs(mean) < error
-
-
-def test_the_memory_game_shows_its_answer_in_the_first_step_only():
-    for turns in (one.turns for one in play(Player(never), games.memory(), 200).episodes):
-        assert [level(turn.observation) for turn in turns[1:]] == [2, 2, 2]
-        assert [turn.mask.allows(germinate("early", "left")) for turn in turns] == [False, False, False, True]
+        for turns in (one.turns for one in rollout.episodes):
+            assert [level(turn.observation) for turn in turns[1:]] == [2, 2, 2]
+            assert [turn.mask.allows(germinate("early", name)) for turn in turns] == [False, False, False, True]
 
 
 def test_an_oak_pays_less_the_later_and_a_daisy_tempts():
@@ -220,17 +218,13 @@ def test_a_seed_occupies_its_slot_and_ages():
     assert [seed.age for turn in one.turns for seed in turn.observation.signals.seeds] == list(range(1, 7))
 
 
-@pytest.mark.parametrize(
-    "action", [germinate("early", "oak"), Action(Op.ADVANCE, "early"), germinate("late", "oak"), Action(Op.PRUNE)]
-)
-def test_impossible_actions_are_refused(action):
+def test_impossible_actions_and_actions_after_the_end_are_refused():
     scene = games.delayed().begin(0)
     scene.act(germinate("early", "daisy"))
-    with pytest.raises(ValueError, match="step 1 of delayed"):
-        scene.act(action)
-
-
-def test_no_action_is_possible_after_the_end():
+    occupied = germinate("early", "oak")
+    for action in (occupied, Action(Op.ADVANCE, "early"), germinate("late", "oak"), Action(Op.PRUNE)):
+        with pytest.raises(ValueError, match="step 1 of delayed"):
+            scene.act(action)
     scene = games.contextual().begin(0)
     assert not scene.over
     scene.act(WAIT)

@@ -124,21 +124,15 @@ def test_checks_after_a_decisive_failure_are_skipped_in_the_same_case():
 
 
 @pytest.mark.parametrize("key", ["b", "mine-b", "b[image]", "mine-b[image]"])
-def test_an_expected_failure_carries_its_reason(key):
+def test_an_expected_failure_carries_its_reason_and_an_unexpected_pass_is_reported(key):
     (found,) = run_checks([Check("mine", "b", fails, "image")], {key: "known"})
     assert found == CheckResult("mine", "b[image]", "expected failure", "known (it is broken)")
     assert found.ok
-
-
-def test_an_unexpected_pass_is_reported():
-    (found,) = run_checks([Check("mine", "a", passes)], {"a": "known"})
-    assert found == CheckResult("mine", "a", "unexpected pass", "was expected to fail: known")
+    (found,) = run_checks([Check("mine", "b", passes, "image")], {key: "known"})
+    assert found == CheckResult("mine", "b[image]", "unexpected pass", "was expected to fail: known")
     assert not found.ok
-
-
-def test_an_expected_failure_of_an_unknown_check_is_an_error():
     with pytest.raises(ValueError, match="Received: aa"):
-        run_checks([Check("mine", "a", passes)], {"aa": "a slip"})
+        run_checks([Check("mine", "b", passes, "image")], {"aa": "a slip"})
 
 
 def test_an_installed_plugin_is_checked_by_its_id_and_by_its_package():
@@ -163,17 +157,12 @@ def test_settings_for_an_unknown_component_are_an_error():
         check_plugin("policies", settings={"shedule": {}})
 
 
-def test_a_host_is_checked_with_its_own_slots():
+def test_a_host_is_checked_with_its_own_slots_and_built_with_its_settings():
     (host,) = [one for one in components_of("tasks") if one.short == "pointwise-mlp"]
-    results = {one.check: one.status for one in check_component(host)}
+    results = {one.check: one.status for one in check_component(host, settings={"channels": 3})}
     assert set(results.values()) == {"passed"}
     assert {"grafting_changes_no_number[sequence]", "is_well_declared"} <= set(results)
     assert "grafting_changes_no_number[image]" not in results
-
-
-def test_a_host_is_built_with_the_settings_that_it_is_given():
-    (host,) = [one for one in components_of("tasks") if one.short == "pointwise-mlp"]
-    assert all(one.ok for one in check_component(host, settings={"channels": 3}))
     assert not all(one.ok for one in check_component(host, settings={"channels": "3"}))
 
 
@@ -225,12 +214,9 @@ def row_of(component, answer):
     return next(row[1:] for row in rows if row and row[0] == component)
 
 
-def test_the_command_skips_a_component_that_lacks_its_settings(esper_cli):
+def test_settings_of_the_command_reach_the_component(esper_cli):
     without = esper_cli("plugins", "check", "policies/schedule")
     assert row_of("schedule", without) == ["0", "0", "1"]
-
-
-def test_settings_of_the_command_reach_the_component(esper_cli):
     nowhere = the_plan("germinate").replace("slot-0", "slot-9")
     lost = esper_cli("plugins", "check", "policies/schedule", "--set", nowhere)
     assert (lost.status, row_of("schedule", lost)) == (3, ["0", "36", "0"])

@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 EXTRA = ROOT / "examples" / "esper-blueprints-extra"
-COMPONENTS = {f"my-{kind}": {own.component} for kind, own in KINDS.items()}
+COMPONENTS = {f"new-{kind}": {own.component} for kind, own in KINDS.items()}
 COMPONENTS["blueprints-extra"] = {"haar", "poly", "shift-mix"}
 """The names that each plugin brings."""
 
 pytestmark = [pytest.mark.install, pytest.mark.slow]
 
 COMBINED = """\
-task: my-task/chirps
+task: new-task/chirps
 host: pointwise-mlp
 slots:
-  late: {blueprints: [my-blueprint/maxout]}
-policy: {use: my-policy/patient, settings: {patience: 1}}
-reward: {use: my-reward/thrifty, settings: {price: 1.0}}
-sinks: [{use: my-sink/steps-csv, settings: {delimiter: ";"}}]
+  late: {blueprints: [new-blueprint/maxout]}
+policy: {use: new-policy/patient, settings: {patience: 1}}
+reward: {use: new-reward/thrifty, settings: {price: 1.0}}
+sinks: [{use: new-sink/steps-csv, settings: {delimiter: ";"}}]
 environments: 2
 episode: {steps: 8, batches: 2, batch_size: 20}
 """
@@ -73,8 +73,8 @@ def nursery(
     left_out = shutil.ignore_patterns("__pycache__", ".*_cache", "build", "dist")
     folders = {"blueprints-extra": shutil.copytree(EXTRA, into / EXTRA.name, ignore=left_out)}
     for kind in KINDS:
-        told = environment.run("esper", "new", kind, f"my-{kind}", "--into", str(into), "--json").stdout
-        folders[f"my-{kind}"] = Path(json.loads(told)["folder"])
+        told = environment.run("esper", "new", kind, f"new-{kind}", "--into", str(into), "--json").stdout
+        folders[f"new-{kind}"] = Path(json.loads(told)["folder"])
     built = build(*folders.values())
     environment.install(*built)
     wheels = {wheel.name.split("-")[0].removeprefix("esper_").replace("_", "-"): wheel for wheel in built}
@@ -102,7 +102,7 @@ def test_every_package_is_listed_and_active_and_its_names_are_none_of_the_projec
     found = json.loads(nursery.environment.run("esper", "components", "list", "--json").stdout)
     standard = {one["id"].partition("/")[2] for one in found if one["plugin"] not in COMPONENTS}
     assert standard
-    assert standard.isdisjoint(*COMPONENTS.values())
+    assert standard.isdisjoint(set().union(*COMPONENTS.values()))
 
 
 @pytest.mark.parametrize("plugin", COMPONENTS)
@@ -123,7 +123,7 @@ def test_new_components_of_every_kind_work_together_in_a_run(nursery: Nursery, t
     episodes = json.loads((run / "growth.json").read_text(encoding="utf-8"))["episodes"]
     own = [episode for episode in episodes if episode["arm"] != "capacity"]
     grown = [fossil["blueprint"] for episode in own for fossil in episode["grown"]]
-    assert grown == ["my-blueprint/maxout"] * 2
+    assert grown == ["new-blueprint/maxout"] * 2
     lines = (run / "steps.csv").read_text(encoding="utf-8").splitlines()
     assert lines[0].split(";")[:4] == ["round", "arm", "seed", "step"]
     assert len(lines) == 1 + 3 * 2 * 8
@@ -132,7 +132,7 @@ def test_new_components_of_every_kind_work_together_in_a_run(nursery: Nursery, t
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_configuration_in_a_new_readme_is_right(nursery: Nursery, kind: str, tmp_path: Path) -> None:
     (shown,) = re.findall(
-        r"```yaml\n(.*?)```", (nursery.folders[f"my-{kind}"] / "README.md").read_text(), flags=re.DOTALL
+        r"```yaml\n(.*?)```", (nursery.folders[f"new-{kind}"] / "README.md").read_text(), flags=re.DOTALL
     )
     file = tmp_path / "run.yaml"
     said = re.findall(r"(?m)^\w+", shown)
@@ -162,12 +162,12 @@ def test_packages_pass_mypy_in_strict_mode(nursery: Nursery, tmp_path: Path) -> 
 
 def test_a_new_package_requires_exactly_what_it_imports(nursery: Nursery) -> None:
     for kind in KINDS:
-        folder = nursery.folders[f"my-{kind}"]
+        folder = nursery.folders[f"new-{kind}"]
         project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         required = {re.split(r"[<>=]", requirement)[0] for requirement in project["dependencies"]}
         source = "".join(path.read_text(encoding="utf-8") for path in (folder / "src").rglob("*.py"))
         tops = set(re.findall(r"^ *(?:from|import) (\w+)", source, flags=re.MULTILINE))
-        foreign = tops - set(sys.stdlib_module_names) - {f"esper_my_{kind}"}
+        foreign = tops - set(sys.stdlib_module_names) - {f"esper_new_{kind}"}
         assert {top.replace("_", "-") for top in foreign} == required
 
 

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
-from esper_core.leyline import (
-    WAIT,
-    Action,
-    ActionMask,
-    ActionSpace,
-    Blend,
-    Observation,
-    Op,
-    Signals,
-)
+from esper_core.leyline import WAIT, Action, ActionMask, ActionSpace, Blend, Observation, Op, Signals
 from esper_policies.random_policy import Random
 
 SPACE = ActionSpace({"early": ("a/conv", "a/mlp", "a/norm"), "late": ("a/mlp",)})

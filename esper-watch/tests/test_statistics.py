@@ -11,13 +11,7 @@ from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from esper_core.runs.statistics import decide
-from esper_watch.statistics import (
-    MAX_BOOTSTRAP,
-    bootstrap_interval,
-    mann_whitney,
-    unpaired_comparison,
-    welch_interval,
-)
+from esper_watch.statistics import MAX_BOOTSTRAP, bootstrap_interval, mann_whitney, unpaired_comparison, welch_interval
 
 LEVEL = 0.95
 A = [0.61, 0.58, 0.66, 0.55, 0.63, 0.6, 0.64, 0.62]

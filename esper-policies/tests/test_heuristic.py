@@ -206,10 +206,7 @@ def test_the_promise_decides_where_no_gain_is_measured():
 
 
 def test_the_best_holding_seed_is_fossilised_first():
-    slots = [
-        slot("early", seed("a/conv", Stage.HOLDING, 0.1)),
-        slot("late", seed("a/mlp", Stage.HOLDING, 0.2)),
-    ]
+    slots = [slot("early", seed("a/conv", Stage.HOLDING, 0.1)), slot("late", seed("a/mlp", Stage.HOLDING, 0.2))]
     assert decided(seen(20, *slots)) == Action(Op.FOSSILISE, "late")
 
 

@@ -124,10 +124,7 @@ CASES = {
         {"early": [(0, 4), (2, 8)]},
     ),
     "rolled back": ({"forget_names": 0.0}, {"undone": [(0, 5), (1, 0), (2, STEPS - 1)]}),
-    "rolled back and cut between decisions": (
-        {"decide_every": 4},
-        {"undone": [(0, 5), (2, 4)], "early": [(1, 6)]},
-    ),
+    "rolled back and cut between decisions": ({"decide_every": 4}, {"undone": [(0, 5), (2, 4)], "early": [(1, 6)]}),
     "twice": ({}, {"undone": [(1, 3), (1, 4), (1, 8)]}),
     "strangers": ({}, {"stranger": True}),
 }

@@ -51,8 +51,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize(
-    "ways",
-    [pytest.param(own, marks=[] if name in FAST else pytest.mark.slow, id=name) for name, own in WAYS.items()],
+    "ways", [pytest.param(own, marks=[] if name in FAST else pytest.mark.slow, id=name) for name, own in WAYS.items()]
 )
 def test_a_policy_resumed_within_and_after_a_round_decides_and_learns_identically(ways):
     game = memory() if ways == {} else delayed()

@@ -22,10 +22,7 @@ from esper_policies.schedule import Schedule
 from esper_policies.settings import ScheduleSettings
 
 SPACE = ActionSpace(
-    {
-        "early": ("blueprints/conv_light", "blueprints/pointwise", "extra/pointwise"),
-        "late": ("blueprints/mlp",),
-    }
+    {"early": ("blueprints/conv_light", "blueprints/pointwise", "extra/pointwise"), "late": ("blueprints/mlp",)}
 )
 GERMINATE = {"step": 0, "op": "germinate", "slot": "early", "blueprint": "conv_light", "speed": 2}
 ADVANCE = {"step": 5, "op": "advance", "slot": "early"}
@@ -218,13 +215,7 @@ def test_entries_may_set_target_speed_and_curve():
     prune = {"step": 6, "op": "prune", "slot": "early", "speed": 2, "curve": "linear"}
     assert [move.action for move in Schedule(SPACE, plan=[germinate, retarget, prune]).moves] == [
         Action(
-            Op.GERMINATE,
-            "early",
-            "blueprints/conv_light",
-            blend=Blend.GATE,
-            speed=0,
-            curve=Curve.COSINE,
-            target=0.5,
+            Op.GERMINATE, "early", "blueprints/conv_light", blend=Blend.GATE, speed=0, curve=Curve.COSINE, target=0.5
         ),
         Action(Op.RETARGET, "early", speed=3, curve=Curve.SIGMOID, target=1.0),
         Action(Op.PRUNE, "early", speed=2, curve=Curve.LINEAR),

@@ -132,8 +132,7 @@ def test_a_tied_head_shares_the_weights_of_the_embedding():
 
 
 @pytest.mark.parametrize(
-    ("shape", "settings"),
-    [(ROWS, {"causal": True}), (SYMBOLS, {}), (SYMBOLS, {"causal": True, "vocabulary": 300})],
+    ("shape", "settings"), [(ROWS, {"causal": True}), (SYMBOLS, {}), (SYMBOLS, {"causal": True, "vocabulary": 300})]
 )
 def test_tying_a_head_that_does_not_fit_is_refused(shape, settings):
     with pytest.raises(ConfigError, match=r"tied needs causal: true[\s\S]*Received: causal="):

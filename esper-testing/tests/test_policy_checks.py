@@ -284,10 +284,7 @@ def test_a_policy_without_a_fault_passes_every_check_with_every_number_of_slots(
     ]
 
 
-FOLLOWS = {
-    LooksAfterTheFirstOnly: {"environments_do_not_mix"},
-    DrawsFromTheSystem: {"goes_on_where_another_left_off"},
-}
+FOLLOWS = {LooksAfterTheFirstOnly: {"environments_do_not_mix"}, DrawsFromTheSystem: {"goes_on_where_another_left_off"}}
 """Other checks that may fail."""
 
 

@@ -234,10 +234,7 @@ def test_a_declared_exploit_is_skipped():
         exploitable = MappingProxyType({"abandoning_does_not_pay": "promises are paid for"})
 
     told = {one.check: (one.status, one.message) for one in check_reward(Admits)}
-    assert told["abandoning_does_not_pay[up]"] == (
-        "skipped",
-        "declared as exploitable: promises are paid for",
-    )
+    assert told["abandoning_does_not_pay[up]"] == ("skipped", "declared as exploitable: promises are paid for")
     assert "failed" not in {status for status, _ in told.values()}
 
 

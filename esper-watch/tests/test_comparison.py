@@ -112,11 +112,7 @@ def test_runs_of_one_name_in_two_folders_are_two_runs(write_run, tmp_path):
     path = write_run(OTTER, arms)
     other = write_run(HERON, {"a": BEST, "twin": BETTER}, first=100).rename(tmp_path / OTTER)
     found = compare_runs([load_run(path), load_run(other)])
-    assert pairs(found) == [
-        (f"{path}/a", f"{path}/twin"),
-        (f"{path}/a", f"{other}/a"),
-        (f"{other}/a", f"{other}/twin"),
-    ]
+    assert pairs(found) == [(f"{path}/a", f"{path}/twin"), (f"{path}/a", f"{other}/a"), (f"{other}/a", f"{other}/twin")]
 
 
 def test_a_run_that_is_given_twice_is_one_run(write_run):

@@ -42,14 +42,7 @@ def test_the_report_of_the_default_run_opens_in_less_than_a_second_and_fetches_n
         took.append(time.perf_counter() - began)
     assert min(took) < 1.0, "the quickest of three: what else the machine does is not the page's fault"
     text = page.evaluate("document.body.innerText")
-    for said in (
-        "heuristic",
-        "twin",
-        "capacity",
-        "8 pairs of networks",
-        "Learning curves",
-        "Resulting networks",
-    ):
+    for said in ("heuristic", "twin", "capacity", "8 pairs of networks", "Learning curves", "Resulting networks"):
         assert said in text, said
     page.resize(390, 800, dark=True)
     page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true; 1")

@@ -458,10 +458,7 @@ def test_every_chart_has_a_description_and_every_mark_a_text(make_run):
     assert len(names) >= 5, "no two kinds of charts have the same name"
 
 
-@pytest.mark.parametrize(
-    ("upwards", "front"),
-    [(True, ["small", "middle", "large"]), (False, ["bad"])],
-)
+@pytest.mark.parametrize(("upwards", "front"), [(True, ["small", "middle", "large"]), (False, ["bad"])])
 def test_the_pareto_front_joins_the_arms_that_no_other_beats(upwards, front):
     values = {"large": (0.9, 300), "small": (0.5, 100), "bad": (0.4, 100), "middle": (0.7, 200), "dear": (0.7, 250)}
     style = arm_styles(list(values))["small"]

@@ -161,10 +161,7 @@ def linear_on_digits() -> float:
 
 
 PAGES = [
-    Page(
-        "README.md",
-        given={"3.11": "a version of Python", "0.1": "a version of Esper"},
-    ),
+    Page("README.md", given={"3.11": "a version of Python", "0.1": "a version of Esper"}),
     Page(
         "docs/why-grow.md",
         parts={
@@ -185,11 +182,7 @@ PAGES = [
     Page(POLICIES, lambda: [(NATS_PER_PARAMETER,)]),
     Page("docs/guides/probe-a-model.md", lambda: [(NATS_PER_PARAMETER,)]),
     Page("docs/guides/write-a-blueprint.md"),
-    Page(
-        FIRST_RUN,
-        default_run,
-        given={"3.11": "a version of Python"},
-    ),
+    Page(FIRST_RUN, default_run, given={"3.11": "a version of Python"}),
     Page("docs/glossary.md", given={"0 to 1": "the range of alpha", "40": "points, in an example"}),
     Page("docs/concepts/overview.md", given={"0 to 1": "the range of alpha"}),
     Page("docs/concepts/counterfactuals.md"),
@@ -219,10 +212,7 @@ PAGES = [
     Page("docs/reference/configuration.md", given={"1.2": "a version of YAML"}),
     Page("docs/reference/growbench.md", lambda: [(100 * math.sqrt(0.25 / examples),) for examples in (600, 500)]),
     Page("docs/reference/rewards.md", given={"0.25": "nats, in a model", "12": "percent of parameters, in a model"}),
-    Page(
-        "docs/reference/tasks.md",
-        lambda: [*measured.twins("no deficit"), (linear_on_digits(),)],
-    ),
+    Page("docs/reference/tasks.md", lambda: [*measured.twins("no deficit"), (linear_on_digits(),)]),
     Page(
         "docs/project/learned-policies.md",
         measured.learned,

@@ -26,8 +26,7 @@ def seed_columns() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("title", "columns"),
-    [("`steps`", [field.name for field in fields(Step)]), ("`seeds`, as rows", seed_columns())],
+    ("title", "columns"), [("`steps`", [field.name for field in fields(Step)]), ("`seeds`, as rows", seed_columns())]
 )
 def test_the_page_names_every_column(title, columns):
     (table,) = re.findall(rf"^### {re.escape(title)}\n\n(.*?)\n\n", PAGE.read_text(encoding="utf-8"), re.M | re.S)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from esper_core import Gardener
-from esper_core.growth import slots_of
+from esper_core.app.run import run
+from esper_core.growth import derive_seed, slots_of
 from esper_core.plugins import load_plugins
 
 EPOCHS = 40
@@ -20,11 +23,14 @@ def per_example(model: nn.Module, batch: Any) -> Tensor:
     return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
 
 
-def train(task_name: str, seed: int, *, grown: bool) -> tuple[nn.Module, float]:
-    """Train ``pointwise-mlp`` in a plain loop; return the model and its accuracy on the test split."""
+def train(task_name: str, seed: int, *, grown: bool, like_a_run: bool = False) -> tuple[nn.Module, float]:
+    """Train ``pointwise-mlp`` in a plain loop; return the model and its accuracy on the test split.
+
+    ``like_a_run``: with two blueprints, and the random numbers of an environment of ``esper run``.
+    """
     registry = load_plugins().registry
     task: Any = registry.find("task", task_name).load()()
-    torch.manual_seed(seed)
+    torch.manual_seed(derive_seed(seed, "host") if like_a_run else seed)
     model: nn.Module = registry.find("host", "pointwise-mlp").load()(task.shape)
     data, held_out, test = (task.split(name) for name in ("train", "validation", "test"))
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
@@ -35,13 +41,13 @@ def train(task_name: str, seed: int, *, grown: bool) -> tuple[nn.Module, float]:
             optimizer,
             loss=per_example,
             slots=["stem"],
-            blueprints=["conv_light"],
+            blueprints=["conv_light", "pointwise"] if like_a_run else ["conv_light"],
             example=(data.inputs[:8], data.targets[:8]),
             validation=[(held_out.inputs, held_out.targets)],
             steps=EPOCHS,
             seed=seed,
         )
-    order = torch.Generator().manual_seed(seed)
+    order = torch.Generator().manual_seed(derive_seed(seed, "order") if like_a_run else seed)
     for _ in range(EPOCHS):
         for indices in torch.randperm(len(data), generator=order).split(100):
             batch = data.inputs[indices], data.targets[indices]
@@ -79,3 +85,34 @@ def test_nothing_is_kept_on_shuffled_positions(seed):
     assert not slots_of(model).named("stem").fossils
     _, plain = train("mnist1d-shuffled", seed, grown=False)
     assert accuracy == plain
+
+
+RUN = """
+task: mnist1d
+host: pointwise-mlp
+slots: {stem: {at: stem, blueprints: [conv_light, pointwise]}}
+policy: heuristic
+growth: {incubation: branch, gates: strict}
+optimizer: {host: {kind: adam, learning_rate: 0.003}, seed: {kind: adam, learning_rate: 0.003}}
+environments: 5
+episode: {steps: 40, batches: 32, batch_size: 100}
+twin: false
+capacity: false
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.members
+def test_the_loop_keeps_what_esper_run_keeps_and_when(tmp_path: Path) -> None:
+    """Of two blueprints, with the initial weights and the order of batches of the run's environments."""
+    (tmp_path / "run.yaml").write_text(RUN)
+    run(tmp_path / "run.yaml", runs_dir=tmp_path / "runs", name="same")
+    (record,) = (tmp_path / "runs").glob("*-same/growth.json")
+    episodes = json.loads(record.read_text())["episodes"]
+    kept = {one["seed"]: [(own["blueprint"], own["born"], own["kept"]) for own in one["grown"]] for one in episodes}
+    own = {}
+    for seed in kept:
+        model, _ = train("mnist1d", seed, grown=True, like_a_run=True)
+        own[seed] = [(one.blueprint, one.born, one.kept) for one in slots_of(model).named("stem").fossils]
+    assert len(kept) == 5
+    assert own == kept

@@ -1,0 +1,110 @@
+"""P15: what a Gardener adds to a user's own loop over images, one thread, with slots empty and while a seed incubates.
+
+Each side trains an epoch and evaluates the validation data once, as loops do. Times are those of the processor, which
+other programs disturb less.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.perf.figures import Figure
+from benchmarks.perf.workloads import conv
+from esper_blueprints.conv_light import ConvLight
+from esper_core import BlueprintSpec, Gardener
+from esper_core.growth import PlaceDescriptions, Variety, slots_of
+from esper_core.leyline import Action, Op
+
+pytestmark = pytest.mark.usefixtures("in_process")
+
+BLUEPRINT = "blueprints/conv_light"
+EMPTY, SEED = 1.03, 1.15
+
+
+class Once:
+    """Germinates a seed in the first step, or nothing."""
+
+    def __init__(self, slot: str | None) -> None:
+        self.slot = slot
+
+    def act(self, observations, masks):
+        begins = self.slot is not None and observations[0].step == 0
+        return [Action(Op.GERMINATE, self.slot, BLUEPRINT) if begins else Action()]
+
+
+def per_example(model, batch):
+    inputs, targets = batch
+    return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+
+
+class Loop:
+    """A user's loop over random images, with a Gardener or without."""
+
+    def __init__(self, *, quick: bool, seed_in: str | None = None, gardener: bool = True) -> None:
+        work = conv(1, 1, 8) if quick else conv(8, 2, 128)
+        torch.manual_seed(0)
+        self.model = work.build_host()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), 1e-3)
+        data = {name: list(zip(own.inputs.split(work.batch_size), own.targets.split(work.batch_size), strict=True))
+                for name, own in work.data.items()}  # fmt: skip
+        self.batches, self.validation = data["train"], data["validation"]
+        self.gardener = None
+        if gardener:
+            self.gardener = Gardener(
+                self.model, self.optimizer, loss=per_example, slots=[*work.slots], blueprints=[BLUEPRINT],
+                example=self.batches[0], validation=self.validation, steps=1000, policy=Once(seed_in),
+                growth={"gates": "off", "auto_advance": False},
+            )  # fmt: skip
+
+    def epoch(self) -> float:
+        """Return the seconds that an epoch takes."""
+        begin = time.process_time()
+        self._train()
+        return time.process_time() - begin
+
+    def _train(self) -> None:
+        self.model.train()
+        for batch in self.batches:
+            self.optimizer.zero_grad()
+            per_example(self.model, batch).mean().backward()
+            self.optimizer.step()
+            if self.gardener is not None:
+                self.gardener.step(batch)
+        if self.gardener is not None:
+            self.gardener.tend()
+            return
+        self.model.eval()
+        with torch.no_grad():
+            torch.cat([per_example(self.model, batch) for batch in self.validation]).mean().item()
+
+    def close(self) -> None:
+        if self.gardener is not None:
+            self.gardener.close()
+
+
+def bound(loop: Loop, slot: str) -> float:
+    """Return the bound on the time with a seed in ``slot``, in times of the plain loop: by operations."""
+    sites = {slot: slots_of(loop.model).named(slot).site}
+    variety = Variety(BLUEPRINT, BlueprintSpec("image", "50*c*c + 2*c", starts_as_identity=True), ConvLight)
+    place = PlaceDescriptions(loop.model, sites, {slot: [variety]}, loop.batches[0][0])[slot]
+    return 1 + SEED * (place.host_flops + place.candidates[0].flops) / place.host_flops
+
+
+@pytest.mark.parametrize("slot", [None, "early", "late"])
+def test_a_gardener_in_a_loop_of_the_users_own(compare, record, quick, slot):
+    with ExitStack() as stack:
+        loops = {"plain": Loop(quick=quick, gardener=False), "gardener": Loop(quick=quick, seed_in=slot)}
+        for loop in loops.values():
+            stack.callback(loop.close)
+        took = compare({name: loop.epoch for name, loop in loops.items()}, 15, warmup=3)
+        ratio = took["gardener"] / took["plain"]
+        if slot is None:
+            record(Figure("P15", "Gardener, empty slots: time against the plain loop", ratio, "×", EMPTY, 3))
+        else:
+            label = f"Gardener, a seed incubates in slot {slot}: time against the plain loop"
+            record(Figure("P15", label, ratio, "×", bound(loops["gardener"], slot)))

@@ -1,4 +1,4 @@
-"""The example with LoRA: a frozen transformer learns another task, and stays a plain transformer."""
+"""The example with LoRA: placed by a probe, it adapts a frozen transformer, which stays a plain one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ EXAMPLE = Path(__file__).parents[2] / "examples/lora.py"
 @pytest.mark.slow
 def test_a_frozen_transformer_is_adapted_and_its_adapters_are_merged(capsys: pytest.CaptureFixture[str]) -> None:
     reached, merged = runpy.run_path(str(EXAMPLE))["main"]()
-    assert reached > 0.95
+    assert reached > 0.8  # 0 before
     assert merged
-    assert "lora_large is kept" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "lora_large in blocks" in said
+    assert "pays: its gain is" in said
+    assert "is kept" in said

@@ -43,6 +43,7 @@ def number(model: nn.Module, batch: Any) -> Any:
         ({"slots": None}, "E312 the list of slots is empty"),
         ({"blueprints": ["conv_ligth"]}, "E201 .*conv_ligth"),
         ({"blueprints": {"stmm": ["conv_light"]}}, r'E302 .*"stmm"(?s:.)*Did you mean "stem"'),
+        ({"blueprints": ["gru_*"]}, "E303 .*gru_mixer.*kind sequence, and the blueprint takes tokens"),
         ({"policy": "heurstic"}, "E203 .*heurstic"),
         ({"growth": {"incubation": "shadow"}}, "E347 .*branches"),
         ({"growth": {"gate": "off"}}, "gate"),
@@ -58,6 +59,14 @@ def test_a_wrong_argument_is_refused(make_loop, given, said):
     assert type(loop.model).__name__ == "NoisyHost"
     assert not hasattr(loop.model, "_esper")
     assert not loop.optimizer._optimizer_step_post_hooks
+
+
+def test_what_is_named_for_several_slots_grows_where_it_fits(make_loop):
+    loop = make_loop().tended({}, slots=["stem", "hidden"], blueprints=["conv_*", "mlp"])
+    loop.epoch()
+    (mask,) = loop.policy.masks
+    names = {slot: {one.removeprefix("blueprints/") for one in own} for slot, own in mask.blueprints.items()}
+    assert names == {"stem": {"conv_light", "conv_heavy"}, "hidden": {"mlp"}}
 
 
 def test_a_grafted_model_needs_no_slots_and_takes_no_others(make_loop):

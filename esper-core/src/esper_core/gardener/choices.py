@@ -12,6 +12,8 @@ from esper_core.plugins.isolation import attributed_to
 from esper_core.trainer.study import Arm
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
 
     from esper_core.growth import Slot
@@ -29,45 +31,61 @@ def blueprints_of(
 ) -> dict[str, tuple[Variety, ...]]:
     """Return what may grow in each slot, each tried there once.
 
+    What is named for several slots grows in those of them that it fits; of a glob that is enough for one blueprint.
+
     Raises:
         ConfigError: There is no such blueprint.
         GrowthError: There is no such slot, or a blueprint that was named for it does not fit it.
         PluginError: A blueprint that was named is not what its spec says. With "auto" it is left out.
     """
-    if not isinstance(given, Mapping):
-        given = {slot.name: given for slot in slots}
     found: dict[str, dict[str, Variety]] = {slot.name: {} for slot in slots}
-    for pattern, names in given.items():
-        own = [slot for slot in slots if slot.name == pattern or matches(slot.name, pattern)]
-        if not own:
-            hint = suggestion(pattern, found)
-            raise GrowthError(Problem("E302", f'there is no slot "{pattern}"', hint=hint))
+    for own, names in _by_slots(given, slots):
         named = [names] if isinstance(names, str | Variety) else names
         auto = list(named) == ["auto"]
-        chosen = _varieties(["*"] if auto else named, registry, pattern)
-        for slot in own:
-            found[slot.name] |= {one.id: one for one in chosen if _accepts(one, slot, device, auto=auto)}
+        for one in ["*"] if auto else named:
+            chosen = _varieties(one, registry, own)
+            fitting = [(slot, variety) for variety in chosen for slot in own if _misfit(variety, slot) is None]
+            if not fitting and not auto:
+                slot, variety = own[0], chosen[0]
+                message = f'"{variety.id}" cannot grow in slot "{slot.name}": {_misfit(variety, slot)}'
+                raise GrowthError(Problem("E303", message))
+            for slot, variety in fitting:
+                if _works(variety, slot, device, auto=auto):
+                    found[slot.name][variety.id] = variety
     return {name: tuple(varieties.values()) for name, varieties in found.items()}
 
 
-def _varieties(named: Sequence[str | Variety], registry: Registry, slot: str) -> list[Variety]:
-    chosen: list[Variety] = []
-    for one in named:
-        if isinstance(one, Variety):
-            chosen.append(one)
-            continue
-        found = registry.match("blueprint", one, context=f'slot "{slot}"')
-        chosen += [Variety(own.id, cast("BlueprintSpec", own.spec), own.load()) for own in found]
-    return chosen
+def _by_slots(
+    given: Blueprints | Mapping[str, Blueprints], slots: Sequence[Slot]
+) -> Iterator[tuple[list[Slot], Blueprints]]:
+    """Yield slots with what was given for them; GrowthError for a slot that there is not."""
+    if not isinstance(given, Mapping):
+        yield list(slots), given
+        return
+    for pattern, names in given.items():
+        own = [slot for slot in slots if slot.name == pattern or matches(slot.name, pattern)]
+        if not own:
+            hint = suggestion(pattern, [slot.name for slot in slots])
+            raise GrowthError(Problem("E302", f'there is no slot "{pattern}"', hint=hint))
+        yield own, names
 
 
-def _accepts(variety: Variety, slot: Slot, device: torch.device, *, auto: bool) -> bool:
-    """Return whether a blueprint works in a slot; raise what is wrong unless it was chosen automatically."""
+def _varieties(named: str | Variety, registry: Registry, slots: Sequence[Slot]) -> list[Variety]:
+    """Return the blueprint of a name, or all that match a glob."""
+    if isinstance(named, Variety):
+        return [named]
+    found = registry.match("blueprint", named, context=f'slot "{slots[0].name}"')
+    return [Variety(own.id, cast("BlueprintSpec", own.spec), own.load()) for own in found]
+
+
+def _misfit(variety: Variety, slot: Slot) -> str | None:
     assert slot.site is not None
-    if (why := variety.spec.misfit(slot.site)) is not None:
-        if auto:
-            return False
-        raise GrowthError(Problem("E303", f'"{variety.id}" cannot grow in slot "{slot.name}": {why}'))
+    return variety.spec.misfit(slot.site)
+
+
+def _works(variety: Variety, slot: Slot, device: torch.device, *, auto: bool) -> bool:
+    """Return whether a blueprint is what its spec says; raise what is wrong unless it was chosen automatically."""
+    assert slot.site is not None
     fault = audition(variety, slot.site, device)
     if fault is not None and not auto:
         raise PluginError(Problem(fault.code, f'"{variety.id}" {fault.message}', hint=fault.hint))

@@ -85,7 +85,7 @@ def state_of(loop: Any, *, grown: bool = False) -> dict[str, Any]:
     }
 
 
-def dynamo(world: Any = None) -> Any:
+def dynamo() -> Any:
     from accelerate.utils import TorchDynamoPlugin
 
     return TorchDynamoPlugin(backend="eager")

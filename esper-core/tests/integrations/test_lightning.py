@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import esper_core as esper
 from esper_core import EsperError
 from esper_core.growth import slots_of
 
@@ -85,7 +86,9 @@ def world(noisy_host: Callable[[], nn.Module], data: Any, planned: Any) -> Simpl
     ) -> SimpleNamespace:  # fmt: skip
         module = module or new(**(arguments or {}))
         grown = [] if grow is None else [Grow(Net.losses, ["host.stem"], **grow)]
-        saving = [] if folder is None else [pl.callbacks.ModelCheckpoint(folder, save_last=True)]
+        saving = (
+            [] if folder is None else [pl.callbacks.ModelCheckpoint(folder, save_last=True, save_on_exception=True)]
+        )
         own = pl.Trainer(
             max_epochs=epochs, callbacks=[*callbacks, *grown, *saving], enable_checkpointing=bool(saving),
             **QUIET, **trainer,
@@ -114,6 +117,12 @@ def ema(world: Any) -> list[Any]:
     return [world.pl.callbacks.EMAWeightAveraging(decay=0.9)]
 
 
+def scaler(world: Any) -> list[Any]:
+    """Scaled float16 on a CPU, whose first scale overflows."""
+    own = torch.amp.GradScaler("cpu", init_scale=2.0**18)
+    return [world.pl.plugins.MixedPrecision("16-mixed", "cpu", own)]
+
+
 @pytest.mark.parametrize(
     "how",
     [
@@ -128,18 +137,39 @@ def ema(world: Any) -> list[Any]:
         {"arguments": {"schedule": "cosine"}},
         {"arguments": {"checkpointed": True}},
         {"callbacks": ema},
+        {"plugins": scaler},
+        {"plugins": scaler, "gradient_clip_val": 0.1},
     ],
     ids=str,
 )
 def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world: Any, same: Any, how: dict[str, Any]) -> None:
     def run(grow: Any) -> Any:
-        given = {**how, **({"callbacks": how["callbacks"](world)} if "callbacks" in how else {})}
-        return world.fit(3, grow, **given)
+        return world.fit(3, grow, **{key: value(world) if callable(value) else value for key, value in how.items()})
 
     plain, grown = run(None), run(world.planned("host.stem"))
     assert [change.now.value for one in grown.grow.tended for change in one.changes]
     assert grown.grow.tended[-1].signals.parameters > sum(own.numel() for own in plain.net.parameters())
     assert same(host_of(grown), host_of(plain))
+
+
+def test_tend_is_called_every_so_many_steps_of_the_optimizer(world: Any) -> None:
+    grown = world.fit(3, {**world.planned("host.stem"), "every": 2}, accumulate_grad_batches=2)
+    assert len(grown.grow.tended) == 4, "9 steps, of which 3 end an epoch"
+
+
+def test_a_training_that_fails_ends_its_run_and_can_be_resumed(world: Any, tmp_path: Path) -> None:
+    class Failing(world.pl.Callback):
+        def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+            if trainer.current_epoch == 3:
+                raise KeyError("no more data")
+
+    planned = {**world.planned("host.stem", keep=4), "run_dir": tmp_path / "runs"}
+    with pytest.raises(KeyError):
+        world.fit(7, planned, callbacks=[Failing()], folder=tmp_path)
+    (directory,) = (tmp_path / "runs").iterdir()
+    assert esper.load_run(directory).status == "failed"
+    resumed = world.fit(7, world.planned("host.stem", keep=4), path=tmp_path / "last.ckpt")
+    assert [bool(one.kept) for one in resumed.grow.tended] == [False, True, False, False]
 
 
 @pytest.mark.parametrize("averaged", [False, True])
@@ -167,7 +197,7 @@ def test_a_resumed_training_has_the_same_numbers_to_the_bit(
 def checkpoint(world: Any, tmp_path: Path) -> SimpleNamespace:
     """The last checkpoint of a training in which a seed was kept."""
     run = world.fit(6, world.planned("host.stem", keep=4), folder=tmp_path)
-    return SimpleNamespace(run=run, path=tmp_path / "last.ckpt", first=next(tmp_path.glob("epoch*")))
+    return SimpleNamespace(run=run, path=tmp_path / "last.ckpt")
 
 
 def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(

@@ -180,6 +180,11 @@ def test_the_best_model_is_loaded_as_it_had_grown(world: Any, same: Any, tmp_pat
 
 
 def test_a_training_that_cannot_grow_says_why(world: Any, checkpoint: Any, tmp_path: Path) -> None:
+    from esper_core.integrations.transformers import Grow
+
+    grow = Grow([SLOT], validation=[])
+    with pytest.raises(EsperError, match=r"E343 .*2 GPUs"):
+        grow.on_train_begin(SimpleNamespace(n_gpu=2), None, None, model=None, optimizer=None)
     with pytest.raises(EsperError, match=r"E364 .*without labels(?s:.)*label_smoothing_factor"):
         world.fit(1, world.plan(), label_smoothing_factor=0.1)
     (checkpoint.path / "esper.pt").unlink()

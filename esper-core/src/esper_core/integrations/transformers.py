@@ -105,6 +105,9 @@ class Grow(TrainerCallback):
         **_: Any,
     ) -> None:
         """Make the Gardener, before the first step; an event of the Trainer."""
+        if args.n_gpu > 1:
+            message = f"a Gardener works on one device, and this training has {args.n_gpu} GPUs, each with a copy"
+            raise GrowthError(Problem("E343", message, hint="Choose one:  CUDA_VISIBLE_DEVICES=0"))
         self._attachment.watch(model)
         saved = self._read(args, state, device_of(model))
         owner = unwrapped(optimizer)

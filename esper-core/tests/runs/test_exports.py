@@ -6,7 +6,9 @@ import copy
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -188,6 +190,37 @@ def test_a_host_that_grew_nothing_is_exported_as_it_was(tmp_path: Path) -> None:
     plain = export(model, path=tmp_path)
     assert plain.state_dict().keys() == Host().state_dict().keys()
     assert_same(plain, model)
+
+
+class Structured(nn.Module):
+    """Takes a dataclass, a nested mapping and a keyword."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(6, 3)
+
+    def forward(self, batch: Inputs, more: dict[str, tuple[Tensor, None]], *, scale: Tensor) -> dict[str, Tensor]:
+        return {"sum": self.stem(batch.values) + scale * more["shift"][0]}
+
+
+@dataclass
+class Inputs:
+    values: Tensor
+
+
+def structured(examples: int) -> dict[str, Any]:
+    shift = torch.ones(examples, 3), None
+    return {"batch": Inputs(torch.randn(examples, 6)), "more": {"shift": shift}, "scale": torch.tensor(2.0)}
+
+
+@pytest.mark.slow
+def test_a_program_takes_inputs_of_any_structure() -> None:
+    model = graft(Structured(), ["stem"], example=structured(4))
+    with pytest.raises(GrowthError, match=r"E337 .*torch cannot export .*registered with pytree"):
+        export(model, "program", example=structured(4))
+    torch.export.register_dataclass(Inputs)
+    more = structured(7)
+    assert torch.equal(export(model, "program", example=structured(4)).module()(**more)["sum"], model(**more)["sum"])
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import save_model
 from torch import Tensor, fx, nn
 
-from esper_core.growth.examples import Example, map_tensors
+from esper_core.growth.examples import Example, tensors_in
 from esper_core.growth.grafting import alike, outputs, plain_outputs, slots_of, ungraft
 from esper_core.growth.random_streams import RandomStream
 from esper_core.growth.seeds import Add, Eased, GatedBlend, Residual
@@ -228,14 +228,17 @@ def _member(module: nn.Module, path: str) -> Any:
 
 def _trace(plain: nn.Module, to: Form, example: Example) -> Any:
     """Return the program or the ONNX program of a plain module in evaluation mode."""
-    several = {0: torch.export.Dim("batch")} if example.size > 1 else None
     batch, args, named = example.batch, (), {}
     if isinstance(batch, Mapping):
         named = dict(batch)
     else:
         args = tuple(batch) if isinstance(batch, list | tuple) and not hasattr(batch, "_fields") else (batch,)
-    shapes = map_tensors(named or args, lambda own: several if own.ndim and len(own) == example.size else None)
+    several, found = torch.export.Dim("batch"), torch.export.ShapesCollection()
+    for own in tensors_in(batch):
+        if example.size > 1 and own.ndim and len(own) == example.size:
+            found[own] = {0: several}
     try:
+        shapes = found.dynamic_shapes(plain, args, named)
         if to == "program":
             return torch.export.export(plain, args, named, dynamic_shapes=shapes)
         return torch.onnx.export(plain, args, kwargs=named, dynamic_shapes=shapes, dynamo=True, verbose=False)

@@ -119,6 +119,22 @@ class SitePackages:
         self.metadata(package, f"[esper.plugins]\n{id_} = {module}\n", requires=requires, version=version)
         return self._write(module, source)
 
+    def components(self, id_: str, source: str, **components: dict[str, str]) -> Path:
+        """``install.components("extra", source, reward={"judge": "Judge"})``: a plugin that adds these of its classes.
+
+        A specification of its own stands behind the class: ``{"judge": "Judge, RewardSpec('Fair.')"}``.
+        """
+        hooks = []
+        for kind, classes in components.items():
+            added = "".join(
+                f"\n    registry.add({name!r}, {one if ',' in one else f'{one}, {kind.capitalize()}Spec()'})"
+                for name, one in classes.items()
+            )
+            plural = "policies" if kind == "policy" else f"{kind}s"
+            hooks.append(f"\n@hookimpl\ndef esper_register_{plural}(registry):{added}\n")
+        specs = ", ".join(f"{kind.capitalize()}Spec" for kind in components)
+        return self(id_, f"{dedent(source)}\nfrom esper_core import {specs}, hookimpl\n{''.join(hooks)}")
+
     def command(self, name: str, source: str, *, package: str = "esper-extra", requires: str = "esper-core") -> Path:
         """``install.command("grow", source)``: a package esper-extra 1.0 that brings its module's ``command``."""
         module = package.replace("-", "_")

@@ -15,7 +15,6 @@ from esper_core.leyline import EsperError, PluginError
 pytestmark = pytest.mark.members
 
 PLUGIN = """
-from esper_core import HostSpec, PolicySpec, RewardSpec, ScheduleSpec, SinkSpec, TaskSpec, hookimpl
 from esper_core.leyline import DataShape, Metric, Split
 
 class Bare:
@@ -44,32 +43,13 @@ class Unmeasured(Mute):
     metric = "accuracy"
 
 def number(*arguments, **settings): return 3
-
-@hookimpl
-def esper_register_hosts(registry): registry.add("odd", number, HostSpec())
-
-@hookimpl
-def esper_register_policies(registry):
-    registry.add("odd", number, PolicySpec())
-    registry.add("old", old, PolicySpec())
-
-@hookimpl
-def esper_register_rewards(registry):
-    registry.add("odd", Bare, RewardSpec())
-    registry.add("numb", Numb, RewardSpec())
-
-@hookimpl
-def esper_register_schedules(registry): registry.add("odd", Bare, ScheduleSpec())
-
-@hookimpl
-def esper_register_sinks(registry): registry.add("odd", Bare, SinkSpec())
-
-@hookimpl
-def esper_register_tasks(registry):
-    registry.add("half", Half, TaskSpec())
-    registry.add("mute", Mute, TaskSpec())
-    registry.add("unmeasured", Unmeasured, TaskSpec())
 """
+COMPONENTS = {
+    "task": {"half": "Half", "mute": "Mute", "unmeasured": "Unmeasured"},
+    "policy": {"odd": "number", "old": "old"},
+    "reward": {"odd": "Bare", "numb": "Numb"},
+    **{"host": {"odd": "number"}, "schedule": {"odd": "Bare"}, "sink": {"odd": "Bare"}},
+}
 
 ODD = [
     ("policy", "{use: odd/odd}", "builds int without the method act"),
@@ -87,7 +67,7 @@ ODD = [
 def test_component_without_what_it_needs_is_refused_when_it_is_built(
     key: str, value: str, fault: str, install, tmp_path, problem_of
 ) -> None:
-    install("odd", PLUGIN)
+    install.components("odd", PLUGIN, **COMPONENTS)
     slots = "{early: {at: stem, kind: sequence, blueprints: [conv_light]}}"
     lines = {"task": "stripes", "host": "pointwise-mlp", "slots": slots, "policy": "static", key: value}
     file = tmp_path / "odd.yaml"
@@ -100,7 +80,7 @@ def test_component_without_what_it_needs_is_refused_when_it_is_built(
 
 
 def test_sink_without_methods_and_invalid_score_stop_the_run(install, run_small) -> None:
-    install("odd", PLUGIN)
+    install.components("odd", PLUGIN, **COMPONENTS)
     with pytest.raises(PluginError, match="builds Bare without the method hear and settle and close"):
         run_small("sinks: [odd/odd]\n")
     with pytest.raises(PluginError, match=r'reward "odd/numb" .* scored a step with float, not a RewardBreakdown'):

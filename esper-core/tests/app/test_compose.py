@@ -15,7 +15,6 @@ from esper_core.leyline.events import EpisodeFinished, StepFinished
 pytestmark = pytest.mark.members
 
 PICKY = """
-from esper_core import HostSpec, RewardSpec, TaskSpec, hookimpl
 from esper_core.leyline import SettingError
 from pydantic import BaseModel
 
@@ -34,20 +33,9 @@ def doubled():
         return type(found)(found.inputs.double(), found.targets)
     task.split = double
     return task
-
-@hookimpl
-def esper_register_tasks(registry):
-    registry.add("picky", picky, TaskSpec("", Size))
-    registry.add("doubled", doubled, TaskSpec("In float64."))
-
-@hookimpl
-def esper_register_hosts(registry):
-    registry.add("picky", picky, HostSpec("", {}, Size))
-
-@hookimpl
-def esper_register_rewards(registry):
-    registry.add("picky", picky, RewardSpec("", Size))
 """
+PICKERS = {kind: {"picky": f"picky, {kind.capitalize()}Spec('', settings=Size)"} for kind in ("task", "host", "reward")}
+PICKERS["task"]["doubled"] = "doubled"
 HOST = "host: pointwise-mlp\nslots:\n  early: {"
 REFUSED = "{use: picky, settings: {size: 3}}"
 
@@ -71,13 +59,13 @@ def rewritten(file: Path, *changes: str) -> Path:
 def test_setting_that_a_component_refuses_is_reported_at_its_line(
     before: str, after: str, path: str, line: int, install, configured, problem_of
 ) -> None:
-    install("picky", PICKY)
+    install.components("picky", PICKY, **PICKERS)
     problem = problem_of(prepare, rewritten(configured(), before, after))
     assert (problem.code, problem.path, problem.line, problem.message) == ("E120", path, line, "it is too small")
 
 
 def test_task_with_inputs_of_another_dtype_is_refused(install, configured) -> None:
-    install("picky", PICKY)
+    install.components("picky", PICKY, **PICKERS)
     fault = r'E234 task "picky/doubled" \(esper-picky 1.0\) gives inputs of torch.float64'
     with pytest.raises(PluginError, match=fault):
         prepare(rewritten(configured(), "task: stripes", "task: doubled"))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -129,10 +131,16 @@ def ended_by(configured, after_step, tmp_path):
     return end
 
 
-def test_interrupt_crash_and_full_disk_say_where_the_run_is_and_how_to_resume(ended_by, tmp_path) -> None:
-    error, folder = ended_by(Interrupted(2))
-    assert hint_of(error) == how_to_resume(folder)
-    shutil.rmtree(tmp_path / "runs")
+def test_signal_ends_a_run_with_a_checkpoint_and_how_to_resume(configured, after_step, tmp_path) -> None:
+    after_step(1, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted) as caught:
+        run(prepare(configured("checkpoints: {every: 100}")), runs_dir=tmp_path / "runs")
+    folder = folder_in(tmp_path / "runs")
+    assert hint_of(caught.value) == how_to_resume(folder)
+    assert (folder / "latest").read_text() == "000002\n"
+
+
+def test_crash_and_full_disk_say_where_the_run_is_and_how_to_resume(ended_by, tmp_path) -> None:
     error, folder = ended_by(ZeroDivisionError("ours"))
     assert error.__notes__ == ["\n".join([*how_to_resume(folder), FIX_FIRST])], "below its traceback"
     shutil.rmtree(tmp_path / "runs")

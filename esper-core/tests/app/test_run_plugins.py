@@ -226,7 +226,6 @@ IN_TORCH = "torch.nn.functional.cross_entropy(torch.zeros(2, 3), torch.zeros(5).
 JUDGES = """
 import asyncio
 import torch
-from esper_core import PolicySpec, RewardSpec, SinkSpec, TaskSpec, hookimpl
 from esper_core.leyline import DataShape, Metric, Split
 
 def fail(*arguments):
@@ -252,19 +251,8 @@ class Sink:
     def settle(self): ...
     def close(self): ...
     hear = fail
-
-@hookimpl
-def esper_register_rewards(registry): registry.add("judge", Reward, RewardSpec())
-
-@hookimpl
-def esper_register_policies(registry): registry.add("judge", Policy, PolicySpec())
-
-@hookimpl
-def esper_register_tasks(registry): registry.add("judge", Task, TaskSpec())
-
-@hookimpl
-def esper_register_sinks(registry): registry.add("pipe", Sink, SinkSpec())
 """
+JUDGING = {kind: {"judge": kind.capitalize()} for kind in ("reward", "policy", "task", "sink")}
 
 
 @pytest.mark.members
@@ -279,26 +267,26 @@ def esper_register_sinks(registry): registry.add("pipe", Sink, SinkSpec())
 def test_component_that_the_run_depends_on_stops_it_at_its_authors_line(
     kind: str, body: str, fault: str, install, configured, run_file, problem_of
 ) -> None:
-    path = install("judges", JUDGES.format(body=body))
+    path = install.components("judges", JUDGES.format(body=body), **JUDGING)
     problem = problem_of(run_file, configured(), f"{kind}=judges/judge")
     assert problem.code == "E231"
     assert problem.message.startswith(f'{kind} "judges/judge" (esper-judges 1.0) raised {fault}')
-    assert (problem.file, problem.line) == (str(path), 7)
+    assert (problem.file, problem.line) == (str(path), 6)
 
 
 @pytest.mark.members
 def test_sink_that_raises_is_closed_and_reported_at_its_authors_line(install, run_small, warnings) -> None:
-    path = install("judges", JUDGES.format(body=IN_TORCH))
-    assert run_small("sinks: [judges/pipe]\n")["manifest"]["status"] == "done"
+    path = install.components("judges", JUDGES.format(body=IN_TORCH), **JUDGING)
+    assert run_small("sinks: [judges/judge]\n")["manifest"]["status"] == "done"
     (warning,) = warnings()
-    assert warning.startswith('E228 sink "judges/pipe" (esper-judges 1.0) raised ')
-    assert f"\n  {path}:7" in warning
+    assert warning.startswith('E228 sink "judges/judge" (esper-judges 1.0) raised ')
+    assert f"\n  {path}:6" in warning
 
 
 @pytest.mark.members
 def test_output_of_a_sink_goes_to_stderr(install, run_small, capsys) -> None:
-    install("judges", JUDGES.format(body="print('from the sink')"))
-    assert run_small("sinks: [judges/pipe]\n")["manifest"]["status"] == "done"
+    install.components("judges", JUDGES.format(body="print('from the sink')"), **JUDGING)
+    assert run_small("sinks: [judges/judge]\n")["manifest"]["status"] == "done"
     out, err = capsys.readouterr()
     assert ("from the sink" in err, "from the sink" in out) == (True, False)
 

@@ -97,11 +97,6 @@ BUILD = """\
 """
 
 LIES = {
-    "another shape": (
-        FORWARD.format("super().forward(hidden)[..., 1:]"),
-        "E323",
-        "the shape (4, 8, 15) for an input of shape (4, 8, 16)",
-    ),
     "no gradient": (FORWARD.format("Bent.apply(super().forward(hidden))"), "E324", "not finite: first.weight"),
     "raises when tried": (
         FORWARD.format("hidden + self.scale"),

@@ -280,6 +280,7 @@ def test_command_is_the_installed_script_and_works_with_clicks_completion_and_ru
     assert script.load() is main
     result = CliRunner().invoke(main, ["plugins", "show", "nope"])
     assert (result.exit_code, 'E208 unknown plugin "nope"' in result.output) == (2, True)
+    assert CliRunner().invoke(main, ["--version"], standalone_mode=False).output.startswith("esper ")
     for name, value in {"_ESPER_COMPLETE": "bash_complete", "COMP_WORDS": "esper plug", "COMP_CWORD": "1"}.items():
         monkeypatch.setenv(name, value)
     assert esper().out == "plain,plugins\n"

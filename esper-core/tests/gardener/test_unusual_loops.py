@@ -142,3 +142,80 @@ def test_a_parameter_joins_no_optimizer_that_refuses_it(make_loop):
     loop.tended(optimizer=[muon, rest])
     assert not [one for report in loop.epochs(6) for one in report.lost]
     assert all(own.ndim == 2 for group in muon.param_groups for own in group["params"])
+
+
+class Unusual(nn.Module):
+    """A convolution, something else, and a head."""
+
+    def __init__(self, body: nn.Module, *, norm: Callable[..., Any] | None = None, tied: bool = False) -> None:
+        super().__init__()
+        conv, head = nn.Conv1d(1, 4, 1), nn.Linear(48, 3)
+        self.stem = conv if norm is None else norm(conv)
+        self.body, self.head = body, head if norm is None else norm(head)
+        if tied:
+            self.again = nn.Linear(12, 12)
+            self.body.weight = self.again.weight
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.body(self.stem(inputs))
+        hidden = hidden[0] if isinstance(hidden, tuple) else hidden
+        hidden = self.again(hidden) if hasattr(self, "again") else hidden
+        outputs: Tensor = self.head(hidden.flatten(1))
+        return outputs
+
+
+UNUSUAL: dict[str, Callable[[], nn.Module]] = {
+    "tied weights": lambda: Unusual(nn.Linear(12, 12), tied=True),
+    "weight norm": lambda: Unusual(nn.Tanh(), norm=nn.utils.parametrizations.weight_norm),
+    "spectral norm": lambda: Unusual(nn.Tanh(), norm=nn.utils.parametrizations.spectral_norm),
+    "older spectral norm": lambda: Unusual(nn.Tanh(), norm=nn.utils.spectral_norm),
+    "recurrent": lambda: Unusual(nn.GRU(12, 12, batch_first=True)),
+    "batch norm without statistics": lambda: Unusual(nn.BatchNorm1d(4, track_running_stats=False)),
+    "channels last": lambda: Unusual(nn.Sequential(nn.Unflatten(2, (3, 4)), nn.Conv2d(4, 4, 1), nn.Flatten(2))).to(
+        memory_format=torch.channels_last
+    ),
+    "data parallel": lambda: nn.Sequential(),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_an_unusual_host_is_undisturbed_and_takes_over_its_branch(make_loop: MakeLoop, name: str) -> None:
+    def host() -> nn.Module:
+        return nn.DataParallel(Unusual(nn.Tanh())) if name == "data parallel" else UNUSUAL[name]()
+
+    stem = "module.stem" if name == "data parallel" else "stem"
+    plain, grown = make_loop(host=host), make_loop(host=host).tended(slots={"stem": stem})
+    same = []
+    for epoch in range(6):
+        random = torch.get_rng_state()
+        plain.epoch()
+        torch.set_rng_state(random)
+        tended = grown.epoch()
+        same.append(grown.is_as(plain.state()))
+        assert not tended.lost
+        assert epoch != 3 or tended.kept
+    assert same == [True] * 3 + [False] * 3
+    owned = [id(own) for group in grown.optimizer.param_groups for own in group["params"]]
+    assert sorted(owned) == sorted(id(own) for own in grown.model.parameters())
+
+
+def test_two_gardeners_in_one_process_do_not_disturb_each_other(make_loop: MakeLoop) -> None:
+    """Apart, with one optimizer each; and together, with one optimizer for both models."""
+    apart = [make_loop().tended(), make_loop().tended(seed=1)]
+    together = [make_loop(), make_loop()]
+    shared = adam([own for loop in together for own in loop.model.parameters()])
+    for seed, loop in enumerate(together):
+        loop.optimizer = shared
+        loop.tended(seed=seed)
+    losses: list[list[float]] = [[], []]
+    for _ in range(6):
+        random = torch.get_rng_state()
+        for loop in apart:
+            torch.set_rng_state(random)
+            losses[0].append(loop.epoch().signals.validation_loss)
+        for loop in together:
+            torch.set_rng_state(random)
+            losses[1].append(loop.epoch().signals.validation_loss)
+    assert losses[0] == losses[1]
+    owned = sum(len(group["params"]) for group in shared.param_groups)
+    assert owned == sum(len(list(loop.model.parameters())) for loop in together)

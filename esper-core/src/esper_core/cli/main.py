@@ -47,7 +47,10 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     "resume": ("esper_core.cli.run:resume", "Resume an interrupted or killed run from its newest checkpoint."),
     "check": ("esper_core.cli.configuration:check", "Check a configuration without running it."),
     "explain": ("esper_core.cli.configuration:explain", "Explain values: type, default, origin and meaning."),
-    "probe": ("esper_core.cli.probe:probe", "Try which blueprints would help a model in a Python file, and where."),
+    "probe": (
+        "esper_core.cli.probe:probe",
+        "Try which blueprints would help a model, where, by how much, and at what price.",
+    ),
     "runs": ("esper_core.cli.runs:runs", "List runs, or show the results of one."),
     "plugins": ("esper_core.cli.plugins:plugins", "Show the installed plugins and their problems."),
     "components": (

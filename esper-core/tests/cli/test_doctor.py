@@ -45,7 +45,7 @@ def test_broken_plugin_and_safe_mode_are_warnings(esper, found, install, monkeyp
     assert 'esper-bad 1.0 is broken: plugin "bad" (esper-bad 1.0) cannot be imported: ZeroDivisionError' in answer.out
     monkeypatch.setenv("ESPER_SAFE_MODE", "1")
     finding = found()[1]["safe mode"]
-    assert (finding["state"], finding["mend"]) == ("warning", "unset ESPER_SAFE_MODE")
+    assert (finding["state"], finding["fix"]) == ("warning", "unset ESPER_SAFE_MODE")
 
 
 @pytest.mark.parametrize("place", ["a-file", "a-file/runs"])
@@ -57,7 +57,7 @@ def test_runs_folder_that_is_a_file_fails(found, tmp_path, place: str) -> None:
         "what": "runs folder",
         "state": "failed",
         "found": f"{tmp_path / 'a-file'} is no folder",
-        "mend": "esper run FILE --runs-dir ANOTHER",
+        "fix": "esper run FILE --runs-dir ANOTHER",
     }
 
 
@@ -67,7 +67,7 @@ def test_folder_without_permission_fails(found, tmp_path, monkeypatch) -> None:
 
     monkeypatch.setattr(doctor.tempfile, "TemporaryFile", refuse)
     status, findings = found()
-    assert (status, findings["runs folder"]["mend"]) == (3, f"chmod u+w {tmp_path}")
+    assert (status, findings["runs folder"]["fix"]) == (3, f"chmod u+w {tmp_path}")
     assert findings["runs folder"]["found"] == f"{tmp_path} cannot be written: Permission denied"
 
 
@@ -75,7 +75,7 @@ def test_packages_that_are_missing_or_damaged_are_warnings(found, install, monke
     monkeypatch.setattr(doctor, "_NEEDED", ("esper-core", "esper-not-there"))
     install.damaged("esper-torn")
     status, findings = found()
-    told = {what: (findings[what]["state"], findings[what]["mend"]) for what in ("metadata", "esper-not-there")}
+    told = {what: (findings[what]["state"], findings[what]["fix"]) for what in ("metadata", "esper-not-there")}
     assert (status, findings["esper-core"]["state"]) == (0, "ok")
     assert told["esper-not-there"] == ("warning", "pip install esper-not-there")
     assert told["metadata"] == ("warning", "pip install --force-reinstall esper-torn")
@@ -86,11 +86,11 @@ def test_environment_without_plugins_is_a_warning(found, monkeypatch) -> None:
     monkeypatch.setattr(importlib.metadata, "distributions", tuple)
     finding = found()[1]["plugins"]
     assert (finding["state"], finding["found"]) == ("warning", "none is active")
-    assert finding["mend"] == "pip install esper-blueprints esper-policies esper-rewards esper-tasks"
+    assert finding["fix"] == "pip install esper-blueprints esper-policies esper-rewards esper-tasks"
 
 
 def test_doctor_fails_if_torch_cannot_be_imported(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     (finding,) = doctor._torch()
     assert (finding.what, finding.state) == ("torch", "failed")
-    assert finding.mend == "pip install --force-reinstall torch"
+    assert finding.fix == "pip install --force-reinstall torch"

@@ -34,12 +34,12 @@ class Diagnosis:
     what: str
     state: Literal["ok", "warning", "failed"]
     found: str
-    mend: str | None = None
+    fix: str | None = None
 
 
 @click.command()
 @runs_dir_option
-@click.option("--json", "as_json", is_flag=True, help="Print a list of {what, state, found, mend} as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of {what, state, found, fix} as JSON.")
 @click.pass_context
 def doctor(context: click.Context, runs_dir: Path, *, as_json: bool) -> None:
     """Check this installation: torch, packages, plugins, folders."""
@@ -51,8 +51,8 @@ def doctor(context: click.Context, runs_dir: Path, *, as_json: bool) -> None:
         for one in findings:
             state = click.style(f"{one.state:7}", fg=_COLOURS[one.state])
             print_line(f"{printable(one.what):{width}}  {state}  {printable(one.found)}")
-            if one.mend is not None:
-                print_line(f"  fix it:  {printable(one.mend)}")
+            if one.fix is not None:
+                print_line(f"  fix it:  {printable(one.fix)}")
     context.exit(FAILED if any(finding.state == "failed" for finding in findings) else 0)
 
 

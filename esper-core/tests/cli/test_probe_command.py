@@ -63,7 +63,7 @@ def test_a_file_is_probed_and_json_is_alone_on_stdout(esper, file: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["{file}", "--budget", "soon"], 2, "E354 the budget is no duration"),
+        (["{file}", "--budget", "soon"], 2, "E354 the budget is not a duration"),
         (["nothing.py"], 2, "E355 there is no such file\n  nothing.py"),
         (["."], 2, "E355 this is a folder"),
         (["{file}:net,loss,train,validation"], 2, 'E355 the file defines no "net"'),

@@ -416,7 +416,7 @@ NAN = [(torch.full((120, 1, 12), torch.nan), torch.zeros(120, dtype=torch.long))
         ({"validation": [rising(60, 2)]}, "E353 .*60 examples(?s:.)*100 at least"),
         ({"train": []}, "E344 the training data has no batches"),
         ({"train": iter([rising(60, 1)] * 9)}, "E344 the training data (has no batches|can be read only once)"),
-        ({"train": Augmented()}, "E344 the training data brought other batches"),
+        ({"train": Augmented()}, "E344 the training data yielded other batches"),
         ({"slots": ["stme"]}, r'E313 .*"stme"(?s:.)*Did you mean "stem"'),
         ({"blueprints": ["conv_ligth"]}, "E201 .*conv_ligth"),
         ({"model": graft(Pointwise(), ["stem"])}, "E310 .*slots already"),

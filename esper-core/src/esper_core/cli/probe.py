@@ -22,12 +22,16 @@ NAMES: Final = ("model", "loss", "train", "validation")
 
 @click.command()
 @click.argument("file", metavar="FILE[:NAMES]")
-@click.option("--budget", default="60s", show_default=True, help="How long it may take: 90s, 5min, 1h.")
+@click.option("--budget", default="60s", show_default=True, help="Time limit: 90s, 5min, 1h.")
 @click.option("--slots", multiple=True, metavar="NAME", help="A module to try, or a pattern; repeatable.")
 @click.option("--blueprints", multiple=True, metavar="NAME", help="A blueprint to try, or a pattern; repeatable.")
-@click.option("--price", type=click.FloatRange(min=0.0), help="What a parameter has to gain, in nats; default 1e-4.")
-@click.option("--steps", type=click.IntRange(min=9), default=450, show_default=True, help="Of the longest trials.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all random numbers.")
+@click.option(
+    "--price", type=click.FloatRange(min=0.0), help="Gain in nats that each parameter has to bring; default 1e-4."
+)
+@click.option(
+    "--steps", type=click.IntRange(min=9), default=450, show_default=True, help="Training steps of the longest trials."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="RNG seed.")
 @click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page to this file.")
 @click.option("--quiet", is_flag=True, help="Print no progress.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout.")
@@ -51,8 +55,8 @@ def probe(
     esper probe my_model.py:net,per_example,loader,held_out --budget 5min
     esper probe my_model.py --slots "blocks.*" --blueprints "conv_*"
 
-    FILE is a Python file that defines model, loss, train and validation, or what NAMES calls them, separated by commas;
-    a fifth name is the optimizer. They are what esper_core.probe takes.
+    FILE defines the arguments of esper_core.probe: model, loss, train and validation, or what NAMES calls them,
+    separated by commas; a fifth name is the optimizer.
     """
     from esper_core.probes.budget import seconds_of
 
@@ -128,7 +132,7 @@ def read_file(file: Path, names: Sequence[str]) -> list[Any]:
 
 
 def _hint(file: Path, name: str, own: Sequence[str]) -> str:
-    return f"{suggestion(name, own)}\nOther names are given in this order:  {file}:{','.join(NAMES)}"
+    return f"{suggestion(name, own)}\nGive other names in this order:  {file}:{','.join(NAMES)}"
 
 
 def _imported(file: Path) -> ModuleType:
@@ -136,7 +140,9 @@ def _imported(file: Path) -> ModuleType:
 
     spec = spec_from_file_location(f"_esper_probe_{file.stem}", file)
     if spec is None or spec.loader is None:
-        raise ConfigError(Problem("E355", "this is no Python file", file=str(file), hint="Its name ends with .py."))
+        raise ConfigError(
+            Problem("E355", "this is not a Python file", file=str(file), hint="The name must end with .py.")
+        )
     module = module_from_spec(spec)
     sys.modules[module.__name__] = module
     if (folder := str(file.resolve().parent)) not in sys.path:

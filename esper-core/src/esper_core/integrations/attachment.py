@@ -94,7 +94,7 @@ class Attachment:
     def refuse_loss(self) -> None:
         """Raise GrowthError if parts that grew were taken out of a state, and no Gardener has restored them (E362)."""
         if self._loaded is not None:
-            message = "the checkpoint holds a model that has grown, and no state of Grow to resume from"
+            message = "the checkpoint has a grown model, but no state of Grow to resume from"
             hint = "To use it or grow it further, build it with  esper_core.load(model, state_dict)  first."
             raise GrowthError(Problem("E362", message, hint=hint))
 

@@ -185,7 +185,7 @@ def _loader(trainer: pl.Trainer) -> Iterable[Any]:
     loaders = CombinedLoader(trainer.val_dataloaders, "sequential").flattened
     if loaders in ([], [None]):
         hint = "Pass a validation loader to fit, or  Grow(…, validation=batches)."
-        raise GrowthError(Problem("E344", "there is no validation data to measure gains on", hint=hint))
+        raise GrowthError(Problem("E344", "there is no validation data to measure gains with", hint=hint))
     found: Iterable[Any] = loaders[0]
     return found
 

@@ -22,7 +22,7 @@ def seconds_of(duration: object) -> float:
     """Return a duration in seconds: a text such as "60s", "5 min" or "1h30m", a number of seconds, or a timedelta.
 
     Raises:
-        ConfigError: It is no duration above 0 (E354).
+        ConfigError: It is not a duration above 0 (E354).
 
     >>> seconds_of("90s"), seconds_of("1h30m"), seconds_of(2.5)
     (90.0, 5400.0, 2.5)
@@ -38,7 +38,7 @@ def seconds_of(duration: object) -> float:
             seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
     if not (0.0 < seconds < math.inf):
         hint = f'For example "60s", "5min" or "1h30min". Received: {duration!r}'
-        raise ConfigError(Problem("E354", "the budget is no duration", hint=hint))
+        raise ConfigError(Problem("E354", "the budget is not a duration", hint=hint))
     return seconds
 
 
@@ -77,7 +77,7 @@ LEVELS: Final = 3
 """Rounds of successive halving."""
 
 SHARE_KEPT: Final = 3
-"""One in so many candidates goes on to the next level, whose trials are so many times as long."""
+"""One in so many candidates reaches the next level, with trials that are so many times as long."""
 
 FINALISTS: Final = 3
 """Candidates that reach each level at least, if there are so many."""

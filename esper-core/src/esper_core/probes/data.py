@@ -50,7 +50,7 @@ class TrainingBatches:
 
     Args:
         batches: Yields the batches each time it is iterated: a DataLoader, or a list.
-        seed: Of the random numbers from which a loader draws.
+        seed: RNG seed for loaders.
         device: Where the batches go.
     """
 
@@ -99,7 +99,7 @@ class TrainingBatches:
                 yield moved
             if place == before:
                 which = "has no batches" if not place else "can be read only once"
-                hint = "Pass a DataLoader or a list: something that can be iterated again and again."
+                hint = "Pass a DataLoader or a list, which can be iterated repeatedly."
                 raise GrowthError(Problem("E344", f"the training data {which}", hint=hint))
 
     def _lent(self, purpose: str) -> Callable[[], AbstractContextManager[None]]:
@@ -118,7 +118,7 @@ class TrainingBatches:
         if place == len(self._seen):
             self._seen.append(number)
         elif number != self._seen[place]:
-            message = "the training data brought other batches than in the training before"
+            message = "the training data yielded other batches than in the previous training"
             hint = "Candidates are compared on the same batches: seed the augmentation from torch, random or NumPy."
             raise GrowthError(Problem("E344", message, hint=hint))
 

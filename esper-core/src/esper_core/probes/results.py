@@ -84,7 +84,7 @@ class ProbeFailure:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """The result of ``probe``. Printed, it is a table; in a notebook, a picture if esper-watch is installed.
+    """The result of ``probe``. ``print`` shows a table; a notebook shows a picture if esper-watch is installed.
 
     Attributes:
         verdict: "pays", "nothing pays" or "undecided".

@@ -102,7 +102,7 @@ def probe(
     Args:
         model: Trained or not: a copy is trained until its validation loss hardly falls any more.
         loss: ``loss(model, batch)`` runs the model on a batch and returns one loss for each example.
-        train: Batches for training, iterated again and again.
+        train: Batches for training, iterated repeatedly.
         validation: Held-out batches, with 100 examples at least.
         slots: Where to try, as ``esper_core.graft`` takes it; "auto": up to four places, spread over the model.
         blueprints: What to try: names, globs or varieties, a mapping from slots to them, or "auto" for all that fit.
@@ -111,14 +111,14 @@ def probe(
             is used. Default: Adam at a rate of 1e-3.
         clip_norm: The norm to which gradients are clipped; None: they are not.
         steps: Training steps of the longest trials; fewer if the budget is short.
-        price: What a parameter has to gain, in nats; None: the price of gates, 1e-4.
-        seed: Of all random numbers of the probe.
-        on_progress: Called with a line of text now and then.
+        price: Gain in nats that each parameter has to bring; None: the price of gates, 1e-4.
+        seed: RNG seed of the probe.
+        on_progress: Called with a line of text for each part of the probe.
 
     Raises:
         GraftError: The model cannot have these slots.
         GrowthError: Model, loss, optimizer or data cannot be used.
-        ConfigError: The budget is no duration, or there is no such blueprint.
+        ConfigError: The budget is not a duration, or there is no such blueprint.
     """
     clock = BudgetClock(seconds_of(budget))
     given = partial(torch.optim.Adam, lr=1e-3) if optimizer is None else optimizer
@@ -404,7 +404,7 @@ class Search:
             )
             alike = [row for row in rows if row.pays and row is not best and row.behind < 2.0 * row.behind_error]
             if alike:
-                reason += f" Not told from it: {', '.join(f'{row.short} in {row.slot}' for row in alike)}."
+                reason += f" No difference shown to: {', '.join(f'{row.short} in {row.slot}' for row in alike)}."
             return self._result("pays", reason, rows)
         reason = "Nothing pays: no candidate is shown to gain more than its parameters cost."
         return self._result("nothing pays", reason, rows)

@@ -126,9 +126,7 @@ def _backward(mean: Tensor, trained: list[nn.Parameter]) -> None:
         mean.backward(inputs=trained)
     except RuntimeError as error:
         message = f"the model cannot be trained: the backward pass {describe_error(error)}"
-        raise GrowthError(
-            Problem("E352", message, hint="It has to pass  loss(model, batch).mean().backward().")
-        ) from error
+        raise GrowthError(Problem("E352", message, hint="Make  loss(model, batch).mean().backward()  work.")) from error
 
 
 def guarded(loss: Loss) -> Loss:
@@ -158,7 +156,7 @@ def new_training(
     """Return a training of a copy of ``model``, in training mode unless a part of it is frozen in evaluation mode.
 
     Raises:
-        GrowthError: The model is no module, or cannot be copied (E350), or this is no optimizer of it (E340, E341).
+        GrowthError: The model is not a module or cannot be copied (E350), or the optimizer is another one (E340, E341).
     """
     if not isinstance(model, nn.Module):
         message = f"a probe needs a torch.nn.Module. Received: {type(model).__name__}"
@@ -174,7 +172,7 @@ def new_training(
         raise GrowthError(Problem("E350", message, hint=hint)) from error
     if shared := _shared(model, copy):
         message = f"the model cannot be copied: its copy shares {shared}"
-        hint = "A probe trains copies, and would change the model with them. Check its __deepcopy__."
+        hint = "A probe trains copies, which would change the model. Check its __deepcopy__."
         raise GrowthError(Problem("E350", message, hint=hint))
     if not copy.training:
         copy.train()

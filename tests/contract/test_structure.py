@@ -15,6 +15,9 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted(ROOT.glob("esper-*/src"))
 CORE = ROOT / "esper-core" / "src" / "esper_core"
 
+ALIKE = {"Grow"}
+"""Classes of one name on purpose: the callback is called alike for each library of ``esper_core.integrations``."""
+
 
 def modules() -> dict[str, Path]:
     """Every module of every member by its dotted name."""
@@ -77,4 +80,4 @@ def test_no_two_public_classes_of_the_core_have_one_name() -> None:
         for node in tree(path).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
-    assert [name for name, times in names.items() if times > 1] == []
+    assert [name for name, times in names.items() if times > 1 and name not in ALIKE] == []

@@ -1,5 +1,7 @@
 """Growing a model in the training loops of other libraries, each of which only its own module imports.
 
-lightning      ``Grow``, a callback of Lightning
+accelerate     ``register``, for checkpoints of an Accelerator
+lightning      ``Grow``, a callback of Lightning; ``load_from_checkpoint``
+transformers   ``Grow``, a callback of the Trainer; ``from_pretrained``
 attachment     the Gardener of a library's loop: when it is called, and how checkpoints carry its state
 """

@@ -192,7 +192,7 @@ def _loader(trainer: pl.Trainer) -> Iterable[Any]:
 
 def _planned_steps(trainer: pl.Trainer, every: int | None) -> int:
     """Return how often ``tend`` will be called in a training."""
-    planned = trainer.max_epochs if every is None else trainer.estimated_stepping_batches // every
+    planned = trainer.max_epochs if every is None else max(trainer.estimated_stepping_batches // every, 1)
     if planned is None or not 0 < planned < math.inf:
         hint = "Pass  Grow(…, steps=40), or  Trainer(max_epochs=40)."
         raise GrowthError(Problem("E363", "the length of the training is unknown, and policies plan for it", hint=hint))

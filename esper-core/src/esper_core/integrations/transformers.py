@@ -115,7 +115,8 @@ class Grow(TrainerCallback):
             model,
             [owner],
             validation=_Batches(self._validation, device_of(model)),
-            steps=self._steps or (state.num_train_epochs if self._every is None else state.max_steps // self._every),
+            steps=self._steps
+            or (state.num_train_epochs if self._every is None else max(state.max_steps // self._every, 1)),
             clip_norm=args.max_grad_norm or None,
             state=saved.get("gardener"),
         )

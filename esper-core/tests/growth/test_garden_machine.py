@@ -244,7 +244,7 @@ class World(LinearWorld):
         if legal and action.op is Op.GERMINATE and action.blueprint == "test/faulty" and not len(self.book.built) % 2:
             self.refused(action, SeedFault)
         elif legal:
-            self.garden._untrained.clear()  # the tables know nothing of training
+            self.garden._born_here.clear()  # the tables know nothing of training
             self.garden.apply(action, 0)
             if action.op is not Op.WAIT:
                 self.book.act(action)

@@ -111,8 +111,7 @@ class Garden:
         self._deterministic = deterministic
         self.born = 0
         self._incubations: dict[int, Incubation] = {}
-        self._untrained: set[int] = set()
-        """Seeds that were born here and not trained when it was last looked."""
+        self._born_here: set[int] = set()
         self._adopt_seeds()
 
     def mask(self) -> ActionMask:
@@ -156,7 +155,7 @@ class Garden:
         slot.state = occupied
         self.keeper.adopt(seed)
         self._incubations[seed.number] = self._incubation(slot, seed)
-        self._untrained.add(seed.number)
+        self._born_here.add(seed.number)
         return Transition.of(slot, seed, None, "by the policy")
 
     def _advance(self, slot: Slot, seed: Seed, reason: str) -> Iterator[Transition]:
@@ -175,15 +174,8 @@ class Garden:
 
     def _fossilise(self, slot: Slot, seed: Seed, step: int) -> Transition:
         before = seed.pass_on(SeedEvent.FOSSILISE)
-        if seed.number in self._untrained and not any(
-            own.gradients.used for own in self.keeper.seed_shares(seed.number)
-        ):
-            message = f"seed {seed.number}, {seed.blueprint} in {slot.name}, was never trained, and cannot be kept"
-            hint = (
-                "For each batch call  garden.incubate(number, loss)  for each number in garden.incubating,\n"
-                "and  keeper.step(garden.blended). esper_core.Gardener does both."
-            )
-            raise GrowthError(Problem("E309", message, hint=hint))
+        if seed.number in self._born_here:
+            _refuse_untrained(slot, seed, self.keeper)
         seed.kept = step
         at_limit = len(slot.fossils) >= slot.limit
         slot.state = next_slot_state(slot.state, SlotEvent.FOSSILISED_AT_LIMIT if at_limit else SlotEvent.FOSSILISED)
@@ -378,6 +370,17 @@ def attributed_to_seed(slot: Slot, seed: Seed) -> Iterator[None]:
     except BaseException as error:
         what = f'of blueprint "{seed.blueprint}" {describe_error(error, seed.block)}'
         raise SeedFault([slot.name], what, number=seed.number) from error
+
+
+def _refuse_untrained(slot: Slot, seed: Seed, keeper: OptimizerKeeper) -> None:
+    """Raise GrowthError for a seed that was born here and that no optimizer ever stepped."""
+    if not any(share.gradients.used for share in keeper.seed_shares(seed.number)):
+        message = f"seed {seed.number}, {seed.blueprint} in {slot.name}, was never trained, and cannot be kept"
+        hint = (
+            "For each batch call  garden.incubate(number, loss)  for each number in garden.incubating,\n"
+            "and  keeper.step(garden.blended). esper_core.Gardener does both."
+        )
+        raise GrowthError(Problem("E309", message, hint=hint))
 
 
 def _lift_embargo(slot: Slot) -> None:

@@ -74,23 +74,17 @@ def test_task_with_inputs_of_another_dtype_is_refused(install, configured) -> No
 # --- learning rate schedules
 
 PACER = """
-from esper_core import ScheduleSpec, hookimpl
-
 asked = []
 
 class Half:
     def factor(self, step, steps):
         asked.append((step, steps))
         return %s
-
-@hookimpl
-def esper_register_schedules(registry):
-    registry.add("half", Half, ScheduleSpec("A half."))
 """
 
 
 def test_schedule_counts_the_steps_of_the_host_and_of_each_seed(install, run_small) -> None:
-    install("pacer", PACER % "0.5")
+    install.components("pacer", PACER % "0.5", schedule={"half": "Half"})
     told = run_small("optimizer: {host: {schedule: half}, seed: {schedule: pacer/half}}\n")
     asked = importlib.import_module("esper_pacer").asked
     assert set(asked) == {(0, 3), (1, 3), (2, 3), (0, 2), (1, 2)}  # seeds are born after the first step of three
@@ -99,7 +93,7 @@ def test_schedule_counts_the_steps_of_the_host_and_of_each_seed(install, run_sma
 
 @pytest.mark.parametrize(("factor", "said"), [("1 / 0", "in step 0 of 3"), ("-1.0", "gave the factor -1.0")])
 def test_schedule_that_fails_stops_the_run_and_names_its_package(factor: str, said: str, install, run_small) -> None:
-    install("pacer", PACER % factor)
+    install.components("pacer", PACER % factor, schedule={"half": "Half"})
     with pytest.raises(PluginError, match=said) as told:
         run_small("optimizer: {host: {schedule: half}}\n")
     assert 'schedule "pacer/half" (esper-pacer 1.0)' in str(told.value)
@@ -121,7 +115,6 @@ KEEPS = """\
 
 UNCOUNTABLE = """
 from torch import nn
-from esper_core import BlueprintSpec, hookimpl
 
 class Whole(nn.Module):
     def __init__(self, site):
@@ -133,10 +126,6 @@ class Whole(nn.Module):
     def forward(self, inputs):
         assert len(inputs) > 1, "it takes no single example"
         return inputs + self.own(inputs)
-
-@hookimpl
-def esper_register_blueprints(registry):
-    registry.add("whole", Whole, BlueprintSpec("sequence", "c*c + c", starts_as_identity=True))
 """
 
 
@@ -169,7 +158,8 @@ def test_operations_are_counted_and_paid_for_only_if_they_have_a_price(grown) ->
 
 
 def test_blueprint_whose_operations_cannot_be_counted_is_refused(configured, install, problem_of) -> None:
-    install("heavy", UNCOUNTABLE)
+    spec = "Whole, BlueprintSpec('sequence', 'c*c + c', starts_as_identity=True)"
+    install.components("heavy", UNCOUNTABLE, blueprint={"whole": spec})
     problem = problem_of(prepare, rewritten(configured(PRICED), "[conv_light]", "[conv_light, whole]"))
     assert problem.code == "E125"
     assert "heavy/whole in early" in problem.message

@@ -29,7 +29,6 @@ KEEPS = """\
 """
 
 WATCHER = """
-from esper_core import PolicySpec, hookimpl
 from esper_core.leyline import WAIT, Action, Op, Resumable, State
 
 class Watcher:
@@ -56,10 +55,6 @@ class Watcher:
 
     def load_state_dict(self, state):
         self.known = state.plain["known"]
-
-@hookimpl
-def esper_register_policies(registry):
-    registry.add("watcher", Watcher, PolicySpec("Grows where it is cheap."))
 """
 
 
@@ -83,7 +78,7 @@ def planned(configured) -> str:
 @pytest.fixture
 def watched(configured, install) -> str:
     """A policy that grows at a low price alone, and keeps what it saw."""
-    install("watching", WATCHER)
+    install.components("watching", WATCHER, policy={"watcher": "Watcher"})
     text = configured("capacity: false\nrounds: 2\n").read_text()
     return text.replace(text[text.index("policy:") : text.index("environments")], "policy: watcher\n")
 

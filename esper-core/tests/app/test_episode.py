@@ -44,7 +44,6 @@ def esper_check_health(snapshot):
 FRIGHTENED = "plugins:\n  require: {fright: '>=1.0'}\n"
 BROKEN = """
 from torch import nn
-from esper_core import BlueprintSpec, hookimpl
 
 class Broken(nn.Module):
     breaks = False
@@ -57,13 +56,8 @@ class Broken(nn.Module):
 
     def forward(self, inputs):
         return inputs + self.shift
-
-@hookimpl
-def esper_register_blueprints(registry):
-    registry.add("broken", Broken, BlueprintSpec(accepts="sequence", params="1", starts_as_identity=True))
 """
 NOTING = """
-from esper_core import PolicySpec, hookimpl
 from esper_core.leyline import WAIT, Action, Op
 
 class Noting:
@@ -76,10 +70,6 @@ class Noting:
         self.seen += zip(observations, masks)
         grow = Action(Op.GERMINATE, "early", "blueprints/conv_light")
         return [grow if mask.allows(grow) else WAIT for mask in masks]
-
-@hookimpl
-def esper_register_policies(registry):
-    registry.add("noting", Noting, PolicySpec("Writes down what it sees."))
 """
 
 Configured = Callable[..., Path]
@@ -236,7 +226,8 @@ def test_withdrawn_blueprint_is_offered_again_in_the_next_episode(
     install: Any, configured: Configured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is withdrawn after three times; the next episode is that of a run that begins with it."""
-    install("extra", BROKEN)
+    spec = "Broken, BlueprintSpec('sequence', '1', starts_as_identity=True)"
+    install.components("extra", BROKEN, blueprint={"broken": spec})
     player = Episode.of(configured(), [*CHANGES, "slots.early.blueprints=[broken, conv_light]"])
     monkeypatch.setattr(sys.modules["esper_extra"].Broken, "breaks", True)
     break_down = Action(Op.GERMINATE, "early", "extra/broken")
@@ -249,7 +240,7 @@ def test_withdrawn_blueprint_is_offered_again_in_the_next_episode(
 
 def test_policy_of_a_run_sees_what_a_player_sees(install: Any, configured: Configured, tmp_path: Path) -> None:
     """The twin at the same step, if there is one, and the reward's price among it."""
-    install("noting", NOTING)
+    install.components("noting", NOTING, policy={"noting": "Noting"})
 
     def noted(*overrides: str) -> list[Any]:
         prepared = prepare(configured(), [*overrides, "policy=noting/noting"])

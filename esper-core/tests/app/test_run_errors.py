@@ -18,7 +18,6 @@ from esper_core.runs.records import read_run
 
 FAILING = """
 from pathlib import Path
-from esper_core import RewardSpec, hookimpl
 from esper_core.leyline import RewardBreakdown
 
 class Reward:
@@ -27,10 +26,6 @@ class Reward:
         if now.step >= {step} and not Path({mended!r}).exists():
             raise RuntimeError("no good")
         return RewardBreakdown({{"accuracy": 0.5}})
-
-@hookimpl
-def esper_register_rewards(registry):
-    registry.add("judge", Reward, RewardSpec())
 """
 
 WILD = """\
@@ -64,7 +59,7 @@ def hint_of(error: BaseException) -> list[str]:
 @pytest.fixture
 def judged(install, configured, tmp_path) -> Path:
     """The file of a run whose reward fails in its second step, until there is a file ``mended``."""
-    install("failing", FAILING.format(step=1, mended=str(tmp_path / "mended")))
+    install.components("failing", FAILING.format(step=1, mended=str(tmp_path / "mended")), reward={"judge": "Reward"})
     return configured(JUDGED)
 
 
@@ -102,7 +97,7 @@ def test_command_prints_how_to_resume_once(more, status, judged, configured, tmp
 
 
 def test_run_without_a_report_names_none(install, configured, tmp_path) -> None:
-    install("failing", FAILING.format(step=0, mended=str(tmp_path / "mended")))
+    install.components("failing", FAILING.format(step=0, mended=str(tmp_path / "mended")), reward={"judge": "Reward"})
     with pytest.raises(PluginError) as caught:
         run(prepare(configured("reward: failing/judge\nplugins: {disable: [watch]}\n")), runs_dir=tmp_path / "runs")
     folder = folder_in(tmp_path / "runs")

@@ -1,17 +1,20 @@
-"""Governor: its decisions, when it takes snapshots, and when it stops."""
+"""Governor: decisions, snapshots, rollbacks and their causes, and the memory budget."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
-from core_worlds import same
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, LOCAL_CONV, bad, begin, same
 
-from esper_core.config import GovernorConfig
-from esper_core.governor import Act, Governor
+from esper_core.config import GovernorConfig, OptimizerConfig
+from esper_core.config.model import OptimizersConfig
+from esper_core.governor import Act, Governor, MemoryBudget
 from esper_core.growth import FaultBook
-from esper_core.leyline import Level, Verdict
+from esper_core.growth.optimizers import build_optimizer
+from esper_core.leyline import Action, BlueprintSpec, Level, Op, SlotState, Stage, Verdict
 
 PANIC = Verdict(Level.PANIC, "too hot")
 
@@ -222,3 +225,141 @@ def test_snapshots_reuse_their_memory(drive, monkeypatch):
     driven.environment.reset(1, 4)
     driven.governor.begin(driven.environment.garden)
     assert {one.data_ptr() for copy in driven.copies() for one in copy.values()} == places
+
+
+# --- rollbacks: what they restore and clear, and their causes
+
+FAST = (("sgd", "plain"), ("adam", "fused"), ("adamw", "foreach"))
+KINDS = [
+    pytest.param(
+        {"kind": kind, "implementation": implementation, "weight_decay": decay},
+        id=f"{kind}-{implementation}",
+        marks=() if (kind, implementation) in FAST else pytest.mark.slow,
+    )
+    for kind, decay in (("sgd", 0.0), ("adam", 0.0), ("adamw", 0.1))
+    for implementation in ("plain", "foreach", "fused")
+]
+
+
+@pytest.mark.parametrize("optimizer", KINDS)
+def test_b1_pt_01_step_after_a_rollback_is_the_first_of_a_fresh_optimizer(drive, grow_and_keep, optimizer):
+    driven = drive(plan=grow_and_keep, optimizer=optimizer, steps=12)
+    for _ in range(6):
+        driven.step()
+    parameters = list(driven.environment.model.parameters())
+    assert driven.poisoned_step().act is Act.ROLL_BACK
+    environment = driven.environment
+    assert [id(one) for one in environment.model.parameters()] == [id(one) for one in parameters]
+
+    fresh = [one.detach().clone().requires_grad_() for one in parameters]
+    split = environment.recipe.data["train"]
+    with environment.network.training_stream:
+        loss = environment.recipe.task.losses(environment.model(split.inputs[:20]), split.targets[:20]).mean()
+    loss.backward()
+    for own, one in zip(parameters, fresh, strict=True):
+        one.grad = None if own.grad is None else own.grad.clone()
+    build_optimizer(OptimizerConfig.model_validate({"learning_rate": 1e-2, **optimizer}), fresh).step()
+    environment.keeper.step(())
+    assert same(parameters, fresh)
+    assert any(one.grad is not None and bool(one.grad.any()) for one in parameters)
+
+
+STEPS, BATCHES = 12, 3
+PLAN = {0: replace(GERMINATE, blueprint="test/bad", speed=0), 1: ADVANCE}
+
+
+@pytest.mark.parametrize("at", [0, STEPS // 2, STEPS - 1], ids=["first", "middle", "last"])
+def test_run_09_non_finite_batch_is_rolled_back_in_the_same_step(drive, at):
+    driven = drive(Governor(GovernorConfig(penalty=7.0, snapshot_steps=1)), steps=STEPS)
+    for step in range(STEPS):
+        if step != at:
+            assert driven.step().act is Act.CONTINUE
+            continue
+        before = driven.numbers()
+        decision = driven.poisoned_step()
+        assert (decision.act, decision.step, decision.penalty) == (Act.ROLL_BACK, at, 7.0)
+        assert decision.back_to == at - 1
+        assert decision.culprit is None
+        assert same(driven.numbers(), before)
+        assert driven.rolled.train_loss is not None  # in the first step that of guessing
+    assert all(math.isfinite(loss) for place, loss in enumerate(driven.losses) if place != at)
+
+
+@pytest.mark.parametrize("at", [2, STEPS // 2, STEPS - 1], ids=["first", "middle", "last"])
+def test_exploding_seed_is_rolled_back_and_its_blueprint_withdrawn(drive, at):
+    faults = FaultBook(limit=1)
+    governor = Governor(GovernorConfig(surge_steps=1, watch_steps=STEPS), faults=faults)
+    passes = (at - 1) * BATCHES  # it incubates in step 1, and acts from step 2 on
+    driven = drive(governor, PLAN, steps=STEPS, batches=BATCHES, variety=bad(lambda _, grown: grown * 1e4, passes))
+    for _ in range(at):
+        assert driven.step().act is Act.CONTINUE
+    decision = driven.step()
+    assert (decision.act, decision.step) == (Act.ROLL_BACK, at)
+    assert math.isfinite(driven.losses[-1])
+    assert decision.reason.startswith("surge, step 1 of 1: " if at == 2 else "collapse: ")
+    assert decision.reason.endswith("; after advance early test/bad at step 1")
+    assert decision.culprit.blamed
+    (dropped,) = driven.rolled.transitions
+    assert (dropped.slot, dropped.now, driven.rolled.withdrawn) == ("early", Stage.PRUNED, True)
+    slot = driven.environment.garden.slots["early"]
+    assert (slot.living, slot.state, slot.embargo) == (None, SlotState.EMBARGOED, 2)
+    assert faults.is_withdrawn("test/bad")
+    assert driven.environment.keeper.misowned(driven.environment.model) == []
+    assert driven.step().act is Act.CONTINUE
+
+
+# --- the memory budget
+
+GERMINATE_BIG = Action(Op.GERMINATE, "early", "test/big")
+MIB = 1 << 20
+
+
+@pytest.fixture
+def environment(make_recipe):
+    """Its seeds would have 250,000 parameters and a few of the operator's, just under a MiB."""
+    spec = BlueprintSpec("sequence", "250000", starts_as_identity=True)
+    return begin(make_recipe(variety=replace(LOCAL_CONV, id="test/big", spec=spec)))
+
+
+def preflight(environment, host="adam", seed="adam", **changes) -> MemoryBudget:
+    optimizers = OptimizersConfig.model_validate({"host": {"kind": host}, "seed": {"kind": seed}})
+    return MemoryBudget(GovernorConfig.model_validate(changes), optimizers, environment.recipe.varieties)
+
+
+@pytest.mark.parametrize(("mebibytes", "refused"), [(None, False), (6, False), (5, True)])
+def test_germination_beyond_the_memory_budget_is_masked(environment, mebibytes, refused):
+    asked = preflight(environment, memory_mib=mebibytes)  # value, gradient, two of Adam's, two snapshots: 5.7 MiB
+    mask = asked.restrict(environment.garden, environment.mask())
+    assert mask.allows(GERMINATE_BIG) is not refused
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "copies"),
+    [
+        ("adam", {}, 6),
+        ("adamw", {"snapshots": 4}, 8),
+        ("sgd", {}, 5),
+        ("sgd", {"rollback": False}, 3),
+    ],
+)
+def test_estimate_counts_all_copies_of_each_parameter(environment, kind, changes, copies):
+    host = sum(one.nbytes for one in environment.model.parameters())
+    asked = preflight(environment, kind, "adam", **changes)
+    assert asked.mebibytes(environment.garden) == host * copies / MIB
+    seeds = 6 if not changes else copies if kind == "adamw" else 4
+    assert asked.mebibytes(environment.garden, 1000) == (host * copies + 4000 * seeds) / MIB
+
+
+def test_living_seed_is_counted_with_the_seed_settings_and_a_fossil_with_those_of_the_host(environment):
+    asked = preflight(environment, "sgd", "adam")
+    before = asked.mebibytes(environment.garden)
+    environment.network.apply(replace(GERMINATE_BIG, speed=0), 0)
+    (seed,) = environment.garden.living_seeds()
+    assert asked.mebibytes(environment.garden) == pytest.approx(before + seed.parameter_count * 4 * 6 / MIB)
+    environment.train()
+    for step, action in enumerate((ADVANCE, FOSSILISE), 1):
+        environment.train()
+        environment.network.apply(action, step)
+        environment.train()
+    assert environment.garden.living_seeds() == []
+    assert asked.mebibytes(environment.garden) == pytest.approx(before + seed.parameter_count * 4 * 5 / MIB)

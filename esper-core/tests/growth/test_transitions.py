@@ -1,17 +1,25 @@
-"""Transitions: incubation beside a seed that acts on the host."""
+"""Transitions: incubation beside an acting seed, and errors at any line that leave everything as before."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 import torch
-from core_worlds import TAME
-from torch import nn
+from core_worlds import TAME, WILD, Falling, LinearWorld
+from torch import Tensor, nn
 
-from esper_core.growth import Garden, Presence, Seed, graft, slots_of
-from esper_core.leyline import Action, LifecycleError, Op
-from esper_core.leyline.lifecycle import SlotState, Stage
+from esper_core import growth
+from esper_core.config.model import GrowthConfig
+from esper_core.growth import Garden, OptimizerSettings, Presence, Seed, graft, slots_of
+from esper_core.leyline import Action, Blend, LifecycleError, Op, SlotState, Stage
 
 GERMINATE = Action(Op.GERMINATE, "late", "test/tame")
 
@@ -52,3 +60,239 @@ def test_loaded_seed_incubates_in_the_shadow_while_another_one_acts(load_garden)
     garden = load_garden("branch", late=Stage.TRAINING)
     assert [seed.presence for seed in garden.living_seeds()] == [Presence.ACTING, Presence.ACTING]
     assert len(garden.incubating) == 1
+
+
+# --- faults at any line
+
+WHERE = str(Path(growth.__file__).parent)
+
+
+def adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=torch.tensor(0.01), foreach=False)
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9, foreach=False)
+
+
+class World(LinearWorld):
+    """A host of two slots, and a garden in it."""
+
+    def __init__(
+        self, limit: int = 1, *, freeze: bool = False, ready: Sequence[str] = (), of_seeds: Any = adam
+    ) -> None:
+        super().__init__(
+            {"early": limit, "late": limit},
+            (TAME, WILD),
+            OptimizerSettings(sgd, 1.0, Falling()),
+            OptimizerSettings(of_seeds, 1.0, Falling()),
+            growth=GrowthConfig(embargo=2, freeze_fossils=freeze),
+            batches=2,
+            ready=lambda seed: any(self.garden.slots[name].living is seed for name in ready),
+        )
+
+    def run_batches(self) -> None:
+        for _ in range(self.batches):
+            self.train_batch()
+
+    def act(self, op: Op, slot: str = "early", **numbers: Any) -> None:
+        blueprint = numbers.pop("blueprint", "test/tame") if op is Op.GERMINATE else None
+        self.garden.apply(Action(op, slot, blueprint, **{"speed": 1, **numbers}), 7)
+
+    def picture(self, *, told: bool = False) -> list[object]:
+        """All that a transition can change; ``told``: by value alone, to be compared with another world."""
+        known: Callable[[object], object] = (lambda thing: None) if told else id
+        mask = self.garden.mask()
+        return [
+            [(slot.state, slot.embargo, [known(seed) for seed in slot.seeds]) for slot in self.garden.slots.values()],
+            [
+                (seed.number, seed.stage, seed.born, seed.kept, replace(seed.alpha))
+                for slot in self.garden.slots.values()
+                for seed in slot.stack
+            ],
+            {name: parameter.requires_grad for name, parameter in self.model.named_parameters()},
+            {name: value.tolist() for name, value in self.model.state_dict().items()},
+            list(self.keeper.seeds),
+            list(self.keeper.fossils),
+            [self._share(share, known) for share in self.keeper.shares()],
+            self.garden.incubating,
+            self.garden.born,
+            (mask.ops, mask.blueprints),
+            torch.get_rng_state().numpy().tobytes(),
+        ]
+
+    @staticmethod
+    def _share(share: Any, known: Callable[[object], object]) -> object:
+        state = [
+            (key, known(value), value.tolist())
+            for parameter in share.parameters
+            for key, value in share.optimizer.state[parameter].items()
+            if isinstance(value, Tensor)
+        ]
+        rates = [(known(group["lr"]), float(group["lr"])) for group in share.optimizer.param_groups]
+        return known(share), [known(parameter) for parameter in share.parameters], state, rates, share.begun
+
+
+# The steps that lead to each transition.
+IN_TRAINING = ("train", "germinate", "train", "train")
+BLENDING = ("train", "germinate slowly", "train", "train", "advance", "train")
+ARRIVING = (*IN_TRAINING, "advance", "open", "batches")
+HOLDING = (*ARRIVING, "close")
+Do = Callable[["World"], object]
+
+
+def after(*steps: str) -> Do:
+    """Carry out one step after the other."""
+
+    def prepare(world: World) -> None:
+        for step in steps:
+            match step.split():
+                case ["open" | "close"]:
+                    getattr(world.garden, f"{step}_step")()
+                case ["batches"]:
+                    world.run_batches()
+                case ["train"]:
+                    world.train()
+                case [op, *where]:
+                    slot, speed = ("late" if "late" in where else "early"), (3 if "slowly" in where else 1)
+                    world.act(Op(op), slot, speed=speed)
+
+    return prepare
+
+
+def act(op: Op, **numbers: Any) -> Do:
+    return lambda world: world.act(op, **numbers)
+
+
+Case = tuple[Callable[[], World], Do, Do, dict[str, object]]
+OPEN, CLOSE, REMOVE = after("open"), after("close"), lambda world: world.garden.remove("torn out")
+STACK = partial(World, limit=2)
+CASES: dict[str, Case] = {
+    **{
+        f"germinate {name} by {blend}": (
+            World, after("train"), act(Op.GERMINATE, blueprint=f"test/{name}", blend=blend),
+            {"early": Stage.GERMINATED},
+        )
+        for blend in Blend
+        for name in ("tame", "wild")
+    },
+    "a second behind a fossil": (
+        STACK, after(*HOLDING, "fossilise"), act(Op.GERMINATE), {"early": Stage.GERMINATED},
+    ),
+    "advance": (World, after(*IN_TRAINING), act(Op.ADVANCE), {"early": Stage.BLENDING}),
+    "retarget": (World, after(*HOLDING), act(Op.RETARGET, target=0.5, speed=2), {"early": Stage.BLENDING}),
+    "retarget at once": (World, after(*HOLDING), act(Op.RETARGET, target=0.5, speed=0), {"early": Stage.BLENDING}),
+    "prune at once": (World, after(*IN_TRAINING), act(Op.PRUNE), {"early": SlotState.EMBARGOED}),
+    "prune a newborn": (World, after("train", "germinate"), act(Op.PRUNE), {"early": SlotState.EMBARGOED}),
+    "prune with a drain": (World, after(*BLENDING), act(Op.PRUNE, speed=2), {"early": Stage.DRAINING}),
+    "fossilise below the limit": (STACK, after(*HOLDING), act(Op.FOSSILISE), {"early": SlotState.FREE}),
+    "fossilise at the limit": (World, after(*HOLDING), act(Op.FOSSILISE), {"early": SlotState.CLOSED}),
+    "fossilise the second": (
+        STACK, after(*HOLDING, "fossilise", *HOLDING), act(Op.FOSSILISE), {"early": SlotState.CLOSED},
+    ),
+    "fossilise with the host's own optimizer": (
+        partial(World, of_seeds=sgd), after(*HOLDING), act(Op.FOSSILISE), {"early": SlotState.CLOSED},
+    ),
+    "fossilise and freeze": (
+        partial(World, freeze=True), after(*HOLDING), act(Op.FOSSILISE), {"early": SlotState.CLOSED},
+    ),
+    "a step opens": (World, after(*IN_TRAINING), OPEN, {"early": Stage.TRAINING}),
+    "a step opens for a newborn": (World, after("train", "germinate"), OPEN, {"early": Stage.TRAINING}),
+    "a step opens for two": (
+        World, after("train", "germinate", "germinate late"), OPEN, {"early": Stage.TRAINING, "late": Stage.TRAINING},
+    ),
+    "a ramp has arrived": (World, after(*ARRIVING), CLOSE, {"early": Stage.HOLDING}),
+    "a drain is over": (World, after(*HOLDING, "prune", "open", "batches"), CLOSE, {"early": SlotState.EMBARGOED}),
+    "a rest is over": (World, after(*IN_TRAINING, "prune", "train", "open"), CLOSE, {"early": SlotState.FREE}),
+    "a seed is ready": (
+        partial(World, ready=("early", "late")), after("train", "germinate", "open"),
+        CLOSE, {"early": Stage.BLENDING},
+    ),
+    "a ramp has arrived and another, that is ready, waits": (
+        partial(World, ready=("late",)), after(*ARRIVING[:-2], "germinate late", *ARRIVING[-2:]),
+        CLOSE, {"early": Stage.HOLDING, "late": Stage.TRAINING},
+    ),
+    "several are removed": (
+        World, after(*BLENDING, "germinate late", "train"), REMOVE,
+        {"early": SlotState.EMBARGOED, "late": SlotState.EMBARGOED},
+    ),
+}  # fmt: skip
+
+
+class Interrupted(BaseException):
+    """An exception that no handler for ordinary errors catches."""
+
+
+@contextmanager
+def fault_at(line: int, kind: type[BaseException]) -> Iterator[list[str]]:
+    """While this lasts, the growth package raises before the ``line``-th line that it runs, and then no more."""
+    run: list[str] = []
+
+    def within(frame: FrameType, event: str, argument: object) -> Any:
+        if event == "line":
+            run.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+            if len(run) == line:
+                raise kind("out of the blue")
+        return within
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        return within if frame.f_code.co_filename.startswith(WHERE) else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield run
+    finally:
+        sys.settrace(before)
+
+
+def standing(world: World, expected: dict[str, object]) -> dict[str, object]:
+    slots = world.garden.slots
+    return {
+        name: slots[name].living.stage if isinstance(should, Stage) else slots[name].state
+        for name, should in expected.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "stride"),
+    [
+        pytest.param(MemoryError, 7, id="every seventh line"),
+        pytest.param(MemoryError, 1, id="every line", marks=pytest.mark.slow),
+        pytest.param(Interrupted, 1, id="every line, interrupted", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("case", CASES)
+def test_b8_drl_02_a_fault_at_any_line_of_a_transition_leaves_everything_as_it_was(case, kind, stride):
+    """Wherever a transition breaks off, slots, seeds, optimizers, rates and random numbers are as before."""
+    make, prepare, change, expected = CASES[case]
+    undisturbed = make()
+    prepare(undisturbed)
+    change(undisturbed)
+    undisturbed_picture = undisturbed.picture(told=True)
+    world = make()
+    prepare(world)
+    before = world.picture()
+    lines = len(case) % stride  # other lines in each case
+    while True:
+        lines += stride
+        try:
+            with fault_at(lines, kind) as run:
+                change(world)
+        except BaseException as error:
+            if "out of the blue" not in str(error):
+                raise
+            assert_same(world.picture(), before, f"{run[-1]}, the {lines}th line")
+        else:
+            break
+    assert 10 < len(run) < lines <= len(run) + stride
+    assert standing(world, expected) == expected
+    assert_same(world.picture(told=True), undisturbed_picture, "the transition at last")
+    world.train(2)
+    undisturbed.train(2)
+    assert_same(world.picture(told=True), undisturbed.picture(told=True), "two steps later")
+
+
+def assert_same(now: list[object], then: list[object], where: str) -> None:
+    different = [place for place, (a, b) in enumerate(zip(now, then, strict=True)) if a != b]
+    assert not different, f"after {where}: {[(now[place], then[place]) for place in different if place != 10]}"

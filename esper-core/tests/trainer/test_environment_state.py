@@ -517,7 +517,7 @@ class Wider(OddHost):
 
 NEWER = Variety("test/odd", replace(ODD.spec, version=2), OddBlock)
 OTHERS: list[tuple[dict[str, Any], str]] = [
-    ({"build_host": Wider}, r"E334 .*\n.*head.bias is \(3,\) float32, and here \(5,\) float32"),
+    ({"build_host": Wider}, r"E334 .*\n.*head.bias is \(3,\) float32, expected \(5,\) float32"),
     (
         {"slots": {"early": SlotPlace("drop"), "late": SlotPlace("stem")}},
         r"E334 the state does not fit this OddHost\n.*other slots",

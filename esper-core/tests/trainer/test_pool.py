@@ -1,19 +1,27 @@
-"""The pool: the order of its environments, and round after round without leftovers."""
+"""The pool: its order, rounds without leftovers, and the control of static capacity."""
 
 from __future__ import annotations
 
+import ast
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, numbers, same
 
-from esper_core.leyline import Action, Op
+import esper_core.trainer
+from esper_core.growth import Growth, derive_seed, read_network, slots_of
+from esper_core.leyline import Observation, Stage
+from esper_core.trainer.batches import BatchOrder
+from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 
-GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv")
-LIFE = {0: GERMINATE, 2: Action(Op.ADVANCE, "early"), 4: Action(Op.PRUNE, "early", speed=0), 5: GERMINATE}
+LIFE = {0: GERMINATE, 2: ADVANCE, 4: replace(PRUNE, speed=0), 5: GERMINATE}
 
 
 def test_b8_drl_03_arms_are_interleaved_and_take_turns_in_being_first(make_recipe):
@@ -65,3 +73,102 @@ def test_b8_pt_04_every_round_leaves_as_many_tensors_as_the_one_before_and_close
     assert len(set(counts[1:])) == 1
     pool.close()
     assert tensors() == before
+
+
+# --- the control: what an arm grew, trained from the start on the same seeds and data
+
+KEPT = {0: GERMINATE, 1: ADVANCE, 3: FOSSILISE}
+
+
+@pytest.fixture
+def recipe(make_recipe) -> Recipe:
+    return make_recipe(batches=1)
+
+
+@pytest.fixture
+def grown(recipe, play) -> Sequence[Growth]:
+    """What an arm grew."""
+    pool = Pool(recipe, ["grown"], 1)
+    play(pool, 5, KEPT)
+    return read_network(slots_of(pool.environments[0].model), "host").grown
+
+
+def test_the_control_has_from_the_start_what_was_grown_and_trains_as_long(recipe, grown, play):
+    assert [growth.blueprint for growth in grown] == ["test/local-conv"]
+    asked: list[tuple[str, int]] = []
+
+    def implants(arm: str, seed: int) -> Sequence[Growth]:
+        asked.append((arm, seed))
+        return grown
+
+    pool = Pool(recipe, ["capacity"], 2, implants=implants)
+    told = play(pool, 6)
+    assert asked == [("capacity", 3), ("capacity", 4)]
+    own = pool.environments[0]
+    (seed,) = next(iter(slots_of(own.model).each())).fossils
+    assert (seed.stage, seed.alpha.value, seed.blend) == (Stage.FOSSILISED, 1.0, grown[0].blend)
+    assert own.keeper.misowned(own.model) == [], "every parameter has one owner"
+    first = told[0][0]
+    assert first.parameters - first.host_parameters == grown[0].parameters
+    assert first.slots[0].fossils == 1
+    assert [signals[0].step for signals in told] == list(range(6))
+
+
+def test_the_host_of_the_control_begins_as_the_twin_and_sees_the_same_data(recipe, grown):
+    pools = [Pool(recipe, ["twin"], 1), Pool(recipe, ["capacity"], 1, implants=lambda arm, seed: grown)]
+    for pool in pools:
+        pool.reset(0, 3)
+    twin, control = (pool.environments[0] for pool in pools)
+    assert same(numbers(twin.model), numbers(control.model))
+    assert torch.equal(twin.order.next(), control.order.next())
+
+
+def test_the_control_equals_a_plain_torch_loop_from_the_same_weights(make_recipe, smooth_host, grown):
+    recipe = make_recipe(batches=1, host=smooth_host)
+    pool = Pool(recipe, ["capacity"], 1, implants=lambda arm, seed: grown)
+    pool.reset(0, 3)
+    control, train = pool.environments[0], recipe.data["train"]
+    model = deepcopy(control.model)
+    optimizer = torch.optim.Adam(model.parameters(), lr=recipe.optimizers.host.learning_rate, fused=True)
+    order = BatchOrder(len(train), recipe.episode.batch_size, derive_seed(3, "order"))
+    for step in range(4):
+        pool.train(step)
+        examples = order.next()
+        optimizer.zero_grad()
+        recipe.task.losses(model(train.inputs[examples]), train.targets[examples]).mean().backward()
+        optimizer.step()
+    assert all(map(torch.equal, control.model.state_dict().values(), model.state_dict().values()))
+
+
+def test_the_control_continues_from_its_state(recipe, grown, play):
+    whole, first, second = (Pool(recipe, ["capacity"], 1, implants=lambda arm, seed: grown) for _ in range(3))
+    play(whole, 4)
+    play(first, 2)
+    second.load_state_dict(first.state_dict(), in_round=True)
+    play(second, range(2, 4))
+    models = [pool.environments[0].model for pool in (whole, second)]
+    assert all(map(torch.equal, *(model.parameters() for model in models)))
+
+
+def test_sim_med_1_one_train_step_for_all_stages_that_reads_no_stage():
+    """Only the key by which a compiled pass is looked up may read a seed's stage."""
+    folder = Path(esper_core.trainer.__file__).parent
+    for name in ("environment.py", "forward.py"):
+        tree = ast.parse((folder / name).read_text(encoding="utf-8"))
+        tree.body = [node for node in tree.body if getattr(node, "name", "") != "structure_of"]
+        asked = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "Stage"]
+        asked += [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "stage"]
+        assert asked == [], name
+
+
+def test_sim_med_4_an_observation_contains_no_tensor(recipe, play):
+    (signals,) = play(Pool(recipe, ["grown"], 1), 3, KEPT)[-1]
+
+    def tensors(value: Any) -> int:
+        if isinstance(value, torch.Tensor):
+            return 1
+        if is_dataclass(value):
+            return sum(tensors(getattr(value, field.name)) for field in fields(value))
+        return sum(map(tensors, value)) if isinstance(value, tuple | list) else 0
+
+    assert tensors(Observation(step=3, steps=4, signals=signals)) == 0

@@ -187,6 +187,6 @@ def test_a_training_that_cannot_grow_says_why(world: Any, checkpoint: Any, tmp_p
         grow.on_train_begin(SimpleNamespace(n_gpu=2), None, None, model=None, optimizer=None)
     with pytest.raises(EsperError, match=r"E364 .*without labels(?s:.)*label_smoothing_factor"):
         world.fit(1, world.plan(), label_smoothing_factor=0.1)
-    (checkpoint.path / "esper.pt").unlink()
+    (checkpoint.path / "esper.safetensors").unlink()
     with pytest.raises(EsperError, match=r"E362 .*no state of Grow(?s:.)*esper_core.load"):
         world.fit(7, world.plan(), folder=tmp_path / "run", resume=str(checkpoint.path))

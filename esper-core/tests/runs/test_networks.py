@@ -121,6 +121,8 @@ def hold(garden: Garden, variety: Variety, **more: Any) -> Garden:
     """The garden with a seed in its slot that was germinated and blended at once."""
     garden.apply(Action(Op.GERMINATE, "early", variety.id, speed=0, **more), 0)
     garden.open_step()
+    for number in garden.incubating:
+        garden.incubate(number, lambda model: model(EXAMPLE).square().mean())
     garden.apply(Action(Op.ADVANCE, "early"), 0)
     garden.close_step()
     return garden

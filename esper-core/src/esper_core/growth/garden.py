@@ -374,7 +374,8 @@ def attributed_to_seed(slot: Slot, seed: Seed) -> Iterator[None]:
 
 def _refuse_untrained(slot: Slot, seed: Seed, keeper: OptimizerKeeper) -> None:
     """Raise GrowthError for a seed that was born here and that no optimizer ever stepped."""
-    if not any(share.gradients.used for share in keeper.seed_shares(seed.number)):
+    shares = [share for share in keeper.seed_shares(seed.number) if share.parameters]
+    if shares and not any(share.gradients.used for share in shares):
         message = f"seed {seed.number}, {seed.blueprint} in {slot.name}, was never trained, and cannot be kept"
         hint = (
             "For each batch call  garden.incubate(number, loss)  for each number in garden.incubating,\n"

@@ -11,10 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from esper_core.growth import device_of
-from esper_core.integrations.attachment import STATE_FILE
+from esper_core.integrations.attachment import STATE_FILE, read_state, write_state
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -29,11 +27,10 @@ def register(accelerator: Accelerator, gardener: Gardener) -> None:
     """
 
     def save(models: list[Any], weights: list[Any], folder: str) -> None:
-        torch.save(gardener.state_dict(), Path(folder, STATE_FILE))
+        write_state(Path(folder, STATE_FILE), gardener.state_dict())
 
     def load(models: list[Any], folder: str) -> None:
-        file = Path(folder, STATE_FILE)
-        gardener.load_state_dict(torch.load(file, map_location=device_of(gardener.model), weights_only=True))
+        gardener.load_state_dict(read_state(Path(folder, STATE_FILE), device_of(gardener.model)))
 
     accelerator.register_save_state_pre_hook(save)
     accelerator.register_load_state_pre_hook(load)

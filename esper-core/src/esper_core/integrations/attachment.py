@@ -7,18 +7,24 @@ own. At any other time the hook rebuilds what the state holds.
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+import safetensors.torch
+from safetensors import SafetensorError, safe_open
+
 from esper_core.gardener import Gardener, Tended
 from esper_core.gardener.validation import first_batch
-from esper_core.growth import HOME, graft, is_grafted, read_network, slots_of, ungraft
+from esper_core.growth import HOME, decode_state, encode_state, graft, is_grafted, read_network, slots_of, ungraft
 from esper_core.growth.journal import network_in, same_growth
 from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.protocols import State
 from esper_core.runs.networks import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     import torch
     from torch import nn
@@ -27,8 +33,34 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("esper")
 
-STATE_FILE: Final = "esper.pt"
+STATE_FILE: Final = "esper.safetensors"
 """The state of a Gardener in a checkpoint that is a folder."""
+
+_PLAIN: Final = "plain"
+"""Key of the plain values, as JSON, in the metadata of that file."""
+
+
+def write_state(file: Path, state: Any) -> None:
+    """Write a state, plain values and tensors in any structure, to a file that executes nothing when it is read."""
+    encoded = encode_state(state)
+    metadata = {_PLAIN: json.dumps(encoded.plain)}
+    file.write_bytes(safetensors.torch.save(dict(encoded.tensors), metadata))
+
+
+def read_state(file: Path, device: torch.device) -> Any:
+    """Return what ``write_state`` was given, with its tensors on ``device``.
+
+    Raises:
+        GrowthError: The file is damaged, or another one (E334).
+    """
+    try:
+        with safe_open(file, "pt") as opened:
+            plain = json.loads(opened.metadata()[_PLAIN])
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  it is no mapping
+    except (SafetensorError, OSError, LookupError, TypeError, ValueError) as error:
+        message = f"{file} does not hold the state of a Gardener"
+        raise GrowthError(Problem("E334", message, hint=f"{type(error).__name__}: {error}")) from error
+    return decode_state(State(plain, tensors), device)
 
 
 class Attachment:

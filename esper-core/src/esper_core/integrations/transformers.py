@@ -11,7 +11,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -20,12 +19,13 @@ from transformers.utils import logging
 from esper_core.gardener.optimizers import unwrapped
 from esper_core.gardener.validation import first_batch
 from esper_core.growth import device_of, map_tensors, slots_of
-from esper_core.integrations.attachment import STATE_FILE, Attachment, grow_as
+from esper_core.integrations.attachment import STATE_FILE, Attachment, grow_as, read_state, write_state
 from esper_core.leyline.errors import GrowthError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    import torch
     from torch import Tensor, nn
     from torch.utils.hooks import RemovableHandle
     from transformers import TrainerControl, TrainerState, TrainingArguments
@@ -44,7 +44,7 @@ class Grow(TrainerCallback):
     """Grows the model that a Trainer trains.
 
     ``Gardener.tend`` is called at the end of each epoch, before its checkpoint. Checkpoints of the Trainer get a file
-    ``esper.pt``: ``train(resume_from_checkpoint=…)`` with the same callback goes on bit for bit.
+    ``esper.safetensors``: ``train(resume_from_checkpoint=…)`` with the same callback goes on bit for bit.
 
     Args:
         slots: Names of modules of the model, as ``esper_core.graft`` takes them.
@@ -148,7 +148,7 @@ class Grow(TrainerCallback):
             "memory": {name: memory[own] for name, own in named if own in memory},
         }
         target = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}", STATE_FILE)
-        torch.save(parts, target)
+        write_state(target, parts)
 
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -188,7 +188,7 @@ class Grow(TrainerCallback):
         file = Path(self._folder or default, STATE_FILE)
         if not state.global_step or not file.exists():
             return {}
-        saved: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
+        saved: dict[str, Any] = read_state(file, device)
         return saved
 
 

@@ -11,8 +11,8 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-import safetensors.torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 
 from esper_core.gardener import Gardener, Tended
 from esper_core.gardener.validation import first_batch
@@ -44,7 +44,7 @@ def write_state(file: Path, state: Any) -> None:
     """Write a state, plain values and tensors in any structure, to a file that executes nothing when it is read."""
     encoded = encode_state(state)
     metadata = {_PLAIN: json.dumps(encoded.plain)}
-    file.write_bytes(safetensors.torch.save(dict(encoded.tensors), metadata))
+    file.write_bytes(save(dict(encoded.tensors), metadata))
 
 
 def read_state(file: Path, device: torch.device) -> Any:

@@ -111,7 +111,7 @@ def test_results_are_shown_with_sign_and_interval():
     runs = some_runs()
     assert "| 200 steps | 60.0 % | 59.0 to 62.0 % | 8 |" in page.longer(runs)
     assert "| default | +28.1 (27.1 to 30.1) | `esper run default.yaml` |" in page.other_seeds(runs)
-    assert "\nheuristic  78.1 %         77.1 % to 80.1 %  8  6,154       +27.1\n" in page.default_run(runs)
+    assert "\nheuristic  78.1 %         77.1 % to 80.1 %  8  6,154       unknown  +27.1\n" in page.default_run(runs)
 
 
 def test_pages_are_regenerated_from_the_results(monkeypatch, tmp_path):

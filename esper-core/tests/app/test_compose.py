@@ -135,7 +135,7 @@ def grown(configured, run_file):
 
     def play(more: str):
         file = rewritten(configured(more), "speed: 2}\n", "speed: 1}\n" + KEEPS, "steps: 3", "steps: 6")
-        path = run_file(file, "capacity=false")
+        path = run_file(file, "capacity=false", "environments=1")
         own = [one for one in read_events(path / "events.jsonl") if getattr(one, "arm", None) == "schedule"]
         steps, ends = ([one for one in own if isinstance(one, kind)] for kind in (StepFinished, EpisodeFinished))
         return steps, ends, prepare(file).space.places["early"]
@@ -152,7 +152,7 @@ def test_operations_are_counted_and_paid_for_only_if_they_have_a_price(grown) ->
     assert counted[5] == place.host_flops + seed > counted[0]  # it was kept
     steps, free, _ = grown("reward: {use: team, settings: {price: 0.0}}\n")
     assert {one.signals.flops for one in steps} == {one.signals.host_flops for one in steps} == {None}
-    assert [end.fossils for end in paid] == [end.fossils for end in free] == [1, 1]
+    assert [end.fossils for end in paid] == [end.fossils for end in free] == [1]
     share = seed / place.host_flops
     assert [end.reward for end in paid] == [pytest.approx(end.reward - 30.0 * share, abs=1e-9) for end in free]
 

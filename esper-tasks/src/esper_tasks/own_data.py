@@ -310,7 +310,7 @@ def _kind(train: Examples, settings: NpzSettings) -> SiteKind:
         hint = f"Possible: {_FORMS}.\nReceived: {settings.inputs} {inputs.shape}"
         refuse("kind", f"{told} does not have {inputs.ndim - 1} dimensions", hint)
     if kind == "tokens" and inputs.ndim == 2 and (inputs.dtype.kind not in "iu" or inputs.min() < 0):
-        hint = f"Received: {inputs.dtype} from {inputs.min()} on"
+        hint = f"Received: {inputs.dtype}, smallest value {inputs.min()}"
         refuse("inputs", "symbols must be integers from 0", hint)
     return kind
 

@@ -123,7 +123,7 @@ def components() -> None:
 
 
 def _kind(_context: click.Context, _parameter: click.Parameter, given: str | None) -> ComponentKind | None:
-    """Return the kind that was typed, in singular or plural."""
+    """Return the kind for a word in singular or plural."""
     if given is None:
         return None
     kind = "policy" if given == "policies" else given.removesuffix("s")

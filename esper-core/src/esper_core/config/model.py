@@ -230,7 +230,7 @@ class GovernorConfig(Section):
 
 
 class ComputeConfig(Section):
-    """How a batch is computed. Precision, micro-batches, the compiler and the layout change numbers; nothing else."""
+    """How a batch is computed. Only precision, micro-batches, the compiler and the layout change results."""
 
     precision: Literal["float32", "bfloat16", "float16", "auto"] = Field(
         default="float32",

@@ -29,8 +29,8 @@ log = logging.getLogger("esper")
 def without_trace(model: nn.Module) -> Iterator[None]:
     """Run a block with torch's usual modes; gradients, random numbers and the default dtype are put back after it.
 
-    Seeds that change torch's modes are found by comparing with the usual ones, so a loop's own default is set aside.
-    Hooks that step an optimizer as soon as a gradient is there are set aside, too.
+    Seeds that change torch's modes are found by comparing with the usual ones, so the loop's own dtype is suspended.
+    So are hooks that step an optimizer as soon as a gradient is computed.
     """
     device = device_of(model)
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]

@@ -53,7 +53,7 @@ KINDS: Final[Mapping[specs.ComponentKind, Kind]] = {
 
 @dataclass(frozen=True, slots=True)
 class EntryPointInfo:
-    """One entry point and the package that declares it; ``file`` is the path of a one-file plugin instead."""
+    """One entry point, and the package or the one-file plugin (``file``) that declares it."""
 
     name: str
     target: str

@@ -62,10 +62,10 @@ class Recipe:
     Attributes:
         data: The splits, on the device or, if streamed, on the host (the CPU).
         build_host: Builds a host from torch's default generator.
-        host_schedule: Learning rate schedule of the host; None: constant. So is ``seed_schedule``.
+        host_schedule: Learning rate schedule of the host, as ``seed_schedule`` of seeds; None: constant.
         draws: When host and blueprints draw random numbers, as far as a dry run showed.
         operations: Operations of host and blueprints; None: torch cannot count them.
-        price_operations: Whether a reward prices them, so that signals tell them.
+        price_operations: Whether a reward prices them, so that signals contain them.
         compiler: Compiles a host where ``compute.compile`` is set.
     """
 

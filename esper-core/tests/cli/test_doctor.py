@@ -56,7 +56,7 @@ def test_runs_folder_that_is_a_file_fails(found, tmp_path, place: str) -> None:
     assert findings["runs folder"] == {
         "what": "runs folder",
         "state": "failed",
-        "found": f"{tmp_path / 'a-file'} is no folder",
+        "found": f"{tmp_path / 'a-file'} is not a folder",
         "fix": "esper run FILE --runs-dir ANOTHER",
     }
 

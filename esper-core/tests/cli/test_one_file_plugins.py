@@ -59,8 +59,9 @@ def test_unmarked_hook_is_a_warning_which_is_printed_with_an_error_too(esper, ow
     assert rest.startswith('E204 unknown reward "own-probe/own"')
 
 
-def test_one_file_plugin_is_listed_and_shown(esper, own, tmp_path) -> None:
+def test_one_file_plugin_is_listed_and_shown(esper, own, tmp_path, monkeypatch) -> None:
     own(FORGETFUL)
+    monkeypatch.syspath_prepend(str(tmp_path))  # that it can be imported from there, too, is no conflict
     local = ["--local", tmp_path / "own_probe.py"]
     assert "E222" in esper("plugins", "list", *local).out
     answer = esper("plugins", "show", "own-probe", *local)

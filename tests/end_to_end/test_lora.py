@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import runpy
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
+
+from esper_core import Gardener, export
+from esper_core.leyline import Action, ActionMask, Observation, Op
 
 EXAMPLE = Path(__file__).parents[2] / "examples/lora.py"
 
@@ -19,3 +26,64 @@ def test_a_frozen_transformer_is_adapted_and_its_adapters_are_merged(capsys: pyt
     assert "lora_large in blocks" in said
     assert "pays: its gain is" in said
     assert "is kept" in said
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_gpt2_is_adapted_beside_its_attention_and_merged_but_for_its_head() -> None:
+    """Its layers hold their weights transposed, and its head shares those of the embedding."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    settings = transformers.GPT2Config(
+        vocab_size=20, n_positions=8, n_embd=32, n_layer=2, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0
+    )
+    model = transformers.GPT2LMHeadModel(settings).requires_grad_(False)
+    names = {name for name, _ in model.named_parameters()}
+
+    def loss(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+        """Each token is the one before it plus one."""
+        scores = model(input_ids=tokens).logits[:, :-1]
+        return nn.functional.cross_entropy(scores.transpose(1, 2), tokens[:, 1:], reduction="none").mean(1)
+
+    def rows(count: int) -> torch.Tensor:
+        return (torch.randint(20, (count, 1)) + torch.arange(8)) % 20
+
+    slots, small = ("transformer.h.1.attn.c_attn", "lm_head"), "blueprints/lora_small"
+    gardener = Gardener(
+        model, partial(torch.optim.AdamW, lr=1e-2), loss=loss, slots=slots, blueprints=["lora_small"],
+        example=rows(16), validation=[rows(100)], steps=9, policy=Plan(slots, small), growth={"gates": "off"},
+    )  # fmt: skip
+    losses = []
+    for _ in range(9):
+        for _ in range(10):
+            batch = rows(32)
+            gardener.optimizer.zero_grad()
+            if (mean := loss(model, batch).mean()).requires_grad:
+                mean.backward()
+            gardener.optimizer.step()
+            gardener.step(batch)
+        losses.append(gardener.tend().signals.validation_loss)
+    gardener.close()
+    assert losses[-1] < losses[0] / 2
+    example = rows(16)
+    plain = export(model)
+    with torch.no_grad():
+        wanted, found = model(input_ids=example).logits, plain(input_ids=example).logits
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    added = {name for name, _ in plain.named_parameters()} - names
+    assert added
+    assert all(name.startswith("grown.lm_head.") for name in added)  # its weights are those of the embedding
+
+
+class Plan:
+    """Germinates, blends in and keeps a seed in one slot after the other."""
+
+    def __init__(self, slots: Sequence[str], blueprint: str) -> None:
+        lives = [
+            {0: Action(Op.GERMINATE, one, blueprint), 1: Action(Op.ADVANCE, one), 3: Action(Op.FOSSILISE, one)}
+            for one in slots
+        ]
+        self.plan = {4 * number + step: action for number, life in enumerate(lives) for step, action in life.items()}
+
+    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
+        return [self.plan.get(observations[0].step, Action())]

@@ -119,6 +119,11 @@ def test_the_command_prints_a_drawing_or_json(run):
     assert told["lives"][0]["stages"][-1] == {"step": 6, "stage": "fossilized"}
 
 
+def test_the_command_finds_a_run_by_its_id_in_the_folder_of_runs(make_run):
+    run = make_run()
+    assert run.name in CliRunner().invoke(watch, [run.name, "--runs-dir", str(run.parent)]).stdout
+
+
 def test_a_sparkline_leaves_values_that_are_not_finite_blank():
     assert sparkline([0.0, float("nan"), 1.0], 8) == "▁ █"
     assert sparkline([], 8) == ""

@@ -23,7 +23,7 @@ def result_of(name: str, *, rows: int = 3, number: float = 0.25, verdict: Any = 
         verdict=verdict, reason=f"{name} pays.", rows=(row,) * rows,
         failed=(ProbeFailure(name, name, f"raised {name}"),),
         slots={name: "sequence (8, 40)"}, model=name, parameters=5678, host_steps=900, host_loss=number,
-        curve=((0, 2.0), (900, number)), price=1e-4, examples=800, budget=60.0, seconds=12.0,
+        curve=((0, 2.0), (900, number)), price=1e-4, examples=800, budget=60.0, seconds=12.0, remarks=(name,),
     )  # fmt: skip
 
 

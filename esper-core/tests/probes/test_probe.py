@@ -281,6 +281,37 @@ def test_a_copied_optimizer_has_the_state_of_the_models_own(lab: Lab) -> None:
     assert not training.optimizer.state
 
 
+def test_an_optimizer_that_harms_the_host_is_remarked(lab: Lab) -> None:
+    result = lab.probe(optimizer=partial(torch.optim.SGD, lr=30.0), blueprints=[ALONE], steps=9)
+    assert "Training raised the validation loss of the host from" in " ".join(str(result).split())
+
+
+def test_a_frozen_host_is_ready_at_once_and_its_seeds_train(lab: Lab) -> None:
+    lab.model.requires_grad_(False)
+    result = lab.probe()
+    assert result.host_steps == 0
+    assert all(row.gain != 0.0 for row in result.rows)
+
+
+def test_a_compiled_model_is_probed_as_it_was_written(lab: Lab) -> None:
+    result = lab.probe(model=torch.compile(lab.model, backend="eager"), steps=9)
+    assert (result.model, [row.slot for row in result.rows]) == ("Pointwise", ["stem", "stem"])
+
+
+def test_a_grafted_model_is_probed_in_its_slots_and_beside_what_grew(lab: Lab) -> None:
+    graft(lab.model, {"first": "stem"}, example=lab.train[0][0])
+    result = lab.probe(slots="auto", steps=9)
+    assert [row.slot for row in result.rows] == ["first", "first"]
+    assert [name for name in lab.model.state_dict() if "esper" in name] == []
+
+
+def test_parameters_of_the_loss_function_are_left_alone(lab: Lab) -> None:
+    scale = nn.Parameter(torch.ones(()))
+    lab.probe(loss=lambda model, batch: scale * per_example(model, batch), steps=9)
+    assert scale.grad is None
+    assert scale.item() == 1.0
+
+
 def test_a_seed_that_fails_is_reported_and_the_others_go_on(lab: Lab) -> None:
     lab.train = [rising(300, 1)]
     result = lab.probe(blueprints=[BROKEN, NEIGHBOURS])
@@ -289,6 +320,9 @@ def test_a_seed_that_fails_is_reported_and_the_others_go_on(lab: Lab) -> None:
     assert re.search(r"raised ValueError: 300 examples \(test_probe.py:\d+\)", failure.what)
     assert [row.short for row in result.rows] == ["neighbours"]
     assert "test/broken in stem failed" in " ".join(str(result).split())
+    alone = lab.probe(blueprints=[BROKEN])
+    assert (alone.verdict, alone.rows, alone.needs) == ("undecided", (), None)
+    assert "every candidate failed" in alone.reason
 
 
 @pytest.fixture
@@ -323,12 +357,12 @@ def test_a_budget_that_ends_while_the_host_learns_is_undecided(lab: Lab, clock: 
 
 def test_a_budget_that_ends_in_the_trials_is_undecided(lab: Lab, clock: Callable[[float], None]) -> None:
     clock(1.0)
-    result = lab.probe(budget=170.0, steps=630)
+    result = lab.probe(budget=400.0, steps=630)
     assert result.verdict == "undecided"
     assert all(row.pays is None for row in result.rows)
     assert "2 candidates need longer trials" in result.reason
     assert result.needs is not None
-    assert result.needs > 170
+    assert result.needs > 1000
 
 
 def test_the_table_is_80_wide_and_the_json_is_plain(lab: Lab) -> None:
@@ -408,6 +442,7 @@ NAN = [(torch.full((120, 1, 12), torch.nan), torch.zeros(120, dtype=torch.long))
         ({"optimizer": 0.1}, "E340 .*Received: float"),
         ({"optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1)}, "E341 .*none of the model's parameters"),
         ({"loss": lambda model, batch: per_example(model, batch).mean()}, "E342 .*each example"),
+        ({"loss": lambda model, batch: 0.5}, "E342 (?s:.)*Received: float"),
         ({"loss": detached}, "E352 .*does not depend on any parameter(?s:.)*detach"),
         ({"loss": confused}, r"E352 the loss function raised ValueError: .*test_probe.py:\d+"),
         ({"optimizer": lambda own: torch.optim.SGD(own, 1e30)}, "E352 .*validation loss .*is (nan|inf) after 5 steps"),

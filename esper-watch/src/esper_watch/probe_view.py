@@ -44,6 +44,7 @@ def probe_page(result: Json) -> str:
         rows=_rows(result["rows"]),
         failed=[(one["slot"], short_name(one["blueprint"]), one["what"]) for one in result["failed"]],
         slots=list(result["slots"].items()),
+        remarks=result["remarks"],
         curve=_curve(points),
         ends=points[:1] + points[-1:],
         size=CURVE,
@@ -107,6 +108,7 @@ def _number(value: Any, form: str) -> str:
 
 
 def _remarks(result: Json) -> Iterator[str]:
+    yield from result["remarks"]
     if (more := len(result["rows"]) - NOTEBOOK_ROWS) > 0:
         yield f"… and {plural(more, 'more candidate')}."
     for one in result["failed"]:

@@ -102,6 +102,7 @@ class ProbeResult:
         budget: The seconds that were given.
         seconds: The seconds that were used.
         needs: If undecided, about how many seconds a decision needs; None otherwise.
+        remarks: What else to know, such as trials that were shortened.
     """
 
     verdict: Verdict
@@ -119,6 +120,7 @@ class ProbeResult:
     budget: float
     seconds: float
     needs: float | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def best(self) -> ProbeRow | None:
@@ -142,7 +144,8 @@ class ProbeResult:
             yield ""
         for failure in self.failed:
             yield from _wrapped(f"{failure.blueprint} in {failure.slot} failed: it {failure.what}")
-        yield from _wrapped(self.reason)
+        for text in (self.reason, *self.remarks):
+            yield from _wrapped(text)
 
     def _repr_html_(self) -> str | None:
         """Return what a notebook shows; None, and the notebook shows the table, if no installed package draws it."""

@@ -71,6 +71,9 @@ STEPS: Final = 450
 HOST_SHARE: Final = 0.7
 """Share of the budget that the host may use until its curve is flat."""
 
+HARM: Final = 0.05
+"""Share of its loss by which a host gets worse in training before that is reported."""
+
 LONGER: Final = 1.25
 """Factor by which another budget is longer at least, where the time was planned too short."""
 
@@ -122,10 +125,11 @@ def probe(
     """
     clock = BudgetClock(seconds_of(budget))
     given = partial(torch.optim.Adam, lr=1e-3) if optimizer is None else optimizer
-    training = new_training(model, given, guarded(loss), clip_norm, seed, clock.now)
     own = GrowthConfig.model_validate({} if price is None else {"price": price}).price
-    with prepared(training, train, validation, slots, blueprints, clock, steps, own, seed, on_progress) as search:
-        return search.run()
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        training = new_training(model, given, guarded(loss), clip_norm, seed, clock.now)
+        with prepared(training, train, validation, slots, blueprints, clock, steps, own, seed, on_progress) as search:
+            return search.run()
 
 
 @contextmanager
@@ -306,8 +310,10 @@ class Search:
         """Set how long the trials are; return whether that is long enough."""
         expected = RESERVE * self._seconds_of_trials(self.steps)
         affordable = self.steps if expected <= self.clock.left else int(self.steps * self.clock.left / expected)
+        if affordable < self.steps // SHARE_KEPT:
+            return False
         self.lengths = steps_of_levels(affordable)
-        return affordable >= self.steps // SHARE_KEPT
+        return True
 
     def _run_trials(self) -> None:
         """Try all candidates, then the best of them longer, and the best of these for all steps."""
@@ -396,6 +402,8 @@ class Search:
 
     def _decided(self) -> ProbeResult:
         rows = self._rows(decided=True)
+        if not rows:
+            return self._result("undecided", "Undecided: every candidate failed.", rows)
         best = next((row for row in rows if row.pays), None)
         if best is not None:
             reason = (
@@ -464,7 +472,19 @@ class Search:
             budget=self.clock.budget,
             seconds=self.clock.used,
             needs=needs,
+            remarks=tuple(self._remarks()),
         )
+
+    def _remarks(self) -> Iterator[str]:
+        """Return what a reader of the result should know beside the verdict."""
+        (_, first), (_, last) = self.curve.points[0], self.curve.points[-1]
+        if last > first + HARM * abs(first):
+            yield (
+                f"Training raised the validation loss of the host from {first:.4g} to {last:.4g}: "
+                "pass the optimizer with which it was trained."
+            )
+        if self.lengths and self.lengths[-1] < steps_of_levels(self.steps)[-1]:
+            yield f"To fit in the budget the longest trials had {self.lengths[-1]} steps rather than {self.steps}."
 
     def _tell(self, text: str) -> None:
         if self.on_progress is not None:

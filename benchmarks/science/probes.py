@@ -140,7 +140,9 @@ def main(arguments: list[str]) -> int:
             print(line(found[-1]), flush=True)
     if given.write:
         file = Path(__file__).with_suffix(".json")
-        before = json.loads(file.read_text(encoding="utf-8"))["probes"] if given.case is not None else []
+        before = (
+            json.loads(file.read_text(encoding="utf-8"))["probes"] if given.case is not None and file.exists() else []
+        )
         kept = [one for one in before if (one["host"], one["task"]) != CASES[given.case]]
         found = sorted([*kept, *found], key=lambda one: CASES.index((one["host"], one["task"])))
         where = {"date": f"{datetime.date.today()}", "python": platform.python_version(), "torch": version("torch")}

@@ -6,7 +6,7 @@
 Each probe has the default settings and a budget of 60 seconds, counted as seconds of one core, so that other work on
 the machine does not matter. The cases: ``pointwise-mlp`` on MNIST-1D, which cannot see shapes before a convolution
 grows in its first slot; the same host on shuffled positions, where no convolution can help; and ``cnn1d`` on MNIST-1D,
-which lacks nothing. A case holds if it does with every RNG seed.
+which sees shapes already. A case holds if it does with every RNG seed.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from esper_core.growth import lower_bound, paired, read_gain
-from esper_core.leyline.constants import GATE_ALPHA, NATS_PER_PARAMETER
+from esper_core.leyline.constants import GATE_ALPHA
 from esper_core.plugins import load_plugins
 from esper_core.probes.budget import BudgetClock
-from esper_core.probes.search import STEPS, prepared
+from esper_core.probes.search import PRICE, STEPS, prepared
 from esper_core.probes.trainings import guarded, new_training
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from esper_core.probes import ProbeResult
-    from esper_core.probes.search import ProbeCandidate, Search
+    from esper_core.probes.candidates import ProbeCandidate
+    from esper_core.probes.search import Search
 
 CASES: Final = (("pointwise-mlp", "mnist1d"), ("pointwise-mlp", "mnist1d-shuffled"), ("cnn1d", "mnist1d"))
 SEEDS: Final = 5
@@ -61,7 +62,7 @@ def probed(host: str, task: str, seed: int) -> dict[str, Any]:
     loader = DataLoader(TensorDataset(*train), batch_size=100, shuffle=True)
     clock = BudgetClock(BUDGET, process_time)
     training = new_training(model, partial(torch.optim.Adam, lr=1e-3), guarded(per_example), None, seed, process_time)
-    with prepared(training, loader, [held_out], "auto", "auto", clock, STEPS, NATS_PER_PARAMETER, seed) as search:
+    with prepared(training, loader, [held_out], "auto", "auto", clock, STEPS, PRICE, seed) as search:
         result = search.run()
         lead = None if task != "mnist1d-shuffled" else convolutions_ahead(search)
     return {"host": host, "task": task, "seed": seed, "lead": lead, "holds": holds(result, lead), **result.to_dict()}

@@ -133,7 +133,7 @@ def test_what_the_host_lacks_ranks_first_and_pays(lab: Lab) -> None:
     assert (result.verdict, result.best) == ("pays", first)
     assert (first.slot, first.short, first.pays) == ("stem", "neighbours", True)
     assert 0.3 < first.at_least < first.gain < first.gain + first.error < 0.8
-    assert (first.parameters, first.price) == (68, pytest.approx(0.0068))
+    assert (first.parameters, first.price) == (68, pytest.approx(0.0136))
     assert first.flops == 2 * 12 * (3 * 4 * 4 + 4 * 4)
     assert (second.short, second.pays) == ("alone", False)
     assert second.at_least < second.price
@@ -291,6 +291,22 @@ def test_a_frozen_host_is_ready_at_once_and_its_seeds_train(lab: Lab) -> None:
     result = lab.probe()
     assert result.host_steps == 0
     assert all(row.gain != 0.0 for row in result.rows)
+
+
+@pytest.mark.members
+def test_adapters_are_tried_on_a_frozen_transformer(lab: Lab) -> None:
+    layers = [nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True) for _ in range(2)]
+    model = nn.Sequential(nn.Linear(1, 8), *layers, nn.Flatten(), nn.Linear(96, 2)).requires_grad_(False)
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        return per_example(model, (batch[0].transpose(1, 2), batch[1]))
+
+    result = lab.probe(model=model, loss=loss, slots="auto", blueprints=["lora*"], steps=9)
+    assert {(row.slot, row.short) for row in result.rows} == {(at, f"lora_{size}") for at in "012" for size in SIZES}
+    assert all(row.gain != 0.0 for row in result.rows)
+
+
+SIZES = ("small", "large")
 
 
 def test_a_compiled_model_is_probed_as_it_was_written(lab: Lab) -> None:

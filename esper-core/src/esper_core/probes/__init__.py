@@ -5,6 +5,7 @@ places       where to try, if nothing is named
 data         training batches, the same in each training
 host         how long the host is trained before anything is tried
 budget       durations, the time that is left, and how long trials can be
+candidates   blueprints in slots, what their trials showed, and how they rank
 trainings    copies of the model with their optimizers
 results      the result: rows, table and JSON
 """

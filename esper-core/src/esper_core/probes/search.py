@@ -20,26 +20,18 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from esper_core.config import GrowthConfig
-from esper_core.gardener.choices import blueprints_of
 from esper_core.gardener.traces import without_trace
 from esper_core.gardener.validation import Validation, evaluating
 from esper_core.growth import (
     Example,
     SeedFault,
     derive_seed,
-    describe,
     device_of,
-    lower_bound,
-    paired,
-    read_gain,
     remove_folders,
-    slots_of,
 )
-from esper_core.leyline.constants import GATE_ALPHA, MIN_EXAMPLES_FOR_EVIDENCE
+from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, NATS_PER_PARAMETER
 from esper_core.leyline.errors import GrowthError, Problem, plural
-from esper_core.plugins import load_plugins
 from esper_core.probes.budget import (
-    LEVELS,
     SHARE_KEPT,
     BudgetClock,
     OutOfTimeError,
@@ -48,6 +40,7 @@ from esper_core.probes.budget import (
     sizes_of_levels,
     steps_of_levels,
 )
+from esper_core.probes.candidates import ProbeCandidate, best_of, find_candidates, rows_of
 from esper_core.probes.data import TrainingBatches
 from esper_core.probes.host import HostCurve, interval_of
 from esper_core.probes.places import attach_slots, slot_sites
@@ -61,12 +54,14 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from esper_core.gardener.choices import Blueprints
-    from esper_core.growth import Variety
-    from esper_core.leyline import Gain, SlotPlace
+    from esper_core.leyline import SlotPlace
     from esper_core.probes.trainings import Training
 
 STEPS: Final = 450
 """Training steps of the longest trials."""
+
+PRICE: Final = 2 * NATS_PER_PARAMETER
+"""Nats that a parameter has to gain: decision 0011 sets it for gates on a branch without a twin, as a probe has."""
 
 HOST_SHARE: Final = 0.7
 """Share of the budget that the host may use until its curve is flat."""
@@ -114,7 +109,7 @@ def probe(
             is used. Default: Adam at a rate of 1e-3.
         clip_norm: The norm to which gradients are clipped; None: they are not.
         steps: Training steps of the longest trials; fewer if the budget is short.
-        price: Gain in nats that each parameter has to bring; None: the price of gates, 1e-4.
+        price: Gain in nats that each parameter has to bring; None: 2e-4, the price of gates on a branch.
         seed: RNG seed of the probe.
         on_progress: Called with a line of text for each part of the probe.
 
@@ -125,7 +120,7 @@ def probe(
     """
     clock = BudgetClock(seconds_of(budget))
     given = partial(torch.optim.Adam, lr=1e-3) if optimizer is None else optimizer
-    own = GrowthConfig.model_validate({} if price is None else {"price": price}).price
+    own = GrowthConfig.model_validate({"price": PRICE if price is None else price}).price
     with torch.inference_mode(mode=False), torch.enable_grad():
         training = new_training(model, given, guarded(loss), clip_norm, seed, clock.now)
         with prepared(training, train, validation, slots, blueprints, clock, steps, own, seed, on_progress) as search:
@@ -152,46 +147,9 @@ def prepared(
         with evaluating(training.model):
             example = Example(first, len(training.loss(training.model, first)), training.loss)
         attach_slots(training.model, slots, example)
-        candidates = _candidates(training.model, blueprints, price)
+        candidates = find_candidates(training.model, blueprints, price)
         own = Validation(validation, training.loss, seed)
         yield Search(training, batches, own, candidates, price, steps, seed, clock, example.size, on_progress)
-
-
-@dataclass(slots=True)
-class ProbeCandidate:
-    """One blueprint in one slot, and what is known of it.
-
-    Attributes:
-        losses: The validation losses of host and seed after the trial of each level.
-        seconds: Of a training step.
-        failure: Why it cannot be tried any more.
-    """
-
-    slot: str
-    variety: Variety
-    price: float
-    parameters: int
-    flops: int | None
-    losses: list[Tensor] = field(default_factory=list)
-    seconds: float = 0.0
-    failure: str = ""
-
-
-def _candidates(model: nn.Module, blueprints: Any, price: float) -> list[ProbeCandidate]:
-    """Return what is to be tried; GrowthError if nothing fits."""
-    slots = slots_of(model).each()
-    varieties = blueprints_of(blueprints, slots, load_plugins().registry, device_of(model))
-    found = []
-    for slot in slots:
-        for variety in varieties[slot.name]:
-            assert slot.site is not None
-            known = describe(variety, slot.site)
-            cost = known.parameters * price
-            found.append(ProbeCandidate(slot.name, variety, cost, known.parameters, known.flops))
-    if not found:
-        message = f"no blueprint fits in the slots: {', '.join(slot_sites(model).values())}"
-        raise GrowthError(Problem("E351", message, hint="All blueprints:  esper components list blueprint"))
-    return found
 
 
 @dataclass(slots=True)
@@ -279,7 +237,8 @@ class Search:
         step, _ = self.curve.points[-1]
         self.host_seconds = self.training.seconds_of_step
         each = self.clock.used / max(1, len(self.training.seconds))
-        needs = self.clock.used + each * self.curve.steps_needed() + self._guessed_trials()
+        host = self.clock.used + each * self.curve.steps_needed()
+        needs = max(host / HOST_SHARE, host + self._guessed_trials())
         reason = f"Undecided: the host still improves after {plural(step, 'step')}."
         return self._result("undecided", reason, needs=needs)
 
@@ -319,7 +278,7 @@ class Search:
         """Try all candidates, then the best of them longer, and the best of these for all steps."""
         self._continue_host()
         for level, size in enumerate(sizes_of_levels(len(self._trying()))):
-            chosen = self._best(size, level)
+            chosen = best_of(self._trying(), self.host, size, level)
             for number, candidate in enumerate(chosen, 1):
                 self._try(candidate, level)
                 self._tell(f"trials of {plural(self.lengths[level], 'step')}: {number} of {len(chosen)}")
@@ -379,26 +338,7 @@ class Search:
     def _trying(self) -> list[ProbeCandidate]:
         return [one for one in self.candidates if not one.failure]
 
-    def _best(self, number: int, level: int) -> list[ProbeCandidate]:
-        """Return the best of those that reached a level, the best first: in turn by gain, and by gain less price.
-
-        Short trials show less of a gain than long ones, so the price alone would favour small blueprints.
-        """
-        reached = [one for one in self._trying() if len(one.losses) == level]
-        if not level:
-            return reached
-        by_id = {id(one): one for one in reached}
-        orders = [
-            sorted(reached, key=lambda one: -self._gain(one, level - 1).mean),
-            sorted(reached, key=lambda one: one.price - self._gain(one, level - 1).mean),
-        ]
-        chosen = dict.fromkeys(id(one) for pair in zip(*orders, strict=True) for one in pair)
-        return [by_id[own] for own in list(chosen)[:number]]
-
     # --- the result
-
-    def _gain(self, candidate: ProbeCandidate, level: int) -> Gain:
-        return read_gain(paired(self.host[level], candidate.losses[level]).tolist())
 
     def _decided(self) -> ProbeResult:
         rows = self._rows(decided=True)
@@ -418,34 +358,7 @@ class Search:
         return self._result("nothing pays", reason, rows)
 
     def _rows(self, *, decided: bool) -> tuple[ProbeRow, ...]:
-        """Return a row for each candidate that was tried: those that pay first, then by gain less price."""
-        tried = [one for one in self._trying() if one.losses]
-        rows = [(self._row(one, one, decided=decided), one) for one in tried]
-        rows.sort(key=lambda own: (not own[0].pays, -own[0].net))
-        return tuple(self._row(one, rows[0][1], decided=decided) for _, one in rows)
-
-    def _row(self, candidate: ProbeCandidate, first: ProbeCandidate, *, decided: bool) -> ProbeRow:
-        level = len(candidate.losses) - 1
-        common = min(level, len(first.losses) - 1)
-        gain = self._gain(candidate, level)
-        at_least = lower_bound(gain, GATE_ALPHA / (LEVELS * len(self.candidates)))
-        behind = read_gain(paired(candidate.losses[common], first.losses[common]).tolist())
-        final = level == LEVELS - 1
-        return ProbeRow(
-            slot=candidate.slot,
-            blueprint=candidate.variety.id,
-            gain=gain.mean,
-            error=gain.standard_error,
-            at_least=at_least,
-            price=candidate.price,
-            parameters=candidate.parameters,
-            flops=candidate.flops,
-            seconds=max(0.0, candidate.seconds - self.host_seconds),
-            steps=self.lengths[level],
-            behind=behind.mean + candidate.price - first.price,
-            behind_error=behind.standard_error,
-            pays=(final and at_least > candidate.price) if decided else None,
-        )
+        return rows_of(self.candidates, self.host, self.lengths, self.host_seconds, decided=decided)
 
     def _result(
         self, verdict: Any, reason: str, rows: tuple[ProbeRow, ...] | None = None, needs: float | None = None

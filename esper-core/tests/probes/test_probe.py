@@ -476,7 +476,7 @@ NAN = [(torch.full((120, 1, 12), torch.nan), torch.zeros(120, dtype=torch.long))
         ({"model": nn.Sequential(nn.Flatten(), nn.Linear(12, 2)), "slots": "auto"}, "E351 no place for a slot"),
         ({"blueprints": {"stem": []}}, r"E351 no blueprint fits .*sequence \(4, 12\)"),
     ],
-    ids=lambda value: str(value)[:40],
+    ids=lambda value: value[:40] if isinstance(value, str) else " and ".join(value),
 )
 def test_a_wrong_argument_is_refused(lab: Lab, given: dict[str, Any], said: str) -> None:
     with pytest.raises((EsperError, ValueError), match=said):

@@ -33,8 +33,8 @@ PAGES = ROOT / "docs" / "guides"
 INSTALL = 'pip install --editable ".[test]"'
 SETTING = re.compile(r"[A-Z_]+=\S*")
 
-# Pages with a test of their own: one needs a Ctrl-C, one installs a package, one trains for two minutes.
-OWN_TEST = {"resume-a-run.md", "write-a-blueprint.md", "use-your-own-data.md"}
+# Pages with a test of their own: they need a Ctrl-C, a package, two minutes of training, or other libraries.
+OWN_TEST = {"resume-a-run.md", "write-a-blueprint.md", "use-your-own-data.md", "grow-in-a-trainer.md"}
 FOLLOWED = [page for page in sorted(PAGES.glob("*.md")) if page.name not in OWN_TEST]
 LONG = {
     key: [pytest.mark.slow, pytest.mark.install]
@@ -184,7 +184,10 @@ def test_a_guide_works_as_it_is_written(page, reader):
 
 
 def test_guides_that_are_not_followed_here_have_a_test_of_their_own():
-    files = (Path(__file__), *map(Path(__file__).with_name, ("test_resuming.py", "test_tutorials.py")))
+    files = (
+        Path(__file__),
+        *map(Path(__file__).with_name, ("test_resuming.py", "test_tutorials.py", "test_trainers_page.py")),
+    )
     elsewhere = "".join(re.sub(r"^OWN_TEST = .*", "", file.read_text("utf-8"), flags=re.MULTILINE) for file in files)
     assert [name for name in OWN_TEST if f'"{name}"' not in elsewhere] == []
     assert {page.name for page in PAGES.glob("*.md")} - {page.name for page in FOLLOWED} == OWN_TEST

@@ -111,7 +111,7 @@ def nodes():
 def is_strange(node: ast.Attribute, text: str) -> bool:
     """Whether a private name is read of something that the module did not define, or keep on an object of its own."""
     name = node.attr
-    if ast.unparse(node) == "os._exit":  # documented, and meant for forks
+    if ast.unparse(node) == "os._exit" or name == "_replace":  # documented: meant for forks; of named tuples
         return False
     if not name.startswith("_") or name.endswith("_") or ast.unparse(node.value) == "self":
         return False

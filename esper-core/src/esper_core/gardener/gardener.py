@@ -46,6 +46,7 @@ from esper_core.growth import (
     ungraft,
 )
 from esper_core.leyline.actions import ActionSpace
+from esper_core.leyline.constants import NATS_PER_PARAMETER_ON_BRANCH
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import Resumable, State
 from esper_core.leyline.signals import Observation
@@ -348,10 +349,10 @@ def _refuse_ranks() -> None:
 
 
 def _growth_settings(given: GrowthConfig | Mapping[str, Any] | None) -> GrowthConfig:
-    """Return the settings: strict gates unless others are given, and branches, since a loop has no twin."""
+    """Return the settings: branches, since a loop has no twin, with strict gates and their price unless given."""
     if isinstance(given, GrowthConfig):
         given = given.model_dump(exclude_unset=True)
-    settings = GrowthConfig.model_validate({"gates": "strict", **(given or {})})
+    settings = GrowthConfig.model_validate({"gates": "strict", "price": NATS_PER_PARAMETER_ON_BRANCH, **(given or {})})
     if "incubation" in settings.model_fields_set and settings.incubation != "branch":
         message = f"a Gardener incubates on branches. Received: incubation {settings.incubation}"
         hint = "A seed in the shadow is compared with a twin once it acts, and a loop of your own has none."

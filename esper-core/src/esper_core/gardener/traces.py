@@ -10,7 +10,7 @@ import logging
 import random
 import sys
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("esper")
 
+_STEPPING_HOOKS: Final = "_post_accumulate_grad_hooks"
+"""Attribute of a tensor with its hooks after a gradient; torch has no public way to suspend them."""
+
 
 @contextmanager
 def without_trace(model: nn.Module) -> Iterator[None]:
@@ -34,13 +37,13 @@ def without_trace(model: nn.Module) -> Iterator[None]:
     """
     device = device_of(model)
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    hooked: list[Any] = [parameter for parameter, _ in gradients if parameter._post_accumulate_grad_hooks]
-    hooks = [parameter._post_accumulate_grad_hooks for parameter in hooked]
+    hooks = [(parameter, getattr(parameter, _STEPPING_HOOKS)) for parameter, _ in gradients]
+    hooks = [(parameter, own) for parameter, own in hooks if own]
     dtype = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.float32)
-        for parameter in hooked:
-            parameter._post_accumulate_grad_hooks = None
+        for parameter, _ in hooks:
+            setattr(parameter, _STEPPING_HOOKS, None)
         usual = (torch.inference_mode(mode=False), torch.enable_grad(), _without_autocast(device))
         with ExitStack() as stack:
             for mode in (*usual, RandomStream(0, device), same_random_numbers()):
@@ -50,8 +53,8 @@ def without_trace(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(dtype)
-        for parameter, own in zip(hooked, hooks, strict=True):
-            parameter._post_accumulate_grad_hooks = own
+        for parameter, own in hooks:
+            setattr(parameter, _STEPPING_HOOKS, own)
         for parameter, gradient in gradients:
             parameter.grad = gradient
 

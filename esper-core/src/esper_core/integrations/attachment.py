@@ -36,6 +36,9 @@ log = logging.getLogger("esper")
 STATE_FILE: Final = "esper.safetensors"
 """The state of a Gardener in a checkpoint that is a folder."""
 
+_GROWTH_HOOK: Final = "esper_growth_hook"
+"""Attribute of a watched model: its load-state-dict pre-hook."""
+
 _PLAIN: Final = "plain"
 """Key of the plain values, as JSON, in the metadata of that file."""
 
@@ -87,12 +90,13 @@ class Attachment:
 
     def watch(self, model: nn.Module) -> None:
         """Let states of a grown model be loaded into ``model``; a later attachment takes the place of this one."""
-        found = [getattr(one, "hook", None) for one in model._load_state_dict_pre_hooks.values()]
-        known = next((one for one in found if isinstance(one, GrowthHook)), None)
+        known = getattr(model, _GROWTH_HOOK, None)
         if known is not None:
             known.attachment = self
-        else:
-            model.register_load_state_dict_pre_hook(GrowthHook(self))
+            return
+        hook = GrowthHook(self)
+        setattr(model, _GROWTH_HOOK, hook)
+        model.register_load_state_dict_pre_hook(hook)
 
     def begin(
         self,

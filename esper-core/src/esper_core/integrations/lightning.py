@@ -178,10 +178,9 @@ class _Batches:
 def _loader(trainer: pl.Trainer) -> Iterable[Any]:
     """Return the first validation loader of a trainer, which sets it up otherwise after the first passes."""
     loop = trainer.fit_loop.epoch_loop.val_loop
-    if loop._data_source.is_defined():
-        trainer.validating = True
-        loop.setup_data()
-        trainer.training = True
+    trainer.validating = True
+    loop.setup_data()
+    trainer.training = True
     loaders = CombinedLoader(trainer.val_dataloaders, "sequential").flattened
     if loaders in ([], [None]):
         hint = "Pass a validation loader to fit, or  Grow(…, validation=batches)."

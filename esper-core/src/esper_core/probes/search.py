@@ -29,7 +29,7 @@ from esper_core.growth import (
     device_of,
     remove_folders,
 )
-from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, NATS_PER_PARAMETER
+from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, NATS_PER_PARAMETER_ON_BRANCH
 from esper_core.leyline.errors import GrowthError, Problem, plural
 from esper_core.probes.budget import (
     SHARE_KEPT,
@@ -59,9 +59,6 @@ if TYPE_CHECKING:
 
 STEPS: Final = 450
 """Training steps of the longest trials."""
-
-PRICE: Final = 2 * NATS_PER_PARAMETER
-"""Nats that a parameter has to gain: decision 0011 sets it for gates on a branch without a twin, as a probe has."""
 
 HOST_SHARE: Final = 0.7
 """Share of the budget that the host may use until its curve is flat."""
@@ -120,7 +117,7 @@ def probe(
     """
     clock = BudgetClock(seconds_of(budget))
     given = partial(torch.optim.Adam, lr=1e-3) if optimizer is None else optimizer
-    own = GrowthConfig.model_validate({"price": PRICE if price is None else price}).price
+    own = GrowthConfig.model_validate({"price": NATS_PER_PARAMETER_ON_BRANCH if price is None else price}).price
     with torch.inference_mode(mode=False), torch.enable_grad():
         training = new_training(model, given, guarded(loss), clip_norm, seed, clock.now)
         with prepared(training, train, validation, slots, blueprints, clock, steps, own, seed, on_progress) as search:

@@ -7,11 +7,13 @@ Trainer(max_epochs=25, callbacks=[grow]).fit(net, train_loader, validation_loade
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import lightning.pytorch as pl
 from lightning.pytorch.utilities import CombinedLoader
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.optim.swa_utils import AveragedModel
 
 from esper_core.growth import HOME, is_grafted, slots_of
@@ -179,7 +181,8 @@ def _loader(trainer: pl.Trainer) -> Iterable[Any]:
     """Return the first validation loader of a trainer, which sets it up otherwise after the first passes."""
     loop = trainer.fit_loop.epoch_loop.val_loop
     trainer.validating = True
-    loop.setup_data()
+    with suppress(MisconfigurationException):  # raised where there is no validation loader
+        loop.setup_data()
     trainer.training = True
     loaders = CombinedLoader(trainer.val_dataloaders, "sequential").flattened
     if loaders in ([], [None]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ rate = lambda parameters: torch.optim.SGD(parameters, 0.1)
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds the folder of the file
     Path("mine.py").write_text(FILE, encoding="utf-8")
     monkeypatch.setattr("esper_core.probes.host.SHORTEST_INTERVAL", 2)
     monkeypatch.setattr("esper_core.probes.host.EVALUATIONS", 2)

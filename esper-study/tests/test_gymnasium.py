@@ -45,7 +45,7 @@ from esper_core.leyline import Level, Verdict
 
 @hookimpl
 def esper_check_health(snapshot):
-    return Verdict(Level.{level}, "so") if (snapshot.arm, snapshot.signals.step) == ("player", {step}) else None
+    return Verdict(Level.{level}, "so") if (snapshot.arm, snapshot.signals.step) == ("policy", {step}) else None
 """
 
 

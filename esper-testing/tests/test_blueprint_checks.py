@@ -261,7 +261,7 @@ def test_a_block_without_a_fault_passes_every_check():
         (DrawsFromNumpy, SPEC, "leaves_generators_alone", "uses numpy's"),
         (DrawsFromPython, SPEC, "leaves_generators_alone", "uses Python's global generator"),
         (SeedsTorchItself, SPEC, "leaves_generators_alone", "seeds torch's default generator itself"),
-        (DrawsFromTheSystem, SPEC, "same_seed_same_weights", "with the same random seed: first.bias"),
+        (DrawsFromTheSystem, SPEC, "same_seed_same_weights", "with the same RNG seed: first.bias"),
         (DividesByZero, SPEC, "stays_finite", "not finite for inputs of size 0"),
         (RunsOver, SPEC, "stays_finite", "not finite for inputs of size 10000"),
         (HasNoSlopeAtZero, SPEC, "stays_finite", "gradients of the input are not finite for inputs of size 0"),

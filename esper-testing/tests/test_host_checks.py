@@ -223,7 +223,7 @@ def test_a_fault_fails_its_own_check_and_no_other(factory, check, says):
     ("factory", "check", "says"),
     [
         (PutsOutOneTooMany, "outputs_fit", "vector (8,): returns the shape (16, 4), not (16, 3)"),
-        (IsNeverTheSame, "same_seed_same_weights", "differently with the same random seed: hidden.bias"),
+        (IsNeverTheSame, "same_seed_same_weights", "differently with the same RNG seed: hidden.bias"),
         (SeedsTorch, "leaves_generators_alone", "seeds torch's default generator itself"),
         (IsLouderEachTime, "evaluates_repeatably", "evaluates differently: off by up to"),
     ],

@@ -119,7 +119,7 @@ def test_rounds_and_acts_of_the_governor_are_drawn():
     events = [started(rounds=3), step(1, round_=1), acted("warn"), acted("warn"), acted("roll-back", f"loss{CLEAR}")]
     lines = " ".join(drawn(events))
     assert "round 2 of 3, step 2 of 4" in lines
-    assert "governor: 1 roll-back, 2 warn; last roll-back: grown, seed 0, step 1: loss\\x1b[2J" in lines
+    assert "governor: 1 roll-back, 2 warn; last roll-back: grown, RNG seed 0, step 1: loss\\x1b[2J" in lines
 
 
 def test_seeds_of_finished_episodes_are_not_drawn():

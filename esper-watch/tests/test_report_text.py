@@ -172,7 +172,7 @@ def test_the_headline_of_an_unfinished_run_says_what_is_known(make_run):
 
 
 def test_the_message_of_a_stopped_run_is_below_the_headline(make_run):
-    message = 'E402 arm "grown", seed 1, step 7: surge (governor.rollbacks)\n  A smaller learning rate may help.'
+    message = 'E402 arm "grown", RNG seed 1, step 7: surge (governor.rollbacks)\n  A smaller learning rate may help.'
     run = stopped(make_run(environments=2, steps=40), "stopped", message)
     told = headline_of(run)
     assert re.fullmatch(r"The governor stopped the run\. \d+ % of the training is done; there is no verdict .*\.", told)

@@ -167,7 +167,7 @@ PAGES = [
         "docs/why-grow.md",
         parts={
             "**A learned": over_the_rules,
-            "**Computation": lambda: measured.cost("plain", "conv_light", "shadow"),
+            "**Computation": lambda: tables(FIRST_RUN, "heuristic", "twin"),
             "**Parameters": lambda: [
                 *incubated("points", "plain", "mlp"),
                 *incubated("nats", "plain", "mlp"),

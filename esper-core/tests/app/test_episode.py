@@ -39,7 +39,7 @@ from esper_core.leyline import Level, Verdict
 
 @hookimpl
 def esper_check_health(snapshot):
-    return Verdict(Level.PANIC, "a whim") if snapshot.arm == "player" and snapshot.signals.step == 2 else None
+    return Verdict(Level.PANIC, "a whim") if snapshot.arm == "policy" and snapshot.signals.step == 2 else None
 """
 FRIGHTENED = "plugins:\n  require: {fright: '>=1.0'}\n"
 BROKEN = """
@@ -210,13 +210,13 @@ def test_rolled_back_environment_can_only_wait(install: Any, configured: Configu
     assert player.act(GERMINATE).observation.signals.seeds[0].blueprint == GERMINATE.blueprint
 
 
-@pytest.mark.parametrize("whose", ["twin", "player"])
+@pytest.mark.parametrize("whose", ["twin", "policy"])
 def test_governor_stops_the_player_or_the_twin(whose: str, install: Any, configured: Configured) -> None:
     """The twin's trouble is found when the episode begins, since the twin is trained before."""
-    install("fright", FRIGHT.replace('"player"', '"twin"') if whose == "twin" else FRIGHT)
+    install("fright", FRIGHT.replace('"policy"', '"twin"') if whose == "twin" else FRIGHT)
     player = Episode.of(configured(FRIGHTENED), [*CHANGES, "governor.rollbacks=0"])
     moment = None if whose == "twin" else [player.begin(3), player.act(WAIT)][-1]
-    with pytest.raises(GovernorStop, match=f'E402 arm "{whose}", seed 3, step 2: a whim'):
+    with pytest.raises(GovernorStop, match=f'E402 arm "{whose}", RNG seed 3, step 2: a whim'):
         player.begin(3) if moment is None else player.act(WAIT)
     with pytest.raises(RuntimeError, match="there is no episode"):
         player.act(WAIT)

@@ -135,7 +135,7 @@ def stopped_by(install, run_small, body: str) -> str:
 def test_panic_verdict_of_a_plugin_stops_the_run(install, diary, run_small) -> None:
     body = "return Verdict(Level.PANIC, 'too hot') if (snapshot.arm, snapshot.signals.step) == ('twin', 1) else None"
     assert stopped_by(install, run_small, body) == (
-        'E402 arm "twin", seed 0, step 1: too hot, reported by plugin "guard" (esper-guard 1.0); '
+        'E402 arm "twin", RNG seed 0, step 1: too hot, reported by plugin "guard" (esper-guard 1.0); '
         "rollbacks are disabled (governor.rollback)"
     )
     assert [what for what, *_ in diary()][-3:] == ["governor", "step", "finished"]
@@ -161,7 +161,7 @@ def test_calm_verdict_does_not_cancel_the_governors_panic(install, run_small, mo
     panic = Judgement(Verdict(Level.PANIC, "a loss is not finite"), LossHistory())
     monkeypatch.setattr(governing, "judge_step", lambda *arguments, **named: panic)
     told = stopped_by(install, run_small, "return Verdict(Level.CALM, 'all is well')")
-    assert told.startswith('E402 arm "schedule", seed 0, step 0: a loss is not finite; rollbacks are disabled')
+    assert told.startswith('E402 arm "schedule", RNG seed 0, step 0: a loss is not finite; rollbacks are disabled')
 
 
 # --- wrappers of the run

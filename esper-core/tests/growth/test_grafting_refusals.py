@@ -188,7 +188,7 @@ NAMED: list[tuple[Callable[[], nn.Module], Any, str]] = [
     (Lists, {"a": None}, "E312 a slot needs a name and a pattern"),
     (Lists, {"": "layers.0"}, "E312 a slot needs a name and a pattern"),
     (layers(*(nn.Identity() for _ in range(300))), ["*"], 'E314 "*" matches 302 modules, more than 256'),
-    (named_esper, ["last"], 'E318 this model has a "_esper" of its own'),
+    (named_esper, ["last"], 'E318 this model already has an attribute "_esper"'),
     (lambda: Final(nn.Linear(4, 4)), ["0"], "E318 the class Final cannot be subclassed: this class is final"),
     (lambda: torch.compile(layers()(), backend="eager"), ["_orig_mod.0"], "E318 this model is already compiled"),
     (lambda: graft(layers()(), ["0"]), ["1"], "E310 this model already has slots"),

@@ -106,7 +106,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_its_place(make_recipe, mak
     study, recorder = make_study(make_recipe(host=exploding, governor={"rollback": False}), planned())
     with pytest.raises(GovernorStop) as caught:
         run_study(StudyProgress(study))
-    assert str(caught.value).startswith('E402 arm "grown", seed 3, step 2: a loss is not finite: train nan')
+    assert str(caught.value).startswith('E402 arm "grown", RNG seed 3, step 2: a loss is not finite: train nan')
     assert caught.value.exit_code == 4
     assert {event.step for event in recorder.of(StepFinished)} == {0, 1, 2}  # the failed step is reported, too
     acted = recorder.of(GovernorActed)[0]

@@ -221,8 +221,8 @@ def _show_test(report: Mapping[str, Any]) -> None:
         figures = f"recorded {_figure(report, test['recorded'])}, replayed {_figure(report, test['replayed'])}"
         better = "more" if metric["direction"] == "up" else "less"
         _print("", f"test {metric['name']}: {figures}: {change} ({better} is better)")
-    _print("One episode is no evidence (n = 1): another seed may show the opposite.")
-    _print(f"Make each variant an arm, and compare {MIN_SEEDS_FOR_VERDICT} seeds or more.")
+    _print("One episode is no evidence (n = 1): another RNG seed may show the opposite.")
+    _print(f"Make each variant an arm, and compare {MIN_SEEDS_FOR_VERDICT} RNG seeds or more.")
 
 
 def _figure(report: Mapping[str, Any], number: float) -> str:

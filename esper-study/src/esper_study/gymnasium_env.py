@@ -95,7 +95,7 @@ def numbers_of(space: ActionSpace, observation: Observation, mask: ActionMask) -
 class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
     """Episodes of one configuration, in which the agent grows the host and receives the reward of the run.
 
-    The same seed and actions give the same numbers, here and in ``esper run``. Observations are flat vectors within
+    The same RNG seed and actions give the same numbers, here and in ``esper run``. Observations are flat vectors within
     ±10, named by ``columns``. An action is an index into ``actions``; one that is not possible counts as WAIT.
 
     An episode is *terminated* by a rollback of the governor, and *truncated* at its last step or where the governor

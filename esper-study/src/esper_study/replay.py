@@ -127,7 +127,7 @@ def read_recording(run: Path, episode: str, warn: Callable[[str], None]) -> Reco
     if seed is None:
         _refuse(f"{quoted(episode)} names no episode", _known(seeds))
     if not colon and len(acting) > 1:
-        message = f"{len(acting)} arms have a policy: of which is the episode of seed {seed} meant?"
+        message = f"{len(acting)} arms have a policy: name the one to replay with RNG seed {seed}"
         _refuse(message, f"Write:  {' or '.join(f'{one}:{seed}' for one in acting)}")
     arm = arm if colon else next(iter(acting), "")
     if seed not in seeds.get(arm, ()):

@@ -78,7 +78,7 @@ class PointwiseMlp(nn.Module):
     neighbours, hidden = relu(linear(flatten)), head = linear. Inputs (N, C, L), outputs (N, outputs).
 
     On ``mnist1d`` it reaches about 55 % in 40 steps, and about 80 % with a ``conv_light`` grown after ``stem``. The
-    command ``esper run plugins.yaml`` gives both figures, means over eight seeds.
+    command ``esper run plugins.yaml`` gives both figures, means over eight RNG seeds.
 
     >>> from esper_core.leyline import DataShape
     >>> sum(p.numel() for p in PointwiseMlp(DataShape("sequence", (1, 40), 10)).parameters())

@@ -153,7 +153,7 @@ def _classes(targets: Mapping[SplitName, NDArray[Any]]) -> tuple[dict[SplitName,
         refuse("predict", f"there are {len(known)} classes for {examples} examples", hint)
     missing = np.setdiff1d(known, targets["train"])
     if len(missing):
-        hint = f"Hold out less, use another seed, or remove these classes. Received: {_shown(missing)}"
+        hint = f"Hold out less, use another RNG seed, or remove these classes. Received: {_shown(missing)}"
         refuse("path", f"{len(missing)} of {len(known)} classes are missing from the training split", hint)
     return {name: torch.from_numpy(np.searchsorted(known, own)) for name, own in targets.items()}, len(known)
 

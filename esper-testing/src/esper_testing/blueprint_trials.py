@@ -111,7 +111,7 @@ def _imitation_losses(pupil: nn.Module, site: Site) -> tuple[float, float]:
 
 
 def _without_gradient(make: Callable[[], Seed], site: Site, learner: str, alpha: float) -> list[str]:
-    """Return the parameters without a gradient under every random seed: a narrow ReLU may be zero by chance."""
+    """Return the parameters without a gradient under every RNG seed: a narrow ReLU may be zero by chance."""
     left_out: list[str] = []
     for seed in range(LUCK):
         with seeded(seed):
@@ -212,7 +212,7 @@ def _claims(trait: str, factory: Factory, spec: BlueprintSpec, kind: SiteKind) -
 
 @applies_if(partial(_claims, "deterministic"))
 def is_deterministic(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """Check the trait deterministic: equal weights and inputs give equal outputs under any random seed."""
+    """Check the trait deterministic: equal weights and inputs give equal outputs under any RNG seed."""
     site = USUAL[kind]
     with seeded(0):
         block, inputs = factory(site), examples(site)

@@ -245,7 +245,7 @@ sys.stdout.write("\\0" + json.dumps([name for name in before if before[name] != 
 
 
 def same_seed_same_weights(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
-    """Check that the same random seed builds the same block."""
+    """Check that the same RNG seed builds the same block."""
     for site in sites(kind):
         expect_same_weights(factory, site)
 

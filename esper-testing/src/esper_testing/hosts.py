@@ -120,7 +120,7 @@ def takes_one_example(make: Make, spec: HostSpec, kind: SiteKind) -> None:
 
 
 def same_seed_same_weights(make: Make, spec: HostSpec, kind: SiteKind) -> None:
-    """Check that the same random seed builds the same host."""
+    """Check that the same RNG seed builds the same host."""
     for shape, _ in _accepted(make, kind):
         expect_same_weights(make, shape)
 

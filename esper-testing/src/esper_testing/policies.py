@@ -120,7 +120,7 @@ def _with_blueprints(slot: SlotSignals, space: ActionSpace, draw: random.Random,
 
 
 def _fitting(slot: SlotSignals, space: ActionSpace, draw: random.Random) -> tuple[str, ...]:
-    """Return some of the blueprints of a free slot: others may have been withdrawn."""
+    """Draw blueprints that may germinate in the slot: none unless it is free, else a random part of its own."""
     if slot.state is not SlotState.FREE:
         return ()
     return tuple(id_ for id_ in space.blueprints[slot.name] if draw.random() < 0.7)
@@ -422,9 +422,9 @@ CHECKS: Final = (
 
 
 def _samples_with_its_seed(make: Maker, space: ActionSpace) -> bool:
-    """Return whether the policy takes a ``seed`` and decides differently with some other seeds.
+    """Return whether the policy takes a ``seed`` and decides differently with some other RNG seeds.
 
-    A policy that samples rarely needs many seeds to show it.
+    A policy that samples rarely needs many RNG seeds to show it.
     """
     scenes = [episode(space, seed) for seed in range(EPISODES)]
     own = _actions_by_environment(make(space), scenes)

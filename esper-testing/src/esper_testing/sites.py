@@ -102,7 +102,7 @@ def seeded(seed: int, elsewhere: int = 0) -> Iterator[None]:
 
 
 def built(factory: Callable[[Any], Any], place: Site | DataShape, seed: int = 0) -> Any:
-    """Return a block or host that is built with a random seed, as the core does."""
+    """Return a block or host that is built with an RNG seed, as the core does."""
     with seeded(seed):
         return factory(place)
 
@@ -137,11 +137,11 @@ def expect_equal(outputs: Tensor, wanted: Tensor, place: Site | DataShape, broke
 
 
 def expect_same_weights(factory: Callable[[Any], nn.Module], place: Site | DataShape) -> None:
-    """Expect that the same random seed builds the same module."""
+    """Expect that the same RNG seed builds the same module."""
     first, second = built(factory, place).state_dict(), built(factory, place).state_dict()
     expect(list(first) == list(second), place, f"has the state {list(first)}, then {list(second)}")
     others = differing(first, second)
-    expect(not others, place, f"is built differently with the same random seed: {', '.join(others)}")
+    expect(not others, place, f"is built differently with the same RNG seed: {', '.join(others)}")
 
 
 def expect_torch_generator(place: Site | DataShape, run: Callable[[], Any]) -> None:

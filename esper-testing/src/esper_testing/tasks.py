@@ -33,7 +33,7 @@ SOME: Final = 64
 
 
 class TaskBuilds:
-    """Two builds of a task, made when they are first used, with different global random seeds."""
+    """Two builds of a task, made when they are first used, with different global RNG seeds."""
 
     def __init__(self, factory: Callable[[], Any]) -> None:
         self._factory = factory
@@ -69,7 +69,7 @@ def splits_are_disjoint(builds: TaskBuilds) -> None:
 
 
 def is_seeded(builds: TaskBuilds) -> None:
-    """Check that the data are the same when built or read twice, under any global random seed."""
+    """Check that the data are the same when built or read twice, under any global RNG seed."""
     for name in SPLITS:
         first = builds.task.split(name)
         for when, other in (("built", builds.second.split(name)), ("asked", builds.task.split(name))):

@@ -113,7 +113,7 @@ class LiveDisplay:
             acts = Counter(act.act for act in history.governor)
             last = history.governor[-1]
             counts = ", ".join(f"{count} {act}" for act, count in sorted(acts.items()))
-            where = f"{last.arm}, seed {last.seed}, step {last.step}"
+            where = f"{last.arm}, RNG seed {last.seed}, step {last.step}"
             yield _text(f"governor: {counts}; last {last.act}: {where}: {last.reason}", "yellow")
 
     def _slots(self) -> Table:

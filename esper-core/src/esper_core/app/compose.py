@@ -138,7 +138,7 @@ class Composition:
         return self._study(context, self._pool(self.arm_names, twin), self.arms, twin)
 
     def follow_up(self, context: StudyContext, finished: Sequence[EpisodeFinished]) -> Study | None:
-        """Return the study of the controls: on the same seeds, what each arm grew, trained from the start.
+        """Return the study of the controls: what each arm grew, trained from the start with the same RNG seeds.
 
         None if nothing was grown. ``finished`` says how the episodes of the first study ended.
         """

@@ -5,8 +5,8 @@
     while not now.over:
         now = episode.act(choose(now.observation, now.mask))
 
-The steps are those of the training loop (``trainer.loop``): the same seed and actions give the same numbers in a run.
-There are no events, arms or rounds here. The twin of a seed is trained once, before the episode, and kept.
+The steps are those of the training loop (``trainer.loop``): the same RNG seed and actions give the same numbers in a
+run. There are no events, arms or rounds here. The twin of an RNG seed is trained once, before the episode, and kept.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from esper_core.leyline.protocols import Split, SplitName
     from esper_core.leyline.signals import HealthSnapshot, Metric, Verdict
 
-PLAYER: Final = "player"
+POLICY: Final = "policy"
 """Name of the arm of the caller."""
 
 TWINS_KEPT: Final = 16
@@ -110,7 +110,7 @@ class Episode:
         self._twins: dict[int, TwinEpisode] = {}
         self._pool = Pool(
             composition.recipe,
-            [PLAYER],
+            [POLICY],
             1,
             devices=composition.devices[:1],
             undisturbed=lambda step: self.twin_of(self._seed).losses[step],
@@ -226,13 +226,13 @@ class Episode:
         return self._moment(self._pool.latest, reward, rolled_back=known["rolled_back"], ending=ending)
 
     def twin_of(self, seed: int) -> TwinEpisode:
-        """Return the twin of a seed, which is trained if it is not known."""
+        """Return the twin of an RNG seed, and train it if it is not known."""
         if not self.knows_twin(seed):
             self.know_twin(seed, self._train_twin(seed))
         return self._twins[seed]
 
     def knows_twin(self, seed: int) -> bool:
-        """Return whether the twin of a seed is known."""
+        """Return whether the twin of an RNG seed is known."""
         return seed in self._twins
 
     def know_twin(self, seed: int, twin: TwinEpisode) -> None:

@@ -312,7 +312,7 @@ class RunConfig(Section):
     sinks: Annotated[tuple[Use, ...], Field(strict=False)] = Field(
         default=(), description="Sinks that also receive the events.", max_length=32
     )
-    seed: int = Field(default=0, ge=0, lt=2**31, description="Random seed of the first environment.")
+    seed: int = Field(default=0, ge=0, lt=2**31, description="RNG seed of the first environment.")
     environments: Count = Field(
         default=8, le=4096, description="Environments of each arm: one for each seed, or for each seed and reward."
     )

@@ -1,4 +1,4 @@
-"""What may grow in a Gardener's slots, and who decides: blueprints and policies by name."""
+"""Resolve the names of blueprints and policies that a Gardener is given."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Blueprints = str | Variety | Sequence[str | Variety]
 def blueprints_of(
     given: Blueprints | Mapping[str, Blueprints], slots: Sequence[Slot], registry: Registry, device: torch.device
 ) -> dict[str, tuple[Variety, ...]]:
-    """Return what may grow in each slot, each tried there once.
+    """Return the blueprints that may grow in each slot, after a trial of each one there.
 
-    What is named for several slots grows in those of them that it fits; of a glob that is enough for one blueprint.
+    A name given for several slots must fit at least one of them, and a glob must have one blueprint that does.
 
     Raises:
         ConfigError: There is no such blueprint.

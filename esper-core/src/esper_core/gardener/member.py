@@ -93,7 +93,7 @@ class LoopMember:
         self._began = perf_counter()
 
     def train(self) -> list[Transition]:
-        """End the training of a step, which the loop has done, and return what time brought to the seeds."""
+        """End a decision step whose batches the loop has trained, and return the seeds' changes of stage."""
         network = self.network
         incubation = network.incubation_seconds
         transitions = network.open_step()

@@ -59,7 +59,7 @@ class Example:
         return Example(map_tensors(self.batch, shortened), self.size - 1, self.run)
 
     def equals(self, other: Any) -> bool:
-        """Return whether the tensors of another batch, of the same structure, are equal."""
+        """Return whether the tensors of ``other``, a batch of the same structure, are equal to those of this one."""
         return all(torch.equal(one, two) for one, two in zip(tensors_in(self.batch), tensors_in(other), strict=True))
 
 

@@ -343,7 +343,7 @@ def _refuse_unfit(model: nn.Module) -> None:
         raise GraftError(Problem("E310", "this model already has slots", hint=hint))
     if HOME in vars(model) or any(name == HOME for name, _ in model.named_children()):
         hint = "Seeds are stored under that name. Rename it."
-        raise GraftError(Problem("E318", f'this model has a "{HOME}" of its own', hint=hint))
+        raise GraftError(Problem("E318", f'this model already has an attribute "{HOME}"', hint=hint))
     if any(name == "_orig_mod" for name, _ in model.named_children()):
         raise GraftError(Problem("E318", "this model is already compiled", hint="Graft first, then compile."))
 

@@ -63,7 +63,13 @@ def stored_copy(name: str, tensor: Tensor) -> Tensor:
     if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized or tensor.dtype not in STORED:
         received = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}".replace("torch.", "")
         message = f'the tensor "{name}" cannot be stored: {received}'
-        raise GrowthError(Problem("E335", message, hint="Use dense real tensors."))
+        raise GrowthError(
+            Problem(
+                "E335",
+                message,
+                hint="Use a dense, real-valued tensor that is neither quantised nor on the meta device.",
+            )
+        )
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 

@@ -207,7 +207,7 @@ class Environment:
         return self.recipe.task.losses(model(inputs), targets).mean()
 
     def train(self) -> list[Transition]:
-        """Train for one decision step, and return what time brought to the seeds."""
+        """Train for one decision step, and return the seeds' changes of stage."""
         began = perf_counter()
         transitions = self.network.open_step()
         self.model.train()

@@ -239,7 +239,7 @@ class Stepper:
             self.bus.publish(*steps_finished(members, signals_E, *nothing, step))
             self.bus.publish(*governor_acted(members, hopeless, {}))
             self.bus.settle()
-            where = f'arm "{members[place].arm}", seed {members[place].seed}, step {decision.step}'
+            where = f'arm "{members[place].arm}", RNG seed {members[place].seed}, step {decision.step}'
             hint = "Try a smaller optimizer.host.learning_rate, or set clip_norm."
             problem = Problem("E402", f"{where}: {decision.reason}", hint=None if decision.second_opinion else hint)
             raise GovernorStop(problem)

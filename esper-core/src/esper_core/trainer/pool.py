@@ -47,7 +47,7 @@ class NetworkMember(Member, Protocol):
     network: GrowingNetwork
 
     def train(self) -> list[Transition]:
-        """Train for one decision step, and return what time brought to the seeds."""
+        """Train for one decision step, and return the seeds' changes of stage."""
 
     def evaluate(self, split: SplitName) -> Tensor:
         """Return mean loss and metric on a split; on that for validation, set the network's ``evaluation``, too."""
@@ -168,7 +168,7 @@ class Phases(Roster[N]):
                 one.network.governor.begin(one.network.garden, loss)
 
     def train(self, step: int) -> Changes:
-        """Train every environment for one step, and return what time brought to the seeds."""
+        """Train every environment for one step, and return the seeds' changes of stage."""
         passed = self.run_each(self.turns(step), lambda one: one.train(), f"in training, step {step}")
         return [change for one, transitions in passed.items() for change in self._record(one, transitions, step)]
 

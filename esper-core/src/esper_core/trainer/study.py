@@ -153,12 +153,12 @@ class Study:
         for place, decision in decisions.items():
             if decision.act == "warn":
                 one = self.pool.environments[place]
-                where = f"arm {one.arm}, seed {one.seed}, step {decision.step}"
+                where = f"arm {one.arm}, RNG seed {one.seed}, step {decision.step}"
                 log.info("%s: the governor warns: %s", where, decision.reason)
         for place in rolled:
             environment, decision = self.pool.environments[place], decisions[place]
             back = "before training" if decision.back_to == -1 else f"step {decision.back_to}"
-            where = f"arm {environment.arm}, seed {environment.seed}, step {decision.step}"
+            where = f"arm {environment.arm}, RNG seed {environment.seed}, step {decision.step}"
             log.warning("%s: rolled back to %s: %s", where, back, decision.reason)
 
     def warn_of_unfinished_plans(self) -> None:

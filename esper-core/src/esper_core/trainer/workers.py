@@ -169,7 +169,7 @@ class WorkerPool(Roster[EnvironmentStatus]):
         self._call(ForkedPool.reset, round_, first_seed)
 
     def train(self, step: int) -> Changes:
-        """Train every environment for one step, and return what time brought to the seeds."""
+        """Train every environment for one step, and return the seeds' changes of stage."""
         turns = [one.place for one in self.turns(step)]
         return sorted(self._call(ForkedPool.train, step), key=lambda change: turns.index(change[0]))
 

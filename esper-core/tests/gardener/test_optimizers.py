@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from esper_core.growth import slots_of
+from esper_core.leyline import Action, Op, Stage
 
 MakeLoop = Callable[..., Any]
 
@@ -134,6 +135,18 @@ def test_a_factory_gets_the_parameters_of_the_host_and_serves_a_frozen_one(make_
     loop.epoch()
     assert not same(before, loop.seed.parameters())
     assert same(host, list(loop.model.parameters())[: len(host)])
+
+
+def test_a_seed_that_fades_out_on_a_frozen_host_is_not_lost(make_loop):
+    """At the end of its ramp no parameter that can be trained acts."""
+    loop = make_loop()
+    loop.model.requires_grad_(requires_grad=False)
+    steps = {0: Action(Op.GERMINATE, "stem", loop.variety.id), 1: Action(Op.ADVANCE, "stem")}
+    loop.tended(steps | {3: Action(Op.PRUNE, "stem")}, optimizer=partial(torch.optim.Adam, lr=1e-2))
+    loop.optimizer = loop.gardener.optimizer
+    tended = loop.epochs(8)
+    assert [one.now for each in tended for one in each.changes][-2:] == [Stage.DRAINING, Stage.PRUNED]
+    assert not any(each.lost for each in tended)
 
 
 def test_a_branch_follows_the_rate_that_a_schedule_sets(make_loop):

@@ -165,15 +165,22 @@ class Branch(Incubation):
         self._memories = [(share, self._copied(share)) for share in keeper.host_shares()]
 
     def train(self, *parts: Callable[[nn.Module], Tensor]) -> None:
-        """Take one step of host and seed together, on the branch's tensors."""
+        """Take one step of host and seed together, on the branch's tensors.
+
+        Nothing is left to train once a seed that is pruned has stopped to act on a frozen host.
+        """
         losses: list[Tensor] = []
+        acts = self._seed.incubating or self._seed.alpha.value > 0.0
         with self.trial(), self._stream:
             self._keeper.zero_grad()
             for part in parts:
                 loss = part(self._model)
-                self._keeper.backward(loss)
                 losses.append(loss.detach())
-            self._keeper.step([self._seed.number])
+                if acts or loss.requires_grad:
+                    acts = True
+                    self._keeper.backward(loss)
+            if acts:
+                self._keeper.step([self._seed.number])
             self._keeper.zero_grad()
         self._losses.append(summed(losses))
 

@@ -89,7 +89,9 @@ class Loop:
             **more,
         }
         self.policy = policy
-        self.gardener = Gardener(self.model, settings.pop("optimizer", self.optimizer), **settings)
+        self.gardener = Gardener(
+            settings.pop("model", self.model), settings.pop("optimizer", self.optimizer), **settings
+        )
         return self
 
     def epoch(self, train: Callable[[Batch], Any] | None = None) -> Any:

@@ -22,6 +22,11 @@ def mean_loss(model: nn.Module, batch: Any) -> torch.Tensor:
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 
+class Plan:
+    def act(self, observations: Any, masks: Any) -> list[Action]:
+        return [Action()]
+
+
 GERMINATE = {0: Action(Op.GERMINATE, "stem", "test/local-conv")}
 
 
@@ -36,6 +41,12 @@ def number(model: nn.Module, batch: Any) -> Any:
         ({"optimizer": [None]}, "E340 .*Received: NoneType"),
         ({"optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1)}, "E341 .*none of the model's parameters"),
         ({"optimizer": torch.optim.LBFGS}, "E306 LBFGS"),
+        ({"model": nn.Linear}, "E350 .*Received: type"),
+        ({"steps": 0}, "E347 steps .*Received: 0"),
+        ({"policy": object()}, "E347 a policy needs the method act(?s:.)*Received: object"),
+        ({"policy": Plan}, "E347 (?s:.)*Received: Plan"),
+        ({"validation": None}, "E344 .*Received: NoneType"),
+        ({"blueprints": []}, "E351 no blueprint fits .*stem: sequence"),
         ({"loss": number}, r"E342 .*each example(?s:.)*Received: float"),
         ({"validation": []}, "E344 .*no examples"),
         ({"validation": iter(())}, "E344 .*no examples"),
@@ -130,6 +141,26 @@ def test_validation_data_that_changes_between_passes_is_refused(make_loop):
     loop.epoch()
     with pytest.raises(EsperError, match=r"E344 .*other examples"):
         loop.epoch()
+
+
+def test_a_generator_of_validation_data_is_said_to_end(make_loop):
+    loop = make_loop()
+    with pytest.raises(EsperError, match="E344 the validation data can be read only once"):
+        loop.tended(validation=iter(loop.validation)).epoch()
+
+
+def test_a_loss_for_each_token_is_reported(make_loop):
+    def flat(model: nn.Module, batch: Any) -> torch.Tensor:
+        return torch.stack([model(batch[0])] * 3, 1).flatten()
+
+    with pytest.raises(EsperError, match=r"E317 (?s:.)*one loss for each example, not \d+: see E342"):
+        make_loop().tended(loss=flat)
+
+
+def test_an_optimizer_that_is_named_twice_counts_once(make_loop):
+    loop = make_loop()
+    loop.tended(optimizer=[loop.optimizer, loop.optimizer])
+    assert any(tended.kept for tended in loop.epochs(5))
 
 
 def test_a_loader_that_shuffles_is_paired_and_its_generator_put_back(make_loop):

@@ -465,6 +465,8 @@ NAN = [(torch.full((120, 1, 12), torch.nan), torch.zeros(120, dtype=torch.long))
         ({"validation": NAN}, "E352 .*is nan after 0 steps"),
         ({"validation": []}, "E344 .*no examples"),
         ({"validation": [rising(60, 2)]}, "E353 .*60 examples(?s:.)*100 at least"),
+        ({"validation": None}, "E344 the validation data must yield batches. Received: NoneType"),
+        ({"train": per_example}, "E344 the training data must yield batches. Received: function"),
         ({"train": []}, "E344 the training data has no batches"),
         ({"train": iter([rising(60, 1)] * 9)}, "E344 the training data (has no batches|can be read only once)"),
         ({"train": Augmented()}, "E344 the training data yielded other batches"),

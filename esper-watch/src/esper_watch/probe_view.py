@@ -112,7 +112,7 @@ def _remarks(result: Json) -> Iterator[str]:
     if (more := len(result["rows"]) - NOTEBOOK_ROWS) > 0:
         yield f"… and {plural(more, 'more candidate')}."
     for one in result["failed"]:
-        yield f"{short_name(one['blueprint'])} in {one['slot']} failed: it {one['what']}"
+        yield f"{short_name(one['blueprint'])} in {one['slot']} failed: the seed {one['what']}"
 
 
 def _curve(points: list[tuple[int, float]]) -> list[tuple[float, float]]:

@@ -35,7 +35,7 @@ def blueprints_of(
 
     Raises:
         ConfigError: There is no such blueprint.
-        GrowthError: There is no such slot, or a blueprint that was named for it does not fit it.
+        GrowthError: There is no such slot, a blueprint that was named for it does not fit it, or none fits any (E351).
         PluginError: A blueprint that was named is not what its spec says. With "auto" it is left out.
     """
     found: dict[str, dict[str, Variety]] = {slot.name: {} for slot in slots}
@@ -52,6 +52,10 @@ def blueprints_of(
             for slot, variety in fitting:
                 if _works(variety, slot, device, auto=auto):
                     found[slot.name][variety.id] = variety
+    if not any(found.values()):
+        sites = [f"{slot.name}: {slot.site.kind} {slot.site.example_shape}" for slot in slots if slot.site is not None]
+        message = f"no blueprint fits in the slots: {', '.join(sites)}"
+        raise GrowthError(Problem("E351", message, hint="All blueprints:  esper components list blueprint"))
     return {name: tuple(varieties.values()) for name, varieties in found.items()}
 
 
@@ -102,6 +106,10 @@ def policy_of(given: str | Policy, space: ActionSpace, registry: Registry, steps
         with attributed_to(component.title, "while it was built"):
             arm = Arm(component.short, component.load()(space), component.title)
     else:
+        if isinstance(given, type) or not callable(getattr(given, "act", None)):
+            received = given.__name__ if isinstance(given, type) else type(given).__name__
+            hint = f"Pass the name of a policy, or an object, not a class, with its methods. Received: {received}"
+            raise GrowthError(Problem("E347", "a policy needs the method act", hint=hint))
         arm = Arm(type(given).__name__.lower(), given, f"the policy {type(given).__name__}")
     for plan in arm.impossible(steps):
         log.warning("policy %s: %d steps are too few for %s", arm.name, steps, plan)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -101,7 +102,7 @@ class Gardener:
 
     Raises:
         GraftError: The model cannot have these slots.
-        GrowthError: Optimizer, loss or validation data cannot be used.
+        GrowthError: Model, optimizer, loss, policy or validation data cannot be used, or no blueprint fits.
         ConfigError: There is no such blueprint or policy.
     """
 
@@ -127,6 +128,7 @@ class Gardener:
         name: str | None = None,
     ) -> None:
         _refuse_ranks()
+        _refuse_arguments(model, steps)
         self.model, self.steps, self._loss = model, steps, loss
         self._optimizers = optimizers_of(optimizer, [own for own in host_parameters(model) if own.requires_grad])
         settings, watch, plugins = (
@@ -346,6 +348,18 @@ def _refuse_ranks() -> None:
         message = f"a Gardener works in one process, and this training has {ranks} ranks"
         hint = "Each rank would grow different seeds. Grow in one process, then train the result on several."
         raise GrowthError(Problem("E343", message, hint=hint))
+
+
+def _refuse_arguments(model: Any, steps: Any) -> None:
+    """Raise GrowthError if the model is no module (E350), or ``steps`` no count (E347)."""
+    if not isinstance(model, nn.Module):
+        message = f"a Gardener needs a torch.nn.Module. Received: {type(model).__name__}"
+        raise GrowthError(
+            Problem("E350", message, hint="Pass the model itself, with its loss as a function beside it.")
+        )
+    if not isinstance(steps, Integral) or steps < 1:
+        hint = "It is the number of calls of tend() that the policy plans for, such as the epochs."
+        raise GrowthError(Problem("E347", f"steps must be a whole number above 0. Received: {steps!r}", hint=hint))
 
 
 def _growth_settings(given: GrowthConfig | Mapping[str, Any] | None) -> GrowthConfig:

@@ -57,7 +57,8 @@ def optimizers_of(given: Any, parameters: Sequence[nn.Parameter]) -> tuple[torch
     """
     if callable(given) and not isinstance(given, torch.optim.Optimizer):
         given = given(list(parameters) or [torch.nn.Parameter(torch.empty(0))])
-    found = tuple(unwrapped(one) for one in (given if isinstance(given, list | tuple) else (given,)))
+    several = given if isinstance(given, list | tuple) else (given,)
+    found = tuple({id(one): one for one in map(unwrapped, several)}.values())
     for one in found:
         if not isinstance(one, torch.optim.Optimizer):
             message = f"a Gardener needs the optimizer of your loop. Received: {type(one).__name__}"

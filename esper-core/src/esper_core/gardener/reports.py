@@ -50,7 +50,7 @@ class Tended:
         for act in self.governor:
             yield f"  governor: {act.act}: {act.reason}"
         for one in self.lost:
-            yield f"  {one.slot}: {one.blueprint} was lost: it {one.what}"
+            yield f"  {one.slot}: {one.blueprint} was lost: the seed {one.what}"
         for change in self.changes:
             stage = "kept" if change.now is Stage.FOSSILISED else change.now.value
             yield f"  {change.slot}: {change.blueprint} is {stage}, {change.reason}"

@@ -61,6 +61,10 @@ def each_loss(losses: Any, *, reduced: bool = True) -> Tensor:
     raise GrowthError(Problem("E342", message, hint=hint))
 
 
+REPEATABLE = "Pass a DataLoader or a list, which can be iterated repeatedly."
+"""What to do about data that cannot be used."""
+
+
 class Validation:
     """The held-out examples of a Gardener.
 
@@ -72,6 +76,7 @@ class Validation:
     """
 
     def __init__(self, batches: Iterable[Any], loss: Loss, seed: int, gates: Strictness = "off") -> None:
+        refuse_no_batches(batches, "validation")
         self._gates, self._counted = gates, False
         self._batches = batches
         self._loss = loss
@@ -94,8 +99,8 @@ class Validation:
                 seen.append(fingerprint(moved, device))
                 losses.append(each_loss(self._loss(model, moved)).detach().float())
         if not losses:
-            hint = "Pass a DataLoader or a list, which can be iterated repeatedly."
-            raise GrowthError(Problem("E344", "the validation data has no examples", hint=hint))
+            which = "has no examples" if self._seen is None else "can be read only once"
+            raise GrowthError(Problem("E344", f"the validation data {which}", hint=REPEATABLE))
         numbers = torch.stack(seen)
         if trial and (self._seen is None or not torch.equal(numbers, self._seen)):
             message = "the validation data yielded other examples than in the previous pass"
@@ -133,6 +138,13 @@ def same_order(batches: Iterable[Any]) -> Iterator[None]:
     finally:
         for generator, state in states:
             generator.set_state(state)
+
+
+def refuse_no_batches(batches: Any, which: str) -> None:
+    """Raise GrowthError (E344) if what was given as data cannot be iterated."""
+    if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
+        message = f"the {which} data must yield batches. Received: {type(batches).__name__}"
+        raise GrowthError(Problem("E344", message, hint=REPEATABLE))
 
 
 def first_batch(batches: Iterable[Any]) -> Any:

@@ -228,7 +228,10 @@ def _observed(
     received = f"Received: {_form(hidden)} for a batch of {batch}"
     if not _has_rows(hidden, batch):
         return _refusal(
-            name, place, "does not return one row of numbers per example", f"Put the batch first. {received}"
+            name,
+            place,
+            "does not return one row of numbers per example",
+            f"Put the batch first. {received}{_flat(hidden, batch)}",
         )
     kind = place.kind or _kind(model, place.at, hidden)
     if kind is None or hidden.ndim != _DIMENSIONS[kind]:
@@ -280,6 +283,13 @@ def _has_rows(item: Any, batch: int) -> bool:
     if not isinstance(item, Tensor) or item.is_nested or not item.is_floating_point():
         return False
     return item.ndim >= 2 and item.shape[0] == batch
+
+
+def _flat(item: Tensor, batch: int) -> str:
+    """Return advice if the batch was counted by the losses of tokens or pixels, of which each example has several."""
+    if not item.ndim or not 0 < len(item) < batch or batch % len(item):
+        return ""
+    return f"\nA loss function has to return one loss for each example, not {batch // len(item)}: see E342."
 
 
 def _form(item: Any) -> str:

@@ -128,7 +128,7 @@ class RunFolderError(EsperError):
     @classmethod
     def about(cls, path: object, error: OSError) -> RunFolderError:
         """Build the error for a path that cannot be written."""
-        hint = "Earlier files are intact. Choose another folder with --runs-dir."
+        hint = "Earlier files are intact. Choose another folder; of a run with --runs-dir."
         return cls(Problem("E410", f"cannot write {path}: {error.strerror or error}", hint=hint))
 
     @classmethod

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from esper_core.gardener.validation import fingerprint
+from esper_core.gardener.validation import REPEATABLE, fingerprint, refuse_no_batches
 from esper_core.growth import RandomStream, derive_seed, map_tensors
 from esper_core.leyline.errors import GrowthError, Problem
 
@@ -55,6 +55,7 @@ class TrainingBatches:
     """
 
     def __init__(self, batches: Iterable[Any], seed: int, device: torch.device) -> None:
+        refuse_no_batches(batches, "training")
         self._batches, self._seed, self._device = batches, seed, device
         holders = (batches, getattr(batches, "sampler", None))
         found = [getattr(one, "generator", None) for one in holders]
@@ -99,8 +100,7 @@ class TrainingBatches:
                 yield moved
             if place == before:
                 which = "has no batches" if not place else "can be read only once"
-                hint = "Pass a DataLoader or a list, which can be iterated repeatedly."
-                raise GrowthError(Problem("E344", f"the training data {which}", hint=hint))
+                raise GrowthError(Problem("E344", f"the training data {which}", hint=REPEATABLE))
 
     def _lent(self, purpose: str) -> Callable[[], AbstractContextManager[None]]:
         """Return what lends random numbers to the data; a list draws none."""

@@ -143,7 +143,7 @@ class ProbeResult:
             yield from _table(self.rows)
             yield ""
         for failure in self.failed:
-            yield from _wrapped(f"{failure.blueprint} in {failure.slot} failed: it {failure.what}")
+            yield from _wrapped(f"{failure.blueprint} in {failure.slot} failed: the seed {failure.what}")
         for text in (self.reason, *self.remarks):
             yield from _wrapped(text)
 

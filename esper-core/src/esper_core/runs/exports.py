@@ -51,7 +51,7 @@ def export(model: nn.Module, to: Form = "module", path: str | Path | None = None
             torch.onnx.ONNXProgram.
         path: where to write it: a folder for a module, a file for the others. None: nothing is written.
         example: one batch of inputs, as ``graft`` takes it. A program and ONNX are traced with it, for any number of
-            examples; the outputs of a module are compared with those of the model.
+            examples if it has several; the outputs of a module are compared with those of the model.
 
     A module's folder holds ``network.py``, whose ``load(host)`` puts what grew into a new host, and
     ``network.safetensors``. Loading needs torch and safetensors, not Esper.
@@ -87,6 +87,7 @@ def export(model: nn.Module, to: Form = "module", path: str | Path | None = None
     traced = _trace(plain.eval(), to, batch)
     if path is not None:
         with report_os_errors(Path(path)):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
             torch.export.save(traced, path) if to == "program" else traced.save(str(path))
     return traced
 

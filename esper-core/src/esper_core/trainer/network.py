@@ -96,7 +96,7 @@ class SeedLosses:
     ) -> bool:
         """Take out the living seeds of these slots, or the one of this number; return whether there was any."""
         what = remove_folders(what)
-        lost = self.garden.remove(f"lost: it {what}", slots, number)
+        lost = self.garden.remove(f"lost: the seed {what}", slots, number)
         for transition in lost:
             self.measurements.forget(transition.seed)
             self.records.append(LostSeed(transition.slot, transition.blueprint, what, transition, blamed))

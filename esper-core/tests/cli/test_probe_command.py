@@ -73,6 +73,7 @@ def test_a_file_is_probed_and_json_is_alone_on_stdout(esper, file: str) -> None:
         (["{file}:model"], 2, 'E355 "model" does not name 4 objects'),
         (["{file}:model,loss,train,few"], 1, "E353 the validation data has 20 examples"),
         (["{file}:loss,loss,train,validation"], 2, 'E355 "loss" raised TypeError'),
+        (["{file}:loss,loss,train,validation"], 2, "is called without arguments, and has to return the model"),
         (["{file}:inputs,loss,train,validation"], 1, "E350 a probe needs a torch.nn.Module. Received: Tensor"),
         (["{file}:model,build,train,validation"], 1, "E352 the loss function raised TypeError"),
         (["{file}", "--slots", "9"], 2, "E313"),

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from esper_core import EsperError, graft
 from esper_core.growth import Garden
+from esper_core.integrations.attachment import Attachment
 from esper_core.leyline import Action, Op
 
 MakeLoop = Callable[..., Any]
@@ -143,10 +144,27 @@ def test_validation_data_that_changes_between_passes_is_refused(make_loop):
         loop.epoch()
 
 
+def test_a_callback_that_never_tends_is_refused():
+    with pytest.raises(EsperError, match=r"E347 every .*Received: 0"):
+        Attachment({}, every=0)
+
+
 def test_a_generator_of_validation_data_is_said_to_end(make_loop):
     loop = make_loop()
     with pytest.raises(EsperError, match="E344 the validation data can be read only once"):
         loop.tended(validation=iter(loop.validation)).epoch()
+
+
+def test_an_error_of_the_loss_says_which_batch_it_got(make_loop):
+    """The data set of examples was passed, or one batch, instead of batches."""
+    loop = make_loop()
+    for given, said in (
+        ("example", "the example: Tensor with"),
+        ("validation", "batch 1 of the validation data: Tensor"),
+    ):
+        with pytest.raises((ValueError, RuntimeError, IndexError)) as caught:
+            loop.tended(**{given: loop.batches[0][0]})
+        assert any(said in note for note in caught.value.__notes__)
 
 
 def test_a_loss_for_each_token_is_reported(make_loop):

@@ -126,7 +126,8 @@ def read_file(file: Path, names: Sequence[str]) -> list[Any]:
         if callable(found[0]) and not hasattr(found[0], "parameters"):
             built = attempt(found[0])
             if built.error is not None:
-                raise _failed(file, f'"{names[0]}" raised', built.error)
+                hint = "A function is called without arguments, and has to return the model."
+                raise _failed(file, f'"{names[0]}" raised', built.error, hint)
             found[0] = built.value
     return found
 
@@ -150,16 +151,18 @@ def _imported(file: Path) -> ModuleType:
     loader = spec.loader
     tried = attempt(lambda: loader.exec_module(module))
     if tried.error is not None:
-        raise _failed(file, "the file cannot be imported: it raised", tried.error)
+        raise _failed(file, "the file cannot be imported: it raised", tried.error, _GUARD)
     return module
 
 
-def _failed(file: Path, what: str, error: BaseException) -> EsperError:
+_GUARD: Final = 'Training belongs below  if __name__ == "__main__":  so that importing the file does not start it.'
+
+
+def _failed(file: Path, what: str, error: BaseException, hint: str) -> EsperError:
     """Return the error of a file that raised, with the line."""
     from esper_core.plugins.isolation import location_of, summarise
 
     place, line = location_of(error)
-    hint = 'Training belongs below  if __name__ == "__main__":  so that importing the file does not start it.'
     failure = ConfigError(Problem("E355", f"{what} {summarise(error)}", file=place or str(file), line=line, hint=hint))
     failure.__cause__ = error
     return failure

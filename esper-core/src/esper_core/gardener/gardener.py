@@ -31,7 +31,15 @@ from esper_core.gardener.optimizers import BorrowedOptimizers, optimizers_of
 from esper_core.gardener.records import LoopRecord
 from esper_core.gardener.reports import Recorder, Tended
 from esper_core.gardener.traces import HostAutocast, warn_of_averages, without_trace
-from esper_core.gardener.validation import METRIC, Validation, each_loss, evaluating, warn_of_reduction
+from esper_core.gardener.validation import (
+    METRIC,
+    Validation,
+    each_loss,
+    evaluating,
+    kind_of,
+    noted,
+    warn_of_reduction,
+)
 from esper_core.governor import Governor, MemoryBudget
 from esper_core.growth import (
     Example,
@@ -406,7 +414,8 @@ def _action_space(model: nn.Module, varieties: Mapping[str, Sequence[Variety]], 
 
 def _attach_slots(model: nn.Module, slots: Any, example: Any, loss: Callable[[nn.Module, Any], Tensor]) -> Example:
     """Graft the model, or look at the slots that it has; return the example with the number of its rows."""
-    with without_trace(model), evaluating(model):
+    note = f"The loss function got the example: {kind_of(example)}."
+    with without_trace(model), evaluating(model), noted(note):
         losses = loss(model, example)
         rows, reduced = len(each_loss(losses)), not losses.ndim
     batch = Example(example, Example.of(example).size if reduced else rows, loss)

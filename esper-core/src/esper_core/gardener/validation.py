@@ -97,7 +97,8 @@ class Validation:
             for batch in self._batches:
                 moved = batch if device.type == "cpu" else map_tensors(batch, lambda own: own.to(device))
                 seen.append(fingerprint(moved, device))
-                losses.append(each_loss(self._loss(model, moved)).detach().float())
+                with noted(f"The loss function got batch {len(seen)} of the validation data: {kind_of(moved)}."):
+                    losses.append(each_loss(self._loss(model, moved)).detach().float())
         if not losses:
             which = "has no examples" if self._seen is None else "can be read only once"
             raise GrowthError(Problem("E344", f"the validation data {which}", hint=REPEATABLE))
@@ -138,6 +139,22 @@ def same_order(batches: Iterable[Any]) -> Iterator[None]:
     finally:
         for generator, state in states:
             generator.set_state(state)
+
+
+@contextmanager
+def noted(note: str) -> Iterator[None]:
+    """Add a note to an error of the user's code, which is raised as it is."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(note)
+        raise
+
+
+def kind_of(batch: Any) -> str:
+    """Return what a batch is, for a message: ``tuple with tensors of shape (8, 3), (8,)``."""
+    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_in(batch))
+    return f"{type(batch).__name__} with tensors of shape {shapes}" if shapes else type(batch).__name__
 
 
 def refuse_no_batches(batches: Any, which: str) -> None:

@@ -80,6 +80,11 @@ class Attachment:
     """
 
     def __init__(self, settings: Mapping[str, Any], every: int | None) -> None:
+        if every is not None and every < 1:
+            message = f"every must be a whole number above 0, or None. Received: {every!r}"
+            raise GrowthError(
+                Problem("E347", message, hint="It counts the optimizer's steps from one tend() to the next.")
+            )
         self.gardener: Gardener | None = None
         self.tended: list[Tended] = []
         self.expects_state = False

@@ -240,6 +240,6 @@ class Stepper:
             self.bus.publish(*governor_acted(members, hopeless, {}))
             self.bus.settle()
             where = f'arm "{members[place].arm}", RNG seed {members[place].seed}, step {decision.step}'
-            hint = "Try a smaller optimizer.host.learning_rate, or set clip_norm."
+            hint = "Try a smaller learning rate (optimizer.host.learning_rate of a configuration), or set clip_norm."
             problem = Problem("E402", f"{where}: {decision.reason}", hint=None if decision.second_opinion else hint)
             raise GovernorStop(problem)

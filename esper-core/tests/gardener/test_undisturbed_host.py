@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,6 +38,9 @@ SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
         [schedules.LinearLR(own), schedules.ExponentialLR(own, 0.9)]
     ),
     "SWALR": partial(SWALR, swa_lr=1e-3),
+    "ReduceLROnPlateau": lambda own: SimpleNamespace(
+        step=partial(schedules.ReduceLROnPlateau(own, patience=2).step, 1.0)
+    ),
 }
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {

@@ -207,6 +207,12 @@ def test_all_wrong_names_are_reported_at_once():
     assert [problem.code for problem in caught.value.problems] == ["E313", "E313"]
 
 
+def test_only_a_module_can_be_grafted():
+    model: Any = nn.Linear
+    with pytest.raises(GraftError, match=r"E318 only a torch\.nn\.Module can be grafted\. Received: type"):
+        graft(model, ["0"])
+
+
 def test_slots_of_a_plain_model_says_what_to_do():
     with pytest.raises(GraftError, match=r"E311 .*\n.*esper_core\.graft"):
         slots_of(nn.Linear(1, 1))

@@ -249,6 +249,7 @@ def test_an_onnx_program_computes_the_same(grown: nn.Module, tmp_path: Path) -> 
         (lambda model: grow(model, "late", Branches) or export(model), r"E337 .*t/b in late cannot be traced"),
         (lambda model: grow(model, "late", Attends) or export(model, path="x"), r"E337 .*behind body .* source"),
         (lambda model: export(model, "script"), r"E337 to must be .*Received: 'script'"),
+        (lambda model: export(model.state_dict()), r"E311 OrderedDict has no slots"),
         (lambda model: export(model, "program"), r"E337 to='program' .*example="),
         (
             lambda model: export(model, example=(EXAMPLE, EXAMPLE)),
@@ -256,7 +257,7 @@ def test_an_onnx_program_computes_the_same(grown: nn.Module, tmp_path: Path) -> 
         ),
         (lambda model: setattr(model, "grown", 3) or export(model), r'E337 .*"grown" of its own'),
     ],
-    ids=["alive", "untraceable", "no source", "another form", "no example", "with targets", "name taken"],
+    ids=["alive", "untraceable", "no source", "another form", "no module", "no example", "with targets", "name taken"],
 )
 def test_what_cannot_be_exported_is_refused_with_the_reason(
     attempt: Callable[[nn.Module], object], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -337,7 +337,10 @@ def plain_outputs(model: nn.Module, example: Example) -> dict[bool, Any]:
         raise GraftError(Problem("E318", message, path="example", hint=hint)) from error
 
 
-def _refuse_unfit(model: nn.Module) -> None:
+def _refuse_unfit(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        message = f"only a torch.nn.Module can be grafted. Received: {type(model).__name__}"
+        raise GraftError(Problem("E318", message, hint="Pass the model itself, not its class or its state dict."))
     if any(isinstance(module, Slots) for module in model.modules()):
         hint = "Graft all slots in one call, on a fresh model."
         raise GraftError(Problem("E310", "this model already has slots", hint=hint))
@@ -386,7 +389,8 @@ def _change_class(module: nn.Module, family: Family, places: tuple[str, ...]) ->
 
 def is_grafted(model: nn.Module) -> bool:
     """Return whether ``model`` has slots."""
-    return any(name == HOME and isinstance(child, Slots) for name, child in model.named_children())
+    children = model.named_children() if isinstance(model, nn.Module) else ()
+    return any(name == HOME and isinstance(child, Slots) for name, child in children)
 
 
 def slots_of(model: nn.Module) -> Slots:

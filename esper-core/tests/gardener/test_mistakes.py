@@ -58,6 +58,8 @@ def number(model: nn.Module, batch: Any) -> Any:
         ({"blueprints": ["gru_*"]}, "E303 .*gru_mixer.*kind sequence, and the blueprint takes tokens"),
         ({"policy": "heurstic"}, "E203 .*heurstic"),
         ({"growth": {"incubation": "shadow"}}, "E347 .*branches"),
+        ({"growth": {"gate": "off"}}, r"E110 .*\n  growth\.gate\n.*gates"),
+        ({"governor": {"rollbacks": "x"}}, r"E11[12] .*\n  governor\.rollbacks"),
         ({"growth": {"gate": "off"}}, "gate"),
     ],
     ids=lambda value: str(value)[:30],

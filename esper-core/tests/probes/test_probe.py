@@ -474,7 +474,7 @@ NAN = [(torch.full((120, 1, 12), torch.nan), torch.zeros(120, dtype=torch.long))
         ({"blueprints": ["conv_ligth"]}, "E201 .*conv_ligth"),
         ({"model": graft(Pointwise(), ["stem"])}, "E310 .*slots already"),
         ({"budget": "soon"}, "E354 (?s:.)*Received: 'soon'"),
-        ({"price": -1.0}, "price"),
+        ({"price": -1.0}, r"E112 .*-1(?s:.)*probe\.price"),
         ({"model": nn.Sequential(nn.Flatten(), nn.Linear(12, 2)), "slots": "auto"}, "E351 no place for a slot"),
         ({"blueprints": {"stem": []}}, r"E351 no blueprint fits .*sequence \(4, 12\)"),
     ],

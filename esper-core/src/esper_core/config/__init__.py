@@ -12,7 +12,7 @@ Names of components are only looked up, and their settings only checked, in ``ap
 
 from esper_core.config.errors import model_problems
 from esper_core.config.explain import Explanation, explain
-from esper_core.config.loading import LoadedConfig, dump_config, load_config, parse_config
+from esper_core.config.loading import LoadedConfig, dump_config, load_config, parse_config, section_of
 from esper_core.config.model import (
     ArmConfig,
     CheckpointConfig,
@@ -48,4 +48,5 @@ __all__ = [
     "model_problems",
     "parse_config",
     "parse_path",
+    "section_of",
 ]

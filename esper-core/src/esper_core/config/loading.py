@@ -6,13 +6,14 @@ reported at once; otherwise every problem with the values is, sorted by place.
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from esper_core.config.errors import entry_at, model_problems
 from esper_core.config.model import RunConfig, contradictions
@@ -32,7 +33,9 @@ from esper_core.leyline.errors import ConfigError, Problem, nearest
 from esper_core.leyline.files import read_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 _SET = re.compile(r'(?P<path>(?:[^"=]|"(?:[^"\\]|\\.)*")*)=(?P<value>.*)', re.DOTALL)
 
@@ -116,6 +119,16 @@ def parse_config(
             return LoadedConfig(config, file, data, root, tuple(overrides), tuple(overlays))
     files = [file, *(overlay.file for overlay in overlays), *map(_label, overrides), None]
     raise ConfigError(sorted(problems, key=lambda one: (files.index(one.file), one.line or 0, one.column or 0)))
+
+
+def section_of(model: type[ModelT], given: Mapping[str, Any], name: str) -> ModelT:
+    """Return a section of a configuration from settings in Python; ConfigError for wrong ones, below ``name``."""
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        root = read_document(json.dumps({name: dict(given)}, default=str).encode(), name)
+        problems = model_problems(error, model, root, (name,))
+        raise ConfigError([replace(one, file=None, line=None, column=None) for one in problems]) from None
 
 
 def dump_config(config: RunConfig) -> str:

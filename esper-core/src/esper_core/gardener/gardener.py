@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from torch.amp import GradScaler
 
-from esper_core.config import GovernorConfig, GrowthConfig, OptimizersConfig
+from esper_core.config import GovernorConfig, GrowthConfig, OptimizersConfig, section_of
 from esper_core.gardener.choices import blueprints_of, policy_of
 from esper_core.gardener.member import BatchFeed, LoopMember
 from esper_core.gardener.optimizers import BorrowedOptimizers, optimizers_of
@@ -141,7 +141,7 @@ class Gardener:
         self._optimizers = optimizers_of(optimizer, [own for own in host_parameters(model) if own.requires_grad])
         settings, watch, plugins = (
             _growth_settings(growth),
-            GovernorConfig.model_validate(governor or {}),
+            _governor_settings(governor),
             load_plugins(),
         )
         with ExitStack() as undo:
@@ -370,11 +370,16 @@ def _refuse_arguments(model: Any, steps: Any) -> None:
         raise GrowthError(Problem("E347", f"steps must be a whole number above 0. Received: {steps!r}", hint=hint))
 
 
+def _governor_settings(given: GovernorConfig | Mapping[str, Any] | None) -> GovernorConfig:
+    return given if isinstance(given, GovernorConfig) else section_of(GovernorConfig, given or {}, "governor")
+
+
 def _growth_settings(given: GrowthConfig | Mapping[str, Any] | None) -> GrowthConfig:
     """Return the settings: branches, since a loop has no twin, with strict gates and their price unless given."""
     if isinstance(given, GrowthConfig):
         given = given.model_dump(exclude_unset=True)
-    settings = GrowthConfig.model_validate({"gates": "strict", "price": NATS_PER_PARAMETER_ON_BRANCH, **(given or {})})
+    usual = {"gates": "strict", "price": NATS_PER_PARAMETER_ON_BRANCH}
+    settings = section_of(GrowthConfig, {**usual, **(given or {})}, "growth")
     if "incubation" in settings.model_fields_set and settings.incubation != "branch":
         message = f"a Gardener incubates on branches. Received: incubation {settings.incubation}"
         hint = "A seed in the shadow is compared with a twin once it acts, and a loop of your own has none."

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from esper_core.config import GrowthConfig
+from esper_core.config import GrowthConfig, section_of
 from esper_core.gardener.traces import without_trace
 from esper_core.gardener.validation import Validation, evaluating
 from esper_core.growth import (
@@ -117,7 +117,8 @@ def probe(
     """
     clock = BudgetClock(seconds_of(budget))
     given = partial(torch.optim.Adam, lr=1e-3) if optimizer is None else optimizer
-    own = GrowthConfig.model_validate({"price": NATS_PER_PARAMETER_ON_BRANCH if price is None else price}).price
+    asked = NATS_PER_PARAMETER_ON_BRANCH if price is None else price
+    own = section_of(GrowthConfig, {"price": asked}, "probe").price
     with torch.inference_mode(mode=False), torch.enable_grad():
         training = new_training(model, given, guarded(loss), clip_norm, seed, clock.now)
         with prepared(training, train, validation, slots, blueprints, clock, steps, own, seed, on_progress) as search:

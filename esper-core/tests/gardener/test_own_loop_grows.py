@@ -92,7 +92,7 @@ task: mnist1d
 host: pointwise-mlp
 slots: {stem: {at: stem, blueprints: [conv_light, pointwise]}}
 policy: heuristic
-growth: {incubation: branch, gates: strict}
+growth: {incubation: branch, gates: strict, price: 2.0e-4}
 optimizer: {host: {kind: adam, learning_rate: 0.003}, seed: {kind: adam, learning_rate: 0.003}}
 environments: 5
 episode: {steps: 40, batches: 32, batch_size: 100}

@@ -37,7 +37,6 @@ rate = lambda parameters: torch.optim.SGD(parameters, 0.1)
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds the folder of the file
     Path("mine.py").write_text(FILE, encoding="utf-8")
     monkeypatch.setattr("esper_core.probes.host.SHORTEST_INTERVAL", 2)
     monkeypatch.setattr("esper_core.probes.host.EVALUATIONS", 2)
@@ -50,6 +49,7 @@ def test_a_file_is_probed_and_json_is_alone_on_stdout(esper, file: str) -> None:
     arguments = ["--slots", "0", "--blueprints", "norm", "--price", "0.5", "--steps", "9", "--json"]
     answer = esper("probe", file, *arguments)
     assert answer.status == 0
+    assert str(Path.cwd()) not in sys.path
     result = json.loads(answer.out)
     assert [(row["slot"], row["blueprint"]) for row in result["rows"]] == [("0", "blueprints/norm")]
     assert (result["verdict"], result["price"], result["budget"]) == ("nothing pays", 0.5, 60.0)

@@ -148,6 +148,7 @@ def _imported(file: Path) -> ModuleType:
     sys.modules[module.__name__] = module
     if (folder := str(file.resolve().parent)) not in sys.path:
         sys.path.insert(0, folder)
+        click.get_current_context().call_on_close(lambda: sys.path.remove(folder))
     loader = spec.loader
     tried = attempt(lambda: loader.exec_module(module))
     if tried.error is not None:

@@ -75,7 +75,7 @@ def test_a_host_that_is_evaluated_in_whole_passes_without_each_seed_is_logged_on
     _, told = live(make_recipe(host=noisy_in_evaluation), 5)
     assert sum(seed is not None and seed.dependence is not None for seed in told) == 2
     assert caplog.messages == [
-        "Net is evaluated in whole passes with each seed left out: it draws random numbers in evaluation"
+        "Net is evaluated once more per seed, by slower full passes: it draws random numbers in evaluation"
     ]
 
 

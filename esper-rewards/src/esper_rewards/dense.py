@@ -1,4 +1,4 @@
-"""Rewards that are paid in each step without a potential, as others have used them; for comparison."""
+"""Rewards that pay in each step and are not derived from a potential; for comparison with ``team``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Shaped:
         rent: points in each step for as many added parameters as the host has.
         shaping: points that a seed gets until it is fossilised, and gives back at the end.
         gamma: the learner's discount.
-        terminal: points at the end for each hundredth of the metric over the twin.
+        terminal: points at the end for each hundredth by which the metric exceeds the twin's.
 
     Examples:
         >>> from esper_core.leyline import Metric, Signals

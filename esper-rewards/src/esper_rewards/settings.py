@@ -70,7 +70,9 @@ class ShapedSettings(BaseModel):
     rent: Amount = Field(default=1.0, description=RENT)
     shaping: Amount = Field(default=1.0, description=SHAPING)
     gamma: Share = Field(default=1.0, description=GAMMA)
-    terminal: Amount = Field(default=1.0, description="Points at the end for a hundredth of the metric over the twin.")
+    terminal: Amount = Field(
+        default=1.0, description="Points at the end for each hundredth by which the metric exceeds the twin's."
+    )
 
 
 class BasicSettings(BaseModel):

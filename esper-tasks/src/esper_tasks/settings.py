@@ -93,7 +93,7 @@ class BytesSettings(Settings):
     windows: int | None = Field(default=None, ge=1, description="Most training windows; null: all.")
     held_out: int = Field(default=200, ge=1, description="Most windows for validation, and for the test.")
     metric: Literal["perplexity", "bits"] = Field(
-        default="perplexity", description="Perplexity per byte, or bits per byte."
+        default="perplexity", description="Unit of the metric: perplexity per byte, or bits per byte."
     )
 
 

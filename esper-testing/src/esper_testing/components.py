@@ -217,7 +217,7 @@ def _lacks_settings(component: Component) -> bool:
 
 
 def has_its_settings(component: Component) -> None:
-    """Check that the component can be built without settings; skipped, with those that it requires, if not."""
+    """Raise NotApplicable if the component has required settings, since nobody passed them."""
     model, name = component.settings_model(), component.short
     needed = [key for key, field in model.model_fields.items() if field.is_required()] if model else []
     if needed:

@@ -1,8 +1,8 @@
 """Checks of hosts: accepted data, outputs, gradients, state, and grafting.
 
 Each check takes the host's factory, its spec and a kind of data, and tries every shape of ``GRID`` that the host
-accepts. For a kind of which it refuses every shape there is only ``builds_or_says_why_not``; ``accepts_some_data``
-demands that one kind is left.
+accepts. If the host refuses every shape of a kind, only ``builds_or_says_why_not`` applies to that kind;
+``accepts_some_data`` fails if the host refuses every kind.
 """
 
 from __future__ import annotations

@@ -426,7 +426,8 @@ def _uncounted(resolution: Resolution, judges: Sequence[RunReward], space: Actio
     message = f"{asking.label} has a price for operations, but torch cannot count those of "
     message += ", ".join(uncounted) or "the host"
     path = (*asking.path, "settings", "price_of_flops")
-    return ConfigError(resolution.loaded.problem("E125", path, message, "With price_of_flops: 0 they are free."))
+    hint = 'Set "price_of_flops: 0", so that operations cost nothing.'
+    return ConfigError(resolution.loaded.problem("E125", path, message, hint))
 
 
 def _build_schedule(resolution: Resolution, side: str) -> Schedule | None:

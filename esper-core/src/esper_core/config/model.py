@@ -99,7 +99,7 @@ class SlotConfig(Section):
     at: Name | None = Field(
         default=None, description="Name of a module of the host, * for any part; null: the host's slot of this name."
     )
-    kind: SiteKind | None = Field(default=None, description="What the module outputs; null: inferred.")
+    kind: SiteKind | None = Field(default=None, description="Kind of the module's output; null: inferred.")
     output: OutputKey | None = Field(
         default=None,
         description="Output of the module to act on: a key, a field or an index; null: the only suitable one.",
@@ -210,16 +210,16 @@ class GovernorConfig(Section):
         default=constants.SURGE_RATIO, ge=1, description="Multiple of the mean that a surge must also exceed."
     )
     surge_steps: Count = Field(
-        default=constants.SURGE_STEPS, le=100_000, description="Consecutive steps of a surge that are a panic."
+        default=constants.SURGE_STEPS, le=100_000, description="Consecutive surging steps that make a panic."
     )
     collapse_share: float = Field(
-        default=constants.COLLAPSE_SHARE, gt=0, le=1, description="Share of the improvement whose loss is a collapse."
+        default=constants.COLLAPSE_SHARE, gt=0, le=1, description="Share of the best improvement that a collapse loses."
     )
     watch_steps: int = Field(
         default=constants.WATCH_STEPS,
         ge=0,
         le=100_000,
-        description="Steps after a mutation in which a panic is attributed to it.",
+        description="Steps for which a panic is attributed to the latest change of a seed.",
     )
     patience: Count | None = Field(
         default=None, description="Steps without improvement after which an episode ends early; null: never."
@@ -317,7 +317,9 @@ class RunConfig(Section):
         default=8, le=4096, description="Environments of each arm: one for each seed, or for each seed and reward."
     )
     rounds: Count = Field(default=1, le=1_000_000, description="Episodes of each environment, each with new seeds.")
-    episode: EpisodeConfig = Field(default_factory=EpisodeConfig, description="Length of an episode.")
+    episode: EpisodeConfig = Field(
+        default_factory=EpisodeConfig, description="Number and length of an episode's decision steps."
+    )
     optimizer: OptimizersConfig = Field(default_factory=OptimizersConfig, description="How parameters are trained.")
     growth: GrowthConfig = Field(default_factory=GrowthConfig, description="Lifecycle of seeds and limits on growth.")
     governor: GovernorConfig = Field(

@@ -121,7 +121,7 @@ class BorrowedOptimizers(OptimizerKeeper):
         return []
 
     def adopt(self, seed: Seed) -> None:
-        """Take on a newborn seed, or one of a loaded model, which an optimizer may hold already."""
+        """Add a seed's parameters to the optimizers, except those that an optimizer already has."""
         owned = {id(parameter) for share in self.host_shares() for parameter in share.parameters}
         new = [own for own in seed.parameters() if own.requires_grad and id(own) not in owned]
         at = next(slot.at for slot in slots_of(self._model).each() if any(one is seed for one in slot.stack))

@@ -185,7 +185,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def fingerprint(batch: Any, device: torch.device) -> Tensor:
-    """Return a number that another batch hardly has: the sum over its first tensors, weighted by position."""
+    """Return a number that tells batches apart: the sum of a batch's first values, weighted by position."""
     first = next((tensor for tensor in tensors_in(batch) if tensor.numel()), torch.zeros(1))
     flat = first.detach().reshape(-1)[:4096].double()
     return (flat * torch.arange(1, len(flat) + 1, device=flat.device, dtype=torch.float64)).nansum().to(device)

@@ -201,7 +201,7 @@ class Governor:
         )
 
     def load_state_dict(self, state: State) -> None:
-        """Restore what ``state_dict`` returned, for the garden that ``begin`` was given, which has grown alike."""
+        """Restore what ``state_dict`` returned. The garden passed to ``begin`` must have the same seeds as then."""
         known = state.plain
         self._history = LossHistory(**known["history"])
         self._rollbacks, self._warned, self._calm = known["rollbacks"], known["warned"], known["calm"]

@@ -91,10 +91,10 @@ def build_optimizer(settings: OptimizerConfig, parameters: Sequence[nn.Parameter
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Parameters that step together, and their optimizer.
+    """The parameters of the host, or of one seed, with the optimizer that trains them.
 
     Without trainable parameters, in a frozen host for example, there is neither optimizer nor settings. ``rates`` are
-    the learning rates of the groups before any schedule, ``begun`` is the keeper's step in which they began to learn.
+    the learning rates of the groups before any schedule, ``begun`` is the keeper's step in which training began.
     """
 
     parameters: tuple[nn.Parameter, ...]
@@ -134,7 +134,7 @@ class Share:
         return [] if self.optimizer is None else self.optimizer.param_groups
 
     def schedule_rates(self, step: int, steps: int | None) -> None:
-        """Set the learning rates for one of the keeper's steps, if there is a schedule."""
+        """Set the learning rates for ``step`` as counted by the keeper, if the settings have a schedule."""
         if self.settings is not None and (schedule := self.settings.schedule) is not None:
             self.set_rates(schedule.factor(step - self.begun, None if steps is None else max(1, steps - self.begun)))
 

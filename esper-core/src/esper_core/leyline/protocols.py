@@ -127,7 +127,7 @@ class FollowsPlan(Protocol):
     """
 
     def unfinished(self) -> Sequence[Sequence[str]]:
-        """Return per environment what of the plan the current episode has not carried out."""
+        """Return for each environment the parts of the plan that the current episode has not carried out yet."""
 
 
 @runtime_checkable

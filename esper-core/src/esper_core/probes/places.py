@@ -185,6 +185,6 @@ def _has_features_last(one: _Seen) -> bool:
 
 
 def slot_sites(model: nn.Module) -> Mapping[str, str]:
-    """Return what each slot of a model carries: ``sequence (8, 40)``."""
+    """Return the kind and shape of the data at each slot of a model: ``sequence (8, 40)``."""
     sites = {slot.name: slot.site for slot in slots_of(model).each()}
     return {name: f"{site.kind} {site.example_shape}" for name, site in sites.items() if site is not None}

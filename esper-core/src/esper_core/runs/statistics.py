@@ -179,9 +179,10 @@ def t_test_p(differences: Sequence[float]) -> float:
 def decide(
     interval: Interval | Comparison, p: float, *, margin: float, comparisons: int = 1
 ) -> tuple[Verdict, Why | None]:
-    """Return the verdict of a comparison, and what it lacks if no difference is shown.
+    """Return the verdict of a comparison, and the reason if no difference is shown.
 
-    ``p`` is against a difference within the margin, and adjusted for all comparisons that are made together.
+    A difference is shown if the interval lies outside ±``margin`` and ``p`` is small. ``p`` tests against a difference
+    within the margin, and is already adjusted for all ``comparisons``.
     """
     if interval.n < MIN_SEEDS_FOR_VERDICT or interval.low is None or interval.high is None:
         return "no difference shown", "too few seeds"

@@ -168,7 +168,7 @@ class SeedDependence:
         finally:
             model.train()
         if (reason := self.counterfactuals.reason) not in (None, known):
-            log.info("%s is evaluated in whole passes with each seed left out: %s", type(model).__name__, reason)
+            log.info("%s is evaluated once more per seed, by slower full passes: %s", type(model).__name__, reason)
         self.dependences = {
             seed.number: paired(measured[slot.name], measured[None])
             for slot in self.garden.slots.values()

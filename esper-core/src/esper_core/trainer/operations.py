@@ -40,7 +40,7 @@ class OperationCount:
         self.total = total
 
     def train(self, garden: Garden, examples: int) -> None:
-        """Count the training of host and acting seeds on so many examples, and of each incubating seed."""
+        """Add the operations of training host, acting seeds and each incubating seed on so many examples."""
         if self._operations is None:
             return
         each = TRAINING * self._acting(garden)
@@ -51,18 +51,18 @@ class OperationCount:
         self._add(examples * each)
 
     def evaluate(self, garden: Garden, examples: int) -> None:
-        """Count an evaluation of the network as it acts now."""
+        """Add the operations of an evaluation of the network as it acts now."""
         if self._operations is not None:
             self._add(examples * FORWARD * self._acting(garden))
 
     def try_seeds(self, garden: Garden, examples: int) -> None:
-        """Count an evaluation with each incubating seed in the network."""
+        """Add the operations of the evaluations that try each incubating seed."""
         if self._operations is not None:
             blocks = [self._block(*garden.slot_of(number)) for number in garden.incubating]
             self._add(examples * FORWARD * (len(blocks) * self._acting(garden) + sum(blocks)))
 
     def leave_out(self, garden: Garden, examples: int) -> None:
-        """Count whole passes without any and with each acting seed left out; replaying shared prefixes saves some."""
+        """Add the operations of one full pass, and of one without each acting seed; replayed prefixes save some."""
         if self._operations is not None and (acting := len(garden.blended)):
             self._add(examples * FORWARD * (1 + acting) * self._acting(garden))
 

@@ -89,7 +89,7 @@ class Roster(ABC, Generic[M]):
         return [one.place for one in self.environments if one.arm in names]
 
     def running(self) -> list[M]:
-        """Return the environments whose episode goes on. That of a twin always does."""
+        """Return the environments whose episode has not ended. The episode of a twin never ends early."""
         return [one for one in self.environments if not one.over]
 
     def turns(self, step: int) -> list[M]:

@@ -61,11 +61,11 @@ class Match:
 
 
 class Bench:
-    """Plays episodes on a table.
+    """Plays episodes of growbench by looking up recorded measurements, without training.
 
     Args:
-        table: The table to play on.
-        without: Blueprints that cannot be planted, as if they did not exist.
+        table: The recorded measurements of every plan of each puzzle.
+        without: Blueprints that cannot be germinated, as if they did not exist.
     """
 
     def __init__(self, table: Table, without: Collection[str] = ()) -> None:

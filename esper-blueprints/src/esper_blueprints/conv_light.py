@@ -37,7 +37,7 @@ class ConvLight(nn.Module):
     def inform(self, inputs: Tensor, gradients: Tensor) -> None:
         """Choose the first filters whose outputs correlate best with the gradients; the block stays the identity.
 
-        inputs: what arrives, for a batch. gradients: of the loss with respect to what leaves, in the same shape.
+        inputs: the inputs of the block for a batch. gradients: of the loss by its outputs, in the same shape.
         """
         inform_convolutions(self.conv_a, self.conv_b, inputs, gradients)
 

@@ -51,7 +51,7 @@ class Lora(nn.Module):
     def inform(self, inputs: Tensor, gradients: Tensor) -> None:
         """Set the rows of ``down`` by the loss gradients; the map stays zero.
 
-        inputs: what arrives, for a batch. gradients: of the loss with respect to what leaves the layer.
+        inputs: the inputs of the layer for a batch. gradients: of the loss by its outputs.
         """
         inform_linear(self.down, inputs, gradients)
 

@@ -43,7 +43,7 @@ class LowRank(nn.Module):
     def inform(self, inputs: Tensor, gradients: Tensor) -> None:
         """Set the rows of ``down`` by the loss gradients; the block stays the identity.
 
-        inputs: what arrives, for a batch. gradients: of the loss with respect to what leaves, in the same shape.
+        inputs: the inputs of the block for a batch. gradients: of the loss by its outputs, in the same shape.
         """
         inform_linear(self.down, inputs, gradients)
 

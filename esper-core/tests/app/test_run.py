@@ -64,7 +64,7 @@ def test_control_that_fails_is_left_out_of_the_results(run_small, monkeypatch, k
     assert len(studies) == 2
     assert list(told["summary"]["results"]["arms"]) == ["schedule", "twin"]
     assert told["manifest"]["status"] == "done"
-    said = "the control by static capacity failed and is left out of the results: E402 a loss is not finite"
+    said = "the static control failed and is left out of the results: E402 a loss is not finite"
     assert told["summary"]["warnings"][-1] == said
 
 

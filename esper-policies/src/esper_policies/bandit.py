@@ -111,7 +111,8 @@ class Harvest:
 def harvests(episodes: Sequence[Played]) -> list[Harvest]:
     """Return the arms and return of each episode; parts that a rollback cut apart count as one episode.
 
-    The part behind a rollback follows it, and begins where that one ended, while an episode begins with step 0.
+    The part after a rollback follows directly, and begins at a later step than the part before; an episode begins with
+    step 0.
     """
     wholes: list[list[Played]] = []
     for one in episodes:

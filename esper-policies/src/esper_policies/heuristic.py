@@ -64,10 +64,7 @@ class Scene:
         return self.memory.life(slot.name, seed)
 
     def pays(self, slot: SlotSignals, seed: SeedSignals) -> float:
-        """Return a seed's gain beyond its cost: as last measured, else as its preview promised.
-
-        Where there was no promise either, nothing speaks for it.
-        """
+        """Return a seed's gain beyond its cost: as measured, else as forecast in its preview, else −∞."""
         measured = self.forecast.net(seed)
         known = self.life(slot, seed).promise if measured is None else measured
         return -math.inf if known is None else known
@@ -101,10 +98,10 @@ def prune(scene: Scene) -> Action | None:
 
 
 def advance_or_prune(scene: Scene) -> Action | None:
-    """Blend in the best of the seeds that were previewed, if it pays; else drop what does not, or may not.
+    """Blend in the best of the previewed seeds, if it pays; else prune the seeds of a slot where none can.
 
-    Those of one slot are judged together once the youngest has had its preview. One that would pay and is refused by
-    its gate gets ``patience`` steps more, and so does one of which nothing is known.
+    The seeds of one slot are judged together once the youngest has had its preview. One that would pay but is refused
+    by its gate gets ``patience`` steps more, and so does one whose gain is unknown.
     """
     nurseries = [slot for slot in scene.slots if slot.seeds and all(seed.stage in INCUBATING for seed in slot.seeds)]
     if not scene.acting:

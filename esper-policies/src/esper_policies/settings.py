@@ -152,7 +152,10 @@ class BanditSettings(Settings):
 
     seed: int = Field(default=0, ge=0, description="RNG seed of all draws.")
     seeds: int = Field(
-        default=1, ge=1, le=1000, description="Most seeds germinated in an episode, each in another slot."
+        default=1,
+        ge=1,
+        le=1000,
+        description="Maximum number of seeds that germinate in an episode, each in another slot.",
     )
     preview: int = Field(
         default=5, ge=0, le=100_000, description="Steps that a seed trains in isolation before it is blended in."

@@ -48,7 +48,7 @@ class MinimalSettings(TeamSettings):
     """Settings of ``minimal``."""
 
     haste: Amount = Field(default=0.5, description="Points that the prune of a young seed costs.")
-    young: Steps = Field(default=5, description="Steps from which on a seed is old enough to be given up for nothing.")
+    young: Steps = Field(default=5, description="Steps after which pruning a seed costs nothing.")
 
 
 class SimplifiedSettings(TeamSettings):
@@ -65,7 +65,7 @@ class ShapedSettings(BaseModel):
     model_config = STRICT
 
     contribution: Amount = Field(
-        default=0.05, description="Points in each step for a hundredth of a nat that all seeds bring together."
+        default=0.05, description="Points in each step for each hundredth of a nat that all seeds gain together."
     )
     rent: Amount = Field(default=1.0, description=RENT)
     shaping: Amount = Field(default=1.0, description=SHAPING)
@@ -82,7 +82,7 @@ class BasicSettings(BaseModel):
 
     rent: Amount = Field(default=1.0, description=RENT)
     bonus: Amount = Field(
-        default=0.2, description="Points for a hundredth of a nat that a seed was measured to gain when it was kept."
+        default=0.2, description="Points for each hundredth of a nat that a seed gained when it was kept."
     )
 
 
@@ -90,7 +90,9 @@ class BasicPlusSettings(BasicSettings):
     """Settings of ``basic_plus``."""
 
     bonus: Amount = Field(
-        default=0.2, description="Points for a hundredth of a nat that a seed that was kept gains, in all."
+        default=0.2, description="Points in total for each hundredth of a nat that a kept seed gains."
     )
-    later: Share = Field(default=0.5, description="Share of the bonus that is paid later, as long as it is earned.")
-    over: Steps = Field(default=10, description="Steps over which that share is paid once, if the gain lasts.")
+    later: Share = Field(
+        default=0.5, description="Share of the bonus that is paid in later steps, as long as the seed gains."
+    )
+    over: Steps = Field(default=10, description="Steps after which that share has been paid once, if the gain lasts.")

@@ -1,7 +1,7 @@
 """The terms of rewards: gains, costs and shaping, and what happened to seeds between two steps.
 
-Gains are better high, costs are never above 0. Every slot counts alike, and no action is known. A rollback is charged
-by the run itself, as ``penalty``, whatever the reward.
+A higher gain is better, and costs are never above 0. All slots count equally, and terms depend on what was measured,
+not on actions. The run itself charges a rollback as ``penalty``, whatever the reward.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def demand_pair(before: Signals | None, twin_before: Signals | None) -> None:
 
 
 def closes(now: Signals, before: Signals | None) -> bool:
-    """Return whether this is the end of an episode: its last step once more, without the living seeds.
+    """Return whether ``now`` is the end of an episode: its last step again, measured without the living seeds.
 
     >>> from esper_core.leyline import Signals
     >>> last = Signals(39, 1.0, 1.0, 0.6, parameters=5000, host_parameters=5000, slots=())

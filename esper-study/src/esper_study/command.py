@@ -30,7 +30,7 @@ OTHER_NUMBERS: Final = 1
 @click.option(
     "--episode", required=True, metavar="ARM:SEED", help="The episode; SEED is enough for a run with one policy."
 )
-@click.option("--step", type=click.IntRange(min=0), metavar="K", help="The step to ask about, counted from 0.")
+@click.option("--step", type=click.IntRange(min=0), metavar="K", help="The step to examine, counted from 0.")
 @click.option("--action", metavar="WORDS", help="Action to take after step K.  [default: list what is possible]")
 @click.option(
     "--then",

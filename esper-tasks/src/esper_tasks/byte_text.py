@@ -37,7 +37,7 @@ class NextByte:
         self._splits = _splits(text, settings)
 
     def split(self, name: SplitName) -> Split:
-        """Return one whole split: inputs (N, length) and targets (N, length), one byte on, below 256."""
+        """Return one whole split: inputs (N, length) and targets (N, length), shifted by one byte, below 256."""
         return self._splits[name]
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -90,8 +90,8 @@ class BytesSettings(Settings):
     """Settings of ``bytes``."""
 
     length: int = Field(default=64, ge=16, le=4096, description="Bytes per window.")
-    windows: int | None = Field(default=None, ge=1, description="Most training windows; null: all.")
-    held_out: int = Field(default=200, ge=1, description="Most windows for validation, and for the test.")
+    windows: int | None = Field(default=None, ge=1, description="Maximum number of training windows; null: all.")
+    held_out: int = Field(default=200, ge=1, description="Maximum number of windows for validation, and for the test.")
     metric: Literal["perplexity", "bits"] = Field(
         default="perplexity", description="Unit of the metric: perplexity per byte, or bits per byte."
     )
@@ -111,7 +111,9 @@ class Cifar10Settings(Settings):
     folder: str = Field(
         min_length=1, description="Folder of the binary version, with data_batch_1.bin; relative to the current folder."
     )
-    examples: int | None = Field(default=None, ge=1, description="Most training images; null: all, which need 0.7 GB.")
+    examples: int | None = Field(
+        default=None, ge=1, description="Maximum number of training images; null: all, which need 0.7 GB."
+    )
     validation: int = Field(default=5000, ge=1, description="Training images held out for validation.")
     seed: Seed = Field(default=0, description="RNG seed of the draw.")
 

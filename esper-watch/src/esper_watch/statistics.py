@@ -91,7 +91,7 @@ def welch_interval(a: Sequence[float], b: Sequence[float], confidence: float) ->
 def bootstrap_interval(differences: Sequence[float], confidence: float) -> tuple[float, float] | None:
     """Return a bootstrap interval for the mean of ``differences``, by percentiles.
 
-    A small sample spreads less than what it is drawn from, so the percentiles are taken further out, at
+    A small sample underestimates the spread, so the percentiles are taken further out, at
     Φ(−t √(n / (n − 1))) with Student's t of n − 1 degrees of freedom. None for one value, and for very many.
 
     >>> bootstrap_interval([1.0, 1.0, 1.0], 0.95)
@@ -122,7 +122,7 @@ def bootstrap_interval(differences: Sequence[float], confidence: float) -> tuple
 def unpaired_comparison(a: Sequence[float], b: Sequence[float], *, direction: Direction, margin: float) -> Comparison:
     """Compare two samples without pairs: Welch's interval, and p of the Mann-Whitney test.
 
-    What makes a seed easy or hard stays in the difference, so this takes many more seeds than pairs do. Arguments are
+    Variation between RNG seeds does not cancel out, so this needs many more of them than pairs do. Arguments are
     those of ``esper_core.runs.statistics.paired_comparison``. The effect size is in units of the root of the mean of
     both variances.
     """

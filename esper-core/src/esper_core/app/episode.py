@@ -168,7 +168,7 @@ class Episode:
         return self.twin_of(self._seed)
 
     def begin(self, seed: int) -> EpisodeStep:
-        """Begin the episode of ``seed``, and return what there is after its first step."""
+        """Begin the episode of ``seed``, and return its first step."""
         self.moves += 1
         self.twin_of(seed)
         self._seed, self._now = seed, None
@@ -207,7 +207,7 @@ class Episode:
         return State.of({"pool": self._pool.state_dict(), **parts}, seed=self._seed, step=step)
 
     def load_state_dict(self, state: State) -> EpisodeStep:
-        """Restore a state of this or another episode of the same file, and return what there was then.
+        """Restore a state of this or another episode of the same file, and return its latest step.
 
         Raises:
             GrowthError: The state does not fit.

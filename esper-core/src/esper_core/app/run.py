@@ -282,7 +282,7 @@ class _Session:
             except (GovernorStop, PluginError) as error:
                 if stage == 0:
                     raise
-                log.warning("the control by static capacity failed and is left out of the results: %s", error)
+                log.warning("the static control failed and is left out of the results: %s", error)
             finally:
                 study.pool.close()
         return finished

@@ -84,7 +84,7 @@ def print_problems(problems: Iterable[Problem], *, stream: TextIO | None = None)
 
 
 def print_warnings(warnings: Iterable[str]) -> None:
-    """Print warnings on stderr, unless nobody reads it. Further lines of one are printed as they are."""
+    """Print warnings on stderr, unless it is closed. Only the first line of one is marked."""
     with suppress(BrokenPipeError):
         for warning in warnings:
             first, *rest = warning.split("\n")

@@ -36,7 +36,7 @@ _IN_YAML = {"tuple": "list", "Tuple": "List", "dictionary": "mapping", "Dictiona
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a model says of one path. ``kind`` is the type without Annotated and None; ``field`` the nearest field."""
+    """What a model declares at a path. ``kind`` is the type without Annotated and None; ``field`` the nearest field."""
 
     kind: Any
     constraints: tuple[Any, ...] = ()
@@ -45,22 +45,22 @@ class Entry:
 
     @property
     def section(self) -> type[BaseModel] | None:
-        """The model that is here, if one is."""
+        """The model at this path; None if there is none."""
         return self.kind if self._is(BaseModel) else None
 
     @property
     def is_use(self) -> bool:
-        """Whether a component is here, which may be its name alone."""
+        """Whether the value is a component, perhaps by its name alone."""
         return self.kind is Use
 
     @property
     def is_mapping(self) -> bool:
-        """Whether a mapping with keys of the user's own is here."""
+        """Whether the value is a mapping with keys that the user chooses."""
         return self._is(Mapping)
 
     @property
     def is_list(self) -> bool:
-        """Whether a list is here."""
+        """Whether the value is a list."""
         return self._is(Collection) and not self._is(Mapping) and not self._is(str)
 
     @property
@@ -72,7 +72,7 @@ class Entry:
 
     @property
     def names(self) -> list[str]:
-        """The keys of the model that is here."""
+        """The keys of the model at this path."""
         return list(self.section.model_fields) if self.section else []
 
     @property
@@ -81,7 +81,7 @@ class Entry:
         return next((item.text for item in reversed(self.constraints) if isinstance(item, Described)), None)
 
     def below(self, step: str | int) -> Entry | None:
-        """Return what may be one step down; None where the model knows no such place."""
+        """Return the entry for one more key; None if the model does not have it."""
         arguments = get_args(self.kind)
         if self.section is not None:
             field = self.section.model_fields.get(str(step))
@@ -101,7 +101,7 @@ class Entry:
 
 
 def entry_at(path: KeyPath, root: type[BaseModel] = RunConfig) -> Entry | None:
-    """Return what ``root`` says of ``path``; None where it knows no such place."""
+    """Return what ``root`` declares at ``path``; None if it has no such path."""
     entry: Entry | None = Entry(root)
     for step in path:
         entry = entry.below(step) if entry is not None else None

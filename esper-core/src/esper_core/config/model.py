@@ -127,7 +127,8 @@ class OptimizerConfig(Section):
     weight_decay: float = Field(default=0.0, ge=0, le=MAX_AMOUNT, description="Weight decay.")
     clip_norm: float | None = Field(default=None, gt=0, description="Maximum global gradient norm; null: no clipping.")
     schedule: Use | None = Field(
-        default=None, description="Factor on the learning rate from the step in which training begins; null: always 1."
+        default=None,
+        description="Schedule of the learning rate, from the step in which training begins; null: constant.",
     )
     implementation: Literal["fused", "foreach", "plain"] = Field(
         default="fused", description="Implementation of torch; they differ in speed and in the last bits."
@@ -157,7 +158,8 @@ class GrowthConfig(Section):
         description="Gain in nats per parameter that gates require.",
     )
     auto_advance: bool = Field(
-        default=True, description="Blend in a seed alone in its slot once its gate opens and no other seed acts."
+        default=True,
+        description="Without an action, blend in a seed alone in its slot once its gate opens and no other seed acts.",
     )
     nursery: Count = Field(
         default=1, le=64, description="Seeds of different blueprints that incubate in a slot at once; one advances."
@@ -213,13 +215,16 @@ class GovernorConfig(Section):
         default=constants.SURGE_STEPS, le=100_000, description="Consecutive surging steps that make a panic."
     )
     collapse_share: float = Field(
-        default=constants.COLLAPSE_SHARE, gt=0, le=1, description="Share of the best improvement that a collapse loses."
+        default=constants.COLLAPSE_SHARE,
+        gt=0,
+        le=1,
+        description="Share of the improvement over the untrained host that is lost in a collapse.",
     )
     watch_steps: int = Field(
         default=constants.WATCH_STEPS,
         ge=0,
         le=100_000,
-        description="Steps for which a panic is attributed to the latest change of a seed.",
+        description="Steps after an action in which a panic is attributed to it.",
     )
     patience: Count | None = Field(
         default=None, description="Steps without improvement after which an episode ends early; null: never."
@@ -296,12 +301,14 @@ class RunConfig(Section):
     name: Key | None = Field(default=None, description="Part of the run directory's name; null: two random words.")
     task: Use = Field(description="Data, loss and metric.")
     host: Use = Field(description="The network that grows.")
-    slots: dict[Key, SlotConfig] = Field(description="Where something may grow.", min_length=1, max_length=64)
-    policy: Use | None = Field(default=None, description="Chooses the actions; short for a single arm.")
+    slots: dict[Key, SlotConfig] = Field(
+        description="Places in the host where seeds may grow.", min_length=1, max_length=64
+    )
+    policy: Use | None = Field(default=None, description="Policy that chooses the actions, if there is one arm.")
     arms: dict[Key, ArmConfig] = Field(default_factory=dict, description="Matched arms to compare.", max_length=32)
     twin: bool = Field(default=True, description="Train the twin: the same hosts without growth.")
     capacity: bool = Field(
-        default=True, description="Train the static control: what an arm grew, in place from the start."
+        default=True, description="Train the static control: hosts that have an arm's grown blocks from the start."
     )
     reward: Use = Field(default=Use(use="team"), description="The reward of a step.")
     rewards: Annotated[tuple[Use, ...], Field(strict=False)] = Field(
@@ -314,9 +321,13 @@ class RunConfig(Section):
     )
     seed: int = Field(default=0, ge=0, lt=2**31, description="RNG seed of the first environment.")
     environments: Count = Field(
-        default=8, le=4096, description="Environments of each arm: one for each seed, or for each seed and reward."
+        default=8,
+        le=4096,
+        description="Environments of each arm: one for each RNG seed, or for each RNG seed and reward.",
     )
-    rounds: Count = Field(default=1, le=1_000_000, description="Episodes of each environment, each with new seeds.")
+    rounds: Count = Field(
+        default=1, le=1_000_000, description="Episodes of each environment, each with a new RNG seed."
+    )
     episode: EpisodeConfig = Field(
         default_factory=EpisodeConfig, description="Number and length of an episode's decision steps."
     )

@@ -5,7 +5,7 @@
     choices      what may grow, and who decides
     optimizers   the user's optimizers as a garden sees them
     validation   losses of held-out examples, and the same examples in every pass
-    traces       what a pass of the Gardener's must leave as it was: random numbers, gradients, modes
+    traces       passes without side effects on random numbers, gradients and modes of the loop
     reports      what ``tend`` returns
     records      the run directory, for the report and the live view
 

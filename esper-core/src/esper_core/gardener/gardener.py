@@ -191,7 +191,7 @@ class Gardener:
     def step(self, batch: Any) -> None:
         """Train the seeds on the batch that the loop has just trained the host on; call it after the optimizer's step.
 
-        Batches between two steps of the optimizer are the micro-batches of one step, and count alike.
+        Batches between two steps of the optimizer are the micro-batches of one step, with equal weights.
         """
         self._refuse_closed()
         self._member.last_batch = batch

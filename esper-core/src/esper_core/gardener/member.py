@@ -47,7 +47,7 @@ class BatchFeed:
         return batches
 
     def begin_at(self, used: int) -> None:
-        """Go on after so many steps, which another feed has counted."""
+        """Continue counting from the steps that another feed has counted."""
         self.used, self._taken, self._waiting = used, self._counted, []
 
     def refuse_untrained(self) -> None:

@@ -223,7 +223,7 @@ class BorrowedOptimizers(OptimizerKeeper):
         return State.of({**shares, "scaler": encode_scaler(self.scaler)}, order=list(self.seeds), joined=joined)
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from the state of another keeper, which owned the like of every seed here."""
+        """Continue from the state of another keeper, whose garden had the same seeds."""
         order: list[int] = state.plain["order"]
         if sorted(order) != sorted(self.seeds):
             why = f"it is of seeds {order}, and here are {sorted(self.seeds)}"
@@ -264,8 +264,8 @@ class BorrowedOptimizers(OptimizerKeeper):
 
         It is that of the host's nearest parameter of the same kind, a matrix or a vector, counted back from the end of
         the module; of those behind it, where there are none before; and of any kind, where there is none of the same.
-        So it decays, or not, as its like in that layer does. Without any the first group of all takes it. Groups of
-        optimizers that refuse it are left out.
+        So it gets the weight decay of similar parameters in that layer. If there are none, the first group takes it.
+        Groups of optimizers that refuse it are left out.
         """
         open_to_it = [
             (place, group) for place, group in self._groups() if _takes(self._owners[place[0]], group, parameter)

@@ -152,7 +152,7 @@ def noted(note: str) -> Iterator[None]:
 
 
 def kind_of(batch: Any) -> str:
-    """Return what a batch is, for a message: ``tuple with tensors of shape (8, 3), (8,)``."""
+    """Describe a batch for a message: ``tuple with tensors of shape (8, 3), (8,)``."""
     shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_in(batch))
     return f"{type(batch).__name__} with tensors of shape {shapes}" if shapes else type(batch).__name__
 
@@ -165,7 +165,7 @@ def refuse_no_batches(batches: Any, which: str) -> None:
 
 
 def first_batch(batches: Iterable[Any]) -> Any:
-    """Return the first batch after a whole pass, since some loaders count on it; random numbers are put back."""
+    """Return the first batch. The pass is completed, since some loaders need that; random numbers are put back."""
     with torch.random.fork_rng(), same_order(batches):
         rest = iter(batches)
         first = next(rest, None)

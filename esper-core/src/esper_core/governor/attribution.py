@@ -41,7 +41,7 @@ class Mutation:
 class Culprit:
     """The mutation that a panic is attributed to.
 
-    It is ``blamed`` on the blueprint where the seed acts on the host, and not where it incubates or was taken out.
+    ``blamed`` says whether it counts against the blueprint: only if the seed acts on the host now.
     """
 
     mutation: Mutation
@@ -56,14 +56,14 @@ class MutationWatch:
         self._mutations: tuple[Mutation, ...] = ()
 
     def record(self, changes: Iterable[Transition], step: int) -> None:
-        """Record what was decided after ``step``, or happened by itself in it."""
+        """Record changes that were decided after ``step``, or that only time caused in it."""
         for change in changes:
             harmless = change.was in INCUBATING and change.now is Stage.PRUNED  # it never acted on the host
             if (op := op_of(change)) is not None and not harmless:
                 self._mutations += (Mutation(step, op, change.slot, change.blueprint, step),)
 
     def advance(self, signals: Signals) -> None:
-        """Count a measured step: ramps that move are watched on, and mutations that are old are dropped."""
+        """Count a measured step: keep mutations whose ramp still moves, and drop old ones."""
         moving = {slot.name for slot in signals.slots if any(seed.stage in _MOVING for seed in slot.seeds)}
         stirred = (replace(one, stirred=signals.step) if one.slot in moving else one for one in self._mutations)
         self._mutations = tuple(one for one in stirred if signals.step - one.stirred <= self._steps)

@@ -293,7 +293,7 @@ class SnapshotShelf:
         return State.of({str(place): kept.snapshot.state_dict() for place, kept in enumerate(self.kept)}, kept=kept)
 
     def load_state_dict(self, state: State, garden: Garden) -> None:
-        """Restore what ``state_dict`` returned, for a garden that has grown alike."""
+        """Restore what ``state_dict`` returned, for a garden with the same seeds."""
         self.kept.clear()
         for place, known in reversed(list(enumerate(state.plain["kept"]))):
             self.take(garden, known["step"], LossHistory(**known["history"]))

@@ -43,9 +43,9 @@ class LossHistory:
     strengths: Mapping[str, float] = field(default_factory=dict)
 
     def with_strengths(self, signals: Signals, acting: Collection[str]) -> LossHistory:
-        """Return this history, or an empty one where a seed was removed or its alpha fell: that is another network.
+        """Return this history, or an empty one if a seed was removed or its alpha fell.
 
-        Its loss may rise, which is no failure, and earlier losses cannot be compared with it.
+        The network is then a different one: a higher loss is no failure, and earlier losses cannot be compared.
         """
         alphas = {slot.name: slot.living.alpha for slot in signals.slots if slot.name in acting and slot.living}
         strengths = {slot.name: slot.fossils + alphas.get(slot.name, 0.0) for slot in signals.slots}

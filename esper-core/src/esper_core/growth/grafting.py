@@ -46,7 +46,7 @@ def outputs(model: nn.Module, example: Example) -> dict[bool, Any]:
 def refuse_unlike(model: nn.Module, example: Example, plain: Mapping[bool, Any]) -> None:
     """Raise GraftError if the model, now grafted, has other outputs than ``plain``.
 
-    A model that does not repeat itself, because it draws random numbers from elsewhere, is not judged.
+    A model whose outputs vary, because it draws random numbers from elsewhere, is not checked.
     """
     grafted = outputs(model, example)
     unlike = [training for training in (True, False) if not alike(plain[training], grafted[training])]
@@ -129,7 +129,7 @@ class GraftedList(_Container, nn.ModuleList):
         return self.__class__(layers[index]) if isinstance(index, slice) else layers[index]
 
     def extend(self, modules: Any) -> Any:
-        """Fill a new list; GraftError for one with layers."""
+        """Fill an empty list; GraftError if it has layers."""
         return self._refuse() if len(self) else super().extend(modules)
 
 
@@ -155,7 +155,7 @@ class GraftedDict(_Container, nn.ModuleDict):
         return _own(self).values()
 
     def update(self, modules: Any) -> None:
-        """Fill a new dict; GraftError for one with layers."""
+        """Fill an empty dict; GraftError if it has layers."""
         if len(self):
             self._refuse()
         for name, module in dict(modules).items():
@@ -187,7 +187,7 @@ def is_never_called(module: nn.Module) -> bool:
 class Family:
     """The classes of one grafted model: one for each plain class and each set of places below it.
 
-    Like blocks share one, so that they share what is compiled for it. A copy of the model has its own family.
+    Blocks of the same structure share a class, and so what is compiled for it. A copy of the model has its own family.
     """
 
     def __init__(self) -> None:

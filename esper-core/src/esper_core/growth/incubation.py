@@ -83,10 +83,10 @@ class Incubation(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: State) -> None:
-        """Continue from the state of another incubation of the same kind, of a like seed."""
+        """Continue from the state of another incubation of the same kind, whose seed was built alike."""
 
     def commit(self) -> None:  # noqa: B027  a shadow has nothing to do
-        """Make the host what was tried, because the seed is fossilised."""
+        """Adopt the trained branch as the host, because the seed is fossilised; nothing in the shadow."""
 
     def reopen(self) -> None:  # noqa: B027  a shadow has nothing to do
         """Undo a commit, as long as nothing was trained since."""
@@ -226,7 +226,7 @@ class Branch(Incubation):
         return State.of({"branch": branch, "scaler": encode_scaler(self._scaler)})
 
     def load_state_dict(self, state: State) -> None:
-        """Continue with the tensors and optimizer state of another branch, from a like host."""
+        """Continue with the tensors and optimizer state of another branch, whose host was built alike."""
         device = device_of(self._model)
         branch = decode_state(state.part("branch"), device)
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}

@@ -1,7 +1,7 @@
 """Growth journal: which blueprint, in which version, grew where and when.
 
 It is plain data. With it and the tensors of the state dict a new process builds the same network, so it is stored in
-every state dict of a grown model, as bytes under one key. A state dict of a model that has grown otherwise is refused.
+every state dict of a grown model, as bytes under one key. A state dict of a model with other growth is refused.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Ramp:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """One seed: all that is needed to build its like in the same place. Its parameters are in the state dict.
+    """One seed: all that is needed to build an equal one in the same place. Its parameters are in the state dict.
 
     Attributes:
         identity: whether its block started as the identity; if it did not, it is behind a gain.

@@ -148,7 +148,7 @@ class Share:
         return float(self.groups()[0]["lr"]) / self.rates[0] if self.rates[0] else 1.0
 
     def gradients_now(self) -> list[Tensor]:
-        """Return the gradients that there are."""
+        """Return the gradients of the parameters that have one."""
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
     def unscale(self, scaler: GradScaler | None) -> None:
@@ -180,7 +180,7 @@ class Share:
         return encode_state({"begun": self.begun, "groups": groups, "memory": memory, "gradients": waiting})
 
     def restored(self, state: State) -> Share:
-        """Return this share with the state of another one, which has like parameters."""
+        """Return this share with the state of another one, whose parameters have the same shapes."""
         known = decode_state(state, self.parameters[0].device if self.parameters else "cpu")
         if self.optimizer is not None:
             memory = decode_memory(self.parameters, known["memory"])
@@ -236,12 +236,13 @@ class OptimizerKeeper:
         self.fossils: dict[int, Share] = {}
 
     def adopt(self, seed: Seed) -> None:
-        """Take on a seed's parameters, with an optimizer of their own."""
+        """Add a seed's parameters, with an optimizer of their own."""
         share = Share.of(seed.parameters(), self._seed_settings, self._step + 1)
         owned = {id(parameter) for other in self.shares() for parameter in other.parameters}
         if seed.number in self.seeds or any(id(parameter) in owned for parameter in share.parameters):
             hint = "Give the keeper the host's own:  OptimizerKeeper(esper_core.growth.host_parameters(model), …)"
-            raise GrowthError(Problem("E304", f"the parameters of seed {seed.number} are owned already", hint=hint))
+            message = f"the parameters of seed {seed.number} already have an optimizer"
+            raise GrowthError(Problem("E304", message, hint=hint))
         self.seeds[seed.number] = share
 
     def release(self, number: int) -> None:
@@ -286,7 +287,7 @@ class OptimizerKeeper:
         return State.of({"host": self.host.state_dict(), **shares, "scaler": scaler}, step=self._step, order=order)
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from the state of another keeper, which owned the like of every parameter here."""
+        """Continue from the state of another keeper, whose model had the same parameters."""
         order = state.plain["order"]
         if sorted(order["fossils"]) != sorted(self.fossils) or sorted(order["seeds"]) != sorted(self.seeds):
             why = f"it is of seeds {order}, and here are {sorted(self.fossils)} and {sorted(self.seeds)}"

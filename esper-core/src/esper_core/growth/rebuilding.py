@@ -1,8 +1,8 @@
-"""Rebuilding: restore a grown network in a new host, or build the control by static capacity.
+"""Rebuilding: restore a grown network in a new host, or build the static control.
 
 ``rebuild`` checks everything before it changes anything: the host, the blueprints and their versions, the tensors. Then
 it loads the tensors, grafts the slots and puts the seeds in. ``implant`` puts newborn blocks where another network grew
-its fossils: the same capacity from the start, without the growing.
+its fossils: the same capacity from the start, without growth.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def rebuild(
     model: nn.Module, network: Network, state: Mapping[str, Any], find: Callable[[str], Variety], *, source: str
 ) -> None:
-    """Make ``model``, a new host, the network of the journal with the tensors of ``state``, a state dict.
+    """Turn ``model``, a new host, into the network of the journal, with the tensors of the state dict ``state``.
 
     ``find`` returns the blueprint of a full id, or raises; ``source`` is named in messages.
 
@@ -180,7 +180,7 @@ def implant(
 ) -> None:
     """Put newborn blocks into the empty slots of ``model`` as if they had been fossilised there.
 
-    With the ``seed`` and ``probe`` of a garden a block is born as it was there.
+    With the ``seed`` and ``probe`` of a garden a block gets the same initial weights as there.
     """
     builder = SeedBuilder(model, seed, probe)
     for growth in grown:

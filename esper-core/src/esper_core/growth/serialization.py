@@ -179,7 +179,7 @@ def model_state(model: nn.Module) -> State:
 
 
 def load_model_state(model: nn.Module, state: State) -> None:
-    """Load a ``model_state`` into a model that was built alike. Parameters stay the same objects.
+    """Load a ``model_state`` into a model that was built in the same way. Parameters stay the same objects.
 
     Raises:
         GrowthError: something does not fit; then nothing was changed.

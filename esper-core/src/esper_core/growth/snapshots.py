@@ -103,7 +103,7 @@ class Snapshot:
         return encode_state({"copies": dict(self.tensors()), "seals": checksums})
 
     def load_state_dict(self, state: State) -> None:
-        """Load the copies of another snapshot, of a network that has grown alike. Later buffers are left out.
+        """Load the copies of another snapshot, of a network with the same seeds. Later buffers are left out.
 
         Raises:
             GrowthError: it is of another network; then nothing was changed.

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def register(accelerator: Accelerator, gardener: Gardener) -> None:
-    """Let ``accelerator.save_state`` and ``load_state`` save and restore a Gardener, which is as new at that time.
+    """Let ``accelerator.save_state`` and ``load_state`` save a Gardener, and restore one that was just made.
 
-    ``register_for_checkpointing`` would restore it last, and models and optimizers do not fit before it is.
+    ``register_for_checkpointing`` would restore it last, but models and optimizers only fit after it.
     """
 
     def save(models: list[Any], weights: list[Any], folder: str) -> None:

@@ -1,7 +1,7 @@
 """The Gardener of a library's training loop: when it is called, and how checkpoints carry its state.
 
 A library loads the state of the model before the Gardener exists, into a host that has not grown. So while a loop is
-about to begin, a hook on the model takes the parts that grew out of such a state; the Gardener restores them from its
+about to begin, a hook on the model removes the grown parts from such a state; the Gardener restores them from its
 own. At any other time the hook rebuilds what the state holds.
 """
 
@@ -133,7 +133,7 @@ class Attachment:
         self.expects_state, self._loaded = False, None
 
     def refuse_loss(self) -> None:
-        """Raise GrowthError if parts that grew were taken out of a state, and no Gardener has restored them (E362)."""
+        """Raise GrowthError if grown parts were removed from a state, and no Gardener has restored them (E362)."""
         if self._loaded is not None:
             message = "the checkpoint has a grown model, but no state of Grow to resume from"
             hint = "To use it or grow it further, build it with  esper_core.load(model, state_dict)  first."
@@ -161,7 +161,7 @@ class Attachment:
 
 
 class GrowthHook:
-    """A load-state-dict pre-hook: takes what grew out of the state, or rebuilds it in the model."""
+    """A load-state-dict pre-hook that removes the grown parts from the state, or rebuilds them in the model."""
 
     def __init__(self, attachment: Attachment | None = None) -> None:
         self.attachment = attachment
@@ -190,7 +190,7 @@ class GrowthHook:
 
 
 def grow_as(model: nn.Module, state: Mapping[str, Any]) -> None:
-    """Make what has grown in ``model`` that of a state dict, which is loaded after this."""
+    """Give ``model`` the growth of a state dict, which is loaded afterwards."""
     network = network_in(state)
     if is_grafted(model):
         if same_growth(network, read_network(slots_of(model), "")):

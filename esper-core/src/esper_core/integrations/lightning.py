@@ -142,7 +142,7 @@ ModuleT = TypeVar("ModuleT", bound=pl.LightningModule)
 
 
 def load_from_checkpoint(kind: type[ModuleT], checkpoint_path: str | Path, **arguments: Any) -> ModuleT:
-    """Return the module of a checkpoint with what grew in it, as ``kind.load_from_checkpoint`` does without.
+    """Load a module as ``kind.load_from_checkpoint`` does, and rebuild what grew in it.
 
     Args:
         kind: The class of the module.

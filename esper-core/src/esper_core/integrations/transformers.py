@@ -193,7 +193,7 @@ class Grow(TrainerCallback):
 
 
 def from_pretrained(kind: Any, folder: str | Path, **arguments: Any) -> Any:
-    """Return the model of a folder with what grew in it, as ``kind.from_pretrained`` does without.
+    """Load a model as ``kind.from_pretrained`` does, and rebuild what grew in it.
 
     Args:
         kind: A class of transformers, such as ``AutoModelForCausalLM``.

@@ -27,7 +27,7 @@ class ProbeCandidate:
 
     Attributes:
         losses: The validation losses of host and seed after the trial of each level.
-        seconds: Of a training step.
+        seconds: Duration of a training step.
         failure: Why it cannot be tried any more.
     """
 
@@ -66,7 +66,7 @@ def find_candidates(model: nn.Module, blueprints: Any, price: float) -> list[Pro
 def best_of(
     candidates: Sequence[ProbeCandidate], host: Sequence[Tensor], number: int, level: int
 ) -> list[ProbeCandidate]:
-    """Return the best of those that reached a level, the best first: in turn by gain, and by gain less price.
+    """Return the best of those that reached a level, the best first: alternately by gain, and by gain less price.
 
     Short trials show less of a gain than long ones, so the price alone would favour small blueprints.
     """

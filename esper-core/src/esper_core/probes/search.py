@@ -138,7 +138,7 @@ def prepared(
     seed: int,
     on_progress: Callable[[str], object] | None = None,
 ) -> Iterator[Search]:
-    """Give a block the search of a probe; what it changes of the process is put back. Arguments as for ``probe``."""
+    """Run a block with the search of a probe; what it changes in the process is restored. Arguments: ``probe``."""
     batches = TrainingBatches(train, seed, device_of(training.model))
     with without_trace(training.model), batches.kept():
         first = batches.first()

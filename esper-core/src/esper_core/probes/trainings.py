@@ -130,7 +130,7 @@ def _backward(mean: Tensor, trained: list[nn.Parameter]) -> None:
 
 
 def guarded(loss: Loss) -> Loss:
-    """Return a loss function of which errors are raised as GrowthError (E352), with the line of the user's code."""
+    """Return a loss function whose errors are raised as GrowthError (E352), with the line of the user's code."""
 
     def guarded_loss(model: nn.Module, batch: Any) -> Tensor:
         try:

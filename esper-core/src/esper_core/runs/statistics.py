@@ -195,7 +195,7 @@ def decide(
 
 
 def seeds_needed(comparisons: int) -> int:
-    """Return the pairs below which none of so many comparisons can have a verdict, however large the differences are.
+    """Return the smallest number of pairs with which one of so many comparisons can have a verdict.
 
     The exact test of n pairs gives 2 / 2ⁿ at the least, which Holm's adjustment multiplies by the comparisons.
 

@@ -51,7 +51,7 @@ class BatchOrder:
         return batch
 
     def peek(self) -> torch.Tensor:
-        """Return what ``next`` will return; the state stays one from which it is still to come."""
+        """Return what ``next`` will return. In a saved state it is still to come."""
         while len(self._rest) < self._batch_size:
             self._rest = torch.cat([self._rest, torch.randperm(self._examples, generator=self._generator)])
         return self._rest[: self._batch_size]
@@ -61,7 +61,7 @@ class BatchOrder:
         return encode_state({"rest": self._rest, "generator": self._generator.get_state()})
 
     def load_state_dict(self, state: State) -> None:
-        """Restore what ``state_dict`` returned, for as many examples and batches as large."""
+        """Restore what ``state_dict`` returned, for the same numbers of examples and batch size."""
         known = decode_state(state)
         self._rest = known["rest"]
         self._generator.set_state(known["generator"])

@@ -79,7 +79,7 @@ class LostSeed:
     withdrawn: bool = False
 
     def counted(self, faults: FaultBook) -> LostSeed:
-        """Count the loss against its blueprint, if that is to blame, and return the updated record."""
+        """Count the lost seed against its blueprint, if that is to blame, and return the updated record."""
         return replace(self, withdrawn=self.blamed and faults.record(self.blueprint))
 
 

@@ -1,7 +1,7 @@
 """How batches are computed: precision, micro-batches, memory layout, and compilation with a fallback.
 
-Only the network's own arithmetic is shortened to bfloat16 or float16: parameters, losses and metrics are float32. What
-is trained, incubated, tried, evaluated and left out is computed alike, or losses could not be compared.
+Only the network's own arithmetic uses bfloat16 or float16: parameters, losses and metrics are float32. All passes,
+whether of training, trials or evaluation, are computed in the same way, because their losses are compared.
 
 With ``compute.compile`` torch's compiler runs the pass that trains the host, compiled anew for each structure of the
 network. Where that fails the network runs as it is written, the run warns once, and the compiler is tried again when

@@ -131,7 +131,7 @@ class SeedGains:
         return encode_state({"gains": self.gains, "lead": self._lead, "fossils": self._fossils, "stream": stream})
 
     def load_state_dict(self, state: State) -> None:
-        """Restore what ``state_dict`` returned, for a garden that has grown alike."""
+        """Restore what ``state_dict`` returned, for a garden with the same seeds."""
         known = decode_state(state, device_of(self._garden.model))
         self.gains, self._lead, self._fossils = known["gains"], known["lead"], known["fossils"]
         self._stream.load_state_dict(known["stream"])
@@ -145,7 +145,7 @@ class SeedGains:
 
 
 def check_settings(garden: Garden, number: int) -> None:
-    """Raise SeedFault if torch's settings are not what they were, after a pass with an incubating seed."""
+    """Raise SeedFault if a pass with an incubating seed changed torch's settings."""
     if what := restore_torch_defaults():
         slot, _ = garden.slot_of(number)
         raise SeedFault([slot.name], what, number=number)
@@ -180,7 +180,7 @@ class SeedDependence:
         return State.of({"found": encode_state(self.dependences)})
 
     def load_state_dict(self, state: State) -> None:
-        """Restore what ``state_dict`` returned, for a garden that has grown alike."""
+        """Restore what ``state_dict`` returned, for a garden with the same seeds."""
         self.dependences = decode_state(state.part("found"), device_of(self.garden.model))
 
 
@@ -309,7 +309,7 @@ class StepMeasurements:
         return encode_state({"train_loss": self.train_loss, **by_seed})
 
     def load_state_dict(self, state: State) -> None:
-        """Restore what ``state_dict`` returned, for a garden that has grown alike."""
+        """Restore what ``state_dict`` returned, for a garden with the same seeds."""
         known = decode_state(state, self.train_loss.device)
         self.train_loss, self.gradients = known["train_loss"], known["gradients"]
         self.incubation_losses = known["incubation_losses"]

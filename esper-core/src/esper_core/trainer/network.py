@@ -270,7 +270,7 @@ class GrowingNetwork:
         return self.training_stream if draws is when else nullcontext()
 
     def evaluate(self, evaluate: Callable[[], Evaluation]) -> Evaluation:
-        """Return what ``evaluate``, which runs the model on a split, gives for the network as it acts now."""
+        """Return the result of ``evaluate``, which runs the model on a split, for the network as it acts now."""
 
         def checked() -> Evaluation:
             evaluation = evaluate()

@@ -38,8 +38,8 @@ class EpisodeRewards:
         """Return what a step was worth in each environment; None where that is unknown.
 
         ``decisions`` are the governor's, whose penalties are subtracted, by places of environments whose episode goes
-        on; None at the end, when all are scored. An environment whose episode ended early, and its twin, stay for the
-        end as they were in its last step.
+        on; None at the end, when all are scored. An environment whose episode ended early is scored at the
+        end by the signals of its last step, and its twin's of that step.
         """
         return [self._score(place, signals_E, decisions) for place in range(len(self._twins))]
 

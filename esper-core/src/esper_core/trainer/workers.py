@@ -369,13 +369,13 @@ class _ForwardedNotices(Notices):
 
 
 class Lifeline:
-    """A pipe that nothing is written to. Its end tells every fork that the parent let go of it, or died."""
+    """A pipe that nothing is written to. Reading ends in every fork once the parent has closed its end, or died."""
 
     def __init__(self) -> None:
         self._ends = list(os.pipe())
 
     def hold_on(self) -> None:
-        """Exit this forked process as soon as no process holds the other end."""
+        """Exit this forked process as soon as no process has the other end open."""
         end, own = self._ends
         os.close(own)
 

@@ -63,7 +63,9 @@ class PpoSettings(Settings):
     )
     width: int = Field(default=64, ge=4, le=1024, description="Width of the network's layers.")
     memory: bool = Field(default=True, description="Whether a GRU remembers earlier decisions of the episode.")
-    names: int = Field(default=64, ge=0, le=10_000, description="Most blueprints that have a name embedding.")
+    names: int = Field(
+        default=64, ge=0, le=10_000, description="Maximum number of blueprints that have a name embedding."
+    )
     forget_names: float = Field(
         default=0.5,
         ge=0,
@@ -98,7 +100,7 @@ class PpoSettings(Settings):
     teacher: Literal["heuristic"] | None = Field(
         default=None, description="Policy that decides in the first rounds, which ppo imitates."
     )
-    teach_rounds: int = Field(default=3, ge=1, le=1000, description="Most rounds with a teacher.")
+    teach_rounds: int = Field(default=3, ge=1, le=1000, description="Maximum number of rounds with a teacher.")
     enough: float = Field(default=0.95, gt=0, le=1, description="Share of equal decisions at which imitation ends.")
     together: int = Field(
         default=1,

@@ -153,7 +153,7 @@ def after(node: Node, action: Action) -> Node:
 
 
 def actions_to(end: Node) -> list[Action]:
-    """Return the actions, decision by decision, that lead to an end, on a table and in the engine alike."""
+    """Return the actions, decision by decision, that lead to an end, on a table or in the engine."""
     actions = [WAIT] * DECISIONS
     for one in end.kept:
         actions[one.planted] = _plant(one.candidate)

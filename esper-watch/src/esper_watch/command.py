@@ -24,11 +24,38 @@ _runs_dir_option = click.option(
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path), required=False)
 @_runs_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def watch(run: Path, runs_dir: Path, *, as_json: bool) -> None:
+@click.option("--web", is_flag=True, help="Serve live pages for a browser; without RUN, of all runs.")
+@click.option("--host", metavar="ADDRESS", help="With --web: listen on this address.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="With --web: listen on this port.  [default: 6174]")
+@click.option("--open", "open_browser", is_flag=True, help="With --web: open a browser.")
+def watch(
+    run: Path | None,
+    runs_dir: Path,
+    host: str | None,
+    port: int | None,
+    *,
+    as_json: bool,
+    web: bool,
+    open_browser: bool,
+) -> None:
     """Show curves and seed lives of a run. The run may still be going, or have been killed."""
+    if web:
+        from esper_watch.web.beside import require_extra
+
+        require_extra()
+        from esper_watch.web.command import serve_runs
+
+        serve_runs(run, runs_dir, host=host, port=port, open_browser=open_browser)
+        return
+    if host or port is not None or open_browser:
+        msg = "--host, --port and --open need --web"
+        raise click.UsageError(msg)
+    if run is None:
+        msg = "name a run, or show all of them:  esper watch --web"
+        raise click.UsageError(msg)
     from esper_watch import terminal
     from esper_watch.history import read_history
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from esper_watch.history import History
+
 REPORT: Final = "report.html"
 """Name of the report in a run directory."""
 
@@ -32,13 +34,13 @@ _PICTURE_NETWORKS: Final = 3
 _PICTURE_ROW: Final = 26.0
 
 
-def read_report(run: Path) -> Report:
-    """Read what a report shows of a run directory.
+def read_report(run: Path, history: History | None = None) -> Report:
+    """Read what a report shows of a run directory. history: its events, if they were read already.
 
     Raises:
         EsperError: E420 if ``run`` is not a run directory, E421 if one of its events cannot be read.
     """
-    history = read_history(run)
+    history = read_history(run) if history is None else history
     known, problem = None, ""
     missing = [name for name in ("manifest.json", "summary.json") if not (run / name).exists()]
     try:

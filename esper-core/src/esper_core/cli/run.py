@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import contextmanager
 from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from esper_core.cli.output import print_json, print_line, print_warnings
-from esper_core.leyline.errors import EsperError, printable
+from esper_core.leyline.errors import ConfigError, EsperError, Problem, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from esper_core.app.compose import Composition
     from esper_core.app.run import Outcome
@@ -42,6 +44,10 @@ runs_dir_option = click.option(
 )
 _quiet_option = click.option("--quiet", is_flag=True, help="Print no progress.")
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object on stdout.")
+_watch_option = click.option("--watch", is_flag=True, help="Serve a live page of the run, also after it, until Ctrl-C.")
+
+WATCH_GROUP: Final = "esper.watch"
+"""Entry-point group of packages that show a run beside it; ``web`` names a class that serves a folder of runs."""
 
 
 def _check_name(_context: click.Context, _parameter: click.Parameter, given: str | None) -> str | None:
@@ -62,6 +68,7 @@ def _check_name(_context: click.Context, _parameter: click.Parameter, given: str
 @click.option("--name", callback=_check_name, help="Name of the run; default: two random words.")
 @_quiet_option
 @_json_option
+@_watch_option
 @click.option("--dry-run", is_flag=True, help="Check everything and train nothing.")
 def run(
     file: Path,
@@ -72,6 +79,7 @@ def run(
     *,
     quiet: bool,
     as_json: bool,
+    watch: bool,
     dry_run: bool,
 ) -> None:
     """Run a configuration, or repeat the run of a run directory.
@@ -82,15 +90,17 @@ def run(
     esper run plugins.yaml --overlay examples/exact.yaml
     esper run runs/20261121-101512-quiet-otter
     """
-    composition = build(*load(config_file(file), overrides, overlays))
+    with _watched(runs_dir, watch=watch and not dry_run) as show:
+        composition = build(*load(config_file(file), overrides, overlays))
 
-    from esper_core.app.run import run as run_composition
+        from esper_core.app.run import run as run_composition
 
-    if dry_run:
-        _print_plan(composition, as_json=as_json)
-        return
-    execute = partial(run_composition, composition, runs_dir=runs_dir, name=name)
-    _execute_and_show(execute, composition, quiet=quiet, as_json=as_json)
+        if dry_run:
+            _print_plan(composition, as_json=as_json)
+            return
+        show()
+        execute = partial(run_composition, composition, runs_dir=runs_dir, name=name)
+        _execute_and_show(execute, composition, quiet=quiet, as_json=as_json)
 
 
 @click.command()
@@ -120,6 +130,33 @@ def resume(run: str, runs_dir: Path, *, quiet: bool, as_json: bool) -> None:
 
     execute = partial(resume_composition, composition, record)
     _execute_and_show(execute, composition, quiet=quiet, as_json=as_json)
+
+
+@contextmanager
+def _watched(runs_dir: Path, *, watch: bool) -> Iterator[Callable[[], None]]:
+    """Serve the runs while the block runs, and afterwards until Ctrl-C. Gives a function that prints the address.
+
+    The server starts before torch is imported, so that it is there when the run begins.
+
+    Raises:
+        ConfigError: E433 if no package serves runs, or the server cannot start.
+    """
+    if not watch:
+        yield lambda: None
+        return
+    found = next(iter(entry_points(group=WATCH_GROUP, name="web")), None)
+    if found is None:
+        hint = "It comes with another package:  pip install 'esper-watch[web]'"
+        raise ConfigError(Problem("E433", "no installed package serves runs to a browser", hint=hint))
+
+    def show() -> None:
+        for line in server.lines():
+            print_line(line, stream=sys.stderr)
+
+    with found.load()(runs_dir) as server:
+        yield show
+        print_line("The run has ended; its page is served until Ctrl-C.", stream=sys.stderr)
+        server.wait()
 
 
 def config_file(given: Path) -> Path:

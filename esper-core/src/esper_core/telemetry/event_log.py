@@ -156,7 +156,7 @@ class EventFile:
 
 
 def read_events(
-    path: str | Path, *, tell: Callable[[str], None] | None = None, end: int | None = None
+    path: str | Path, *, tell: Callable[[str], None] | None = None, start: int = 0, end: int | None = None
 ) -> Iterator[Event]:
     """Read the events of an events.jsonl file in order.
 
@@ -166,6 +166,7 @@ def read_events(
     Args:
         path: the file.
         tell: called once for each kind of skipped data with a line of text. None: log a warning.
+        start: begin at this byte, where a line must begin: what is before it was read already.
         end: stop at this byte, as if the file ended there. None: read all of it.
 
     Raises:
@@ -182,28 +183,35 @@ def read_events(
             else:
                 tell(message)
 
-    for number, line in enumerate(_lines(path, end), start=1):
+    for number, line in enumerate(_lines(path, start, end), start=1):
         if not line.endswith(b"\n"):
+            number += _lines_before(path, start)
             report(f"the last line, line {number}, is incomplete and skipped: {len(line)} bytes without a newline")
             return
         try:
             event = _parse(line, report)
         except ValueError as error:
-            raise _not_an_event(path, number, error) from error
+            raise _not_an_event(path, number + _lines_before(path, start), error) from error
         if event is not None:
             yield event
 
 
-def _lines(path: str | Path, end: int | None) -> Iterator[bytes]:
-    """Yield the lines of a file up to byte ``end``."""
+def _lines(path: str | Path, start: int, end: int | None) -> Iterator[bytes]:
+    """Yield the lines of a file from byte ``start`` up to byte ``end``."""
     try:
         with open_regular(path) as file:
+            file.seek(start)
             while line := file.readline(-1 if end is None else end - file.tell()):
                 yield line
     except FileNotFoundError:
         raise
     except OSError as error:
         raise RunFolderError.unreadable(path, error) from None
+
+
+def _lines_before(path: str | Path, start: int) -> int:
+    """Return how many lines the first ``start`` bytes have. Only messages need it."""
+    return sum(1 for _ in _lines(path, 0, start)) if start else 0
 
 
 def _parse(line: bytes, report: Callable[[str], None]) -> Event | None:

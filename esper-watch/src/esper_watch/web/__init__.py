@@ -1,0 +1,10 @@
+"""A local web server that shows runs live. It reads run directories and never writes there.
+
+    index       ``RunsFolder`` and ``FollowedRun``: read the events of runs as they grow, with a cache
+    access      who may ask: a token, the Host header, and headers that restrict the pages
+    fragments   the parts of a page, each rendered by itself
+    site        the pages and their event streams (starlette)
+    server      start and stop the server (uvicorn), in this process or in one beside a run
+
+Nothing here imports torch. The extra ``esper-watch[web]`` brings starlette and uvicorn.
+"""

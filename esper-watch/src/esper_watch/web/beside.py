@@ -1,0 +1,66 @@
+"""Start the server in a process beside a run, for ``esper run --watch``: the run itself is not slowed down."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Self
+
+from esper_core.leyline import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def require_extra() -> None:
+    """Raise ConfigError E433 if a package is missing that the server needs."""
+    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        message = f"runs cannot be watched in a browser: {' and '.join(missing)} cannot be imported"
+        raise ConfigError(Problem("E433", message, hint="Install the extra:  pip install 'esper-watch[web]'"))
+
+
+class ServerBeside:
+    """A server in another process. It ends when this process ends, however it ends."""
+
+    def __init__(self, root: Path, page: str = "/newest") -> None:
+        require_extra()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "esper_watch.web.server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._say({"root": str(root), "page": page})
+
+    def _say(self, given: dict[str, str]) -> None:
+        if self._process.stdin is not None:
+            with suppress(OSError):  # it has ended already, which ``lines`` reports
+                print(json.dumps(given), file=self._process.stdin, flush=True)
+
+    def lines(self) -> list[str]:
+        """Wait until the server is there, and return what to tell the user: its URL, first of all."""
+        answer = self._process.stdout.readline() if self._process.stdout is not None else ""
+        told = json.loads(answer) if answer.strip() else {"problem": "the process of the server ended"}
+        if "problem" in told:
+            raise ConfigError(Problem("E433", told["problem"], hint="Run without --watch, then:  esper watch --web"))
+        return list(told["lines"])
+
+    def wait(self) -> None:
+        """Wait until the user interrupts, or the server ends."""
+        with suppress(KeyboardInterrupt):
+            self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

@@ -1,0 +1,308 @@
+"""Index of runs: read the events of runs while they are written, without ever writing to a run directory.
+
+A ``FollowedRun`` remembers how far it has read. It waits for the rest of a last line that is incomplete, and starts
+again if the file was replaced or cut, as when a run is resumed from a checkpoint. Links in a run directory could lead
+anywhere, so a directory with links is not read.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Final
+
+from esper_core import EsperError, load_run, read_events
+from esper_core.leyline import Problem, RunFolderError
+from esper_core.leyline.files import open_regular
+from esper_watch.figures import arm_styles
+from esper_watch.formats import format_value
+from esper_watch.history import UNFINISHED, History, is_usable
+from esper_watch.report import read_report
+from esper_watch.views import headline
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from esper_watch.views import Report
+
+EVENTS: Final = "events.jsonl"
+OTHERS: Final = ("manifest.json", "summary.json", "config.yaml", "latest")
+"""The other files that a page shows."""
+
+FINAL: Final = ("done", "failed", "interrupted", "stopped")
+"""Statuses that the last event of a run tells."""
+
+CHUNK: Final = 4 << 20
+"""Bytes of events between two looks at the clock."""
+
+TAIL: Final = 512
+"""Bytes before the place of reading that are compared, to notice that a file was written anew."""
+
+POINTS: Final = 60
+"""Points of a curve in a list of runs, about."""
+
+KEPT: Final = 4
+"""Runs whose histories stay in memory."""
+
+
+class FollowedRun:
+    """A run directory that is read as it grows. Its methods may be called from several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = RLock()
+        self.revision = 0
+        """Grows with each change."""
+        self.size = 0
+        """Bytes of events.jsonl."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self.history = History(self.path.name)
+        self.problem: Problem | None = None
+        self.offset = 0
+        self._inode: tuple[int, int] | None = None
+        self._tail = b""
+        self._stamp: tuple[Any, ...] = ()
+
+    @property
+    def share_read(self) -> float:
+        """Part of the events that was read, from 0 to 1."""
+        return self.offset / self.size if self.size else 1.0
+
+    def refresh(self, seconds: float = float("inf")) -> int:
+        """Read what is new, for about ``seconds`` at most, and return the revision."""
+        with self.lock:
+            before = self.offset, self._inode, self._stamp, self.problem
+            try:
+                self._refuse_links()
+                self._follow(time.monotonic() + seconds)
+                self._stamp = self._other_files()
+            except EsperError as error:
+                self.problem = error.problems[0]
+            if before != (self.offset, self._inode, self._stamp, self.problem):
+                self.revision += 1
+            return self.revision
+
+    def report(self) -> Report:
+        """Return what a page shows of what was read."""
+        with self.lock:
+            return read_report(self.path, self.history)
+
+    def _refuse_links(self) -> None:
+        try:
+            if self.path.is_symlink():
+                raise _refusal(self.path)
+            with os.scandir(self.path) as entries:
+                for entry in entries:
+                    if entry.is_symlink():
+                        raise _refusal(Path(entry.path))
+        except OSError as error:
+            raise RunFolderError.unreadable(self.path, error) from None
+
+    def _follow(self, deadline: float) -> None:
+        """Read complete lines until the end of the file, or the deadline."""
+        events = self.path / EVENTS
+        try:
+            status = events.stat()
+        except FileNotFoundError:
+            if self.offset:
+                self._forget()
+            self.size = 0
+            return
+        except OSError as error:
+            raise RunFolderError.unreadable(events, error) from None
+        self.size = status.st_size
+        if self._inode != (status.st_dev, status.st_ino) or not self._continues(events):
+            self._forget()
+            self._inode = status.st_dev, status.st_ino
+        elif self.offset < self.size:
+            self.problem = None
+        if self.history.status not in FINAL:
+            self.history.status = UNFINISHED
+        while self.offset < self.size and (end := self._line_end(events)):
+            for event in read_events(events, tell=self._note, start=self.offset, end=end):
+                self.history.add(event)
+            self._move(events, end)
+            if time.monotonic() > deadline:
+                break
+
+    def _note(self, text: str) -> None:
+        if text not in self.history.skipped:
+            self.history.skipped.append(text)
+
+    def _continues(self, events: Path) -> bool:
+        """Return whether the file still holds what was read."""
+        if self.size < self.offset:
+            return False
+        with open_regular(events) as file:
+            file.seek(self.offset - len(self._tail))
+            return file.read(len(self._tail)) == self._tail
+
+    def _line_end(self, events: Path) -> int:
+        """Return the end of the last complete line within the next chunk, or of a longer line; 0 if there is none."""
+        with open_regular(events) as file:
+            file.seek(self.offset)
+            end = self.offset
+            while chunk := file.read(CHUNK):
+                if (place := chunk.rfind(b"\n")) >= 0:
+                    return end + place + 1
+                end += len(chunk)
+        return 0
+
+    def _move(self, events: Path, end: int) -> None:
+        with open_regular(events) as file:
+            start = max(0, end - TAIL)
+            file.seek(start)
+            self._tail = file.read(end - start)
+        self.offset = end
+
+    def _other_files(self) -> tuple[Any, ...]:
+        """Return what tells whether another file of the run changed, and set the status of a run without an end."""
+        if self.history.status not in FINAL:
+            try:
+                status_now = load_run(self.path).status
+                self.history.status = status_now if status_now in ("running", "died") else UNFINISHED
+            except EsperError:
+                self.history.status = UNFINISHED
+        return *_stamp(self.path), self.history.status
+
+
+class RunsFolder:
+    """The runs below a folder, or one of them.
+
+    Args:
+        root: The folder.
+        only: The name of the only run that is shown; None: all of them.
+    """
+
+    def __init__(self, root: Path, only: str | None = None) -> None:
+        self.root = root.resolve()
+        self.only = only
+        self._lock = RLock()
+        self._followed: OrderedDict[str, FollowedRun] = OrderedDict()
+        self._cards: dict[str, tuple[tuple[Any, ...], Card]] = {}
+
+    def names(self) -> list[str]:
+        """Return the names of the run directories, the newest first. Links are left out."""
+        try:
+            with os.scandir(self.root) as entries:
+                found = [
+                    entry.name
+                    for entry in entries
+                    if (self.only is None or entry.name == self.only)
+                    and entry.is_dir(follow_symlinks=False)
+                    and Path(entry.path, EVENTS).exists()
+                ]
+        except OSError:
+            return []
+        return sorted(found, reverse=True)
+
+    def run(self, name: str) -> FollowedRun | None:
+        """Return the run of this name; None if there is none. No name leads out of the folder."""
+        with self._lock:
+            if name not in self.names():
+                return None
+            followed = self._followed.get(name)
+            if followed is None:
+                followed = self._followed[name] = FollowedRun(self.root / name)
+            self._followed.move_to_end(name)
+            while len(self._followed) > KEPT:
+                self._followed.popitem(last=False)
+            return followed
+
+    def cards(self, seconds: float) -> list[Card]:
+        """Return what a list of runs shows. Runs for which there is no time left are marked as being read."""
+        deadline, cards = time.monotonic() + seconds, []
+        with self._lock:
+            for name in self.names():
+                stamp = _stamp(self.root / name)
+                known = self._cards.get(name)
+                if known is None or known[0] != stamp or known[1].status not in FINAL:
+                    if time.monotonic() > deadline:
+                        cards.append(known[1] if known else Card(name))
+                        continue
+                    followed = self.run(name)
+                    if followed is None:
+                        continue
+                    followed.refresh(max(0.0, deadline - time.monotonic()))
+                    known = stamp, card_of(followed)
+                    if followed.share_read == 1.0:
+                        self._cards[name] = known
+                cards.append(known[1])
+        return cards
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a list of runs shows of one."""
+
+    name: str
+    status: str = "reading"
+    headline: str = ""
+    started: str = ""
+    """When, as ISO 8601."""
+    share_done: float = 0.0
+    curves: tuple[tuple[str, str | None, tuple[tuple[float, float], ...]], ...] = ()
+    """CSS class, dash pattern and points from 0 to 1 of the curve of each arm."""
+    ends: tuple[tuple[str, str, str | None, str], ...] = ()
+    """Name, CSS class and dash pattern of each arm, and its latest metric."""
+
+
+def card_of(followed: FollowedRun) -> Card:
+    """Return the card of a run."""
+    with followed.lock:
+        if followed.problem is not None:
+            return Card(followed.path.name, "unreadable", f"{followed.problem.code} {followed.problem.message}")
+        report = followed.report()
+        history = report.history
+        status = history.status if followed.share_read == 1.0 else "reading"
+        styles = arm_styles(history.arms)
+        means = {arm: [value for value in history.mean_metric(arm) if is_usable(value)] for arm in history.arms}
+        return Card(
+            name=followed.path.name,
+            status=status,
+            headline=headline(report),
+            started=str(report.manifest.get("started", "")),
+            share_done=history.share_done,
+            curves=tuple((styles[arm].css_class, styles[arm].dash, line) for arm, line in _lines(means).items()),
+            ends=tuple(
+                (arm, styles[arm].css_class, styles[arm].dash, format_value(report.metric, values[-1]))
+                for arm, values in means.items()
+                if values
+            ),
+        )
+
+
+def _lines(means: Mapping[str, Sequence[float]]) -> dict[str, tuple[tuple[float, float], ...]]:
+    """Return the curve of each arm as points from 0 to 1, upwards."""
+    everything = [value for values in means.values() for value in values]
+    low, high = min(everything, default=0.0), max(everything, default=1.0)
+    longest = max(map(len, means.values()), default=1)
+    found = {}
+    for arm, values in means.items():
+        picked = range(0, len(values), 1 + len(values) // POINTS)
+        found[arm] = tuple(
+            (at / max(1, longest - 1), (values[at] - low) / (high - low) if high > low else 0.5) for at in picked
+        )
+    return found
+
+
+def _stamp(run: Path) -> tuple[Any, ...]:
+    """Return what tells whether a file of the run changed."""
+    found: list[Any] = []
+    for name in (EVENTS, *OTHERS):
+        try:
+            status = (run / name).stat()
+            found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+        except OSError:
+            found.append(None)
+    return tuple(found)
+
+
+def _refusal(path: Path) -> RunFolderError:
+    return RunFolderError.unreadable(path, "it is a link, which may lead out of the folder of runs")

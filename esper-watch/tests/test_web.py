@@ -1,0 +1,295 @@
+"""The server of live pages: who may ask, what it reads, and what it sends."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import threading
+import time
+from contextlib import closing, contextmanager
+
+import pytest
+
+pytest.importorskip("starlette", reason="needs starlette and uvicorn, which `make test` installs")
+
+from esper_core.leyline.events import GovernorActed, RunFinished
+from esper_core.telemetry import encode
+from esper_watch.report import read_report, report_page
+from esper_watch.web.fragments import run_fragments
+from esper_watch.web.index import FollowedRun, RunsFolder
+from esper_watch.web.server import Server, lines
+
+RUN = "20261121-101512-quiet-otter"
+
+
+@contextmanager
+def served(root, only=None):
+    """A server in a thread."""
+    server = Server(root, only, port=0)
+    thread = threading.Thread(target=server.serve, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def ask(server, path, method="GET", cookie=None, **headers):
+    """Status, headers and text of an answer."""
+    with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)) as connection:
+        told = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, headers=told | ({"Cookie": cookie} if cookie else {}))
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read().decode()
+
+
+def address(server, path="/"):
+    """The path of a URL with the token."""
+    return server.url(path).partition(str(server.port))[2]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory, usual_report):
+    """A folder with one run, a folder beside it, and a link that leads out of it."""
+    root = tmp_path_factory.mktemp("web")
+    secret = root / "secret"
+    secret.mkdir()
+    (secret / "events.jsonl").write_text("secret")
+    (secret / "manifest.json").write_text("secret")
+    runs = root / "runs"
+    runs.mkdir()
+    shutil.copytree(usual_report.parent, runs / RUN)
+    (runs / "linked").symlink_to(secret)
+    (runs / "inside").mkdir()
+    (runs / "inside" / "events.jsonl").symlink_to(secret / "events.jsonl")
+    return runs
+
+
+@pytest.fixture(scope="module")
+def server(told):
+    with served(told) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def cookie(server):
+    status, headers, _ = ask(server, address(server))
+    assert status == 303
+    return headers["Set-Cookie"].partition(";")[0]
+
+
+# --- access
+
+
+def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_url(server):
+    status, headers, _ = ask(server, address(server, "/run/a%20b"))
+    assert (status, headers["Location"]) == (303, "/run/a%20b")
+    assert {"HttpOnly", "SameSite=strict"} <= set(headers["Set-Cookie"].split("; "))
+    elsewhere = address(server, "//evil.example/")
+    assert ask(server, elsewhere)[1]["Location"] == "/evil.example/"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "how"),
+    [
+        ("/", 200, {}),
+        (f"/run/{RUN}", 200, {}),
+        ("/static/live.js", 200, {}),
+        ("/", 200, {"Host": "localhost:9999"}),
+        ("/", 403, {"cookie": None}),
+        ("/static/live.js", 403, {"cookie": None}),
+        ("/", 403, {"cookie": "esper-1=x"}),
+        ("/?token=wrong", 403, {}),
+        ("/", 403, {"Host": "evil.example"}),
+        ("/", 403, {"Host": "127.0.0.1.evil.example"}),
+        ("/", 403, {"Host": ""}),
+        ("/", 403, {"Sec_Fetch_Site": "cross-site"}),
+        ("/", 403, {"Sec_Fetch_Site": "same-site"}),
+        ("/", 405, {"method": "POST"}),
+        ("/run/linked", 404, {}),
+        ("/run/..%2Fsecret", 404, {}),
+        ("/run/%2E%2E", 404, {}),
+        ("/run/../../secret", 404, {}),
+        ("/compare?runs=linked", 404, {}),
+        ("/compare?runs=../secret", 404, {}),
+        ("/static/..%2Fpages.py", 404, {}),
+        ("/static/probe.html", 404, {}),
+    ],
+)
+def test_who_may_ask_for_what(server, cookie, path, status, how):
+    found, headers, text = ask(server, path, **{"cookie": cookie, **how})
+    assert found == status
+    assert "secret" not in text.replace("../secret", "")
+    assert "unsafe" not in headers["Content-Security-Policy"]
+    assert not [name for name in headers if name.lower().startswith("access-control")]
+
+
+def test_a_run_with_a_link_in_it_is_not_read(server, cookie):
+    _, _, text = ask(server, "/run/inside", cookie=cookie)
+    assert "it is a link, which may lead out of the folder" in text
+
+
+def test_only_the_named_run_is_shown(told):
+    with served(told, only=RUN) as server:
+        own = ask(server, address(server))[1]["Set-Cookie"].partition(";")[0]
+        assert ask(server, "/run/inside", cookie=own)[0] == 404
+        assert "inside" not in ask(server, "/", cookie=own)[2]
+
+
+def test_the_lines_for_the_user_have_the_tunnel_or_a_warning(tmp_path):
+    with closing(Server(tmp_path, port=0)) as local, closing(Server(tmp_path, host="0.0.0.0", port=0)) as everywhere:
+        told, warned = lines(local), lines(everywhere)
+    assert f"ssh -L {local.port}:127.0.0.1:{local.port} " in told[1]
+    assert "can be reached from other machines" in warned[1]
+    assert "token=" in warned[0]
+
+
+# --- what is shown
+
+
+def test_the_page_has_the_sections_of_the_report(told, server, cookie):
+    _, _, page = ask(server, f"/run/{RUN}", cookie=cookie)
+    report = report_page(read_report(told / RUN))
+    followed = FollowedRun(told / RUN)
+    followed.refresh()
+    _, *sections = run_fragments(followed)
+    assert len(sections) > 8
+    for section in sections:
+        assert section.html in page
+        assert section.html.strip() in report
+
+
+def test_the_list_of_runs_has_status_headline_and_curve(server, cookie):
+    _, _, page = ask(server, "/", cookie=cookie)
+    assert [part for part in ("Growing helped", ">done<", "<polyline", "unreadable") if part not in page] == []
+
+
+def test_runs_are_compared(write_run, tmp_path):
+    for number, name in enumerate(("one", "other")):
+        run = write_run(name, {"grown": [0.8 + number / 10] * 8, "twin": [0.5] * 8})
+        (run / "events.jsonl").touch()
+    with served(tmp_path / "runs") as server:
+        own = ask(server, address(server))[1]["Set-Cookie"].partition(";")[0]
+        status, _, page = ask(server, "/compare?runs=one,other", cookie=own)
+        assert status == 200
+        assert "grown" in page
+        (tmp_path / "runs" / "other" / "summary.json").unlink()
+        status, _, page = ask(server, "/compare?runs=one&runs=other", cookie=own)
+        assert status == 409
+        assert "E431" in page
+
+
+# --- what is read
+
+
+def act(reason):
+    return encode(GovernorActed(round=0, arm="grown", seed=0, step=1, act="warn", verdict="warning", reason=reason))
+
+
+def append(run, text):
+    with (run / "events.jsonl").open("a") as file:
+        file.write(text)
+
+
+@pytest.fixture
+def followed(make_run):
+    run = make_run(environments=2, steps=10)
+    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    (run / "events.jsonl").write_text("".join(lines[:-1]))
+    followed = FollowedRun(run)
+    followed.refresh()
+    return followed
+
+
+def count(followed):
+    followed.refresh()
+    assert followed.problem is None
+    return len(followed.history.governor)
+
+
+def test_new_events_are_read_and_a_torn_line_waits(followed):
+    before, line = count(followed), act("é")
+    append(followed.path, line[:-3])
+    assert count(followed) == before
+    append(followed.path, line[-3:])
+    assert count(followed) == before
+    append(followed.path, "\n" + act("b") + "\n")
+    assert count(followed) == before + 2
+    append(followed.path, encode(RunFinished(status="interrupted")) + "\n")
+    followed.refresh()
+    assert followed.history.status == "interrupted"
+
+
+@pytest.mark.parametrize("how", ["cut", "cut and continued", "replaced", "deleted"])
+def test_a_file_that_was_written_anew_is_read_again(followed, how):
+    file, before = followed.path / "events.jsonl", count(followed)
+    whole = file.read_bytes()
+    first = whole[: whole.index(b"\n", len(whole) // 2) + 1]
+    if how == "deleted":
+        file.unlink()
+        followed.refresh()
+        assert followed.history.started is None
+        return
+    if how == "replaced":
+        other = file.with_name("other")
+        other.write_bytes(whole + act("new").encode() + b"\n")
+        other.replace(file)
+        assert count(followed) == before + 1
+        return
+    os.truncate(file, len(first))
+    if how == "cut and continued":
+        append(followed.path, (act("new") + "\n") * 200)
+    assert file.stat().st_size < len(whole) or how == "cut and continued"
+    added = 200 if how == "cut and continued" else 0
+    kept = first.count(b'"governor-acted"')
+    assert count(followed) == kept + added
+
+
+def test_a_line_that_is_no_event_is_named_and_the_rest_is_kept(followed):
+    append(followed.path, "nonsense\n")
+    followed.refresh()
+    assert followed.problem.code == "E421"
+    number = (followed.path / "events.jsonl").read_text().count("\n")
+    assert f"events.jsonl:{number}" in str(followed.problem)
+    assert followed.history.started is not None
+
+
+def test_reading_writes_nothing_below_the_runs(followed):
+    def state():
+        return {path: path.stat().st_mtime_ns for path in (followed.path.parent, *followed.path.parent.rglob("*"))}
+
+    before = state()
+    folder = RunsFolder(followed.path.parent)
+    folder.cards(1.0)
+    run_fragments(followed)
+    assert state() == before
+
+
+# --- the stream
+
+
+def test_the_stream_sends_only_what_changed_within_two_seconds(make_run, tmp_path):
+    run = make_run(environments=2, steps=10)
+    with served(tmp_path) as server:
+        own = ask(server, address(server))[1]["Set-Cookie"].partition(";")[0]
+        with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)) as connection:
+            connection.request("GET", f"/run/{run.name}/live", headers={"Cookie": own})
+            answer = connection.getresponse()
+
+            def message():
+                while not (line := answer.readline()).startswith(b"data:"):
+                    assert line
+                return json.loads(line[5:])
+
+            first = message()
+            assert list(first["changed"]) == first["order"]
+            append(run, act("hot") + "\n")
+            begin = time.monotonic()
+            second = message()
+            assert time.monotonic() - begin < 2
+            assert "governor" in second["changed"]
+            assert "courses" not in second["changed"]

@@ -1,4 +1,4 @@
-"""A blueprint: a scaled share of the normalised features, the smallest of all."""
+"""A blueprint: adds RMS-normalised features, with a learned gain and bias; it has the fewest parameters."""
 
 from __future__ import annotations
 

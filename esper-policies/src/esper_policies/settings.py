@@ -42,23 +42,23 @@ class PlanEntry(Settings):
     step: int = Field(ge=0, description="First decision step at which it is tried, counted from 0.")
     op: Literal["germinate", "advance", "retarget", "prune", "fossilise"] = Field(description="Action to take.")
     slot: str | None = Field(default=None, description="Slot to act on; required.")
-    blueprint: str | None = Field(default=None, description="Blueprint, by short name or full id; germinate only.")
+    blueprint: str | None = Field(default=None, description="For germinate: blueprint, by short name or full id.")
     blend: Literal["add", "residual", "multiply", "gate"] | None = Field(
-        default=None, description="Blend operator; germinate only; default: add."
+        default=None, description="For germinate: blend operator; default: add."
     )
     speed: int | None = Field(
         default=None,
         ge=0,
-        description="Decision steps from alpha to its target, 0 for at once; germinate, retarget, prune.",
+        description="For germinate, retarget and prune: decision steps until alpha reaches its target; 0: at once.",
     )
     curve: Literal["linear", "cosine", "sigmoid"] | None = Field(
-        default=None, description="Curve of alpha; germinate, retarget, prune; default: linear."
+        default=None, description="For germinate, retarget and prune: curve of alpha; default: linear."
     )
     target: float | None = Field(
         default=None,
         gt=0,
         le=1,
-        description="Target of alpha; germinate, retarget; default: 1, at which alone a seed can be fossilised.",
+        description="For germinate and retarget: target of alpha; default: 1. A seed can be fossilised only at 1.",
     )
 
 

@@ -159,7 +159,7 @@ class GrowthConfig(Section):
     )
     auto_advance: bool = Field(
         default=True,
-        description="Without an action, blend in a seed alone in its slot once its gate opens and no other seed acts.",
+        description="Blend in a seed automatically once its gate opens, if it is alone in its slot and no other acts.",
     )
     nursery: Count = Field(
         default=1, le=64, description="Seeds of different blueprints that incubate in a slot at once; one advances."

@@ -236,7 +236,7 @@ class StepMeasurements:
         return self.incubation_losses, self.gradients, self._gains.gains, self._dependence.dependences
 
     def numbers(self, evaluation: Tensor) -> Tensor:
-        """Return all that is to be read of this step, with ``evaluation``, in one tensor that ``read`` reads."""
+        """Return all measurements of this step, with ``evaluation``, as one tensor, which ``read`` takes apart."""
         scale = self._loss_scale()
         by_seed = [tensor for known in self._by_seed() for tensor in known.values()]
         numbers = [self.train_loss, evaluation, self._is_host_finite(scale), *scale, *by_seed]

@@ -293,7 +293,7 @@ class GrowingNetwork:
         self.lost.run_without_faulty(self.dependence.measure, task, split)
 
     def numbers(self) -> Tensor:
-        """Return all that is to be read of this step, on the device."""
+        """Return all measurements of this step as one tensor on the device."""
         return self.measurements.numbers(self.evaluation.means())
 
     def conclude_step(self, step: int, numbers: Sequence[float]) -> Signals:

@@ -78,9 +78,17 @@
   const watch = new ResizeObserver((seen) => {
     const found = seen.map(({ target }) => [target, target.scrollWidth > target.clientWidth]);
     // A hint changes the size that is observed: shown at once, it would be seen in the same frame, and so on.
-    requestAnimationFrame(() => found.forEach(([target, cut]) => hint(target, cut)));
+    requestAnimationFrame(() => {
+      for (const [target, cut] of found)
+        if (target.isConnected) hint(target, cut);
+        else watch.unobserve(target);
+    });
   });
-  for (const one of document.querySelectorAll(".scroll")) watch.observe(one);
+  const observe = (part) => {
+    for (const one of part.querySelectorAll(".scroll")) watch.observe(one);
+  };
+  observe(document);
+  document.addEventListener("esper:replaced", (event) => observe(event.target)); // by live.js
   let closed = [];
   addEventListener("beforeprint", () => {
     closed = [...document.querySelectorAll("details:not([open])")];

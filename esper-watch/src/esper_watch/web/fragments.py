@@ -44,11 +44,21 @@ def run_fragments(followed: FollowedRun) -> list[Fragment]:
         return [head, *(_fragment(one.anchor, "live_section.html", report=report, section=one) for one in sections)]
 
 
-def index_fragments(runs: RunsFolder, seconds: float) -> list[Fragment]:
-    """Return the fragments of the list of runs. seconds: for which runs are read, at most."""
+def index_fragments(runs: RunsFolder, seconds: float, tunnel: str) -> list[Fragment]:
+    """Return the fragments of the list of runs.
+
+    Args:
+        runs: The folder.
+        seconds: For which runs are read, at most.
+        tunnel: How to reach the server from another machine; may be empty.
+    """
     cards = [(card, format_age(card.started)) for card in runs.cards(seconds)]
     head = _fragment(HEAD, "live_index_head.html", root=runs.root, number=len(cards))
-    return [head, _fragment("runs", "live_index.html", cards=cards)]
+    return [
+        head,
+        _fragment("runs", "live_index.html", cards=cards),
+        _fragment("remote", "live_tunnel.html", tunnel=tunnel),
+    ]
 
 
 def format_age(started: str, now: datetime | None = None) -> str:

@@ -48,7 +48,7 @@ class Server:
         self.port: int = self._socket.getsockname()[1]
         hosts = LOOPBACK if host in ALL_ADDRESSES else (*LOOPBACK, host.lower())
         self._access = Access(self.port, hosts, any_address=host in ALL_ADDRESSES)
-        self._site = Site(RunsFolder(root, only), newest_since=time.time() - 1)
+        self._site = Site(RunsFolder(root, only), newest_since=time.time() - 1, tunnel=self.tunnel)
         config = uvicorn.Config(
             self._site.app(self._access),
             access_log=False,  # the token would be in it
@@ -60,6 +60,12 @@ class Server:
         )
         self._server = uvicorn.Server(config)
         self._site.is_closing = lambda: self._server.should_exit  # it waits for streams to end
+
+    @property
+    def tunnel(self) -> str:
+        """The command that makes the server reachable from another machine; empty if it is."""
+        there = f"{getpass.getuser()}@{socket.gethostname()}"
+        return f"ssh -L {self.port}:{HOST}:{self.port} {there}" if self.host in LOOPBACK else ""
 
     def url(self, path: str = "/") -> str:
         """Return the URL of a page with the token."""
@@ -103,9 +109,8 @@ def _bind(host: str, port: int | None) -> socket.socket:
 def lines(server: Server, path: str = "/") -> list[str]:
     """Return what to tell a user about a server: its URL, and how to reach it from another machine."""
     told = [f"Watch in a browser:  {server.url(path)}"]
-    if server.host in LOOPBACK:
-        there = f"{getpass.getuser()}@{socket.gethostname()}"
-        told.append(f"From another machine: ssh -L {server.port}:{HOST}:{server.port} {there}  and the same URL there")
+    if server.tunnel:
+        told.append(f"From another machine:  {server.tunnel}  and the same URL there")
     else:
         told.append(
             f"warning: {server.host} can be reached from other machines, and what is sent is not encrypted. "

@@ -49,6 +49,7 @@ HEARTBEAT: Final = 15.0
 FILES: Final = {
     "report.css": "text/css",
     "comparison.css": "text/css",
+    "icon.svg": "image/svg+xml",
     "live.css": "text/css",
     "report.js": "text/javascript",
     "live.js": "text/javascript",
@@ -69,10 +70,12 @@ class Site:
     Args:
         runs: The folder.
         newest_since: Time after which the run began that ``/newest`` leads to.
+        tunnel: How to reach the server from another machine.
     """
 
-    def __init__(self, runs: RunsFolder, newest_since: float = 0.0) -> None:
+    def __init__(self, runs: RunsFolder, newest_since: float = 0.0, tunnel: str = "") -> None:
         self._runs = runs
+        self._tunnel = tunnel
         self._since = newest_since
         self._rendered: dict[str, Rendered] = {}
         self._lock = RLock()
@@ -189,7 +192,7 @@ class Site:
 
     def _index_fragments(self) -> list[Fragment]:
         with self._lock:
-            return index_fragments(self._runs, PATIENCE)
+            return index_fragments(self._runs, PATIENCE, self._tunnel)
 
 
 def _page(fragments: list[Fragment], *, title: str, stream: str) -> str:

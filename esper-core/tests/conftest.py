@@ -1,4 +1,4 @@
-"""The recipe of a small world, packages that are installed for a test, the command line, and a terminal."""
+"""Shared fixtures: a small recipe, packages that are installed for a test, the command line, and a terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from esper_core.trainer.progress import StudyProgress
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips tests marked ``members``, which look at the project's other packages, where the core stands alone."""
+    """Skip tests marked ``members``, which need the project's other packages, if only the core is installed."""
     if importlib.util.find_spec("esper_tasks") is None:
         for item in items:
             if item.get_closest_marker("members"):
@@ -47,7 +47,7 @@ def local_conv() -> Variety:
 
 @pytest.fixture
 def make_recipe() -> Callable[..., Recipe]:
-    """``make_recipe(steps=…, batches=…, varieties=…)``: what environments of the small world have in common."""
+    """``make_recipe(steps=…, batches=…, varieties=…)``: return the recipe of small environments."""
 
     def make(
         *,
@@ -106,23 +106,23 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class SitePackages:
-    """Installs packages of one module, as pip would leave them."""
+    """Installs packages of one module as pip does."""
 
     folder: Path
 
     def __call__(
         self, id_: str, source: str, *, package: str = "", requires: str = "esper-core", version: str | None = "1.0"
     ) -> Path:
-        """``install("extra", source)``: a package esper-extra 1.0 that brings this plugin; its first line is line 1."""
+        """``install("extra", source)``: install esper-extra 1.0 with this plugin; its first line of code is line 1."""
         package = package or f"esper-{id_}"
         module = package.replace("-", "_").lower()
         self.metadata(package, f"[esper.plugins]\n{id_} = {module}\n", requires=requires, version=version)
         return self._write(module, source)
 
     def components(self, id_: str, source: str, **components: dict[str, str]) -> Path:
-        """``install.components("extra", source, reward={"judge": "Judge"})``: a plugin that adds these of its classes.
+        """``install.components("extra", source, reward={"judge": "Judge"})``: install a plugin with these components.
 
-        A specification of its own stands behind the class: ``{"judge": "Judge, RewardSpec('Fair.')"}``.
+        A specification can follow the class: ``{"judge": "Judge, RewardSpec('Fair.')"}``.
         """
         hooks = []
         for kind, classes in components.items():
@@ -144,7 +144,7 @@ class SitePackages:
     def metadata(
         self, package: str, entry_points: str | bytes, *, requires: str = "esper-core", version: str | None = "1.0"
     ) -> None:
-        """The metadata of a package; with no version, they lack what they must have."""
+        """Return the metadata of a package; without a version they are incomplete."""
         folder = self.folder / f"{package.replace('-', '_')}-{version}.dist-info"
         folder.mkdir()
         if version is not None:
@@ -165,13 +165,13 @@ class SitePackages:
 
 @pytest.fixture
 def install(site: Path) -> SitePackages:
-    """``install("extra", source)``: packages that are there until the end of the test."""
+    """``install("extra", source)``: install packages until the end of the test."""
     return SitePackages(site)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command ended with, and what it printed."""
+    """The exit status and the output of a command."""
 
     status: int
     out: str
@@ -179,13 +179,13 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        """What stands on stdout."""
+        """Stdout, parsed as JSON."""
         return json.loads(self.out)
 
 
 @pytest.fixture
 def esper(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
-    """``esper("plugins", "list")``: what the command answers."""
+    """``esper("plugins", "list")``: run the command and return its answer."""
     monkeypatch.delenv("ESPER_SAFE_MODE", raising=False)
     monkeypatch.setenv("COLUMNS", "100")
 
@@ -200,7 +200,7 @@ def esper(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 
 class Terminal(io.StringIO):
-    """A stream that says that it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     encoding = "utf-8"
 
@@ -218,7 +218,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 @pytest.fixture
 def after_step(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """``after_step(2, act)``: ``act()`` is called once, after this step of a run and its checkpoint."""
+    """``after_step(2, act)``: call ``act()`` once, after this step of a run and its checkpoint."""
 
     def arrange(step: int, act: Callable[[], None], round_: int = 0) -> None:
         def once(writer: CheckpointWriter, progress: StudyProgress) -> None:

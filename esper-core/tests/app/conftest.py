@@ -1,4 +1,4 @@
-"""A run that takes a moment."""
+"""A small run that takes a fraction of a second."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ episode: {steps: 3, batches: 1, batch_size: 20}
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs do not look at what is installed, which takes longer than the small one."""
+    """Runs do not record the installed packages, which takes longer than the small run itself."""
     monkeypatch.setattr("esper_core.runs.directory.installed_packages", list)
     monkeypatch.setattr("esper_core.runs.directory.git_state", lambda path: (None, ""))
 
 
 @pytest.fixture
 def configured(tmp_path: Path) -> Callable[[str], Path]:
-    """``configured("plugins: …")``: the file of the small run with these lines at its end, line 12 and on."""
+    """``configured("plugins: …")``: the file of the small run with these lines appended, from line 12 on."""
 
     def write(more: str = "") -> Path:
         file = tmp_path / "small.yaml"
@@ -48,7 +48,7 @@ def configured(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def run_file(tmp_path: Path) -> Callable[..., Path]:
-    """``run_file(file, override, …)``: runs it; the run directory."""
+    """``run_file(file, override, …)``: run it, and return the run directory."""
 
     def run(file: Path, *overrides: str) -> Path:
         from esper_core.app.run import run as run_prepared
@@ -60,7 +60,7 @@ def run_file(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def run_small(configured: Callable[[str], Path], run_file: Callable[..., Path]) -> Callable[..., dict[str, Any]]:
-    """``run_small(plugins: …)``: runs it, and gives summary.json and manifest.json."""
+    """``run_small(plugins: …)``: run it, and return summary.json and manifest.json."""
 
     def run(more: str = "") -> dict[str, Any]:
         path = run_file(configured(more))

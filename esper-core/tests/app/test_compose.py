@@ -41,7 +41,7 @@ REFUSED = "{use: picky, settings: {size: 3}}"
 
 
 def rewritten(file: Path, *changes: str) -> Path:
-    """The file with texts replaced: the old one, the new one, …"""
+    """Return the file with texts replaced: old, new, old, new, …"""
     for before, after in zip(changes[::2], changes[1::2], strict=True):
         assert before in file.read_text()
         file.write_text(file.read_text().replace(before, after))
@@ -131,7 +131,7 @@ class Whole(nn.Module):
 
 @pytest.fixture
 def grown(configured, run_file):
-    """``grown(lines)``: the steps of the arm that grows, how its episodes ended, and what was counted of the places."""
+    """``grown(lines)``: return steps and episode ends of the arm that grows, and the place of its slot."""
 
     def play(more: str):
         file = rewritten(configured(more), "speed: 2}\n", "speed: 1}\n" + KEEPS, "steps: 3", "steps: 6")

@@ -77,7 +77,7 @@ def planned(configured) -> str:
 
 @pytest.fixture
 def watched(configured, install) -> str:
-    """A policy that grows at a low price alone, and keeps what it saw."""
+    """A policy that grows only at a low price, and records its observations."""
     install.components("watching", WATCHER, policy={"watcher": "Watcher"})
     text = configured("capacity: false\nrounds: 2\n").read_text()
     return text.replace(text[text.index("policy:") : text.index("environments")], "policy: watcher\n")
@@ -99,7 +99,7 @@ def events_of(path: Path, kind: type, arm: str) -> list[Any]:
 
 
 def bare(events: Sequence[Event]) -> list[dict[str, Any]]:
-    """What they tell, apart from whose they are."""
+    """Return the content of events, without their arm and seed."""
     return [{name: getattr(one, name) for name in one.__slots__ if name != "arm"} for one in events]
 
 
@@ -215,7 +215,7 @@ def test_arms_are_named_by_their_prices_where_these_differ(configured, rewards, 
 
 @pytest.mark.parametrize(("rewards", "place"), [("[team, loss]", 1), ("[loss, loss, sparse]", 2)])
 def test_b8_drl_09_rewards_of_two_families_are_refused_when_the_file_is_read(configured, rewards, place) -> None:
-    """What pays in points of the metric and what pays in nats is no reward of one run."""
+    """Rewards in points of the metric and rewards in nats cannot be in one run."""
     text = configured(f"rewards: {rewards}\nname: x\n")
     text.write_text(text.read_text().replace("environments: 2", "environments: 6"))
     with pytest.raises(ConfigError, match=r'is of the family ".*", ".*" of "') as caught:

@@ -31,7 +31,7 @@ slots:
 policy: static
 """
 LIFE = [GERMINATE, ADVANCE, WAIT, FOSSILISE, GERMINATE, ADVANCE, WAIT]
-"""What is done after each step: a seed is kept, and another is on its way when the episode ends."""
+"""The action after each step: one seed is kept, and another is still growing when the episode ends."""
 
 FRIGHT = """
 from esper_core import hookimpl
@@ -77,7 +77,7 @@ Configured = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Episode]:
-    """One to play with; every test begins its own episode."""
+    """An Episode for all tests; every test begins its own episode."""
     file = tmp_path_factory.mktemp("played") / "run.yaml"
     file.write_text(PLAYED)
     episode = Episode.of(file, CHANGES)
@@ -86,7 +86,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Episode]:
 
 
 def play(episode: Episode, seed: int, actions: list[Action]) -> list[Any]:
-    """Begin an episode and carry these actions out; what was seen before and after each."""
+    """Begin an episode and carry out these actions; return the step before and after each."""
     return [episode.begin(seed), *(episode.act(action) for action in actions)]
 
 
@@ -122,7 +122,7 @@ def test_observation_has_the_twin_and_the_price_and_rewards_add_up(shared: Episo
 
 
 def test_any_moment_can_be_restored_with_identical_results(shared: Episode) -> None:
-    """From the very end, too. What is written down stays what it is, whatever is played afterwards."""
+    """This includes the end. A saved state does not change when the episode continues."""
     moments, states = [shared.begin(3)], [shared.state_dict()]
     for action in LIFE:
         moments.append(shared.act(action))
@@ -178,7 +178,7 @@ def test_nothing_can_be_done_before_the_first_episode_and_after_an_invalid_state
 
 
 def test_illegal_action_is_refused_and_changes_nothing(shared: Episode) -> None:
-    """There is nothing to advance yet; a newborn seed cannot be advanced or kept, and its slot is taken."""
+    """An empty slot has nothing to advance; a new seed cannot be advanced or fossilised, and its slot is occupied."""
     moments = play(shared, 3, LIFE)
     shared.begin(3)
     with pytest.raises(LifecycleError):
@@ -194,7 +194,7 @@ def test_illegal_action_is_refused_and_changes_nothing(shared: Episode) -> None:
 
 
 def test_rolled_back_environment_can_only_wait(install: Any, configured: Configured) -> None:
-    """Though the slot is free and the garden would take the seed: nobody acts on what was just undone, as in a run."""
+    """This holds although the slot is free, as in a run: no action follows directly on a rollback."""
     install("fright", FRIGHT)
     player = Episode.of(configured(FRIGHTENED), [*CHANGES, "growth.embargo=0"])
     player.begin(3)
@@ -212,7 +212,7 @@ def test_rolled_back_environment_can_only_wait(install: Any, configured: Configu
 
 @pytest.mark.parametrize("whose", ["twin", "policy"])
 def test_governor_stops_the_player_or_the_twin(whose: str, install: Any, configured: Configured) -> None:
-    """The twin's trouble is found when the episode begins, since the twin is trained before."""
+    """A failure of the twin is raised when the episode begins, since the twin is trained before it."""
     install("fright", FRIGHT.replace('"policy"', '"twin"') if whose == "twin" else FRIGHT)
     player = Episode.of(configured(FRIGHTENED), [*CHANGES, "governor.rollbacks=0"])
     moment = None if whose == "twin" else [player.begin(3), player.act(WAIT)][-1]
@@ -225,7 +225,7 @@ def test_governor_stops_the_player_or_the_twin(whose: str, install: Any, configu
 def test_withdrawn_blueprint_is_offered_again_in_the_next_episode(
     install: Any, configured: Configured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is withdrawn after three times; the next episode is that of a run that begins with it."""
+    """A blueprint is withdrawn after three faults; the next episode starts without earlier faults."""
     spec = "Broken, BlueprintSpec('sequence', '1', starts_as_identity=True)"
     install.components("extra", BROKEN, blueprint={"broken": spec})
     player = Episode.of(configured(), [*CHANGES, "slots.early.blueprints=[broken, conv_light]"])
@@ -239,7 +239,7 @@ def test_withdrawn_blueprint_is_offered_again_in_the_next_episode(
 
 
 def test_policy_of_a_run_sees_what_a_player_sees(install: Any, configured: Configured, tmp_path: Path) -> None:
-    """The twin at the same step, if there is one, and the reward's price among it."""
+    """This includes the twin at the same step, if there is one, and the reward's price."""
     install.components("noting", NOTING, policy={"noting": "Noting"})
 
     def noted(*overrides: str) -> list[Any]:
@@ -260,7 +260,7 @@ def test_policy_of_a_run_sees_what_a_player_sees(install: Any, configured: Confi
 
 
 class Priced:
-    """A reward that asks for something."""
+    """A reward with a price."""
 
     def __init__(self, price: object) -> None:
         self.price = price

@@ -19,7 +19,7 @@ RUN = Path("runs/quiet-otter")
 
 
 def test_a_second_ctrl_c_still_leaves_at_once() -> None:
-    """The first one, in the middle of a component's work, puts the system's own handler in its place."""
+    """After the first signal the system's own handler is installed again, also while a component runs."""
     with handled_signals(RUN):
         os.kill(os.getpid(), signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
@@ -27,7 +27,7 @@ def test_a_second_ctrl_c_still_leaves_at_once() -> None:
 
 @pytest.fixture
 def on_hang_up() -> Iterator[Callable[[Any], None]]:
-    """``on_hang_up(handler)``: handle SIGHUP so until the end of the test, whatever the test run does with it."""
+    """``on_hang_up(handler)``: install this handler for SIGHUP until the end of the test."""
     before = signal.getsignal(signal.SIGHUP)
     yield lambda handler: signal.signal(signal.SIGHUP, handler)
     signal.signal(signal.SIGHUP, before)
@@ -71,4 +71,4 @@ def test_the_end_is_announced_at_once_after_a_signal_and_only_then(monkeypatch) 
             pause()
     ((path, thread),) = announced
     assert path == RUN
-    assert thread is not threading.main_thread()  # what it interrupted may have been writing
+    assert thread is not threading.main_thread()  # the interrupted code may have been writing

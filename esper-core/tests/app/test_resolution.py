@@ -1,4 +1,4 @@
-"""What the file says of plugins: pins, one-file plugins, settings; and what is wrong with it, with its place."""
+"""Resolution of pins, one-file plugins and settings in a file; each mistake is reported with its place."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def __getattr__(name):  # the heavy import stays away until the blueprint is use
 
 @pytest.fixture
 def refused(configured, tmp_path):
-    """``refused("plugins: …")``: the error's exit code, and what it says."""
+    """``refused("plugins: …")``: return the error's exit code and its message."""
 
     def tell(more: str) -> tuple[int, str]:
         with pytest.raises(EsperError) as caught:
@@ -194,7 +194,7 @@ def test_one_file_plugin_that_was_edited_is_read_again(install, configured, tmp_
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     file = configured("plugins: {local: [my_plugin.py]}")
     file.write_text(file.read_text().replace("[conv_light]", "[conv_light, my-plugin/*]"))
-    for name in ("first", "other"):  # of one length, within one second: a compiled file would not notice
+    for name in ("first", "other"):  # of equal length within one second: stale bytecode would not be noticed
         (tmp_path / "my_plugin.py").write_text(BLOCK.replace('"tiny"', f'"{name}"'))
         prepared = prepare(file)
         ids = {component.id for component in prepared.resolution.plugins.registry.components()}
@@ -252,7 +252,7 @@ def test_invalid_settings_are_reported_with_their_places_and_all_other_problems(
     ]
 
 
-# --- what is wrong beside the run
+# --- warnings
 
 
 def test_broken_plugin_is_a_warning_unless_the_run_uses_it(install, configured, refused) -> None:

@@ -48,7 +48,7 @@ def test_broken_pipe_is_recorded_with_its_status(configured, tmp_path) -> None:
 
 @pytest.mark.parametrize("kind", [GovernorStop, PluginError])
 def test_control_that_fails_is_left_out_of_the_results(run_small, monkeypatch, kind) -> None:
-    """As when a block that was kept late is too hot for a host that has it from the start."""
+    """For example, a block that was kept late can make a host diverge that has it from the start."""
     studies: list[object] = []
 
     def run_one(course, pause):
@@ -106,7 +106,7 @@ def test_run_directory_holds_every_source_and_a_configuration_that_runs_without_
 
 @pytest.fixture
 def halfway(configured, after_step, tmp_path) -> Path:
-    """The directory of a run that was ended after its second step; it has a plugin file, which does nothing."""
+    """Return the directory of a run that was interrupted after its second step; it has an empty plugin file."""
 
     def end() -> None:
         raise KeyboardInterrupt
@@ -121,7 +121,7 @@ def halfway(configured, after_step, tmp_path) -> Path:
 
 
 def go_on(directory: Path, *changes: str) -> None:
-    """Resume with texts of the configuration replaced: the old one, the new one, …"""
+    """Resume after replacing texts in the configuration: old, new, old, new, …"""
     file = directory / "config.yaml"
     for was, now in zip(changes[::2], changes[1::2], strict=True):
         assert was in file.read_text()
@@ -175,13 +175,13 @@ def cut_events(directory: Path, length: int) -> None:
 
 @pytest.fixture
 def expected(configured, tmp_path) -> list[str]:
-    """The lines of events.jsonl of the run that ``halfway`` begins, when nothing interrupts it, without its id."""
+    """Return the lines of events.jsonl, without the run's id, of the uninterrupted run of ``halfway``."""
     path = run(prepare(configured("checkpoints: {every: 1}")), runs_dir=tmp_path / "whole").path
     return (path / "events.jsonl").read_text().splitlines()[1:]
 
 
 def test_nothing_behind_the_checkpoints_position_is_read_when_a_run_is_resumed(expected, halfway) -> None:
-    """Resuming cuts the file there, so what is behind need not be valid, and no listener gets it."""
+    """Resuming cuts the file there, so later lines need not be valid, and no listener receives them."""
     file = halfway / "events.jsonl"
     assert '"episode-finished"' in expected[-2]
     file.write_text(file.read_text() + "\n".join([expected[-2], "not an event", "torn"]))
@@ -217,7 +217,7 @@ def test_run_whose_newest_events_are_lost_resumes_from_the_checkpoint_before(exp
 
 
 def test_checkpoint_that_does_not_fit_the_events_is_deleted_when_the_run_is_resumed(halfway, monkeypatch) -> None:
-    """Later events would make the file long enough for it, at a position that is another one by then."""
+    """Otherwise later events could make the file long enough for it, with other events at its position."""
 
     def die(course: object, pause: object) -> None:
         raise KeyboardInterrupt

@@ -58,7 +58,7 @@ def hint_of(error: BaseException) -> list[str]:
 
 @pytest.fixture
 def judged(install, configured, tmp_path) -> Path:
-    """The file of a run whose reward fails in its second step, until there is a file ``mended``."""
+    """Return the file of a run whose reward fails in its second step, unless a file ``mended`` exists."""
     install.components("failing", FAILING.format(step=1, mended=str(tmp_path / "mended")), reward={"judge": "Reward"})
     return configured(JUDGED)
 
@@ -107,7 +107,7 @@ def test_run_without_a_report_names_none(install, configured, tmp_path) -> None:
 
 @pytest.fixture
 def ended_by(configured, after_step, tmp_path):
-    """``ended_by(error)``: what a run raises that this error ends in its second step, and the run's folder.
+    """``ended_by(error)``: return what a run raises if this error occurs in its second step, and the run's folder.
 
     lost: a file of the run that is deleted before.
     """

@@ -48,7 +48,7 @@ def esper_run_finished(run, outcome): heard.append(("finished", run, outcome))
 
 @pytest.fixture
 def diary(install):
-    """What an observer heard."""
+    """The calls that an observer received."""
     install("diary", DIARY)
     return lambda: importlib.import_module("esper_diary").heard
 
@@ -79,7 +79,7 @@ def test_observers_are_called_in_order_with_all_environments(diary, configured, 
     assert again == run
     assert (outcome.status, outcome.reason) == ("done", "")
     assert outcome.results["metric"]["name"] == "accuracy"
-    # what they are given cannot be changed
+    # arguments are read-only
     config = heard[0][1]
     assert (config.settings, config.values["task"]["use"]) == (None, "tasks/stripes")
     with pytest.raises(TypeError):
@@ -124,7 +124,7 @@ def esper_check_health(snapshot):
 
 
 def stopped_by(install, run_small, body: str) -> str:
-    """What a run says that a health check with this body stops."""
+    """Return the message of a run that a health check with this body stops."""
     install("guard", GUARD.format(body=body))
     with pytest.raises(GovernorStop) as caught:
         run_small("governor: {rollback: false}\n")
@@ -221,7 +221,7 @@ def test_report_sections_are_kept_and_invalid_ones_reported(install, run_small) 
 # --- components
 
 IN_TORCH = "torch.nn.functional.cross_entropy(torch.zeros(2, 3), torch.zeros(5).long())"
-"""What raises on a line of torch's."""
+"""Code that raises inside torch."""
 
 JUDGES = """
 import asyncio
@@ -296,7 +296,7 @@ def test_error_of_a_seed_names_its_authors_line_or_what_built_it() -> None:
     assert caught.error is not None
     line = f"({__file__}:{test_error_of_a_seed_names_its_authors_line_or_what_built_it.__code__.co_firstlineno + 1})"
     assert describe_error(caught.error).endswith(line)
-    assert describe_error(caught.error, Label).endswith(line)  # esper_core only lends its code
+    assert describe_error(caught.error, Label).endswith(line)  # the class only inherits from esper_core
     assert describe_error(caught.error, PurePath).endswith(line)
     assert describe_error(caught.error, click.Command).endswith(" (click.core:Command)")
 

@@ -48,7 +48,7 @@ def test_the_allocator_is_not_tuned_on_other_systems(monkeypatch: pytest.MonkeyP
 @pytest.mark.slow
 @ON_GLIBC
 def test_a_block_that_was_freed_is_used_again_without_the_kernel() -> None:
-    """4 MiB, in a process of its own each: page faults of the last of 40 rounds."""
+    """Count the page faults for 4 MiB in the last of 40 rounds, in a new process for each setting."""
     found = {
         mode: int(subprocess.run([sys.executable, "-c", FAULTS, mode], capture_output=True, check=True).stdout)
         for mode in ("tuned", "default")

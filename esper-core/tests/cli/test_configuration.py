@@ -109,7 +109,7 @@ def test_overlays_are_applied_and_named_by_every_command(esper, file, tmp_path, 
     assert "2 steps" in esper("run", *files, "--dry-run").out
 
 
-# --- warnings: what is wrong beside the run is one line on stderr
+# --- warnings: one line each on stderr
 
 
 @pytest.mark.members
@@ -148,7 +148,7 @@ def test_check_in_json_lists_problems_and_warnings(esper, install, file, tmp_pat
 
 @pytest.mark.members
 def test_damaged_package_that_prevents_reading_is_named(install, file, tmp_path) -> None:
-    """Pydantic and torch ask all packages for plugins of theirs: in a fresh process that is where it is raised."""
+    """Pydantic and torch search all packages for plugins; in a new process the error is raised there."""
     install.damaged("other-torn")
     environment = {**os.environ, "PYTHONPATH": str(install.folder)}
     arguments = [sys.executable, "-m", "esper_core", "run", str(file)]

@@ -18,7 +18,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def found(esper):
-    """``found()``: status, and the findings by what was looked at."""
+    """``found()``: return the status, and the findings by subject."""
 
     def examine(*arguments):
         answer = esper("doctor", "--json", *arguments)

@@ -79,7 +79,7 @@ HONEST = "2*c*c + 2*c"
 
 @pytest.fixture
 def lie(install: Any, tmp_path: Path) -> Callable[..., Path]:
-    """``lie(body)``: installs esper-liars 1.0, whose blueprint has this body; the file that chooses it."""
+    """``lie(body)``: install esper-liars 1.0, whose blueprint has this body; return the file that chooses it."""
 
     def write(body: str, params: str = HONEST) -> Path:
         install("liars", PLUGIN % (body, params))
@@ -148,7 +148,7 @@ HARMS = {
 }
 MORE_HARMS = {
     "if self.training: 1 / 0\n        return grown": 'of blueprint "liars/liar" raised ZeroDivisionError: division',
-    "return grown[..., 1:]": 'of blueprint "liars/liar" ',  # the message depends on what joins the two
+    "return grown[..., 1:]": 'of blueprint "liars/liar" ',  # the message depends on the blend operator
     "return grown * math.nan": "made its own loss not finite",
 }
 

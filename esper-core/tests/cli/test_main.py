@@ -32,7 +32,7 @@ def command(how):
 
 
 def listed(help: str) -> list[list[str]]:
-    """The lists of a help text: each name with its line, however wide the columns are."""
+    """Return the lists of a help text: each name with its line, for any column width."""
     return [re.split(r"  +", line.strip(), maxsplit=1) for line in help.splitlines() if re.match(r"  \S+  ", line)]
 
 
@@ -41,7 +41,7 @@ NEVER = "raise AssertionError('was imported')"
 
 @pytest.fixture
 def grow(install, esper):
-    """``grow(body, argument, …)``: the answer of the command ``grow`` of esper-extra 1.0 with this body."""
+    """``grow(body, argument, …)``: return the result of the command ``grow`` of esper-extra 1.0 with this body."""
 
     def call(body: str, *arguments: str):
         install.command("grow", COMMAND.format(body=body))

@@ -28,7 +28,7 @@ def esper_register_rewards(registry):
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """``own(source, more)``: writes own_probe.py, and gives the file that names it."""
+    """``own(source, more)``: write own_probe.py, and return the file that names it."""
 
     def write(source: str, more: str = "") -> Path:
         tmp_path.joinpath("own_probe.py").write_text(source)
@@ -61,7 +61,7 @@ def test_unmarked_hook_is_a_warning_which_is_printed_with_an_error_too(esper, ow
 
 def test_one_file_plugin_is_listed_and_shown(esper, own, tmp_path, monkeypatch) -> None:
     own(FORGETFUL)
-    monkeypatch.syspath_prepend(str(tmp_path))  # that it can be imported from there, too, is no conflict
+    monkeypatch.syspath_prepend(str(tmp_path))  # it can also be imported from there, which is no conflict
     local = ["--local", tmp_path / "own_probe.py"]
     assert "E222" in esper("plugins", "list", *local).out
     answer = esper("plugins", "show", "own-probe", *local)

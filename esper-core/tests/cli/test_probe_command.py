@@ -1,4 +1,4 @@
-"""``esper probe``: a file becomes an answer, or a message that says what is wrong with it."""
+"""``esper probe``: a file is probed, or refused with a message."""
 
 from __future__ import annotations
 

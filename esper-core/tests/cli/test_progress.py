@@ -47,7 +47,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 def hear(lines: PlainLines, *events: object) -> None:
-    """Give events to a listener, and let it print."""
+    """Pass events to a listener, and end the step so that it prints."""
     for event in events:
         lines.hear(event)
     lines.settle()

@@ -27,13 +27,13 @@ def small() -> str:
 
 @pytest.fixture
 def parse() -> Callable[..., LoadedConfig]:
-    """``parse(text, *overrides)``: a file read, which the tests call f.yaml."""
+    """``parse(text, *overrides)``: return the configuration of the text, whose file is called f.yaml."""
     return lambda text, *overrides: parse_config(text.encode(), file="f.yaml", overrides=overrides)
 
 
 @pytest.fixture
 def problems() -> Callable[..., list[Problem]]:
-    """``problems(text, *overrides)``: what is wrong with a file; at least one thing."""
+    """``problems(text, *overrides)``: return the problems of a file, at least one."""
 
     def read(text: str | bytes, *overrides: str) -> list[Problem]:
         data = text.encode() if isinstance(text, str) else text
@@ -46,7 +46,7 @@ def problems() -> Callable[..., list[Problem]]:
 
 @pytest.fixture
 def problem(problems: Callable[..., list[Problem]]) -> Callable[..., Problem]:
-    """``problem(text, *overrides)``: the only thing that is wrong with a file."""
+    """``problem(text, *overrides)``: return the only problem of a file."""
 
     def read(text: str, *overrides: str) -> Problem:
         (found,) = problems(text, *overrides)

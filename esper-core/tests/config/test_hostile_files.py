@@ -1,4 +1,4 @@
-"""Files made to block the reader or to fill the memory, and mutated ones: all are read, or refused soon and in short.
+"""Hostile and mutated files, which could block the reader or fill the memory, are read, or refused quickly and tersely.
 
 The fast suite reads a sample of the bombs that costs milliseconds. The slow one reads the others, too, which would take
 minutes if the cost grew with the square of the size.
@@ -18,7 +18,7 @@ HEAD = "task: t\nhost: h\nslots: {a: {blueprints: [b]}}\npolicy: p\n"
 
 
 def outcome(data: bytes, *overrides: str) -> LoadedConfig | ConfigError:
-    """The configuration, or the error. Anything else is a fault, and so is a problem that says nothing."""
+    """Return the configuration or the error; fail for another exception, or a problem without a message."""
     try:
         return parse_config(data, file="hostile.yaml", overrides=overrides)
     except ConfigError as caught:
@@ -30,13 +30,13 @@ def outcome(data: bytes, *overrides: str) -> LoadedConfig | ConfigError:
 
 
 def says_something(problem: Problem) -> bool:
-    """Whether a problem has a code, a place, and a message that no terminal would obey."""
+    """Return whether a problem has a code, a place, and a printable message."""
     located = problem.file or problem.code == "E100"
     return all((problem.code.startswith("E1"), located, problem.message.strip(), problem.message.isprintable()))
 
 
 def fill(unit: str, before: str = "", after: str = "") -> bytes:
-    """``unit`` as often as a file may hold it."""
+    """Return ``unit`` repeated up to the size limit of a file."""
     room = MAX_BYTES - len((before + after).encode())
     return (before + unit * (room // len(unit.encode())) + after).encode()
 
@@ -151,7 +151,7 @@ OVERRIDES = [
 
 
 def mutated(dice: random.Random) -> bytes:
-    """The valid file with one to five changes: bytes replaced by others, by something nasty, or by a part of it."""
+    """Return the valid file with one to five replacements by random bytes, hostile bytes, or a part of the file."""
     data = bytearray(VALID)
     for _ in range(dice.choice((1, 1, 2, 3, 5))):
         start, elsewhere = dice.randrange(len(data) + 1), dice.randrange(len(data) + 1)

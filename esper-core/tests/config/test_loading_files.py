@@ -17,7 +17,7 @@ from esper_core.config.values import MAX_BYTES
 
 @pytest.fixture
 def refused(problem_of):
-    """``refused(path)``: the problem with it. In a thread: a reader that waits for ever fails the test, and no more."""
+    """``refused(path)``: return its problem. Reads in a thread, so that a reader that blocks fails the test only."""
 
     def read(path):
         told = []
@@ -97,7 +97,7 @@ def test_file_of_the_kernel_is_refused_with_a_code(refused):
 def test_file_without_data_yet_is_refused_instead_of_waited_for(tmp_path, monkeypatch, refused):
     class Silent(io.BytesIO):
         def read(self, *_):
-            return None  # what a non-blocking read returns that would have to wait
+            return None  # as a non-blocking read returns without data
 
     (tmp_path / "x").touch()
     monkeypatch.setattr("esper_core.leyline.files.open_regular", lambda _: Silent())

@@ -19,7 +19,7 @@ episode: {steps: 3, batches: 4}
 
 @pytest.fixture
 def merged(tmp_path):
-    """``merged(*texts)``: below.yaml with these overlays, which are called 1.yaml, 2.yaml …"""
+    """``merged(*texts)``: return below.yaml merged with these overlays, 1.yaml, 2.yaml, …"""
 
     def load(*texts, overrides=(), below=BELOW):
         overlays = [tmp_path / f"{number}.yaml" for number in range(1, len(texts) + 1)]

@@ -8,9 +8,9 @@ import pytest
 
 
 class Row(NamedTuple):
-    """Lines that contradict each other or the small file, and lines like them that do not.
+    """Lines that contradict each other or the small file, and similar lines that do not.
 
-    ``without``: what the small file has no more; ``place``: code, line, column and path of the problem.
+    ``without``: what is removed from the small file; ``place``: code, line, column and path of the problem.
     """
 
     lines: str
@@ -120,7 +120,7 @@ def test_contradiction_is_reported_at_its_place_and_what_is_like_it_is_read(row:
 
 @pytest.mark.parametrize("more", ["reward: team", "environments: 3", "growth: {}"])
 def test_b8_drl_09_no_arm_can_have_a_reward_of_its_own(small, problem, more) -> None:
-    """Rewards, task and the way to grow are the run's: what differs between arms is who decides."""
+    """Reward, task and growth settings belong to the run; arms differ in their policy only."""
     found = problem(small.replace(POLICY, f"arms: {{a: {{policy: static, {more}}}}}\n"))
     assert (found.code, found.path) == ("E110", f"arms.a.{more.partition(':')[0]}")
 

@@ -1,4 +1,4 @@
-"""A small loop of a user's own: data, a host that is hard to leave undisturbed, and a policy that follows a plan."""
+"""A small training loop: data, a host that is easily disturbed, and a policy that follows a plan."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Optimizers = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 def per_example(model: nn.Module, batch: Batch) -> Tensor:
-    """The loss of a user: one number for each example."""
+    """Return one loss for each example, as a user's function does."""
     inputs, targets = batch
     return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
 
@@ -57,9 +57,9 @@ class Loop:
     gardener: Gardener | None = None
     policy: Plan | None = None
     after: list[Callable[[], Any]] = field(default_factory=list)
-    """What the loop calls after each batch: a schedule, an average."""
+    """Functions that the loop calls after each batch, such as a schedule or an average."""
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
-    """Those that step after the first one."""
+    """Optimizers that step after the first one."""
     dtype: torch.dtype | None = None
     scaler: torch.amp.GradScaler | None = None
 
@@ -95,7 +95,7 @@ class Loop:
         return self
 
     def epoch(self, train: Callable[[Batch], Any] | None = None) -> Any:
-        """Train on each batch, and return what ``tend`` says."""
+        """Train on each batch, and return the result of ``tend``."""
         for batch in self.batches:
             (train or self.train)(batch)
             if self.gardener is not None:
@@ -105,11 +105,11 @@ class Loop:
         return None if self.gardener is None else self.gardener.tend()
 
     def epochs(self, count: int, train: Callable[[Batch], Any] | None = None) -> list[Any]:
-        """Several epochs, and what ``tend`` says of each."""
+        """Train for several epochs, and return the result of ``tend`` for each."""
         return [self.epoch(train) for _ in range(count)]
 
     def stays_as(self, plain: Loop, trains: Sequence[Callable[[Batch], Any] | None] = (None, None)) -> bool:
-        """Train an epoch beside a plain loop, with its random numbers; say whether the hosts are equal to the bit."""
+        """Train an epoch beside a plain loop with equal random numbers; return whether the hosts are bitwise equal."""
         random = torch.get_rng_state()
         plain.epoch(trains[0])
         expected = plain.state()
@@ -133,7 +133,7 @@ class Loop:
             optimizer.step()
 
     def is_as(self, state: dict[str, Any]) -> bool:
-        """Whether the host is to the bit what it was in another loop."""
+        """Return whether the host is bitwise equal to that of another loop."""
         mine, others = (tree_flatten(each) for each in (self.state(), state))
         return mine[1] == others[1] and all(
             torch.equal(one, other) if isinstance(one, Tensor) else one == other
@@ -141,7 +141,7 @@ class Loop:
         )
 
     def state(self) -> dict[str, Any]:
-        """Everything of the host that a Gardener must leave alone, as far as it is no seed's."""
+        """Return the state of the host that a Gardener must not change, without that of seeds."""
         own = {id(parameter) for parameter in host_parameters(self.model)}
         state = self.optimizer.state
         host = [
@@ -164,7 +164,7 @@ class Loop:
 
 @pytest.fixture
 def make_loop(noisy_host: Callable[[], nn.Module], local_conv: Variety) -> Callable[..., Loop]:
-    """``make_loop(optimizer)``: equal loops each time it is called."""
+    """``make_loop(optimizer)``: return an equal loop each time."""
 
     def make(optimizer: Callable[[Any], torch.optim.Optimizer] = adam, *, host: Any = None) -> Loop:
         torch.manual_seed(3)

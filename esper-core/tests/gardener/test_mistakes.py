@@ -126,7 +126,7 @@ def test_tend_reports_a_loop_that_does_not_call_step(make_loop):
 
 
 class Drawn(TensorDataset):
-    """Brings other numbers each time, from a generator that nobody puts back."""
+    """Yields different data in each pass, from a generator that is not restored."""
 
     def __init__(self, *tensors: torch.Tensor) -> None:
         super().__init__(*tensors)
@@ -158,7 +158,7 @@ def test_a_generator_of_validation_data_is_said_to_end(make_loop):
 
 
 def test_an_error_of_the_loss_says_which_batch_it_got(make_loop):
-    """The data set of examples was passed, or one batch, instead of batches."""
+    """A data set of examples, or one batch, was passed instead of batches."""
     loop = make_loop()
     for given, said in (
         ("example", "the example: Tensor with"),

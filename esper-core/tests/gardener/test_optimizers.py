@@ -63,7 +63,7 @@ def test_seeds_go_to_several_optimizers_by_the_kind_of_their_parameters(make_loo
 
 
 class Wrapper(torch.optim.Optimizer):
-    """A wrapper as accelerate has it: an optimizer without hooks, around another."""
+    """An optimizer without hooks around another one, as accelerate has."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
@@ -138,7 +138,7 @@ def test_a_factory_gets_the_parameters_of_the_host_and_serves_a_frozen_one(make_
 
 
 def test_a_seed_that_fades_out_on_a_frozen_host_is_not_lost(make_loop):
-    """At the end of its ramp no parameter that can be trained acts."""
+    """At the end of its ramp no trainable parameter acts any more."""
     loop = make_loop()
     loop.model.requires_grad_(requires_grad=False)
     steps = {0: Action(Op.GERMINATE, "stem", loop.variety.id), 1: Action(Op.ADVANCE, "stem")}

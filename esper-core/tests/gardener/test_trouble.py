@@ -1,4 +1,4 @@
-"""When training breaks the governor repairs the model; when a seed breaks the loop goes on."""
+"""The governor restores a model whose training broke, and the loop continues without a seed that failed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_seed_that_raises_on_its_branch_is_removed_and_the_host_unchanged(make
 
 
 class DecayingAverage(nn.Module):
-    """As timm's ModelEmaV3 is built."""
+    """An average of weights that is built as timm's ModelEmaV3."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -83,7 +83,7 @@ def test_a_loop_in_float64_keeps_its_default(make_loop):
 
 
 def test_activation_checkpointing_changes_nothing(make_loop):
-    """The part with the slot is computed anew in the backward pass."""
+    """The part with the slot is computed again in the backward pass."""
 
     def checkpointed() -> nn.Module:
         host = NoisyHost()

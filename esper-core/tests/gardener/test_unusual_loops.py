@@ -1,4 +1,4 @@
-"""Loops that do something else than most, and optimizers that keep something else than most."""
+"""Unusual training loops, and optimizers with unusual state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def per_example(model: nn.Module, batch: Any) -> Tensor:
 
 
 class Nested(torch.optim.Optimizer):
-    """Keeps its state in lists and mappings, as those with preconditioners do."""
+    """An optimizer with state in lists and mappings, as those with preconditioners have."""
 
     def __init__(self, params: Any, lr: float = 1e-2) -> None:
         super().__init__(params, {"lr": lr})
@@ -135,7 +135,7 @@ def test_a_seed_behind_an_embedding_with_sparse_gradients_joins_a_dense_optimize
 
 
 def test_a_parameter_joins_no_optimizer_that_refuses_it(make_loop):
-    """Muon takes matrices alone; the seed's convolution is none, though its like for decay is one."""
+    """Muon accepts matrices only. The seed's convolution is not one, although the nearest parameter of its kind is."""
     loop = make_loop()
     loop.optimizer = muon = torch.optim.Muon([own for own in loop.model.parameters() if own.ndim == 2], lr=1e-3)
     loop.optimizers = [rest := adam([own for own in loop.model.parameters() if own.ndim == 1])]
@@ -145,7 +145,7 @@ def test_a_parameter_joins_no_optimizer_that_refuses_it(make_loop):
 
 
 class Unusual(nn.Module):
-    """A convolution, something else, and a head."""
+    """A convolution, another module, and a head."""
 
     def __init__(self, body: nn.Module, *, norm: Callable[..., Any] | None = None, tied: bool = False) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ def test_an_unusual_host_is_undisturbed_and_takes_over_its_branch(make_loop: Mak
 
 
 def test_two_gardeners_in_one_process_do_not_disturb_each_other(make_loop: MakeLoop) -> None:
-    """Apart, with one optimizer each; and together, with one optimizer for both models."""
+    """Tested with one optimizer each, and with one optimizer for both models."""
     apart = [make_loop().tended(), make_loop().tended(seed=1)]
     together = [make_loop(), make_loop()]
     shared = adam([own for loop in together for own in loop.model.parameters()])

@@ -1,4 +1,4 @@
-"""What tests of the governor share: signals without a network, and an environment that is driven by hand."""
+"""Shared set-up for tests of the governor: signals without a network, and an environment that is stepped manually."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from esper_core.trainer.environment import Recipe
 
 @pytest.fixture
 def signals() -> Callable[..., Signals]:
-    """``signals(step, loss, …)``: a step with this loss in training and validation, unless told otherwise."""
+    """``signals(step, loss, …)``: return a step with this loss in training and validation by default."""
 
     def make(step: int, loss: float, *, train: float | None = None, metric: float = 0.5, slot: Any = None) -> Signals:
         empty = SlotSignals("early", SlotState.FREE, 0)
@@ -41,7 +41,7 @@ def living() -> Callable[..., SlotSignals]:
 
 @contextmanager
 def poisoned(recipe: Recipe) -> Iterator[None]:
-    """While this lasts, every example that is trained on is no number."""
+    """Run a block in which every training example is NaN."""
     inputs = recipe.data["train"].inputs
     before = inputs.clone()
     inputs.fill_(torch.nan)
@@ -63,7 +63,7 @@ class Drive:
         self.losses: list[float] = []
 
     def step(self) -> Decision:
-        """Train, measure, heed, and do what was decided."""
+        """Train, measure, let the governor decide, and carry out its decision."""
         environment, step = self.environment, self.now
         self.governor.record(environment.train(), step)
         signals = read(environment, step)
@@ -79,18 +79,18 @@ class Drive:
         return decision
 
     def apply(self, action: Action) -> list[Transition]:
-        """Carry out an action after the step that was just heeded."""
+        """Carry out an action after the step that was just judged."""
         changes = self.environment.network.apply(action, self.now)
         self.governor.record(changes, self.now)
         return changes
 
     def poisoned_step(self) -> Decision:
-        """A step on examples that are no numbers."""
+        """Take a step on examples that are NaN."""
         with poisoned(self.environment.recipe):
             return self.step()
 
     def copies(self) -> list[Mapping[str, torch.Tensor]]:
-        """The snapshots' own memory, the newest first: who writes into it damages them."""
+        """Return the memory of the snapshots, the newest first; writing to it damages them."""
         return [kept.snapshot.tensors() for kept in self.governor._snapshots.kept]
 
     def numbers(self) -> dict[str, torch.Tensor]:
@@ -107,7 +107,7 @@ class Drive:
 
 @pytest.fixture
 def drive(make_recipe: Callable[..., Recipe]) -> Callable[..., Drive]:
-    """``drive(governor, plan, …)``: an environment of the small world; what is left goes to its recipe."""
+    """``drive(governor, plan, …)``: return a small environment; other arguments are passed to its recipe."""
 
     def make(governor: Governor | None = None, plan: dict[int, Action] | None = None, **recipe: Any) -> Drive:
         return Drive(make_recipe(**recipe), governor or Governor(), plan)
@@ -117,5 +117,5 @@ def drive(make_recipe: Callable[..., Recipe]) -> Callable[..., Drive]:
 
 @pytest.fixture
 def grow_and_keep() -> dict[int, Action]:
-    """A plan that has a seed fossilised after step 4."""
+    """Return a plan that fossilises a seed after step 4."""
     return {0: GERMINATE, 1: ADVANCE, 4: FOSSILISE}

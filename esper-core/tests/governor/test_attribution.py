@@ -39,7 +39,7 @@ def test_op_of_a_transition(was, now, op):
 
 
 def test_panic_is_attributed_to_the_latest_mutation_that_reached_the_host():
-    """Neither a newborn seed nor one that was dropped from a nursery hides the culprit."""
+    """Neither a newborn seed nor one dropped from a nursery changes the attribution."""
     watch = MutationWatch(8)
     watch.record([ADVANCED, change(Stage.TRAINING, Stage.PRUNED, blueprint="test/c")], 3)
     watch.record([change(None, Stage.GERMINATED, "late", "test/b")], 5)

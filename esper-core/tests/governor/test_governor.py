@@ -24,14 +24,14 @@ def settings(**changes):
 
 
 def heed(drive, loss, signals, **more):
-    """One step that is only told of."""
+    """Pass the signals of a step to the governor without training."""
     decision = drive.governor.decide(signals(drive.now, loss), **more)
     drive.now += 1
     return decision
 
 
 def back_to(drive, signals):
-    """Where a rollback would go to now."""
+    """Return the step that a rollback would restore now."""
     return drive.governor.decide(signals(drive.now, 1.0), opinion=PANIC).back_to
 
 
@@ -95,7 +95,7 @@ def test_damaged_snapshot_is_skipped_for_the_previous_one(drive):
     assert (decision.act, decision.back_to) == (Act.ROLL_BACK, 1)
     assert same(driven.numbers(), states[1])
     kept = driven.governor.state_dict().plain["shelf"]["kept"]
-    assert [told["step"] for told in kept] == [1, 1]  # every one is sound again
+    assert [told["step"] for told in kept] == [1, 1]  # all snapshots are undamaged again
     assert driven.poisoned_step().act is Act.ROLL_BACK
 
 
@@ -281,7 +281,7 @@ def test_run_09_non_finite_batch_is_rolled_back_in_the_same_step(drive, at):
         assert decision.back_to == at - 1
         assert decision.culprit is None
         assert same(driven.numbers(), before)
-        assert driven.rolled.train_loss is not None  # in the first step that of guessing
+        assert driven.rolled.train_loss is not None  # the loss of guessing in the first step
     assert all(math.isfinite(loss) for place, loss in enumerate(driven.losses) if place != at)
 
 
@@ -316,7 +316,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def environment(make_recipe):
-    """Its seeds would have 250,000 parameters and a few of the operator's, just under a MiB."""
+    """Return an environment whose seeds have 250,000 parameters and a few in the operator, just under 1 MiB."""
     spec = BlueprintSpec("sequence", "250000", starts_as_identity=True)
     return begin(make_recipe(variety=replace(LOCAL_CONV, id="test/big", spec=spec)))
 

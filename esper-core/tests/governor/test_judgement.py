@@ -21,7 +21,7 @@ GUESSING = LossHistory(guessing_loss=2.4)
 
 
 def judged(signals, losses, history=GUESSING, settings=SETTINGS, **more):
-    """The levels of a series of steps, and what is remembered of them; (validation, training) where they differ."""
+    """Return the levels of a series of steps and the history; losses as (validation, training) if they differ."""
     levels = []
     for step, loss in enumerate(losses):
         validation, train = loss if isinstance(loss, tuple) else (loss, loss)
@@ -69,7 +69,7 @@ def test_step_with_a_warning_counts_as_stale_unless_the_metric_improves(signals)
         history = told.history
         assert told.verdict.level is Level.WARNING
         patience.append(history.stale_steps)
-    assert patience == [0, 1, 0, 1, 2]  # the first metric that is told is the best so far
+    assert patience == [0, 1, 0, 1, 2]  # the first metric is the best so far
     assert (history.best_loss, max(history.validation_losses)) == (best, max(LEARNT))
 
 

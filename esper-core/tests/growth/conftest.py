@@ -30,7 +30,7 @@ class Bend(nn.Module):
 
 @pytest.fixture
 def add_seed() -> Callable[..., Seed]:
-    """``add_seed(model, slot, alpha=…, fossil=…)``: a seed there, of the host's numbers, that acts at once."""
+    """``add_seed(model, slot, alpha=…, fossil=…)``: put a seed there, which acts immediately."""
 
     def put(model: nn.Module, name: str, *, alpha: float = 1.0, fossil: bool = False, seed: int = 0) -> Seed:
         slot = slots_of(model).named(name)

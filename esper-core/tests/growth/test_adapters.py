@@ -1,4 +1,4 @@
-"""Adapters: blocks beside a module, which get what the module gets, and are merged into its weight on export."""
+"""Adapters: blocks beside a module, which get its inputs, and are merged into its weight on export."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Transposed(nn.Module):
 
 
 class Twice(nn.Linear):
-    """A linear layer that does something else with its weight."""
+    """A linear layer whose outputs pass a ReLU."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         return super().forward(inputs).relu()
@@ -99,8 +99,8 @@ def grow(model: nn.Module, block: Callable[[Site], nn.Module] = Adapter, blend: 
         (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), False, 8),
         (nn.Linear(8, 6), True, 0),
         (nn.Identity(), False, 0),
-        (nn.ReLU(inplace=True), False, 0),  # what it got is gone
-        (nn.Dropout(), False, 0),  # in evaluation it returns what it got
+        (nn.ReLU(inplace=True), False, 0),  # it overwrites its inputs
+        (nn.Dropout(), False, 0),  # in evaluation it returns its inputs
         (nn.Unflatten(2, (2, 4)), False, None),
     ],
 )

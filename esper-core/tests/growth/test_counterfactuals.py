@@ -62,7 +62,7 @@ class Noisy(Chain):
 
 
 class Tallying(Chain):
-    """Counts its passes in a buffer, and puts out something else in each."""
+    """Counts its passes in a buffer, which changes its outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Choosing(Chain):
 
 
 class Boxed(Counted):
-    """Keeps a number where it is not seen."""
+    """Keeps a tensor in a list, where it is neither a buffer nor an attribute."""
 
     def __init__(self) -> None:
         super().__init__("boxed")
@@ -97,7 +97,7 @@ class Boxed(Counted):
 
 
 class Sly(Chain):
-    """Reads what a module kept at its first call, which is run again behind the slots."""
+    """Reads what a module stored at its first call, and calls this module again behind the slots."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Sly(Chain):
 
 
 class Demanding(Sly):
-    """Does not run where a module was not run that should have been."""
+    """Fails if the first call of its module is skipped in a pass."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         self.boxed.box.clear()
@@ -132,7 +132,7 @@ def network(add_seed: Callable[..., Seed], build: type[nn.Module] = Chain) -> nn
 
 
 def settled(model: nn.Module, **settings: Any) -> Counterfactuals:
-    """Counterfactuals that have looked at the model already."""
+    """Return Counterfactuals that have traced the model already."""
     counterfactuals = Counterfactuals(model, **settings)
     counterfactuals.measure(BATCHES[:1], judge)
     assert counterfactuals.reason is None
@@ -141,7 +141,7 @@ def settled(model: nn.Module, **settings: Any) -> Counterfactuals:
 
 
 def separate(model: nn.Module, left_out: str | None, batches: Batches = BATCHES) -> Tensor:
-    """The losses of copies of the network in which one seed has no strength, with random numbers for each batch."""
+    """Return the losses of a copy of the network in which one seed has strength 0, with random numbers per batch."""
     rows = []
     for number, (inputs, targets) in enumerate(batches):
         twin = copy.deepcopy(model)
@@ -154,7 +154,7 @@ def separate(model: nn.Module, left_out: str | None, batches: Batches = BATCHES)
 
 
 def are_right(model: nn.Module, found: dict[str | None, Tensor], batches: Batches = BATCHES) -> bool:
-    """Whether the losses are to the bit those of separate passes."""
+    """Return whether the losses are bitwise those of separate passes."""
     pairs = [(rows, separate(model, one, batches)) for one, rows in found.items()]
     return bool(found) and all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in pairs)
 
@@ -175,7 +175,7 @@ def test_run_11_unmeasured_seed_has_no_value(add_seed):
     model = network(add_seed)
     slots_of(model).named("two").living.alpha.aim(0.0, 0)
     counterfactuals = Counterfactuals(model)
-    for expected in (7, 3):  # at first it is traced, and each is evaluated twice
+    for expected in (7, 3):  # the first batch is traced, with two passes for each seed
         RUNS.clear()
         found = counterfactuals.measure(BATCHES[:1], judge)
         assert RUNS["root"] == expected
@@ -266,7 +266,7 @@ def test_change_in_what_grows_starts_a_new_trace(add_seed):
 
 
 def everything(model: nn.Module) -> list[Any]:
-    """All that an evaluation could leave behind."""
+    """Return everything that an evaluation could change."""
     modules = list(model.modules())
     return [
         [{name: id(value) for name, value in vars(module).items()} for module in modules],
@@ -372,13 +372,13 @@ def test_a_pass_that_stops_short_of_the_trace_has_diverged(add_seed):
 
 
 def residual() -> nn.Module:
-    """Writes into what leaves a slot, and into what a module before it put out."""
+    """Writes into the output of a slot, and into that of a module before it."""
 
     def compute(net: Any, inputs: Tensor) -> Tensor:
         hidden = net.stem(inputs)
         out = net.one(hidden)
         out += hidden
-        if not net.training:  # a gradient would want the hidden that was
+        if not net.training:  # autograd would need the hidden values from before
             hidden *= 0.5
         out = net.act(out)
         deeper = net.two(out)
@@ -418,7 +418,7 @@ def recurrent() -> nn.Module:
 
 
 def around() -> nn.Module:
-    """Slots lie in nested blocks, and data flows past them in a tuple with a dict."""
+    """Slots are in nested blocks, and data also passes beside them in a tuple with a dict."""
 
     def block() -> nn.Module:
         def compute(net: Any, inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -439,16 +439,16 @@ def around() -> nn.Module:
 
 
 def odd() -> nn.Module:
-    """All at once that a module may do beside putting something out."""
+    """A host with all side effects that a module may have."""
 
     def remember(net: Any, inputs: Tensor) -> Tensor:
-        """Keep what was seen, which another module reads."""
+        """Store the inputs, which another module reads."""
         net.weights = torch.softmax(net.mix(inputs), -1).detach()
         return inputs * net.weights
 
     def scribble(net: Any, inputs: Tensor, log: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Write into the input and into the list, and hand on what was given."""
-        if not net.training:  # a gradient would want the inputs that were
+        """Write into the input and into the list, and return the input."""
+        if not net.training:  # autograd would need the inputs from before
             inputs += 0.1
         log.append(net.mix(inputs))
         return inputs, inputs[:, :4]
@@ -512,7 +512,7 @@ def test_each_replayed_pass_is_bit_for_bit_a_separate_one(name, add_seed):
     assert all((expected[one].mean() - expected[None].mean()).abs() > 1e-2 for one in names)
     assert all((one - other).abs().max() > 1e-2 for one, other in combinations(expected.values(), 2))
     counterfactuals = Counterfactuals(model)
-    for _ in range(2):  # at first it is looked at, then replayed from the first batch on
+    for _ in range(2):  # traced in the first batch, and replayed from it on
         found = counterfactuals.measure(batches, judge)
         assert counterfactuals.reason is None
         assert found.keys() == expected.keys()

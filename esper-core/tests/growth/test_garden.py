@@ -1,4 +1,4 @@
-"""Garden: actions that fail without a trace, owners of parameters, and nurseries."""
+"""Garden: failed actions change nothing, parameters have one owner, and nurseries hold several seeds."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_action_that_cannot_be_carried_out_is_refused_and_changes_nothing(action
 
 
 def test_run_03_parameter_without_an_optimizer_and_optimizer_without_its_parameter_are_found(make_recipe, monkeypatch):
-    """A pruned seed that stays with an optimizer is a leak."""
+    """A pruned seed whose optimizer remains is a leak."""
     environment = begin(make_recipe())
     before, keeper = snapshot(environment.garden), environment.keeper
     adopt = keeper.adopt
@@ -150,7 +150,7 @@ class Informed(nn.Module):
 
 
 class InPlace(nn.Module):
-    """Writes into what the slot hands on, as many hosts do."""
+    """Writes into the output of the slot, as many hosts do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ def test_invalid_action_argument_is_refused(change, said, make_garden):
 @pytest.mark.parametrize("blend", list(Blend))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_slot_keeps_the_dtype_of_the_host_under_autocast(dtype, blend):
-    """A block may compute in half precision, or in whole where the host did in half: normalisation does."""
+    """A block may compute in half precision, or, as normalisation does, in full precision after a host in half."""
     for block in (nn.Conv1d(4, 4, 1), nn.GroupNorm(1, 4)):
         spec = BlueprintSpec("sequence", "c")
         seed = Seed(block, blueprint="x", spec=spec, site=Site("sequence", 4, (8,)), number=0, blend=blend)
@@ -240,7 +240,7 @@ GERMINATE_EACH = [Action(Op.GERMINATE, "early", name, speed=2) for name in NAMES
 
 
 def nursery(make_recipe: Make, size: int = 3, way: str = "shadow", **growth: Any) -> Recipe:
-    """A recipe whose slot holds so many seeds at once, and three blueprints to fill it with."""
+    """Return a recipe whose slot holds this many seeds at once, with three blueprints."""
     recipe = make_recipe(embargo=1)
     (first,) = recipe.varieties["early"]
     varieties = (first, replace(first, id=NAMES[1]), replace(first, id=NAMES[2]))
@@ -348,7 +348,7 @@ def test_seed_that_raises_is_lost_alone(make_recipe):
 
 
 def test_gates_of_a_nursery_share_one_alpha(make_recipe):
-    """Of three worthless seeds one passes no more often than of one."""
+    """One of three worthless seeds passes no more often than a single one."""
     shares = []
     for size in (1, 3):
         environment, _ = fill(nursery(make_recipe, size), {0: GERMINATE_EACH[0]}, 3)

@@ -19,7 +19,7 @@ from esper_core.leyline import Action, Blend, BlueprintSpec, Curve, GrowthError,
 
 BATCHES = 2
 
-# The tables once more, as the design has them.
+# The lifecycle tables, written down independently.
 SLOT = {
     ("free", "germinate"): "occupied",
     ("occupied", "germinate"): "occupied",
@@ -42,13 +42,13 @@ SEED = {
 OWN = dict.fromkeys(["test/tame", "test/wild", "test/faulty"], 21)  # parameters of each block at three features
 WITH_BLEND = {
     "test/tame": {"add": 0, "residual": 1, "multiply": 0, "gate": 4},
-    "test/wild": {"add": 1, "residual": 1, "multiply": 1, "gate": 5},  # behind a gain, for it is not the identity
+    "test/wild": {"add": 1, "residual": 1, "multiply": 1, "gate": 5},  # behind a gain, since it is not the identity
 }
 WITH_BLEND["test/faulty"] = WITH_BLEND["test/tame"]
 
 
 def faulty(site: Site, built: list[bool]) -> nn.Module:
-    """Raises every other time."""
+    """Raises in every second call."""
     built.append(True)
     if len(built) % 2:
         torch.rand(1)
@@ -84,13 +84,13 @@ class SlotBook:
 
     @property
     def seed(self) -> SeedBook | None:
-        """The only one, or none."""
+        """The only living seed, or None."""
         return self.open[0] if len(self.open) == 1 else None
 
     def meant(self, action: Action) -> list[SeedBook]:
         if action.op in (Op.ADVANCE, Op.PRUNE) and action.blueprint is not None:
             return [seed for seed in self.open if seed.blueprint == action.blueprint]
-        if action.op is Op.ADVANCE:  # none gained more than another: the eldest that may
+        if action.op is Op.ADVANCE:  # all gains are equal: the eldest seed that may advance
             return sorted(self.open, key=lambda seed: seed.stage != "training")[:1]
         return self.open if action.op is Op.PRUNE or len(self.open) == 1 else []
 
@@ -99,7 +99,7 @@ class SlotBook:
 
 
 class Book:
-    """What should be so."""
+    """The expected state of a garden."""
 
     def __init__(self, limits: dict[str, int], growth: GrowthConfig) -> None:
         self.slots = {name: SlotBook(limit) for name, limit in limits.items()}
@@ -146,7 +146,7 @@ class Book:
         return op is not Op.FOSSILISE or (meant[0].target == 1.0 and not meant[0].ticks)
 
     def act(self, action: Action) -> None:
-        """Of an action that is legal and does not fail."""
+        """Record an action that is legal and does not fail."""
         slot = self.slots[action.slot or ""]
         if action.op is Op.GERMINATE:
             blueprint = action.blueprint or ""
@@ -214,7 +214,7 @@ class Book:
 
 
 class World(LinearWorld):
-    """The garden itself, and its book beside it."""
+    """A garden, and the book of its expected state."""
 
     def __init__(self, limits: dict[str, int], growth: GrowthConfig) -> None:
         self.book = Book(limits, growth)
@@ -236,7 +236,7 @@ class World(LinearWorld):
         modules = list(self.model.modules())
         return sum(len(module._forward_hooks) for module in modules), len(modules)
 
-    # What can happen.
+    # Rules: the events of a life.
 
     def act(self, action: Action) -> None:
         legal = self.book.legal(action)
@@ -259,7 +259,7 @@ class World(LinearWorld):
         assert torch.equal(torch.get_rng_state(), random)
 
     def act_legally(self, choice: int, action: Action) -> None:
-        """One of the actions that are legal now, with the numbers of ``action``."""
+        """Carry out one of the legal actions, with the arguments of ``action``."""
         every = [
             replace(action, op=op, slot=slot, blueprint=blueprint)
             for slot in self.book.slots
@@ -271,7 +271,7 @@ class World(LinearWorld):
             self.act(legal[choice % len(legal)])
 
     def grow(self, choice: int, action: Action) -> None:
-        """What brings one slot nearer to its next fossil, which chance alone would seldom do."""
+        """Carry out what brings a slot nearer to its next fossil, which random actions seldom do."""
         name = list(self.book.slots)[choice % len(self.book.slots)]
         seed = self.book.slots[name].seed
         if self.book.slots[name].open and seed is None:
@@ -318,10 +318,10 @@ class World(LinearWorld):
     def judge(self, choice: int, verdict: bool | None) -> None:
         self.book.verdicts[list(self.book.slots)[choice % len(self.book.slots)]] = verdict
 
-    # What must be so.
+    # Invariants.
 
     def picture(self) -> object:
-        """What is there now, to be compared with what is there later."""
+        """Return the present state, for comparison with a later one."""
         return (
             [(slot.state, slot.embargo, list(slot.seeds)) for slot in self.garden.slots.values()],
             [(seed.stage, replace(seed.alpha)) for slot in self.garden.slots.values() for seed in slot.stack],

@@ -24,7 +24,7 @@ shares = st.floats(1e-6, 0.05)
 
 
 def gains_with(n: int, mean: float, deviation: float, skewness: float, tails: tuple[float, float]):
-    """Gains with values up to these; the worst and the best example lie between the ``tails``."""
+    """Draw gains with values up to these; the worst and the best example are between the ``tails``."""
     return st.builds(
         Gain,
         n=st.integers(MIN_EXAMPLES_FOR_EVIDENCE, n),
@@ -242,7 +242,7 @@ def shaped(shape: str, latent: np.ndarray) -> np.ndarray:
 
 
 def episode(shape: str, examples: int, deviation: float, gain: Callable[[int], float], number: int) -> list[Gain]:
-    """What is measured in each step of an episode whose seed truly gains ``gain(step)`` nats."""
+    """Return the measurements of an episode whose seed has the true gain ``gain(step)`` nats."""
     rng = np.random.default_rng([examples, number])
     latent = rng.standard_normal(examples)
     measured = []
@@ -266,7 +266,7 @@ def share_that_passes(
 
 
 def at_most(share: float, episodes: int) -> float:
-    """The share of ``episodes`` that chance hardly ever exceeds where each passes with probability ``share``."""
+    """Return the share of ``episodes`` that is hardly ever exceeded if each passes with probability ``share``."""
     return share + SURE * math.sqrt(share * (1 - share) / episodes)
 
 

@@ -81,7 +81,7 @@ def test_a_name_with_pattern_characters_is_taken_literally():
 
 
 class Chain(nn.ModuleList):
-    """A list of layers that goes through itself, by slice and from the end."""
+    """A list of layers that iterates over itself, by slices and from the end."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         for layer in self[:-1]:
@@ -90,7 +90,7 @@ class Chain(nn.ModuleList):
 
 
 class Longer(Chain):
-    """Has a length of its own, which asks for that of the list."""
+    """Overrides the length of the list, and uses the original one."""
 
     def __len__(self) -> int:
         return super().__len__() + 0
@@ -100,7 +100,7 @@ class Longer(Chain):
 
 
 class Heads(nn.ModuleDict):
-    """Goes through itself in every way that a dict has."""
+    """Iterates over itself in every way that a dict has."""
 
     def forward(self, hidden: Tensor) -> dict[str, Tensor]:
         assert list(self) == list(self.keys()) == [name for name, _ in self.items()]

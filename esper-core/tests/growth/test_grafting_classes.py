@@ -30,7 +30,7 @@ class Plain(nn.Module):
 
 
 class Derived(Plain):
-    """Says ``super()`` and ``self.__class__`` within forward."""
+    """Uses ``super()`` and ``self.__class__`` in forward."""
 
     scale = 2.0
 
@@ -44,7 +44,7 @@ class Slotted(Plain):
 
 
 class Marking(type):
-    """Writes on each class what made it, and counts instances."""
+    """Writes the name of the metaclass on each instance."""
 
     def __call__(cls, *args: Any) -> Any:
         made = super().__call__(*args)
@@ -57,7 +57,7 @@ class Marked(Plain, metaclass=Marking):
 
 
 class Forwarding(Plain):
-    """What it does not have, its part has."""
+    """Forwards unknown attributes to its part."""
 
     def __getattr__(self, name: str) -> Any:
         try:

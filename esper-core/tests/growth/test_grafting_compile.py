@@ -41,7 +41,7 @@ class Tower(nn.Module):
 
 
 class Broken(Block):
-    """What a compiler cannot swallow whole: a print stands in the middle."""
+    """Has a graph break: a print in the middle."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = self.first(inputs)
@@ -50,7 +50,7 @@ class Broken(Block):
 
 
 class Counting:
-    """A backend that runs what it is given and counts how often it is asked."""
+    """A backend that runs graphs as they are and counts them."""
 
     def __init__(self) -> None:
         self.compiled = 0
@@ -161,7 +161,7 @@ def test_alpha_may_change_between_batches(add_seed):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_alpha_may_change_between_batches_under_inductor(add_seed):
-    from torch._dynamo.utils import counters  # nothing public tells how often a real backend was asked
+    from torch._dynamo.utils import counters  # there is no public count of a real backend's compilations
 
     counters.clear()
     check_ramp(add_seed, "inductor")

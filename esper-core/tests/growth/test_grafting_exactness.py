@@ -34,7 +34,7 @@ def encoder() -> nn.Module:
 
 
 def skipping() -> nn.Module:
-    """A small U-net, which adds in place to what a module has put out."""
+    """Return a small U-net, which adds in place to a module's output."""
 
     def compute(net: Any, inputs: Tensor) -> Tensor:
         down = net.down(inputs)
@@ -56,7 +56,7 @@ HOSTS = {
 
 
 def trained(model: nn.Module, inputs: Tensor) -> list[Tensor]:
-    """Twenty steps with momentum; all outputs, the last gradients, and everything that the model holds then."""
+    """Train twenty steps with momentum; return all outputs, the last gradients, and the final state."""
     torch.manual_seed(5)
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
     outputs = []

@@ -205,7 +205,7 @@ def test_a_gardener_grows_there_on_a_branch(kind):
 
 
 class Encoder(nn.Module):
-    """Layers as they are in a transformer, a recurrent and a convolutional network."""
+    """A layer of a transformer, a recurrent and a convolutional network."""
 
     def __init__(self) -> None:
         super().__init__()

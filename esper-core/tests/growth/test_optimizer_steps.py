@@ -40,7 +40,7 @@ def bits_of(optimizer: torch.optim.Optimizer, own: list[nn.Parameter]) -> list[t
     kind=st.sampled_from(["adam", "adamw"]),
     decay=st.sampled_from([0.0, 0.1]),
     steps=st.lists(
-        st.tuples(st.floats(0.0, 0.1), st.sets(st.integers(0, 2))),  # the learning rate; who has no gradient
+        st.tuples(st.floats(0.0, 0.1), st.sets(st.integers(0, 2))),  # the learning rate; parameters without a gradient
         min_size=1,
         max_size=6,
     ),
@@ -92,7 +92,7 @@ gradients = st.one_of(st.none(), st.lists(numbers, min_size=1, max_size=4))
 
 
 def slowly(batches: list[list[list[float] | None]]) -> GradientHealth:
-    """The formulas as their documentation has them, one number after the other."""
+    """Compute the documented formulas, one number after the other."""
     norms, whole = [], []
     for batch in batches:
         own = [0.0 if gradient is None else root_of_squares(gradient) for gradient in batch]
@@ -134,7 +134,7 @@ def test_the_numbers_are_those_of_the_slow_formulas(batches):
 
 
 def test_sim_low_4_the_global_norm_is_the_global_norm():
-    """Of all gradients together; the mean and the largest of the parameters' are apart. Over batches it is a mean."""
+    """It is that of all gradients together, not the mean or maximum over parameters, and is averaged over batches."""
     found = gathered([[[3.0, 0.0], [4.0], [12.0], None]])
     assert (found.global_norm, found.mean_parameter_norm, found.largest_parameter_norm) == (13.0, 4.75, 12.0)
     assert gathered([[[3.0], [4.0]], [[1.0], None]]).global_norm == 3.0
@@ -142,7 +142,7 @@ def test_sim_low_4_the_global_norm_is_the_global_norm():
 
 @pytest.mark.parametrize("once", [iter, lambda gradients: (each for each in gradients), reversed, enumerate])
 def test_sim_low_3_the_gradient_collector_takes_a_sequence_and_refuses_an_exhausted_iterator(once):
-    """What can be gone through once is refused, full or empty; and so is an empty sequence."""
+    """Iterators are refused, exhausted or not, and so is an empty sequence."""
     collector = GradientCollector()
     full, exhausted = once([torch.ones(2)]), once([torch.ones(2)])
     list(exhausted)
@@ -172,7 +172,7 @@ def test_other_kinds_of_numbers_give_norms_in_floats(dtype):
 
 
 def test_nothing_is_read_so_that_no_device_waits():
-    """On the meta device there is nothing to be read: who tries, raises."""
+    """On the meta device reading a value raises."""
     collector = GradientCollector()
     for _ in range(3):
         collector.collect([torch.ones(2, 3, device="meta"), None, torch.ones((), device="meta")])
@@ -181,7 +181,7 @@ def test_nothing_is_read_so_that_no_device_waits():
 
 
 def test_run_05_every_way_to_train_a_seed_reports_its_gradients(make_recipe):
-    """A seed that learns always has gradients in the signals; where none learns they are unknown, and not 0."""
+    """A trained seed always has gradients in the signals; without training they are unknown, not 0."""
     environment = begin(make_recipe(embargo=0))
     plan = {0: replace(GERMINATE, speed=2), 2: ADVANCE, 5: replace(PRUNE, speed=1)}
     for step in range(7):

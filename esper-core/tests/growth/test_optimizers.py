@@ -25,7 +25,7 @@ from esper_core.trainer.environment import Environment, Recipe
 
 
 class Signs(torch.optim.Optimizer):
-    """A user's own: steps by the sign of a running mean, which is there from the start."""
+    """A custom optimizer: steps by the sign of a running mean, which exists from the start."""
 
     def __init__(self, parameters: Any, lr: float = 0.01) -> None:
         super().__init__(parameters, {"lr": lr})
@@ -106,7 +106,7 @@ class World(LinearWorld):
 
 @every_optimizer
 def test_run_03_each_parameter_has_exactly_one_optimizer_over_the_whole_life(build):
-    """Any optimizer, one or several groups: no parameter is ever without an owner, or has two."""
+    """With any optimizer and any number of groups, each parameter always has exactly one owner."""
     world = World(OptimizerSettings(build, 1.0))
     acts: list[Op | None] = [Op.GERMINATE, None, Op.ADVANCE, None, Op.RETARGET, None, None, Op.FOSSILISE]
     acts += [Op.GERMINATE, None, Op.PRUNE, Op.GERMINATE, None, Op.ADVANCE, None, Op.PRUNE, None, None]
@@ -149,7 +149,7 @@ def test_optimizer_that_needs_a_closure_is_refused():
 
 @every_optimizer
 def test_b8_drl_02_fossil_continues_with_its_optimizer_state(build):
-    """Bit for bit: what an optimizer remembers goes over to the host's side as it is."""
+    """The optimizer state is handed over to the host's side bit for bit."""
     world = World(OptimizerSettings(build)).held()
     own = list(world.seed.parameters())
     twins = [nn.Parameter(parameter.detach().clone()) for parameter in own]
@@ -171,7 +171,7 @@ def test_b8_drl_02_fossil_continues_with_its_optimizer_state(build):
 @every_optimizer
 @pytest.mark.parametrize("blended", [False, True], ids=["before it was blended", "after it drained"])
 def test_b8_drl_02_parameters_and_state_of_a_pruned_seed_are_freed(build, blended):
-    """Neither its parameters nor what its optimizer knew of them are held by anybody."""
+    """Nothing holds a reference to its parameters or their optimizer state."""
     world = World(OptimizerSettings(build, 1.0, Falling()))
     world = world.held() if blended else world.incubated()
     optimizer = world.keeper.seeds[0].optimizer
@@ -230,7 +230,7 @@ def test_a_frozen_fossil_has_no_owner_and_does_not_move(build):
 
 @every_optimizer
 def test_b1_pt_01_forgetting_the_state_makes_the_next_step_a_first_step(build):
-    """Also one that begins with a memory: its next step is the first step of a new one."""
+    """This includes optimizers whose state exists from the start."""
     world = World(OptimizerSettings(build)).held()
     world.act(Op.FOSSILISE)
     world.train()
@@ -306,7 +306,7 @@ def reference(parameters: list[nn.Parameter], settings: OptimizerConfig, state: 
 
 
 def follows(environment: Environment, expected: torch.optim.Optimizer, steps: int = 3) -> bool:
-    """Whether the fossil's steps are, to the bit, those that ``expected`` takes with the same gradients."""
+    """Return whether the fossil's steps are bitwise those of ``expected`` with the same gradients."""
     (fossil,) = environment.keeper.fossils.values()
     own = expected.param_groups[0]["params"]
     same = []
@@ -371,7 +371,7 @@ def test_fossil_follows_the_hosts_schedule_at_once(host, seed, rate, make_recipe
 
 
 def test_a_learning_rate_tensor_is_never_shared_between_host_seeds_and_fossils():
-    """A share that is built later has to find the rate that was given."""
+    """A share that is built later must use the original rate."""
     given = torch.tensor(0.1)
     parameter, block = nn.Parameter(torch.ones(2)), nn.Linear(2, 2)
     of_host = OptimizerSettings(partial(torch.optim.Adam, lr=given), schedule=Falling())

@@ -34,7 +34,7 @@ def features_last(site: Site, tensor: Tensor) -> Tensor:
 
 
 class Block(nn.Module):
-    """x + W·tanh(V·x + v) over the features. W is 0 where the block is tame; a wild one is far from the identity."""
+    """x + W·tanh(V·x + v) over the features. W is 0 if the block is to start as the identity."""
 
     def __init__(self, site: Site, *, tame: bool = True) -> None:
         super().__init__()
@@ -60,13 +60,13 @@ def seed_of(site: Site, blend: Blend, *, tame: bool) -> Seed:
 
 
 def stirred(module: nn.Module) -> None:
-    """As after much training: nothing is where it began."""
+    """Set random parameters, as after training."""
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.7)
 
 
 def by_hand(seed: Seed, site: Site, host: Tensor, alpha: float) -> Tensor:
-    """The formulas of the operators, in doubles."""
+    """Compute the formulas of the operators in float64."""
     block, easing = (seed.block.block, seed.block.gain.item()) if isinstance(seed.block, Eased) else (seed.block, 1.0)
     hidden, raw = (features_last(site, one).double() for one in (host, block(host)))
     change = easing * (raw - hidden)
@@ -98,7 +98,7 @@ def test_operator_computes_its_formula(site, blend, tame):
 @both_births
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_run_02_every_seed_starts_as_the_identity_with_any_operator(site, blend, tame, dtype):
-    """Bit for bit but for the sign of a zero, for ugly numbers and in few bits, too; no operator scales what passes."""
+    """Bit for bit except for the sign of zero, also for extreme values and in half precision."""
     seed = seed_of(site, blend, tame=tame).to(dtype)
     host = torch.randn(4, *site.example_shape).to(dtype)
     host.view(-1)[:4] = torch.tensor([0.0, -0.0, 1e-30, 3e4])
@@ -116,7 +116,7 @@ def test_run_02_every_seed_starts_as_the_identity_with_any_operator(site, blend,
     [partial(torch.optim.SGD, lr=0.1), pytest.param(partial(torch.optim.Adam, lr=0.01), marks=pytest.mark.slow)],
 )
 def test_run_01_every_parameter_has_a_gradient_within_two_steps(site, blend, tame, learner):
-    """Of block, gain and gate, whatever the operator, the strength and the optimizer."""
+    """This holds for block, gain and gate, with every operator, strength and optimizer."""
     for alpha in ALPHAS:
         seed = seed_of(site, blend, tame=tame)
         optimizer = learner(seed.parameters())
@@ -175,7 +175,7 @@ ULP = 2.3e-16
 
 
 def share(curve: Curve, x: float) -> float:
-    """The share of the way that is done, by other formulas than the code's: half angles and tanh."""
+    """Return the progress of a ramp, by formulas other than the code's: half angles and tanh."""
     if curve is Curve.COSINE:
         return math.sin(math.pi * x / 2) ** 2
     if curve is Curve.SIGMOID:

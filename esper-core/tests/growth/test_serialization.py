@@ -150,7 +150,7 @@ def stepped(build: Any, parameter: nn.Parameter, steps: int, keeper: OptimizerKe
     ids=lambda build: build.func.__name__,
 )
 def test_any_optimizer_continues_bit_for_bit(build):
-    """The parameter does not lie in memory in the order of its dimensions, and fused code goes by memory."""
+    """The parameter is not contiguous, and fused kernels depend on the memory order."""
     parameter = nn.Parameter(torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last))
     keeper = stepped(build, parameter, 3)
     known = through_files(keeper.state_dict())

@@ -153,7 +153,7 @@ def test_a_buffer_that_came_later_is_not_in_a_snapshot_that_is_read(environment)
 
 
 class Lane:
-    """A stream that writes down what it was asked."""
+    """A stream that records its calls."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

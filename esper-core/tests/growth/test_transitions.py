@@ -26,7 +26,7 @@ GERMINATE = Action(Op.GERMINATE, "late", "test/tame")
 
 @pytest.fixture
 def load_garden(add_seed: Callable[..., Seed], make_garden: Callable[..., Garden]) -> Callable[..., Garden]:
-    """``load_garden(incubation, slot=stage)``: a garden of a network with living seeds; that in ``early`` acts."""
+    """``load_garden(incubation, slot=stage)``: a garden of a network with living seeds; the one in ``early`` acts."""
 
     def load(incubation: str, **living: Stage) -> Garden:
         host = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
@@ -100,7 +100,7 @@ class World(LinearWorld):
         self.garden.apply(Action(op, slot, blueprint, **{"speed": 1, **numbers}), 7)
 
     def picture(self, *, told: bool = False) -> list[object]:
-        """All that a transition can change; ``told``: by value alone, to be compared with another world."""
+        """Return all that a transition can change; ``told``: only values, for comparison with another world."""
         known: Callable[[object], object] = (lambda thing: None) if told else id
         mask = self.garden.mask()
         return [
@@ -142,7 +142,7 @@ Do = Callable[["World"], object]
 
 
 def after(*steps: str) -> Do:
-    """Carry out one step after the other."""
+    """Carry out steps in order."""
 
     def prepare(world: World) -> None:
         for step in steps:
@@ -225,7 +225,7 @@ class Interrupted(BaseException):
 
 @contextmanager
 def fault_at(line: int, kind: type[BaseException]) -> Iterator[list[str]]:
-    """While this lasts, the growth package raises before the ``line``-th line that it runs, and then no more."""
+    """Run a block in which the growth package raises once, before the ``line``-th line that it executes."""
     run: list[str] = []
 
     def within(frame: FrameType, event: str, argument: object) -> Any:
@@ -264,7 +264,7 @@ def standing(world: World, expected: dict[str, object]) -> dict[str, object]:
 )
 @pytest.mark.parametrize("case", CASES)
 def test_b8_drl_02_a_fault_at_any_line_of_a_transition_leaves_everything_as_it_was(case, kind, stride):
-    """Wherever a transition breaks off, slots, seeds, optimizers, rates and random numbers are as before."""
+    """After a failure at any line, slots, seeds, optimizers, rates and random numbers are as before."""
     make, prepare, change, expected = CASES[case]
     undisturbed = make()
     prepare(undisturbed)

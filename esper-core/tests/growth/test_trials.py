@@ -42,7 +42,7 @@ class Rectifies(Honest):
 
 
 class Dead(Honest):
-    """Zero, normalised, rectified: no gradient reaches its parameters (RUN-01)."""
+    """No gradient reaches its parameters, behind a zero layer, a normalisation and a ReLU (RUN-01)."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
@@ -141,7 +141,7 @@ NARROW = {
 
 
 def at_each_site(sites: dict[str, Site]) -> list[tuple[Variety, Site]]:
-    """Every blueprint that comes with Esper, wherever it may grow."""
+    """Yield every standard blueprint at every kind of site that it accepts."""
     known = pytest.importorskip("esper_testing").components_of("blueprints")
     return [
         (Variety(one.id, one.spec, one.load()), sites[kind])
@@ -152,7 +152,7 @@ def at_each_site(sites: dict[str, Site]) -> list[tuple[Variety, Site]]:
 
 
 def shown(site: Site) -> nn.Module:
-    """Something that puts out what a site sees."""
+    """Return a module whose output fits a site."""
     width = math.prod(site.example_shape)
     return Net(
         lambda net, inputs: net.head(net.norm(net.stem(net.scale * inputs).flatten(1))),
@@ -165,7 +165,7 @@ def shown(site: Site) -> nn.Module:
 
 @pytest.fixture
 def germinated(make_garden: Callable[..., Garden]) -> Callable[[Variety, Site], int]:
-    """``germinated(variety, site)``: parameters of a seed that is planted to be added, counted in its slot."""
+    """``germinated(variety, site)``: return the parameters of a germinated seed, counted in its slot."""
 
     def count(variety: Variety, site: Site) -> int:
         host = graft(shown(site), {"here": SlotPlace("stem", site.kind)}, example=torch.randn(3, *site.example_shape))
@@ -215,11 +215,11 @@ def test_operations_of_a_convolution_are_counted_exactly(site, dimensions):
     weights = 6 * site.channels * (3**dimensions + 5**dimensions)
     assert told.flops == 2 * weights * math.prod(site.size)
     assert told.reach == 7
-    assert told.parameters == weights + 6 + site.channels + 1  # the gain behind which it is eased in
+    assert told.parameters == weights + 6 + site.channels + 1  # the gain in front of a block that is not the identity
 
 
 def test_operations_of_attention_are_counted_exactly():
-    """Wherever it is computed: torch takes a shortcut of its own on each device, and counts only some."""
+    """Torch has a different attention kernel on each device, and counts the operations of only some."""
     tokens = torch.randn(1, 2, 5, 3)
     counted = flops(lambda: nn.functional.scaled_dot_product_attention(tokens, tokens, tokens))
     assert counted == 2 * (2 * 2 * 5 * 5 * 3)
@@ -259,7 +259,7 @@ def test_block_with_another_output_shape_has_no_reach():
 
 
 class Listening(nn.Module):
-    """Draws when it is built, when it runs, and keeps what it saw: whoever asks it must leave no trace elsewhere."""
+    """Draws random numbers when it is built and when it runs, and keeps its inputs; a trial must leave no trace."""
 
     def __init__(self, site: Site) -> None:
         super().__init__()
@@ -329,7 +329,7 @@ print([name in sys.modules for name in ("torch", "torch.utils.flop_counter", "to
 @pytest.mark.slow
 @pytest.mark.members
 def test_run_without_descriptions_does_not_import_the_counter(tmp_path):
-    """It takes longer to load than a small run does."""
+    """Importing it takes longer than a small run."""
     (tmp_path / "run.yaml").write_text(
         "task: stripes\nhost: pointwise-mlp\nslots:\n  early: {blueprints: [conv_light]}\npolicy: heuristic\n"
         "environments: 1\nepisode: {steps: 8, batches: 1, batch_size: 20}\ncapacity: false\n"

@@ -1,4 +1,4 @@
-"""What the tests of the integrations share: data, a policy that follows a plan, and comparison to the bit."""
+"""Shared set-up for tests of the integrations: data, a policy that follows a plan, and bitwise comparison."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def data() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
 
 @pytest.fixture
 def same() -> Callable[[Any, Any], bool]:
-    """``same(one, other)``: whether two states are equal to the bit."""
+    """``same(one, other)``: return whether two states are bitwise equal."""
 
     def equal(one: Any, other: Any) -> bool:
         if isinstance(one, Tensor):

@@ -76,7 +76,7 @@ def new(noisy_host: Callable[[], nn.Module], data: Any, planned: Any) -> Callabl
 
 
 def state_of(loop: Any, *, grown: bool = False) -> dict[str, Any]:
-    """What a Gardener must leave alone, or everything."""
+    """Return the state that a Gardener must not change, or all of it."""
     memory, named = loop.optimizer.optimizer.state, dict(loop.host.named_parameters())
     return {
         "tensors": {name: own for name, own in loop.host.state_dict().items() if grown or "_esper" not in name},

@@ -101,7 +101,7 @@ def world(noisy_host: Callable[[], nn.Module], data: Any, planned: Any) -> Simpl
 
 
 def host_of(run: Any) -> dict[str, Any]:
-    """Everything of the host that a Gardener must leave alone."""
+    """Return the state of the host that a Gardener must not change."""
     (optimizer,) = run.trainer.optimizers
     named = {name: own for name, own in run.net.named_parameters() if "_esper" not in name}
     return {

@@ -73,7 +73,7 @@ def world(planned: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simp
 
 
 def host_of(run: Any) -> dict[str, Any]:
-    """Everything of the host that a Gardener must leave alone."""
+    """Return the state of the host that a Gardener must not change."""
     optimizer = run.trainer.optimizer.optimizer
     named = {name: own for name, own in run.model.named_parameters() if "_esper" not in name}
     return {
@@ -129,7 +129,8 @@ def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world: Any, s
 def test_a_resumed_training_has_the_same_numbers_to_the_bit(
     world: Any, same: Any, tmp_path: Path, step: int, caplog: Any
 ) -> None:
-    saving = {"save_strategy": "steps", "save_steps": step, "eval_strategy": "no"}  # which follows a save, and draws
+    # evaluation follows a save, and draws random numbers
+    saving = {"save_strategy": "steps", "save_steps": step, "eval_strategy": "no"}
     whole = world.fit(7, world.plan(keep=4), folder=tmp_path / "run", **saving)
     assert [one.kept != () for one in whole.grow.tended] == [number == 4 for number in range(7)]
     moved = tmp_path / "moved"

@@ -50,7 +50,7 @@ ODD = (0.0, -0.0, math.nan, math.inf, -math.inf, 1e9, -1e9, 1e308, 5e-324)
 
 
 class Chance(random.Random):
-    """Draws any observation, possible or not; a hundred times as fast as hypothesis strategies would be."""
+    """Draws random observations, possible or not; a hundred times as fast as hypothesis strategies."""
 
     def number(self) -> float:
         return self.choice([*ODD, self.gauss(0.0, 1.0), self.gauss(0.0, 1.0), self.gauss(0.0, 1e3)])
@@ -84,7 +84,7 @@ class Chance(random.Random):
         )
 
     def slot(self, name: str) -> SlotSignals:
-        """With none, one or several seeds, of which the run may not have told."""
+        """Draw a slot with none, one or several seeds, perhaps of unknown blueprints."""
         grown = [self.seed_of(blueprint) for blueprint in self.some((*NAMES, STRANGER))]
         return SlotSignals(name, self.choice([*SlotState]), self.randrange(100), tuple(grown))
 
@@ -123,7 +123,7 @@ Scene = tuple[ActionSpace, Observation, ActionMask]
 
 
 def scene_of(seed: int) -> Scene:
-    """A run with up to three slots, at some step, and what is possible in it."""
+    """Draw a run with up to three slots at some step, and its mask."""
     chance = Chance(seed)
     blueprints = {name: tuple(chance.some(NAMES)) for name in chance.some(("early", "middle", "late"))}
     space = ActionSpace(blueprints, {name: chance.place(blueprints[name]) for name in chance.some(blueprints)})
@@ -172,7 +172,7 @@ def test_any_observation_has_the_same_columns_bounded_values_and_zeros_where_unk
 
 @given(scenes)
 def test_flag_is_set_exactly_where_the_value_is_unknown(scene: Scene) -> None:
-    """By the signals themselves, which say None, or NaN."""
+    """Values in the signals that are None or NaN are unknown."""
     space, seen, mask = scene
     rows = rows_of(space, seen, mask)
 
@@ -213,7 +213,7 @@ def living(seen: Observation, slot: str, blueprint: str) -> SeedSignals | None:
 
 @given(scenes)
 def test_candidates_are_ordered_by_slot_and_blueprint_with_unknown_ones_last(scene: Scene) -> None:
-    """A seed whose blueprint the run did not tell of has a row of its own, which says that it is new."""
+    """A seed whose blueprint is not in the action space has a row of its own, with ``is_new`` 1."""
     space, seen, mask = scene
     rows = rows_of(space, seen, mask)
     expected = []
@@ -233,7 +233,7 @@ def test_candidates_are_ordered_by_slot_and_blueprint_with_unknown_ones_last(sce
 
 @given(scenes)
 def test_possible_ops_are_those_that_the_mask_allows(scene: Scene) -> None:
-    """To a slot an op is possible where it is to anything in it; to a seed where the mask would let it be named."""
+    """An op is possible for a slot if it is for anything in it, and for a seed if the mask allows it by blueprint."""
     space, seen, mask = scene
     rows = rows_of(space, seen, mask)
     for (slot, blueprint), row in zip(rows.candidate_names, rows.candidates, strict=True):
@@ -247,7 +247,7 @@ def test_possible_ops_are_those_that_the_mask_allows(scene: Scene) -> None:
         for op in (
             Op.RETARGET,
             Op.FOSSILISE,
-        ):  # these name no blueprint: whose turn it is only the seeds' own part tells
+        ):  # these name no blueprint: only ``mask.seeds`` says which seed they apply to
             assert own[f"may_{op.value}"] == (mask.allows(Action(op, slot)) and op in mask.seeds[slot][blueprint])
     for slot, row in zip(rows.slot_names, rows.slots, strict=True):
         own = named(SLOT_COLUMNS, row)
@@ -290,7 +290,7 @@ def test_mask_forbids_invalid_arguments() -> None:
     fine = Action(Op.GERMINATE, "early", NAMES[0])
     assert mask.allows(fine)
     for name, value in {"blend": "add", "curve": "linear", "target": 0.0, "speed": -1}.items():
-        unread = name in ("blend", "target")  # by a prune, to which they mean nothing
+        unread = name in ("blend", "target")  # by a prune, which does not read them
         assert mask.allows(replace(Action(Op.PRUNE, "early"), **{name: value})) is unread
         assert not mask.allows(replace(fine, **{name: value}))
 
@@ -353,7 +353,7 @@ def test_unbounded_metric_is_clipped_to_the_limit(metric: float) -> None:
 
 
 def test_slot_without_signals_is_in_no_state_and_rent_is_unknown_without_a_price() -> None:
-    """Nothing is guessed of a slot that the observation does not tell of."""
+    """No value is assumed for a slot that the observation lacks."""
     space, seen, mask = small(price=None)
     row = named(CANDIDATE_COLUMNS, rows_of(space, seen, mask).candidates[0])
     assert (row["rent"], row["rent?"]) == (0.0, 1.0)

@@ -1,4 +1,4 @@
-"""States of several parts in one, and apart again."""
+"""States of several parts are combined into one, and separated again."""
 
 from __future__ import annotations
 

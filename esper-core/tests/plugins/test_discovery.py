@@ -117,7 +117,7 @@ PLUGIN = "from esper_core import hookimpl\n"
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A one-file plugin that is in order."""
+    """A valid one-file plugin."""
     path = tmp_path / "going_away.py"
     path.write_text(PLUGIN)
     return path
@@ -132,7 +132,7 @@ def test_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
 
 
 def test_file_is_run_as_it_was_read(file: Path, monkeypatch) -> None:
-    """The hash of the manifest is that of the code that ran, and no bytecode is left beside the file."""
+    """The manifest has the hash of the code that ran, and no bytecode is written beside the file."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     loaded = load_plugins(distributions=(), local=[file])
     (record,) = loaded.records

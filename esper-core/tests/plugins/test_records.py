@@ -20,7 +20,7 @@ NOTHING = None
 
 @pytest.fixture
 def component(load, workshop):
-    """``component(target, spec)``: a task that was added with them, beside a module my_blocks."""
+    """``component(target, spec)``: return a task with this target and spec, beside a module my_blocks."""
     workshop.write("my_blocks", BLOCKS)
 
     def find(target: str, spec: str = "TaskSpec()"):

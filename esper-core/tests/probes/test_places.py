@@ -24,7 +24,7 @@ class Normed(nn.Module):
 
 
 class Blocks(nn.Module):
-    """A transformer or a convolutional network: an entrance, blocks in a list, and a head."""
+    """A transformer or a convolutional network: a stem, blocks in a list, and a head."""
 
     def __init__(self, entrance: nn.Module, blocks: list[nn.Module], head: nn.Module) -> None:
         super().__init__()

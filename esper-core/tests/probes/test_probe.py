@@ -1,4 +1,4 @@
-"""What a probe finds, how it ranks it, that it leaves no trace of itself, and what it says of mistakes."""
+"""Probes: findings and their ranking, no side effects, and messages for mistakes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 def per_example(model: nn.Module, batch: Batch) -> Tensor:
-    """The loss of a user: one number for each example."""
+    """Return one loss for each example, as a user's function does."""
     inputs, targets = batch
     return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
 
@@ -70,7 +70,7 @@ BROKEN = Variety("test/broken", BlueprintSpec("sequence", "2*c*c + c", starts_as
 
 
 class Pointwise(nn.Module):
-    """Its first slot can have what it lacks; behind the mean over places it is too late."""
+    """A convolution helps in its first slot, but not behind the mean over positions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Pointwise(nn.Module):
 
 
 def rising(examples: int, seed: int, *, shuffled: bool = False) -> Batch:
-    """Steps up or down in noise: which of the two, is seen in neighbours alone."""
+    """Return steps up or down in noise, which only neighbouring positions reveal."""
     generator = torch.Generator().manual_seed(seed)
     inputs = 0.1 * torch.randn(examples, 1, 12, generator=generator)
     targets = torch.randint(0, 2, (examples,), generator=generator)
@@ -97,7 +97,7 @@ def rising(examples: int, seed: int, *, shuffled: bool = False) -> Batch:
 
 @dataclass
 class Lab:
-    """A probe of a small model, and what it must leave alone."""
+    """A probe of a small model, and the state that it must not change."""
 
     model: nn.Module
     train: Any
@@ -119,7 +119,7 @@ class Lab:
 
 @pytest.fixture
 def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
-    """A probe that is over in a second: the host is looked at more often than a real one."""
+    """Return a probe that takes a second; it evaluates the host more often than a real one."""
     monkeypatch.setattr("esper_core.probes.host.SHORTEST_INTERVAL", 4)
     torch.manual_seed(0)
     batches = list(zip(*(part.split(60) for part in rising(300, 1)), strict=True))
@@ -168,7 +168,7 @@ def test_a_probe_repeats_itself(lab: Lab) -> None:
 
 
 def test_a_candidate_without_effect_trains_bit_for_bit_like_the_host(lab: Lab) -> None:
-    """Both have dropout and batch norm: the same batches and random numbers, and nothing left from the one before."""
+    """With dropout and batch norm: both get the same batches and random numbers, and no earlier state."""
 
     class Idle(nn.Module):
         def __init__(self) -> None:
@@ -193,7 +193,7 @@ def test_a_candidate_without_effect_trains_bit_for_bit_like_the_host(lab: Lab) -
 
 
 def everything_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What a probe must leave as it was."""
+    """Return the state that a probe must not change."""
     return {
         "state": {name: tensor.clone() for name, tensor in model.state_dict().items()},
         "gradients": [None if own.grad is None else own.grad.clone() for own in model.parameters()],
@@ -219,7 +219,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 class Counting:
-    """A loss function that ends with an exception after some calls."""
+    """A loss function that raises after some calls."""
 
     def __init__(self, calls: int, error: type[BaseException]) -> None:
         self.left, self.error = calls, error
@@ -343,7 +343,7 @@ def test_a_seed_that_fails_is_reported_and_the_others_go_on(lab: Lab) -> None:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """``clock(tick)``: a clock that moves on by ``tick`` seconds whenever it is read."""
+    """``clock(tick)``: return a clock that advances by ``tick`` seconds whenever it is read."""
 
     def install(tick: float) -> None:
         def ticks() -> Iterator[float]:
@@ -434,7 +434,7 @@ class Shared(nn.Linear):
 
 
 class Augmented:
-    """Data that differ in each pass by numbers that nobody can repeat."""
+    """Data that differ in each pass by random numbers that cannot be repeated."""
 
     def __iter__(self) -> Iterator[Batch]:
         inputs, targets = rising(60, 1)

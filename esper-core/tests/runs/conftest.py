@@ -25,7 +25,7 @@ margin: 0.0
 
 
 def episodes(arm: str, values: Sequence[float], first: int) -> list[EpisodeFinished]:
-    """One episode for each value, of the seeds from ``first``."""
+    """Return one episode for each value, with RNG seeds from ``first`` on."""
     return [
         EpisodeFinished(
             round=0, arm=arm, seed=seed, test_loss=1.0, test_metric=value, validation_metric=value,
@@ -37,7 +37,7 @@ def episodes(arm: str, values: Sequence[float], first: int) -> list[EpisodeFinis
 
 @pytest.fixture
 def write_run(tmp_path: Path) -> Callable[..., Path]:
-    """``write_run("20261121-101512-quiet-otter", {"grown": [...], "twin": [...]})``: a finished run with these figures.
+    """``write_run("20261121-101512-quiet-otter", {"grown": [...], "twin": [...]})``: write a finished run.
 
     Without arms it has no summary.
     """
@@ -86,5 +86,5 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def esper_runs(esper: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
-    """``esper_runs("list")``: what ``esper runs`` answers, with the folder of ``write_run`` for its runs."""
+    """``esper_runs("list")``: call ``esper runs`` on the folder of ``write_run``, and return its answer."""
     return lambda *arguments: esper("runs", *arguments, "--runs-dir", tmp_path / "runs")

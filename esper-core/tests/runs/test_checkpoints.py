@@ -46,11 +46,11 @@ def test_run_13_the_newest_checkpoint_is_read_and_the_oldest_are_deleted(tmp_pat
 
 
 class Died(BaseException):
-    """The process is gone."""
+    """Stands for the death of the process."""
 
 
 def test_run_13_a_complete_checkpoint_is_left_wherever_a_write_is_killed(tmp_path, monkeypatch):
-    """The process dies at each call to the system in turn, before it or after it."""
+    """The process dies before or after each system call in turn."""
 
     def write_until(at: int) -> bool:
         """Write a checkpoint, and return whether the process died at the given point."""
@@ -85,7 +85,7 @@ def test_run_13_a_complete_checkpoint_is_left_wherever_a_write_is_killed(tmp_pat
         number, value = newest(tmp_path)
         assert value == number
         assert number in (1, 2)
-        Checkpoints(tmp_path, kept=1).write(2, state(2))  # over whatever is left
+        Checkpoints(tmp_path, kept=1).write(2, state(2))  # over the remains
         assert newest(tmp_path) == (2, 2.0)
         if not died:
             break
@@ -104,13 +104,13 @@ def test_a_checkpoint_is_renamed_into_place_only_after_its_files_were_synced(tmp
         synced[about.st_ino] = about.st_size
 
     def is_synced(path: Path) -> bool:
-        """Whether the last sync saw the path as it is now."""
+        """Return whether the path has not changed since it was synced."""
         return synced.get(path.stat().st_ino) == path.stat().st_size
 
     def rename(source: Path, target: Path) -> Path:
         assert is_synced(source), "the folder that is renamed lists its files"
         renamed[target.name] = {file.name for file in source.iterdir() if is_synced(file)}
-        synced.pop(target.parent.stat().st_ino, None)  # whatever was synced of it, this rename was not
+        synced.pop(target.parent.stat().st_ino, None)  # the rename itself has not been synced
         return real_rename(source, target)
 
     with monkeypatch.context() as patch:
@@ -212,7 +212,7 @@ def test_the_checkpoint_just_written_is_kept_rather_than_damaged_ones_of_later_s
 
 
 def test_a_folder_that_cannot_be_read_and_a_state_that_json_cannot_hold_are_errors(tmp_path):
-    """Otherwise a run would begin anew, and its events be cut off."""
+    """Otherwise a run would start again, and its events would be cut off."""
     with pytest.raises(ValueError, match="not JSON compliant"):
         Checkpoints(tmp_path).write(1, State({"loss": float("nan")}))
     assert Checkpoints(tmp_path).newest() is None
@@ -223,7 +223,7 @@ def test_a_folder_that_cannot_be_read_and_a_state_that_json_cannot_hold_are_erro
 
 @pytest.mark.parametrize("name", [".lock", "events.jsonl"])
 def test_a_link_in_a_run_directory_is_refused_and_its_target_unchanged(tmp_path, name):
-    """A run directory of somebody else may have a link to a file of the user's."""
+    """A foreign run directory may contain a link to a file of the user's."""
     precious = tmp_path / "precious.txt"
     precious.write_text("mine")
     (tmp_path / name).symlink_to(precious)

@@ -53,14 +53,14 @@ class Block(nn.Module):
 
 
 class Branches(Block):
-    """Decides by the values that it sees."""
+    """Branches on the values of its inputs."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         return hidden if hidden.sum() > 0 else -hidden
 
 
 class Attends(nn.Module):
-    """Has a layer of torch whose printed form does not build it."""
+    """Has a layer of torch whose repr does not build it."""
 
     def __init__(self, site: Site) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def grown() -> nn.Module:
 
 
 def modes(model: nn.Module, inputs: Tensor) -> list[Tensor]:
-    """The outputs in training and in evaluation, by a copy, since training changes buffers."""
+    """Return the outputs of a copy in training and in evaluation; training changes buffers."""
     found = []
     for training in (True, False):
         torch.manual_seed(0)

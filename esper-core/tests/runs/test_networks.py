@@ -79,13 +79,13 @@ def build(host: Callable[[], nn.Module], seed: int = 3) -> nn.Module:
 
 @pytest.fixture
 def load(noisy_host, plugins):
-    """``load(source, host)``: what is restored in a newly built host, by default the noisy one."""
+    """``load(source, host)``: load into a newly built host, by default the noisy one."""
     return lambda source, host=noisy_host: esper.load(build(host, seed=9), source, plugins=plugins)
 
 
 @pytest.fixture
 def grow(noisy_host, local_conv):
-    """``grow((variety, blend, kept), …)``: a host in which one seed after the other was kept, or blended in half.
+    """``grow((variety, blend, kept), …)``: return a host with seeds that were kept, or blended in half.
 
     By default one seed was kept.
     """
@@ -110,7 +110,7 @@ def grow(noisy_host, local_conv):
 
 
 def tend(model: nn.Module, varieties: list[Variety], settings: GrowthConfig | None = None, batches: int = 10) -> Garden:
-    """A garden over the early slots of a model, which may have been loaded."""
+    """Return a garden over the early slots of a model, which may be a loaded one."""
     adam = OptimizerConfig()
     keeper = OptimizerKeeper(host_parameters(model), host_settings=adam, seed_settings=adam)
     names = [slot.name for slot in slots_of(model).each() if slot.name != "late"]
@@ -118,7 +118,7 @@ def tend(model: nn.Module, varieties: list[Variety], settings: GrowthConfig | No
 
 
 def hold(garden: Garden, variety: Variety, **more: Any) -> Garden:
-    """The garden with a seed in its slot that was germinated and blended at once."""
+    """Return the garden with a seed that was germinated and blended in immediately."""
     garden.apply(Action(Op.GERMINATE, "early", variety.id, speed=0, **more), 0)
     garden.open_step()
     for number in garden.incubating:
@@ -337,7 +337,7 @@ def write(text: str | bytes) -> Callable[[Path], Any]:
 
 
 def edit(do: Callable[[dict[str, Any]], Any], *, signed: bool = True) -> Callable[[Path], None]:
-    """Change what the journal says; signed: with the checksum that it then has."""
+    """Change the journal; signed: with its new checksum."""
 
     def write(path: Path) -> None:
         record = json.loads(path.read_text())
@@ -473,7 +473,7 @@ def test_a_journal_with_invalid_or_contradictory_values_is_refused(folder, noisy
 
 
 class Wider(nn.Module):
-    """Another host, in which the place of the slot has the same name."""
+    """Another host with a module of the slot's name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -545,11 +545,11 @@ def test_a_host_whose_load_state_dict_fails_is_unchanged(folder, noisy_host, plu
     graft(model, ["stem"], example=EXAMPLE)
 
 
-# --- growing on
+# --- continued growth
 
 
 def test_a_loaded_network_grows_on(grow, load, local_conv, tmp_path):
-    """Fossils learn, a living seed goes on living, and the next one has a number of its own."""
+    """Fossils learn, a living seed continues, and the next one gets a new number."""
     esper.save(grow((local_conv, Blend.ADD, True), (LOUD, Blend.ADD, False)), tmp_path)
     model = load(tmp_path)
     garden = tend(model, [local_conv], GrowthConfig(embargo=0))
@@ -629,7 +629,7 @@ def test_a_keeper_that_holds_seeds_as_host_parameters_is_refused_with_a_hint(fol
 
 
 class MixedPrecision(nn.Module):
-    """Its stem computes in another precision than its first parameter has."""
+    """A host whose stem computes in another precision than that of its first parameter."""
 
     def __init__(self) -> None:
         super().__init__()

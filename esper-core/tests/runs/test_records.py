@@ -18,7 +18,7 @@ ARMS = {"grown": [0.8, 0.9], "twin": [0.5, 0.6]}
 
 @pytest.fixture
 def refused(problem_of):
-    """``refused(code, function, argument, …)``: what the refusal says, which has this code."""
+    """``refused(code, function, argument, …)``: return the message of the refusal with this code."""
 
     def call(code, function, *arguments, **more):
         problem = problem_of(partial(function, **more), *arguments)

@@ -24,7 +24,7 @@ CLEAR = "\x1b[2J"
 
 @pytest.fixture
 def narrow(terminal, monkeypatch):
-    """``narrow(40)``: a terminal of so many columns, without colours, to which is printed from then on."""
+    """``narrow(40)``: print to a terminal with so many columns, without colours, from then on."""
 
     def show(columns):
         monkeypatch.setenv("COLUMNS", str(columns))

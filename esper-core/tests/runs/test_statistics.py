@@ -90,7 +90,7 @@ def test_an_interval_has_its_mean_in_the_middle(values, confidence):
         ([0.9, 0.95], (None, 1.0)),
         ([0.5, 0.5], (0.5, 0.5)),
         ([0.7], (None, None)),
-        ([0.5, 1.2], (None, None)),  # which are no shares
+        ([0.5, 1.2], (None, None)),  # values above 1
     ],
 )
 def test_the_interval_of_a_share_lies_between_0_and_1(values, ends):
@@ -157,7 +157,7 @@ def test_a_verdict_takes_eight_pairs_and_an_interval_beyond_the_margin():
 
 
 def test_a_verdict_takes_a_small_p_as_well_as_an_interval_beyond_the_margin():
-    # Seven of one size and one against them: the interval by Student's t clears 0, and one of 20 flips is as large.
+    # Seven equal values and one opposite: Student's interval clears 0, but one in 20 sign flips is as large.
     differences = [1.0, 1.1, 1.2, 1.0, 1.1, 0.9, 1.0, -0.7]
     found = compare(differences)
     assert found.low > 0
@@ -216,7 +216,7 @@ def test_nineteen_of_twenty_intervals_contain_the_true_mean():
 
 
 def verdict_of(row):
-    """The verdict on paired differences, without the other figures of a comparison."""
+    """Return the verdict on paired differences alone."""
     return decide(mean_interval(row, LEVEL), paired_p(row), margin=0.0)[0]
 
 
@@ -256,7 +256,7 @@ ps = st.lists(st.floats(0, 1), max_size=8)
 
 
 def slowly(values):
-    """By closed testing: a hypothesis is rejected where Bonferroni's rule rejects every intersection with it."""
+    """Closed testing: a hypothesis is rejected if Bonferroni's rule rejects every intersection with it."""
     places = range(len(values))
     subsets = [set(s) for size in range(1, len(values) + 1) for s in itertools.combinations(places, size)]
     return [
@@ -270,7 +270,7 @@ def test_holm_equals_testing_every_intersection(values):
 
 
 def compared(differences):
-    """A comparison without the figures that no verdict needs, which is quicker."""
+    """Return a comparison with only the figures that a verdict needs, which is faster."""
     interval = mean_interval(differences, LEVEL)
     p = paired_p(differences)
     return Comparison.of(interval, p=p, p_margin=p, spread=None, margin=0.0, paired=True)
@@ -314,7 +314,7 @@ def test_b8_drl_13_at_most_one_in_twenty_studies_without_a_difference_finds_one(
 @pytest.mark.parametrize("kind", ["normal", "skewed", "heavy", "coarse"])
 @pytest.mark.parametrize(("n", "arms"), [(8, 3), (9, 5), (20, 3), (20, 5)])
 def test_b8_drl_13_false_verdicts_are_rare_for_skewed_heavy_and_coarse_figures(kind, n, arms):
-    """At most 5 % of the studies, and some for chance."""
+    """In at most 5 % of the studies, with a tolerance for chance."""
     random = np.random.RandomState(n * arms)
     draw = {
         "normal": random.standard_normal,
@@ -367,7 +367,7 @@ def episode(arm: str, seed: int, test: float, reward: float | None = 1.0) -> Epi
 
 
 def results_of(grown, twin, metric=ACCURACY, margin=0.0):
-    """The results of two arms with these figures, whose episodes come in another order than their seeds."""
+    """Return the results of two arms with these figures; episodes are not in the order of their seeds."""
     episodes = [episode("grown", seed, value) for seed, value in reversed(list(enumerate(grown)))]
     episodes += [episode("twin", seed, value) for seed, value in enumerate(twin)]
     return results(metric, ["grown", "twin"], episodes, margin)

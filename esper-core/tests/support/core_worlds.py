@@ -1,4 +1,4 @@
-"""What tests of growth and training share: hosts, blocks, actions, and comparisons to the bit."""
+"""Shared set-up for tests of growth and training: hosts, blocks, actions, and bitwise comparisons."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Net(nn.Module):
 
 
 class NoisyHost(nn.Module):
-    """BatchNorm and dropout: whoever disturbs buffers or random numbers is found out."""
+    """A host with BatchNorm and dropout, which reveals any change of buffers or random numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class NoisyHost(nn.Module):
 
 
 class SmoothHost(nn.Module):
-    """Neither BatchNorm nor dropout: nothing is drawn, and the mean over a batch is that over its parts."""
+    """A host without BatchNorm and dropout: no random numbers, and the loss of a batch is the mean over its parts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ def out_of_patience(block: nn.Module, grown: Tensor) -> Tensor:
 
 
 class Bad(nn.Module):
-    """A decent block for its first ``patience`` passes in training, or in evaluation; then it does ``harm``."""
+    """A valid block for its first ``patience`` passes in training or evaluation, which then calls ``harm``."""
 
     def __init__(self, site: Site, harm: Callable[[Any, Tensor], Tensor], patience: int, training: bool) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ def read(environment: Environment, step: int) -> Signals:
 
 
 def numbers(model: nn.Module) -> dict[str, Tensor]:
-    """Return a copy of all parameters and buffers that are no seed's."""
+    """Return copies of all parameters and buffers, without those of seeds."""
     named = (*model.named_parameters(), *model.named_buffers())
     return {name: one.detach().clone() for name, one in named if not name.startswith("_esper")}
 
@@ -227,7 +227,7 @@ def same(one: Iterable[Tensor] | Mapping[str, Tensor], other: Iterable[Tensor] |
 
 
 def through_files(state: State) -> State:
-    """Return the state as a JSON file and a file of tensors give it back."""
+    """Return the state after writing it to a JSON file and a tensor file and reading it."""
     text = json.dumps(state.plain, allow_nan=False, sort_keys=True)
     assert json.loads(text) == state.plain, "JSON would change it"
     assert all(not one.requires_grad for one in state.tensors.values())
@@ -281,7 +281,7 @@ class LinearWorld:
         self.loss(self.model).backward()
 
     def train_batch(self) -> None:
-        """Train the host, what is blended in, and what incubates, on one batch."""
+        """Train the host, blended seeds and incubating seeds on one batch."""
         self.garden.tick()
         self.backward()
         self.keeper.step(self.garden.blended)
@@ -297,7 +297,7 @@ class LinearWorld:
 
 
 class RecordingStream(CudaStream):
-    """Logs, in one list for all streams, what is asked of it; its marks are numbered."""
+    """Records its calls in one list for all streams; its marks are numbered."""
 
     def __init__(self, name: str, log: list[str]) -> None:
         self.name, self.log, self.marks = name, log, 0

@@ -111,7 +111,7 @@ Write = Callable[[Sequence[str | dict[str, Any]]], Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes lines, or records of them, into a file of events."""
+    """Write lines, or records as lines, to a file of events."""
 
     def write(lines: Sequence[str | dict[str, Any]]) -> Path:
         file = tmp_path / "events.jsonl"

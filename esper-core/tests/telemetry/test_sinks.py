@@ -160,7 +160,7 @@ def test_a_sink_that_is_too_slow_at_the_end_still_receives_the_last_event_and_is
     join = listener._thread.join
 
     def wait(timeout: float) -> None:
-        """The first wait, for the sink to catch up, is over at once; then the sink goes on."""
+        """Return at once from the first wait, in which the sink would catch up; then let the sink continue."""
         if timeout == SECONDS:
             gate.open.set()
             join(timeout)

@@ -57,7 +57,7 @@ def play() -> Callable[..., list[Any]]:
 
 
 class PlannedPolicy:
-    """Carries out a plan where the mask allows it, and keeps what it was shown and what it learnt from."""
+    """Carries out a plan where the mask allows it, and records observations and rollouts."""
 
     def __init__(self, plan: Mapping[int, Action] | None = None) -> None:
         self.plan = plan or {}
@@ -105,13 +105,13 @@ class EventRecorder(list[Any]):
 
 @pytest.fixture
 def planned() -> type[PlannedPolicy]:
-    """``planned({0: action})``: a policy that carries out a plan, and keeps what it saw."""
+    """``planned({0: action})``: return a policy that carries out a plan and records its observations."""
     return PlannedPolicy
 
 
 @pytest.fixture
 def make_study() -> Callable[..., tuple[Study, EventRecorder]]:
-    """``make_study(recipe, policy)``: a study of the arm "grown" beside a twin, and what its events are kept in."""
+    """``make_study(recipe, policy)``: return a study of "grown" and a twin, and the recorder of its events."""
 
     def make(
         recipe: Recipe,

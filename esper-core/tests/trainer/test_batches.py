@@ -94,7 +94,7 @@ def test_a_batch_is_gathered_before_it_is_requested():
 def test_an_error_of_the_thread_is_raised_where_the_batch_is_requested():
     short = Split(SPLIT.inputs[:10], SPLIT.targets)
     streamed, order = Streamed(short, CPU), BatchOrder(30, 30, 5)
-    for _ in range(2):  # and the thread goes on
+    for _ in range(2):  # the thread continues
         with pytest.raises(IndexError):
             streamed.next(order)
     streamed.close()
@@ -168,12 +168,12 @@ def test_only_what_is_sent_to_a_gpu_is_pinned_and_nothing_blocks(device, done):
 
 
 def test_sim_med_5_a_run_has_one_feed_for_each_environment_and_the_numbers_of_resident_data(make_recipe, play):
-    """BatchNorm, dropout, seeds; two rounds, lanes: bit for bit."""
+    """With BatchNorm, dropout, seeds, two rounds and lanes, bit for bit."""
     recipe = replace(make_recipe(steps=4), draws=Draws.FORWARD)
     plan = {0: GERMINATE, 1: ADVANCE}
 
     def course(recipe: Recipe, lanes: int) -> list[tuple[str, int]]:
-        """What was measured, and how many threads feed, in each step of two rounds."""
+        """Return the measurements and the number of feeding threads in each step of two rounds."""
         pool, told = Pool(recipe, ["grown", "twin"], 2, twin="twin", lanes=lanes), []
         for number in range(2):
             pool.reset(number, 3)

@@ -54,7 +54,7 @@ class Scaled(nn.Module):
 
 
 class OddHost(nn.Module):
-    """Everything that a host may have: noise, buffers of every kind, tied and frozen weights, state of its own."""
+    """A host with noise, buffers of every kind, tied and frozen weights, and extra state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ def new_pool(recipe: Recipe) -> Pool:
 
 
 def play_step(pool: Pool, step: int, choose: Callable[[ActionMask], Action], opinion: Verdict = CALM) -> str:
-    """Play one step, and return everything that is reported of it, to the last digit."""
+    """Play one step, and return everything reported of it, in full precision."""
     passed = pool.train(step)
     pool.evaluate(step)
     pool.synchronise(step)
@@ -167,7 +167,7 @@ def play_step(pool: Pool, step: int, choose: Callable[[ActionMask], Action], opi
 
 
 def differences(one: State, other: State) -> list[str]:
-    """Where two states are not the same to the bit."""
+    """Return where two states are not bitwise equal."""
     found = [name for name in one.tensors if not is_bitwise(one.tensors[name], other.tensors.get(name))]
     found += sorted(other.tensors.keys() - one.tensors.keys())
     return found + [key for key in one.plain if one.plain[key] != other.plain.get(key)]
@@ -180,7 +180,7 @@ def is_bitwise(one: Tensor, other: Tensor | None) -> bool:
 
 
 def drawn(random: Random) -> Callable[[ActionMask], Action]:
-    """Draw among all actions that a mask allows; those that carry a seed's life on are likelier."""
+    """Draw among all actions that a mask allows; those that advance a seed are likelier."""
 
     def choose(mask: ActionMask) -> Action:
         ramp = {"speed": random.randrange(3), "curve": random.choice(list(Curve))}
@@ -319,7 +319,7 @@ def slow(*case: Any) -> Any:
 
 
 def gate(pool: Pool) -> bool:
-    """Whether the gate of the seed has an opinion, and the seed a lead."""
+    """Return whether the seed's gate has an opinion, and the seed a lead."""
     garden = pool.environments[0].garden
     (seed,) = garden.slots["late"].seeds
     return garden.gates.opinion(seed) is not None and math.isfinite(garden.gates.lead(seed))

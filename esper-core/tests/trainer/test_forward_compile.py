@@ -52,7 +52,7 @@ def assert_same(left: list[list[Tensor]], right: list[list[Tensor]]) -> None:
 
 
 class Compilers:
-    """Stand-ins for torch's compiler: each is asked with a model, and returns what is called in its place."""
+    """Fakes of torch's compiler: each takes a model, and returns what is called instead."""
 
     def __init__(self, fails: Callable[[int], bool] = lambda number: False, at: str = "compile") -> None:
         self.asked, self.ran = 0, 0
@@ -125,7 +125,7 @@ def test_passes_that_failed_to_compile_change_no_number_and_several_environments
 
 
 def test_random_streams_are_held_until_the_first_compiled_pass_has_its_gradients(compiled, smooth_host):
-    """Torch saves its generators then, and restores them: another lane must not draw in between. Later lanes may."""
+    """Compiling saves and restores torch's generators, so no other lane may draw meanwhile; later it may."""
     held: list[bool] = []
 
     def compiler(model: nn.Module) -> Callable[[Tensor], Tensor]:
@@ -161,7 +161,7 @@ def test_an_error_of_the_host_is_not_attributed_to_the_compiler(compiled, course
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's own
 def test_the_compiler_of_torch_gives_the_same_course_in_all_but_the_last_bits(compiled, course, caplog):
-    """Dropout and BatchNorm, more environments than torch would compile one class for by default, a whole life."""
+    """With dropout and BatchNorm, over a whole life, and more environments than torch's limit of recompilations."""
     caplog.set_level(logging.WARNING, "esper")
     recipe = compiled(optimizer={"kind": "sgd"}, batches=6)
     found = course(Pool(recipe, ["grown", "twin"], 5, lanes=2), 8)

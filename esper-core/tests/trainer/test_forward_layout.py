@@ -1,4 +1,4 @@
-"""Memory layout: images lie channels last where host and blueprints allow it, which a dry run finds out."""
+"""Memory layout: images are stored channels last if host and blueprints allow it in a dry run."""
 
 from __future__ import annotations
 

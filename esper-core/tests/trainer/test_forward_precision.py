@@ -69,7 +69,7 @@ def test_a_whole_life_in_half_precision_leaves_parameters_and_losses_in_float32(
             return outputs
 
     pool = begun(computed(way=way, precision=precision, more={"host": Watched}))
-    seen.clear()  # the slots were looked at before
+    seen.clear()  # the slots were observed before
     cached.clear()
     told = play(pool, range(8), WHOLE_LIFE)
     grown, _ = pool.environments
@@ -83,7 +83,7 @@ def test_a_whole_life_in_half_precision_leaves_parameters_and_losses_in_float32(
 
 
 def test_gains_and_dependence_are_computed_in_the_precision_of_the_evaluation(computed, play):
-    """To the bit: in another precision a seed would be credited with the difference of two roundings."""
+    """Bitwise, since otherwise a difference in rounding would count as a gain."""
     pool = begun(computed(precision="bfloat16"))
     grown, _ = pool.environments
     (slot,), split, task = grown.garden.slots.values(), grown.recipe.data["validation"], grown.recipe.task
@@ -176,7 +176,7 @@ def test_host_and_fossils_skip_an_overflowed_step_together(computed, play):
     assert all(map(torch.equal, before, own))
     assert keeper.scaler.state_dict()["scale"] == 2.0
     keeper.zero_grad()
-    keeper.step([])  # without gradients, as where all is frozen that leads to a loss
+    keeper.step([])  # without gradients, as if everything were frozen
     assert keeper.scaler.state_dict()["scale"] == 2.0
 
 

@@ -204,13 +204,13 @@ def quiet(*more: nn.Module) -> nn.Module:
 
 
 def recomputing() -> nn.Module:
-    """Computes its forward pass again in the backward pass."""
+    """A host that computes its forward pass again in the backward pass."""
     inner = nn.Sequential(nn.Flatten(), nn.Linear(12, 3), nn.Dropout(0.5))
     return Net(lambda net, x: torch.utils.checkpoint.checkpoint(net.inner, x, use_reentrant=False), inner=inner)
 
 
 def recurrent(dropout: float) -> nn.Module:
-    """Has dropout that is not a module's."""
+    """A host whose dropout is not a module."""
     inner = nn.GRU(12, 3, num_layers=2, dropout=dropout)
     return Net(lambda net, x: net.inner(x.transpose(0, 1))[0].squeeze(0), inner=inner)
 

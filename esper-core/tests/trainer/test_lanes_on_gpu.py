@@ -54,7 +54,7 @@ def test_a_stream_waits_for_what_another_stream_made():
             read = made.sum()
         del made
         with lanes.on(0):
-            torch.zeros(4_000_000, device=device)  # would take the memory, were it given away
+            torch.zeros(4_000_000, device=device)  # would reuse the memory if it were freed
         lanes.drain([0, 1])
         assert read.item() == 51.0 * 4_000_000
 

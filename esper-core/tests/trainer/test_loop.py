@@ -89,7 +89,7 @@ def test_the_rewards_of_an_episode_add_up_to_the_lead_at_its_end(plan, make_reci
     told = [event.reward for event in recorder.of(StepFinished)]
     assert grown.reward == pytest.approx(grown.validation_metric - twin.validation_metric)
     assert grown.reward == pytest.approx(sum(sum(terms.values()) for terms in [*told, grown.closing]))
-    # only a seed that acted leaves a difference behind
+    # only a seed that acted makes a difference
     assert (grown.closing["improvement"] == 0.0) is (2 not in plan or 4 in plan)
 
 
@@ -174,13 +174,13 @@ def test_a_component_that_misbehaves_stops_the_run_with_its_package_named(
 
 
 class StatefulPolicy(ScriptedPolicy):
-    """Returns what it was given as its state."""
+    """Returns a given value as its state."""
 
     def state_dict(self) -> Any:
         return self.given[0]
 
     def load_state_dict(self, state: State) -> None:
-        """Nothing of it is needed."""
+        """Do nothing: no state is needed."""
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_a_rollback_ends_an_episode_for_the_learner_with_the_penalty_in_its_last
     assert len(first) == (step > 0), "nothing is learnt from a first step that was rolled back"
     assert (len(second.turns), second.terminated) == (STEPS - 1 - step, False)
     assert all("penalty" not in turn.reward.terms for turn in second.turns if turn.reward)
-    assert policy.masks[step] == policy.masks[step].shut()  # nobody acts on what was just undone
+    assert policy.masks[step] == policy.masks[step].shut()  # no action directly after a rollback
     assert set(policy.masks[step].ops) == {"early"}
     for episode in first:
         assert (episode.terminated, episode.final.step) == (True, step)

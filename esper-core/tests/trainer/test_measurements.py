@@ -80,7 +80,7 @@ def test_a_host_that_is_evaluated_in_whole_passes_without_each_seed_is_logged_on
 
 
 def test_dependence_is_no_evidence_for_a_gate(make_recipe, play):
-    """Without a twin nothing speaks for an acting seed, however much the network depends on it."""
+    """Without a twin there is no evidence for an acting seed, even if the network depends on it."""
     pool = Pool(make_recipe(), ["grown"], 1)
     play(pool, 3, LIFE)
     gates = pool.environments[0].garden.gates

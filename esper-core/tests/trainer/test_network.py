@@ -20,7 +20,7 @@ from esper_core.trainer.pool import Pool
 
 
 def test_gains_are_unknown_while_two_seeds_act_and_after_one_of_them_is_kept(make_recipe, play):
-    """A seed was once credited with the gain of another that was kept beside it."""
+    """Otherwise one seed could be credited with the gain of another that was kept beside it."""
     recipe = make_recipe(embargo=0)
     slots = {"early": SlotPlace("stem"), "late": SlotPlace("stem.0")}
     pool = begin_pool(replace(recipe, slots=slots, varieties=dict.fromkeys(slots, recipe.varieties["early"])))
@@ -66,7 +66,7 @@ def test_a_branch_with_nan_is_dropped_before_it_can_be_kept(make_recipe, play):
     pool = begin_pool(make_recipe(), incubation="branch")
     play(pool, range(4), {0: GERMINATE, 2: ADVANCE})
     (branch,) = pool.environments[0].garden._incubations.values()
-    branch._numbers[0].fill_(math.nan)  # as a last batch leaves them
+    branch._numbers[0].fill_(math.nan)  # as after a last batch
     pool.evaluate(4)
     pool.synchronise(4)
     lost = pool.heal(4)
@@ -76,7 +76,7 @@ def test_a_branch_with_nan_is_dropped_before_it_can_be_kept(make_recipe, play):
 
 
 def test_a_seed_on_a_branch_acts_when_another_garden_fossilises_it(make_recipe, play):
-    """As a seed that was saved and loaded; it once became a fossil that did nothing."""
+    """This happens after saving and loading; otherwise the fossil would have no effect."""
     pool = begin_pool(make_recipe(), incubation="branch")
     play(pool, range(5), {0: GERMINATE, 2: ADVANCE})
     recipe, model = pool.environments[0].recipe, pool.environments[0].model
@@ -163,7 +163,7 @@ def live(play):
 
 
 def lead(pool: Pool) -> float:
-    """By how much the loss of the grown network is below that of its twin."""
+    """Return by how much the loss of the grown network is below that of its twin."""
     grown, twin = (one.evaluate("validation")[0].item() for one in pool.environments)
     return twin - grown
 
@@ -234,6 +234,8 @@ def test_gates_that_are_off_allow_to_advance_and_advance_nothing(make_recipe, li
     stages = {seed.stage for seed in live(pool, range(4), {0: SLOWLY})[1:]}
     assert stages == {Stage.TRAINING}
     assert pool.masks()[0].allows(ADVANCE)
-    grown, twin = (one.network for one in pool.environments)  # and measuring a gain draws nothing from the host's
+    grown, twin = (
+        one.network for one in pool.environments
+    )  # measuring a gain draws no random numbers from the host's stream
     assert torch.equal(grown.evaluation_stream.state_dict()[0], twin.evaluation_stream.state_dict()[0])
     assert torch.equal(grown.training_stream.state_dict()[0], twin.training_stream.state_dict()[0])

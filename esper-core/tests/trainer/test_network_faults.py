@@ -27,7 +27,7 @@ GERMINATE = replace(core_worlds.GERMINATE, blueprint="test/bad")
 
 
 class NanGradient(torch.autograd.Function):
-    """Passes numbers on, and a gradient of NaN."""
+    """Returns its input, with a gradient of NaN."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ class NanGradient(torch.autograd.Function):
 
 
 class RaisingGradient(NanGradient):
-    """Passes numbers on, and raises in the backward pass."""
+    """Returns its input, and raises in the backward pass."""
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def add_parameter(block: Any, grown: Tensor) -> Tensor:
 
 
 def setting(change: Callable[[], Any]) -> Callable[[Any, Tensor], Tensor]:
-    """A harm that changes a global setting of torch."""
+    """Return a harm that changes a global setting of torch."""
 
     def harm(block: Any, grown: Tensor) -> Tensor:
         change()
@@ -179,7 +179,7 @@ def test_after_three_faults_a_blueprint_is_withdrawn_and_its_package_is_named(ma
 
 
 def test_blueprints_that_cannot_be_built_are_lost_seeds_even_after_one_of_them_is_withdrawn(make_recipe):
-    """All environments decided by masks that allowed it: the fourth seed is lost as the third is."""
+    """All decided by masks that still allowed it, so the fourth seed is lost like the third."""
 
     def refuse(site: Site) -> nn.Module:
         raise OSError("no disk")

@@ -45,7 +45,7 @@ def host_state(environment: Environment) -> dict[str, torch.Tensor]:
 
 
 def differing(pool: Pool) -> list[str]:
-    """What differs between the host of the first environment and that of its twin."""
+    """Return what differs between the host of the first environment and that of its twin."""
     a, b = map(host_state, pool.environments[:2])
     assert a.keys() == b.keys()
     return [key for key in a if not torch.equal(a[key], b[key])]
@@ -104,7 +104,7 @@ def test_in_shadow_the_host_is_bitwise_its_twin_until_the_seed_blends_and_the_se
 
 
 def test_a_shadow_that_does_not_restore_the_buffers_is_detected(make_recipe, monkeypatch, play):
-    """The comparison with the twin can fail."""
+    """This shows that the comparison with the twin can fail."""
 
     class Careless(incubation.KeptBuffers):
         def put_back(self) -> None:
@@ -117,7 +117,7 @@ def test_a_shadow_that_does_not_restore_the_buffers_is_detected(make_recipe, mon
 
 
 def test_run_04_the_loss_of_an_incubating_seed_falls(make_recipe):
-    """A gradient that did not depend on the seed's output once let the loss at full blend rise without bound."""
+    """If the gradient did not depend on the seed's output, the loss at full blend would rise without bound."""
     environment = begin(make_recipe(batches=20), seed=1)
     environment.train()
     environment.network.apply(GERMINATE, 0)
@@ -131,7 +131,7 @@ def test_run_04_the_loss_of_an_incubating_seed_falls(make_recipe):
 
 
 @pytest.mark.slow
-@pytest.mark.install  # so that every change has to pass it all the same
+@pytest.mark.install  # this suite must pass for every change
 @pytest.mark.parametrize("way", ["branch", "shadow"])
 def test_run_04_an_incubating_seed_lowers_the_loss_that_it_would_cause(way, make_recipe, play):
     """The loss with the seed at full strength falls while it incubates: its gradient depends on its output."""
@@ -336,7 +336,7 @@ def test_a_kept_branch_brings_its_scaler_along(make_recipe, live):
 
 
 def test_a_scale_that_is_a_power_of_two_changes_no_number_with_clipped_gradients(make_recipe, live):
-    """Gradients are brought back before they are clipped and collected: else a scaled loss would be clipped more."""
+    """Gradients are unscaled before clipping; otherwise a scaled loss would be clipped more."""
     plan = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
     recipe = make_recipe(embargo=0, batches=4, optimizer={"clip_norm": 0.05})
     plain, with_scale = begin_pool(recipe), scaled(begin_pool(recipe), 8.0)

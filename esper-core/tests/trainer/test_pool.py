@@ -36,7 +36,7 @@ def test_b8_drl_03_arms_are_interleaved_and_take_turns_in_being_first(make_recip
 
 @pytest.fixture
 def without_gc() -> Iterator[None]:
-    """No garbage collector: what is not needed any more has to be freed by itself."""
+    """Disable the garbage collector: reference counting alone must free everything."""
     gc.collect()
     gc.disable()
     yield
@@ -45,7 +45,7 @@ def without_gc() -> Iterator[None]:
 
 @pytest.fixture
 def play_round(play) -> Callable[[Pool, int], Any]:
-    """``play_round(pool, number)``: a round with seeds that are born, blended, pruned, and left in the end."""
+    """``play_round(pool, number)``: play a round with seeds that are blended in, pruned, or alive at the end."""
 
     def play_round(pool: Pool, number: int) -> None:
         pool.reset(number, 10 * number)

@@ -115,7 +115,7 @@ def assert_same(left: tuple[list[Any], State], right: tuple[list[Any], State]) -
     (told, state), (other, there) = left, right
     for number, (one, another) in enumerate(zip(told, other, strict=True)):
         is_same = pformat(one) == pformat(another)  # which sorts sets
-        assert is_same, f"report {number} differs"  # pytest would look long for where
+        assert is_same, f"report {number} differs"  # pytest would take long to find the place
     assert list(state.tensors) == list(there.tensors)
     assert same(state.tensors, there.tensors)
     is_same = repr(state.plain) == repr(there.plain)
@@ -230,7 +230,7 @@ def test_undeclared_random_draws_are_refused_in_each_process(make_recipe, pools)
 
 def test_an_error_that_cannot_be_pickled_is_sent_as_its_message():
     class Local(Exception):
-        """Nobody finds it by its name."""
+        """A local class, which pickle cannot find by name."""
 
     assert repr(sendable(Local("too far"))) == "RuntimeError('Local: too far')"
     for error in (FileNotFoundError(2, "No such file"), GovernorStop(Problem("E402", "stopped"))):
@@ -286,7 +286,7 @@ def test_worker_processes_ignore_signals_that_ask_a_run_to_end(make_recipe, pool
 
 @forks
 def test_worker_processes_exit_when_their_parent_is_killed_in_the_middle_of_a_computation():
-    """Each holds the end of a pipe, which another process can read to its end as soon as none is left."""
+    """Each holds the write end of a pipe, whose read end sees EOF once all of them have exited."""
     end, held = os.pipe()
 
     def compute(pipe: Connection) -> None:

@@ -24,13 +24,15 @@ SAMPLE = {("conv_light", None), ("conv_light", "image"), ("low_rank", "vector"),
 
 
 def cases():
-    """Yield the checks of one name for one blueprint; those that are in the slow suite only apart."""
+    """Yield the cases of one check and blueprint; those of the slow suite separately."""
 
     def group(check):
         return check.component, check.name, check.name in COSTLY and (check.component, check.case) not in SAMPLE
 
     for (component, name, slow), checks in groupby(sorted(plugin_checks("blueprints"), key=group), key=group):
-        marks = [pytest.mark.slow, pytest.mark.install] if slow else []  # install: every change has to pass them
+        marks = (
+            [pytest.mark.slow, pytest.mark.install] if slow else []
+        )  # install: this suite must pass for every change
         yield pytest.param(list(checks), marks=marks, id=f"{component}-{name}{'-slow' if slow else ''}")
 
 

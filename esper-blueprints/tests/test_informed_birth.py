@@ -26,13 +26,13 @@ ALL = [*LINEAR, *CONVOLUTIONS]
 
 
 def probe(site, count=32):
-    """What passes behind a rectifier, and gradients that have something to do with it."""
+    """Return activations behind a ReLU, and gradients that correlate with them."""
     inputs = torch.randn(count, *site.example_shape).relu()
     return inputs, 1e-4 * (torch.randn_like(inputs) + inputs.roll(1, dims=-1) - inputs.mean())
 
 
 def at_birth(block, inputs):
-    """What a new block returns: its input, or, as an adapter, nothing that changes what the layer beside it returns."""
+    """Return the expected output of a new block: its input, or zeros for an adapter."""
     return torch.zeros_like(inputs) if isinstance(block, Lora) else inputs
 
 
@@ -47,7 +47,7 @@ def first_and_last(block):
 
 
 def birth_gradient(block, inputs, gradients):
-    """By autograd: the squared norm of the gradient of the zero layer's weights."""
+    """Return the squared gradient norm of the zero layer's weights, by autograd."""
     last = first_and_last(block)[1]
     (found,) = torch.autograd.grad((block(inputs) * gradients).sum(), [last.weight])
     return float(found.square().sum())
@@ -66,7 +66,7 @@ def test_no_random_linear_block_starts_with_a_larger_gradient(factory, site):
 
 
 def slow_birth_gradient(block, inputs, gradients):
-    """Of a convolution's varying part alone: each filter bends in the middle, and varies as much as the others."""
+    """Return it for a convolution whose filters are centred at the ReLU and have the same deviation."""
     first, last = block.conv_a, block.conv_b
     convolve = functional.conv1d if inputs.dim() == 3 else functional.conv2d
     response = convolve(inputs, first.weight.detach(), padding=2)

@@ -26,7 +26,7 @@ SITES = {
 
 
 class Book(dict):
-    """A registry that only writes down."""
+    """A registry that only records."""
 
     def add(self, name, target, spec):
         assert name not in self

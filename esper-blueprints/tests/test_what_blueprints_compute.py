@@ -95,7 +95,7 @@ REACH = [(Pointwise, 0), (Bottleneck, 2), (DepthwiseSeparable, 2), (ConvLight, 4
 @pytest.mark.parametrize(("factory", "reach"), REACH)
 def test_the_receptive_field_has_the_documented_width(factory, reach):
     block = factory(Site("sequence", 4, (41,)))
-    block.norm = torch.nn.Identity()  # that of ConvHeavy looks at all places
+    block.norm = torch.nn.Identity()  # the normalisation of ConvHeavy uses all positions
     for parameter in block.parameters():
         torch.nn.init.normal_(parameter)
     inputs = torch.randn(64, 4, 41)

@@ -38,7 +38,7 @@ HASTY = {"preview": 1, "first": 0.0, "speed": 1}
 AT_ONCE = {"preview": 0, "first": 0.0, "speed": 0}
 STEPS = 20
 GOLDEN = "00-1-00000000-1-110101-0"
-"""What it plants in 24 environments with the seed 7: a/conv 0, a/mlp 1, nothing -."""
+"""What it germinates in 24 environments with RNG seed 7: 0 is a/conv, 1 is a/mlp, - is nothing."""
 
 
 def growing(stage, blueprint="a/conv", age=9, slot="early"):
@@ -47,7 +47,7 @@ def growing(stage, blueprint="a/conv", age=9, slot="early"):
 
 
 def seen(step=0, grows=None, steps=STEPS):
-    """Both slots are free but the one in which something grows."""
+    """Return an observation in which all slots are free, except the one with a seed."""
     free = (SlotSignals(name, SlotState.FREE, fossils=0) for name in SPACE.slots)
     slots = tuple(grows if grows and grows.name == slot.name else slot for slot in free)
     return Observation(step, steps, Signals(step, 1.0, 1.0, 0.5, 10, 10, slots))
@@ -57,7 +57,7 @@ OPEN = ActionMask(dict.fromkeys(SPACE.slots, frozenset({Op.GERMINATE})), SPACE.b
 
 
 def living(*ops, blueprint="a/conv", slot="early"):
-    """The mask where a seed grows in a slot, and the other is free."""
+    """Return the mask if a seed grows in one slot, and the other is free."""
     mine = frozenset(ops)
     room = {name: names for name, names in SPACE.blueprints.items() if name != slot}
     return ActionMask({**dict.fromkeys(room, frozenset({Op.GERMINATE})), slot: mine}, room, {slot: {blueprint: mine}})
@@ -68,7 +68,7 @@ def germinate(slot, blueprint):
 
 
 def part(actions, rewards, *, first=0, terminated=False):
-    """A part of an episode; a reward of None is one that nobody knows."""
+    """Return a part of an episode; a reward of None is unknown."""
     turns = tuple(
         Turn(seen(first + number), OPEN, action, None if reward is None else RewardBreakdown({"team": reward}))
         for number, (action, reward) in enumerate(zip(actions, rewards, strict=True))
@@ -82,7 +82,7 @@ def round_of(*episodes, number=0, arm="bandit"):
 
 
 def knowing(records, **settings):
-    """A policy that has tried its arms: by arm how often, with which mean, and the squares around it."""
+    """Return a policy with records of its arms: count, mean, and sum of squared deviations."""
     policy = Bandit(SPACE, **{**HASTY, **settings})
     told = [[*arm, *numbers] for arm, numbers in records.items()]
     policy.load_state_dict(State({**policy.state_dict().plain, "records": told}))
@@ -93,7 +93,7 @@ SURE_OF_LATE = {ARMS[0]: (500, 1.0, 1.0), ARMS[1]: (500, -2.0, 1.0), ARMS[2]: (5
 
 
 def alive(policy, number=4):
-    """What it plants in each of several environments as an episode begins."""
+    """Return what it germinates at the beginning of an episode in several environments."""
     return policy.act([seen()] * number, [OPEN] * number)
 
 
@@ -146,7 +146,7 @@ def test_beliefs_are_normal_inverse_gamma_posteriors():
     for one in brought:
         record = record.and_then(one)
     assert (record.pulls, record.mean, record.spread) == (3, 6.0, pytest.approx(26.0))
-    # The slow way: the prior is one quarter of an episode of 0, and noise of 4 that weighs two.
+    # Reference: the prior has the weight of a quarter of an episode with return 0, and noise 4.
     weight, noise = (0.5 / 1.0) ** 2, 0.5 * 8.0
     total = weight + 3
     mean = math.fsum(brought) / total
@@ -172,7 +172,7 @@ def test_the_scale_of_rewards_is_that_of_all_arms():
     assert size_of([]) == size_of([Record()]) == size_of([Record(5, 0.0, 0.0)]) == 1.0
 
 
-# What it learns from.
+# Learning.
 
 
 def test_a_seed_is_credited_with_the_return_of_its_episode():
@@ -246,7 +246,7 @@ def test_new_blueprints_are_tried_and_records_of_others_kept():
     }
 
 
-# What it does.
+# Decisions.
 
 
 def test_it_germinates_within_the_time_that_settings_allow():
@@ -329,7 +329,7 @@ def test_without_learning_it_chooses_the_best_arm_and_records_nothing():
     assert alive(Bandit(SPACE, learn=False, **HASTY)) == [WAIT] * 4
 
 
-# Chance, and memory.
+# Random draws, and state.
 
 
 def test_after_explore_rounds_it_chooses_the_best_arm_and_still_learns():
@@ -347,7 +347,7 @@ def test_draws_differ_between_seeds_episodes_and_environments():
     assert len({tuple(action.blueprint for action in found) for found in rounds}) == 3
     for found in rounds:
         count = Counter((action.slot, action.blueprint) for action in found)
-        assert 25 < count.pop((None, None)) < 80  # an eighth: whatever is guessed of the three is below 0
+        assert 25 < count.pop((None, None)) < 80  # an eighth: the draws for all three arms are below 0
         assert set(count) == set(ARMS)
         assert min(count.values()) > 85
 
@@ -359,7 +359,7 @@ def test_its_guesses_are_the_same_on_every_machine():
 
 
 def handed_over(policy, **settings):
-    """Another one, built alike, that has its state as a checkpoint brings it."""
+    """Return a policy built in the same way that has loaded the state from a checkpoint."""
     heir = Bandit(policy.space, **settings)
     heir.load_state_dict(State(json.loads(json.dumps(policy.state_dict().plain, allow_nan=False))))
     return heir
@@ -369,11 +369,11 @@ def test_it_can_join_an_episode_in_progress():
     assert knowing(SURE_OF_LATE).act([seen(7)], [OPEN]) == [germinate("late", "a/conv")]
 
 
-# What it says.
+# Warnings.
 
 
 def always(*episodes):
-    """A round that is the same each time, for so many rounds as are asked for."""
+    """Play the same round repeatedly."""
     return [round_of(*episodes, number=number) for number in range(14)]
 
 

@@ -30,7 +30,7 @@ ALL_OPS = {
     Stage.HOLDING: {Op.PRUNE, Op.FOSSILISE, Op.RETARGET},
     Stage.DRAINING: set(),
 }
-"""What each stage allows where no gate stands before it."""
+"""The ops of each stage without gates."""
 
 
 def gain(mean):
@@ -51,7 +51,7 @@ def seen(step, *slots, steps=STEPS):
 
 
 def mask_of(observation, *, room=None, refused=()):
-    """What is possible without gates. room: what may germinate, by slot. refused: ops that the gates forbid."""
+    """Return the mask without gates. room: what may germinate, by slot. refused: ops that gates forbid."""
     slots = observation.signals.slots
     if room is None:
         room = {one.name: SPACE.blueprints[one.name] for one in slots if one.state is SlotState.FREE}
@@ -68,7 +68,7 @@ def mask_of(observation, *, room=None, refused=()):
 
 
 def decided(*looks, settings=None, **possible):
-    """The last action of a fresh policy that is shown ``looks``, the last with what is ``possible``."""
+    """Return the last action of a new policy on the observations ``looks``, the last with the mask ``possible``."""
     policy = Heuristic(SPACE, **(settings or {}))
     for look in looks[:-1]:
         policy.act([look], [ActionMask()])
@@ -214,7 +214,7 @@ def test_the_best_holding_seed_is_fossilised_first():
 
 
 def held(steps, mean=0.001, at=20, **possible):
-    """What is done after a seed has held for so many steps, with this gain."""
+    """Return the action after a seed with this gain has held for so many steps."""
     looks = [seen(at + step, slot("early", seed("a/conv", Stage.HOLDING, mean))) for step in range(steps + 1)]
     return decided(*looks, **possible)
 

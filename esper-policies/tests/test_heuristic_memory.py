@@ -1,4 +1,4 @@
-"""The heuristic's memory of what was tried in vain."""
+"""The heuristic's memory of failed trials."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def seed(name, stage=Stage.TRAINING, gain=GOOD):
 
 
 def remembered(*looks):
-    """What is remembered after the slot was looked at once a step."""
+    """Return the memory after an observation of the slot in each step."""
     memory = Memory()
     for step, seen in enumerate(looks):
         memory.look([seen], step, Forecast())

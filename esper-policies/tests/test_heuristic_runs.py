@@ -31,7 +31,7 @@ EMBARGO = 2
 
 @dataclass
 class Kind:
-    """A blueprint: what its preview shows, what it brings in the host, what it has of parameters, and its faults."""
+    """A blueprint: its gain in the preview and in the host, its parameters, and its faults."""
 
     preview: float
     real: float
@@ -71,7 +71,7 @@ class Plot:
 
 
 class World:
-    """One environment. twin: whether what acts on the host is measured."""
+    """One environment. twin: whether gains of acting seeds are measured."""
 
     def __init__(self, kinds, *, slots=1, stack=1, nursery=1, twin=True, steps=40):
         self.kinds, self.nursery, self.twin, self.steps = kinds, nursery, twin, steps
@@ -174,7 +174,7 @@ GOOD = Kind(0.12, 0.25)
 FAIR = Kind(0.05, 0.11)
 USELESS = Kind(0.0, 0.0)
 FLASH = Kind(0.2, -0.05)
-"""It shines in its preview, and brings nothing."""
+"""A large gain in its preview, and none in the host."""
 
 
 def test_it_fossilises_useful_seeds_only():

@@ -6,7 +6,7 @@ from esper_testing import parametrize_with_checks
 
 
 def a_plan(space):
-    """One seed in each slot, of the first blueprint that may grow there, through its whole life."""
+    """Return a plan with one seed in each slot, of its first blueprint, over its whole life."""
     life = ("germinate", "advance", "fossilise")
     steps = [{"step": step, "op": op, "slot": slot} for slot in space.slots for step, op in enumerate(life)]
     names = {slot: {"blueprint": names[0]} for slot, names in space.blueprints.items()}
@@ -14,13 +14,13 @@ def a_plan(space):
 
 
 HASTY = {"preview": 1, "patience": 1, "speed": 1, "first": 0.0, "last": 1.0}
-"""An episode of the kit is short: so that something happens in it."""
+"""Settings for the short episodes of the checks, so that seeds germinate in them."""
 
 EAGER = {"seeds": 3, "preview": 1, "first": 0.0, "speed": 1}
 
 
 SMALL = {"width": 4, "memory": False, "passes": 1, "minibatch": 1000}
-"""A small network learns as a large one does, and sooner; its checks are among the slow tests all the same."""
+"""A small network, which trains faster; its checks are slow tests nevertheless."""
 
 
 @parametrize_with_checks("policies", settings={"schedule": a_plan, "heuristic": HASTY, "bandit": EAGER, "ppo": SMALL})

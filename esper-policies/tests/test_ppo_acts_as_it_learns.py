@@ -1,7 +1,7 @@
 """PPO computes the same probability of a decision when it acts and when it learns.
 
-The policy is played on environments in any state, with rollbacks and early ends, and asked twice: as it acts, and as it
-learns. SIM-HIGH-2 is that the two were not the same once.
+The policy is played on environments in any state, with rollbacks and early ends. Its probabilities are compared between
+acting and learning. SIM-HIGH-2 was a defect in which they differed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SPACE = space_of(2)
 
 
 class Witness:
-    """Plays a policy and writes down how likely each decision was when it was taken: by place, in their order."""
+    """Plays a policy and records the probability of each decision when it was taken, by place, in order."""
 
     def __init__(self, policy, monkeypatch):
         self.policy, self.chances, self.round = policy, defaultdict(list), 0
@@ -60,7 +60,7 @@ class Witness:
         policy._chosen = choose
 
     def play(self, environments=3, *, undone=(), early=(), steps=STEPS, stranger=False):
-        """A round. undone: by place, the step in which it is rolled back; early: the one after which it is over."""
+        """Play a round. undone: by place, the step of a rollback; early: the last step of a shortened episode."""
         self.chances.clear()
         self.round += 1
         space, draw = self.policy.space, random.Random(self.round)
@@ -93,9 +93,9 @@ class Witness:
         return Rollout("ppo", self.round, tuple(episodes))
 
     def learn(self, rollout, monkeypatch):
-        """By how much the ratio of a decision is off 1 at most as it is learnt from; of how many; what is told.
+        """Return how far a decision's ratio is from 1 in the update at most, the number of decisions, and the figures.
 
-        It is the update itself that is listened to, not another count of the same.
+        The ratios are those of the update itself; they are not computed again.
         """
         own, weighed_by = self.policy, []
         weigh = policy_module.evaluate
@@ -134,7 +134,7 @@ CASES = {
 def test_sim_high_2_before_the_first_gradient_step_every_ratio_is_1(monkeypatch, settings, course):
     policy = Ppo(SPACE, **{"width": 8, "learning_rate": 1e-2, "passes": 2, "minibatch": 16, **settings})
     witness = Witness(policy, monkeypatch)
-    for _ in range(2):  # in the first nothing is scaled, in the second all is by what the first one saw
+    for _ in range(2):  # nothing is scaled in the first round; in the second, scales are those of the first
         rollout = witness.play(**course)
         worst, count, told = witness.learn(rollout, monkeypatch)
         assert worst < 1e-6
@@ -143,7 +143,7 @@ def test_sim_high_2_before_the_first_gradient_step_every_ratio_is_1(monkeypatch,
     assert policy.scales.whole.count > 0
 
 
-# What is learnt from, and what belongs together.
+# Episodes and their parts.
 
 
 def rollout_of(policy, monkeypatch, **course):

@@ -128,7 +128,7 @@ def test_a_shipped_policy_is_found_by_its_name(folder, tmp_path, monkeypatch):
     assert Ppo(delayed().space, load="oak-lover", speeds=[2, 5]).network.width == 8
 
 
-# What is refused.
+# Refusals.
 
 
 def refused(folder, **settings):
@@ -212,7 +212,7 @@ def test_options_that_do_not_fit_are_refused_with_both(folder, own):
     assert "as in its training" in said
 
 
-# Signs, in words.
+# Warnings.
 
 
 def heeded(rounds, **figures):

@@ -21,7 +21,7 @@ BLENDS = OPS.index(Op.ADVANCE)
 
 @dataclass
 class Problem:
-    """Scores of one environment as plain lists, what is legal, and where each candidate is at home."""
+    """Scores of one environment as plain lists, the mask, and the slot of each candidate."""
 
     ops: list[float]
     candidates: list[list[float]]
@@ -56,7 +56,7 @@ def problem(seed):
 problems = st.integers(0, 10**6).map(problem)
 
 
-# The slow way, head by head.
+# Reference: head by head.
 
 
 def mean_in_the_exponent(scores):
@@ -72,7 +72,7 @@ def normal(scores):
 
 
 def heads_of(own):
-    """Chances of the ops; of the slots by op; of the candidates by op and slot: only what is possible."""
+    """Return probabilities of ops, of slots by op, and of candidates by op and slot; only possible ones."""
     slots, blueprints, ops = {}, {}, {Op.WAIT: own.ops[0]}
     for number, op in enumerate(OPS[1:]):
         rows = {}
@@ -100,7 +100,7 @@ def log_chance(own, op, place, details):
 
 
 def decisions(own):
-    """All that is possible, but for the details: op, its number, and the candidate."""
+    """Yield all possible decisions without details: op, its number, and the candidate."""
     yield Op.WAIT, 0, 0
     for number, op in enumerate(OPS[1:]):
         yield from ((op, number + 1, place) for place, yes in enumerate(own.legal[number]) if yes)
@@ -167,7 +167,7 @@ def test_entropies_of_the_heads_add_up_to_that_of_the_decision(own):
 
 
 def _details_of(op):
-    """Every choice of the details that an op reads; of the others the first."""
+    """Yield every choice of the details that an op reads; the first choice of the others."""
     found = [()]
     for head, count in HEADS.items():
         found = [(*one, option) for one in found for option in (range(count) if head in ARGUMENTS[op] else (0,))]
@@ -274,7 +274,7 @@ def test_heads_that_an_op_does_not_read_get_no_gradient():
             assert bool(reads(head, torch.tensor([number]))) == (head in ARGUMENTS[op])
 
 
-# What is fixed, and what is to choose.
+# Fixed and free details.
 
 
 def test_a_single_option_has_no_head():

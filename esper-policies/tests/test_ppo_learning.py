@@ -23,7 +23,7 @@ shares = st.floats(0, 1)
 
 
 def lesson_for(policy, rollout):
-    """The lesson of a round, and what it is worth, as an update sees them."""
+    """Return the lesson of a round and its worth, as in an update."""
     cut = policy.settings.horizon == "cut"
     episodes, _ = episodes_of(policy.space, rollout, policy.pace, endless=cut)
     policy._rescale(episodes)
@@ -35,11 +35,11 @@ def generator():
     return torch.Generator().manual_seed(1)
 
 
-# SIM-MED-3: what a decision was worth.
+# SIM-MED-3: advantages.
 
 
 def slowly(rewards, values, behind, discount, trace):
-    """The definition: of each decision the sum of the surprises behind it, each less by (γλ) to the distance."""
+    """Compute the definition: the sum of later temporal differences, each times (γλ) to the power of its distance."""
     after = [*values[1:], behind]
     surprises = [reward + discount * later - value for reward, later, value in zip(rewards, after, values, strict=True)]
     return [
@@ -125,7 +125,7 @@ def test_horizon_cut_without_a_discount_is_refused():
 
 
 def values_of(horizon, rounds=20):
-    """What is expected of an endless game at its beginning and at its end, by whom has learnt for some rounds."""
+    """Return the values at the beginning and the end of the endless game, after some rounds of learning."""
     game = endless()
     settings = {"width": 8, "together": 4, "passes": 10, "minibatch": 20, "most_change": None, "memory": False}
     policy = Ppo(game.space, **settings, learning_rate=1e-2, discount=0.9, trace=0.9, horizon=horizon)
@@ -137,7 +137,7 @@ def values_of(horizon, rounds=20):
 
 
 @pytest.mark.slow
-@pytest.mark.install  # so that every change has to pass it all the same
+@pytest.mark.install  # this suite must pass for every change
 def test_sim_med_3_values_of_an_endless_game_include_rewards_after_the_cut():
     first, last = values_of("cut")
     assert first == pytest.approx(10.0, abs=1.0)
@@ -147,7 +147,7 @@ def test_sim_med_3_values_of_an_endless_game_include_rewards_after_the_cut():
     assert last < 4.0, "1 is left of the last"
 
 
-# SIM-MED-2, RUN-06: passes, minibatches, and what is told of them.
+# SIM-MED-2, RUN-06: passes, minibatches, and their figures.
 
 
 def test_run_06_a_round_is_learnt_in_passes_over_minibatches_with_figures(monkeypatch):
@@ -199,7 +199,7 @@ def test_sim_med_2_passes_end_after_too_large_a_change(most, passes):
 
 
 def taught(game, episodes, times=1, **settings):
-    """Learn from one rollout so many times; the lesson, what it was worth before and after, and the figures."""
+    """Learn from one rollout so many times; return the lesson, its worth before and after, and the figures."""
     policy = Ppo(game.space, **{**TINY, "minibatch": 64, "most_change": None, **settings})
     lesson, before = lesson_for(policy, play(policy, game, episodes))
     told = [
@@ -233,7 +233,7 @@ def test_the_value_clip_limits_the_change_of_values():
 
 
 def test_value_share_weighs_the_value_loss():
-    """All layers learn from both losses but the last of the values, which learns from its own alone."""
+    """All layers learn from both losses, except the last layer of the values, which learns from the value loss."""
     learnt = {}
     for share in (0.0, 0.5):
         *_, told = taught(contextual(), 16, times=12, value_share=share, passes=4)

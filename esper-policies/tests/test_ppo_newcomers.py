@@ -17,13 +17,13 @@ TINY = {"width": 8, "passes": 1, "together": 4}
 
 
 def scene(step=0):
-    """What is seen at a step, and a mask that lets anything be planted."""
+    """Return the observation of a step, and a mask in which everything can germinate."""
     seen = episode(SPACE, 3)[step].observation
     return seen, ActionMask({slot: frozenset({Op.GERMINATE}) for slot in SPACE.slots}, dict(SPACE.blueprints))
 
 
 def planted(policy, steps):
-    """What it plants in the first steps of an episode."""
+    """Return what it germinates in the first steps of an episode."""
     acts = [policy.act([seen], [mask])[0] for seen, mask in map(scene, range(steps))]
     return [action.blueprint for action in acts if action.op is Op.GERMINATE]
 

@@ -1,6 +1,6 @@
 """PPO finds the known optimum of decision games, in which nothing is trained.
 
-The settings are the same in all of them. What it is measured by at the end is what it thinks best, on other episodes.
+The settings are the same in all games. At the end its best actions are scored on new episodes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENOUGH = 0.9
 
 
 def reached(name, seed, rounds, episodes):
-    """Which share of the way from the worst sane player to the best one has been made."""
+    """Return the reached share of the distance from the worst sane player to the best one."""
     game = GAMES[name]()
     policy = Ppo(game.space, seed=seed, **OWN)
     learn(policy, game, rounds, episodes, seed=100_000 * seed)
@@ -59,7 +59,7 @@ def test_without_a_memory_it_cannot_play_the_memory_game():
 
 
 def test_the_layers_of_the_network_keep_states_apart():
-    """From the first round on: where it fades from layer to layer, nothing is learnt in the first thirty rounds."""
+    """Otherwise the signal fades from layer to layer, and nothing is learnt in the first thirty rounds."""
     game = GAMES["contextual"]()
     policy = Ppo(game.space, **OWN)
     episodes, _ = episodes_of(game.space, play(policy, game, 64), policy.pace, endless=False)

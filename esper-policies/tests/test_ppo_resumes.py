@@ -32,7 +32,7 @@ FAST = ("alone", "all heads")
 
 
 class Player(list):
-    """An episode of games, a step at a time, so that others can take over in the middle; of rollouts as ``play``."""
+    """Plays games step by step, so that another policy can take over in the middle; rollouts are as in ``play``."""
 
     def __init__(self, game, episodes, seed):
         super().__init__(game.begin(seed + number) for number in range(episodes))
@@ -73,7 +73,7 @@ def test_a_policy_resumed_within_and_after_a_round_decides_and_learns_identicall
 
 
 class Repeats:
-    """Does once more what was done."""
+    """Repeats recorded actions."""
 
     def __init__(self, decided):
         self.actions = decided
@@ -83,7 +83,7 @@ class Repeats:
 
 
 def taken_over(policy, own):
-    """Another, built alike, which has lived and learnt otherwise, with the state as a checkpoint brings it."""
+    """Return another policy, which learnt something else before it loaded the state from a checkpoint."""
     heir = Ppo(policy.space, **own)
     game = masked() if policy.space.slots == masked().space.slots else delayed()
     if game.space == policy.space:
@@ -126,7 +126,7 @@ class Waits:
 
 
 def decisions(policy, episodes, place):
-    """What is decided for one of some environments, and what is remembered of it in the end."""
+    """Return the decisions in one of some environments, and its memory in the end."""
     steps = zip(*episodes, strict=True)
     found = [policy.act([one.observation for one in step], [one.mask for one in step])[place] for step in steps]
     return found, policy._memories[place].hidden
@@ -165,7 +165,7 @@ def test_draws_differ_between_seeds_environments_and_rounds():
     assert len(set(told[0, 0])) > 4
 
 
-# RUN-14: what it never saw.
+# RUN-14: unseen slots and blueprints.
 
 
 def test_run_14_it_decides_among_unseen_blueprints_and_slots():
@@ -240,7 +240,7 @@ def test_forget_names_is_the_share_of_names_left_out(share):
     assert not any(played) if share == 1.0 else all(played), "of names that were never told nothing was learnt"
 
 
-# The kit, and the settings.
+# Conformance checks and settings.
 
 
 def test_settings_reach_the_network_the_optimizer_and_the_pace():

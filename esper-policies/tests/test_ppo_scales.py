@@ -1,4 +1,4 @@
-"""Scales follow all that was seen, and change between rounds only."""
+"""Scales follow all observations, and change only between rounds."""
 
 from __future__ import annotations
 

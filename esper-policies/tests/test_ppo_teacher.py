@@ -18,7 +18,7 @@ TINY = {"width": 16, "together": 16, "minibatch": 16, "learning_rate": 3e-3, "fo
 
 
 class Knows:
-    """Plays the contextual game as well as it can be played."""
+    """Plays the contextual game optimally."""
 
     def act(self, observations, masks):
         paying = {1: "games/beech", 2: "games/cedar", 3: "games/ash"}

@@ -32,7 +32,7 @@ IN_NURSERY = [
 ]
 FREE_CHOICES = Random(SPACE).choices(FREE)
 GOLDEN = "120012010002121210220022"
-"""What it does in 24 steps with the seed 7, by number in FREE_CHOICES."""
+"""Its actions in 24 steps with RNG seed 7, as indices of FREE_CHOICES."""
 
 
 def seen(step):
@@ -40,7 +40,7 @@ def seen(step):
 
 
 def played(policy, mask, *, environments=1, steps=400, first=0):
-    """For each environment what it does in one episode, from its step ``first`` on."""
+    """Return its actions in one episode for each environment, from step ``first`` on."""
     actions = [policy.act([seen(step)] * environments, [mask] * environments) for step in range(first, steps)]
     return list(zip(*actions, strict=True))
 

@@ -29,7 +29,7 @@ ADVANCE = {"step": 5, "op": "advance", "slot": "early"}
 FOSSILISE = {"step": 9, "op": "fossilise", "slot": "early"}
 LATE = {"step": 0, "op": "germinate", "slot": "late", "blueprint": "mlp"}
 OTHER = {"blueprint": None, "speed": None}
-"""What another op than germinate does without."""
+"""Fields that are dropped for other ops than germinate."""
 
 EVERYTHING = ActionMask({slot: frozenset(Op) for slot in SPACE.slots}, SPACE.blueprints)
 NOTHING = ActionMask()
@@ -44,7 +44,7 @@ def only(**ops):
 
 
 def played(policy, masks):
-    """The actions in one environment, whose mask at step i is ``masks[i]``."""
+    """Return the actions in one environment, whose mask at step i is ``masks[i]``."""
     return [policy.act([seen(step)], [mask])[0] for step, mask in enumerate(masks)]
 
 

@@ -30,7 +30,7 @@ SANE = PROBES["sane"].moves
 
 
 def told(reward, moves=SANE, term=None):
-    """What each step of a course was worth, or one term of it."""
+    """Return the reward of each step, or one term of it."""
     course = play(ACCURACY, moves)
     found = [reward.score(one.now, one.before, one.twin, one.twin_before) for one in course]
     return [one.total if term is None else one.terms[term] for one in found]
@@ -54,7 +54,7 @@ def test_a_step_before_without_its_twin_is_refused(name):
 @pytest.mark.parametrize("make", [Escrow, Sparse])
 @pytest.mark.parametrize("seed", range(5))
 def test_delayed_rewards_add_up_to_those_of_team(make, seed):
-    """Where something was kept, and whatever happened before."""
+    """This holds if something was kept, whatever happened before."""
     course = random_episode(ACCURACY, seed)
     assert course[-1].now.fossils > 0
     wanted = earned(Team(metric=ACCURACY), course)
@@ -148,7 +148,7 @@ def test_no_probe_beats_the_sane_script(name, direction):
 @pytest.mark.parametrize("brings", [(0.07, 0.07), (0.2, 0.05), (0.5, 3.0)])
 @pytest.mark.parametrize("price", [1.0, 5.0, 25.0])
 def test_no_probe_beats_the_sane_script_at_other_gains_and_prices(name, brings, price):
-    """As long as one seed pays at all. Who keeps six earns more only where the other five are worth their price."""
+    """As long as one seed pays. Six seeds earn more only if the other five are worth their price."""
     garden, reward = {"useful": Brings(*brings)}, CLASSES[name](metric=ACCURACY, price=price)
     found = {probe: earned(reward, play(ACCURACY, one.moves, garden)) for probe, one in PROBES.items()}
     sane, hoarder = found.pop("sane"), found.pop("hoarder")

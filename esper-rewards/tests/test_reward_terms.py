@@ -58,7 +58,7 @@ courses = st.lists(gardens, min_size=1, max_size=12).map(
 
 @given(gardens, st.permutations([0, 1, 2]), st.floats(0, 5))
 def test_run_07_no_term_depends_on_the_slot(now, order, twin_loss):
-    """Every slot counts alike: changing places changes no term."""
+    """All slots count equally: swapping them changes no term."""
     names = [one.name for one in now.slots]
     moved = tuple(replace(now.slots[place], name=name) for name, place in zip(names, order, strict=True))
     other, twin = replace(now, slots=moved), signals(loss=twin_loss)
@@ -70,7 +70,7 @@ def test_run_07_no_term_depends_on_the_slot(now, order, twin_loss):
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_run_07_seeds_of_all_slots_contribute_alike(place):
-    """The contribution is that of all seeds: each one's gain is in it."""
+    """The contribution includes the gain of each seed."""
     slots = [slot(name, seed(Stage.TRAINING, brings=0.1)) for name in ("early", "middle", "late")]
     usual = contribution(signals(*slots), signals())
     slots[place] = slot(slots[place].name, seed(Stage.TRAINING, brings=0.3))
@@ -105,7 +105,7 @@ def test_a_seed_beside_a_fossil_reduces_its_share():
 
 @given(courses, st.floats(0, 1), st.floats(0, 100))
 def test_discounted_shaping_adds_up_to_0(course, gamma, weight):
-    """Over any course, from before its first step to its end: so what is best stays best."""
+    """Over any episode, from before its first step to its end, so the optimal policy does not change."""
     shaping = Shaping(weight, gamma)
     previous = [None, *course]
     told = [shaping.score(now, before) for now, before in zip([*course, course[-1]], previous, strict=True)]

@@ -79,7 +79,7 @@ def test_price_of_flops_is_charged_for_added_operations(named):
     small, large = (replace(signals(0.7, step=9), flops=flops, host_flops=1000) for flops in (1000, 1500))
     twin = signals(0.6, step=9)
 
-    def worth(reward, now):  # the last moment of an episode: the same step once more
+    def worth(reward, now):  # the end of an episode: the last step again
         return math.fsum((reward.score(now, None, twin, None).total, reward.score(now, now, twin, twin).total))
 
     assert worth(priced, small) == worth(plain, small)

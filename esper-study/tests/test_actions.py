@@ -72,7 +72,7 @@ def test_options_of_other_types_are_recorded():
 def test_an_event_without_an_op_is_rejected(text):
     step = StepFinished(round=0, arm="a", seed=0, step=0, signals=Signals(0, 1.0, 1.0, 0.5, 9, 9, ()), action=text)
     if text.startswith(("wait", "germinate")):
-        assert action_of(step).op is Op(text.split()[0])  # words too many mean nothing
+        assert action_of(step).op is Op(text.split()[0])  # additional words are invalid
     else:
         with pytest.raises(ValueError, match=r"."):
             action_of(step)

@@ -257,7 +257,7 @@ def test_an_unknown_reward_counts_as_zero_and_is_reported(env, monkeypatch):
 
 
 def test_a_cache_folder_is_shared_by_environments(file, env, tmp_path, monkeypatch):
-    monkeypatch.setattr("esper_study.step_cache._own_sources", list)  # somebody may edit while the tests run
+    monkeypatch.setattr("esper_study.step_cache._own_sources", list)  # sources may be edited while the tests run
 
     def several(own):
         return [step for plan in (kept_plan(own), []) for seed in (0, 1) for step in played(own, plan, seed=seed)]

@@ -57,7 +57,7 @@ def write_data(path, seed):
 
 
 def describe(moment):
-    """Everything that was measured; a repr tells floats apart to the last bit."""
+    """Return all measurements; a repr distinguishes floats to the last bit."""
     return {"observation": repr(moment.observation), "reward": repr(moment.reward), "ending": repr(moment.ending)}
 
 
@@ -184,7 +184,7 @@ def test_source_code_is_part_of_the_fingerprint_unless_it_changed_too_late(file,
 
 
 def test_loaded_code_of_the_user_counts_with_its_whole_package(tmp_path, monkeypatch):
-    monkeypatch.undo()  # of the fixture
+    monkeypatch.undo()  # that of the fixture
     package = tmp_path / "my_package_for_cache"
     (package / "sub").mkdir(parents=True)
     for name in ("__init__.py", "sub/lazy.py"):

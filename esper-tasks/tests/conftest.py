@@ -1,4 +1,4 @@
-"""A fake scikit-learn for machines without it, and what is told of a task that cannot be built."""
+"""A fake scikit-learn, and the refusal of a task that cannot be built."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def scikit_learn(monkeypatch):
     modules = {name: ModuleType(name) for name in ("sklearn", "sklearn.datasets")}
     modules["sklearn.datasets"].load_digits = lambda: SimpleNamespace(images=images, target=target)
     for name, module in modules.items():
-        module.__spec__ = ModuleSpec(name, None)  # torch asks for it
+        module.__spec__ = ModuleSpec(name, None)  # torch reads it
         monkeypatch.setitem(sys.modules, name, module)
 
 
 @pytest.fixture
 def refusal():
-    """``refusal(npz, path="a.npz")``: the path, message and hint of the one problem that building this has."""
+    """``refusal(npz, path="a.npz")``: return path, message and hint of the only problem when this is built."""
 
     def told(task, **settings):
         with pytest.raises(ConfigError) as caught:

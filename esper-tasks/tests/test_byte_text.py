@@ -74,7 +74,7 @@ def test_perplexity_is_computed_over_all_bytes(task):
     few = Split(windows.inputs[:2], windows.targets[:2])
 
     class Guess(torch.nn.Module):
-        """Sure of one byte in the first window, and of nothing in the other."""
+        """A host that is sure of one byte in the first window, and undecided in the other."""
 
         def forward(self, inputs):
             outputs = torch.zeros(*inputs.shape, 256)

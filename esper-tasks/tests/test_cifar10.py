@@ -14,7 +14,7 @@ EACH = 12
 
 
 def record(number):
-    """The class, then each colour in a level of its own; the first pixel of red says which record it is."""
+    """Return a record: the class, then each colour at its own level; the first red pixel identifies the record."""
     levels = np.repeat(np.array([50 + number % 7, 100, 200 + number % 5], dtype=np.uint8), 1024)
     levels[0] = number
     return bytes([number % 10]) + levels.tobytes()
@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 
 def ranks(numbers):
-    """For each number the place of its level among all levels there are."""
+    """Return the rank of each number's level among all levels."""
     return torch.searchsorted(numbers.unique(), numbers.contiguous())
 
 

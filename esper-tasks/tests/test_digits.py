@@ -47,7 +47,7 @@ with_scikit_learn = pytest.mark.skipif(find_spec("sklearn") is None, reason="sci
 
 
 def share_of_a_linear_model(seed):
-    """Of the examples that are held out; 200 steps of Adam, each on all that there is to learn from."""
+    """Return its accuracy on held-out examples after 200 full-batch steps of Adam."""
     task = digits(seed=seed)
     train = task.split("train")
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
@@ -65,7 +65,7 @@ def share_of_a_linear_model(seed):
 @pytest.mark.slow
 @with_scikit_learn
 def test_the_documented_accuracy_of_a_linear_model_is_right():
-    """Mean over ten ways to divide them; the page of the tasks says what this docstring does."""
+    """Mean over ten splits; the page on tasks and the docstring of the task give the same figure."""
     said = int(re.search(r"linear model classifies (\d+) %", digits.__doc__)[1])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

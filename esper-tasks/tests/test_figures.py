@@ -1,8 +1,8 @@
 """The figures of the task pages hold, in their order.
 
-``pytest esper-tasks/tests/test_figures.py -s`` prints them: means over three seeds, on validation, one thread. What it
-printed is kept in ``figures.txt``, and here what is found is held against that: another processor rounds otherwise, so
-within five points of accuracy, or 0.15 bits.
+``pytest esper-tasks/tests/test_figures.py -s`` prints them: means over three RNG seeds, on validation, one thread. Its
+output is stored in ``figures.txt``; the tests compare new figures with it, within five points of accuracy or 0.15 bits,
+since another processor rounds otherwise.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ pytestmark = pytest.mark.slow
 SEEDS = 3
 PRINTED = Path(__file__).with_name("figures.txt")
 WITH = (3, 11)
-"""The version of Python that it was printed with: the text of ``bytes`` is another one in each."""
+"""The version of Python that printed the figures: the text of ``bytes`` differs between versions."""
 
 
 class Beside(nn.Module):
-    """What a seed is once it is kept: its layers beside the input, at first without a say."""
+    """A kept seed: its layers, the last of which starts at zero, are added to the input."""
 
     def __init__(self, layers, last):
         super().__init__()
@@ -120,7 +120,7 @@ def table(task, networks, **training):
 
 
 def printed(training):
-    """What was printed for these settings, by network."""
+    """Return the stored figures for these settings, by network."""
     _, _, behind = PRINTED.read_text(encoding="utf-8").partition(f"{training}\n")
     lines = re.findall(r"^  (\S.*?) +(\d\.\d{3})$", behind.partition("\n\n")[0], re.MULTILINE)
     return {name: float(figure) for name, figure in lines}

@@ -1,4 +1,4 @@
-"""The target is the sum of the marked symbols, and neither alone tells it."""
+"""The target is the sum of the marked symbols, and is independent of either one."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from esper_testing import parametrize_with_checks
 
 @pytest.fixture(autouse=True)
 def _a_scikit_learn(request, check):
-    """One that stands in, where none is installed: digits conforms with whatever it gives."""
+    """Use a fake where scikit-learn is not installed; the checks of digits do not depend on its images."""
     if check.component == "digits" and find_spec("sklearn") is None:
         request.getfixturevalue("scikit_learn")
 

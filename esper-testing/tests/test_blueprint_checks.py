@@ -17,7 +17,7 @@ from esper_core import BlueprintSpec, Site
 from esper_testing import blueprint_checks, run_checks
 from esper_testing.sites import SHAPES
 
-pytestmark = [pytest.mark.slow, pytest.mark.install]  # a minute; every change has to pass them all the same
+pytestmark = [pytest.mark.slow, pytest.mark.install]  # a minute; this suite must pass for every change
 
 SPEC = BlueprintSpec(accepts="vector", params="2*(c*c + c)", starts_as_identity=True)
 ONE_MORE = replace(SPEC, params="2*(c*c + c) + 1")
@@ -103,7 +103,7 @@ def breaks_the_graph(block, x, right):
 
 
 def moves_the_host(block, x, right):
-    """Go up the graph to the host's own parameters, and change them there."""
+    """Follow the graph to the host's own parameters, and change them."""
     nodes = [x.grad_fn]
     while nodes:
         node = nodes.pop()
@@ -145,7 +145,7 @@ SharesATable = with_birth(
     lambda block, site: block.register_buffer("table", COMMON.setdefault(site.channels, torch.ones(site.channels)))
 )
 LearnsNowhere = with_birth(lambda block, site: [nn.init.zeros_(one) for one in block.first.parameters()])
-"""Both layers are zero: neither ever gets a gradient, but for the last bias."""
+"""Both layers are zero: only the last bias ever gets a gradient."""
 
 MovesWhenInformed = with_inform(lambda block, inputs, gradients: block.last.bias.add_(1e-3))
 DividesWhenInformed = with_inform(lambda block, inputs, gradients: block.first.weight.div_(gradients.norm()))
@@ -162,7 +162,7 @@ class SeedsTorchItself(Right):
 
 
 class Backwards(torch.autograd.Function):
-    """Passes values on, and gradients with the wrong sign."""
+    """Returns its input, with gradients of the wrong sign."""
 
     @staticmethod
     def forward(ctx, x):
@@ -179,7 +179,7 @@ class CannotBeCopied(Right):
 
 
 def leaves_a_hook(module):
-    """Makes a class that puts a hook on every module: when it is built, or in its first pass without gradients."""
+    """Return a class that adds a hook to every module when it is built, or in its first pass without gradients."""
     handles = []
 
     def disturb(layer, args, output):
@@ -204,7 +204,7 @@ def leaves_a_hook(module):
 
 
 class NeedsItsSize(Right):
-    """Of tokens; it knows their number from its birth."""
+    """A block of tokens with a fixed number of them."""
 
     def __init__(self, site):
         super().__init__(site)
@@ -227,12 +227,12 @@ class KeepsAMean(Right):
 
 
 def check_blueprint(factory, spec):
-    """Every check but the one that starts an interpreter."""
+    """Run every check except the one that starts an interpreter."""
     return run_checks(check for check in blueprint_checks(factory, spec) if check.name != "imports_cleanly")
 
 
 def failed(factory, spec=SPEC):
-    """For each check that failed, what it says. The kind of site is left out of its name."""
+    """Return the message of each failed check by name, without the kind of site."""
     return {one.check.partition("[")[0]: one.message for one in check_blueprint(factory, spec) if not one.ok}
 
 
@@ -301,7 +301,7 @@ def test_randomness_in_evaluation_is_reported():
     assert "evaluates_repeatably" in failed(Drops, NO_IDENTITY)
     found = failed(DrawsInEvaluation, NO_IDENTITY)
     assert "evaluates differently twice" in found["evaluates_repeatably"]
-    # What cannot be repeated cannot be compared either.
+    # Outputs that are not repeatable cannot be compared either.
     compared = {"survives_a_round_trip", "deepcopy_is_independent", "instances_share_nothing", "lives_a_whole_life"}
     assert set(found) <= {"evaluates_repeatably", *compared}
 

@@ -20,7 +20,7 @@ def germinate(slot, name):
 
 
 class Player:
-    """Decides for each environment by a function of its observation, its mask, and what it saw before."""
+    """Decides for each environment by a function of observation, mask and memory."""
 
     def __init__(self, decide):
         self.decide = decide
@@ -85,7 +85,7 @@ def returns(rollout):
 
 
 def surely(found):
-    """The mean of what was found, and by how much it may be off."""
+    """Return the mean of the scores, and a tolerance."""
     return statistics.fmean(found), 4 * statistics.pstdev(found) / len(found) ** 0.5 + 1e-9
 
 
@@ -242,7 +242,7 @@ def test_arms_have_the_given_worth():
 
 
 class Follower(Player):
-    """Learns which action of ``arms`` paid most so far, one after another: enough to see that it is taught."""
+    """Learns which action of ``arms`` paid most so far, which shows that ``learn`` updates it."""
 
     def __init__(self):
         super().__init__(lambda seen, mask: self.choice)

@@ -15,13 +15,13 @@ from esper_core import HostSpec, SlotPlace
 from esper_core.leyline import ConfigError, Problem
 from esper_testing import check_host, hosts as home, sites
 
-pytestmark = [pytest.mark.slow, pytest.mark.install]  # a minute; every change has to pass them all the same
+pytestmark = [pytest.mark.slow, pytest.mark.install]  # a minute; this suite must pass for every change
 
 SPEC = HostSpec("Good.", {"early": SlotPlace("stem", "vector"), "late": SlotPlace("hidden")})
 
 
 class Right(nn.Module):
-    """Two layers over vectors of three numbers or more, with what is easily disturbed: batch norm and dropout."""
+    """Two layers over vectors of three numbers or more, with batch norm and dropout."""
 
     def __init__(self, shape, *, width=8):
         if shape.kind != "vector" or shape.example[0] < 3:
@@ -60,7 +60,7 @@ def with_birth(birth):
 
 
 def infinite_in_training(host, x, right):
-    """Return infinity in passes without gradients, from which nothing can be learnt."""
+    """Return infinity in training passes without gradients."""
     return right(x) + (math.inf if host.training and not torch.is_grad_enabled() else 0.0)
 
 
@@ -112,7 +112,7 @@ CallsItsStemInTrainingOnly = with_forward(calls_its_stem_in_training_only)
 KeepsAnAttribute = with_forward(
     lambda host, x, right: right(x) + host.offset, lambda host: setattr(host, "offset", torch.rand(()))
 )
-"""A number that is drawn at birth and stands in no state dict."""
+"""A number that is drawn when the host is built, and is not in the state dict."""
 
 NeedsCompany = with_forward(needs_company)
 IsNeverTheSame = with_birth(lambda host: host.hidden.bias.add_(random.SystemRandom().random()))
@@ -149,7 +149,7 @@ SHARED = {}
 
 
 class SharesALayer(Right):
-    """One layer for all hosts of a shape, with the same numbers at each birth."""
+    """Shares a layer between hosts of a shape, with equal weights for each."""
 
     def __init__(self, shape):
         super().__init__(shape)

@@ -47,7 +47,7 @@ BAD_REWARD = GOOD_REWARD.replace('RewardBreakdown({"gain"', 'RewardBreakdown({""
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """``module("name", source)``: a module that can be imported, and is forgotten when the test is over."""
+    """``module("name", source)``: write a module that can be imported until the end of the test."""
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
 
@@ -63,7 +63,7 @@ def module(tmp_path, monkeypatch):
 
 @pytest.fixture
 def installed(tmp_path, module, monkeypatch):
-    """``installed("name", source)``: a package that brings a plugin, as pip would leave it."""
+    """``installed("name", source)``: install a package with a plugin, as pip does."""
 
     def install(name, source):
         module(name, source)
@@ -209,7 +209,7 @@ def the_plan(*ops):
 
 
 def row_of(component, answer):
-    """What was passed, failed and skipped of a component."""
+    """Return how many checks of a component passed, failed and were skipped."""
     rows = [line.split() for line in answer.out.splitlines()]
     return next(row[1:] for row in rows if row and row[0] == component)
 
@@ -262,7 +262,7 @@ def test_invalid_settings_are_reported_before_any_check(given, told, esper_cli):
 
 @pytest.fixture
 def run_pytest(tmp_path, monkeypatch, capsys):
-    """``run_pytest("--esper-check", "rewards")``: exit status and output of pytest in an empty folder."""
+    """``run_pytest("--esper-check", "rewards")``: return exit status and output of pytest in an empty folder."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments):

@@ -18,7 +18,7 @@ CASES = ("1 slot", "2 slots", "3 slots", "7 slots")
 
 
 class Right:
-    """Takes the first thing that is possible, at every third step nothing."""
+    """Takes the first possible action, and waits in every third step."""
 
     def __init__(self, space):
         self.space = space
@@ -58,7 +58,7 @@ IgnoresItsMask = deciding(
 )
 DrawsFromTheSystem = deciding(lambda policy, seen, mask: random.SystemRandom().choice([WAIT, *policy.possible(mask)]))
 Samples = deciding(lambda policy, seen, mask: random.choice([WAIT, *policy.possible(mask)]))
-"""No fault: it draws from Python's generator, which a run seeds."""
+"""Correct: it draws from Python's generator, which a run seeds."""
 
 ActsOnceTooOften = acting(lambda observations, actions: [*actions, WAIT])
 GivesNames = acting(lambda observations, actions: [WAIT if len(actions) < 5 else "wait" for _ in actions])
@@ -66,7 +66,7 @@ LooksAfterTheFirstOnly = acting(lambda observations, actions: [actions[0], *(WAI
 
 
 class GoesByTheMean(Right):
-    """Waits where the environments are well on average."""
+    """Waits if the mean over environments is good, which mixes them."""
 
     def act(self, observations, masks):
         mean = sum(seen.signals.validation_metric for seen in observations) / len(observations)
@@ -82,7 +82,7 @@ class KnowsItsBlueprints(Right):
 
 
 class DrawsByPlace(Right):
-    """No fault: it has a seed, and in each environment it draws otherwise."""
+    """Correct: it has a seed, and draws differently in each environment."""
 
     def __init__(self, space, *, seed=0):
         super().__init__(space)
@@ -103,7 +103,7 @@ class LooksAroundAsItDraws(DrawsByPlace):
 
 
 class Counts(Right):
-    """Acts at every third step at which it could, in each environment; remembers what it must, and says so."""
+    """Acts in every third possible step of each environment, and saves its count."""
 
     def __init__(self, space):
         super().__init__(space)
@@ -132,7 +132,7 @@ class CountsInVain(Counts):
 
 
 class BeginsAtStep0(Right):
-    """What it remembers is there only once it has seen step 0."""
+    """Its memory exists only after it has seen step 0."""
 
     def one(self, seen, mask):
         if seen.step == 0:
@@ -152,7 +152,7 @@ class AddsUp(Counts):
 
 
 class CountsForTheEnd(Right):
-    """It decides by what it sees, and remembers only what it says at the end."""
+    """Decides without memory, but remembers what it reports as unfinished."""
 
     steps = 0
 
@@ -165,7 +165,7 @@ class CountsForTheEnd(Right):
 
 
 class TellsOtherwiseWhatIsUnfinished(CountsForTheEnd, Counts):
-    """Its state leaves out what it says at the end."""
+    """Its state lacks what it reports as unfinished."""
 
 
 class TakesTheStateForItsOwn(Counts):
@@ -206,7 +206,7 @@ class ActsOtherwiseWhenAsked(Counts):
 
 
 def writing(plain, tensors=None):
-    """A policy that counts, and writes this beside it."""
+    """Return a policy that counts, and adds this to its state."""
 
     class Writes(Counts):
         def state_dict(self):
@@ -221,7 +221,7 @@ class GivesAMapping(Counts):
 
 
 class Learns(Counts):
-    """A weight that goes down with every reward, and how fast it does, which grows; it acts where it is above 0."""
+    """Learns a weight, which falls with every reward at a growing rate; it acts while the weight is above 0."""
 
     def __init__(self, space):
         super().__init__(space)
@@ -271,7 +271,7 @@ def failed(factory):
 
 
 def told(factory, name):
-    """What one check says, with two slots."""
+    """Return the message of one check with two slots."""
     (one,) = run_checks(check for check in policy_checks(factory) if (check.name, check.case) == (name, "2 slots"))
     return one
 

@@ -93,7 +93,7 @@ class DoesNotKnowDraining(Right):
 
 
 class TakesUpForDown(Right):
-    """Knows the way for the sum of an episode, and pays at once for what is worse."""
+    """Pays the change of the potential with the wrong sign, except within a range of losses."""
 
     def terms(self, now, before, twin, twin_before):
         own = super().terms(now, before, twin, twin_before)

@@ -8,7 +8,7 @@ from esper_testing import check_schedule
 
 
 class Right:
-    """Falls in a line."""
+    """Falls linearly."""
 
     def factor(self, step, steps):
         return max(0.0, 1.0 - step / (steps or 100))

@@ -60,7 +60,7 @@ class MeansItsScores(Right):
 
 
 class Symbols(Right):
-    """Which of three symbols comes next, for each of twelve."""
+    """Predict the next of three symbols at each of twelve positions."""
 
     shape = DataShape("tokens", (12,), 3)
 

@@ -27,7 +27,7 @@ def test_a_test_suite_of_another_project_imports_neither_torch_nor_the_core(tmp_
 
 
 def started(folder, *arguments):
-    """pytest over a folder that knows nothing of Esper, with no plugin but those that are named."""
+    """Run pytest over a folder without Esper, with the named plugins only."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, str(folder)]
     environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PATH": ""}
     return subprocess.run(command, check=False, capture_output=True, cwd=folder, env=environment)

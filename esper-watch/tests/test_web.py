@@ -5,7 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import pickle
 import shutil
+import struct
 import threading
 import time
 from contextlib import closing, contextmanager
@@ -17,11 +19,20 @@ pytest.importorskip("starlette", reason="needs starlette and uvicorn, which `mak
 from esper_core.leyline.events import GovernorActed, RunFinished
 from esper_core.telemetry import encode
 from esper_watch.report import read_report, report_page
+from esper_watch.web.cache import Cache
 from esper_watch.web.fragments import run_fragments
 from esper_watch.web.index import FollowedRun, RunsFolder
 from esper_watch.web.server import Server, lines
 
 RUN = "20261121-101512-quiet-otter"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache(tmp_path_factory):
+    """No test writes into the user's cache folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @contextmanager
@@ -293,3 +304,73 @@ def test_the_stream_sends_only_what_changed_within_two_seconds(make_run, tmp_pat
             assert time.monotonic() - begin < 2
             assert "governor" in second["changed"]
             assert "courses" not in second["changed"]
+
+
+# --- the cache
+
+
+@pytest.fixture
+def cached(make_run, tmp_path, monkeypatch):
+    """A run of which everything is cached."""
+    monkeypatch.setattr("esper_watch.web.index.LONG", 1)
+    run, cache = make_run(environments=3, steps=400), Cache(tmp_path / "cache")
+    FollowedRun(run, cache).refresh()
+    return run, cache
+
+
+def pages(run, cache=None):
+    followed = FollowedRun(run, cache)
+    offset = followed.offset
+    followed.refresh()
+    return offset, [fragment.html for fragment in run_fragments(followed)]
+
+
+def test_a_run_opens_from_the_cache_and_goes_on_from_there(cached):
+    run, cache = cached
+    before, shown = pages(run, cache)
+    assert before == (run / "events.jsonl").stat().st_size
+    assert shown == pages(run)[1]
+    append(run, act("hot") + "\n")
+    assert pages(run, cache)[1] == pages(run)[1] != shown
+    assert cache.folder.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("how", ["replaced", "damaged", "hostile", "link", "other version"])
+def test_a_cache_that_does_not_fit_is_not_used(cached, tmp_path, monkeypatch, how):
+    run, cache = cached
+    (entry,) = cache.folder.glob("*.history")
+    if how == "replaced":
+        text = (run / "events.jsonl").read_text().replace("early", "laten")
+        (run / "other").write_text(text)
+        (run / "other").replace(run / "events.jsonl")
+    elif how == "damaged":
+        entry.write_bytes(entry.read_bytes()[:-3000])
+    elif how == "hostile":
+        command = pickle.dumps(Hostile(tmp_path / "harm"))
+        entry.write_bytes(entry.read_bytes()[:32] + struct.pack("<Q", len(command)) + command)
+    elif how == "link":
+        entry.rename(tmp_path / "entry")
+        entry.symlink_to(tmp_path / "entry")
+    else:
+        monkeypatch.setattr("esper_watch.web.cache._version", lambda: bytes(32))
+    offset, shown = pages(run, cache)
+    assert offset == 0 or how == "replaced"
+    assert shown == pages(run)[1]
+    assert not (tmp_path / "harm").exists()
+
+
+class Hostile:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_the_list_opens_from_the_cache(cached, monkeypatch):
+    run, cache = cached
+    (card,) = RunsFolder(run.parent, run.name, cache).cards(10.0)
+    monkeypatch.setattr(FollowedRun, "refresh", None)
+    assert RunsFolder(run.parent, run.name, cache).cards(10.0) == [card]

@@ -40,8 +40,8 @@ def run(tmp_path_factory):
     command = [sys.executable, "-m", "esper_core", "run", "plugins.yaml", "--watch", "--runs-dir", folder / "runs"]
     sizes = ["--set", "environments=2", "--set", "episode.steps=30", "--set", "episode.batches=16"]
     with (folder / "err").open("w") as err:
-        # A signal must reach the run alone, as in a terminal whose server ignores it.
-        process = subprocess.Popen([*command, *sizes], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=err, text=True)
+        env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+        process = subprocess.Popen([*command, *sizes], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=err, env=env)
     try:
         url = wait_for(lambda: re.search(r"http://\S+", (folder / "err").read_text()))[0]
         path = wait_for(lambda: next((folder / "runs").glob("*/events.jsonl"), None)).parent

@@ -1,6 +1,7 @@
 """A local web server that shows runs live. It reads run directories and never writes there.
 
     index       ``RunsFolder`` and ``FollowedRun``: read the events of runs as they grow, with a cache
+    cache       what was read, in the user's cache folder
     access      who may ask: a token, the Host header, and headers that restrict the pages
     fragments   the parts of a page, each rendered by itself
     site        the pages and their event streams (starlette)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from esper_watch.views import Report
+    from esper_watch.web.cache import Cache
 
 EVENTS: Final = "events.jsonl"
 OTHERS: Final = ("manifest.json", "summary.json", "config.yaml", "latest")
@@ -42,6 +43,9 @@ CHUNK: Final = 4 << 20
 TAIL: Final = 512
 """Bytes before the place of reading that are compared, to notice that a file was written anew."""
 
+LONG: Final = 16 << 20
+"""Bytes of events that take long enough to read that they are cached."""
+
 POINTS: Final = 60
 """Points of a curve in a list of runs, about."""
 
@@ -50,24 +54,37 @@ KEPT: Final = 4
 
 
 class FollowedRun:
-    """A run directory that is read as it grows. Its methods may be called from several threads."""
+    """A run directory that is read as it grows. Its methods may be called from several threads.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: The directory.
+        cache: Keeps what was read for later; None: nothing is kept.
+    """
+
+    def __init__(self, path: Path, cache: Cache | None = None) -> None:
         self.path = path
+        self._cache = cache
         self.lock = RLock()
+        self.problem: Problem | None = None
+        self._inode: tuple[int, int] | None = None
+        self._stamp: tuple[Any, ...] = ()
+        self._fault: tuple[int, EsperError] | None = None
+        """Size of the file when a line was found that is no event, and the error: what follows is not read."""
         self.revision = 0
         """Grows with each change."""
         self.size = 0
         """Bytes of events.jsonl."""
         self._forget()
+        if cache is not None and isinstance(known := cache.load(path, "history"), tuple):
+            self.history, self.offset, self._inode, self._tail = known
+        self._stored = self.offset
 
     def _forget(self) -> None:
         self.history = History(self.path.name)
-        self.problem: Problem | None = None
         self.offset = 0
-        self._inode: tuple[int, int] | None = None
+        self._inode = None
         self._tail = b""
-        self._stamp: tuple[Any, ...] = ()
+        self._fault = None
 
     @property
     def share_read(self) -> float:
@@ -82,6 +99,7 @@ class FollowedRun:
                 self._refuse_links()
                 self._follow(time.monotonic() + seconds)
                 self._stamp = self._other_files()
+                self.problem = None
             except EsperError as error:
                 self.problem = error.problems[0]
             if before != (self.offset, self._inode, self._stamp, self.problem):
@@ -120,16 +138,27 @@ class FollowedRun:
         if self._inode != (status.st_dev, status.st_ino) or not self._continues(events):
             self._forget()
             self._inode = status.st_dev, status.st_ino
-        elif self.offset < self.size:
-            self.problem = None
+        if self._fault is not None:
+            raise self._fault[1]
         if self.history.status not in FINAL:
             self.history.status = UNFINISHED
         while self.offset < self.size and (end := self._line_end(events)):
-            for event in read_events(events, tell=self._note, start=self.offset, end=end):
-                self.history.add(event)
+            try:
+                for event in read_events(events, tell=self._note, start=self.offset, end=end):
+                    self.history.add(event)
+            except EsperError as error:
+                self._fault = self.size, error
+                raise
             self._move(events, end)
             if time.monotonic() > deadline:
                 break
+        self._store()
+
+    def _store(self) -> None:
+        """Keep what was read, if reading it again would take long."""
+        if self._cache is not None and self.offset >= self._stored + max(LONG, self._stored // 4):
+            self._cache.store(self.path, "history", (self.history, self.offset, self._inode, self._tail))
+            self._stored = self.offset
 
     def _note(self, text: str) -> None:
         if text not in self.history.skipped:
@@ -137,11 +166,11 @@ class FollowedRun:
 
     def _continues(self, events: Path) -> bool:
         """Return whether the file still holds what was read."""
-        if self.size < self.offset:
+        if self.size < (self.offset if self._fault is None else self._fault[0]):
             return False
         with open_regular(events) as file:
             file.seek(self.offset - len(self._tail))
-            return file.read(len(self._tail)) == self._tail
+            return bool(file.read(len(self._tail)) == self._tail)
 
     def _line_end(self, events: Path) -> int:
         """Return the end of the last complete line within the next chunk, or of a longer line; 0 if there is none."""
@@ -150,7 +179,7 @@ class FollowedRun:
             end = self.offset
             while chunk := file.read(CHUNK):
                 if (place := chunk.rfind(b"\n")) >= 0:
-                    return end + place + 1
+                    return int(end + place + 1)
                 end += len(chunk)
         return 0
 
@@ -178,9 +207,11 @@ class RunsFolder:
     Args:
         root: The folder.
         only: The name of the only run that is shown; None: all of them.
+        cache: Keeps what was read; None: nothing is kept.
     """
 
-    def __init__(self, root: Path, only: str | None = None) -> None:
+    def __init__(self, root: Path, only: str | None = None, cache: Cache | None = None) -> None:
+        self._cache = cache
         self.root = root.resolve()
         self.only = only
         self._lock = RLock()
@@ -209,7 +240,7 @@ class RunsFolder:
                 return None
             followed = self._followed.get(name)
             if followed is None:
-                followed = self._followed[name] = FollowedRun(self.root / name)
+                followed = self._followed[name] = FollowedRun(self.root / name, self._cache)
             self._followed.move_to_end(name)
             while len(self._followed) > KEPT:
                 self._followed.popitem(last=False)
@@ -221,7 +252,7 @@ class RunsFolder:
         with self._lock:
             for name in self.names():
                 stamp = _stamp(self.root / name)
-                known = self._cards.get(name)
+                known = self._cards.get(name) or self._stored_card(name)
                 if known is None or known[0] != stamp or known[1].status not in FINAL:
                     if time.monotonic() > deadline:
                         cards.append(known[1] if known else Card(name))
@@ -233,8 +264,17 @@ class RunsFolder:
                     known = stamp, card_of(followed)
                     if followed.share_read == 1.0:
                         self._cards[name] = known
+                        if self._cache is not None and known[1].status in FINAL:
+                            self._cache.store(followed.path, "card", (stamp, astuple(known[1])))
                 cards.append(known[1])
         return cards
+
+    def _stored_card(self, name: str) -> tuple[tuple[Any, ...], Card] | None:
+        stored = None if self._cache is None else self._cache.load(self.root / name, "card")
+        if not isinstance(stored, tuple):
+            return None
+        stamp, values = stored
+        return stamp, Card(*values)
 
 
 @dataclass(frozen=True)

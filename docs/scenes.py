@@ -277,7 +277,7 @@ NAMES: Final[Mapping[str, Callable[[], dict[str, object]]]] = {
     **dict.fromkeys(("E301", "E302", "E303", "E307", "E308", "E309"), empty_garden),
     **dict.fromkeys(("E304", "E336"), living_garden),
     "E320": failing_seed,
-    **dict.fromkeys(("E340", "E341", "E342", "E344", "E345", "E346", "E347", "E348"), own_loop),
+    **dict.fromkeys(("E340", "E341", "E342", "E344", "E345", "E346", "E347", "E348", "E357", "E358"), own_loop),
     **dict.fromkeys(("E350", "E351", "E352", "E353", "E354"), own_script),
 }
 """The objects that the example of an error uses without creating them, as a comment on its page says."""

@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
 
 from esper_core import EsperError, graft
-from esper_core.growth import Garden
+from esper_core.growth import Garden, host_parameters, slots_of
 from esper_core.integrations.attachment import Attachment
-from esper_core.leyline import Action, Op
+from esper_core.leyline import Action, Op, SlotPlace
 
 MakeLoop = Callable[..., Any]
 
 
+def per_example(model: nn.Module, batch: Any) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
 def mean_loss(model: nn.Module, batch: Any) -> torch.Tensor:
-    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+    return per_example(model, batch).mean()
+
+
+def adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=1e-2)
+
+
+@contextmanager
+def ranks(number: int) -> Iterator[None]:
+    distributed = torch.distributed
+    with (
+        mock.patch.object(distributed, "is_initialized", return_value=True),
+        mock.patch.object(distributed, "get_world_size", return_value=number),
+    ):
+        yield
 
 
 class Plan:
@@ -29,10 +51,187 @@ class Plan:
 
 
 GERMINATE = {0: Action(Op.GERMINATE, "stem", "test/local-conv")}
+FULL_LIFE = None
+"""The plan of the loop itself: a seed germinates, is blended in, and is kept in the fourth step."""
+
+
+def epochs(count: int, plan: Any = FULL_LIFE, **given: Any) -> Callable[[Any], Any]:
+    """Return what makes a Gardener, and trains for some epochs."""
+    return lambda loop: loop.tended(plan, **given).epochs(count)
+
+
+def step_once_an_epoch(loop: Any) -> None:
+    gardener = loop.tended({}).gardener
+    for batch in loop.batches:
+        loop.train(batch)
+    gardener.step(batch)
+    gardener.tend()
+
+
+def never_tend(loop: Any) -> None:
+    with loop.tended({}).gardener as gardener:
+        for batch in loop.batches:
+            loop.train(batch)
+            gardener.step(batch)
+
+
+def never_tend_for_long(loop: Any) -> None:
+    with mock.patch("esper_core.gardener.member.STEPS_WITHOUT_TEND", 3):
+        loop.tended({}).epoch()
+
+
+def close_early(loop: Any) -> None:
+    loop.tended(GERMINATE).epochs(2)
+    loop.gardener.close()
+
+
+def make_another(loop: Any) -> None:
+    loop.tended().tended(slots=None)
+
+
+def doubled(batches: Any) -> list[Any]:
+    return [(inputs.double(), targets) for inputs, targets in batches]
+
+
+def cast_while_a_seed_lives(loop: Any) -> None:
+    loop.optimizer = torch.optim.SGD(loop.model.parameters(), 1e-2)
+    loop.tended(GERMINATE).epoch()
+    loop.model.double()
+    loop.batches = doubled(loop.batches)
+    loop.epoch()
+
+
+def replace_a_layer(loop: Any) -> None:
+    loop.tended(GERMINATE).epoch()
+    loop.model.stem = nn.Conv1d(1, 4, 1)
+    loop.epoch()
+
+
+def replace_the_optimizer(loop: Any) -> None:
+    loop.tended(GERMINATE).epoch()
+    loop.optimizer = torch.optim.Adam(loop.model.parameters())
+    loop.epoch()
+
+
+def start_ranks(loop: Any) -> None:
+    loop.tended({})
+    with ranks(2):
+        loop.epoch()
+
+
+def average_buffers(loop: Any) -> None:
+    average = AveragedModel(loop.model, use_buffers=True)
+    loop.tended(GERMINATE).epoch()
+    del average
+
+
+def average_a_pruned_seed(loop: Any) -> None:
+    loop.tended({**GERMINATE, 2: Action(Op.PRUNE, "stem", speed=0)}).epochs(2)
+    average = AveragedModel(loop.model)
+    loop.epoch()
+    del average
+
+
+def train_on_validation_data(loop: Any) -> None:
+    loop.validation = loop.batches
+    loop.tended({}).epochs(2)
+
+
+def fill_all_slots(loop: Any) -> None:
+    loop.tended().epochs(4)
+    loop.gardener.close()
+    loop.tended({}, slots=None)
+
+
+def pass_inputs_alone(loop: Any) -> None:
+    loop.tended({})
+    loop.train(loop.batches[0])
+    loop.gardener.step(loop.batches[0][0])
+    loop.gardener.tend()
+
+
+def load_leniently(loop: Any) -> None:
+    new = copy.deepcopy(loop.model)
+    loop.tended().epochs(4)
+    graft(new, ["stem"]).load_state_dict(loop.model.state_dict(), strict=False)
+
+
+def load_what_was_before(loop: Any) -> None:
+    before = copy.deepcopy(loop.model.state_dict())
+    loop.tended().epochs(4)
+    loop.model.load_state_dict(before)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        (step_once_an_epoch, "E370 .*for 1 of 3 steps"),
+        (never_tend, r"E371 tend\(\) was never called in 3 steps"),
+        (never_tend_for_long, "E371 .*not called for 3 steps"),
+        (epochs(3, {}, steps=2), "E371 .*more often than steps=2 says"),
+        (close_early, r"E371 close\(\) pruned .*test/local-conv in stem"),
+        (make_another, "E357 .*has a Gardener already"),
+        (cast_while_a_seed_lives, "E358 .*float32 on cpu .*is float64 on cpu"),
+        (replace_a_layer, 'E358 the module "stem" was replaced'),
+        (replace_the_optimizer, "E345 .*the optimizer did not step"),
+        (start_ranks, "E343 .*2 ranks"),
+        (average_buffers, "E349 .*averages buffers, too.*germinated"),
+        (average_a_pruned_seed, "E349 .*pairs tensors wrongly"),
+        (train_on_validation_data, "E372 .*passed to step"),
+        (fill_all_slots, "E373 no slot is free.*stem keeps 1"),
+        (pass_inputs_alone, r"got the batch of step\(\): Tensor"),
+        (load_leniently, "E334 .*test/local-conv in stem, and this one has no seeds"),
+        (load_what_was_before, "Missing key.*_esper.for_esper_core.load"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_mistake_in_the_loop_is_named(make_loop, caplog, mistake, said):
+    raised = ""
+    try:
+        mistake(make_loop())
+    except (EsperError, RuntimeError, ValueError, IndexError) as error:
+        raised = "\n".join([str(error), *getattr(error, "__notes__", ())])
+    assert re.search(said, raised + caplog.text)
+
+
+@pytest.mark.parametrize("built", ["same", "over all parameters", "over the host's"])
+def test_a_second_gardener_adopts_what_the_first_has_grown(make_loop, built):
+    loop = make_loop().tended(slots={"stem": SlotPlace("stem", stack=2)})
+    loop.epochs(4)
+    loop.gardener.close()
+    if built != "same":
+        loop.optimizer = adam(
+            loop.model.parameters() if built == "over all parameters" else host_parameters(loop.model)
+        )
+    loop.tended(slots=None)
+    (fossil,) = slots_of(loop.model).named("stem").fossils
+    before = [own.detach().clone() for own in fossil.parameters()]
+    assert any(tended.kept for tended in loop.epochs(4))
+    assert not any(torch.equal(own, old) for own, old in zip(fossil.parameters(), before, strict=True))
+    owned = [id(own) for group in loop.optimizer.param_groups for own in group["params"]]
+    assert sorted(owned) == sorted(id(own) for own in loop.model.parameters())
+
+
+def test_a_model_may_be_cast_while_no_seed_lives(make_loop):
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        return per_example(model, (batch[0].to(model.head.weight.dtype), batch[1]))
+
+    loop = make_loop(lambda parameters: torch.optim.SGD(parameters, 1e-2)).tended(loss=loss)
+    loop.model.double()
+    loop.batches = doubled(loop.batches)
+    assert loop.epochs(4)[-1].kept
+    assert {own.dtype for own in loop.model.parameters()} == {torch.float64}
 
 
 def number(model: nn.Module, batch: Any) -> Any:
     return mean_loss(model, batch).item()
+
+
+def trained_by_itself(model: nn.Module, batch: Any) -> torch.Tensor:
+    losses = per_example(model, batch)
+    if torch.is_grad_enabled():
+        losses.mean().backward()
+    return losses
 
 
 @pytest.mark.parametrize(
@@ -50,7 +249,10 @@ def number(model: nn.Module, batch: Any) -> Any:
         ({"blueprints": []}, "E351 no blueprint fits .*stem: sequence"),
         ({"loss": number}, r"E342 .*each example(?s:.)*Received: float"),
         ({"validation": []}, "E344 .*no examples"),
-        ({"validation": iter(())}, "E344 .*no examples"),
+        ({"validation": iter(())}, "E344 .*only once. Received: tuple_iterator"),
+        ({"loss": lambda model, batch: per_example(model, batch).detach()}, "E342 .*no gradient"),
+        ({"loss": lambda model, batch: per_example(model, batch) / 0.0}, "E342 20 of 20 .*not finite"),
+        ({"loss": trained_by_itself}, r"E342 .*calls backward\(\)"),
         ({"slots": ["stme"]}, r'E313 .*"stme"(?s:.)*Did you mean "stem"'),
         ({"slots": None}, "E312 the list of slots is empty"),
         ({"blueprints": ["conv_ligth"]}, "E201 .*conv_ligth"),
@@ -107,12 +309,7 @@ def test_a_garden_refuses_an_optimizer_without_a_keeper(make_loop):
 
 
 def test_several_ranks_are_refused(make_loop):
-    distributed = torch.distributed
-    with (
-        mock.patch.object(distributed, "is_initialized", return_value=True),
-        mock.patch.object(distributed, "get_world_size", return_value=2),
-        pytest.raises(EsperError, match=r"E343 .*2 ranks"),
-    ):
+    with ranks(2), pytest.raises(EsperError, match=r"E343 .*2 ranks"):
         make_loop().tended()
 
 
@@ -151,12 +348,6 @@ def test_a_callback_that_never_tends_is_refused():
         Attachment({}, every=0)
 
 
-def test_a_generator_of_validation_data_is_said_to_end(make_loop):
-    loop = make_loop()
-    with pytest.raises(EsperError, match="E344 the validation data can be read only once"):
-        loop.tended(validation=iter(loop.validation)).epoch()
-
-
 def test_an_error_of_the_loss_says_which_batch_it_got(make_loop):
     """A data set of examples, or one batch, was passed instead of batches."""
     loop = make_loop()
@@ -167,6 +358,10 @@ def test_an_error_of_the_loss_says_which_batch_it_got(make_loop):
         with pytest.raises((ValueError, RuntimeError, IndexError)) as caught:
             loop.tended(**{given: loop.batches[0][0]})
         assert any(said in note for note in caught.value.__notes__)
+
+    with pytest.raises(EsperError, match="E317") as refused:
+        loop.tended(loss=lambda model, batch: per_example(model, batch)[:-1])
+    assert "returned 19 losses for the example: tuple" in refused.value.__notes__[0]
 
 
 def test_a_loss_for_each_token_is_reported(make_loop):

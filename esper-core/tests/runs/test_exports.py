@@ -215,12 +215,13 @@ def structured(examples: int) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_program_takes_inputs_of_any_structure() -> None:
-    model = graft(Structured(), ["stem"], example=structured(4))
-    with pytest.raises(GrowthError, match=r"E337 .*torch cannot export .*registered with pytree"):
-        export(model, "program", example=structured(4))
+    """Of a dataclass that torch does not know it takes the tensors."""
+    model, more = graft(Structured(), ["stem"], example=structured(4)), structured(7)
+    expected = model(**more)["sum"]
+    on_tensors = export(model, "program", example=structured(4)).module()
+    assert torch.equal(on_tensors(more["batch"].values, more["more"]["shift"][0], more["scale"])[0], expected)
     torch.export.register_dataclass(Inputs)
-    more = structured(7)
-    assert torch.equal(export(model, "program", example=structured(4)).module()(**more)["sum"], model(**more)["sum"])
+    assert torch.equal(export(model, "program", example=structured(4)).module()(**more)["sum"], expected)
 
 
 @pytest.mark.slow
@@ -240,6 +241,20 @@ def test_an_onnx_program_computes_the_same(grown: nn.Module, tmp_path: Path) -> 
     more = torch.randn(9, 6)
     (found,) = reference.ReferenceEvaluator(str(tmp_path / "net.onnx")).run(None, {"inputs": more.numpy()})
     torch.testing.assert_close(torch.from_numpy(found), grown.eval()(more), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # from torch's exporter itself
+def test_an_onnx_program_takes_the_tensors_of_any_structure(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="needs onnx and onnxscript")
+    reference = pytest.importorskip("onnx.reference", reason="needs onnx and onnxscript")
+    model, more = graft(Structured(), ["stem"], example=structured(4)), structured(7)
+    export(model, "onnx", tmp_path / "net.onnx", example=structured(4))
+    evaluator = reference.ReferenceEvaluator(str(tmp_path / "net.onnx"))
+    assert evaluator.input_names == ["batch_values", "more_shift_0", "scale"]
+    tensors = more["batch"].values, more["more"]["shift"][0], more["scale"]
+    (found,) = evaluator.run(None, dict(zip(evaluator.input_names, (own.numpy() for own in tensors), strict=True)))
+    torch.testing.assert_close(torch.from_numpy(found), model(**more)["sum"], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -25,21 +24,21 @@ from torch import nn
 from torch.amp import GradScaler
 
 from esper_core.config import GovernorConfig, GrowthConfig, OptimizersConfig, section_of
+from esper_core.gardener.checks import (
+    ModelForm,
+    refuse_arguments,
+    refuse_grown_state,
+    refuse_lost_slots,
+    refuse_ranks,
+    warn_of_full_slots,
+)
 from esper_core.gardener.choices import blueprints_of, policy_of
 from esper_core.gardener.member import BatchFeed, LoopMember
 from esper_core.gardener.optimizers import BorrowedOptimizers, optimizers_of
 from esper_core.gardener.records import LoopRecord
 from esper_core.gardener.reports import Recorder, Tended
 from esper_core.gardener.traces import HostAutocast, warn_of_averages, without_trace
-from esper_core.gardener.validation import (
-    METRIC,
-    Validation,
-    each_loss,
-    evaluating,
-    kind_of,
-    noted,
-    warn_of_reduction,
-)
+from esper_core.gardener.validation import METRIC, Validation, checked_example, each_loss, kind_of, noted
 from esper_core.governor import Governor, MemoryBudget
 from esper_core.growth import (
     Example,
@@ -57,6 +56,7 @@ from esper_core.growth import (
 from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.constants import NATS_PER_PARAMETER_ON_BRANCH
 from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import Resumable, State
 from esper_core.leyline.signals import Observation
 from esper_core.plugins import load_plugins
@@ -84,6 +84,9 @@ if TYPE_CHECKING:
 
 STATE_FORMAT: Final = 1
 """Version of what ``state_dict`` returns."""
+
+_MOVING: Final = {Stage.GERMINATED: "germinated", Stage.FOSSILISED: "kept", Stage.PRUNED: "pruned"}
+"""The stages with which the parameters of the model change."""
 
 
 class Gardener:
@@ -135,8 +138,8 @@ class Gardener:
         run_dir: Path | str | None = None,
         name: str | None = None,
     ) -> None:
-        _refuse_ranks()
-        _refuse_arguments(model, steps)
+        refuse_ranks()
+        refuse_arguments(model, steps)
         self.model, self.steps, self._loss = model, steps, loss
         self._optimizers = optimizers_of(optimizer, [own for own in host_parameters(model) if own.requires_grad])
         settings, watch, plugins = (
@@ -152,17 +155,17 @@ class Gardener:
             space = _action_space(model, varieties, batch)
             self._arm = policy_of(policy, space, plugins.registry, steps)
             self._closing = undo.enter_context(ExitStack())
-            self._autocast = HostAutocast(model, model.get_submodule(slots_of(model).each()[0].at))
+            self._autocast = HostAutocast(model)
             self._closing.callback(self._autocast.close)
             self._keeper = BorrowedOptimizers(model, self._optimizers, clip_norm)
             network = self._network(varieties, settings, watch, seed)
             data = Validation(validation, loss, seed, settings.gates)
             self._member = LoopMember(network, data, self._autocast, self._arm.name, seed, steps, example)
             self._phases = Phases([self._member], 1, network.lost.faults, lanes=Lanes())
-            self._feed, self._closed = BatchFeed(), False
+            self._feed, self._form, self._closed = BatchFeed(), ModelForm(model), False
             for one in self._optimizers:
                 self._closing.callback(one.register_step_post_hook(self._feed.count).remove)
-                self._closing.callback(one.register_load_state_dict_pre_hook(_refuse_grown_state).remove)
+                self._closing.callback(one.register_load_state_dict_pre_hook(refuse_grown_state).remove)
             with without_trace(model):
                 self._phases.begin()
             self._recorder = Recorder()
@@ -198,6 +201,7 @@ class Gardener:
         batches = self._feed.add(batch)
         network = self._member.network
         if batches and network.garden.incubating:
+            self._form.refuse_other(branched=True)
             with without_trace(self.model):
                 network.incubate([partial(self._mean_loss, one, len(batches)) for one in batches])
 
@@ -209,16 +213,20 @@ class Gardener:
             GovernorStop: The model went wrong and cannot be rolled back.
         """
         self._refuse_closed()
+        refuse_ranks()
         self._feed.refuse_untrained()
+        refuse_lost_slots(self.model)
+        self._form.refuse_other(branched=bool(self._member.network.garden.incubating))
         with without_trace(self.model):
             result = self._stepper.advance(self._member.steps)
             if self._autocast.dtype is torch.float16 and self._keeper.scaler is None:
                 self._keeper.scaler = GradScaler(device_of(self.model).type)  # of the branches that begin now
             self._stepper.act(result, [self._decide(result)])
-        self._feed.used = 0
+        self._feed.end_interval()
         tended = self._recorder.take(result.step, self.steps, result.signals[0])
-        if tended.kept:
-            warn_of_averages(self.model, ", ".join(one.blueprint for one in tended.kept))
+        self._member.warn_of_surplus()
+        if moved := [f"{one.blueprint} was {_MOVING[one.now]}" for one in tended.changes if one.now in _MOVING]:
+            warn_of_averages(self.model, ", ".join(moved))
         return tended
 
     def state_dict(self) -> dict[str, Any]:
@@ -281,6 +289,8 @@ class Gardener:
         self._closed = True
         with self._closing, without_trace(self.model):
             pruned = self._member.network.garden.remove("the loop is over")
+            if error is None:
+                self._member.warn_of_end(self._feed.used, [f"{one.blueprint} in {one.slot}" for one in pruned])
             if self._record is not None:
                 for event in stages_changed([self._member], [(0, one) for one in pruned], self._member.steps):
                     self._record.hear(event)
@@ -339,37 +349,6 @@ class Gardener:
             raise GrowthError(Problem("E346", "this Gardener is closed", hint=hint))
 
 
-def _refuse_grown_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Raise GrowthError for the state of an optimizer whose groups hold more than here; a hook."""
-    saved = [len(group["params"]) for group in state["param_groups"]]
-    here = [len(group["params"]) for group in optimizer.param_groups]
-    if len(saved) == len(here) and any(more > own for more, own in zip(saved, here, strict=True)):
-        message = f"the optimizer's state is of a grown model: it has {sum(saved)} parameters, expected {sum(here)}"
-        hint = "Load the growth first:  gardener.load_state_dict(checkpoint[…])"
-        raise GrowthError(Problem("E348", message, hint=hint))
-
-
-def _refuse_ranks() -> None:
-    """Raise GrowthError where several processes train the model together."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized() and (ranks := distributed.get_world_size()) > 1:
-        message = f"a Gardener works in one process, and this training has {ranks} ranks"
-        hint = "Each rank would grow different seeds. Grow in one process, then train the result on several."
-        raise GrowthError(Problem("E343", message, hint=hint))
-
-
-def _refuse_arguments(model: Any, steps: Any) -> None:
-    """Raise GrowthError if the model is no module (E350), or ``steps`` no count (E347)."""
-    if not isinstance(model, nn.Module):
-        message = f"a Gardener needs a torch.nn.Module. Received: {type(model).__name__}"
-        raise GrowthError(
-            Problem("E350", message, hint="Pass the model itself, with its loss as a function beside it.")
-        )
-    if not isinstance(steps, Integral) or steps < 1:
-        hint = "It is the number of calls of tend() that the policy plans for, such as the epochs."
-        raise GrowthError(Problem("E347", f"steps must be a whole number above 0. Received: {steps!r}", hint=hint))
-
-
 def _governor_settings(given: GovernorConfig | Mapping[str, Any] | None) -> GovernorConfig:
     return given if isinstance(given, GovernorConfig) else section_of(GovernorConfig, given or {}, "governor")
 
@@ -419,15 +398,12 @@ def _action_space(model: nn.Module, varieties: Mapping[str, Sequence[Variety]], 
 
 def _attach_slots(model: nn.Module, slots: Any, example: Any, loss: Callable[[nn.Module, Any], Tensor]) -> Example:
     """Graft the model, or look at the slots that it has; return the example with the number of its rows."""
-    note = f"The loss function got the example: {kind_of(example)}."
-    with without_trace(model), evaluating(model), noted(note):
-        losses = loss(model, example)
-        rows, reduced = len(each_loss(losses)), not losses.ndim
-    batch = Example(example, Example.of(example).size if reduced else rows, loss)
-    if reduced:
-        warn_of_reduction()
-    if slots is None and is_grafted(model):
-        observe(model, slots_of(model).each(), batch)
-    else:
-        graft(model, slots if slots is not None else (), example=batch)
+    with without_trace(model):
+        batch = checked_example(model, example, loss)
+    with noted(f"The loss function returned {batch.size} losses for the example: {kind_of(example)}."):
+        if slots is None and is_grafted(model):
+            observe(model, slots_of(model).each(), batch)
+            warn_of_full_slots(model)
+        else:
+            graft(model, slots if slots is not None else (), example=batch)
     return batch

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from esper_core.gardener.validation import kind_of, noted
 from esper_core.leyline.actions import Op
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
@@ -21,6 +24,15 @@ if TYPE_CHECKING:
     from esper_core.trainer.network import GrowingNetwork
 
 
+log = logging.getLogger("esper")
+
+STEPS_PER_BATCH: Final = 2
+"""Steps of one optimizer for each batch that ``step`` gets, on average, above which batches seem to be left out."""
+
+STEPS_WITHOUT_TEND: Final = 10_000
+"""Steps of the optimizer without a call of ``tend`` that are reported."""
+
+
 @dataclass(slots=True)
 class BatchFeed:
     """Counts the steps of the optimizers, and collects the batches between two of them.
@@ -32,10 +44,14 @@ class BatchFeed:
     _counted: int = 0
     _taken: int = 0
     _waiting: list[Any] = field(default_factory=list)
+    _of_each: Counter[int] = field(default_factory=Counter)
+    """Steps of each optimizer, by its id, since the last ``tend``."""
+    _warned: bool = False
 
-    def count(self, *_: Any) -> None:
+    def count(self, optimizer: Any, *_: Any) -> None:
         """Count a step of an optimizer; a hook."""
         self._counted += 1
+        self._of_each[id(optimizer)] += 1
 
     def add(self, batch: Any) -> list[Any]:
         """Return the batches of the step that an optimizer has just taken; none if it has not."""
@@ -44,7 +60,20 @@ class BatchFeed:
             return []
         batches, self._waiting, self._taken = self._waiting, [], self._counted
         self.used += 1
+        if self.used == STEPS_WITHOUT_TEND:
+            warn_of_tending(f"tend() was not called for {self.used:,} steps of the optimizer", HOW_OFTEN)
         return batches
+
+    def end_interval(self) -> None:
+        """Begin to count anew after a ``tend``; log a warning, once, if ``step`` got few of the batches (E370)."""
+        steps = max(self._of_each.values(), default=0)
+        if steps > STEPS_PER_BATCH * self.used and not self._warned:
+            self._warned = True
+            message = f"gardener.step(batch) was called for {self.used} of {steps} steps of the optimizer"
+            hint = "Seeds train on those batches alone: call it for each batch, after optimizer.step()."
+            log.warning("%s", Problem("E370", message, hint=hint))
+        self.used = 0
+        self._of_each.clear()
 
     def begin_at(self, used: int) -> None:
         """Continue counting from the steps that another feed has counted."""
@@ -61,6 +90,14 @@ class BatchFeed:
             message = "nothing was trained since the last tend(): gardener.step(batch) was not called"
             hint = "Call gardener.step(batch) for each batch, after optimizer.step(), and tend() once an epoch."
         raise GrowthError(Problem("E345", message, hint=hint))
+
+
+HOW_OFTEN: Final = "Seeds germinate and are kept in tend() alone: call it once an epoch, or every n batches."
+
+
+def warn_of_tending(message: str, hint: str) -> None:
+    """Log a warning that ``tend`` is called otherwise than planned (E371)."""
+    log.warning("%s", Problem("E371", message, hint=hint))
 
 
 class LoopMember:
@@ -98,7 +135,8 @@ class LoopMember:
         incubation = network.incubation_seconds
         transitions = network.open_step()
         network.garden.tick()
-        loss = self._validation.mean_loss(network.model, self.last_batch, self._autocast)
+        with noted(f"The loss function got the batch of step(): {kind_of(self.last_batch)}."):
+            loss = self._validation.mean_loss(network.model, self.last_batch, self._autocast)
         self.steps += 1
         transitions += network.close_step([loss])
         now = perf_counter()
@@ -132,6 +170,21 @@ class LoopMember:
             return mask
         ops = {slot: ops - {Op.GERMINATE} for slot, ops in mask.ops.items()}
         return replace(mask, ops=ops, blueprints=dict.fromkeys(mask.blueprints, ()))
+
+    def warn_of_surplus(self) -> None:
+        """Log a warning if the planned steps are over, and nothing lives that could still be kept (E371)."""
+        if self.steps == self.planned + 1 and not self.network.garden.living_seeds():
+            message = f"tend() was called more often than steps={self.planned} says, and nothing germinates any more"
+            warn_of_tending(message, "Pass steps=, the number of calls of tend(), such as the epochs.")
+
+    def warn_of_end(self, used: int, pruned: list[str]) -> None:
+        """Log a warning if the loop ends without a ``tend``, after ``used`` steps, or with seeds that live (E371)."""
+        if not self.steps and used:
+            warn_of_tending(f"tend() was never called in {used:,} steps of the optimizer: nothing grew", HOW_OFTEN)
+        if pruned:
+            calls = f"steps={self.planned} calls of tend() were planned, and the loop made {self.steps}"
+            hint = f"{calls}; in further calls living seeds finish."
+            warn_of_tending(f"close() pruned what was not kept yet: {', '.join(pruned)}", hint)
 
     def state_dict(self) -> State:
         """Return the state between two steps."""

@@ -16,11 +16,14 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from esper_core.growth import HOME, RandomStream, device_of
+from esper_core.growth import HOME, RandomStream, device_of, slots_of
 from esper_core.leyline.errors import Problem
+from esper_core.leyline.lifecycle import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from esper_core.growth import Slots
 
 log = logging.getLogger("esper")
 
@@ -77,20 +80,40 @@ def same_random_numbers() -> Iterator[None]:
             numpy.random.set_state(state)
 
 
-def warn_of_averages(model: nn.Module, kept: str) -> None:
-    """Log a warning for each average of the weights that was made before ``kept`` grew: it averages the host alone.
+def warn_of_averages(model: nn.Module, changed: str) -> None:
+    """Log a warning for each average of the weights that no longer fits the model, which has ``changed`` (E349).
 
     An average is a copy that the model does not know, so the objects of the process are searched for modules with
-    ``module`` and a decay, as torch's and timm's have.
+    ``module`` and a decay, as torch's and timm's have. Averages pair tensors by their place: one that was made before a
+    seed was kept omits it, and one of another order, or with buffers behind other parameters, mixes tensors.
     """
-    own = {name for name, _ in model.named_parameters()}
+    own = [name for name, _ in model.named_parameters()]
     host = {name for name in own if not name.startswith(f"{HOME}.")}
+    kept = {f"{HOME}.{name}" for name in kept_parameters(slots_of(model))}
     for average in [one for one in gc.get_objects() if issubclass(type(one), nn.Module) and _is_average(one)]:
-        names = {name for name, _ in average.get_submodule("module").named_parameters()}
-        if names >= host and not names >= own:
-            kind = type(average).__name__
-            message = f"an average of the weights ({kind}) was made before {kept} was kept, and does not include it"
-            log.warning("%s", Problem("E349", message, hint=f"Make a new one:  {kind}(model)"))
+        names = [name for name, _ in average.get_submodule("module").named_parameters()]
+        kind = type(average).__name__
+        if not host.issubset(names):
+            continue
+        hint = f"Make a new one:  {kind}(model)"
+        if vars(average).get("use_buffers") and names != own:
+            what = f"averages buffers, too, and pairs tensors wrongly since {changed}"
+            hint = f"Leave out use_buffers, and make a new one when a seed is kept:  {kind}(model)"
+        elif names != own[: len(names)]:
+            what = f"was made before {changed}, and pairs tensors wrongly"
+        elif not kept.issubset(names):
+            what = f"was made before {changed}, and does not include it"
+        else:
+            continue
+        log.warning("%s", Problem("E349", f"an average of the weights ({kind}) {what}", hint=hint))
+
+
+def kept_parameters(slots: Slots) -> Iterator[str]:
+    """Yield the names, below the slots, of the parameters of fossils."""
+    for key, slot in zip(slots, slots.each(), strict=True):
+        for place, seed in enumerate(slot.stack):
+            if seed.stage is Stage.FOSSILISED:
+                yield from (f"{key}.seeds.{place}.{name}" for name, _ in seed.named_parameters())
 
 
 def _is_average(module: nn.Module) -> bool:
@@ -99,9 +122,16 @@ def _is_average(module: nn.Module) -> bool:
 
 
 class HostAutocast:
-    """Records under which autocast the host runs, by a hook on one of its modules."""
+    """Records under which autocast the host runs, by a hook on the module of the first slot.
 
-    def __init__(self, model: nn.Module, module: nn.Module) -> None:
+    The hook marks the model as one with a Gardener, too.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        slots = slots_of(model)
+        self.slots = id(slots)
+        """The id of the slots of the model, by which a copy of the model with a copy of this hook is told from it."""
+        module = model.get_submodule(slots.each()[0].at)
         self._device = device_of(model).type
         self.dtype: torch.dtype | None = None
         """The dtype of the latest pass; None without autocast."""
@@ -111,6 +141,14 @@ class HostAutocast:
         if not torch.compiler.is_compiling():
             enabled = torch.is_autocast_enabled(self._device)
             self.dtype = torch.get_autocast_dtype(self._device) if enabled else None
+
+    @staticmethod
+    def is_on(model: nn.Module) -> bool:
+        """Return whether a grafted model has such a hook, so that a Gardener is at work on it."""
+        slots = slots_of(model)
+        hooks = vars(model.get_submodule(slots.each()[0].at))["_forward_pre_hooks"].values()
+        owners = (getattr(hook, "__self__", None) for hook in hooks)
+        return any(isinstance(one, HostAutocast) and one.slots == id(slots) for one in owners)
 
     def __call__(self) -> AbstractContextManager[Any]:
         """Return a context in which the model computes as the host did."""

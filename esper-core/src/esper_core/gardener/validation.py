@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +20,23 @@ import torch
 from torch import Tensor
 
 from esper_core.gardener.traces import same_random_numbers
-from esper_core.growth import KeptBuffers, RandomStream, derive_seed, device_of, in_mode, map_tensors, tensors_in
+from esper_core.growth import (
+    Example,
+    KeptBuffers,
+    RandomStream,
+    derive_seed,
+    device_of,
+    in_mode,
+    map_tensors,
+    tensors_in,
+)
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.signals import Metric
 from esper_core.trainer.measurements import Evaluation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
     from torch import nn
@@ -45,15 +55,15 @@ METRIC = Metric("loss", "down")
 """The metric of a Gardener: the loss."""
 
 
-def each_loss(losses: Any, *, reduced: bool = True) -> Tensor:
+def each_loss(losses: Any) -> Tensor:
     """Return one loss for each example; those of its parts, such as tokens or pixels, are averaged.
 
-    The single loss of a whole batch counts as that of one example, unless ``reduced`` is False.
+    The single loss of a whole batch counts as that of one example.
 
     Raises:
         GrowthError: It is not a tensor, or has no losses (E342).
     """
-    if isinstance(losses, Tensor) and losses.numel() and (losses.ndim or reduced):
+    if isinstance(losses, Tensor) and losses.numel():
         return losses.reshape(1) if losses.ndim == 0 else losses if losses.ndim == 1 else losses.flatten(1).mean(1)
     received = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
     message = "the loss function must return a loss for each example, which gates compare"
@@ -77,7 +87,7 @@ class Validation:
 
     def __init__(self, batches: Iterable[Any], loss: Loss, seed: int, gates: Strictness = "off") -> None:
         refuse_no_batches(batches, "validation")
-        self._gates, self._counted = gates, False
+        self._gates, self._counted, self._trained = gates, False, False
         self._batches = batches
         self._loss = loss
         self._seed = derive_seed(seed, "validation")
@@ -121,8 +131,17 @@ class Validation:
             log.warning("%s", Problem("E361", message, hint=f"No seed can be kept: {advice}."))
         self._counted = True
 
+    def _warn_of_trained(self, batch: Any, device: torch.device) -> None:
+        """Log a warning, once, if a batch of the loop is one of the validation data (E372)."""
+        if self._seen is not None and not self._trained and bool((self._seen == fingerprint(batch, device)).any()):
+            self._trained = True
+            message = "a batch of the validation data was passed to step(), as one that the loop trains on"
+            hint = "Gains would be measured on data that seeds have learned. Hold out other examples."
+            log.warning("%s", Problem("E372", message, hint=hint))
+
     def mean_loss(self, model: nn.Module, batch: Any, autocast: Autocast) -> Tensor:
-        """Return the mean loss on a batch of the loop, in evaluation mode."""
+        """Return the mean loss on a batch of the loop, in evaluation mode; a warning is logged if it is held out."""
+        self._warn_of_trained(batch, device_of(model))
         with evaluating(model), autocast():
             return each_loss(self._loss(model, batch)).detach().float().mean()
 
@@ -158,7 +177,10 @@ def kind_of(batch: Any) -> str:
 
 
 def refuse_no_batches(batches: Any, which: str) -> None:
-    """Raise GrowthError (E344) if what was given as data cannot be iterated."""
+    """Raise GrowthError (E344) if what was given as data cannot be iterated, or only once, as a generator or a zip."""
+    if isinstance(batches, Iterator) and type(batches).__module__ in ("builtins", "itertools"):
+        message = f"the {which} data can be read only once. Received: {type(batches).__name__}"
+        raise GrowthError(Problem("E344", message, hint=REPEATABLE))
     if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
         message = f"the {which} data must yield batches. Received: {type(batches).__name__}"
         raise GrowthError(Problem("E344", message, hint=REPEATABLE))
@@ -189,6 +211,36 @@ def fingerprint(batch: Any, device: torch.device) -> Tensor:
     first = next((tensor for tensor in tensors_in(batch) if tensor.numel()), torch.zeros(1))
     flat = first.detach().reshape(-1)[:4096].double()
     return (flat * torch.arange(1, len(flat) + 1, device=flat.device, dtype=torch.float64)).nansum().to(device)
+
+
+def checked_example(model: nn.Module, batch: Any, loss: Loss) -> Example:
+    """Return the example of a Gardener with the number of its rows, after a pass with gradients.
+
+    Raises:
+        GrowthError: The losses are no losses, not finite, or not computed from the model's parameters (E342).
+    """
+    kept = KeptBuffers(model)
+    try:
+        with noted(f"The loss function got the example: {kind_of(batch)}."), in_mode(model, training=False):
+            losses = loss(model, batch)
+            each, size = each_loss(losses), Example.of(batch).size
+    finally:
+        kept.put_back()
+    trained = [own for own in model.parameters() if own.requires_grad]
+    if any(own.grad is not None for own in trained):
+        message, hint = "the loss function calls backward()", "Return the losses; the loop and the Gardener call it."
+        raise GrowthError(Problem("E342", message, hint=hint))
+    if trained and not each.requires_grad:
+        message = "the losses have no gradient, so that seeds cannot be trained by them"
+        hint = f"Compute them without no_grad, detach, item or argmax. Received: {each.dtype}, shape {(*each.shape,)}"
+        raise GrowthError(Problem("E342", message, hint=hint))
+    if wrong := int((~each.isfinite()).sum()):
+        message = f"{wrong} of {len(each)} losses of the example are not finite"
+        hint = "Check inputs and loss; a mean over no labels is nan: divide by their number, 1 at least."
+        raise GrowthError(Problem("E342", message, hint=hint))
+    if reduced := len(each) == 1 < size:
+        warn_of_reduction()
+    return Example(batch, size if reduced else len(each), loss)
 
 
 def warn_of_reduction() -> None:

@@ -14,7 +14,7 @@ import copyreg
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
@@ -72,6 +72,8 @@ def alike(one: Any, other: Any) -> bool:
         return list(one) == list(other) and all(alike(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(alike(mine, yours) for mine, yours in zip(one, other, strict=True))
+    if is_dataclass(one) and type(one) is type(other):
+        return all(alike(getattr(one, own.name), getattr(other, own.name)) for own in fields(one))
     return type(one) is type(other)
 
 

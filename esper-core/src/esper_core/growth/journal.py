@@ -316,10 +316,12 @@ def take_from_state_dict(
 ) -> None:
     """Take the journal out of a state dict and set stages and alphas by it; a load-state-dict pre-hook.
 
-    A journal of another network is an error in strict mode, and ignored otherwise.
+    A journal of another network is an error; torch calls hooks with ``strict`` for each load. A journal that is missing
+    although something has grown is a missing key, which torch reports in strict mode.
     """
     entry = state.pop(prefix + JOURNAL, None)
     if entry is None:
+        missing += [prefix + JOURNAL] if any(len(slot.seeds) for slot in slots.each()) else []
         return
     try:
         saved = _parse_entry(entry)

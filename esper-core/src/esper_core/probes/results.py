@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from esper_core.leyline.errors import plural
+from esper_core.runs.statistics import format_flops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -98,7 +99,7 @@ class ProbeResult:
         host_loss: Its validation loss then.
         curve: Steps and validation losses on the way there.
         price: In nats for each parameter.
-        examples: How many validation examples there are.
+        examples: How many validation examples there are; batches, if the loss function returns one loss for each.
         budget: The seconds that were given.
         seconds: The seconds that were used.
         needs: If undecided, about how many seconds a decision needs; None otherwise.
@@ -180,22 +181,8 @@ def _table(rows: Sequence[ProbeRow]) -> Iterator[str]:
 def _cells(row: ProbeRow) -> tuple[str, ...]:
     pays = {True: "yes", False: "no", None: "?"}[row.pays]
     gain = f"{row.gain:.3f} ± {row.error:.3f}"
-    figures = (f"{row.at_least:.3f}", f"{row.price:.3f}", f"{row.parameters:,}", quantity(row.flops))
+    figures = (f"{row.at_least:.3f}", f"{row.price:.3f}", f"{row.parameters:,}", format_flops(row.flops))
     return row.slot, row.short, gain, *figures, f"{1e3 * row.seconds:.1f}", pays
-
-
-def quantity(number: int | None) -> str:
-    """Return a large number in three digits.
-
-    >>> quantity(950), quantity(208_000), quantity(1_540_000), quantity(None)
-    ('950', '208k', '1.54M', '?')
-    """
-    if number is None:
-        return "?"
-    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g}{unit}"
-    return str(number)
 
 
 def _cut(text: str, width: int) -> str:

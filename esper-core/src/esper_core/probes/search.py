@@ -96,7 +96,8 @@ def probe(
 
     Args:
         model: Trained or not: a copy is trained until its validation loss hardly falls any more.
-        loss: ``loss(model, batch)`` runs the model on a batch and returns one loss for each example.
+        loss: ``loss(model, batch)`` runs the model on a batch and returns one loss for each example. A single loss for
+            the whole batch counts as one example.
         train: Batches for training, iterated repeatedly.
         validation: Held-out batches, with 100 examples at least.
         slots: Where to try, as ``esper_core.graft`` takes it; "auto": up to four places, spread over the model.
@@ -143,11 +144,12 @@ def prepared(
     with without_trace(training.model), batches.kept():
         first = batches.first()
         with evaluating(training.model):
-            example = Example(first, len(training.loss(training.model, first)), training.loss)
-        attach_slots(training.model, slots, example)
+            losses, size = len(training.loss(training.model, first)), Example.of(first).size
+        reduced = losses == 1 < size
+        attach_slots(training.model, slots, Example(first, size if reduced else losses, training.loss))
         candidates = find_candidates(training.model, blueprints, price)
         own = Validation(validation, training.loss, seed)
-        yield Search(training, batches, own, candidates, price, steps, seed, clock, example.size, on_progress)
+        yield Search(training, batches, own, candidates, price, steps, seed, clock, losses, reduced, on_progress)
 
 
 @dataclass(slots=True)
@@ -163,7 +165,9 @@ class Search:
     seed: int
     clock: BudgetClock
     batch: int
-    """The number of examples in a batch."""
+    """The number of losses of a batch."""
+    reduced: bool
+    """Whether the loss function returns one loss for a whole batch, which counts as one example."""
     on_progress: Callable[[str], object] | None = None
     curve: HostCurve = field(default_factory=HostCurve)
     host: list[Tensor] = field(default_factory=list)
@@ -218,8 +222,11 @@ class Search:
     def _check_examples(self, losses: Tensor) -> None:
         self.examples = len(losses)
         if self.examples < MIN_EXAMPLES_FOR_EVIDENCE:
-            message = f"the validation data has {plural(self.examples, 'example')}, too few to judge by"
+            counted = f"losses of {self.examples} batches" if self.reduced else plural(self.examples, "example")
+            message = f"the validation data has {counted}, too few to judge by"
             hint = f"Hold out {MIN_EXAMPLES_FOR_EVIDENCE} at least; with 1,000 smaller gains can be shown."
+            if self.reduced:
+                hint = f'Return one loss for each example, with reduction="none", or smaller batches. {hint}'
             raise GrowthError(Problem("E353", message, hint=hint))
 
     def _check_host(self, loss: float, step: int) -> None:
@@ -389,6 +396,11 @@ class Search:
     def _remarks(self) -> Iterator[str]:
         """Return what a reader of the result should know beside the verdict."""
         (_, first), (_, last) = self.curve.points[0], self.curve.points[-1]
+        if self.reduced:
+            yield (
+                f"The loss function returns one loss for a batch, so each of {self.examples} validation batches counts "
+                "as one example, and bounds are wider."
+            )
         if last > first + HARM * abs(first):
             yield (
                 f"Training raised the validation loss of the host from {first:.4g} to {last:.4g}: "

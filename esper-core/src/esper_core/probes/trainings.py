@@ -39,7 +39,7 @@ class Training:
     Attributes:
         model: Grafted; a copy that belongs to this training.
         optimizer: Over its parameters.
-        loss: Runs the model on a batch and returns one loss for each example.
+        loss: Runs the model on a batch and returns one loss for each example, or one for the batch.
         clip_norm: Largest global norm of the gradients; None: no clipping.
         stream: Random numbers of the model, such as those of dropout.
         now: A clock, in seconds.
@@ -134,7 +134,7 @@ def guarded(loss: Loss) -> Loss:
 
     def guarded_loss(model: nn.Module, batch: Any) -> Tensor:
         try:
-            return each_loss(loss(model, batch), reduced=False)
+            return each_loss(loss(model, batch))
         except EsperError:
             raise
         except Exception as error:

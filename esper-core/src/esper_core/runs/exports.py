@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -22,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import torch
 from safetensors.torch import save_model
 from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_leaves
 
-from esper_core.growth.examples import Example, tensors_in
+from esper_core.growth.examples import Example, items_of, map_tensors, tensors_in
 from esper_core.growth.grafting import alike, outputs, plain_outputs, slots_of, ungraft
 from esper_core.growth.random_streams import RandomStream
 from esper_core.growth.seeds import Add, Eased, GatedBlend, Residual
@@ -32,6 +34,8 @@ from esper_core.leyline.errors import GrowthError, Problem, printable
 from esper_core.runs.directory import report_os_errors, write_atomically
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from esper_core.growth.examples import OutputPart
     from esper_core.growth.seeds import Seed
     from esper_core.growth.slots import Slot
@@ -51,7 +55,8 @@ def export(model: nn.Module, to: Form = "module", path: str | Path | None = None
             torch.onnx.ONNXProgram.
         path: where to write it: a folder for a module, a file for the others. None: nothing is written.
         example: one batch of inputs, as ``graft`` takes it. A program and ONNX are traced with it, for any number of
-            examples if it has several; the outputs of a module are compared with those of the model.
+            examples if it has several; the outputs of a module are compared with those of the model. A program takes
+            the tensors of dataclasses, and ONNX those of all structures, one by one, in the order of the example.
 
     A module's folder holds ``network.py``, whose ``load(host)`` puts what grew into a new host, and
     ``network.safetensors``. Loading needs torch and safetensors, not Esper.
@@ -77,14 +82,16 @@ def export(model: nn.Module, to: Form = "module", path: str | Path | None = None
         raise _refusal(msg)
     plain, grown = _plain_copy(model)
     batch = Example.of(example)
-    if example is not None and not alike(plain_outputs(model, batch), outputs(plain, batch)):
+    found = None if example is None else plain_outputs(model, batch)
+    if found is not None and not alike(found, outputs(plain, batch)):
         msg = "the outputs of the exported network differ from those of the model"
         raise _refusal(msg)
     if to == "module":
         if path is not None:
             _write_module(plain, grown, type(model).__name__, Path(path))
         return plain
-    traced = _trace(plain.eval(), to, batch)
+    assert found is not None
+    traced = _trace(plain.eval(), to, batch, found[False])
     if path is not None:
         with report_os_errors(Path(path)):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +103,7 @@ def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]
     """Return a copy of ``model`` on torch's layers alone, and what grew in it by the module that it is behind."""
     living = [f"{seed.blueprint} in {slot.name}" for slot in slots_of(model).each() for seed in slot.nursery]
     if living:
-        hint = "Fossilise or prune them first."
+        hint = "Fossilise or prune them first: close() of their Gardener prunes them."
         raise GrowthError(Problem("E336", f"seeds are not fossilised: {', '.join(living)}", hint=hint))
     plain = copy.deepcopy(model)
     for slot in slots_of(plain).each():
@@ -227,28 +234,78 @@ def _member(module: nn.Module, path: str) -> Any:
     return getattr(module.get_submodule(owner), name)
 
 
-def _trace(plain: nn.Module, to: Form, example: Example) -> Any:
-    """Return the program or the ONNX program of a plain module in evaluation mode."""
-    batch, args, named = example.batch, (), {}
+class _OnTensors(nn.Module):
+    """Calls a module whose arguments or outputs are structures, on tensors alone: those of the example, in its order.
+
+    What else is in the example is constant.
+    """
+
+    def __init__(self, model: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        super().__init__()
+        self.model = model
+        self._given = args, named
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Return the tensors of the output."""
+        given = iter(tensors)
+        args, named = map_tensors(self._given, lambda _: next(given))
+        return tuple(tensors_in(self.model(*args, **named)))
+
+
+def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with which a module is called on a batch, as ``graft`` takes it."""
     if isinstance(batch, Mapping):
-        named = dict(batch)
-    else:
-        args = tuple(batch) if isinstance(batch, list | tuple) and not hasattr(batch, "_fields") else (batch,)
+        return (), dict(batch)
+    return (tuple(batch) if isinstance(batch, list | tuple) and not hasattr(batch, "_fields") else (batch,)), {}
+
+
+def _names(value: Any, name: str) -> Iterator[str]:
+    """Yield the name of each tensor in an argument: ``batch_left`` for the item "left" of ``batch``."""
+    if isinstance(value, Tensor):
+        yield name
+    elif (found := items_of(value)) is not None:
+        for key, item in found[1].items():
+            yield from _names(item, f"{name}_{key}")
+
+
+def _is_known(value: Any) -> bool:
+    """Return whether torch knows the classes in a structure."""
+    return all(leaf is None or isinstance(leaf, Tensor | str | int | float) for leaf in tree_leaves(value))
+
+
+def _trace(plain: nn.Module, to: Form, example: Example, output: Any) -> Any:
+    """Return the program or the ONNX program of a plain module in evaluation mode.
+
+    Dataclasses, which torch cannot trace, and for ONNX all structures in arguments, become tensors.
+    """
+    args, named = _arguments(example.batch)
+    structured = any(not isinstance(own, Tensor) for own in (*args, *named.values()))
+    inputs: list[str] | None = None
+    if not _is_known((args, named, output)) or (to == "onnx" and structured):
+        parameters = [*signature(plain.forward).parameters, *(f"input_{place}" for place in range(len(args)))]
+        given = [*zip(parameters, args, strict=False), *named.items()]
+        inputs = [name for own, value in given for name in _names(value, own)]
+        plain, (args, named) = _OnTensors(plain, args, named), (tuple(tensors_in((args, named))), {})
     several, found = torch.export.Dim("batch"), torch.export.ShapesCollection()
-    for own in tensors_in(batch):
+    for own in tensors_in((args, named)):
         if example.size > 1 and own.ndim and len(own) == example.size:
             found[own] = {0: several}
     try:
         shapes = found.dynamic_shapes(plain, args, named)
         if to == "program":
             return torch.export.export(plain, args, named, dynamic_shapes=shapes)
-        return torch.onnx.export(plain, args, kwargs=named, dynamic_shapes=shapes, dynamo=True, verbose=False)
+        return torch.onnx.export(
+            plain, args, kwargs=named, input_names=inputs, dynamic_shapes=shapes, dynamo=True, verbose=False
+        )
     except ImportError as error:
         msg = f"ONNX export needs more packages: {error}"
         raise _refusal(msg, "pip install esper-core[onnx]") from error
     except Exception as error:
-        first = printable((str(error).strip().splitlines() or [""])[0])
-        message = f"torch cannot export this network: {type(error).__name__}: {first}"
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # the exporter of ONNX tells what it does, and its cause what is wrong
+            cause = cause.__cause__
+        first = printable((str(cause).strip().splitlines() or [""])[0])
+        message = f"torch cannot export this network: {type(cause).__name__}: {first}"
         raise _refusal(message, 'to="module" works with every host.') from error
 
 

@@ -15,13 +15,13 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
 def found() -> str | None:
-    """The program, where there is one."""
+    """Return the path of Chromium, or None."""
     return next((path for name in NAMES if (path := shutil.which(name)) is not None), None)
 
 
 @dataclass
 class Page:
-    """A page that was opened: what it asked for, and what it complained of."""
+    """An open page, with its requests and errors."""
 
     browser: Browser
     session: str
@@ -29,33 +29,33 @@ class Page:
     complaints: list[str] = field(default_factory=list)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Ask Chromium for something about this page."""
+        """Send a command for this page to Chromium."""
         return self.browser.call(method, self, **parameters)
 
     def evaluate(self, script: str) -> Any:
-        """What a script gives in the page."""
+        """Return the result of a script in the page."""
         told = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in told:
             raise AssertionError(told["exceptionDetails"])
         return told["result"].get("value")
 
     def press(self, key: str) -> None:
-        """Press a key, and let it go."""
+        """Press and release a key."""
         for kind in ("rawKeyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])
 
     def point(self, x: float, y: float) -> None:
-        """Rest the pointer somewhere."""
+        """Move the pointer to a position."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def tap(self, x: float, y: float) -> None:
-        """Touch the screen with a finger, and let go."""
+        """Tap the screen."""
         self.call("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=1)
         self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
         self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
 
     def resize(self, width: int, height: int, *, dark: bool = False, media: str = "screen") -> None:
-        """Look at it on another screen."""
+        """Change the size of the screen."""
         mobile = width < 500
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -63,13 +63,13 @@ class Page:
 
 
 ERRORS = 'addEventListener("error", (event) => console.error(event.message))'
-"""Errors that have no exception, as that of an observer that changes what it observes, are told to a window alone."""
+"""Collects errors without an exception, such as that of a looping observer: only the window's handler receives them."""
 
 KEYS = {"ArrowRight": 39, "ArrowLeft": 37, "Escape": 27}
 
 
 class Browser:
-    """Chromium, in a profile of its own that is thrown away."""
+    """Chromium with a temporary profile."""
 
     def __init__(self, program: str) -> None:
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
@@ -89,7 +89,7 @@ class Browser:
         self._rest, self._number, self._pages = b"", 0, dict[str, Page]()
 
     def open(self, path: Path) -> Page:
-        """Open a file, and wait until it is there."""
+        """Open a file, and wait until it is loaded."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = self._pages[session] = Page(self, session)
@@ -102,7 +102,7 @@ class Browser:
         return page
 
     def call(self, method: str, page: Page | None = None, **parameters: Any) -> dict[str, Any]:
-        """Ask for something, and wait for the answer; what happened meanwhile is noted on its page."""
+        """Send a command and wait for the answer; record events meanwhile on their page."""
         self._number += 1
         asked = {"id": self._number, "method": method, "params": parameters}
         if page is not None:

@@ -1,4 +1,4 @@
-"""Run directories as large as they are wanted, with whatever names; and a browser to look at pages."""
+"""Run directories of any size, with any names; and a browser."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MakeRun = Callable[..., Path]
 class Told:
     """The events of a run in which each environment of the first arm tries two seeds, and keeps the second.
 
-    word: what is added to every name that a plugin or a file could have given.
+    word: appended to every name that can come from a plugin or a file.
     """
 
     def __init__(self, *, environments: int, steps: int, arms: tuple[str, ...], word: str) -> None:
@@ -84,7 +84,7 @@ class Told:
             )  # fmt: skip
 
     def _plan(self, seed: int) -> list[tuple[int, int, Stage | None, Stage]]:
-        """Seed id, step, and from which stage to which."""
+        """Return seed id, step, and the stages before and after."""
         quarter = max(1, self.steps // 5)
         return [
             (0, 0, None, Stage.GERMINATED),
@@ -129,7 +129,7 @@ class Told:
 
 
 def summary(told: Told) -> dict[str, Any]:
-    """What a run's end would say of these events."""
+    """Return the summary of these events."""
     grown, twin = told.arms[:2]
     comparison = {
         "a": grown, "b": twin, "difference": 0.3, "ci_low": 0.28, "ci_high": 0.32, "p": 0.0078, "p_margin": 0.0078,
@@ -152,7 +152,7 @@ def summary(told: Told) -> dict[str, Any]:
 def write_told(
     folder: Path, *, environments: int = 8, steps: int = 40, arms: tuple[str, ...] = ("grown", "twin"), word: str = ""
 ) -> Path:
-    """Write a run directory that came to its end, with the events of ``Told``."""
+    """Write the directory of a finished run with the events of ``Told``."""
     told = Told(environments=environments, steps=steps, arms=arms, word=word)
     run = folder / "20261121-101512-quiet-otter"
     run.mkdir()
@@ -173,13 +173,13 @@ def write_told(
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
-    """``make_run(environments=8, steps=40, arms=("grown", "twin"), word="")``: a run directory that came to its end."""
+    """``make_run(environments=8, steps=40, arms=("grown", "twin"), word="")``: write a finished run."""
     return partial(write_told, tmp_path)
 
 
 @pytest.fixture(scope="session")
 def usual_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a usual run, for tests that only look at it."""
+    """The report of an ordinary run, for tests that only read it."""
     return write_report(write_told(tmp_path_factory.mktemp("usual")))
 
 
@@ -214,7 +214,7 @@ def any_event() -> Any:
 
 
 class Page(HTMLParser):
-    """A page as a browser parses it: its elements, attributes and text. All are closed, and none loads or does much."""
+    """A page as a browser parses it: its elements, attributes and text. Every element must be closed."""
 
     empty = frozenset({"br", "circle", "line", "meta", "path", "polygon", "polyline", "rect"})
 
@@ -244,13 +244,13 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        """All of its text, with single blanks."""
+        """Return all text with single spaces."""
         return " ".join(" ".join(self.texts).split())
 
 
 @pytest.fixture(scope="session")
 def read_page() -> type[Page]:
-    """``read_page(html).text``: what a page says."""
+    """``read_page(html)``: parse a page; ``text`` is its text."""
     return Page
 
 
@@ -288,7 +288,7 @@ margin: 0.0
 
 
 def episodes(arm: str, values: Sequence[float], first: int) -> list[EpisodeFinished]:
-    """One episode for each value, of the seeds from ``first``."""
+    """Return one episode for each value, with RNG seeds from ``first`` on."""
     return [
         EpisodeFinished(
             round=0, arm=arm, seed=seed, test_loss=1.0, test_metric=value, validation_metric=value,
@@ -349,7 +349,7 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command ended with, and what it printed."""
+    """The exit status and the output of a command."""
 
     status: int
     out: str
@@ -357,7 +357,7 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        """What stands on stdout."""
+        """Stdout, parsed as JSON."""
         return json.loads(self.out)
 
 

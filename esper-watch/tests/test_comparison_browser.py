@@ -1,4 +1,4 @@
-"""What is on the screen when the page of ``esper compare`` is opened: it has no script, and style alone folds it."""
+"""The page of ``esper compare`` in a browser: it has no script, and adapts by CSS only."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_table_that_has_room_says_nothing_of_it(page):
 
 
 def test_on_a_sheet_nothing_is_cut_off(page):
-    """739 pixels are what Chromium leaves of a sheet of 8.5 inches."""
+    """Chromium prints 739 pixels on a sheet of 8.5 inches."""
     page.resize(739, 900, media="print")
     assert page.evaluate("document.documentElement.scrollWidth") <= 739
     assert [one[1:3] for one in page.evaluate(HINTS)] == [[False, False]] * 2

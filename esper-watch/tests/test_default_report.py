@@ -1,4 +1,4 @@
-"""The report of the project's default run, as the command leaves it: small, quickly opened, and asking for nothing."""
+"""The report of the default run is small, opens quickly, and makes no requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory):
-    """What ``esper run plugins.yaml`` leaves in an otherwise empty folder."""
+    """Return what ``esper run plugins.yaml`` writes in an empty folder."""
     folder = tmp_path_factory.mktemp("default")
     shutil.copy(DEFAULT, folder)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ESPER")}

@@ -74,7 +74,7 @@ def test_a_seed_has_one_row_with_the_step_of_each_stage_and_its_latest_gain():
 
 
 def test_a_gain_belongs_to_the_seed_that_lived_when_it_was_measured():
-    """Two seeds of one blueprint in one slot: stage changes of a step come before the step."""
+    """With two seeds of one blueprint in a slot, in turn: stage changes of a step precede its event."""
     first, second = history_of(
         stage(0, None, Stage.GERMINATED),
         stage(3, Stage.GERMINATED, Stage.PRUNED),

@@ -49,7 +49,7 @@ def test_a_page_shows_more_than_a_notebook() -> None:
 
 
 def test_the_core_finds_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """Without naming this package: a notebook calls ``_repr_html_``, and the command writes the page."""
+    """By entry points, from ``_repr_html_`` in a notebook and from the command that writes the page."""
     from esper_core.cli import main
     from esper_core.probes import search
 

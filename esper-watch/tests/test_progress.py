@@ -123,7 +123,7 @@ def test_rounds_and_acts_of_the_governor_are_drawn():
 
 
 def test_seeds_of_finished_episodes_are_not_drawn():
-    """The capacity control is trained after the others: what they kept is not in its slots."""
+    """The static control is trained after the others, whose kept seeds are not in its slots."""
     over = [ended(arm, seed) for arm in ("grown", "twin") for seed in range(4)]
     lines = drawn([*GROWING, *over, *(step(0, "capacity", seed) for seed in range(4))])
     assert lines[1:] == ["step 1 of 4, capacity"]

@@ -143,7 +143,7 @@ def test_the_headline_reports_harm_and_claims_no_growth_where_nothing_was_kept(m
 
 
 def test_controls_are_neither_green_nor_red(make_run):
-    """A twin that is worse than a capacity control is no bad news about anything that grew."""
+    """A twin that is worse than the static control says nothing about growth."""
     run = make_run(environments=8, steps=20, arms=("grown", "twin", "capacity"))
     worse = {"verdict": "worse", "difference": -0.2, "b": "capacity"}
     compare_also(run, {**worse, "a": "twin"}, {"a": "capacity"}, {**worse, "a": "grown"})

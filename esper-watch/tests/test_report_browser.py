@@ -130,7 +130,7 @@ CUT_OFF = """
 """
 
 SETTLED = "new Promise((tell) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(tell, 50))))"
-"""What is done in the next frame is done behind it."""
+"""Waits for two frames, so that the work of the next one is done."""
 
 REGION = f"""
 {SETTLED}.then(() => {{
@@ -201,7 +201,7 @@ def test_the_arrow_keys_go_from_mark_to_mark(page):
 
 
 def faint(page):
-    """What stands out too little: lines and marks by less than 3, text by less than 4.5."""
+    """Return what has too little contrast: less than 3 for lines and marks, less than 4.5 for text."""
     found = page.evaluate(CONTRAST)
     return {name: ratio for name, ratio in found.items() if ratio < (3.0 if name in ("line", "mark") else 4.5)}
 
@@ -226,7 +226,7 @@ def test_the_page_can_be_printed(page):
 
 
 def printed(page: Any, marked: str) -> dict[str, int]:
-    """On which sheet stands each of the page's headings, and of what a script lets count as one: by its words."""
+    """Return the sheet of each heading by its text, and of what a script marks as a heading."""
     page.evaluate(marked)
     told = page.call("Page.printToPDF", generateTaggedPDF=True, generateDocumentOutline=True)["data"]
     entries = re.findall(rb"/Title \((.*?)\)\n/Dest \[(\d+) 0 R /XYZ", base64.b64decode(told), re.DOTALL)
@@ -235,7 +235,7 @@ def printed(page: Any, marked: str) -> dict[str, int]:
 
 @pytest.mark.parametrize("before", [0, 300, *(pytest.param(n, marks=pytest.mark.slow) for n in range(100, 900, 100))])
 def test_headings_and_legends_are_printed_with_their_charts(page, before):
-    """Wherever on a sheet they would come to stand: so many pixels are in front of them."""
+    """At any position on a sheet: so many pixels are before them."""
     page.evaluate(f"document.querySelector('main').style.paddingTop = '{before}px'")
     sheets = printed(page, CALLED)
     together = [[name for name in sheets if name.startswith(f"{part} ")] for part in ("courses", "lives", "evidence")]
@@ -251,7 +251,7 @@ def test_folded_parts_are_printed_and_folded_again(page):
 
 
 def test_nothing_is_wider_than_a_sheet_of_paper(page):
-    """739 pixels are what Chromium leaves of a sheet of 8.5 inches."""
+    """Chromium prints 739 pixels on a sheet of 8.5 inches."""
     page.resize(390, 800)
     page.evaluate(SETTLED)
     page.resize(390, 800, media="print")
@@ -275,7 +275,7 @@ def test_a_tap_shows_the_value_of_a_mark(part, page):
 
 
 def test_a_tap_on_another_chart_moves_the_value(page):
-    """The drawing that is tapped takes the focus from the one before: that must not take the value away."""
+    """The tapped chart takes the focus from the one before, which must not hide the value."""
     page.resize(390, 4000)
     for part in ("arms", "courses", "arms"):
         told, x, y = page.evaluate(TAPPED % part)
@@ -291,7 +291,7 @@ def test_a_tap_close_to_a_small_mark_hits_it(page):
 
 
 def gaps(pairs):
-    """How far one is above the other, of those that stand above one another; less than 0: upon it."""
+    """Return the vertical gaps between elements above one another; below 0: they overlap."""
     for one, other in pairs:
         if one["left"] < other["right"] and other["left"] < one["right"]:
             yield max(one["top"], other["top"]) - min(one["bottom"], other["bottom"]), one["told"], other["told"]
@@ -334,7 +334,7 @@ def test_names_on_a_phone_do_not_overlap_marks(part, page):
 
 
 def test_gains_on_a_phone_match_the_axis(page):
-    """The plot is made narrower there by the style, and its letters are not."""
+    """There the style makes the plot narrower, but not its text."""
     for width in (320, 390, 600, 1000):
         page.resize(width, 800)
         letters, marks = page.evaluate(LETTERS % "evidence"), page.evaluate(MARKS % "evidence")
@@ -379,7 +379,7 @@ def test_a_table_that_is_cut_off_says_so(page):
 
 
 def test_resizing_and_printing_cause_no_browser_errors(page):
-    """An observer that changes what it observes in the same moment is told of by the browser, as an error."""
+    """The browser reports an error if an observer changes what it observes immediately."""
     for width in (390, 320, 1400, 390):
         page.resize(width, 900)
         page.evaluate(SETTLED)
@@ -401,7 +401,7 @@ def test_the_provenance_wraps_long_words(make_run, browser):
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_the_page_of_a_killed_run_is_readable(make_run, browser, dark):
-    """Its events end in the middle of a line, and of nothing there is an end."""
+    """Its events end in the middle of a line, without the end of an episode."""
     run = make_run(environments=4, steps=40)
     (run / "summary.json").unlink()
     lines = (run / "events.jsonl").read_text().splitlines(keepends=True)

@@ -29,7 +29,7 @@ T = {2: 12.7062, 4: 3.1824, 8: 2.3646}
 """Two-sided 95 % quantiles of Student's t by the number of networks, from a table."""
 
 Values = Mapping[str, Mapping[int, Sequence[float]]]
-"""By arm and step: what each network measured. A shorter row means that the last networks have ended."""
+"""Measurements of each network, by arm and step. A shorter row means that the last networks have ended."""
 
 Place = tuple[float, float]
 
@@ -356,7 +356,7 @@ GAINS = {
 
 @pytest.mark.parametrize("gains", GAINS.values(), ids=GAINS.keys())
 def test_gain_interval_and_price_match_the_axis_which_covers_them(gains, report):
-    """A number outside of a scale would be drawn at its edge, and be read as another one."""
+    """A number outside of the scale would be drawn at its edge and misread."""
     shown = with_gains(report, *gains)
     drawing = gains_chart(report)
     assert len(drawing.marks()) == len(shown)

@@ -42,7 +42,7 @@ def rows_of(run: Path, part: str) -> list[list[str]]:
 
 
 def killed(run: Path) -> Path:
-    """Make it a run that was killed while it wrote a line."""
+    """Change the run as if it was killed while it wrote a line."""
     (run / "summary.json").unlink()
     lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
     (run / "events.jsonl").write_text("".join(lines[: len(lines) // 2]) + lines[-2][:40])
@@ -53,7 +53,7 @@ def killed(run: Path) -> Path:
 
 
 def stopped(run: Path, status: str, reason: str) -> Path:
-    """Make it a run that ended in another way."""
+    """Change how the run ended."""
     (run / "summary.json").unlink()
     end = json.dumps({"type": "run-finished", "v": 1, "status": status, "reason": reason})
     lines = (run / "events.jsonl").read_text().splitlines()[:-20]

@@ -17,7 +17,7 @@ from esper_watch.tensorboard import TensorboardSink, tensorboard
 
 
 class Recorded:
-    """A writer that keeps what it is given, and fails if it is used after it was closed."""
+    """A writer that records its arguments, and fails if it is used after it was closed."""
 
     def __init__(self) -> None:
         self.scalars: dict[str, list[tuple[int, float]]] = {}
@@ -54,12 +54,12 @@ def test_each_environment_has_its_own_curves_and_stage_changes_as_text():
         sink.settle()
     sink.close()
     sink.close()
-    sink.hear(recorded_events()[1])  # nothing is opened anew
+    sink.hear(recorded_events()[1])  # no writer is opened again
     assert sorted(shelf) == ["top", "top/grown", "top/grown/environment-0", "top/twin/environment-0"]
     assert {writer.closed for writer in shelf.values()} == {1}
     grown, twin = shelf["top/grown/environment-0"], shelf["top/twin/environment-0"]
     assert grown.scalars["loss/train"] == [(0, 2.0), (1, 1.0)]
-    assert grown.scalars["reward/step"] == [(1, 1.5)]  # the first step was not judged
+    assert grown.scalars["reward/step"] == [(1, 1.5)]  # the first step has no reward
     assert {tag: points for tag, points in grown.scalars.items() if tag.startswith("test")} == {
         "test/loss": [(1, 1.0)],
         "test/metric": [(1, 0.6)],

@@ -2,7 +2,7 @@
 
     python examples/lora.py        a minute on a CPU
 
-A small transformer learns to tell the largest of a few numbers. Then it is frozen, and it is asked for the smallest. A
+A small transformer learns to find the largest of a few numbers. Then it is frozen, and adapted to find the smallest. A
 probe tries LoRA of rank 4 and 16 beside linear layers, and a Gardener grows the one that ranks first.
 """
 
@@ -109,7 +109,7 @@ def main(epochs: int = 34, batches: int = 20) -> tuple[float, bool]:
         for _ in range(batches):
             batch = rows(128)
             gardener.optimizer.zero_grad()
-            if (mean := loss(model, batch).mean()).requires_grad:  # not before something was kept
+            if (mean := loss(model, batch).mean()).requires_grad:  # only after a seed was kept
                 mean.backward()
             gardener.optimizer.step()
             gardener.step(batch)

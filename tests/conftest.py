@@ -1,4 +1,4 @@
-"""Processes that run ``esper``; the members as wheels, and environments that hold those that a test asks for.
+"""Shared set-up: processes that run ``esper``, the members as wheels, and environments with chosen members.
 
 An environment is a real one with an interpreter of its own. Third-party packages are those of the environment that
 runs the tests, shown to it by links: torch need not be installed again, and no index is asked.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 MEMBERS = tuple(sorted(path.parent.name for path in ROOT.glob("esper-*/pyproject.toml")))
 
-# Nothing of ours, no path that leads to our sources, and no directory of byte code.
+# No variable of ours, no path to our sources, and no directory of bytecode.
 OURS = ("esper", "_esper", "_editable", "__editable__", "__pycache__")
 
 
@@ -38,7 +38,7 @@ def build_wheels(projects: Iterable[Path], folder: Path) -> list[Path]:
 
 
 def run(command: Sequence[str], *, cwd: Path | None = None, exit_code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Runs ``command`` outside of the tests' own paths and checks how it ended."""
+    """Run ``command`` outside of the tests' own paths, and check its exit status."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "ESPER"))}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, env=kept)
     assert done.returncode == exit_code, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
@@ -47,7 +47,7 @@ def run(command: Sequence[str], *, cwd: Path | None = None, exit_code: int = 0) 
 
 @dataclass(frozen=True)
 class CleanEnvironment:
-    """A virtual environment that has every third-party package and only those of ours that were put into it."""
+    """A virtual environment with all third-party packages, and the members that were installed."""
 
     folder: Path
 
@@ -67,7 +67,7 @@ class CleanEnvironment:
         return run([str(self.folder / "bin" / program), *rest], cwd=self.folder, exit_code=exit_code)
 
     def evaluate(self, program: str) -> str:
-        """What ``program``, a few lines of Python, prints."""
+        """Return what ``program``, a few lines of Python, prints."""
         return run([self.python, "-c", program], cwd=self.folder).stdout.strip()
 
 
@@ -93,7 +93,7 @@ def third_party(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def new_environment(
     tmp_path_factory: pytest.TempPathFactory, third_party: Path, wheels: dict[str, Path]
 ) -> Callable[..., CleanEnvironment]:
-    """Makes a clean environment with the members that are named: ``new_environment("esper-core", "esper-watch")``."""
+    """Make a clean environment with these members: ``new_environment("esper-core", "esper-watch")``."""
 
     def make(*members: str) -> CleanEnvironment:
         folder = tmp_path_factory.mktemp("environment")
@@ -109,7 +109,7 @@ def new_environment(
 
 
 PATIENCE = 60.0
-"""Seconds to wait for what a process does; only a failing test waits as long."""
+"""Seconds to wait for a process; only a failing test waits that long."""
 
 
 @dataclass
@@ -157,7 +157,7 @@ class Processes:
         return self.wait()
 
     def wait_for(self, reached: Callable[[], object]) -> None:
-        """Wait until something is reached by the command that runs."""
+        """Wait until the running command has reached a state."""
         deadline = time.monotonic() + PATIENCE
         while not reached():
             assert time.monotonic() < deadline, f"nothing happened\n{self.err}"

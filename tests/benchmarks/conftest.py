@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def quick(request):
-    """Whether figures mean nothing, since nobody asked for benchmarks."""
+    """Whether this is only a smoke test, whose figures mean nothing."""
     return not request.config.getoption("benchmark_only")
 
 

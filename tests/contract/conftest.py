@@ -74,10 +74,10 @@ def esper_run_started(run): Path(run.path, "told.txt").write_text(told["mark"])
 def esper_register_sinks(registry):
     registry.add("note", Note, SinkSpec("Notes its mark.", Mark))
 '''
-"""A one-file plugin: a sink, and settings of its own; both leave a trace in the run directory."""
+"""A one-file plugin with a sink and settings; both write to the run directory."""
 
 GUESSING = 3.0
-"""Loss of guessing in what is told to governors here."""
+"""Loss of guessing in the signals for governors."""
 
 
 @cache
@@ -88,21 +88,21 @@ def tree(path: Path) -> ast.Module:
 
 @cache
 def installed() -> Any:
-    """The plugins that a file has which says nothing of them."""
+    """Return the plugins of a file without ``plugins``."""
     from esper_core.plugins import load_plugins
 
     return load_plugins()
 
 
 class World:
-    """The small run with some values set. What it takes is made when it is first asked for, and once."""
+    """The small run with some values set. Its parts are built once, when they are first used."""
 
     def __init__(self, sets: Sequence[str], folder: Path) -> None:
         self._sets, self._folder = tuple(sets), folder
 
     @cached_property
     def composition(self) -> Any:
-        """Every piece, built and checked, and nothing trained."""
+        """All parts, built and checked without training."""
         from esper_core.app.compose import compose
         from esper_core.app.resolution import load_run_plugins, resolve
         from esper_core.config import load_config
@@ -119,7 +119,7 @@ class World:
 
     @cached_property
     def refusal(self) -> str | None:
-        """The code of the first thing that is wrong; None where all is in order."""
+        """The code of the first problem; None if there is none."""
         from esper_core import EsperError
 
         try:
@@ -130,7 +130,7 @@ class World:
 
     @property
     def events(self) -> list[Any]:
-        """What is told while it runs."""
+        """The events of the run."""
         return self._ran[1]
 
     @property
@@ -150,7 +150,7 @@ class World:
 
     @cached_property
     def _ran(self) -> tuple[Path, list[Any], set[str]]:
-        """The run as the command makes it, but for what takes long: nobody looks here at what is installed."""
+        """Run it as the command does, but without the slow list of installed packages."""
         from torch.nn.modules.module import register_module_forward_hook
 
         from esper_core.app.compose import prepare
@@ -169,12 +169,12 @@ class World:
         return outcome.path, heard.events, threads
 
     def told(self, kind: str) -> list[Any]:
-        """The events of one type, those of the arm that grows first."""
+        """Return the events of one type, those of the growing arm first."""
         return sorted((e for e in self.events if e.type == kind), key=lambda e: e.arm == "twin")
 
     @property
     def steps(self) -> list[Any]:
-        """What is told of each step."""
+        """The events of each step."""
         return self.told("step-finished")
 
     def environment(self, plan: Mapping[int, Any] | None = None, steps: int = 0) -> Any:
@@ -192,7 +192,7 @@ class World:
         return environment
 
     def governed(self, *losses: float, note: Sequence[Any] = ()) -> list[Any]:
-        """What a governor decides in a row of steps with these losses; where it rolls back, that is done."""
+        """Return a governor's decisions for steps with these losses; rollbacks are carried out."""
         from esper_core.governor import Act
         from esper_core.leyline import Signals, SlotSignals, SlotState
 
@@ -207,13 +207,13 @@ class World:
         return decisions
 
     def written(self, name: str) -> str:
-        """What stands in a file of the run directory; nothing where there is none."""
+        """Return the content of a file of the run directory; empty if it does not exist."""
         path = self.directory / name
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 class Heard:
-    """Keeps all that it hears."""
+    """Records all events."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
@@ -227,7 +227,7 @@ class Heard:
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., World]:
-    """``world("episode.steps=2")``: the small run with this set; the same one each time it is asked for."""
+    """``world("episode.steps=2")``: return the small run with this set; the same object each time."""
     folder = tmp_path_factory.mktemp("world")
     (folder / "small.yaml").write_text(SMALL, encoding="utf-8")
     (folder / "own.py").write_text(OWN, encoding="utf-8")

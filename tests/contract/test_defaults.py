@@ -26,7 +26,7 @@ OTHER_MEANING = {
     "probe.steps": "training steps, not decision steps",
     "Gardener.policy": "a file names its policies, and a loop has one at hand",
 }
-"""Parameters that have the name of an option, and are another thing."""
+"""Parameters that share the name of an option, but not its meaning."""
 
 
 def options(entry: Entry) -> Iterator[tuple[str, Any]]:
@@ -41,7 +41,7 @@ def options(entry: Entry) -> Iterator[tuple[str, Any]]:
 
 
 def defaults_in_programs() -> Iterator[tuple[str, str, Any]]:
-    """Who takes what by which default, in all that a program may call."""
+    """Yield the defaults of parameters of all public callables."""
     told = set()
     for face in FACES:
         module = importlib.import_module(face)
@@ -56,7 +56,7 @@ def defaults_in_programs() -> Iterator[tuple[str, str, Any]]:
 
 
 def calls(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
-    """The functions that ``thing`` is called by; the configuration's own models are where the defaults are from."""
+    """Return the callables of ``thing``, without the configuration's models, which define the defaults."""
     if inspect.isfunction(thing):
         yield name, thing
     elif inspect.isclass(thing) and not name.endswith("Config"):
@@ -66,7 +66,7 @@ def calls(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 def test_run_12_a_program_has_the_defaults_of_a_file() -> None:
-    """Library and configuration have one source of defaults, and none may repeat a number of the other's."""
+    """Library and configuration have one source of defaults; neither may repeat a number of the other."""
     top = entry_at(())
     assert top is not None
     known = defaultdict(list)

@@ -1,7 +1,7 @@
 """Every option of a configuration has a visible effect.
 
-One row for each key of the model: what is set, what is looked at, and what that is with and without. A key without a
-row fails the first test here; a row that looks the same with and without says nothing, and fails, too.
+There is one row for each key of the model: the value, the observed effect, and its result with and without the value. A
+key without a row fails the first test; a row with equal results also fails, since it shows no effect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from esper_core.growth import Transition
 from esper_core.leyline import Action, Gain, Op, Stage
 from esper_core.leyline.constants import FIRST_LOOK
 
-# --- what is looked at
+# --- observed effects
 
 
 refusal: Callable[[Any], str | None] = attrgetter("refusal")
@@ -31,27 +31,27 @@ arms: Callable[[Any], tuple[str, ...]] = attrgetter("composition.arm_names")
 
 
 def has_zeros(world: Any) -> bool:
-    """Whether there is data without noise."""
+    """Return whether there is data without noise."""
     return bool(world.recipe.data["train"].inputs.eq(0).any())
 
 
 def host_class(world: Any) -> str:
-    """What is grown in."""
+    """Return the class of the host."""
     return type(world.recipe.build_host()).__name__
 
 
 def first_action(world: Any) -> str:
-    """What the arm that grows does first."""
+    """Return the first action of the growing arm."""
     return world.steps[0].action
 
 
 def pays_rent(world: Any) -> bool:
-    """Whether a seed costs anything."""
+    """Return whether a seed has a price in the reward."""
     return world.steps[1].reward["rent"] < 0
 
 
 def noted(world: Any) -> str:
-    """What the sink of the one-file plugin noted."""
+    """Return what the sink of the one-file plugin recorded."""
     return world.written("noted.txt")
 
 
@@ -73,21 +73,21 @@ def grown(world: Any) -> Any:
 
 GERMINATE = Action(Op.GERMINATE, "early", "blueprints/conv_light", speed=0)
 KEPT = {-1: GERMINATE, 0: Action(Op.ADVANCE, "early"), 1: Action(Op.FOSSILISE, "early")}
-"""A seed that is kept for good after the second step."""
+"""A plan that fossilises a seed after the second step."""
 
 
 def host_group(world: Any) -> Any:
-    """What the host's optimizer goes by, in the first step."""
+    """Return the settings of the host's optimizer in the first step."""
     return world.environment(steps=1).keeper.host.optimizer.param_groups[0]
 
 
 def seed_group(world: Any) -> Any:
-    """What the seed's optimizer goes by, in its first step."""
+    """Return the settings of the seed's optimizer in its first step."""
     return world.environment({-1: GERMINATE}, steps=1).keeper.seeds[0].optimizer.param_groups[0]
 
 
 def moved(world: Any, of_seed: bool = False) -> bool:
-    """Whether a step of training moves the parameters of the host, or of a seed, by more than a trifle."""
+    """Return whether a training step noticeably changes the parameters of the host, or of a seed."""
     environment = world.environment({-1: GERMINATE} if of_seed else None)
     own = list(seed_in(environment).parameters()) if of_seed else list(environment.keeper.host.parameters)
     before = [one.detach().clone() for one in own]
@@ -96,7 +96,7 @@ def moved(world: Any, of_seed: bool = False) -> bool:
 
 
 def fossil_moves(world: Any) -> bool:
-    """Whether a seed that was kept goes on to learn."""
+    """Return whether a fossil continues to train."""
     environment = world.environment(KEPT, steps=2)
     parameters = list(environment.garden.slots["early"].parameters())
     before = [one.detach().clone() for one in parameters]
@@ -105,17 +105,17 @@ def fossil_moves(world: Any) -> bool:
 
 
 def plantable(environment: Any, slot: str = "early") -> bool:
-    """Whether something could be planted in the slot now."""
+    """Return whether a seed could germinate in the slot now."""
     return Op.GERMINATE in environment.mask().ops[slot] and bool(environment.mask().blueprints[slot])
 
 
 def presence(world: Any) -> str:
-    """What a seed that incubates is to the host."""
+    """Return the presence of an incubating seed."""
     return seed_in(world.environment({-1: GERMINATE}, steps=1)).presence.value
 
 
 def gates_ready(world: Any, mean: float) -> bool:
-    """Whether a seed with this gain in each step is sent on by its gate, which looked until it may speak."""
+    """Return whether the gate of a seed with this gain in each step opens, once it has had its looks."""
     environment = world.environment({-1: GERMINATE}, steps=1)
     gates, seed = environment.garden.gates, seed_in(environment)
     for _ in range(FIRST_LOOK):
@@ -124,42 +124,42 @@ def gates_ready(world: Any, mean: float) -> bool:
 
 
 def last_act(*losses: float) -> Callable[[Any], Act]:
-    """What the governor does in the last of these steps."""
+    """Return what the governor does in the last of these steps."""
     return lambda world: world.governed(*losses)[-1].act
 
 
 def culprit(world: Any) -> bool:
-    """Whether a panic six steps after a germination is laid at its door."""
+    """Return whether a panic six steps after a germination is attributed to it."""
     born = Transition("early", 0, "blueprints/conv_light", None, Stage.GERMINATED, 10, "asked for")
     return world.governed(*[1.0] * 6, math.nan, note=[born])[-1].culprit is not None
 
 
 def copies(world: Any) -> int:
-    """How many numbers are taken to be kept for each parameter of the host, those of snapshots among them."""
+    """Return how many numbers the memory estimate counts for each parameter of the host, including snapshots."""
     recipe, environment = world.recipe, world.environment()
     budget = MemoryBudget(recipe.governor, recipe.optimizers, recipe.varieties)
     return round(budget.mebibytes(environment.garden) * 2**20 / 4 / world.composition.host_parameters)
 
 
 def checkpoints(world: Any) -> set[str]:
-    """The checkpoints that a run leaves."""
+    """Return the checkpoints of a finished run."""
     return {path.name for path in (world.directory / "checkpoints").iterdir()}
 
 
 def dependence_known(world: Any) -> bool:
-    """Whether it is told how much the network leans on a seed that acts in it."""
+    """Return whether the dependence on an acting seed is reported."""
     seeds = [seed for event in world.told("step-finished") for seed in event.signals.seeds]
     return any(seed.dependence is not None for seed in seeds)
 
 
 def parts_of_a_batch(world: Any) -> int:
-    """In how many parts a batch is trained."""
+    """Return the number of parts of a training batch."""
     environment, train = world.environment(), world.recipe.data["train"]
     return len(environment.forward.losses(train.inputs[:20], train.targets[:20]))
 
 
 def tells_glibc(world: Any) -> bool:
-    """Whether glibc is told to keep its memory when a study begins."""
+    """Return whether glibc is set to keep freed memory when a study begins."""
     asked: list[int] = []
 
     def mallopt(parameter: int, value: int) -> int:
@@ -174,13 +174,13 @@ def tells_glibc(world: Any) -> bool:
 
 
 def lays_channels_last(world: Any) -> bool:
-    """Whether images lie with their channels last in the host."""
+    """Return whether images are stored channels last in the host."""
     weight: torch.Tensor = world.recipe.build_host().middle[0].weight
     return weight.is_contiguous(memory_format=torch.channels_last)
 
 
 def has_a_feed(world: Any) -> bool:
-    """Whether a thread gathers the batches of an environment."""
+    """Return whether a thread gathers the batches of an environment."""
     environment = world.environment()
     environment.reset(0, 0)
     environment.train()
@@ -190,7 +190,7 @@ def has_a_feed(world: Any) -> bool:
 
 
 def margin_of_the_run(world: Any) -> str:
-    """What eight networks that grew are called beside eight that differ from them but little."""
+    """Return the verdict on eight pairs of networks with a small difference."""
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.runs.statistics import results
 
@@ -216,7 +216,7 @@ class Row:
 
     path: str
     value: str
-    """What it is set to; with a = in it, the whole override."""
+    """The value; with a = in it, the whole override."""
     look: Callable[[Any], Any]
     without: Any
     seen: Any
@@ -348,7 +348,7 @@ ROWS = [
 
 
 def keys(entry: Entry, path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Every key of the model that has a value of its own; names of the user's own are NAME."""
+    """Yield every key of the model that has a value; keys that users choose are NAME."""
     if entry.section is not None:
         for name in entry.names:
             below = entry.below(name)
@@ -364,7 +364,7 @@ def keys(entry: Entry, path: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def test_run_12_every_option_has_a_row_here() -> None:
-    """An option that nobody ever sets may always raise, or do nothing: each has a test that uses it."""
+    """An option that no test sets could raise or do nothing."""
     top = entry_at(())
     assert top is not None
     known, rows = list(keys(top)), [row.path for row in ROWS]

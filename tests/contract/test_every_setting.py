@@ -1,4 +1,4 @@
-"""Every setting of every component is set by some test, and its default is that of what it builds."""
+"""Every setting of every component is set by some test, and its default equals that of the component's parameter."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def settings() -> Iterator[tuple[str, str]]:
 
 
 def names_set(source: str) -> set[str]:
-    """The names that are given a value anywhere, as an argument, in a mapping or in a list of names to be tried."""
+    """Return the names that get a value anywhere in the tests: as an argument, in a mapping or in a list of names."""
     return set(re.findall(r'\b(\w+)\b["\']?\s*[=:,]', source))
 
 

@@ -46,7 +46,7 @@ def test_nothing_executes_bytes_from_a_file() -> None:
 
 
 def test_b8_pt_05_no_value_depends_on_whether_a_name_was_bound() -> None:
-    """Values are declared: nothing asks whether a name is in ``locals()``."""
+    """No code tests whether a name is in ``locals()``."""
     assert lines_with(IN_LOCALS) == []
 
 

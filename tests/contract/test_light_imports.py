@@ -1,4 +1,4 @@
-"""What must start fast does not import torch, nor anything else that is heavy."""
+"""Commands and packages that must start fast import neither torch nor other heavy packages."""
 
 from __future__ import annotations
 

@@ -22,11 +22,11 @@ STEERING = (
     "esper-rewards/src",
 )
 PLAIN = {0.0, 0.5, 1.0, 2.0, 10.0, 100.0}
-"""Numbers that say what they are: nothing, a half, a whole, a pair, and units."""
+"""Numbers that need no name: zero, a half, one, two, and units."""
 
 
 def unnamed(source: str) -> Iterator[str]:
-    """Each calculation, comparison or call within a function that has a number of its own without a name."""
+    """Yield each calculation, comparison or call in a function that contains an unnamed number."""
     for function in ast.walk(ast.parse(source)):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             body = function.body if isinstance(function.body, list) else [function.body]
@@ -51,7 +51,7 @@ def test_an_unnamed_number_in_the_code_is_found(code: str) -> None:
 
 @pytest.mark.parametrize("folder", STEERING)
 def test_b8_drl_11_numbers_that_control_behaviour_have_names(folder: str) -> None:
-    """Smoothing, thresholds, weights: a fraction that is reckoned or compared with, or handed on, has a name."""
+    """A fraction in a calculation, a comparison or a call, such as a threshold or a weight, has a name."""
     sources = sorted((ROOT / folder).rglob("*.py"))
     assert sources
     found = {file.name: own for file in sources if (own := sorted(set(unnamed(file.read_text(encoding="utf-8")))))}

@@ -16,7 +16,7 @@ SOURCES = sorted(ROOT.glob("esper-*/src"))
 CORE = ROOT / "esper-core" / "src" / "esper_core"
 
 ALIKE = {"Grow"}
-"""Classes of one name on purpose: the callback is called alike for each library of ``esper_core.integrations``."""
+"""Classes with the same name on purpose: the callback for each library in ``esper_core.integrations``."""
 
 
 def modules() -> dict[str, Path]:

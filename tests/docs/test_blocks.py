@@ -1,10 +1,9 @@
 """Every block of code on every page is run, or at least parsed by the program that it is meant for.
 
-Many pages are followed from their beginning to their end by tests of their own (``followed``), and some blocks have one
-(``HELD``). Each other block is looked at here, on whatever page it stands. A ``yaml`` block is, with what a run needs
-besides, a configuration in order. What is typed in an ``sh`` block, or stands in a line of text, exists with its
-options, and the file that is to be run is in order with them. A ``python`` block is run, and prints what stands behind
-its lines. A block of any other kind is a mistake.
+Other tests follow many pages from beginning to end (``followed``), or check single blocks (``HELD``). This one checks
+every other block. A ``yaml`` block must be a valid configuration, once missing keys of a run are added. Commands in an
+``sh`` block, or in a line of text, must exist with their options, and files that they run must be valid. A ``python``
+block is run, and must print what the comments behind its lines show. A block of any other kind is an error.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ FOLLOWED = {
     "docs/reference/growbench.md": "test_growbench.py",
     "docs/reference/observations.md": "test_observations.py",
 }
-"""Pages that a test goes through as a reader would, beside those on how to do something and those of errors."""
+"""Pages that a test follows as a reader would, besides the guides and the pages of errors."""
 
 HELD = {
     ("README.md", "def build(shape)"): "test_readme.py",
@@ -59,7 +58,7 @@ HELD = {
     ("README.md", "esper-blueprints-extra"): "test_readme.py",
     ("docs/guides/resume-a-run.md", "^C"): "test_resuming.py",
 }
-"""Blocks that have a test of their own, by page and by what stands in them; it looks for the same words."""
+"""Blocks with a test of their own, by page and by words in them; the test searches for the same words."""
 
 REST = {
     "task": "stripes",
@@ -67,20 +66,20 @@ REST = {
     "slots": {"early": {"blueprints": ["conv_light"]}},
     "policy": "static",
 }
-"""What a run needs; a block that is a part of a configuration has the others from here."""
+"""The required keys of a run, added to a block that is a part of a configuration."""
 
 SURROUNDINGS = {
     "docs/reference/hooks.md": "from pydantic import BaseModel\n\nfrom esper_core import hookimpl\n",
     "docs/reference/rewards.md": "from esper_rewards.potentials import Team as MyReward\n",
     "esper-testing/README.md": "from esper_testing import parametrize_with_checks\n",
 }
-"""What a page's blocks of Python take for granted."""
+"""Names that the Python blocks of a page assume."""
 
 STANDS_FOR = {"my-plugin": "rewards"}
-"""What a page calls something of the reader's, and what is there in its place."""
+"""Placeholders on pages, and what replaces them."""
 
 ELSEWHERE = {"tensorboard": "tensorboard"}
-"""Programs that are not the project's, and the package that brings them."""
+"""Programs that are not the project's, and their packages."""
 
 
 PAGES: list[Path] = commands.PAGES
@@ -88,7 +87,7 @@ PAGES: list[Path] = commands.PAGES
 
 @dataclass(frozen=True)
 class Block:
-    """What stands between two fences. generated: whether ``make docs`` writes it."""
+    """The text between two fences. generated: whether ``make docs`` writes it."""
 
     page: str
     line: int
@@ -102,7 +101,7 @@ class Block:
 
 
 def blocks(page: str, text: str) -> Iterator[Block]:
-    """The blocks of a page; each with the part of the page, from one heading to the next, that it is in."""
+    """Return the blocks of a page, each with its part of the page, from one heading to the next."""
     marked = [found.span() for found in FROM_THE_CODE.finditer(text)]
     for found in BLOCK.finditer(text):
         start = found.start()
@@ -113,7 +112,7 @@ def blocks(page: str, text: str) -> Iterator[Block]:
 
 
 def followed(block: Block) -> bool:
-    """Whether a test goes through the page, or through this part of it, as a reader would."""
+    """Return whether a test follows the page, or this part of it, as a reader would."""
     name = Path(block.page).name
     if block.page.startswith("docs/reference/errors/E"):
         return name.removesuffix(".md") not in errors.COPIED or block.kind == "text"
@@ -123,23 +122,23 @@ def followed(block: Block) -> bool:
 
 
 def held(block: Block) -> bool:
-    """Whether the block has a test of its own."""
+    """Return whether the block has a test of its own."""
     return any(block.page == page and words in block.body for page, words in HELD)
 
 
 def left(page: str, text: str) -> list[Block]:
-    """The blocks of a page that are looked at here."""
+    """Return the blocks of a page that are checked here."""
     return [one for one in blocks(page, text) if not followed(one) and not held(one)]
 
 
 def typed(text: str) -> list[str]:
-    """The commands in an ``sh`` block, without what is said behind them."""
+    """Return the commands in an ``sh`` block, without their comments."""
     lines = re.sub(r"\\\n\s*", "", text).splitlines()
     return [bare for line in lines if (bare := re.sub(r"(?:^|\s)#\s.*", "", line).strip())]
 
 
 def look_at(block: Block, folder: Path) -> None:
-    """Sees that a block can be used; AssertionError, or what its reader raises, where not."""
+    """Check that a block is valid; raise AssertionError, or the error of its parser, if not."""
     if block.kind == "yaml":
         in_order(block, folder)
     elif block.kind == "sh":
@@ -152,7 +151,7 @@ def look_at(block: Block, folder: Path) -> None:
 
 
 def in_order(block: Block, folder: Path) -> None:
-    """Whether the block, with what else a run needs, is a configuration without a mistake and without a warning."""
+    """Check that the block, with the missing keys of a run, is a configuration without problems and warnings."""
     given = yaml.safe_load(block.body)
     assert isinstance(given, dict), block
     file = folder / "page.yaml"
@@ -163,7 +162,7 @@ def in_order(block: Block, folder: Path) -> None:
 
 @contextlib.contextmanager
 def announced(package: Path, folder: Path) -> Iterator[None]:
-    """A package beside the project's members, as if it were installed; its metadata are in the folder."""
+    """Run a block with an additional package, as if it were installed; its metadata are in the folder."""
     file = package / "pyproject.toml"
     project = tomllib.loads(file.read_text(encoding="utf-8"))["project"] if package.parent.name == "examples" else {}
     with pytest.MonkeyPatch.context() as patch:
@@ -183,7 +182,7 @@ def announced(package: Path, folder: Path) -> Iterator[None]:
 
 
 def checked(file: Path, *options: str) -> str:
-    """What ``esper check`` says."""
+    """Return the output of ``esper check``."""
     told = io.StringIO()
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told), contextlib.suppress(SystemExit):
         cli.main(["check", str(file), *options])
@@ -191,7 +190,7 @@ def checked(file: Path, *options: str) -> str:
 
 
 def exists(command: str, folder: Path) -> None:
-    """Whether the command can be typed where the page stands, or in the checkout."""
+    """Check that the command exists, in the folder of the page or in the checkout."""
     if ESPER.match(command):
         esper(command)
         return
@@ -205,7 +204,7 @@ def exists(command: str, folder: Path) -> None:
 
 
 def esper(command: str) -> None:
-    """A command of ours: its options, and the file that it names with what is set."""
+    """Check a command of Esper: its options, and the file that it names with its overrides."""
     ((rest, whole),) = commands.commands(f"```sh\n{command}\n```\n")
     words = shlex.split(rest)
     commands.parse(words, whole=whole)
@@ -217,11 +216,11 @@ def esper(command: str) -> None:
 
 
 class Parsed(Exception):
-    """A program has read what it was given."""
+    """Raised when a program has parsed its arguments."""
 
 
 def python(arguments: list[str], folder: Path) -> None:
-    """A module: it is there, and takes what it is given. It is not run."""
+    """Check a Python module: it exists and parses its arguments. It is not run."""
     assert arguments[0] == "-m", arguments
     module, given = arguments[1], arguments[2:]
     if module == "pytest":
@@ -243,7 +242,7 @@ def python(arguments: list[str], folder: Path) -> None:
 
 
 def read(module: str, given: list[str]) -> None:
-    """Lets a module read its arguments, and ends there."""
+    """Let a module parse its arguments, and stop it there."""
     original = argparse.ArgumentParser.parse_args
 
     def parse_args(self: argparse.ArgumentParser, *rest: Any) -> None:
@@ -261,7 +260,7 @@ def read(module: str, given: list[str]) -> None:
 
 
 def pytests(arguments: list[str], folder: Path) -> None:
-    """Tests: the files are there, the mark is one, and options are pytest's or those of ``esper-testing``."""
+    """Check a call of pytest: files and marks exist, and options are pytest's or those of ``esper-testing``."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     marks = {one.partition(":")[0] for one in project["tool"]["pytest"]["ini_options"]["markers"]}
     given = iter(arguments)
@@ -277,7 +276,7 @@ def pytests(arguments: list[str], folder: Path) -> None:
 
 
 def pip(arguments: list[str], folder: Path) -> None:
-    """What is installed: a folder or a member, with the extras that it has, or what the tests have from elsewhere."""
+    """Check an installation: of a folder or a member with its extras, or of a package that the tests have."""
     versions = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     given = iter(arguments)
     assert next(given) == "install", arguments
@@ -295,13 +294,13 @@ def pip(arguments: list[str], folder: Path) -> None:
 
 
 def make(arguments: list[str], folder: Path) -> None:
-    """Targets of the Makefile, which is in the checkout wherever the page stands."""
+    """Check targets of the Makefile, which is in the checkout."""
     known = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert [one for one in arguments if f"\n{one}:" not in known] == [], folder
 
 
 def sed(arguments: list[str], folder: Path) -> None:
-    """Look for the files that are edited in place: they exist, and have what is replaced."""
+    """Check that the files exist that are edited in place, and contain the replaced text."""
     assert arguments[0] == "-i", arguments
     _, old, *_ = arguments[1].split("/")
     for pattern in arguments[2:]:
@@ -311,7 +310,7 @@ def sed(arguments: list[str], folder: Path) -> None:
 
 
 def runs(block: Block) -> None:
-    """Runs a block of Python; a comment behind a ``print`` is what it prints, as far as it is told."""
+    """Run a block of Python; a comment behind a ``print`` shows its output, perhaps shortened."""
     source = SURROUNDINGS.get(block.page, "") + block.body
     for theirs, there in STANDS_FOR.items():
         source = source.replace(f'"{theirs}"', f'"{there}"')
@@ -377,7 +376,7 @@ def test_a_page_that_is_followed_is_there_and_its_test_names_it(page):
 
 
 def test_the_test_of_a_page_runs_every_block_of_it():
-    """A block of no kind, or one in a list, would be passed over there."""
+    """Such a test would skip a block without a kind, or one in a list."""
     for page in PAGES:
         name, text = page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8")
         every = [one.line for one in blocks(name, text) if followed(one)]

@@ -24,16 +24,16 @@ STARTS = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?esper (?P<rest>.
 
 
 def commands(text: str) -> list[tuple[str, bool]]:
-    """What stands behind ``esper`` in each command that the page shows, and whether it is one to be typed as it is."""
+    """Yield the arguments of each ``esper`` command on a page, and whether it is complete."""
     typed = [line.strip() for block in FENCED.findall(text) for line in block.splitlines()]
     found = [(STARTS.match(line), line in typed) for line in [*typed, *INLINE.findall(text)]]
     return [(re.sub(r"\s+#.*|…$", "", match["rest"]), whole) for match, whole in found if match]
 
 
 def parse(arguments: list[str], *, whole: bool) -> None:
-    """Parses as ``esper`` would, and runs nothing; ClickException where a command or an option does not exist.
+    """Parse as ``esper`` does, without running; ClickException if a command or an option does not exist.
 
-    whole: whether everything that is needed has to be there, too.
+    whole: whether required arguments must be present.
     """
     command: click.Command = cli.main
     context = click.Context(command, info_name="esper")
@@ -55,7 +55,7 @@ def parse(arguments: list[str], *, whole: bool) -> None:
 
 
 MADE_UP = {"docs/reference/errors/E224.md": "grow"}
-"""A command that a package brings which no machine has; ``docs/scenes.py`` makes it where the page's example is run."""
+"""A command of a fictional package; ``docs/scenes.py`` creates it for the page's example."""
 
 SHOWN = [
     pytest.param(command, whole, id=f"{page.relative_to(ROOT).as_posix()}: {command}")

@@ -25,14 +25,14 @@ PLANS = {
 
 
 def rows(first: str) -> list[list[str]]:
-    """The cells of the table whose heading begins so, without marks."""
+    """Return the cells of the table whose heading begins so, without Markdown marks."""
     _, _, rest = PAGE.read_text(encoding="utf-8").partition(f"| {first} |")
     lines = rest.partition("\n\n")[0].splitlines()[2:]
     return [[cell.strip().strip("*`").replace("−", "-") for cell in line.strip("|").split("|")] for line in lines]
 
 
 def trials(told: str) -> dict[tuple[str, str, str], list[str]]:
-    """By seed, when it germinated, and step what was printed, as the page rounds it."""
+    """Return the printed figures, rounded as on the page, by seed, germination and step."""
     found = {}
     for name, alone, step, rest in re.findall(
         r"^  (.+?) +germinated at +(\d+)  step +(\d+)  (.*)$", told, re.MULTILINE
@@ -44,7 +44,7 @@ def trials(told: str) -> dict[tuple[str, str, str], list[str]]:
 
 
 def gates(told: str) -> dict[tuple[str, str, str], list[float]]:
-    """By shape, examples and plan: how often it passes in percent, what it needs, and for a gain that grows."""
+    """Return by shape, examples and plan: wrong passes in percent, the gain needed, and that of a growing gain."""
     found, shape, examples = {}, "", ""
     for line in told.splitlines():
         if head := re.match(r"  (\w+), (\d+) examples", line):

@@ -102,7 +102,7 @@ class Quick(tutorials.Reader):
         return done.returncode, done.stdout + done.stderr
 
     def in_here(self, act) -> tuple[int, str]:
-        """Return the exit status that ``act`` would have as a program, and what it prints."""
+        """Return the exit status that ``act`` would have as a program, and its output."""
         told, ended = io.StringIO(), 0
         with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -151,7 +151,7 @@ def reader(monkeypatch):
 
 @pytest.fixture
 def own_data():
-    """The page on data of one's own."""
+    """The text of the page on data."""
     return (ROOT / "docs" / "guides" / "use-your-own-data.md").read_text(encoding="utf-8")
 
 

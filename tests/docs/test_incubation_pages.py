@@ -21,28 +21,28 @@ BENCHMARKS = ROOT / "benchmarks"
 INCUBATION = BENCHMARKS / "science" / "incubation.json"
 NUMBER = re.compile(r"[+-]?\d+\.\d+")
 NEAR = 1.5
-"""By how many widths of its interval a mean may be another one on another machine."""
+"""How far a mean may differ on another machine, in widths of its interval."""
 
 
 def read(file: Path) -> Any:
-    """What a study wrote."""
+    """Return the results that a study wrote."""
     return json.loads(file.read_text(encoding="utf-8"))
 
 
 def cells(page: Path, begin: str) -> list[str]:
-    """The cells of the one line of a page's tables that begins so."""
+    """Return the cells of the only table row on a page that begins so."""
     lines = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {begin}")]
     assert len(lines) == 1, (page, begin)
     return [cell.strip().replace("−", "-") for cell in lines[0].strip("|").split("|")]
 
 
 def numbers(cell: str) -> list[str]:
-    """The numbers of a cell that have a fraction, as they are written."""
+    """Return the numbers with a fraction in a cell, as written."""
     return NUMBER.findall(cell)
 
 
 def forced(found: Mapping[str, Any], blueprint: str, incubation: str = "shadow") -> Mapping[str, Any]:
-    """A seed that germinated after step 5 and kept whatever it showed, on plain data."""
+    """Return the result of a seed on plain data that germinated after step 5 and was kept regardless of its gain."""
     (own,) = [
         one
         for one in found["forced"]
@@ -53,7 +53,7 @@ def forced(found: Mapping[str, Any], blueprint: str, incubation: str = "shadow")
 
 
 def half(low: float, high: float) -> float:
-    """How far an interval reaches to each side."""
+    """Return half the width of an interval."""
     return (high - low) / 2
 
 
@@ -88,7 +88,7 @@ def test_the_page_counts_the_differences_between_branch_and_shadow():
 
 @pytest.mark.slow
 def test_the_study_still_finds_the_same(tmp_path):
-    """The part that the pages tell of: the counts to the digit, the rest as far as another machine may be off."""
+    """For the part on the pages: counts are equal, other figures within the tolerance for another machine."""
     command = [sys.executable, "-m", "benchmarks.science.incubation"]
     asked = ["--only", "plain shadow", "--into", str(tmp_path)]
     subprocess.run([*command, *asked], cwd=ROOT, capture_output=True, check=True)

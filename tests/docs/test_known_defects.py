@@ -75,12 +75,12 @@ TEST = re.compile(r"def test_((?:b[18]_(?:drl|pt|cr)_|sim_(?:crit|high|med|low)_
 
 
 def listed() -> set[str]:
-    """The ids that have a row in a table of the page."""
+    """Return the ids with a row in a table of the page."""
     return set(re.findall(r"^\| ([A-Z0-9]+-[A-Z0-9-]+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
 
 
 def excused() -> set[str]:
-    """The ids for which the page says why they have no test."""
+    """Return the ids that the page lists as without a test."""
     below = PAGE.read_text(encoding="utf-8").partition("## Without a test")[2]
     return set(re.findall(r"`([A-Z0-9]+-[A-Z0-9-]+)`", below))
 
@@ -98,7 +98,7 @@ def test_every_row_has_a_test_and_every_such_test_has_a_row():
 
 @pytest.fixture(scope="module")
 def nodes():
-    """Every loop, function and private attribute in the sources of the members, and where it is."""
+    """Yield every loop, function and private attribute in the sources of the members, with its place."""
     found: list[tuple[str, ast.AST]] = []
     for path in SOURCES:
         text, place = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
@@ -109,9 +109,9 @@ def nodes():
 
 
 def is_strange(node: ast.Attribute, text: str) -> bool:
-    """Whether a private name is read of something that the module did not define, or keep on an object of its own."""
+    """Return whether a private name is read from an object that the module does not define."""
     name = node.attr
-    if ast.unparse(node) == "os._exit" or name == "_replace":  # documented: meant for forks; of named tuples
+    if ast.unparse(node) == "os._exit" or name == "_replace":  # documented names: for forks; of named tuples
         return False
     if not name.startswith("_") or name.endswith("_") or ast.unparse(node.value) == "self":
         return False
@@ -119,7 +119,7 @@ def is_strange(node: ast.Attribute, text: str) -> bool:
 
 
 def imports_in(node: ast.AST) -> bool:
-    """Whether anything is imported where ``node`` is run."""
+    """Return whether ``node`` imports anything."""
     return any(isinstance(inner, ast.Import | ast.ImportFrom) for inner in ast.walk(node))
 
 
@@ -148,9 +148,9 @@ def test_a_private_name_of_another_module_is_reported(line, strange):
 
 
 def test_b8_cr_07_a_policy_has_no_loop_of_its_own():
-    """No policy imports the trainer or a task, and torch none but the one that is a network itself.
+    """No policy imports the trainer or a task, and only ppo, which is a network, imports torch.
 
-    So it can decide, and neither train nor measure what it decides about.
+    So a policy can decide, but not train or measure a network.
     """
     home = ROOT / "esper-policies" / "src" / "esper_policies"
     imported = _imported([path for path in home.rglob("*.py") if path.parent.name != "ppo"])
@@ -176,13 +176,13 @@ def _imported(paths: list[Path]) -> set[str]:
 
 
 def test_run_07_a_reward_receives_the_whole_network_and_no_action():
-    """So it cannot credit the slot that an action happened to name: one reward for each environment."""
+    """So there is one reward per environment, and none for single slots or actions."""
     assert list(inspect.signature(Reward.score).parameters) == ["self", "now", "before", "twin", "twin_before"]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A run of two policies with a blueprint out of a file, in three slots."""
+    """The directory of a run with two policies, three slots, and a blueprint of a one-file plugin."""
     folder = tmp_path_factory.mktemp("dots")
     (folder / "dots.py").write_text(BLOCK, encoding="utf-8")
     (folder / "run.yaml").write_text(RUN, encoding="utf-8")
@@ -203,7 +203,7 @@ def test_b8_drl_06_a_policy_can_use_every_slot(arm, folder):
 
 
 def grown(folder: Path, arm: str) -> set[tuple[str, str]]:
-    """What ever lived in an arm, and in which slot."""
+    """Return the seeds that an arm germinated, with their slots."""
     (file,) = (folder / "runs").glob("*/events.jsonl")
     steps = [one for one in read_events(file) if isinstance(one, StepFinished) and one.arm == arm]
     return {(slot.name, seed.blueprint) for one in steps for slot in one.signals.slots for seed in slot.seeds}

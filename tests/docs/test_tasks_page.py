@@ -11,11 +11,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "tasks.md"
 PRINTED = ROOT / "esper-tasks" / "tests" / "figures.txt"
-"""What ``pytest esper-tasks/tests/test_figures.py -s`` printed."""
+"""The output of ``pytest esper-tasks/tests/test_figures.py -s``."""
 
 
 def rows() -> list[list[str]]:
-    """The cells of the table: task, network, figures."""
+    """Return the cells of the table: task, network, figures."""
     _, _, rest = PAGE.read_text(encoding="utf-8").partition("| task | network | |\n")
     return [
         [cell.strip() for cell in line.strip("|").split("|")] for line in rest.partition("\n\n")[0].splitlines()[1:]
@@ -23,7 +23,7 @@ def rows() -> list[list[str]]:
 
 
 def told(cell: str) -> list[tuple[float, float]]:
-    """The figures of a cell, and half of what their last digit is worth."""
+    """Return the figures of a cell, with half a unit of their last digit."""
     found = re.findall(r"(\d+(?:\.(\d+))?)", cell)
     scale = 100 if "%" in cell else 1
     return [(float(number) / scale, 0.5 / scale / 10 ** len(digits)) for number, digits in found]

@@ -50,7 +50,7 @@ pytestmark = pytest.mark.install
 
 @dataclass
 class Reader:
-    """Does what a page says: the current folder, and what was printed last."""
+    """Follows a page; has a current folder, and the latest output."""
 
     folder: Path
     python: str
@@ -131,7 +131,7 @@ def figure(found: re.Match[str]) -> Figure:
 
 
 def follow(page: str, reader: Reader, same: Callable[[str, str], bool] = lambda shown, printed: True) -> None:
-    """Do everything that the page says, in order. same: whether a shown line has the figures of a printed one."""
+    """Carry out all blocks of the page in order. same: whether a shown line has the figures of a printed one."""
     for block in BLOCK.finditer(page):
         kind, body = block["kind"], block["body"]
         if named := NAMED.match(body):

@@ -1,4 +1,4 @@
-"""A small run that any machine does in a second, and the command as a user calls it, in this process."""
+"""A small run that takes a second, and the command line, called in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from esper_core.leyline import SeedSignals, Stage
 from esper_core.leyline.events import Event, GovernorActed, SeedLost, StageChanged, StepFinished
 
 LONG_ENOUGH = 4
-"""Steps in isolation after which a seed's loss must have been lower than at first."""
+"""Steps in isolation after which a seed's loss must have fallen."""
 
 SMALL = """\
 task: stripes
@@ -40,7 +40,7 @@ capacity: false
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command said, and how it ended."""
+    """The output and the exit status of a command."""
 
     code: int
     out: str
@@ -66,7 +66,7 @@ def run_once(folder: Path, text: str = SMALL, *options: str) -> Path:
 def esper(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
     """``esper("run", file)``: the command, without the cost of a process.
 
-    Whatever it runs is held against the oracle: a host is its twin until a seed acts on it, and the seed has learnt.
+    Every run is checked: a host equals its twin until a seed acts on it, and incubating seeds learn.
     """
     seen: set[Path] = set()
 
@@ -89,13 +89,13 @@ def esper(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 
 def _events_below(arguments: Sequence[str | Path]) -> list[Path]:
-    """What was told of the runs in the folder that the arguments name."""
+    """Return the events of the runs in the folder that the arguments name."""
     places = [Path(str(value)) for name, value in pairwise(arguments) if name == "--runs-dir"]
     return sorted(file for place in places for file in place.glob("*/events.jsonl"))
 
 
 def hold_against_the_oracle(events: Sequence[Event]) -> None:
-    """Until a seed acts on the host, or the host goes back, it measures what its twin does, to the last bit."""
+    """Check that a host has its twin's measurements, to the last bit, until a seed acts on it or a rollback."""
     twins = {(one.round, one.seed, one.step): one.signals for one in events if _is(one, StepFinished, "twin")}
     touched: set[tuple[int, str, int]] = set()
     learnt: dict[tuple[int, str, int, int], list[SeedSignals]] = {}
@@ -122,7 +122,7 @@ def _is(event: Event, kind: type, arm: str) -> TypeGuard[StepFinished]:
 
 
 def _acts(event: StageChanged) -> bool:
-    """On a branch this is too soon by some steps, and never too late."""
+    """Return whether a seed acts. On a branch this may be some steps early, but never late."""
     return event.now in (Stage.BLENDING, Stage.FOSSILISED)
 
 
@@ -142,7 +142,7 @@ def add_plugin(file: Path, source: str, more: str = "") -> None:
 
 @dataclass(frozen=True)
 class Ran:
-    """A run, and what the command said."""
+    """A run, and the output of its command."""
 
     answer: Answer
     runs: Path

@@ -1,4 +1,4 @@
-"""What the default run must reach, on the machine at hand."""
+"""Results and time that the default run must reach on this machine."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ DEFAULT, PLAN, TEXT = ROOT / "plugins.yaml", ROOT / "examples" / "plan.yaml", RO
 
 
 def seconds_of_the_processor() -> float:
-    """Of this process and of those that it began and saw the end of."""
+    """Return the processor time of this process and of its finished children."""
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 @pytest.mark.slow
 def test_growth_beats_its_twin_by_15_points_over_8_seeds_within_a_minute(esper, tmp_path):
-    began = seconds_of_the_processor()  # of both cores: what else the machine does is not the run's fault
+    began = seconds_of_the_processor()  # of both cores, so that other programs do not count
     told = esper("run", DEFAULT, "--runs-dir", tmp_path, "--json", "--quiet").json["results"]
     assert seconds_of_the_processor() - began < 2 * 60
     (comparison,) = [one for one in told["comparisons"] if (one["a"], one["b"]) == ("heuristic", "twin")]

@@ -38,18 +38,18 @@ WAYS = ["{}", "{precision: bfloat16}", "{precision: float16}", "{micro_batches: 
 
 
 class Stopping:
-    """Ends a run behind one of its steps, as a signal would."""
+    """Ends a run after one of its steps, as a signal does."""
 
     def __init__(self, step: int) -> None:
         self._step = step
 
     def hear(self, event: Event) -> None:
-        """Raise where the step is over."""
+        """Raise at the end of the step."""
         if isinstance(event, StepFinished) and event.signals.step == self._step:
             raise KeyboardInterrupt
 
     def settle(self) -> None:
-        """A step is over: nothing to do."""
+        """Do nothing at the end of a step."""
 
 
 @pytest.mark.parametrize("device", PLACES)

@@ -24,7 +24,7 @@ needs_pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named 
 
 @pytest.fixture(autouse=True)
 def no_hanging():
-    """Fails a test in which something waits, for example for somebody to write into a pipe."""
+    """Fail a test that blocks, for example by reading from a pipe without a writer."""
 
     def fail(*_: object) -> None:
         raise AssertionError("a command waited for a pipe")
@@ -65,7 +65,7 @@ def put(kind: str, place: Path) -> None:
 )
 def test_no_command_hangs_or_crashes_on_a_special_file(kind, every, run, esper, tmp_path):
     """every: which of the combinations of files and commands are tried."""
-    runs = f"--runs-dir={run.parent}"  # in one word: the fixture then does not read the damaged events itself
+    runs = f"--runs-dir={run.parent}"  # as one word, so that the fixture does not read the damaged events itself
     commands = [
         ("runs", "list", runs),
         ("runs", "list", "--json", runs),

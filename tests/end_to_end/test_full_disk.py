@@ -1,6 +1,6 @@
 """A full or read-only disk gives one message that says how to continue.
 
-The disks are real: file systems of some kilobytes in memory, which only the command that is run here sees.
+The disks are real: small file systems in memory that only the tested command can see.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ checkpoints: {every: 3, keep: 1}
 
 
 def alone(script: str, at: Path) -> subprocess.CompletedProcess[str]:
-    """Run a script where it may mount what it likes."""
+    """Run a script in a mount namespace of its own."""
     return subprocess.run([*UNSHARED, "sh", "-c", script], cwd=at, capture_output=True, text=True, check=False)
 
 
@@ -47,14 +47,14 @@ def at(tmp_path):
 
 
 def results(answer: str) -> dict[str, object]:
-    """Of the last line, which is that of a run that was finished."""
+    """Return the results in the last line, which is that of a finished run."""
     found: dict[str, object] = json.loads(answer.splitlines()[-1])["results"]
     return found
 
 
 @pytest.mark.parametrize(("kilobytes", "reported"), [(272, False), (320, True)])
 def test_a_full_disk_is_reported_once_with_a_hint_and_nothing_is_lost(at, kilobytes, reported):
-    """There is room for one checkpoint; and for a report beside it, or not even for that."""
+    """There is room for one checkpoint, with or without a report."""
     script = f"""
         mount -t tmpfs -o size={kilobytes}k none disk
         {ESPER} run study.yaml --runs-dir disk --name full > first 2> said; echo $? > status

@@ -1,4 +1,4 @@
-"""The same numbers before and after a refactoring: the course of a small run, step by step.
+"""Golden numbers: a refactoring does not change the measurements of a small run.
 
 Another processor may round otherwise, so the numbers are compared to a thousandth. Where a change is meant to change
 them, ``pytest tests/end_to_end/test_golden.py --write-golden`` writes them anew; say why in the commit.
@@ -17,7 +17,7 @@ GOLDEN = Path(__file__).parent / "golden" / "small-run.json"
 
 
 def course(steps: list[StepFinished]) -> dict[str, list]:
-    """For each arm and seed what was measured, step by step."""
+    """Return the measurements of each arm and seed, step by step."""
     found: dict[str, list] = {}
     for step in steps:
         row = [step.signals.train_loss, step.signals.validation_loss]

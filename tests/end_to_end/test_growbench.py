@@ -88,7 +88,7 @@ def test_a_policy_can_begin_with_what_the_best_plans_of_the_table_do(bench):
 
 
 def regret_of_who_learnt(bench, puzzles, seed):
-    """How far from the best a policy stays that learnt on these very problems for a hundred rounds."""
+    """Return the regret of a policy that learnt on these problems for a hundred rounds."""
     own = {**PPO, "width": 64, "together": 64, "passes": 4, "minibatch": 256, "learning_rate": 2e-3}
     policy = Ppo(bench.space, **own, seed=seed, entropy=0.1, entropy_end=0.005, entropy_rounds=80)
     draw = np.random.RandomState(seed)
@@ -103,7 +103,7 @@ def regret_of_who_learnt(bench, puzzles, seed):
 
 @pytest.mark.slow
 def test_on_its_training_problems_it_reaches_nine_tenths_of_the_best(bench):
-    """What is best is known for each of them; it is not told which one it plays, and has to see it."""
+    """The best plan of each problem is known, but the policy must recognise the problem by its observations."""
     found = [regret_of_who_learnt(bench, bench.table.of_part("train")[:8], seed) for seed in range(5)]
     print("regret by seed:", [round(one, 3) for one in found])
     assert sum(one <= 0.10 for one in found) >= 4

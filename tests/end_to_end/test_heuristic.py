@@ -16,15 +16,15 @@ environments: 4
 capacity: false
 """
 USEFUL = ("early", "blueprints/conv_light")
-"""The host sees each position by itself; what it lacks are neighbours, and nothing in the late slot gives them."""
+"""The host sees each position separately; it lacks neighbours, which no block in the late slot can provide."""
 
 SHORT = ("environments=1", "episode={steps: 20, batches: 26}", "policy.settings={preview: 4, speed: 2, first: 0.25}")
-"""Too short to tell a convolution from what else would pay; long enough to tell it from what would not."""
+"""Too short to distinguish useful blocks, but long enough to distinguish a convolution from useless ones."""
 
 
 @pytest.fixture
 def grown(run, tmp_path):
-    """Run the garden with changes; what each environment kept, by slot and blueprint, and the results."""
+    """Run the configuration with changes; return what each environment kept, by slot and blueprint, and the results."""
     file = tmp_path / "garden.yaml"
     file.write_text(GARDEN)
 
@@ -38,7 +38,7 @@ def grown(run, tmp_path):
 
 
 def test_run_05_it_keeps_a_useful_seed_and_prunes_useless_ones(grown):
-    """What a seed has shown, and what is unknown of it, reaches whoever decides: a useful one is kept, others go."""
+    """Measured and unknown gains reach the policy, which keeps a useful seed and prunes others."""
     kept, _ = grown(*SHORT, "slots.early.blueprints=[conv_light]")
     assert kept == [[USEFUL]]
 

@@ -1,7 +1,7 @@
-"""Whatever text a run holds, in whichever field of whichever event or file, it is read on its pages and does nothing.
+"""Hostile text in any field of any event or file of a run is shown as text, and has no effect.
 
-Each field that holds text is found by its type, so that one that is added tomorrow is planted, too. What a page is made
-of, its elements and their attributes, must be what it is made of where the words are harmless.
+Fields are found by their type, so that new ones are included. Elements and attributes of a page must be the same as
+with harmless text.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ HOW = ("interrupted", "done")
 """How a run without a summary ended."""
 
 NAMES = ("schedule", "twin", "early", "blueprints/conv_light", "accuracy", "by the policy")
-"""Texts in the events of the run; those that are made up have every other."""
+"""Fields that the events of the run must fill; made-up events fill the others."""
 
 KEPT = ("direction", "started", "finished")
-"""What a summary and a manifest are refused for where it is another text."""
+"""Fields without which a summary and a manifest are refused."""
 
 # --- every field that holds text
 
 
 def filled(kind: Any, way: str, word: str, planted: set[str]) -> Any:
-    """A value of a type in which each text is its own way with ``word`` behind it; what may be unknown is known."""
+    """Return a value of a type in which each text is its path followed by ``word``; optional values are set."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is str or kind is Any:
         planted.add(way)
@@ -70,7 +70,7 @@ def filled(kind: Any, way: str, word: str, planted: set[str]) -> Any:
 
 
 def made_up(word: str, arm: str) -> tuple[list[Event], set[str]]:
-    """An event of each type with ``word`` in every text, in an environment of ``arm``; and where it was planted."""
+    """Return an event of each type with ``word`` in every text, in an environment of ``arm``, and those fields."""
     planted: set[str] = set()
     events = [filled(kind, kind.__name__, word, planted) for kind in get_args(Event) if kind is not RunFinished]
     home = {"arm": arm, "round": 0, "seed": 0}
@@ -88,7 +88,7 @@ def test_hostile_texts_are_in_all_fields_of_all_events() -> None:
 
 
 def behind(value: Any, word: str) -> Any:
-    """What a file of JSON or YAML holds with ``word`` behind every text, and beside every key a planted one."""
+    """Return the content of a JSON or YAML file with ``word`` after every text, and a key with it beside every key."""
     if isinstance(value, str):
         return f"{value} {word}"
     if isinstance(value, list):
@@ -101,12 +101,12 @@ def behind(value: Any, word: str) -> Any:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """A run as the command leaves it: nothing in it is made up."""
+    """A finished run without made-up content."""
     return run_once(tmp_path_factory.mktemp("ran"))
 
 
 def planted_run(ran: Path, folder: Path, word: str, *, status: str = "failed", ended: bool = True) -> Path:
-    """The run once more, with ``word`` in every event, in all that its files say, and in what is left out of them."""
+    """Return a copy of the run with ``word`` in all events and files, and in optional fields."""
     folder.mkdir()
     for name in ("manifest.json", "summary.json", "growth.json"):
         told = behind(json.loads((ran / name).read_text(encoding="utf-8")), word)
@@ -138,12 +138,12 @@ def planted_run(ran: Path, folder: Path, word: str, *, status: str = "failed", e
     return folder
 
 
-# --- what a page is made of
+# --- the structure of a page
 
 
 @dataclass
 class Reader(HTMLParser):
-    """What a browser would make of a page: its elements with the names of their attributes, and its text."""
+    """Parses a page: its elements with the names of their attributes, and its text."""
 
     source: str
 
@@ -211,11 +211,11 @@ TOLD = {
         *("no difference shown", "GovernorActed.act", "blueprints/conv_light"),
     ),
 }
-"""What is to be read on each, with the word behind it."""
+"""Texts that each page must show, followed by the word."""
 
 
 def pair_of(ran: Path, folder: Path, word: str, **how: Any) -> tuple[Path, Path]:
-    """Two runs that say the same, but for their configurations: that is told where they are compared."""
+    """Return two runs that differ only in their configurations, which a comparison reports."""
     one, other = (planted_run(ran, folder / name, word, **how) for name in ("one", "other"))
     told = (other / "config.yaml").read_text(encoding="utf-8")
     (other / "config.yaml").write_text(told.replace("pointwise-mlp", "other pointwise-mlp"), encoding="utf-8")
@@ -224,14 +224,14 @@ def pair_of(ran: Path, folder: Path, word: str, **how: Any) -> tuple[Path, Path]
 
 @pytest.fixture(scope="module")
 def harmless(ran, tmp_path_factory):
-    """Each page with a word that nobody has to fear."""
+    """Each page with a harmless word."""
     pair = pair_of(ran, tmp_path_factory.mktemp("harmless"), HARMLESS)
     return {name: Reader(make(*pair)) for name, make in PAGES.items()}
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_hostile_texts_are_readable_on_the_page(page, harmless):
-    """Else a page that leaves all of it out would pass for one that is safe."""
+    """Otherwise a page that omits these texts would pass as safe."""
     assert [told for told in TOLD[page] if f"{told} {HARMLESS}" not in harmless[page].text] == []
 
 
@@ -251,7 +251,7 @@ def test_a_hostile_text_is_shown_and_creates_no_element_or_attribute(page, word,
 
 @pytest.fixture(scope="module")
 def unended(ran, tmp_path_factory):
-    """Each page of a run without a summary, by how it ended, with a word that nobody has to fear."""
+    """Each page of a run without a summary, by how it ended, with a harmless word."""
     runs = {
         how: planted_run(ran, tmp_path_factory.mktemp("un") / how, HARMLESS, status=how, ended=False) for how in HOW
     }
@@ -262,6 +262,6 @@ def unended(ran, tmp_path_factory):
 @pytest.mark.parametrize("page", ["report", "notebook"])
 @pytest.mark.parametrize("how", HOW)
 def test_hostile_texts_are_readable_on_the_page_of_a_run_without_a_summary(page, word, how, unended, ran, tmp_path):
-    """Then metric and arms are those that its events tell."""
+    """Then metric and arms come from its events."""
     run = planted_run(ran, tmp_path / "run", word, status=how, ended=False)
     assert Reader(PAGES[page](run, run)).made == unended[page, how].made

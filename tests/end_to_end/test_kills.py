@@ -42,7 +42,7 @@ checkpoints: {every: 1}
 
 
 def found_in(run: Path) -> tuple[object, ...]:
-    """All that a run found: results, events but for the run's name, and the numbers of its last checkpoint."""
+    """Return all that a run found: results, events without the run's name, and the numbers of its last checkpoint."""
     results = json.loads((run / "summary.json").read_text())["results"]
     events = re.sub(r'"run":"[^"]*"', "", (run / "events.jsonl").read_text())
     newest = run / "checkpoints" / (run / "latest").read_text().strip()
@@ -51,13 +51,13 @@ def found_in(run: Path) -> tuple[object, ...]:
 
 
 def newest_in(runs: Path) -> int:
-    """The newest checkpoint of the run there; 0: a folder without any; -1: nothing yet."""
+    """Return the number of the run's newest checkpoint; 0: none; -1: no folder yet."""
     there = [int(one.name) for one in runs.glob("*/checkpoints/*") if one.name.isdecimal()]
     return max(there, default=0 if list(runs.glob("*/manifest.json")) else -1)
 
 
 def folder_in(runs: Path) -> Path | None:
-    """The one run directory that was begun there, as far as that a run could go on."""
+    """Return the only run directory there that can be resumed."""
     return next((one.parent for one in runs.glob("*/config.yaml")), None)
 
 
@@ -75,7 +75,7 @@ def resume_after_kill(
 ) -> tuple[Path | None, bool]:
     """Run, kill ``seconds`` after this checkpoint, and resume. Return the run and whether the kill hit it.
 
-    The run is None where nothing was there to resume from.
+    The run is None if there was nothing to resume.
     """
     pid = processes.start("run", file, "--runs-dir", runs, "--quiet")
     processes.wait_for(lambda: newest_in(runs) >= checkpoint)

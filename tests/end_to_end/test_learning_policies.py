@@ -84,7 +84,7 @@ def test_it_learns_by_imitation_to_decide_like_the_heuristic(run, file):
 
 
 def test_other_environments_beside_one_change_nothing_in_it(run, file):
-    """It decides alike, so the same comes of it: the first environment's losses, to the last bit."""
+    """The first environment has the same decisions, and the same losses to the last bit."""
     found = []
     for count in (1, 3):
         ran = run(f"environments={count}", "rounds=1", "policy.settings.learn=false", file=file, runs=str(count))

@@ -31,7 +31,7 @@ def test_a_frozen_transformer_is_adapted_and_its_adapters_are_merged(capsys: pyt
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_gpt2_is_adapted_beside_its_attention_and_merged_but_for_its_head() -> None:
-    """Its layers hold their weights transposed, and its head shares those of the embedding."""
+    """GPT-2 stores weights transposed, and its head shares those of the embedding."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     settings = transformers.GPT2Config(

@@ -37,11 +37,11 @@ PLANNED = """
       - {step: 2, slot: early, op: advance}
       - {step: 4, slot: early, op: fossilise}
 """
-"""The same growth in each round: whoever grows by chance does more in some rounds than in others."""
+"""Growth is the same in each round; random growth would take more time in some rounds."""
 
 
 def always_the_same() -> None:
-    """Some work in Python and in torch, for comparison: a machine may be slower after a minute than it was before."""
+    """Do constant work in Python and torch, for comparison, since a machine may become slower over time."""
     one = torch.ones(8, 16, 40)
     for _ in range(400):
         one = torch.nn.functional.conv1d(one, torch.ones(16, 16, 1)) / 16
@@ -49,7 +49,7 @@ def always_the_same() -> None:
 
 
 class Rounds:
-    """What each round took, as a multiple of a work that is always the same; and what memory the process had then."""
+    """Records the time of each round, as a multiple of constant work, and the memory of the process."""
 
     def __init__(self) -> None:
         self.took: list[float] = []
@@ -66,11 +66,11 @@ class Rounds:
             self.megabytes.append(int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20)
 
     def settle(self) -> None:
-        """A step is over: nothing to do."""
+        """Do nothing at the end of a step."""
 
 
 def quicker(took: list[float]) -> float:
-    """What a quarter of the rounds stays below: whatever else the machine does makes some slower, and none quicker."""
+    """Return the lower quartile of the rounds: other programs make some slower, but none faster."""
     return quantiles(took, n=4)[0]
 
 
@@ -80,9 +80,9 @@ def quicker(took: list[float]) -> float:
     ("policy", "does_the_same"), [(PLANNED, True), ("policies/ppo", False)], ids=["planned", "ppo"]
 )
 def test_p8_a_run_of_two_hundred_rounds_neither_grows_nor_slows_down(tmp_path, policy, does_the_same):
-    """Four environments and their twins; checkpoints, events and observers as in any run; a learner, too.
+    """With four environments and their twins, checkpoints, events and observers; also with a learner.
 
-    What that does takes more time where it has learnt to grow more: of it memory alone is asked.
+    A learner takes more time as it learns to grow more, so only its memory is checked.
     """
     file, rounds = tmp_path / "run.yaml", Rounds()
     file.write_text(RUN % policy, encoding="utf-8")

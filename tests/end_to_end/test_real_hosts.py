@@ -1,4 +1,4 @@
-"""Models that others wrote: each is grafted, grows a seed that is kept, is resumed, and is exported."""
+"""Models of other libraries are grafted, grow a seed that is kept, are resumed, and are exported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:The tensor at
 
 @dataclass(frozen=True)
 class Host:
-    """A model of others, how its users would call it, and where it grows."""
+    """A model of another library, how it is called, and its slots."""
 
     build: Callable[[], nn.Module]
     batch: Callable[[int], Any]

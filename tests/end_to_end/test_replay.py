@@ -93,7 +93,7 @@ def rewrite(run: Ran, change: Callable[[dict[str, Any]], dict[str, Any] | None])
 
 
 def measured(steps: Sequence[StepFinished]) -> list[str]:
-    """What was measured, without the actions. NaN is equal to itself in a repr."""
+    """Return the measurements without the actions, as a repr, in which NaN equals NaN."""
     return [repr(replace(step, action="", arguments={})) for step in steps]
 
 

@@ -36,7 +36,7 @@ def built(file, seeds):
 
 
 def returned(env, choose):
-    """What each episode brought, of one for each of the environment's seeds."""
+    """Return the return of one episode for each of the environment's seeds."""
     returns = []
     for seed in env.seeds:
         (seen, info), total, over = env.reset(seed=seed), 0.0, False

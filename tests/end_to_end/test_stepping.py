@@ -21,7 +21,7 @@ def esper_check_health(snapshot):
     whose = "twin" if snapshot.arm == "twin" else "own"
     return Verdict(Level.PANIC, "a whim") if (whose, snapshot.signals.step) in {WHIMS} else None
 """
-"""Takes fright at some steps, of the twin or of the others."""
+"""A health check that panics at some steps, of the twin or of the others."""
 
 STEADY = """\
       - {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 2}
@@ -32,7 +32,7 @@ STEADY = """\
 
 @dataclass(frozen=True)
 class Told:
-    """What a run told of one of its environments, and of its twin."""
+    """The events of a run about one environment and its twin."""
 
     steps: Sequence[StepFinished]
     acted: Sequence[GovernorActed]
@@ -51,7 +51,7 @@ class Told:
 
 @pytest.fixture
 def episode_of(run):
-    """``episode_of("governor.patience=2", seed=1)``: what the small run with these changes told of one environment."""
+    """``episode_of("governor.patience=2", seed=1)``: return the events of one environment."""
 
     def told(*changes, seed=0):
         events = run("environments=1", *changes).events()
@@ -69,7 +69,7 @@ def episode_of(run):
 
 
 def played(play, told):
-    """The moments of the episode, with the actions that the run took in it."""
+    """Return the steps of the episode with the recorded actions."""
     moments = [play.begin(told.seed)]
     for action in told.actions:
         if not moments[-1].over:
@@ -78,9 +78,11 @@ def played(play, told):
 
 
 def hold_to(told, moments):
-    """Every number of every step, and of the end."""
+    """Compare every number of every step and of the end."""
     *steps, last = moments
-    for own, step in zip(steps, told.steps, strict=False):  # what was cut short is told to the end of its twin
+    for own, step in zip(
+        steps, told.steps, strict=False
+    ):  # an episode that ended early is reported until its twin ends
         assert own.observation.signals == step.signals, step.step
         assert (own.reward and dict(own.reward.terms)) == dict(step.reward), step.step
         assert own.observation.twin == told.beside[step.step]
@@ -97,14 +99,14 @@ def hold_to(told, moments):
 
 
 def whims(folder, *steps):
-    """What to change in the run for its health to be doubted at these steps."""
+    """Return the changes that make a health check panic at these steps."""
     (folder / "brooding.py").write_text(BROODING.replace("{WHIMS}", str(set(steps))))
     return "plugins.local=[./brooding.py]"
 
 
 @pytest.fixture
 def steady(small):
-    """The plan of a seed that goes on acting until the end."""
+    """Return the plan of a seed that acts until the end."""
     text = small.read_text()
     before, after = text.index("      - {step: 0"), text.index("environments:")
     small.write_text(text[:before] + STEADY + text[after:])
@@ -138,7 +140,7 @@ def test_a_second_episode_of_the_same_play_is_as_good_as_the_first(episode_of, s
 
 @pytest.mark.usefixtures("steady")
 def test_what_is_rolled_back_is_rolled_back_as_in_a_run(episode_of, small, tmp_path):
-    """The player at one step, and at another the twin, of which the scales must not go on to believe what they did."""
+    """The environment is rolled back at one step, and its twin at another, after which gains are unknown."""
     change = whims(tmp_path, ("own", 6), ("twin", 4))
     told = episode_of(change)
     assert [one.act for one in told.acted] == ["roll-back"]
@@ -154,7 +156,7 @@ def test_what_is_rolled_back_is_rolled_back_as_in_a_run(episode_of, small, tmp_p
 
 
 def test_an_episode_that_is_cut_short_ends_as_in_a_run(episode_of, small):
-    """What the twin, which goes on, gains behind its end is not held against it."""
+    """The later progress of its twin does not lower its reward."""
     changes = ("governor.patience=1", "policy=static", "episode={steps: 8, batches: 1, batch_size: 20}")
     told = episode_of(*changes)
     assert [one.act for one in told.acted] == ["early-stop"]

@@ -10,7 +10,7 @@ import pytest
 
 DECISION = Path(__file__).parents[2] / "docs" / "decisions" / "0011-default-incubation.md"
 TOLD = re.compile(r"^(\S+) points over the twin \((\S+) to (\S+)\)", re.MULTILINE)
-"""What a convolution came to, in points, with its interval."""
+"""The gain of a convolution in points, with its interval."""
 
 SEEDS = 10
 FILE = """\
@@ -33,7 +33,7 @@ NO_DEFICIT = {"conv_light": "early", "pointwise": "early"}
 
 @pytest.fixture
 def accepted(esper, tmp_path):
-    """Runs a plan for each blueprint that asks its gates; how many seeds of each were kept, and what it gained."""
+    """Run a plan with gates for each blueprint; return how many seeds were kept, and the gains."""
 
     def run(task: str, host: str, places: dict[str, str], batches: int) -> tuple[dict[str, int], dict[str, float]]:
         by_slot = {slot: [name for name, at in places.items() if at == slot] for slot in places.values()}

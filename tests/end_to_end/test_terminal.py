@@ -31,7 +31,7 @@ ENDLESS = ("--set", "episode.steps=10000")
 
 @dataclass
 class Terminal:
-    """A terminal, and what a command has shown on it so far."""
+    """A terminal, with the output of a command so far."""
 
     processes: Any
     ours: int
@@ -153,7 +153,7 @@ def test_a_closed_terminal_ends_a_run_with_a_checkpoint_and_its_own_exit_code(ne
     assert len(list((run_in(runs) / "checkpoints").iterdir())) == 1
 
 
-# --- what becomes unusable during a run
+# --- pipes and terminals that close during a run
 
 
 def test_a_reader_of_stderr_that_goes_away_does_not_end_the_run(processes, arguments, runs, tmp_path):

@@ -1,4 +1,4 @@
-"""A thousand seeds come and go in each host, and leave it unchanged."""
+"""A thousand seeds germinate and are pruned in each host, and leave it unchanged."""
 
 from __future__ import annotations
 

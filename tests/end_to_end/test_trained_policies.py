@@ -48,7 +48,7 @@ NEW_BLUEPRINTS = '  early: {blueprints: ["blueprints-extra/*"]}\n'
 
 
 def played(file: Path, seeds: range, **settings: object) -> list[list[str]]:
-    """What the policy does in the episodes of some seeds, without waiting."""
+    """Return the policy's actions in the episodes of some RNG seeds, without WAIT."""
     done = []
     for seed in seeds:
         play = Episode.of(file)

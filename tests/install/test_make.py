@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 MADE = {".venv", ".git", "runs", "site"}
 CACHES = shutil.ignore_patterns("__pycache__", ".*_cache", ".hypothesis", ".benchmarks", "build", "dist")
-"""What is no part of a fresh copy: what was made since, and the history."""
+"""What a fresh copy lacks: generated files, and the history."""
 
 FIVE_MINUTES = 5 * 60.0
 
@@ -33,7 +33,7 @@ pytestmark = [
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Path:
-    """The whole project as somebody has it who fetched it, with nothing set up."""
+    """A fresh checkout of the project, without any set-up."""
 
     def left_out(folder: str, names: list[str]) -> set[str]:
         return {*CACHES(folder, names), *(MADE if Path(folder) == ROOT else ())}
@@ -42,14 +42,14 @@ def fresh(tmp_path: Path) -> Path:
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """``make …`` as it is typed there. No index is asked: all that pip looks for is there."""
+    """Run ``make …`` in the copy, without a package index: all requirements are available locally."""
     ours = ("PYTHON", "PYTEST", "ESPER", "MAKE", "MFLAGS")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)} | {"PIP_NO_INDEX": "1"}
     return subprocess.run(["make", *arguments], cwd=folder, env=kept, capture_output=True, text=True, check=False)
 
 
 def spent() -> float:
-    """Seconds of processor time of all programs so far that were waited for: what else the machine does is left out."""
+    """Return the processor seconds of all finished child processes, so that other programs do not count."""
     told = resource.getrusage(resource.RUSAGE_CHILDREN)
     return told.ru_utime + told.ru_stime
 
@@ -58,7 +58,7 @@ def spent() -> float:
 def test_make_run_in_a_fresh_copy_gives_a_table_and_a_report_in_less_than_five_minutes(
     fresh: Path, new_environment: Callable[..., CleanEnvironment]
 ) -> None:
-    """All but what pip would download is in the time: torch and the others are linked into the environment."""
+    """The time excludes downloads: torch and other packages are linked into the environment."""
     (fresh / ".venv").symlink_to(new_environment().folder)
     before = spent()
     done = make(fresh, f"PYTHON={sys.executable}", "run")

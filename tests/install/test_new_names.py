@@ -22,12 +22,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def written(*arguments: str | Path):
-    """What ``esper new`` does with these arguments, in this process."""
+    """Run ``esper new`` with these arguments in this process."""
     return CliRunner().invoke(new, [str(argument) for argument in arguments])
 
 
 def refused(*arguments: str | Path) -> str:
-    """The one problem that ``esper new`` has with these arguments, as it is printed."""
+    """Return the only problem that ``esper new`` prints for these arguments."""
     error = written(*arguments).exception
     assert isinstance(error, ConfigError)
     assert error.exit_code == 2

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 EXTRA = ROOT / "examples" / "esper-blueprints-extra"
 COMPONENTS = {f"new-{kind}": {own.component} for kind, own in KINDS.items()}
 COMPONENTS["blueprints-extra"] = {"haar", "poly", "shift-mix"}
-"""The names that each plugin brings."""
+"""The component names of each plugin."""
 
 pytestmark = [pytest.mark.install, pytest.mark.slow]
 

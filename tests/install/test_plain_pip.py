@@ -1,4 +1,4 @@
-"""The set-up without make that CONTRIBUTING.md shows: its lines are run as they stand there."""
+"""The set-up without make in CONTRIBUTING.md works: its lines are run as written."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def told() -> tuple[str, str]:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The project as somebody has it who fetched it, without what was made since."""
+    """A fresh checkout of the project, without generated files."""
     folder = tmp_path / "esper"
     left_out = shutil.ignore_patterns("__pycache__", ".*_cache", "build", "dist", "tests")
     for member in ROOT.glob("esper-*/pyproject.toml"):
@@ -43,7 +43,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def on_a_shell(command: str, environment: CleanEnvironment, folder: Path) -> subprocess.CompletedProcess[str]:
-    """A line as it is typed where ``environment`` is active. No index is asked: all that is needed is there."""
+    """Run a line in a shell with ``environment`` active, without a package index."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "ESPER"))}
     path = f"{environment.folder / 'bin'}{os.pathsep}{kept['PATH']}"
     offline = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}

@@ -86,7 +86,7 @@ def core_alone(new_environment: Callable):
 
 
 def test_the_core_alone_runs_its_commands(core_alone) -> None:
-    """And a clean environment holds none of the members that it was not given."""
+    """A clean environment has no member that was not installed."""
     assert "Usage: esper" in core_alone.run("esper", "--help").stdout
     assert json.loads(core_alone.run("esper", "plugins", "list", "--json").stdout) == []
     names = "import importlib.metadata as m; print({d.name for d in m.distributions() if d.name.startswith('esper')})"

@@ -7,18 +7,24 @@ import json
 import os
 import pickle
 import shutil
+import socket
 import struct
+import sys
 import threading
 import time
+from base64 import b64encode
 from contextlib import closing, contextmanager
+from hashlib import sha256
 
 import pytest
 
 pytest.importorskip("starlette", reason="needs starlette and uvicorn, which `make test` installs")
 
+from esper_core.leyline import ConfigError
 from esper_core.leyline.events import GovernorActed, RunFinished
 from esper_core.telemetry import encode
 from esper_watch.report import read_report, report_page
+from esper_watch.web.beside import ServerBeside, require_extra
 from esper_watch.web.cache import Cache
 from esper_watch.web.fragments import run_fragments
 from esper_watch.web.index import FollowedRun, RunsFolder
@@ -159,6 +165,38 @@ def test_the_lines_for_the_user_have_the_tunnel_or_a_warning(tmp_path):
     assert "token=" in warned[0]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--web", "--port", "{taken}"], "E433 cannot listen on 127.0.0.1:{taken}: Address already in use"),
+        (["--web", "--host", "203.0.113.1"], "E433 cannot listen on 203.0.113.1:6174"),
+        (["nothing", "--web"], "E420 there is no run nothing"),
+        (["--port", "1"], "--host, --port and --open need --web"),
+        ([], "name a run, or show all of them:  esper watch --web"),
+    ],
+)
+def test_what_cannot_be_served_is_reported(esper, server, options, message):
+    taken = str(server.port)
+    answer = esper("watch", *(option.replace("{taken}", taken) for option in options))
+    assert answer.status in (1, 2)
+    assert message.replace("{taken}", taken) in answer.err
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(ConfigError, match=r"uvicorn cannot be imported[\s\S]*pip install 'esper-watch\[web\]'"):
+        require_extra()
+
+
+def test_a_server_beside_ends_with_its_run(told):
+    with ServerBeside(told, "/newest") as beside:
+        url = beside.lines()[0].split()[-1]
+        port = int(url.split(":")[2].partition("/")[0])
+        socket.create_connection(("127.0.0.1", port)).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
 # --- what is shown
 
 
@@ -185,9 +223,11 @@ def test_runs_are_compared(write_run, tmp_path):
         (run / "events.jsonl").touch()
     with served(tmp_path / "runs") as server:
         own = ask(server, address(server))[1]["Set-Cookie"].partition(";")[0]
-        status, _, page = ask(server, "/compare?runs=one,other", cookie=own)
+        status, headers, page = ask(server, "/compare?runs=one,other", cookie=own)
         assert status == 200
         assert "grown" in page
+        style = page.partition("<style>")[2].partition("</style>")[0].encode()
+        assert b64encode(sha256(style).digest()).decode() in headers["Content-Security-Policy"]
         (tmp_path / "runs" / "other" / "summary.json").unlink()
         status, _, page = ask(server, "/compare?runs=one&runs=other", cookie=own)
         assert status == 409

@@ -44,7 +44,7 @@ runs_dir_option = click.option(
 )
 _quiet_option = click.option("--quiet", is_flag=True, help="Print no progress.")
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object on stdout.")
-_watch_option = click.option("--watch", is_flag=True, help="Serve a live page of the run, also after it, until Ctrl-C.")
+_watch_option = click.option("--watch", is_flag=True, help="Serve a live page of the run to a browser, until Ctrl-C.")
 
 WATCH_GROUP: Final = "esper.watch"
 """Entry-point group of packages that show a run beside it; ``web`` names a class that serves a folder of runs."""
@@ -90,7 +90,7 @@ def run(
     esper run plugins.yaml --overlay examples/exact.yaml
     esper run runs/20261121-101512-quiet-otter
     """
-    with _watched(runs_dir, watch=watch and not dry_run) as show:
+    with _watched(runs_dir, "/newest", watch=watch and not dry_run) as show:
         composition = build(*load(config_file(file), overrides, overlays))
 
         from esper_core.app.run import run as run_composition
@@ -108,7 +108,8 @@ def run(
 @runs_dir_option
 @_quiet_option
 @_json_option
-def resume(run: str, runs_dir: Path, *, quiet: bool, as_json: bool) -> None:
+@_watch_option
+def resume(run: str, runs_dir: Path, *, quiet: bool, as_json: bool, watch: bool) -> None:
     """Resume an interrupted or killed run from its newest checkpoint.
 
     The results are those of a run that was not interrupted. RUN is a path, an id, or the words of an id.
@@ -123,18 +124,21 @@ def resume(run: str, runs_dir: Path, *, quiet: bool, as_json: bool) -> None:
     if record.status == "done":
         print_line(f"{record.path} is done. Show its results:  esper runs show {run}", stream=sys.stderr)
         return
-    composition = build(*load(record.path / "config.yaml"))
-    print_warnings((*changed_packages(record.manifest, record.path), *_changed_plugin_files(composition, record)))
+    place = record.path.resolve()
+    with _watched(place.parent, f"/run/{place.name}", watch=watch) as show:
+        composition = build(*load(record.path / "config.yaml"))
+        print_warnings((*changed_packages(record.manifest, record.path), *_changed_plugin_files(composition, record)))
 
-    from esper_core.app.run import resume as resume_composition
+        from esper_core.app.run import resume as resume_composition
 
-    execute = partial(resume_composition, composition, record)
-    _execute_and_show(execute, composition, quiet=quiet, as_json=as_json)
+        show()
+        execute = partial(resume_composition, composition, record)
+        _execute_and_show(execute, composition, quiet=quiet, as_json=as_json)
 
 
 @contextmanager
-def _watched(runs_dir: Path, *, watch: bool) -> Iterator[Callable[[], None]]:
-    """Serve the runs while the block runs, and afterwards until Ctrl-C. Gives a function that prints the address.
+def _watched(runs_dir: Path, page: str, *, watch: bool) -> Iterator[Callable[[], None]]:
+    """Serve the runs while the block runs, and afterwards until Ctrl-C. Gives a function that prints the page's URL.
 
     The server starts before torch is imported, so that it is there when the run begins.
 
@@ -153,7 +157,7 @@ def _watched(runs_dir: Path, *, watch: bool) -> Iterator[Callable[[], None]]:
         for line in server.lines():
             print_line(line, stream=sys.stderr)
 
-    with found.load()(runs_dir) as server:
+    with found.load()(runs_dir, page) as server:
         yield show
         print_line("The run has ended; its page is served until Ctrl-C.", stream=sys.stderr)
         server.wait()

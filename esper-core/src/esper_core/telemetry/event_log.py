@@ -201,8 +201,10 @@ def _lines(path: str | Path, start: int, end: int | None) -> Iterator[bytes]:
     try:
         with open_regular(path) as file:
             file.seek(start)
-            while line := file.readline(-1 if end is None else end - file.tell()):
+            left = -1 if end is None else max(0, end - start)
+            while line := file.readline(left):
                 yield line
+                left -= 0 if end is None else len(line)
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -17,16 +17,29 @@ if TYPE_CHECKING:
 
 def require_extra() -> None:
     """Raise ConfigError E433 if a package is missing that the server needs."""
-    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    missing = [name for name in ("starlette", "uvicorn") if not is_installed(name)]
     if missing:
         message = f"runs cannot be watched in a browser: {' and '.join(missing)} cannot be imported"
         raise ConfigError(Problem("E433", message, hint="Install the extra:  pip install 'esper-watch[web]'"))
 
 
-class ServerBeside:
-    """A server in another process. It ends when this process ends, however it ends."""
+def is_installed(name: str) -> bool:
+    """Return whether a package can be imported, without importing it."""
+    try:
+        return find_spec(name) is not None
+    except ValueError:  # it is known as missing
+        return False
 
-    def __init__(self, root: Path, page: str = "/newest") -> None:
+
+class ServerBeside:
+    """A server in another process. It ends when this process ends, however it ends.
+
+    Args:
+        root: Folder of the runs.
+        page: Path of the page whose URL is told.
+    """
+
+    def __init__(self, root: Path, page: str) -> None:
         require_extra()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "esper_watch.web.server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

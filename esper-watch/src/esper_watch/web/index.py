@@ -267,7 +267,7 @@ class RunsFolder:
                         if self._cache is not None and known[1].status in FINAL:
                             self._cache.store(followed.path, "card", (stamp, astuple(known[1])))
                 cards.append(known[1])
-        return cards
+        return sorted(cards, key=lambda card: card.started, reverse=True)
 
     def _stored_card(self, name: str) -> tuple[tuple[Any, ...], Card] | None:
         stored = None if self._cache is None else self._cache.load(self.root / name, "card")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, Final
@@ -21,7 +22,7 @@ from starlette.routing import Route
 
 from esper_core import EsperError, load_run
 from esper_watch.pages import render
-from esper_watch.web.access import Guard
+from esper_watch.web.access import Guard, policy_for
 from esper_watch.web.fragments import changes, digests, index_fragments, run_fragments
 
 if TYPE_CHECKING:
@@ -106,11 +107,12 @@ class Site:
         return _missing(name) if page is None else HTMLResponse(page)
 
     def _newest(self, _request: Request) -> Response:
+        found = {}
         for name in self._runs.names():
-            if (self._runs.root / name).stat().st_ctime >= self._since:
-                return RedirectResponse(_path_of(name), status_code=303)
-            break
-        return RedirectResponse("/", status_code=303)
+            with suppress(EsperError):
+                found[load_run(self._runs.root / name).started.timestamp()] = name
+        newest = max(found, default=0.0)
+        return RedirectResponse(_path_of(found[newest]) if newest >= self._since else "/", status_code=303)
 
     def _compare(self, request: Request) -> Response:
         from esper_watch.comparison import compare_runs
@@ -124,7 +126,7 @@ class Site:
             page = comparison_page(compare_runs([load_run(self._runs.root / name) for name in names]))
         except EsperError as error:
             return HTMLResponse(render("live_problem.html", title="No comparison", problems=error.problems), 409)
-        return HTMLResponse(page)
+        return HTMLResponse(page, headers={"Content-Security-Policy": policy_for(page)})
 
     def _static(self, request: Request) -> Response:
         name = request.path_params["name"]

@@ -48,7 +48,7 @@ def test_a_page_shows_more_than_a_notebook() -> None:
     assert "undecided" in probe_html({**result, "verdict": "undecided", "rows": []})
 
 
-def test_the_core_finds_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_the_core_finds_the_notebook_view_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """By entry points, from ``_repr_html_`` in a notebook and from the command that writes the page."""
     from esper_core.cli import main
     from esper_core.probes import search

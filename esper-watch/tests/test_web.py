@@ -137,7 +137,7 @@ def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_url(server):
         ("/static/probe.html", 404, {}),
     ],
 )
-def test_who_may_ask_for_what(server, cookie, path, status, how):
+def test_foreign_requests_and_paths_are_refused(server, cookie, path, status, how):
     found, headers, text = ask(server, path, **{"cookie": cookie, **how})
     assert found == status
     assert "secret" not in text.replace("../secret", "")

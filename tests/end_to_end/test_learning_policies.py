@@ -83,7 +83,7 @@ def test_it_learns_by_imitation_to_decide_like_the_heuristic(run, file):
     assert "kl" in figures[-1]
 
 
-def test_other_environments_beside_one_change_nothing_in_it(run, file):
+def test_an_environment_does_not_depend_on_the_others(run, file):
     """The first environment has the same decisions, and the same losses to the last bit."""
     found = []
     for count in (1, 3):

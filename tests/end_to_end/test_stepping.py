@@ -139,7 +139,7 @@ def test_a_second_episode_of_the_same_play_is_as_good_as_the_first(episode_of, s
 
 
 @pytest.mark.usefixtures("steady")
-def test_what_is_rolled_back_is_rolled_back_as_in_a_run(episode_of, small, tmp_path):
+def test_stepping_rolls_back_as_a_run_does(episode_of, small, tmp_path):
     """The environment is rolled back at one step, and its twin at another, after which gains are unknown."""
     change = whims(tmp_path, ("own", 6), ("twin", 4))
     told = episode_of(change)

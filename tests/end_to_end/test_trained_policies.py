@@ -63,7 +63,7 @@ def played(file: Path, seeds: range, **settings: object) -> list[list[str]]:
     return done
 
 
-def test_it_consists_of_numbers_and_json_and_says_what_it_learnt_from():
+def test_a_trained_policy_is_safetensors_and_json_and_describes_its_training():
     assert {path.name for path in HOME.iterdir()} == {"gardener.safetensors", "gardener.json"}
     words = json.loads((HOME / "gardener.json").read_text(encoding="utf-8"))
     assert set(words["names"]) == {

@@ -211,7 +211,7 @@ def test_rolled_back_environment_can_only_wait(install: Any, configured: Configu
 
 
 @pytest.mark.parametrize("whose", ["twin", "policy"])
-def test_governor_stops_the_player_or_the_twin(whose: str, install: Any, configured: Configured) -> None:
+def test_stop_of_the_governor_is_raised(whose: str, install: Any, configured: Configured) -> None:
     """A failure of the twin is raised when the episode begins, since the twin is trained before it."""
     install("fright", FRIGHT.replace('"policy"', '"twin"') if whose == "twin" else FRIGHT)
     player = Episode.of(configured(FRIGHTENED), [*CHANGES, "governor.rollbacks=0"])
@@ -238,7 +238,7 @@ def test_withdrawn_blueprint_is_offered_again_in_the_next_episode(
     assert not player.load_state_dict(withdrawn).mask.allows(break_down)
 
 
-def test_policy_of_a_run_sees_what_a_player_sees(install: Any, configured: Configured, tmp_path: Path) -> None:
+def test_observations_are_those_of_a_run(install: Any, configured: Configured, tmp_path: Path) -> None:
     """This includes the twin at the same step, if there is one, and the reward's price."""
     install.components("noting", NOTING, policy={"noting": "Noting"})
 

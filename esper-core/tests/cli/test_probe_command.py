@@ -92,7 +92,7 @@ def test_a_file_is_probed_and_json_is_alone_on_stdout(esper, file: str) -> None:
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
 )
-def test_mistakes(esper, file: str, arguments: list[str], status: int, said: str) -> None:
+def test_a_mistake_is_reported(esper, file: str, arguments: list[str], status: int, said: str) -> None:
     Path("raises.py").write_text("one = 1\none / 0\n", encoding="utf-8")
     Path("syntax.py").write_text("model =\n", encoding="utf-8")
     Path("needs.py").write_text("import nothing_here\n", encoding="utf-8")

@@ -82,7 +82,7 @@ def test_wrong_name_or_item_is_located(problem, small, was, now, line, column, p
     assert says in found.message
 
 
-def test_too_many_are_counted(problem, small):
+def test_problems_beyond_the_limit_are_counted(problem, small):
     arms = "".join(f"  a{i}: {{policy: x}}\n" for i in range(33))
     found = problem(small.replace("policy: schedule\n", f"arms:\n{arms}"))
     assert "Mapping should have at most 32 items" in found.message

@@ -109,7 +109,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_contradiction_is_reported_at_its_place_and_what_is_like_it_is_read(row: Row, small, parse, problem) -> None:
+def test_contradiction_is_reported_at_its_place_and_similar_files_are_accepted(row: Row, small, parse, problem) -> None:
     below = small.replace(row.without, "")
     found = problem(below + row.lines)
     assert (found.code, found.line, found.column, found.path) == row.place

@@ -34,7 +34,7 @@ KEPT = change(Stage.HOLDING, Stage.FOSSILISED)
         (Stage.DRAINING, Stage.PRUNED, None),
     ],
 )
-def test_op_of_a_transition(was, now, op):
+def test_op_is_derived_from_a_transition(was, now, op):
     assert op_of(change(was, now)) is op
 
 

@@ -164,7 +164,7 @@ def test_an_export_acts_on_the_same_part(kind, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_programs_and_compilers_capture_it_as_one_graph(kind):
+def test_programs_and_compilers_capture_a_grafted_model_as_one_graph(kind):
     model = grown(kind)
     more = torch.randn(7, 6)
     torch.testing.assert_close(export(model, "program", example=EXAMPLE).module()(more), model(more))

@@ -45,7 +45,7 @@ def bits_of(optimizer: torch.optim.Optimizer, own: list[nn.Parameter]) -> list[t
         max_size=6,
     ),
 )
-def test_it_is_the_step_of_torch_to_the_last_bit(kind, decay, steps):
+def test_fused_steps_equal_those_of_torch_to_the_last_bit(kind, decay, steps):
     own, other = parameters(), parameters()
     ours = build_optimizer(OptimizerConfig(kind=kind, weight_decay=decay, implementation="fused"), own)  # type: ignore[arg-type]
     torchs = TORCHS[kind](other, OptimizerConfig().learning_rate, weight_decay=decay, fused=True)
@@ -171,7 +171,7 @@ def test_other_kinds_of_numbers_give_norms_in_floats(dtype):
     assert taken[0].item() == pytest.approx(100 * math.sqrt(1000), rel=1e-3)
 
 
-def test_nothing_is_read_so_that_no_device_waits():
+def test_no_value_is_read_from_the_device():
     """On the meta device reading a value raises."""
     collector = GradientCollector()
     for _ in range(3):

@@ -29,7 +29,7 @@ def environment(make_recipe: Callable[..., Recipe]) -> Environment:
     return begun
 
 
-def test_a_host_comes_back_in_place(environment):
+def test_a_snapshot_is_restored_in_place(environment):
     before, parameters = numbers(environment.model), list(environment.model.parameters())
     snapshot = Snapshot(environment.garden)
     environment.train()
@@ -60,7 +60,7 @@ def test_its_memory_is_allocated_once_though_the_host_is_another(environment):
     assert same(numbers(environment.model), now)
 
 
-def test_it_is_a_copy_of_host_and_fossils_and_not_of_living_seeds_and_one_from_before_a_fossil_is_refused(environment):
+def test_a_snapshot_excludes_living_seeds_and_is_refused_after_a_fossilisation(environment):
     names = set(Snapshot(environment.garden).tensors())
     assert names == set(numbers(environment.model))
     environment.network.apply(BORN, 0)

@@ -82,7 +82,7 @@ def encoder() -> nn.Module:
     ],
     ids=["activations", "inside of one block", "functional blocks", "spread over ten blocks", "called twice"],
 )
-def test_automatic_places(build: Callable[[], nn.Module], inputs: Tensor, places: dict[str, str]) -> None:
+def test_automatic_places_are_found(build: Callable[[], nn.Module], inputs: Tensor, places: dict[str, str]) -> None:
     model = build()
     attach_slots(model, "auto", Example.of(inputs))
     assert {slot.name: slot.site.kind for slot in slots_of(model).each() if slot.site} == places

@@ -499,7 +499,7 @@ def test_a_wrong_argument_is_refused(lab: Lab, given: dict[str, Any], said: str)
 @pytest.mark.parametrize(
     ("given", "seconds"), [("60s", 60), (" 1.5 min", 90), ("1h30m", 5400), ("250ms", 0.25), (2, 2), (".5h", 1800)]
 )
-def test_durations(given: Any, seconds: float) -> None:
+def test_durations_are_parsed_or_refused(given: Any, seconds: float) -> None:
     assert seconds_of(given) == seconds
 
 

@@ -296,7 +296,7 @@ def test_ungraft_returns_the_model_as_it_was(copied: bool) -> None:
     graft(model, ["stem"], example=EXAMPLE)
 
 
-def test_ungraft_loses_what_grew_only_if_told(grown: nn.Module) -> None:
+def test_ungraft_drops_what_grew_only_on_request(grown: nn.Module) -> None:
     with pytest.raises(GrowthError, match=r"E336 the model has grown: t/b in early.*\n.*export"):
         ungraft(grown)
     plain = ungraft(grown, discard=True)

@@ -1,0 +1,85 @@
+"""Records of trainings in a folder: one line of JSON each, a file for each cell."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import fields
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.headline.cells import Setting
+from benchmarks.headline.trainings import EsperSettings, Job, train
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+_NAMES = tuple(field.name for field in fields(Job))
+
+
+def job_of(record: Mapping[str, Any]) -> Job:
+    """Return the job of which this is the record."""
+    own = {name: record[name] for name in _NAMES}
+    own["setting"] = Setting(**own["setting"])
+    own["start"] = None if own["start"] is None else Setting(**own["start"])
+    return Job(**own)
+
+
+class Store:
+    """The records in a folder. A line that a killed process left unfinished is dropped, and its training repeated."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.states = folder / "states"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._records: dict[Job, dict[str, Any]] = {}
+        for file in sorted(folder.glob("*.jsonl")):
+            self._read(file)
+
+    def _read(self, file: Path) -> None:
+        whole, _, torn = file.read_bytes().rpartition(b"\n")
+        if torn:
+            file.write_bytes(whole + b"\n" if whole else b"")
+        for line in whole.splitlines():
+            record = json.loads(line)
+            self._records[job_of(record)] = record
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._records.values())
+
+    def get(self, job: Job) -> dict[str, Any] | None:
+        """Return the record of a training; None if there is none."""
+        return self._records.get(job)
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Append a record to the file of its cell."""
+        with (self.folder / f"{record['cell']}.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
+        self._records[job_of(record)] = record
+
+    def train(
+        self,
+        jobs: Iterable[Job],
+        settings: Callable[[Job], EsperSettings],
+        processes: int = 1,
+        on_record: Callable[[Mapping[str, Any]], None] = lambda record: None,
+    ) -> int:
+        """Train what has no record yet, in so many processes; return how many trainings that were."""
+        missing = [job for job in dict.fromkeys(jobs) if self.get(job) is None]
+        if processes == 1:
+            for job in missing:
+                self._finish(train(job, settings(job), self.states), on_record)
+            return len(missing)
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+            running = [pool.submit(train, job, settings(job), self.states) for job in missing]
+            for done in as_completed(running):
+                self._finish(done.result(), on_record)
+        return len(missing)
+
+    def _finish(self, record: dict[str, Any], on_record: Callable[[Mapping[str, Any]], None]) -> None:
+        self.add(record)
+        on_record(record)

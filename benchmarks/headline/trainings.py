@@ -1,0 +1,396 @@
+"""Trainings: train one network by a plain loop or by Esper's engine, and return its record.
+
+Operations are counted as ``esper_core.trainer.operations`` counts them, for every arm: three times the forward pass for
+each example that is trained on, once for each that is evaluated on validation; previews, twins and discarded seeds
+included. The final evaluations that a record reports are left out for all.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from time import process_time
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from benchmarks.headline.cells import CELLS, HOST, Setting, compose
+from esper_core.app.compose import StudyContext
+from esper_core.growth import Growth, Presence, RandomStream, derive_seed, graft, implant
+from esper_core.leyline import GovernorStop, Split
+from esper_core.leyline.actions import Blend, Curve
+from esper_core.leyline.constants import PROBE_EXAMPLES
+from esper_core.leyline.events import EpisodeFinished
+from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.signals import CALM
+from esper_core.telemetry import Bus, Clock
+from esper_core.trainer.batches import BatchOrder
+from esper_core.trainer.loop import run_study
+from esper_core.trainer.measurements import count_parameters, evaluate
+from esper_core.trainer.progress import StudyProgress
+from esper_policies.learning_rates import Cosine
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+    from benchmarks.headline.cells import Cell, Part
+    from esper_core.app.compose import Composition
+    from esper_core.leyline.events import Event
+    from esper_core.trainer.environment import Recipe
+
+RUNGS: Final = (1 / 8, 1 / 4, 1 / 2, 1.0)
+"""Shares of a horizon after which a static network is evaluated, for successive halving."""
+
+TRAINED: Final = 3
+"""Operations of training on an example, as multiples of its forward pass."""
+
+FIRST_CLASSES: Final = 8
+"""Classes that are known before the data change."""
+
+FLOOR: Final = 0.02
+"""Last factor of the cosine schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What defines one training; its record is found by it.
+
+    Attributes:
+        arm: ``static``, ``esper``, or what happens to a trained host: ``grow``, ``continue`` (with its optimizer),
+            ``fresh`` (with a new one), ``early`` (from the early-stopped checkpoint), ``filler``.
+        architecture: Of a static network, or the block that ``filler`` puts in.
+        share: Horizon as a share of the full one; for a trained host the budget.
+        start: Setting with which the host was trained; None: from scratch.
+        unit: Operations of the budget 1; 0 from scratch.
+        changed: Whether the host was trained on the first classes only.
+        scale: Factor on the batches of a step.
+        version: Of the study, and of the policy where it decides.
+    """
+
+    cell: str
+    part: str
+    arm: str
+    architecture: str
+    setting: Setting
+    seed: int
+    share: float = 1.0
+    start: Setting | None = None
+    unit: int = 0
+    changed: bool = False
+    scale: float = 1.0
+    version: str = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class EsperSettings:
+    """How Esper grows.
+
+    Attributes:
+        config: Part of the configuration: policy and growth, and a twin if there is to be one.
+        least_steps: Decision steps of a short episode, as far as there are batches.
+        step_batches: Batches of a decision step in an episode that is not full.
+    """
+
+    config: Mapping[str, Any]
+    least_steps: int = 16
+    step_batches: int = 8
+
+    def steps(self, batches: int, most: int) -> int:
+        """Return the decision steps of an episode of so many batches."""
+        return max(1, min(most, batches, max(self.least_steps, batches // self.step_batches)))
+
+
+def train(job: Job, esper: EsperSettings, states: Path) -> dict[str, Any]:
+    """Return the record of a training. esper: how it grows. states: folder of trained hosts."""
+    torch.set_num_threads(1)
+    cell = CELLS[job.cell]
+    part = next(one for one in cell.parts if one.name == job.part)
+    begin = process_time()
+    start = None if job.start is None else _trained_host(job, cell, part, states)
+    begin = begin if start is None else process_time()
+    result = (_grow if job.arm in ("esper", "grow") else _train_static)(job, cell, part, start, esper)
+    return {**asdict(job), **result, "seconds": round(process_time() - begin, 2)}
+
+
+def operations_of(recipe: Recipe, architecture: str) -> int:
+    """Return the operations of a forward pass of a static network for one example."""
+    assert recipe.operations is not None
+    blocks = {(slot, name.rpartition("/")[2]): own for (slot, name), own in recipe.operations.blocks.items()}
+    return recipe.operations.host + sum(blocks[slot, name] for slot, name in _blocks(architecture))
+
+
+def full_training(cell: Cell, part: Part, architecture: str, scale: float = 1.0) -> int:
+    """Return the operations of training a static network from scratch for the full horizon."""
+    recipe = compose(cell, part, 0, {}).recipe
+    return TRAINED * _batches(cell, 1.0, scale) * cell.batch_size * operations_of(recipe, architecture)
+
+
+def _batches(cell: Cell, share: float, scale: float) -> int:
+    return max(1, round(cell.steps * max(1, round(cell.batches * scale)) * share))
+
+
+def _blocks(architecture: str) -> list[tuple[str, str]]:
+    """Return slot and blueprint of each block."""
+    if architecture == HOST:
+        return []
+    return [(one.partition("=")[0], one.partition("=")[2]) for one in architecture.split("+")]
+
+
+# --- the plain loop
+
+
+@dataclass(slots=True)
+class Loop:
+    """A plain training loop of torch over a network of a recipe.
+
+    ``looks`` holds step, operations, and loss and accuracy on validation, after each evaluation.
+    """
+
+    recipe: Recipe
+    model: nn.Module
+    setting: Setting
+    seed: int
+    each: int
+    """Operations of a forward pass for one example."""
+    flops: int = 0
+
+    def train(self, steps: int, batches: int, looks_after: Collection[int]) -> list[tuple[int, int, float, float]]:
+        """Train for so many batches in so many steps of constant learning rate; return the looks."""
+        data, size = self.recipe.data["train"], self.recipe.episode.batch_size
+        order = BatchOrder(len(data), size, derive_seed(self.seed, "order"))
+        warm = max(1, round(steps / 10))
+        schedule = Cosine(floor=FLOOR, warmup=warm) if self.setting.schedule == "cosine" else None
+        looks = []
+        for step in range(steps):
+            factor = 1.0 if schedule is None else schedule.factor(step, steps)
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.setting.rate * factor
+            for _ in range((step + 1) * batches // steps - step * batches // steps):
+                rows = order.next()
+                self.optimizer.zero_grad()
+                outputs = self.model(data.inputs[rows])
+                self.recipe.task.losses(outputs, data.targets[rows]).mean().backward()
+                self.optimizer.step()
+                self.flops += TRAINED * size * self.each
+            if step + 1 in looks_after:
+                self.flops += len(self.recipe.data["validation"]) * self.each
+                looks.append((step + 1, self.flops, *measure(self.recipe, self.model, "validation")[:2]))
+                self.looked(looks[-1])
+        return looks
+
+    optimizer: torch.optim.Optimizer = None  # type: ignore[assignment]
+
+    def looked(self, look: tuple[int, int, float, float]) -> None:
+        """Do nothing after a look."""
+
+    def __post_init__(self) -> None:
+        self.optimizer = torch.optim.Adam(self.model.parameters(), self.setting.rate, fused=True)
+
+
+class Keeping(Loop):
+    """A loop that keeps the weights with the lowest loss on validation."""
+
+    best: tuple[float, dict[str, Tensor]] | None = None
+
+    def looked(self, look: tuple[int, int, float, float]) -> None:
+        """Keep the weights if they are the best so far."""
+        if self.best is None or look[2] < self.best[0]:
+            self.best = look[2], {key: value.clone() for key, value in self.model.state_dict().items()}
+
+
+def measure(recipe: Recipe, model: nn.Module, name: str) -> tuple[float, float, list[float]]:
+    """Return loss, accuracy, and the accuracy of each class where there are at most ten."""
+    split = recipe.data[name]  # type: ignore[index]
+    found = evaluate(model, recipe.task, split)
+    loss, metric = (float(one) for one in found.means())
+    classes: list[float] = []
+    if split.targets.dim() == 1 and recipe.task.shape.outputs <= 10:
+        model.eval()
+        with torch.inference_mode():
+            scores = recipe.task.scores(model(split.inputs), split.targets)
+        model.train()
+        known = range(recipe.task.shape.outputs)
+        classes = [
+            round(float(scores[split.targets == one].mean()), 4) for one in known if (split.targets == one).any()
+        ]
+    return loss, metric, classes
+
+
+def build(recipe: Recipe, architecture: str, seed: int, state: Mapping[str, Tensor] | None = None) -> nn.Module:
+    """Return a static network: the host of an RNG seed, or with ``state``, and newborn blocks.
+
+    They are born as in Esper's static control: some choose their first weights by the training data.
+    """
+    with RandomStream(derive_seed(seed, "host")):
+        model = recipe.build_host()
+    train = recipe.data["train"]
+    graft(model, recipe.slots, example=train.inputs[:2])
+    if state is not None:
+        model.load_state_dict(state)
+
+    def probe(network: nn.Module) -> Tensor:
+        generator = torch.Generator().manual_seed(derive_seed(seed, "probe"))
+        some = torch.randperm(len(train), generator=generator)[:PROBE_EXAMPLES]
+        return recipe.task.losses(network(train.inputs[some]), train.targets[some]).mean()
+
+    blocks = _blocks(architecture)
+    grown = [_as_growth(recipe, slot, name, number) for number, (slot, name) in enumerate(blocks)]
+    implant(model, grown, recipe.varieties, seed=seed, probe=probe)
+    model.train()
+    return model
+
+
+def _as_growth(recipe: Recipe, slot: str, name: str, number: int) -> Growth:
+    """Return a block as it stands in the journal of a network that grew it."""
+    variety = next(one for one in recipe.varieties[slot] if one.id.rpartition("/")[2] == name)
+    return Growth(
+        slot=slot,
+        at=recipe.slots[slot].at,
+        kind="vector",
+        example_shape=(),
+        blueprint=variety.id,
+        version=variety.spec.version,
+        blend=Blend.ADD,
+        identity=variety.spec.starts_as_identity,
+        stage=Stage.FOSSILISED,
+        alpha=1.0,
+        ramp=None,  # type: ignore[arg-type]
+        target=1.0,
+        speed=0,
+        curve=Curve.LINEAR,
+        presence=Presence.BRANCHED,
+        number=number,
+        born=0,
+        kept=0,
+        parameters=0,
+    )
+
+
+def _train_static(
+    job: Job, cell: Cell, part: Part, start: Mapping[str, Any] | None, esper: EsperSettings
+) -> dict[str, Any]:
+    recipe = compose(cell, part, job.seed, {}).recipe
+    architecture = job.architecture if job.arm in ("static", "filler") else HOST
+    state = None if start is None else start["best" if job.arm == "early" else "final"]
+    model, each = build(recipe, architecture, job.seed, state), operations_of(recipe, architecture)
+    loop = Loop(recipe, model, job.setting, job.seed, each)
+    if start is not None and job.arm == "continue":
+        loop.optimizer.load_state_dict(start["optimizer"])
+    batches = _batches(cell, job.share, job.scale)
+    if job.unit:
+        batches = int(job.share * job.unit / (TRAINED * cell.batch_size * each))
+    steps = min(cell.steps, batches)
+    rungs = {max(1, round(share * steps)) for share in RUNGS} if start is None else {steps}
+    looks = loop.train(steps, batches, rungs) if batches else []
+    return {"looks": looks, "flops": loop.flops, "kept": [], **_figures(recipe, model)}
+
+
+def _figures(recipe: Recipe, model: nn.Module) -> dict[str, Any]:
+    """Return what a record reports of the network in the end."""
+    figures: dict[str, Any] = {"parameters": count_parameters(model)}
+    for name in ("validation", "test"):
+        loss, metric, classes = measure(recipe, model, name)
+        figures[f"{name}_loss"] = round(loss, 5) if math.isfinite(loss) else None
+        figures[f"{name}_accuracy"] = round(metric, 5)
+    return {**figures, "classes": classes}
+
+
+def _trained_host(job: Job, cell: Cell, part: Part, states: Path) -> Mapping[str, Any]:
+    """Return a trained host: its last weights with the optimizer's state, and the weights of the best look."""
+    assert job.start is not None
+    of = "first-classes" if job.changed else "all"
+    name = f"{part.name}-{job.seed}-{job.start.rate:g}-{job.start.schedule}-{job.scale:g}-{of}.pt"
+    file = states / name
+    if not file.exists():
+        recipe = compose(cell, part, job.seed, {}).recipe
+        if job.changed:
+            known = {name: _first_classes(split) for name, split in recipe.data.items()}
+            recipe = replace(recipe, data=known)
+        loop = Keeping(recipe, build(recipe, HOST, job.seed), job.start, job.seed, operations_of(recipe, HOST))
+        loop.train(cell.steps, _batches(cell, 1.0, job.scale), range(1, cell.steps + 1))
+        final = {"final": loop.model.state_dict(), "optimizer": loop.optimizer.state_dict()}
+        best = final["final"] if loop.best is None else loop.best[1]
+        states.mkdir(parents=True, exist_ok=True)
+        partial = file.with_suffix(f".{job.arm}-{job.share:g}")
+        torch.save({**final, "best": best}, partial)
+        partial.replace(file)
+    state: Mapping[str, Any] = torch.load(file, weights_only=True)
+    return state
+
+
+def _first_classes(split: Split) -> Split:
+    rows = split.targets < FIRST_CLASSES
+    return Split(split.inputs[rows], split.targets[rows])
+
+
+# --- Esper's engine
+
+
+class Ends:
+    """A listener that keeps the ends of episodes."""
+
+    def __init__(self) -> None:
+        self.finished: list[EpisodeFinished] = []
+
+    def hear(self, event: Event) -> None:
+        """Keep the end of an episode."""
+        if isinstance(event, EpisodeFinished):
+            self.finished.append(event)
+
+    def settle(self) -> None:
+        """Do nothing at the end of a step."""
+
+
+def esper_config(cell: Cell, job: Job, esper: EsperSettings, batches: int) -> dict[str, Any]:
+    """Return the configuration of an episode: that of the study with the horizon and the learning rate of a job."""
+    total = batches if job.unit else _batches(cell, job.share, job.scale)
+    steps = esper.steps(total, cell.steps)
+    optimizer: dict[str, Any] = {"learning_rate": job.setting.rate}
+    if job.setting.schedule == "cosine":
+        warm = max(1, round(steps / 10))
+        optimizer["schedule"] = {"use": "cosine", "settings": {"warmup": warm, "floor": FLOOR}}
+    episode = {"steps": steps, "batches": max(1, total // steps), "batch_size": cell.batch_size}
+    return {**esper.config, "optimizer": {"host": optimizer, "seed": optimizer}, "episode": episode}
+
+
+def _grow(job: Job, cell: Cell, part: Part, start: Mapping[str, Any] | None, esper: EsperSettings) -> dict[str, Any]:
+    plain = compose(cell, part, job.seed, {}).recipe
+    costliest = max(operations_of(plain, one) for one in part.architectures())
+    batches = int(job.share * job.unit / (TRAINED * cell.batch_size * costliest)) if job.unit else 0
+    composition = compose(cell, part, job.seed, esper_config(cell, job, esper, batches))
+    if start is not None:
+        composition = _starting_from(composition, start["final"])
+    ends = Ends()
+    study = composition.study(StudyContext(Bus([ends]), Clock(), lambda snapshot: CALM))
+    failed = None
+    try:
+        run_study(StudyProgress(study))
+    except GovernorStop as stop:
+        failed = str(stop.problems[0].message)
+    own = study.pool.environments[0]
+    model = own.model  # type: ignore[union-attr]
+    kept = [f"{slot.name}={one.blueprint.rpartition('/')[2]}" for slot, one in _fossils(own)]
+    flops = sum(int(one.flops or 0) for one in study.pool.environments)
+    if ends.finished:
+        flops -= len(plain.data["test"]) * operations_of(plain, "+".join(kept) or HOST)
+    return {"looks": [], "flops": flops, "kept": kept, "failed": failed, **_figures(plain, model)}
+
+
+def _fossils(member: Any) -> Sequence[tuple[Any, Any]]:
+    """Return slot and seed of what a network has kept."""
+    return [(slot, seed) for slot in member.garden.slots.values() for seed in slot.fossils]
+
+
+def _starting_from(composition: Composition, state: Mapping[str, Tensor]) -> Composition:
+    """Return a composition whose hosts begin with these weights."""
+    fresh = composition.recipe.build_host
+
+    def build_host() -> nn.Module:
+        host = fresh()
+        host.load_state_dict(state)
+        return host
+
+    return replace(composition, recipe=replace(composition.recipe, build_host=build_host))

@@ -1,21 +1,21 @@
 """Cache of what was read of runs, in the user's cache folder, so that a long run opens at once the next time.
 
-An entry is a pickle, whose columns of numbers are written beside it to spare memory. It is read only if it belongs to
-the user, and only records and columns are built from it. A missing, damaged or outdated entry is no entry.
+An entry is a tree in JSON, followed by columns of numbers. Only records of the classes that a ``History`` holds are
+built from it, and no code of theirs is called. An entry that is missing, damaged, or of another version is no entry.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
 import stat
 import struct
 import sys
 from array import array
 from contextlib import suppress
+from enum import Enum
 from functools import cache
 from hashlib import sha256
-from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -25,13 +25,11 @@ from esper_watch import history
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LARGE: Final = 1_000
-"""Numbers of a column that is written beside the pickle."""
+OWN: Final = ("esper_watch", "esper_core")
+"""Packages whose records an entry may hold."""
 
-MODULES: Final = ("esper_core.leyline.", "esper_watch.history", "esper_watch.records")
-"""Modules whose classes an entry may hold."""
-
-PLAIN: Final = {("collections", "OrderedDict"), ("builtins", "set"), ("builtins", "frozenset"), ("array", "array")}
+SCALARS: Final = (bool, int, float, str, type(None))
+SEQUENCES: Final = {"l": list, "t": tuple, "s": set}
 
 
 def cache_folder() -> Path:
@@ -55,8 +53,8 @@ class Cache:
         try:
             with _open_own(self._file(run, kind)) as file:
                 return _load(file)
-        except Exception:
-            return None
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, struct.error, RecursionError):
+            return None  # whatever is wrong with an entry, the run itself is still there
 
     def store(self, run: Path, kind: str, value: Any) -> None:
         """Store a value, if the folder can be written."""
@@ -95,51 +93,133 @@ def _version() -> bytes:
     return digest.digest()
 
 
+@cache
+def _classes() -> dict[str, type]:
+    """Return the classes of records and their enumerations: those that history and events name, and their modules'."""
+    found: dict[str, type] = {}
+    waiting, seen = [history, events], set()
+    while waiting:
+        module = waiting.pop()
+        seen.add(module.__name__)
+        for value in vars(module).values():
+            if isinstance(value, type) and value.__module__.partition(".")[0] in OWN:
+                found[value.__name__] = value
+                if value.__module__ not in seen:
+                    waiting.append(sys.modules[value.__module__])
+                    seen.add(value.__module__)
+    return found
+
+
 def _store(file: IO[bytes], value: Any) -> None:
-    columns: list[pickle.PickleBuffer] = []
-    pickled = BytesIO()
-    _Pickler(pickled, protocol=5, buffer_callback=columns.append).dump(value)
-    file.write(_version())
-    for part in (pickled.getbuffer(), *(column.raw() for column in columns)):
-        file.write(struct.pack("<Q", part.nbytes))
-        file.write(part)
+    writer = _Writer()
+    text = json.dumps([writer.tree(value), writer.kinds], separators=(",", ":")).encode()
+    file.write(_version() + struct.pack("<Q", len(text)) + text)
+    for column in writer.columns:
+        column.tofile(file)
 
 
 def _load(file: IO[bytes]) -> Any:
     if file.read(len(_version())) != _version():
         return None
-
-    def parts() -> Iterator[bytes]:
-        while head := file.read(8):
-            yield file.read(struct.unpack("<Q", head)[0])
-
-    stored = parts()
-    return _Unpickler(BytesIO(next(stored)), buffers=stored).load()
+    tree, kinds = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+    return _Reader(file, kinds).value(tree)
 
 
-class _Pickler(pickle.Pickler):
-    def reducer_override(self, value: Any) -> Any:
-        if type(value) is array and len(value) >= LARGE:
-            return column, (value.typecode, pickle.PickleBuffer(value))
-        return NotImplemented
+class _Writer:
+    """Turns a value into a tree of lists that begin with a letter, and columns in the order of the tree."""
+
+    def __init__(self) -> None:
+        self.columns: list[array[Any]] = []
+        self.kinds: list[tuple[str, list[str]]] = []
+        """Name and fields of the classes in the tree."""
+        self._known_kinds: dict[type, int] = {}
+        self._numbers: dict[int, int] = {}
+        """Number of each record by its identity: a record that stands in two places stays one."""
+
+    def tree(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in SCALARS:
+            return value
+        if kind is array:
+            self.columns.append(value)
+            return ["a", value.typecode, len(value)]
+        if kind is list and len(value) > 1 and set(map(type, value)) == {int}:
+            with suppress(OverflowError):
+                self.columns.append(array("q", value))
+                return ["i", len(value)]
+        if kind in (list, tuple, set):
+            return [kind.__name__[0], *map(self.tree, value)]
+        if kind is dict:
+            return ["d", *(self.tree(part) for item in value.items() for part in item)]
+        if isinstance(value, Enum):
+            return ["e", kind.__name__, value.value]
+        return self._record(value, kind)
+
+    def _record(self, value: Any, kind: type) -> list[Any]:
+        if (number := self._numbers.get(id(value))) is not None:
+            return ["r", number]
+        self._numbers[id(value)] = len(self._numbers)
+        place = self._known_kinds.get(kind)
+        if place is None:
+            if _classes().get(kind.__name__) is not kind:
+                message = f"{kind} is no record"
+                raise TypeError(message)
+            place = self._known_kinds[kind] = len(self.kinds)
+            self.kinds.append((kind.__name__, list(_fields(value, kind))))
+        return ["o", place, *(self.tree(getattr(value, name)) for name in self.kinds[place][1])]
 
 
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        """Return a class of a record or a column; nothing else is called, whatever the entry says."""
-        if (module, name) == (__name__, "column"):
-            return column
-        if (module, name) in PLAIN or (module, name) == ("array", "_array_reconstructor"):
-            return super().find_class(module, name)
-        found = super().find_class(module, name) if f"{module}.".startswith(MODULES) else None
-        if not isinstance(found, type):
-            message = f"{module}.{name} is no part of an entry"
-            raise pickle.UnpicklingError(message)
-        return found
+def _fields(value: Any, kind: type) -> Iterator[str]:
+    """Yield the names of what a record holds."""
+    yield from getattr(value, "__dict__", ())
+    for base in kind.__mro__:
+        yield from getattr(base, "__slots__", ())
 
 
-def column(typecode: str, content: bytes) -> array[Any]:
-    """Return a column of numbers."""
-    made: array[Any] = array(typecode)
-    made.frombytes(content)
-    return made
+class _Reader:
+    """Builds a value from its tree, and from a file that is at the first of its columns."""
+
+    def __init__(self, file: IO[bytes], kinds: list[tuple[str, list[str]]]) -> None:
+        self._file = file
+        self._kinds = [(_classes()[name], fields) for name, fields in kinds]
+        self._records: list[Any] = []
+
+    def value(self, tree: Any) -> Any:
+        if not isinstance(tree, list):
+            return tree
+        letter, *rest = tree
+        match letter:
+            case "l" | "t" | "s":
+                return SEQUENCES[letter](map(self.value, rest))
+            case "d":
+                parts = [self.value(part) for part in rest]
+                return dict(zip(parts[::2], parts[1::2], strict=True))
+            case "a":
+                return self._column(*rest)
+            case "i":
+                return self._column("q", *rest).tolist()
+            case "e":
+                return _enumeration(rest[0])(rest[1])
+            case "r":
+                return self._records[rest[0]]
+        return self._record(*rest)
+
+    def _column(self, typecode: str, length: int) -> array[Any]:
+        column: array[Any] = array(typecode)
+        column.fromfile(self._file, length)
+        return column
+
+    def _record(self, place: int, *values: Any) -> Any:
+        kind, fields = self._kinds[place]
+        record: Any = object.__new__(kind)
+        self._records.append(record)
+        for name, value in zip(fields, values, strict=True):
+            object.__setattr__(record, name, self.value(value))
+        return record
+
+
+def _enumeration(name: str) -> type[Enum]:
+    found = _classes()[name]
+    if not issubclass(found, Enum):
+        raise TypeError(name)
+    return found

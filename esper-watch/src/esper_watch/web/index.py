@@ -76,7 +76,8 @@ class FollowedRun:
         """Bytes of events.jsonl."""
         self._forget()
         if cache is not None and isinstance(known := cache.load(path, "history"), tuple):
-            self.history, self.offset, self._inode, self._tail = known
+            self.history, self.offset, self._inode, tail = known
+            self._tail = bytes.fromhex(tail)
         self._stored = self.offset
 
     def _forget(self) -> None:
@@ -157,7 +158,7 @@ class FollowedRun:
     def _store(self) -> None:
         """Keep what was read, if reading it again would take long."""
         if self._cache is not None and self.offset >= self._stored + max(LONG, self._stored // 4):
-            self._cache.store(self.path, "history", (self.history, self.offset, self._inode, self._tail))
+            self._cache.store(self.path, "history", (self.history, self.offset, self._inode, self._tail.hex()))
             self._stored = self.offset
 
     def _note(self, text: str) -> None:

@@ -98,7 +98,7 @@ def test_a_history_without_steps_has_everything_else():
     history = History("r", keep_steps=False)
     for event in (stage(0, None, Stage.GERMINATED), step(1, gain=0.1), acted, ended):
         history.add(event)
-    assert history.steps == []
+    assert len(history.steps) == 0
     assert (history.governor, history.episodes, len(history.seeds)) == ([acted], [ended], 1)
     assert history.steps_of((0, "grown", 7)) == 4
 
@@ -124,3 +124,20 @@ def test_events_that_are_missing_or_damaged_are_errors(tmp_path):
     (tmp_path / "events.jsonl").write_text(f"{encode(step(0))}\nnonsense\n")
     with pytest.raises(EsperError, match=r"E421(.|\n)*events\.jsonl:2"):
         read_history(tmp_path)
+
+
+def test_a_history_is_fed_while_the_run_goes_on_and_keeps_decisions_and_looks():
+    history = history_of(stage(0, None, Stage.GERMINATED))
+    for number in (1, 2):
+        history.add(step(number, gain=0.1 * number, price=0.02, action="prune early" if number == 2 else "wait"))
+        assert (history.events, len(history.steps)) == (number + 1, number)
+    assert [(one.step, one.action, one.environment) for one in history.decisions] == [
+        (2, "prune early", (0, "grown", 7))
+    ]
+    (life,) = history.seeds
+    looks = list(life.looks)
+    assert [look.step for look in looks] == [1, 2]
+    assert looks[1].mean == pytest.approx(0.2)
+    assert looks[1].price == pytest.approx(0.02)
+    assert not looks[1].judged
+    assert history.metric_by_step(0, "grown") == {1: pytest.approx([0.4]), 2: pytest.approx([0.4])}

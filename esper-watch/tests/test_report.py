@@ -15,7 +15,7 @@ from hypothesis import example, given, strategies as st
 
 from esper_core import EsperError
 from esper_core.leyline import RunInfo, RunOutcome
-from esper_watch import pages, plugin
+from esper_watch import pages, plugin, views
 from esper_watch.command import report
 from esper_watch.figures import Scale, scale_around
 from esper_watch.report import read_report, report_page, write_picture, write_report
@@ -250,3 +250,11 @@ def test_ticks_are_few_and_within_the_scale(low, width):
     ticks = Scale(low, low + width, 0.0, 1.0).ticks()
     assert len(ticks) <= 12
     assert all(low - 1e-6 * width <= tick <= low + width * (1 + 1e-6) for tick in ticks)
+
+
+def test_each_section_can_be_rendered_by_itself(make_run):
+    report = read_report(make_run(environments=2, steps=8))
+    page = report_page(report)
+    found = views.sections(report)
+    assert len(found) >= 10
+    assert [one.anchor for one in found if pages.section_html(one).strip() not in page] == []

@@ -20,7 +20,7 @@ from esper_core.telemetry import encode
 from esper_watch.figures import Z_95, ArmResult, arm_styles, pareto_front
 from esper_watch.history import SeedGain, SeedLife
 from esper_watch.report import read_report, report_page
-from esper_watch.views import Report
+from esper_watch.sections import Report
 
 CLOSE = 0.11
 """Positions are rounded to a tenth."""

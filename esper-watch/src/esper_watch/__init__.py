@@ -4,7 +4,9 @@ Begin with ``history``: it reduces the events of a run to what every view shows.
 
     history             ``read_history``: the environments, steps and seeds of a run, and its summary
     report              ``write_report`` and ``write_picture``: report.html and one drawing
-    views, figures      the parts of the report, and its charts as numbers and coordinates
+    records             what a history consists of: steps, seeds, looks of gates, decisions
+    views, figures      the sections of the report, each made by itself, and its charts as numbers and coordinates
+    sections, headline  what a section is made from, and the one that says what a run found
     notebook            what a run shows in a notebook
     probe_view          what a probe shows in a notebook, and its page
     progress            the live display of ``esper run``, a sink

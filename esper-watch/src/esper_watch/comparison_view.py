@@ -17,10 +17,10 @@ from esper_watch.formats import (
     format_p,
     format_value,
 )
+from esper_watch.headline import NO_DIFFERENCE
 from esper_watch.history import is_usable
 from esper_watch.pages import render
 from esper_watch.terminal import aligned, fits, wrap
-from esper_watch.views import NO_DIFFERENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -7,12 +7,12 @@ runs that are finished, still running, or killed. Of each step it keeps the figu
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from array import array
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import EsperError, load_run, read_events
-from esper_core.leyline import Metric, Problem, RunFolderError, Stage
+from esper_core.leyline import Metric, Problem, RunFolderError
 from esper_core.leyline.events import (
     EpisodeFinished,
     GovernorActed,
@@ -24,6 +24,17 @@ from esper_core.leyline.events import (
     UpdateFinished,
 )
 from esper_core.leyline.files import read_json
+from esper_watch.records import (
+    LARGEST as LARGEST,
+    Decision as Decision,
+    EnvironmentKey as EnvironmentKey,
+    Look,
+    SeedGain as SeedGain,
+    SeedLife as SeedLife,
+    Step as Step,
+    StepTable,
+    is_usable as is_usable,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,131 +46,15 @@ if TYPE_CHECKING:
 UNFINISHED: Final = "running or killed"
 """Status of a run without a final event, when it is unknown whether its process is alive."""
 
-LARGEST: Final = 1e150
-"""Squares of larger numbers overflow, so they have no standard deviation and no place in a chart."""
-
 TWIN: Final = "twin"
 """Name of the control arm without growth."""
 
 CAPACITY: Final = "capacity"
 """Start of the names of control arms that have from the start what another arm grew."""
 
-EnvironmentKey = tuple[int, str, int]
-"""Round, arm and environment seed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step of one environment. Losses are in nats; steps count from 0."""
-
-    round: int
-    arm: str
-    seed: int
-    """The environment's seed."""
-    step: int
-    train_loss: float
-    """Mean over the training batches of the step."""
-    validation_loss: float
-    validation_metric: float
-    parameters: int
-    host_parameters: int
-    fossils: int
-    """Seeds kept so far."""
-    living: int
-    """Seeds still undecided when the step was measured."""
-    reward: float | None
-    """Reward of the action before this step, all terms together; None if nothing was rewarded."""
-    action: str
-    """Action chosen after the step."""
-
-
-@dataclass(frozen=True, slots=True)
-class SeedGain:
-    """The latest measured gain of a seed, in nats, and the price that its gate requires."""
-
-    step: int
-    stage: Stage
-    mean: float
-    error: float
-    """Standard error of the mean."""
-    price: float | None
-    examples: int
-
-
-@dataclass(slots=True)
-class SeedLife:
-    """One seed: where it grew, its stage changes in order, and its latest measured gain."""
-
-    round: int
-    arm: str
-    seed: int
-    """The environment's seed."""
-    slot: str
-    seed_id: int
-    """Counts the seeds of one episode from 0."""
-    blueprint: str
-    parameters: int
-    changes: list[StageChanged] = field(default_factory=list)
-    gain: SeedGain | None = None
-
-    @property
-    def environment(self) -> EnvironmentKey:
-        """The environment that the seed grew in."""
-        return self.round, self.arm, self.seed
-
-    @property
-    def stage(self) -> Stage:
-        """The current stage."""
-        return self.changes[-1].now
-
-    @property
-    def reason(self) -> str:
-        """Reason of the latest stage change."""
-        return self.changes[-1].reason
-
-    @property
-    def kept(self) -> bool:
-        """Whether the seed became part of its network."""
-        return self.stage is Stage.FOSSILISED
-
-    @property
-    def ended(self) -> bool:
-        """Whether the seed was kept or pruned."""
-        return self.stage in (Stage.FOSSILISED, Stage.PRUNED)
-
-    def as_row(self) -> dict[str, Any]:
-        """Return the life as one flat row, for tables. The step of a stage that was never reached is None."""
-        first: dict[Stage, int] = {}
-        for change in self.changes:
-            first.setdefault(change.now, change.step)
-        gain = self.gain
-        return {
-            **{
-                key: getattr(self, key)
-                for key in ("round", "arm", "seed", "seed_id", "slot", "blueprint", "parameters")
-            },
-            **{stage.value: first.get(stage) for stage in Stage},
-            "stage": self.stage.value,
-            "reason": self.reason,
-            "gain": None if gain is None else gain.mean,
-            "gain_error": None if gain is None else gain.error,
-            "gain_examples": None if gain is None else gain.examples,
-            "gain_step": None if gain is None else gain.step,
-            "gain_stage": None if gain is None else gain.stage.value,
-            "price": None if gain is None else gain.price,
-        }
-
-    def stage_at(self, step: int) -> Stage | None:
-        """Return the stage during ``step``, or None before germination. A change takes effect in the next step."""
-        stage = None
-        for change in self.changes:
-            if change.step < step or (change.step == step and change.now is Stage.GERMINATED):
-                stage = change.now
-        return stage
-
 
 class History:
-    """Everything that the events of a run contain, as plain records.
+    """Everything that the events of a run contain, as plain records. It can be fed while the run goes on.
 
     Args:
         name: Id of the run.
@@ -171,7 +66,10 @@ class History:
         self.started: RunStarted | None = None
         self.status = UNFINISHED
         self.reason = ""
-        self.steps: list[Step] = []
+        self.events = 0
+        """Number of events so far: whatever is made of a history is out of date when it has changed."""
+        self.steps = StepTable()
+        self.decisions: list[Decision] = []
         self.seeds: list[SeedLife] = []
         self.episodes: list[EpisodeFinished] = []
         self.governor: list[GovernorActed] = []
@@ -188,6 +86,8 @@ class History:
         self.finished_steps = 0
         self._reached: dict[EnvironmentKey, int] = {}
         self._living: dict[EnvironmentKey, dict[int, SeedLife]] = {}
+        self._measured: dict[tuple[int, str], dict[int, tuple[list[int], array[float]]]] = {}
+        """By round and arm, and by step: seeds of environments, and their validation metrics."""
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -231,21 +131,30 @@ class History:
         """Return how many steps of an environment's episode are known."""
         return self._reached.get(environment, 0)
 
-    def metric_by_step(self, round_: int, arm: str) -> dict[int, list[float]]:
+    def metric_by_step(self, round_: int, arm: str) -> dict[int, Sequence[float]]:
         """Return the validation metric of every environment of an arm, by step."""
-        found: dict[int, list[float]] = {}
-        for step in self.steps:
-            if step.round == round_ and step.arm == arm:
-                found.setdefault(step.step, []).append(step.validation_metric)
-        return dict(sorted(found.items()))
+        return {step: metrics for step, (_, metrics) in sorted(self._measured.get((round_, arm), {}).items())}
 
     def mean_metric(self, arm: str) -> list[float]:
         """Return the arm's mean validation metric for each step, all rounds one after another."""
-        found: dict[tuple[int, int], list[float]] = {}
-        for step in self.steps:
-            if step.arm == arm:
-                found.setdefault((step.round, step.step), []).append(step.validation_metric)
-        return [mean(values) for _, values in sorted(found.items())]
+        rounds = sorted(round_ for round_, own in self._measured if own == arm)
+        return [mean(values) for round_ in rounds for values in self.metric_by_step(round_, arm).values()]
+
+    def latest_pairs(self, arm: str, other: str) -> tuple[int, list[tuple[float, float]]]:
+        """Return the latest step that all environments of both arms finished, and their metrics in pairs.
+
+        Without such a step: −1 and no pairs.
+        """
+        rounds = [round_ for round_ in self.rounds if {(round_, arm), (round_, other)} <= self._measured.keys()]
+        if not rounds:
+            return -1, []
+        ours, theirs = (self._measured[rounds[-1], name] for name in (arm, other))
+        most = max(len(seeds) for seeds, _ in ours.values())
+        for step in sorted(ours.keys() & theirs.keys(), reverse=True):
+            own, twins = (dict(zip(*found[step], strict=True)) for found in (ours, theirs))
+            if len(pairs := [(own[seed], twins[seed]) for seed in own if seed in twins]) == most:
+                return step, pairs
+        return -1, []
 
     def seeds_by_environment(self, round_: int, arm: str) -> dict[int, list[SeedLife]]:
         """Return the seeds of an arm in one round, by environment seed."""
@@ -266,6 +175,7 @@ class History:
 
     def add(self, event: Event) -> None:
         """Record one event."""
+        self.events += 1
         match event:
             case RunStarted():
                 self.started = event
@@ -310,15 +220,26 @@ class History:
         self.finished_steps += 1
         self._reached[environment] = max(self._reached.get(environment, 0), event.step + 1)
         self.slots.setdefault(event.arm, tuple(slot.name for slot in event.signals.slots))
-        if self._keep_steps:
-            self.steps.append(_step(event))
         living = self._living.get(environment, {})
+        if self._keep_steps:
+            self._keep(event)
         for slot in event.signals.slots:
             for seed in slot.seeds:
-                _set_gain(living.values(), slot.name, seed, event.step)
+                _measure(living.values(), slot.name, seed, event.step, keep=self._keep_steps)
         # Stage changes of a step come before the step itself, so ended seeds are dropped only now.
         for seed_id in [seed_id for seed_id, life in living.items() if life.ended]:
             del living[seed_id]
+
+    def _keep(self, event: StepFinished) -> None:
+        self.steps.add(_step(event))
+        by_step = self._measured.setdefault((event.round, event.arm), {})
+        seeds, metrics = by_step.setdefault(event.step, ([], array("d")))
+        seeds.append(event.seed)
+        metrics.append(event.signals.validation_metric)
+        if event.action != "wait":
+            self.decisions.append(
+                Decision(event.round, event.arm, event.seed, event.step, event.action, event.arguments)
+            )
 
 
 def read_history(run: Path) -> History:
@@ -350,11 +271,6 @@ def is_control(arm: str) -> bool:
     return arm in (TWIN, CAPACITY) or arm.startswith(f"{CAPACITY}-of-")
 
 
-def is_usable(number: float) -> bool:
-    """Return whether a number is finite and small enough that its square is, too."""
-    return abs(number) < LARGEST
-
-
 def mean(values: Sequence[float]) -> float:
     """Return the mean, or NaN where there is none: infinities of both signs, or a sum that is too large."""
     try:
@@ -382,18 +298,23 @@ def _step(event: StepFinished) -> Step:
     )
 
 
-def _set_gain(living: Iterable[SeedLife], slot: str, seed: SeedSignals, step: int) -> None:
-    """Store the gain measured in ``step`` on the seed that it belongs to, if it is finite."""
-    gain = seed.gain
-    if gain is None or gain.n < 1 or not (is_usable(gain.mean) and is_usable(gain.standard_error)):
-        return
+def _measure(living: Iterable[SeedLife], slot: str, seed: SeedSignals, step: int, *, keep: bool) -> None:
+    """Store what was measured of a seed in ``step`` on the seed that it belongs to. keep: whether to keep each look."""
     # A seed germinated after this step's measurement was not part of it.
     measured = [life for life in living if life.changes[0].step < step]
     matching = [life for life in measured if (life.slot, life.blueprint) == (slot, seed.blueprint)]
-    if matching:
-        price = None if seed.opinion is None else seed.opinion.price
-        known_price = price if price is not None and is_usable(price) else None
-        matching[-1].gain = SeedGain(step, seed.stage, gain.mean, gain.standard_error, known_price, gain.n)
+    if not matching:
+        return
+    gain, opinion = seed.gain, seed.opinion
+    price = None if opinion is None or opinion.price is None or not is_usable(opinion.price) else opinion.price
+    known = gain is not None and gain.n > 0 and is_usable(gain.mean) and is_usable(gain.standard_error)
+    if gain is not None and known:
+        matching[-1].gain = SeedGain(step, seed.stage, gain.mean, gain.standard_error, price, gain.n)
+    if keep:
+        evidence = None if opinion is None else opinion.evidence
+        mean_, error = (gain.mean, gain.standard_error) if gain is not None and known else (math.nan, math.nan)
+        lower, upper = (math.nan, math.nan) if evidence is None else (evidence.lower, evidence.upper)
+        matching[-1].looks.add(Look(step, seed.alpha, mean_, error, lower, upper, math.nan if price is None else price))
 
 
 def _sum(values: Iterable[float]) -> float:

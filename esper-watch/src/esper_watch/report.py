@@ -6,6 +6,7 @@ Names in a run come from plugins and files of third parties: the templates escap
 from __future__ import annotations
 
 import os
+import time
 from base64 import b64encode
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
@@ -14,14 +15,15 @@ from esper_core import EsperError, load_run
 from esper_core.leyline import Problem
 from esper_core.leyline.files import read_bytes
 from esper_watch import figures, views
-from esper_watch.history import read_history
+from esper_watch.history import UNFINISHED, read_history
 from esper_watch.pages import render
-from esper_watch.views import Report
+from esper_watch.sections import Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from esper_core import Run
     from esper_watch.history import History
 
 REPORT: Final = "report.html"
@@ -35,7 +37,11 @@ _PICTURE_ROW: Final = 26.0
 
 
 def read_report(run: Path, history: History | None = None) -> Report:
-    """Read what a report shows of a run directory. history: its events, if they were read already.
+    """Read what a report shows of a run directory.
+
+    Args:
+        run: The run directory.
+        history: Its history, if it is known already.
 
     Raises:
         EsperError: E420 if ``run`` is not a run directory, E421 if one of its events cannot be read.
@@ -49,7 +55,18 @@ def read_report(run: Path, history: History | None = None) -> Report:
         problem = error.problems[0].message.replace(f"{run}{os.sep}", "")
     if missing:
         problem = f"{missing[0]} is missing"
-    return Report(history, known, problem, _text(run / "config.yaml"), has_checkpoint=(run / "latest").exists())
+    elapsed, silence = _clock(run, known) if history.status in ("running", UNFINISHED) else (None, None)
+    return Report(history, known, problem, _text(run / "config.yaml"), (run / "latest").exists(), elapsed, silence)
+
+
+def _clock(run: Path, known: Run | None) -> tuple[float | None, float | None]:
+    """Return the seconds since the run started and since its latest event."""
+    now = time.time()
+    try:
+        silence = max(0.0, now - (run / "events.jsonl").stat().st_mtime)
+    except OSError:
+        silence = None
+    return None if known is None else max(0.0, now - known.started.timestamp()), silence
 
 
 def _text(path: Path) -> str:

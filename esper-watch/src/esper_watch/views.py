@@ -1,36 +1,28 @@
-"""Sections of a report: which there are, in which order, and what they say. ``sections.html`` has their templates."""
+"""Sections of a report: which there are, in which order, and what they say.
+
+Each section is made by itself from a ``Report``, so that a live page can renew one of them. The templates are in
+``sections.html``; ``pages.section_html`` renders one section.
+"""
 
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline import Stage
-from esper_core.leyline.constants import MIN_SEEDS_FOR_VERDICT
 from esper_core.leyline.errors import plural
 from esper_watch import figures
-from esper_watch.formats import (
-    MAX_SECONDS,
-    UNKNOWN,
-    as_number,
-    format_difference,
-    format_difference_interval,
-    format_p,
-)
-from esper_watch.history import CAPACITY, TWIN, is_control, is_usable, metric_of
+from esper_watch.formats import MAX_SECONDS, UNKNOWN, as_number
+from esper_watch.headline import verdict
+from esper_watch.history import CAPACITY, TWIN
+from esper_watch.sections import Report, Section
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from esper_core import Run
-    from esper_core.leyline import Metric
-    from esper_watch.figures import ArmResult, Chart
+    from esper_watch.figures import Chart
     from esper_watch.history import History, SeedLife
-
-NO_DIFFERENCE: Final = "no difference shown"
 
 NETWORKS_AT_ONCE: Final = 8
 """Networks of an arm whose lives are shown; the others are folded up."""
@@ -42,89 +34,13 @@ MAX_ROWS: Final = 400
 MAX_KINDS: Final = 6
 """Different networks that are drawn for an arm, the most frequent first."""
 
-_STATUS: Final = {
-    "failed": "The run failed.",
-    "interrupted": "The run was interrupted.",
-    "stopped": "The governor stopped the run.",
-    "running": "The run is still going.",
-    "died": "The run died: its process is gone, and there is no final event.",
-}
-_STATUS_UNKNOWN: Final = "The run has no final event: it is still running, or was killed."
-
-_RESUME_NOTES: Final = {
-    "died": "",
-    "interrupted": "",
-    "failed": "Fix the cause first: resuming repeats the failed step.",
-    "stopped": "With the same settings it is stopped at the same step again. With other settings it is a new run.",
-}
-"""By status: what to know before resuming."""
-
-_SEED_AND_STEP: Final = re.compile(r"\bseed \d+, step \d+")
-
 _REGION_NAMES: Final = {"shadow": "shadow (seeds training in isolation)"}
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A section of the report: its anchor, its title, and the data for the template macro ``kind``."""
-
-    anchor: str
-    title: str
-    kind: str
-    data: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Everything that a report shows."""
-
-    history: History
-    run: Run | None
-    """Manifest and summary; None if they cannot be read."""
-    problem: str
-    """Why they cannot be read."""
-    config: str
-    has_checkpoint: bool
-
-    @property
-    def manifest(self) -> Mapping[str, Any]:
-        """What ``manifest.json`` says; empty if it cannot be read."""
-        return {} if self.run is None else self.run.manifest
-
-    @property
-    def summary(self) -> Mapping[str, Any] | None:
-        """What ``summary.json`` says; None if there is none, or it cannot be read."""
-        return None if self.run is None else self.run.summary
-
-    @property
-    def comparisons(self) -> list[Mapping[str, Any]]:
-        """The comparisons of the summary, those of growing arms with controls first."""
-        found = [] if self.summary is None else self.summary["results"]["comparisons"]
-        return sorted(found, key=lambda one: (is_control(one["a"]), not is_control(one["b"])))
-
-    @property
-    def metric(self) -> Metric:
-        """The metric of the task."""
-        return self.history.metric if self.summary is None else metric_of(self.summary["results"])
-
-    def sections(self) -> list[Section]:
-        """Return the sections that have something to show."""
-        results = figures.arm_results(self.history, self.metric)
-        found = [
-            _verdict(self),
-            _arms(self.metric, results),
-            _curves(self.history, self.metric),
-            _size(self.metric, results),
-            _lives(self.history),
-            _networks(self.history),
-            _gains(self.history),
-            _updates(self.history),
-            _time(self.summary),
-            _governor(self.history),
-            *_plugin_sections(self.summary),
-            Section("provenance", "Provenance", "provenance", {"report": self, "facts": list(_facts(self))}),
-        ]
-        return [section for section in found if section is not None]
+def sections(report: Report) -> list[Section]:
+    """Return the sections that have something to show, in the order of the page."""
+    found = [make(report) for make in SECTIONS]
+    return [section for section in found if section is not None] + [*plugins(report), provenance(report)]
 
 
 def arm_description(arm: str) -> str:
@@ -138,139 +54,35 @@ def arm_description(arm: str) -> str:
     return "networks that can grow while they train; the arm's policy decides what, where and when."
 
 
-# --- verdict
-
-
-def _verdict(report: Report) -> Section:
-    reason = report.history.reason.strip()
-    data = {
-        "headline": headline(report),
-        "reason": reason,
-        "counts_from_zero": _SEED_AND_STEP.search(reason) is not None,
-        "hints": list(_hints(report)),
-        "sentences": [(_colour(one), _sentence(report.metric, one)) for one in report.comparisons],
-        "remarks": list(_remarks(report)),
-    }
-    return Section("verdict", "Result", "verdict", data)
-
-
-def headline(report: Report) -> str:
-    """Return the main finding in one sentence or two."""
-    history = report.history
-    if history.status != "done":
-        status = _STATUS.get(history.status, _STATUS_UNKNOWN)
-        return f"{status} {100 * history.share_done:.0f} % of the training is done; there is no verdict before the end."
-    if len(history.arms) == 1:
-        return "The run had one arm, so there is nothing to compare."
-    if not report.comparisons:
-        return f"There is no verdict: {report.problem or 'summary.json has no comparison of the arms'}."
-    against_twin = [one for one in report.comparisons if one["b"] == TWIN and not is_control(one["a"])]
-    if not against_twin:
-        shown = sum(one["verdict"] != NO_DIFFERENCE for one in report.comparisons)
-        return f"{shown} of {plural(len(report.comparisons), 'comparison')} showed a difference."
-    found = []
-    if better := [one["a"] for one in against_twin if one["verdict"] == "better"]:
-        found.append(f"Growing helped: {_listed(better)} ended better than the same networks without growth.")
-    if worse := [one["a"] for one in against_twin if one["verdict"] == "worse"]:
-        found.append(f"Growing hurt: {_listed(worse)} ended worse than the same networks without growth.")
-    return " ".join(found) or _nothing_shown(history, against_twin)
-
-
-def _nothing_shown(history: History, against_twin: Sequence[Mapping[str, Any]]) -> str:
-    grew = {one["a"] for one in against_twin}
-    if not any(episode.fossils for episode in history.episodes if episode.arm in grew):
-        return (
-            "Nothing was kept: every network ended with the parts it started with, like its twin. "
-            "There is no lasting growth to judge."
-        )
-    told = "No difference was shown between networks with growth and the same networks without"
-    too_few = {one.get("why") for one in against_twin} <= {"too few seeds", "too few seeds for so many comparisons"}
-    return f"{told}: there were too few networks." if too_few else f"{told}."
-
-
-def _hints(report: Report) -> Iterator[str]:
-    """Yield how to get to a verdict, if there is none."""
-    history = report.history
-    if history.status in _RESUME_NOTES and report.has_checkpoint:
-        yield f"Resume it from its latest checkpoint, with the same results:  esper resume {history.name}"
-        if note := _RESUME_NOTES[history.status]:
-            yield note
-    elif history.status == "done" and report.summary is None and len(history.arms) > 1:
-        yield "Copy manifest.json and summary.json from the run's own folder, and write the report again."
-        if report.config:
-            yield f"If they are lost, repeat the run:  esper run runs/{history.name}"
-
-
-def _sentence(metric: Metric, comparison: Mapping[str, Any]) -> str:
-    a, b, verdict, size = (comparison[key] for key in ("a", "b", "verdict", "difference"))
-    if size is None or not is_usable(size):
-        return f"{a} against {b}: a figure is not finite, so there is no verdict."
-    p = comparison["p"] if comparison.get("p_holm") is None else comparison["p_holm"]
-    many = "pairs of networks" if comparison.get("paired", True) else "or more networks of each, not paired"
-    interval = format_difference_interval(metric, comparison["ci_low"], comparison["ci_high"])
-    told = f"95 % interval {interval}; {comparison['n']} {many}; p = {format_p(p)}"
-    if verdict == NO_DIFFERENCE:
-        return f"{a} against {b}: no difference shown. Measured: {format_difference(metric, size)} ({told})."
-    sentence = f"{a} was {verdict} than {b} by {format_difference(metric, size, signed=False)} ({told})."
-    if b == TWIN and not is_control(a):
-        return f"{sentence} The twin is the same network on the same data in the same order, without growth."
-    if b.startswith(CAPACITY) and not is_control(a):
-        return f"{sentence} This control has the grown blocks from its first batch on, and trains for as long."
-    return sentence
-
-
-def _colour(comparison: Mapping[str, Any]) -> str:
-    """Return the CSS class of a comparison. A control is neither good nor bad."""
-    if is_control(comparison["a"]) or comparison["verdict"] not in ("better", "worse"):
-        return "neither"
-    return str(comparison["verdict"])
-
-
-def _remarks(report: Report) -> Iterator[str]:
-    comparisons = report.comparisons
-    lacks = {one.get("why") for one in comparisons}
-    if "too few seeds" in lacks:
-        yield (
-            f"A verdict needs at least {MIN_SEEDS_FOR_VERDICT} RNG seeds, with a network of each arm for each "
-            f"seed; this run has {comparisons[0]['n']}."
-        )
-    if "too few seeds for so many comparisons" in lacks:
-        yield "So many comparisons at once need more networks for a verdict than this run has."
-    if len(comparisons) > 1:
-        yield "p-values are adjusted for all comparisons of the run (Holm). The intervals are not adjusted."
-    for warning in (report.summary or {}).get("warnings", []):
-        yield f"Warning: {warning}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 # --- arms
 
 
-def _arms(metric: Metric, results: Sequence[ArmResult]) -> Section | None:
+def arms(report: Report) -> Section | None:
+    """Return the section of the arms at the end, on the test split."""
+    metric, results = report.metric, figures.arm_results(report.history, report.metric)
     if not results:
         return None
     data = {"chart": figures.arm_intervals(metric, results), "metric": metric, "results": results}
     return Section("arms", "Arms", "arms", data)
 
 
-def _curves(history: History, metric: Metric) -> Section | None:
-    curves = figures.latest_curves(history, metric)
-    if not curves:
+def curves(report: Report) -> Section | None:
+    """Return the section of the learning curves."""
+    history, metric = report.history, report.metric
+    drawn = figures.latest_curves(history, metric)
+    if not drawn:
         return None
     styles = figures.arm_styles(history.arms)
-    longest = max(points[-1].at for points in curves.values())
+    longest = max(points[-1].at for points in drawn.values())
     data = {
         "metric": metric,
         "rounds": len(history.rounds),
-        "chart": figures.learning_curves(history, metric, curves),
-        "legend": [(arm, styles[arm]) for arm in curves],
+        "chart": figures.learning_curves(history, metric, drawn),
+        "legend": [(arm, styles[arm]) for arm in drawn],
         "tested": bool(history.episodes),
         "dropouts": "; ".join(
             f"{arm} from {points[0].n} to {points[-1].n}, until step {points[-1].at + 1}"
-            for arm, points in curves.items()
+            for arm, points in drawn.items()
             if points[-1].n < points[0].n or points[-1].at < longest
         ),
         "by_round": figures.curves_by_round(history, metric),
@@ -278,7 +90,9 @@ def _curves(history: History, metric: Metric) -> Section | None:
     return Section("courses", "Learning curves", "curves", data)
 
 
-def _size(metric: Metric, results: Sequence[ArmResult]) -> Section | None:
+def size(report: Report) -> Section | None:
+    """Return the section of the metric against the number of parameters."""
+    metric, results = report.metric, figures.arm_results(report.history, report.metric)
     known = [result for result in results if math.isfinite(result.mean)]
     if len({episode.parameters for result in known for episode in result.episodes}) < 2:
         return None
@@ -297,12 +111,14 @@ def _size(metric: Metric, results: Sequence[ArmResult]) -> Section | None:
 # --- seeds
 
 
-def _lives(history: History) -> Section | None:
+def lives(report: Report) -> Section | None:
+    """Return the section of the lives of seeds in each network."""
+    history = report.history
     if not history.seeds:
         return None
     last = max(life.round for life in history.seeds)
     latest = [life for life in history.seeds if life.round == last]
-    left, arms = MAX_LIVES, []
+    left, charts = MAX_LIVES, []
     for arm in history.arms:
         picked: dict[int, list[SeedLife]] = {}
         for seed, seeds in history.seeds_by_environment(last, arm).items():
@@ -310,7 +126,7 @@ def _lives(history: History) -> Section | None:
                 picked[seed] = seeds
                 left -= len(seeds)
         if picked:
-            arms.append((arm, list(_life_charts(history, last, arm, picked))))
+            charts.append((arm, list(_life_charts(history, last, arm, picked))))
     fates = Counter(figures.STAGE_NAMES[life.stage] if life.ended else "still living" for life in latest)
     stages = {stage for life in latest for stage, *_ in figures.life_spans(life, history.steps_of(life.environment))}
     data = {
@@ -318,7 +134,7 @@ def _lives(history: History) -> Section | None:
         "fates": sorted(fates.items(), key=lambda one: (-one[1], one[0])),
         "round": last if len(history.rounds) > 1 else None,
         "legend": stage_legend(untrained=Stage.GERMINATED in stages),
-        "arms": arms,
+        "arms": charts,
         "missing": len(latest) - (MAX_LIVES - left),
     }
     return Section("lives", "Seed lives", "lives", data)
@@ -345,8 +161,9 @@ def stage_legend(*, untrained: bool) -> list[tuple[str, str]]:
     ]
 
 
-def _networks(history: History) -> Section | None:
-    arms = []
+def networks(report: Report) -> Section | None:
+    """Return the section of the networks that resulted, by kind."""
+    history, drawn = report.history, []
     for arm in history.arms:
         episodes = [episode for episode in history.episodes if episode.arm == arm]
         kinds = Counter(map(figures.grown_seeds, episodes))
@@ -359,11 +176,13 @@ def _networks(history: History) -> Section | None:
             more = sum(parameters for _, _, parameters in grown)
             text = f"{number} of {plural(len(episodes), 'network')}: {host} of the host, {more:,} {how}"
             charts.append(figures.network(history.slots.get(arm, ()), grown, text))
-        arms.append((arm, charts, len(kinds) - len(charts)))
-    return Section("networks", "Resulting networks", "networks", {"arms": arms}) if arms else None
+        drawn.append((arm, charts, len(kinds) - len(charts)))
+    return Section("networks", "Resulting networks", "networks", {"arms": drawn}) if drawn else None
 
 
-def _gains(history: History) -> Section | None:
+def gains(report: Report) -> Section | None:
+    """Return the section of the gain of each seed against its price."""
+    history = report.history
     place = {arm: number for number, arm in enumerate(history.arms)}
     measured = [(life, life.gain) for life in history.seeds if life.gain is not None]
     measured.sort(key=lambda one: (not one[0].kept, one[0].round, place.get(one[0].arm, 0), one[0].seed))
@@ -384,7 +203,9 @@ def _gains(history: History) -> Section | None:
 # --- the rest
 
 
-def _updates(history: History) -> Section | None:
+def updates(report: Report) -> Section | None:
+    """Return the section of what policies learnt."""
+    history = report.history
     latest = {update.arm: update for update in history.updates}
     if not latest:
         return None
@@ -392,8 +213,9 @@ def _updates(history: History) -> Section | None:
     return Section("learning", "Policy updates", "updates", {"updates": len(history.updates), "rows": rows})
 
 
-def _time(summary: Mapping[str, Any] | None) -> Section | None:
-    timing = {name: as_number(value) for name, value in (summary or {}).get("timing", {}).items()}
+def time(report: Report) -> Section | None:
+    """Return the section of where the time went."""
+    timing = {name: as_number(value) for name, value in (report.summary or {}).get("timing", {}).items()}
     known = [
         (_REGION_NAMES.get(name, name), value)
         for name, value in timing.items()
@@ -411,7 +233,9 @@ def _time(summary: Mapping[str, Any] | None) -> Section | None:
     return Section("time", "Time", "time", data)
 
 
-def _governor(history: History) -> Section | None:
+def governor(report: Report) -> Section | None:
+    """Return the section of what the governor did, and of lost seeds."""
+    history = report.history
     if not (history.governor or history.lost or history.rounds):
         return None
     acts = [act for act in history.governor if act.act != "warn"]
@@ -424,9 +248,15 @@ def _governor(history: History) -> Section | None:
     return Section("governor", "Governor and lost seeds", "governor", data)
 
 
-def _plugin_sections(summary: Mapping[str, Any] | None) -> list[Section]:
-    known = (summary or {}).get("sections", [])
+def plugins(report: Report) -> list[Section]:
+    """Return the sections that plugins added."""
+    known = (report.summary or {}).get("sections", [])
     return [Section(f"plugin-{number}", own["title"], "plugin", own) for number, own in enumerate(known)]
+
+
+def provenance(report: Report) -> Section:
+    """Return the section of what made these numbers."""
+    return Section("provenance", "Provenance", "provenance", {"report": report, "facts": list(_facts(report))})
 
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
@@ -462,3 +292,18 @@ def subtitle(report: Report) -> str:
         told.append(f"{rounds}{plural(started.environments, 'network')} each")
         told.append(plural(started.steps, "step"))
     return " · ".join([*told, history.status, f"started {report.manifest.get('started', UNKNOWN)}"])
+
+
+SECTIONS: Final[tuple[Callable[[Report], Section | None], ...]] = (
+    verdict,
+    arms,
+    curves,
+    size,
+    lives,
+    networks,
+    gains,
+    updates,
+    time,
+    governor,
+)
+"""The sections in the order of the page, but for those of plugins and the provenance, which come last."""

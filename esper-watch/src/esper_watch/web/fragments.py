@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from markupsafe import Markup
 
 from esper_core.leyline.errors import plural
+from esper_watch import views
 from esper_watch.pages import render
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def run_fragments(followed: FollowedRun) -> list[Fragment]:
     """Return the fragments of a run's page: its head, and each section of its report."""
     with followed.lock:
         report = followed.report()
-        sections = report.sections()
+        sections = views.sections(report)
         head = _fragment(HEAD, "live_head.html", report=report, sections=sections, followed=followed)
         return [head, *(_fragment(one.anchor, "live_section.html", report=report, section=one) for one in sections)]
 

@@ -20,14 +20,14 @@ from esper_core.leyline import Problem, RunFolderError
 from esper_core.leyline.files import open_regular
 from esper_watch.figures import arm_styles
 from esper_watch.formats import format_value
+from esper_watch.headline import headline
 from esper_watch.history import UNFINISHED, History, is_usable
 from esper_watch.report import read_report
-from esper_watch.views import headline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from esper_watch.views import Report
+    from esper_watch.sections import Report
     from esper_watch.web.cache import Cache
 
 EVENTS: Final = "events.jsonl"

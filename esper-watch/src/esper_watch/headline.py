@@ -1,0 +1,223 @@
+"""The headline of a report: in words, what a run found, how far it is, and what growth cost."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
+from esper_core.leyline.errors import plural
+from esper_core.runs.statistics import mean_interval
+from esper_watch import figures
+from esper_watch.formats import (
+    as_number,
+    format_difference,
+    format_difference_interval,
+    format_p,
+    format_seconds,
+    format_value,
+)
+from esper_watch.history import CAPACITY, TWIN, is_control, is_usable
+from esper_watch.sections import Report, Section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from esper_core.leyline import Metric
+    from esper_watch.history import History
+
+NO_DIFFERENCE: Final = "no difference shown"
+
+_STATUS: Final = {
+    "failed": "The run failed.",
+    "interrupted": "The run was interrupted.",
+    "stopped": "The governor stopped the run.",
+    "running": "The run is still going.",
+    "died": "The run died: its process is gone, and there is no final event.",
+}
+_STATUS_UNKNOWN: Final = "The run has no final event: it is still running, or was killed."
+
+_RESUME_NOTES: Final = {
+    "died": "",
+    "interrupted": "",
+    "failed": "Fix the cause first: resuming repeats the failed step.",
+    "stopped": "With the same settings it is stopped at the same step again. With other settings it is a new run.",
+}
+"""By status: what to know before resuming."""
+
+_SEED_AND_STEP: Final = re.compile(r"\bseed \d+, step \d+")
+
+
+def verdict(report: Report) -> Section:
+    """Return the section that says what the run found."""
+    reason = report.history.reason.strip()
+    data = {
+        "headline": headline(report),
+        "facts": list(facts(report)),
+        "reason": reason,
+        "counts_from_zero": _SEED_AND_STEP.search(reason) is not None,
+        "hints": list(_hints(report)),
+        "sentences": [(_colour(one), _sentence(report.metric, one)) for one in report.comparisons],
+        "remarks": list(_remarks(report)),
+    }
+    return Section("verdict", "Result", "verdict", data)
+
+
+def headline(report: Report) -> str:
+    """Return the main finding in one sentence or two."""
+    history = report.history
+    if history.status != "done":
+        status = _STATUS.get(history.status, _STATUS_UNKNOWN)
+        return f"{status} {100 * history.share_done:.0f} % of the training is done; there is no verdict before the end."
+    if len(history.arms) == 1:
+        return "The run had one arm, so there is nothing to compare."
+    if not report.comparisons:
+        return f"There is no verdict: {report.problem or 'summary.json has no comparison of the arms'}."
+    against_twin = [one for one in report.comparisons if one["b"] == TWIN and not is_control(one["a"])]
+    if not against_twin:
+        shown = sum(one["verdict"] != NO_DIFFERENCE for one in report.comparisons)
+        return f"{shown} of {plural(len(report.comparisons), 'comparison')} showed a difference."
+    found = []
+    if better := [one["a"] for one in against_twin if one["verdict"] == "better"]:
+        found.append(f"Growing helped: {_listed(better)} ended better than the same networks without growth.")
+    if worse := [one["a"] for one in against_twin if one["verdict"] == "worse"]:
+        found.append(f"Growing hurt: {_listed(worse)} ended worse than the same networks without growth.")
+    return " ".join(found) or _nothing_shown(history, against_twin)
+
+
+def facts(report: Report) -> Iterator[tuple[str, str]]:
+    """Yield what a reader asks first, each with its answer: how far the run is, what it gained, and what that cost."""
+    history = report.history
+    if history.status != "done":
+        yield "Progress", _progress(report)
+        yield from (("So far", text) for text in differences_so_far(history, report.metric))
+    else:
+        for one in report.comparisons:
+            if one["b"] == TWIN and not is_control(one["a"]) and one["difference"] is not None:
+                yield "Gain", _gain(report, one)
+    yield from (("Cost", text) for text in _costs(report))
+
+
+def _gain(report: Report, one: Mapping[str, Any]) -> str:
+    metric, ends = report.metric, {result.name: result for result in figures.arm_results(report.history, report.metric)}
+    told = f"{one['a']} {format_difference(metric, one['difference'])} over its twin"
+    if one["a"] in ends and TWIN in ends:
+        told += f" ({format_value(metric, ends[one['a']].mean)} against {format_value(metric, ends[TWIN].mean)})"
+    return f"{told}, 95 % interval {format_difference_interval(metric, one['ci_low'], one['ci_high'])}"
+
+
+def _progress(report: Report) -> str:
+    history = report.history
+    told = [f"{100 * history.share_done:.0f} % ({history.finished_steps:,} of {history.total_steps:,} steps)"]
+    if history.status == "running" and report.elapsed is not None:
+        told.append(f"{format_seconds(report.elapsed)} so far")
+        if history.share_done > 0:
+            left = report.elapsed * (1 / history.share_done - 1)
+            told.append(f"about {format_seconds(left)} left")
+    if report.silence is not None:
+        told.append(f"the last event came {format_seconds(report.silence)} ago")
+    return ", ".join(told)
+
+
+def differences_so_far(history: History, metric: Metric) -> Iterator[str]:
+    """Yield each growing arm's difference to its twin on validation data, with an interval, at the latest step."""
+    for arm in history.arms:
+        step, pairs = (-1, []) if is_control(arm) else history.latest_pairs(arm, TWIN)
+        differences = [metric.gain(own, twin) for own, twin in pairs if is_usable(own) and is_usable(twin)]
+        if not differences:
+            continue
+        interval = mean_interval(differences, CONFIDENCE)
+        told = (
+            f"{arm} {format_difference(metric, interval.mean)} over its twin on validation data after step {step + 1}"
+        )
+        if interval.low is not None:
+            told += f", 95 % interval {format_difference_interval(metric, interval.low, interval.high)}"
+        yield f"{told}; n = {interval.n}"
+
+
+def _costs(report: Report) -> Iterator[str]:
+    """Yield what growth cost each growing arm: parameters, operations, and time of seeds in isolation."""
+    results = {result.name: result for result in figures.arm_results(report.history, report.metric)}
+    for name, arm in results.items():
+        if is_control(name):
+            continue
+        host = arm.episodes[0].host_parameters
+        told = f"{name} {arm.parameters - host:+,.0f} parameters ({100 * (arm.parameters / host - 1):+.0f} %)"
+        twin = results.get(TWIN)
+        if twin is not None and arm.flops and twin.flops:
+            told += f", {arm.flops / twin.flops:.2g} times the FLOPs of its twin, trials and discarded seeds included"
+        yield told
+    timing = (report.summary or {}).get("timing", {})
+    shadow, total = as_number(timing.get("shadow")), as_number(timing.get("total"))
+    if shadow is not None and total:
+        yield f"seeds in isolation took {100 * shadow / total:.0f} % of the time"
+
+
+def _nothing_shown(history: History, against_twin: Sequence[Mapping[str, Any]]) -> str:
+    grew = {one["a"] for one in against_twin}
+    if not any(episode.fossils for episode in history.episodes if episode.arm in grew):
+        return (
+            "Nothing was kept: every network ended with the parts it started with, like its twin. "
+            "There is no lasting growth to judge."
+        )
+    told = "No difference was shown between networks with growth and the same networks without"
+    too_few = {one.get("why") for one in against_twin} <= {"too few seeds", "too few seeds for so many comparisons"}
+    return f"{told}: there were too few networks." if too_few else f"{told}."
+
+
+def _hints(report: Report) -> Iterator[str]:
+    """Yield how to get to a verdict, if there is none."""
+    history = report.history
+    if history.status in _RESUME_NOTES and report.has_checkpoint:
+        yield f"Resume it from its latest checkpoint, with the same results:  esper resume {history.name}"
+        if note := _RESUME_NOTES[history.status]:
+            yield note
+    elif history.status == "done" and report.summary is None and len(history.arms) > 1:
+        yield "Copy manifest.json and summary.json from the run's own folder, and write the report again."
+        if report.config:
+            yield f"If they are lost, repeat the run:  esper run runs/{history.name}"
+
+
+def _sentence(metric: Metric, comparison: Mapping[str, Any]) -> str:
+    a, b, verdict, size = (comparison[key] for key in ("a", "b", "verdict", "difference"))
+    if size is None or not is_usable(size):
+        return f"{a} against {b}: a figure is not finite, so there is no verdict."
+    p = comparison["p"] if comparison.get("p_holm") is None else comparison["p_holm"]
+    many = "pairs of networks" if comparison.get("paired", True) else "or more networks of each, not paired"
+    interval = format_difference_interval(metric, comparison["ci_low"], comparison["ci_high"])
+    told = f"95 % interval {interval}; {comparison['n']} {many}; p = {format_p(p)}"
+    if verdict == NO_DIFFERENCE:
+        return f"{a} against {b}: no difference shown. Measured: {format_difference(metric, size)} ({told})."
+    sentence = f"{a} was {verdict} than {b} by {format_difference(metric, size, signed=False)} ({told})."
+    if b == TWIN and not is_control(a):
+        return f"{sentence} The twin is the same network on the same data in the same order, without growth."
+    if b.startswith(CAPACITY) and not is_control(a):
+        return f"{sentence} This control has the grown blocks from its first batch on, and trains for as long."
+    return sentence
+
+
+def _colour(comparison: Mapping[str, Any]) -> str:
+    """Return the CSS class of a comparison. A control is neither good nor bad."""
+    if is_control(comparison["a"]) or comparison["verdict"] not in ("better", "worse"):
+        return "neither"
+    return str(comparison["verdict"])
+
+
+def _remarks(report: Report) -> Iterator[str]:
+    comparisons = report.comparisons
+    lacks = {one.get("why") for one in comparisons}
+    if "too few seeds" in lacks:
+        yield (
+            f"A verdict needs at least {MIN_SEEDS_FOR_VERDICT} RNG seeds, with a network of each arm for each "
+            f"seed; this run has {comparisons[0]['n']}."
+        )
+    if "too few seeds for so many comparisons" in lacks:
+        yield "So many comparisons at once need more networks for a verdict than this run has."
+    if len(comparisons) > 1:
+        yield "p-values are adjusted for all comparisons of the run (Holm). The intervals are not adjusted."
+    for warning in (report.summary or {}).get("warnings", []):
+        yield f"Warning: {warning}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

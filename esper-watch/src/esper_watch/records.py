@@ -1,0 +1,285 @@
+"""Records of a history: steps, seeds, what gates saw of them, and decisions.
+
+Runs have up to a million steps, so steps and looks are kept as columns of numbers and become records when asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, overload
+
+from esper_core.leyline import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from esper_core.leyline.events import StageChanged
+
+T = TypeVar("T")
+
+LARGEST: Final = 1e150
+"""Squares of larger numbers overflow, so they have no standard deviation and no place in a chart."""
+
+LARGEST_FLOAT: Final = 3e38
+"""Larger numbers do not fit into single precision."""
+
+MOST: Final = 2**31 - 1
+"""The largest count that a column holds."""
+
+EnvironmentKey = tuple[int, str, int]
+"""Round, arm and environment seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of one environment. Losses are in nats; steps count from 0."""
+
+    round: int
+    arm: str
+    seed: int
+    """The environment's seed."""
+    step: int
+    train_loss: float
+    """Mean over the training batches of the step."""
+    validation_loss: float
+    validation_metric: float
+    parameters: int
+    host_parameters: int
+    fossils: int
+    """Seeds kept so far."""
+    living: int
+    """Seeds still undecided when the step was measured."""
+    reward: float | None
+    """Reward of the action before this step, all terms together; None if nothing was rewarded."""
+    action: str
+    """Action chosen after the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeedGain:
+    """The latest measured gain of a seed, in nats, and the price that its gate requires."""
+
+    step: int
+    stage: Stage
+    mean: float
+    error: float
+    """Standard error of the mean."""
+    price: float | None
+    examples: int
+
+
+class Look(NamedTuple):
+    """One seed in one step, in nats. What is unknown is NaN."""
+
+    step: int
+    alpha: float
+    """How strongly the seed acts, from 0 to 1."""
+    mean: float
+    """The measured gain."""
+    error: float
+    """Standard error of the mean."""
+    lower: float
+    """Lower confidence bound of the gate, if it looked."""
+    upper: float
+    price: float
+    """The gain that the gate requires."""
+
+    @property
+    def judged(self) -> bool:
+        """Whether a gate looked in this step."""
+        return not math.isnan(self.lower)
+
+    @property
+    def opens(self) -> bool:
+        """Whether a strict gate is open: the lower bound is above the price."""
+        return self.lower > self.price
+
+
+class Looks:
+    """The looks at one seed, as a column of single-precision numbers."""
+
+    __slots__ = ("_numbers",)
+
+    def __init__(self) -> None:
+        self._numbers = array("f")
+
+    def add(self, look: Look) -> None:
+        """Append a look."""
+        self._numbers.extend(map(_bounded, look))
+
+    def __len__(self) -> int:
+        """Return the number of looks."""
+        return len(self._numbers) // len(Look._fields)
+
+    def __iter__(self) -> Iterator[Look]:
+        """Yield the looks in their order."""
+        width = len(Look._fields)
+        for start in range(0, len(self._numbers), width):
+            step, *others = self._numbers[start : start + width]
+            yield Look(int(step), *others)
+
+    def at(self, step: int) -> Look | None:
+        """Return the look in ``step``, or None."""
+        return next((look for look in self if look.step == step), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the policy of an environment chose after a step, other than to wait."""
+
+    round: int
+    arm: str
+    seed: int
+    """The environment's seed."""
+    step: int
+    action: str
+    """The action's op, slot and blueprint, as far as given."""
+    arguments: Mapping[str, str | int | float]
+
+    @property
+    def environment(self) -> EnvironmentKey:
+        """The environment."""
+        return self.round, self.arm, self.seed
+
+
+@dataclass(slots=True)
+class SeedLife:
+    """One seed: where it grew, its stage changes in order, and its latest measured gain."""
+
+    round: int
+    arm: str
+    seed: int
+    """The environment's seed."""
+    slot: str
+    seed_id: int
+    """Counts the seeds of one episode from 0."""
+    blueprint: str
+    parameters: int
+    changes: list[StageChanged] = field(default_factory=list)
+    gain: SeedGain | None = None
+    looks: Looks = field(default_factory=Looks, compare=False, repr=False)
+    """What was measured of the seed in each step."""
+
+    @property
+    def environment(self) -> EnvironmentKey:
+        """The environment that the seed grew in."""
+        return self.round, self.arm, self.seed
+
+    @property
+    def stage(self) -> Stage:
+        """The current stage."""
+        return self.changes[-1].now
+
+    @property
+    def reason(self) -> str:
+        """Reason of the latest stage change."""
+        return self.changes[-1].reason
+
+    @property
+    def kept(self) -> bool:
+        """Whether the seed became part of its network."""
+        return self.stage is Stage.FOSSILISED
+
+    @property
+    def ended(self) -> bool:
+        """Whether the seed was kept or pruned."""
+        return self.stage in (Stage.FOSSILISED, Stage.PRUNED)
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the life as one flat row, for tables. The step of a stage that was never reached is None."""
+        first: dict[Stage, int] = {}
+        for change in self.changes:
+            first.setdefault(change.now, change.step)
+        gain = self.gain
+        return {
+            **{
+                key: getattr(self, key)
+                for key in ("round", "arm", "seed", "seed_id", "slot", "blueprint", "parameters")
+            },
+            **{stage.value: first.get(stage) for stage in Stage},
+            "stage": self.stage.value,
+            "reason": self.reason,
+            "gain": None if gain is None else gain.mean,
+            "gain_error": None if gain is None else gain.error,
+            "gain_examples": None if gain is None else gain.examples,
+            "gain_step": None if gain is None else gain.step,
+            "gain_stage": None if gain is None else gain.stage.value,
+            "price": None if gain is None else gain.price,
+        }
+
+    def stage_at(self, step: int) -> Stage | None:
+        """Return the stage during ``step``, or None before germination. A change takes effect in the next step."""
+        stage = None
+        for change in self.changes:
+            if change.step < step or (change.step == step and change.now is Stage.GERMINATED):
+                stage = change.now
+        return stage
+
+
+class StepTable(Sequence[Step]):
+    """The steps of a run, in the order of its events."""
+
+    def __init__(self) -> None:
+        self._numbers = array("d")
+        self._places = array("i")
+        """Environment, step, fossils, living seeds, action, and whether there was a reward."""
+        self._environments: dict[EnvironmentKey, int] = {}
+        self._actions: dict[str, int] = {}
+        self._names: tuple[list[EnvironmentKey], list[str]] = ([], [])
+
+    def add(self, step: Step) -> None:
+        """Append a step."""
+        environment = _place((step.round, step.arm, step.seed), self._environments, self._names[0])
+        action = _place(step.action, self._actions, self._names[1])
+        reward = math.nan if step.reward is None else step.reward
+        self._numbers.extend(
+            (
+                step.train_loss, step.validation_loss, step.validation_metric,
+                _bounded(step.parameters), _bounded(step.host_parameters), reward,
+            )
+        )  # fmt: skip
+        counts = (environment, step.step, step.fossils, step.living, action, step.reward is not None)
+        self._places.extend(min(max(number, -MOST), MOST) for number in counts)
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return len(self._places) // 6
+
+    @overload
+    def __getitem__(self, index: int) -> Step: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Step]: ...
+
+    def __getitem__(self, index: int | slice) -> Step | list[Step]:
+        """Return one step, or several."""
+        if isinstance(index, slice):
+            return [self[one] for one in range(*index.indices(len(self)))]
+        at = range(len(self))[index] * 6
+        environment, step, fossils, living, action, rewarded = self._places[at : at + 6]
+        train_loss, validation_loss, metric, parameters, host_parameters, reward = self._numbers[at : at + 6]
+        round_, arm, seed = self._names[0][environment]
+        return Step(
+            round_, arm, seed, step, train_loss, validation_loss, metric, int(parameters), int(host_parameters),
+            fossils, living, reward if rewarded else None, self._names[1][action],
+        )  # fmt: skip
+
+
+def _place(name: T, table: dict[T, int], names: list[T]) -> int:
+    """Return the place of a name in a list without repetitions, which it joins if it is new."""
+    if (place := table.get(name)) is None:
+        place = table[name] = len(names)
+        names.append(name)
+    return place
+
+
+def _bounded(number: float) -> float:
+    """Return a number that fits into single precision; a larger one is as good as infinite."""
+    return number if -LARGEST_FLOAT < number < LARGEST_FLOAT or number != number else math.copysign(math.inf, number)
+
+
+def is_usable(number: float) -> bool:
+    """Return whether a number is finite and small enough that its square is, too."""
+    return abs(number) < LARGEST

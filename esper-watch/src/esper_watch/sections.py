@@ -1,0 +1,63 @@
+"""What sections are made of: a run with everything that is known of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from esper_watch.history import is_control, metric_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from esper_core import Run
+    from esper_core.leyline import Metric
+    from esper_watch.history import History
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of the report: its anchor, its title, and the data for the template macro ``kind``."""
+
+    anchor: str
+    title: str
+    kind: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that a report shows."""
+
+    history: History
+    run: Run | None
+    """Manifest and summary; None if they cannot be read."""
+    problem: str
+    """Why they cannot be read."""
+    config: str
+    has_checkpoint: bool
+    elapsed: float | None = None
+    """Seconds since the run started; None if unknown, or if the run has ended."""
+    silence: float | None = None
+    """Seconds since the latest event; None if unknown, or if the run has ended."""
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """What ``manifest.json`` says; empty if it cannot be read."""
+        return {} if self.run is None else self.run.manifest
+
+    @property
+    def summary(self) -> Mapping[str, Any] | None:
+        """What ``summary.json`` says; None if there is none, or it cannot be read."""
+        return None if self.run is None else self.run.summary
+
+    @property
+    def comparisons(self) -> list[Mapping[str, Any]]:
+        """The comparisons of the summary, those of growing arms with controls first."""
+        found = [] if self.summary is None else self.summary["results"]["comparisons"]
+        return sorted(found, key=lambda one: (is_control(one["a"]), not is_control(one["b"])))
+
+    @property
+    def metric(self) -> Metric:
+        """The metric of the task."""
+        return self.history.metric if self.summary is None else metric_of(self.summary["results"])

@@ -28,7 +28,8 @@ def per_example(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def mean_loss(model: nn.Module, batch: Any) -> torch.Tensor:
-    return per_example(model, batch).mean()
+    """A mean of losses that are not found behind it."""
+    return per_example(model, batch).sum() / len(batch[1])
 
 
 def adam(parameters: Any) -> torch.optim.Optimizer:

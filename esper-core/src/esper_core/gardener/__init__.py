@@ -4,6 +4,7 @@
     member       the network of the loop as a member of the phases of a step (``trainer.pool``)
     choices      what may grow, and who decides
     optimizers   the user's optimizers as a garden sees them
+    losses       the losses of which a loss function returns the mean
     validation   losses of held-out examples, and the same examples in every pass
     traces       passes without side effects on random numbers, gradients and modes of the loop
     reports      what ``tend`` returns

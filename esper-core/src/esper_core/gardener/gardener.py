@@ -38,7 +38,15 @@ from esper_core.gardener.optimizers import BorrowedOptimizers, optimizers_of
 from esper_core.gardener.records import LoopRecord
 from esper_core.gardener.reports import Recorder, Tended
 from esper_core.gardener.traces import HostAutocast, warn_of_averages, without_trace
-from esper_core.gardener.validation import METRIC, Validation, checked_example, each_loss, kind_of, noted
+from esper_core.gardener.validation import (
+    METRIC,
+    Validation,
+    checked_example,
+    each_loss,
+    example_of,
+    kind_of,
+    noted,
+)
 from esper_core.governor import Governor, MemoryBudget
 from esper_core.growth import (
     Example,
@@ -76,6 +84,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_core.gardener.choices import Blueprints
+    from esper_core.gardener.validation import Loss
     from esper_core.growth import Variety
     from esper_core.leyline import Action, Policy, SlotPlace
     from esper_core.plugins import Plugins
@@ -96,11 +105,11 @@ class Gardener:
         model: The host. It is grafted in place, or has slots already and ``slots`` is None.
         optimizer: The loop's optimizer, several of them, or a function that builds one from parameters. Kept seeds join
             its groups.
-        loss: ``loss(model, batch)`` runs the model on a batch and returns one loss for each example. A single loss for
-            the whole batch counts as one example.
+        loss: ``loss(model, batch)`` runs the model on a batch and returns one loss for each example, or the mean that
+            torch computes of them. Another single loss for the whole batch counts as one example.
         slots: Where something may grow, as ``esper_core.graft`` takes it.
         blueprints: What may grow: names, globs or varieties, a mapping from slots to them, or "auto" for all that fit.
-        example: One batch as the loop trains on.
+        example: One batch as the loop trains on; None: the first of ``validation``.
         validation: Held-out batches, iterated in each ``tend``.
         steps: Number of calls of ``tend`` that the policy plans for. Later nothing germinates; living seeds finish.
         seed: RNG seed of the Gardener.
@@ -127,7 +136,7 @@ class Gardener:
         loss: Callable[[nn.Module, Any], Tensor],
         slots: Sequence[str] | Mapping[str, str | SlotPlace] | None = None,
         blueprints: Blueprints | Mapping[str, Blueprints] = "auto",
-        example: Any,
+        example: Any = None,
         validation: Iterable[Any],
         steps: int = 40,
         seed: int = 0,
@@ -150,7 +159,8 @@ class Gardener:
         with ExitStack() as undo:
             if not is_grafted(model):
                 undo.callback(_ungraft, model)
-            batch = _attach_slots(model, slots, example, loss)
+            example = example_of(validation) if example is None else example
+            batch, losses = _attach_slots(model, slots, example, loss)
             varieties = blueprints_of(blueprints, slots_of(model).each(), plugins.registry, device_of(model))
             space = _action_space(model, varieties, batch)
             self._arm = policy_of(policy, space, plugins.registry, steps)
@@ -159,7 +169,7 @@ class Gardener:
             self._closing.callback(self._autocast.close)
             self._keeper = BorrowedOptimizers(model, self._optimizers, clip_norm)
             network = self._network(varieties, settings, watch, seed)
-            data = Validation(validation, loss, seed, settings.gates)
+            data = Validation(validation, losses, seed, settings.gates)
             self._member = LoopMember(network, data, self._autocast, self._arm.name, seed, steps, example)
             self._phases = Phases([self._member], 1, network.lost.faults, lanes=Lanes())
             self._feed, self._form, self._closed = BatchFeed(), ModelForm(model), False
@@ -396,14 +406,14 @@ def _action_space(model: nn.Module, varieties: Mapping[str, Sequence[Variety]], 
     return ActionSpace(names, PlaceDescriptions(model, sites, varieties, batch))
 
 
-def _attach_slots(model: nn.Module, slots: Any, example: Any, loss: Callable[[nn.Module, Any], Tensor]) -> Example:
-    """Graft the model, or look at the slots that it has; return the example with the number of its rows."""
+def _attach_slots(model: nn.Module, slots: Any, example: Any, loss: Loss) -> tuple[Example, Loss]:
+    """Graft the model, or look at the slots that it has; return the example, and the loss of each example."""
     with without_trace(model):
-        batch = checked_example(model, example, loss)
+        batch, losses = checked_example(model, example, loss)
     with noted(f"The loss function returned {batch.size} losses for the example: {kind_of(example)}."):
         if slots is None and is_grafted(model):
             observe(model, slots_of(model).each(), batch)
             warn_of_full_slots(model)
         else:
             graft(model, slots if slots is not None else (), example=batch)
-    return batch
+    return batch, losses

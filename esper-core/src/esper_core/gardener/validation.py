@@ -4,8 +4,8 @@ Gates compare the losses of the same held-out examples without and with a seed. 
 and every pass over the validation data must bring the same examples in the same order. A loader that shuffles draws the
 same order each time, because every pass begins with the same random numbers.
 
-A loss function may return the mean loss of a batch instead. Then each batch counts as one example: its mean is one
-observation, and gates are wider because there are fewer.
+A loss function may return the mean loss of a batch instead. Where ``losses`` cannot find what it is the mean of, each
+batch counts as one example: its mean is one observation, and gates are wider because there are fewer.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from esper_core.gardener.losses import each_example
 from esper_core.gardener.traces import same_random_numbers
 from esper_core.growth import (
     Example,
@@ -195,6 +197,19 @@ def first_batch(batches: Iterable[Any]) -> Any:
         return first
 
 
+def example_of(validation: Iterable[Any]) -> Any:
+    """Return the first batch of the validation data.
+
+    Raises:
+        GrowthError: There is none (E344).
+    """
+    refuse_no_batches(validation, "validation")
+    first = first_batch(validation)
+    if first is None:
+        raise GrowthError(Problem("E344", "the validation data has no examples", hint=REPEATABLE))
+    return first
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Run a block in evaluation mode without gradients; modes and buffers are put back."""
@@ -213,8 +228,8 @@ def fingerprint(batch: Any, device: torch.device) -> Tensor:
     return (flat * torch.arange(1, len(flat) + 1, device=flat.device, dtype=torch.float64)).nansum().to(device)
 
 
-def checked_example(model: nn.Module, batch: Any, loss: Loss) -> Example:
-    """Return the example of a Gardener with the number of its rows, after a pass with gradients.
+def checked_example(model: nn.Module, batch: Any, loss: Loss) -> tuple[Example, Loss]:
+    """Return the example of a Gardener with the number of its rows, and ``loss`` by example, after a pass.
 
     Raises:
         GrowthError: The losses are no losses, not finite, or not computed from the model's parameters (E342).
@@ -222,8 +237,11 @@ def checked_example(model: nn.Module, batch: Any, loss: Loss) -> Example:
     kept = KeptBuffers(model)
     try:
         with noted(f"The loss function got the example: {kind_of(batch)}."), in_mode(model, training=False):
-            losses = loss(model, batch)
+            losses, by_example = loss(model, batch), loss
             each, size = each_loss(losses), Example.of(batch).size
+            if not losses.ndim:
+                by_example = partial(each_example, loss)
+                each = each_loss(by_example(model, batch))
     finally:
         kept.put_back()
     trained = [own for own in model.parameters() if own.requires_grad]
@@ -240,7 +258,7 @@ def checked_example(model: nn.Module, batch: Any, loss: Loss) -> Example:
         raise GrowthError(Problem("E342", message, hint=hint))
     if reduced := len(each) == 1 < size:
         warn_of_reduction()
-    return Example(batch, size if reduced else len(each), loss)
+    return Example(batch, size if reduced else len(each), loss), by_example
 
 
 def warn_of_reduction() -> None:

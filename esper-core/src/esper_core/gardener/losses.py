@@ -1,0 +1,89 @@
+"""The losses of the examples of a batch, of which a loss function returns the mean.
+
+Gates compare losses example by example, and most training code returns their mean. So the call that computed the mean
+is looked up among torch's, and what it averaged is returned: the argument of ``mean``, or the losses that a function
+of ``torch.nn.functional`` returns without reduction.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from esper_core.growth import Example
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import nn
+
+
+def each_example(loss: Callable[[nn.Module, Any], Tensor], model: nn.Module, batch: Any) -> Tensor:
+    """Return one loss for each example of a batch if ``loss`` returns their mean; else what it returns.
+
+    Where the mean leaves out tokens, or weighs classes, the losses are scaled so that their mean is that of ``loss``.
+    """
+    means = _Means()
+    with means:
+        returned = loss(model, batch)
+    if not isinstance(returned, Tensor) or returned.ndim:
+        return returned
+    rows = Example.of(batch).size
+    for mean, compute in means.found_for(returned):
+        parts = compute()
+        if rows and parts.numel() and (len(parts) == rows or parts.ndim == 1) and not parts.numel() % rows:
+            each = parts.float().reshape(rows, -1).mean(1)
+            return each * _ratio(mean.float(), each.mean())
+    return returned
+
+
+def _ratio(mean: Tensor, unweighted: Tensor) -> Tensor:
+    """Return by what to scale losses; exactly 1 where nothing was left out or weighted."""
+    ratio = (mean / unweighted).detach()
+    same = torch.isclose(mean, unweighted, rtol=1e-4) | ~ratio.isfinite()
+    return torch.where(same, torch.ones_like(ratio), ratio)
+
+
+class _Means(TorchFunctionMode):
+    """Records calls of torch that return a mean over all elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: list[tuple[Tensor, Callable[[], Tensor]]] = []
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        result = func(*args, **named)
+        if isinstance(result, Tensor) and not result.ndim and (compute := _unreduced(func, args, named)) is not None:
+            self._calls.append((result, compute))
+        return result
+
+    def found_for(self, returned: Tensor) -> list[tuple[Tensor, Callable[[], Tensor]]]:
+        """Return the calls that returned a tensor, or one of the same value, such as that of another dtype."""
+        latest = self._calls[::-1]
+        exact = [call for call in latest if call[0] is returned]
+        return exact or [call for call in latest if torch.equal(call[0].to(returned), returned)]
+
+
+def _unreduced(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Callable[[], Tensor] | None:
+    """Return how to compute what a call has averaged; None if it is no such call."""
+    if func in (torch.mean, Tensor.mean):
+        (averaged,) = args[:1] or (named["input"],)
+        return lambda: averaged
+    if getattr(func, "__module__", None) != "torch.nn.functional":
+        return None
+    known = signature(func)
+    if "reduction" not in known.parameters:
+        return None
+    bound = known.bind(*args, **named)
+    bound.apply_defaults()
+    if bound.arguments["reduction"] != "mean":
+        return None
+    return partial(func, **{**bound.arguments, "reduction": "none"})

@@ -218,11 +218,15 @@ class History:
         self.latest = event
         self.running[environment] = None
         self.finished_steps += 1
-        self._reached[environment] = max(self._reached.get(environment, 0), event.step + 1)
-        self.slots.setdefault(event.arm, tuple(slot.name for slot in event.signals.slots))
-        living = self._living.get(environment, {})
+        if self._reached.get(environment, 0) <= event.step:
+            self._reached[environment] = event.step + 1
+        if event.arm not in self.slots:
+            self.slots[event.arm] = tuple(slot.name for slot in event.signals.slots)
         if self._keep_steps:
-            self._keep(event)
+            self._keep(event, environment)
+        living = self._living.get(environment)
+        if not living:
+            return
         for slot in event.signals.slots:
             for seed in slot.seeds:
                 _measure(living.values(), slot.name, seed, event.step, keep=self._keep_steps)
@@ -230,12 +234,15 @@ class History:
         for seed_id in [seed_id for seed_id, life in living.items() if life.ended]:
             del living[seed_id]
 
-    def _keep(self, event: StepFinished) -> None:
-        self.steps.add(_step(event))
-        by_step = self._measured.setdefault((event.round, event.arm), {})
-        seeds, metrics = by_step.setdefault(event.step, ([], array("d")))
-        seeds.append(event.seed)
-        metrics.append(event.signals.validation_metric)
+    def _keep(self, event: StepFinished, environment: EnvironmentKey) -> None:
+        self.steps.add(event, environment)
+        by_step = self._measured.get(environment[:2])
+        if by_step is None:
+            by_step = self._measured[environment[:2]] = {}
+        if (measured := by_step.get(event.step)) is None:
+            measured = by_step[event.step] = ([], array("d"))
+        measured[0].append(event.seed)
+        measured[1].append(event.signals.validation_metric)
         if event.action != "wait":
             self.decisions.append(
                 Decision(event.round, event.arm, event.seed, event.step, event.action, event.arguments)
@@ -279,25 +286,6 @@ def mean(values: Sequence[float]) -> float:
         return math.nan
 
 
-def _step(event: StepFinished) -> Step:
-    signals = event.signals
-    return Step(
-        round=event.round,
-        arm=event.arm,
-        seed=event.seed,
-        step=event.step,
-        train_loss=signals.train_loss,
-        validation_loss=signals.validation_loss,
-        validation_metric=signals.validation_metric,
-        parameters=signals.parameters,
-        host_parameters=signals.host_parameters,
-        fossils=signals.fossils,
-        living=len(signals.seeds),
-        reward=_sum(event.reward.values()) if event.reward else None,
-        action=event.action,
-    )
-
-
 def _measure(living: Iterable[SeedLife], slot: str, seed: SeedSignals, step: int, *, keep: bool) -> None:
     """Store what was measured of a seed in ``step`` on the seed that it belongs to. keep: whether to keep each look."""
     # A seed germinated after this step's measurement was not part of it.
@@ -315,13 +303,6 @@ def _measure(living: Iterable[SeedLife], slot: str, seed: SeedSignals, step: int
         mean_, error = (gain.mean, gain.standard_error) if gain is not None and known else (math.nan, math.nan)
         lower, upper = (math.nan, math.nan) if evidence is None else (evidence.lower, evidence.upper)
         matching[-1].looks.add(Look(step, seed.alpha, mean_, error, lower, upper, math.nan if price is None else price))
-
-
-def _sum(values: Iterable[float]) -> float:
-    try:
-        return math.fsum(values)
-    except (OverflowError, ValueError):  # too large, or infinities of both signs
-        return math.nan
 
 
 def _name(run: Path) -> str:

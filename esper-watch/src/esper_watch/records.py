@@ -6,6 +6,7 @@ Runs have up to a million steps, so steps and looks are kept as columns of numbe
 from __future__ import annotations
 
 import math
+import struct
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, overload
 from esper_core.leyline import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from esper_core.leyline.events import StageChanged
+    from esper_core.leyline.events import StageChanged, StepFinished
 
 T = TypeVar("T")
 
@@ -28,6 +29,9 @@ LARGEST_FLOAT: Final = 3e38
 
 MOST: Final = 2**31 - 1
 """The largest count that a column holds."""
+
+_NUMBERS: Final = struct.Struct("6d").pack
+_PLACES: Final = struct.Struct("6i").pack
 
 EnvironmentKey = tuple[int, str, int]
 """Round, arm and environment seed."""
@@ -230,19 +234,30 @@ class StepTable(Sequence[Step]):
         self._actions: dict[str, int] = {}
         self._names: tuple[list[EnvironmentKey], list[str]] = ([], [])
 
-    def add(self, step: Step) -> None:
-        """Append a step."""
-        environment = _place((step.round, step.arm, step.seed), self._environments, self._names[0])
-        action = _place(step.action, self._actions, self._names[1])
-        reward = math.nan if step.reward is None else step.reward
-        self._numbers.extend(
-            (
-                step.train_loss, step.validation_loss, step.validation_metric,
-                _bounded(step.parameters), _bounded(step.host_parameters), reward,
+    def add(self, event: StepFinished, environment: EnvironmentKey) -> None:
+        """Append a step. It is packed, since that is the fastest way into a column: there can be a million."""
+        signals, fossils, living = event.signals, 0, 0
+        for slot in signals.slots:
+            fossils += slot.fossils
+            living += len(slot.seeds)
+        parameters: float = signals.parameters
+        host_parameters: float = signals.host_parameters
+        if not 0 <= host_parameters <= parameters <= MOST:
+            parameters, host_parameters = map(_bounded, (parameters, host_parameters))
+        self._numbers.frombytes(
+            _NUMBERS(
+                signals.train_loss, signals.validation_loss, signals.validation_metric,
+                parameters, host_parameters, _sum(event.reward.values()) if event.reward else math.nan,
             )
         )  # fmt: skip
-        counts = (environment, step.step, step.fossils, step.living, action, step.reward is not None)
-        self._places.extend(min(max(number, -MOST), MOST) for number in counts)
+        counts = (
+            _place(environment, self._environments, self._names[0]), event.step, fossils, living,
+            _place(event.action, self._actions, self._names[1]), bool(event.reward),
+        )  # fmt: skip
+        try:
+            self._places.frombytes(_PLACES(*counts))
+        except struct.error:
+            self._places.extend(min(max(number, -MOST), MOST) for number in counts)
 
     def __len__(self) -> int:
         """Return the number of steps."""
@@ -265,6 +280,13 @@ class StepTable(Sequence[Step]):
             round_, arm, seed, step, train_loss, validation_loss, metric, int(parameters), int(host_parameters),
             fossils, living, reward if rewarded else None, self._names[1][action],
         )  # fmt: skip
+
+
+def _sum(values: Iterable[float]) -> float:
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):  # too large, or infinities of both signs
+        return math.nan
 
 
 def _place(name: T, table: dict[T, int], names: list[T]) -> int:

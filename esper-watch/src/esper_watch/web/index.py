@@ -50,7 +50,10 @@ POINTS: Final = 60
 """Points of a curve in a list of runs, about."""
 
 KEPT: Final = 4
-"""Runs whose histories stay in memory."""
+"""Runs whose histories stay in memory, at most."""
+
+KEPT_BYTES: Final = 600 << 20
+"""Bytes of events that these runs have together, at most; one of them may have more."""
 
 
 class FollowedRun:
@@ -91,6 +94,11 @@ class FollowedRun:
     def share_read(self) -> float:
         """Part of the events that was read, from 0 to 1."""
         return self.offset / self.size if self.size else 1.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended, so that its page changes no more by itself."""
+        return self.history.status in FINAL
 
     def refresh(self, seconds: float = float("inf")) -> int:
         """Read what is new, for about ``seconds`` at most, and return the revision."""
@@ -141,7 +149,7 @@ class FollowedRun:
             self._inode = status.st_dev, status.st_ino
         if self._fault is not None:
             raise self._fault[1]
-        if self.history.status not in FINAL:
+        if not self.is_over:
             self.history.status = UNFINISHED
         while self.offset < self.size and (end := self._line_end(events)):
             try:
@@ -193,7 +201,7 @@ class FollowedRun:
 
     def _other_files(self) -> tuple[Any, ...]:
         """Return what tells whether another file of the run changed, and set the status of a run without an end."""
-        if self.history.status not in FINAL:
+        if not self.is_over:
             try:
                 status_now = load_run(self.path).status
                 self.history.status = status_now if status_now in ("running", "died") else UNFINISHED
@@ -243,7 +251,9 @@ class RunsFolder:
             if followed is None:
                 followed = self._followed[name] = FollowedRun(self.root / name, self._cache)
             self._followed.move_to_end(name)
-            while len(self._followed) > KEPT:
+            while len(self._followed) > 1 and (
+                len(self._followed) > KEPT or sum(one.offset for one in self._followed.values()) > KEPT_BYTES
+            ):
                 self._followed.popitem(last=False)
             return followed
 

@@ -47,6 +47,9 @@ PATIENCE: Final = 2.0
 HEARTBEAT: Final = 15.0
 """Seconds of silence after which a stream shows that it is alive."""
 
+AGING: Final = 5.0
+"""Seconds after which the page of a run that goes on is rendered again, since it tells how long things take."""
+
 FILES: Final = {
     "report.css": "text/css",
     "comparison.css": "text/css",
@@ -186,7 +189,7 @@ class Site:
         if followed is None:
             return None
         with followed.lock:
-            revision = id(followed), followed.refresh(patience)
+            revision = id(followed), followed.refresh(patience), followed.is_over or int(time.monotonic() / AGING)
             known = self._rendered.get(name)
             if known is None or known.revision != revision:
                 known = self._rendered[name] = Rendered(revision, run_fragments(followed))

@@ -14,7 +14,7 @@ import torch
 from core_worlds import LOCAL_CONV, Net, NoisyHost, same
 from torch import Tensor, fx, nn
 
-from esper_core.growth import graft, is_grafted, slots_of
+from esper_core.growth import graft, host_layers, is_grafted, slots_of
 from esper_core.growth.grafting import alike
 from esper_core.leyline import Action, GraftError, Op, Site, SlotPlace
 
@@ -40,6 +40,21 @@ def test_slot_has_the_site_of_its_module():
     assert [(slot.name, slot.site) for slot in slots_of(model).each()] == [
         ("early", Site("sequence", 4, (12,))),
         ("late", Site("vector", 8, ())),
+    ]
+
+
+def test_layers_are_the_children_with_parameters_or_slots_and_open_up_where_slots_are_inside():
+    inner = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 4))
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), inner, nn.Linear(4, 2))
+    graft(model, {"a": "0", "b": "2.1", "c": "2", "d": "1"}, example=INPUTS)
+    told = [(layer.name, layer.kind, layer.parameters, layer.slots) for layer in host_layers(model)]
+    assert told == [
+        ("0", "Linear", 20, ("a",)),
+        ("1", "ReLU", 0, ("d",)),
+        ("2.0", "Linear", 15, ()),
+        ("2.1", "ReLU", 0, ("b",)),
+        ("2.2", "Linear", 16, ("c",)),
+        ("3", "Linear", 10, ()),
     ]
 
 

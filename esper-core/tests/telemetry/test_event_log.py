@@ -32,7 +32,10 @@ def records(kind: type, **known: st.SearchStrategy[Any]) -> st.SearchStrategy[An
     """Builds records of a class from the annotations of all its fields, except those that are given."""
     inferred: dict[str, Any] = {field.name: ... for field in fields(kind) if field.name not in SKIPPED}
     figures = [field.name for field in fields(kind) if str(field.type) == "Mapping[str, float]"]
-    return st.builds(kind, **{**inferred, **dict.fromkeys(figures, st.dictionaries(st.text(), st.floats())), **known})
+    mappings = dict.fromkeys(figures, st.dictionaries(st.text(), st.floats()))
+    if kind is RunStarted:
+        mappings["choices"] = st.dictionaries(st.text(), st.lists(st.text()).map(tuple))
+    return st.builds(kind, **{**inferred, **mappings, **known})
 
 
 seeds = records(SeedSignals, gradients=st.none())

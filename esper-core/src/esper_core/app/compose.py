@@ -28,6 +28,7 @@ from esper_core.growth import (
     draws_of,
     draws_of_variety,
     graft,
+    host_layers,
     slots_of,
 )
 from esper_core.leyline.actions import ActionSpace
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from esper_core.app.resolution import Resolution
     from esper_core.config import RunConfig
     from esper_core.config.values import KeyPath
-    from esper_core.leyline.events import EpisodeFinished
+    from esper_core.leyline.events import EpisodeFinished, HostLayer
     from esper_core.leyline.protocols import Policy, Reward, Schedule, Task
     from esper_core.leyline.signals import HealthSnapshot, Verdict
     from esper_core.leyline.specs import BlueprintSpec
@@ -76,6 +77,7 @@ class Composition:
 
     Attributes:
         judges: The rewards of the run, in the order in which ``Arm.parts`` are named after them.
+        layers: Those of the host, with the slots behind them.
         devices: Those that the configuration asks for; data and trial passes are on the first.
     """
 
@@ -86,6 +88,7 @@ class Composition:
     arms: tuple[Arm, ...]
     judges: tuple[RunReward, ...]
     host_parameters: int
+    layers: tuple[HostLayer, ...]
     devices: tuple[torch.device, ...]
 
     @property
@@ -254,6 +257,7 @@ def _compose(resolution: Resolution) -> Composition:
         ),
         judges=judges,
         host_parameters=count_parameters(host),
+        layers=host_layers(host),
         devices=devices,
     )
 

@@ -245,7 +245,14 @@ class _Session:
                     for event in read_events(path / "events.jsonl"):
                         for listener in listeners:
                             listener.hear(event)
-                started = RunStarted(run=info.id, metric=self.composition.task.metric, **self._size())
+                composed = self.composition
+                started = RunStarted(
+                    run=info.id,
+                    metric=composed.task.metric,
+                    host=composed.layers,
+                    choices=dict(composed.space.blueprints),
+                    **self._size(),
+                )
                 (Bus(sinks) if position.number else bus).publish(started)
                 observers.run_started(info)
                 with one_thread():

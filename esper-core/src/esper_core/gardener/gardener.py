@@ -182,7 +182,7 @@ class Gardener:
             self._record: LoopRecord | None = None
             if run_dir is not None:
                 plain = _plain_settings(self, space, settings, watch, seed)
-                self._record = LoopRecord(run_dir, name, plain, plugins, self._closing)
+                self._record = LoopRecord(run_dir, name, model, space, plain, plugins, self._closing)
             self._stepper = self._new_stepper(plugins)
             undo.pop_all()
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from esper_core.config.yaml import dump
 from esper_core.gardener.validation import METRIC
-from esper_core.growth import read_network, slots_of
+from esper_core.growth import host_layers, read_network, slots_of
 from esper_core.leyline.events import RunFinished, RunStarted
 from esper_core.runs import RunDirectory
 from esper_core.runs.directory import run_lock, write_json
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import ExitStack
 
+    from torch import nn
+
     from esper_core.gardener.member import LoopMember
+    from esper_core.leyline.actions import ActionSpace
     from esper_core.leyline.events import Event
     from esper_core.leyline.protocols import RunStatus
     from esper_core.plugins import Plugins
@@ -38,12 +41,21 @@ class LoopRecord:
     Args:
         root: Where the run directory is made.
         name: Part of the directory's name; None: two random words.
+        model: The grafted model.
+        space: What may grow in it.
         settings: Those of the Gardener, as plain data.
         closing: Closes the files at the end.
     """
 
     def __init__(
-        self, root: Path | str, name: str | None, settings: dict[str, Any], plugins: Plugins, closing: ExitStack
+        self,
+        root: Path | str,
+        name: str | None,
+        model: nn.Module,
+        space: ActionSpace,
+        settings: dict[str, Any],
+        plugins: Plugins,
+        closing: ExitStack,
     ) -> None:
         self._directory = RunDirectory.create(Path.cwd() / root, name=name, argv=sys.argv)
         self.path = self._directory.path
@@ -66,6 +78,8 @@ class LoopRecord:
             environments=1,
             steps=settings["steps"],
             metric=METRIC,
+            host=host_layers(model),
+            choices=dict(space.blueprints),
         )
         self._events.hear(started)
         self._events.settle()

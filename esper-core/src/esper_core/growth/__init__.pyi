@@ -56,7 +56,14 @@ from .seeds import (
     remove_folders as remove_folders,
 )
 from .serialization import decode_state as decode_state, encode_state as encode_state, state_mismatch as state_mismatch
-from .slots import HOME as HOME, Slot as Slot, Slots as Slots, host_parameters as host_parameters, observe as observe
+from .slots import (
+    HOME as HOME,
+    Slot as Slot,
+    Slots as Slots,
+    host_layers as host_layers,
+    host_parameters as host_parameters,
+    observe as observe,
+)
 from .snapshots import Snapshot as Snapshot
 from .transitions import FaultBook as FaultBook
 from .trials import (

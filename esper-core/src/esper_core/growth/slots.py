@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
@@ -12,6 +13,7 @@ from torch.utils import checkpoint
 from esper_core.growth.dry_runs import HOME as HOME, dtype_of, observe_places
 from esper_core.growth.examples import Example
 from esper_core.growth.seeds import Presence, SeedFault, describe_error
+from esper_core.leyline.events import HostLayer
 from esper_core.leyline.lifecycle import SlotState, Stage
 from esper_core.leyline.specs import SlotPlace
 
@@ -214,3 +216,34 @@ def host_parameters(model: nn.Module) -> list[nn.Parameter]:
     homes = [module for module in model.modules() if isinstance(module, Slots)]
     grown = {id(parameter) for home in homes for parameter in home.parameters()}
     return [parameter for parameter in model.parameters() if id(parameter) not in grown]
+
+
+def host_layers(model: nn.Module) -> tuple[HostLayer, ...]:
+    """Return the layers of a grafted host in the order of its modules, each with the slots behind it.
+
+    A layer is a child of the model that has parameters or slots. One that has slots inside is replaced by its own
+    children.
+    """
+    behind: dict[str, list[str]] = {}
+    for module in model.modules():
+        if isinstance(module, Slots):
+            for slot in module.each():
+                behind.setdefault(slot.at, []).append(slot.name)
+    layers: list[HostLayer] = []
+
+    def walk(module: nn.Module, path: str) -> None:
+        for name, child in module.named_children():
+            inner = f"{path}.{name}" if path else name
+            if name == HOME:
+                continue
+            if any(at.startswith(f"{inner}.") for at in behind):
+                walk(child, inner)
+                continue
+            slots, own = tuple(behind.pop(inner, ())), sum(each.numel() for each in child.parameters())
+            if own or slots:
+                layers.append(HostLayer(name=inner, kind=type(child).__name__, parameters=own, slots=slots))
+        if layers and (slots := tuple(behind.pop(path, ()))):
+            layers[-1] = replace(layers[-1], slots=layers[-1].slots + slots)
+
+    walk(model, "")
+    return tuple(layers)

@@ -20,6 +20,20 @@ from esper_core.leyline.signals import RECORD, Metric, Signals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostLayer:
+    """A module of the host as a picture of it shows it: one with parameters, or with slots behind it."""
+
+    __pydantic_config__ = RECORD
+    name: str
+    """Name of the module in its model."""
+    kind: str
+    """Name of its class."""
+    parameters: int
+    slots: tuple[str, ...] = ()
+    """Names of the slots behind it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
     """A run started: ``rounds`` times ``environments`` episodes of ``steps`` steps for each of the ``arms``."""
 
@@ -33,6 +47,10 @@ class RunStarted:
     steps: int
     metric: Metric | None = None
     """The task's metric; None in files of earlier versions."""
+    host: tuple[HostLayer, ...] = ()
+    """The host's layers in the order of its modules; empty if unknown, as in files of earlier versions."""
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By slot: the blueprints that may grow there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,6 +114,18 @@ def replace_the_optimizer(loop: Any) -> None:
     loop.epoch()
 
 
+def add_all_parameters_again(loop: Any) -> None:
+    loop.tended({**GERMINATE, 1: Action(Op.ADVANCE, "stem")}).epoch()
+    loop.optimizer.param_groups.clear()
+    loop.optimizer.add_param_group({"params": list(loop.model.parameters())})
+    loop.epoch()
+
+
+def validate_on_a_data_set(loop: Any) -> None:
+    loop.validation = TensorDataset(*loop.validation[0])
+    loop.tended({}).epoch()
+
+
 def start_ranks(loop: Any) -> None:
     loop.tended({})
     with ranks(2):
@@ -175,6 +187,8 @@ def load_what_was_before(loop: Any) -> None:
         (cast_while_a_seed_lives, "E358 .*float32 on cpu .*is float64 on cpu"),
         (replace_a_layer, 'E358 the module "stem" was replaced'),
         (replace_the_optimizer, "E345 .*the optimizer did not step"),
+        (add_all_parameters_again, "E304 .*stem.seeds.0(?s:.)*host_parameters"),
+        (validate_on_a_data_set, "A data set yields single examples: pass a DataLoader"),
         (start_ranks, "E343 .*2 ranks"),
         (average_buffers, "E349 .*averages buffers, too.*germinated"),
         (average_a_pruned_seed, "E349 .*pairs tensors wrongly"),
@@ -244,6 +258,9 @@ def trained_by_itself(model: nn.Module, batch: Any) -> torch.Tensor:
         ({"optimizer": torch.optim.LBFGS}, "E306 LBFGS"),
         ({"model": nn.Linear}, "E350 .*Received: type"),
         ({"steps": 0}, "E347 steps .*Received: 0"),
+        ({"clip_norm": -1.0}, "E347 clip_norm .*Received: -1.0"),
+        ({"growth": "off"}, "E347 growth takes .*Received: 'off'"),
+        ({"governor": 3}, "E347 governor takes .*Received: 3"),
         ({"policy": object()}, "E347 a policy needs the method act(?s:.)*Received: object"),
         ({"policy": Plan}, "E347 (?s:.)*Received: Plan"),
         ({"validation": None}, "E344 .*Received: NoneType"),
@@ -362,7 +379,7 @@ def test_an_error_of_the_loss_says_which_batch_it_got(make_loop):
 
     with pytest.raises(EsperError, match="E317") as refused:
         loop.tended(loss=lambda model, batch: per_example(model, batch)[:-1])
-    assert "returned 19 losses for the example: tuple" in refused.value.__notes__[0]
+    assert "returned 19 losses for an example of 20 rows" in refused.value.__notes__[0]
 
 
 def test_a_loss_for_each_token_is_reported(make_loop):

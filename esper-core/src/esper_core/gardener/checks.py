@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import torch
+from pydantic import BaseModel
 from torch import nn
 
 from esper_core.gardener.traces import HostAutocast
-from esper_core.growth import is_grafted, slots_of
+from esper_core.growth import host_parameters, is_grafted, slots_of
 from esper_core.leyline.errors import GrowthError, Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 log = logging.getLogger("esper")
 
@@ -29,8 +27,8 @@ def refuse_ranks() -> None:
         raise GrowthError(Problem("E343", message, hint=hint))
 
 
-def refuse_arguments(model: Any, steps: Any) -> None:
-    """Raise GrowthError if the model is no module (E350), has a Gardener (E357), or ``steps`` is no count (E347)."""
+def refuse_arguments(model: Any, steps: Any, clip_norm: Any) -> None:
+    """Raise GrowthError if the model is no module (E350), has a Gardener (E357), or a number is not valid (E347)."""
     if not isinstance(model, nn.Module):
         message = f"a Gardener needs a torch.nn.Module. Received: {type(model).__name__}"
         raise GrowthError(
@@ -42,6 +40,21 @@ def refuse_arguments(model: Any, steps: Any) -> None:
     if not isinstance(steps, Integral) or steps < 1:
         hint = "It is the number of calls of tend() that the policy plans for, such as the epochs."
         raise GrowthError(Problem("E347", f"steps must be a whole number above 0. Received: {steps!r}", hint=hint))
+    if clip_norm is not None and not (isinstance(clip_norm, int | float) and clip_norm > 0):
+        message = f"clip_norm must be a number above 0, or None. Received: {clip_norm!r}"
+        raise GrowthError(Problem("E347", message, hint="It is the norm to which the loop clips gradients."))
+
+
+def refuse_no_settings(given: Any, section: str) -> None:
+    """Raise GrowthError (E347) if the settings of a section are no mapping."""
+    if given is not None and not isinstance(given, Mapping | BaseModel):
+        message = f"{section} takes a mapping of settings. Received: {given!r}"
+        hint = f'As in a configuration, such as  {section}={{"{_USUAL[section]}": …}}'
+        raise GrowthError(Problem("E347", message, hint=hint))
+
+
+_USUAL: Final = {"growth": "gates", "governor": "rollbacks"}
+"""A setting of each section, as an example."""
 
 
 def refuse_grown_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
@@ -55,14 +68,14 @@ def refuse_grown_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any
 
 
 class ModelForm:
-    """Where the tensors of a model are, and of which dtype, as branches have copied them."""
+    """Where the host's parameters are, and of which dtype, as branches have copied them. Seeds may have others."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._known = self._now()
 
     def _now(self) -> list[str]:
-        forms = {f"{own.dtype}".removeprefix("torch.") + f" on {own.device}" for own in self._model.parameters()}
+        forms = {f"{own.dtype}".removeprefix("torch.") + f" on {own.device}" for own in host_parameters(self._model)}
         return sorted(forms)
 
     def refuse_other(self, *, branched: bool) -> None:

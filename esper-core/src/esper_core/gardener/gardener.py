@@ -29,6 +29,7 @@ from esper_core.gardener.checks import (
     refuse_arguments,
     refuse_grown_state,
     refuse_lost_slots,
+    refuse_no_settings,
     refuse_ranks,
     warn_of_full_slots,
 )
@@ -38,15 +39,7 @@ from esper_core.gardener.optimizers import BorrowedOptimizers, optimizers_of
 from esper_core.gardener.records import LoopRecord
 from esper_core.gardener.reports import Recorder, Tended
 from esper_core.gardener.traces import HostAutocast, warn_of_averages, without_trace
-from esper_core.gardener.validation import (
-    METRIC,
-    Validation,
-    checked_example,
-    each_loss,
-    example_of,
-    kind_of,
-    noted,
-)
+from esper_core.gardener.validation import METRIC, Validation, checked_example, each_loss, example_of, noted
 from esper_core.governor import Governor, MemoryBudget
 from esper_core.growth import (
     Example,
@@ -148,7 +141,7 @@ class Gardener:
         name: str | None = None,
     ) -> None:
         refuse_ranks()
-        refuse_arguments(model, steps)
+        refuse_arguments(model, steps, clip_norm)
         self.model, self.steps, self._loss = model, steps, loss
         self._optimizers = optimizers_of(optimizer, [own for own in host_parameters(model) if own.requires_grad])
         settings, watch, plugins = (
@@ -360,6 +353,7 @@ class Gardener:
 
 
 def _governor_settings(given: GovernorConfig | Mapping[str, Any] | None) -> GovernorConfig:
+    refuse_no_settings(given, "governor")
     return given if isinstance(given, GovernorConfig) else section_of(GovernorConfig, given or {}, "governor")
 
 
@@ -367,6 +361,7 @@ def _growth_settings(given: GrowthConfig | Mapping[str, Any] | None) -> GrowthCo
     """Return the settings: branches, since a loop has no twin, with strict gates and their price unless given."""
     if isinstance(given, GrowthConfig):
         given = given.model_dump(exclude_unset=True)
+    refuse_no_settings(given, "growth")
     usual = {"gates": "strict", "price": NATS_PER_PARAMETER_ON_BRANCH}
     settings = section_of(GrowthConfig, {**usual, **(given or {})}, "growth")
     if "incubation" in settings.model_fields_set and settings.incubation != "branch":
@@ -410,7 +405,11 @@ def _attach_slots(model: nn.Module, slots: Any, example: Any, loss: Loss) -> tup
     """Graft the model, or look at the slots that it has; return the example, and the loss of each example."""
     with without_trace(model):
         batch, losses = checked_example(model, example, loss)
-    with noted(f"The loss function returned {batch.size} losses for the example: {kind_of(example)}."):
+    rows = Example.of(example).size
+    note = (
+        f"The loss function returned {batch.size} losses for an example of {rows} rows." if batch.size != rows else ""
+    )
+    with noted(note):
         if slots is None and is_grafted(model):
             observe(model, slots_of(model).each(), batch)
             warn_of_full_slots(model)

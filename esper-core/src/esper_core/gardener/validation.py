@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from esper_core.gardener.losses import each_example
 from esper_core.gardener.traces import same_random_numbers
@@ -90,7 +91,7 @@ class Validation:
     def __init__(self, batches: Iterable[Any], loss: Loss, seed: int, gates: Strictness = "off") -> None:
         refuse_no_batches(batches, "validation")
         self._gates, self._counted, self._trained = gates, False, False
-        self._batches = batches
+        self._batches, self._is_data_set = batches, isinstance(batches, Dataset)
         self._loss = loss
         self._seed = derive_seed(seed, "validation")
         self._seen: Tensor | None = None
@@ -109,7 +110,8 @@ class Validation:
             for batch in self._batches:
                 moved = batch if device.type == "cpu" else map_tensors(batch, lambda own: own.to(device))
                 seen.append(fingerprint(moved, device))
-                with noted(f"The loss function got batch {len(seen)} of the validation data: {kind_of(moved)}."):
+                hint = " A data set yields single examples: pass a DataLoader." if self._is_data_set else ""
+                with noted(f"The loss function got batch {len(seen)} of the validation data: {kind_of(moved)}.{hint}"):
                     losses.append(each_loss(self._loss(model, moved)).detach().float())
         if not losses:
             which = "has no examples" if self._seen is None else "can be read only once"
@@ -164,11 +166,12 @@ def same_order(batches: Iterable[Any]) -> Iterator[None]:
 
 @contextmanager
 def noted(note: str) -> Iterator[None]:
-    """Add a note to an error of the user's code, which is raised as it is."""
+    """Add a note, unless it is empty, to an error of the user's code, which is raised as it is."""
     try:
         yield
     except Exception as error:
-        error.add_note(note)
+        if note:
+            error.add_note(note)
         raise
 
 

@@ -266,7 +266,9 @@ def transaction(
             culprits = [name for name, prefix in prefixes.items() if any(own.startswith(prefix) for own in misowned)]
             if culprits:
                 raise SeedFault(culprits, f"has parameters that it was not born with: {', '.join(misowned[:5])}")
-            raise GrowthError(Problem("E304", f"not owned by exactly one optimizer: {', '.join(misowned[:5])}"))
+            hint = "An optimizer of the host gets  esper_core.growth.host_parameters(model)  while seeds live."
+            message = f"not owned by exactly one optimizer: {', '.join(misowned[:5])}"
+            raise GrowthError(Problem("E304", message, hint=hint))
     except BaseException:
         for put_slot_back in undo_slots:
             put_slot_back()

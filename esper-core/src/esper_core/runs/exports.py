@@ -12,6 +12,7 @@ import copy
 import importlib.util
 import operator
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -285,7 +286,7 @@ def _trace(plain: nn.Module, to: Form, example: Example, output: Any) -> Any:
         parameters = [*signature(plain.forward).parameters, *(f"input_{place}" for place in range(len(args)))]
         given = [*zip(parameters, args, strict=False), *named.items()]
         inputs = [name for own, value in given for name in _names(value, own)]
-        plain, (args, named) = _OnTensors(plain, args, named), (tuple(tensors_in((args, named))), {})
+        plain, (args, named) = _OnTensors(plain, args, named).eval(), (tuple(tensors_in((args, named))), {})
     several, found = torch.export.Dim("batch"), torch.export.ShapesCollection()
     for own in tensors_in((args, named)):
         if example.size > 1 and own.ndim and len(own) == example.size:
@@ -294,9 +295,11 @@ def _trace(plain: nn.Module, to: Form, example: Example, output: Any) -> Any:
         shapes = found.dynamic_shapes(plain, args, named)
         if to == "program":
             return torch.export.export(plain, args, named, dynamic_shapes=shapes)
-        return torch.onnx.export(
-            plain, args, kwargs=named, input_names=inputs, dynamic_shapes=shapes, dynamo=True, verbose=False
-        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*axis name: batch will not be used")  # one name for all inputs
+            return torch.onnx.export(
+                plain, args, kwargs=named, input_names=inputs, dynamic_shapes=shapes, dynamo=True, verbose=False
+            )
     except ImportError as error:
         msg = f"ONNX export needs more packages: {error}"
         raise _refusal(msg, "pip install esper-core[onnx]") from error

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from esper_core.config import GrowthConfig, section_of
+from esper_core.gardener.losses import each_example
 from esper_core.gardener.traces import without_trace
-from esper_core.gardener.validation import Validation, evaluating
+from esper_core.gardener.validation import Validation, each_loss, evaluating
 from esper_core.growth import (
     Example,
     SeedFault,
@@ -96,8 +97,8 @@ def probe(
 
     Args:
         model: Trained or not: a copy is trained until its validation loss hardly falls any more.
-        loss: ``loss(model, batch)`` runs the model on a batch and returns one loss for each example. A single loss for
-            the whole batch counts as one example.
+        loss: ``loss(model, batch)`` runs the model on a batch and returns one loss for each example, or the mean that
+            torch computes of them. Another single loss for the whole batch counts as one example.
         train: Batches for training, iterated repeatedly.
         validation: Held-out batches, with 100 examples at least.
         slots: Where to try, as ``esper_core.graft`` takes it; "auto": up to four places, spread over the model.
@@ -143,12 +144,15 @@ def prepared(
     batches = TrainingBatches(train, seed, device_of(training.model))
     with without_trace(training.model), batches.kept():
         first = batches.first()
+        by_example, size = training.loss, Example.of(first).size
         with evaluating(training.model):
-            losses, size = len(training.loss(training.model, first)), Example.of(first).size
+            if not training.loss(training.model, first).ndim:
+                by_example = partial(each_example, training.loss)
+            losses = len(each_loss(by_example(training.model, first)))
         reduced = losses == 1 < size
         attach_slots(training.model, slots, Example(first, size if reduced else losses, training.loss))
         candidates = find_candidates(training.model, blueprints, price)
-        own = Validation(validation, training.loss, seed)
+        own = Validation(validation, by_example, seed)
         yield Search(training, batches, own, candidates, price, steps, seed, clock, losses, reduced, on_progress)
 
 

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from esper_core.gardener.optimizers import BorrowedOptimizers, optimizers_of
@@ -25,8 +25,6 @@ from esper_core.leyline.errors import EsperError, GrowthError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from torch import Tensor
 
     from esper_core.gardener.validation import Loss, Validation
     from esper_core.growth import Variety
@@ -134,7 +132,8 @@ def guarded(loss: Loss) -> Loss:
 
     def guarded_loss(model: nn.Module, batch: Any) -> Tensor:
         try:
-            return each_loss(loss(model, batch))
+            losses = loss(model, batch)
+            return losses if isinstance(losses, Tensor) and not losses.ndim else each_loss(losses)
         except EsperError:
             raise
         except Exception as error:

@@ -177,7 +177,7 @@ def _fields(value: Any, kind: type) -> Iterator[str]:
 
 
 class _Reader:
-    """Builds a value from its tree, and from a file that is at the first of its columns."""
+    """Builds a value from its tree, which it takes apart, and from a file that is at the first of its columns."""
 
     def __init__(self, file: IO[bytes], kinds: list[tuple[str, list[str]]]) -> None:
         self._file = file
@@ -188,6 +188,7 @@ class _Reader:
         if not isinstance(tree, list):
             return tree
         letter, *rest = tree
+        tree.clear()  # spares memory: the tree of a long run is larger than what is built from it
         match letter:
             case "l" | "t" | "s":
                 return SEQUENCES[letter](map(self.value, rest))
@@ -213,8 +214,9 @@ class _Reader:
         kind, fields = self._kinds[place]
         record: Any = object.__new__(kind)
         self._records.append(record)
+        store = object.__setattr__
         for name, value in zip(fields, values, strict=True):
-            object.__setattr__(record, name, self.value(value))
+            store(record, name, self.value(value) if type(value) is list else value)
         return record
 
 

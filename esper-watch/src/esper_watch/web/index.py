@@ -20,7 +20,7 @@ from esper_core.leyline import Problem, RunFolderError
 from esper_core.leyline.files import open_regular
 from esper_watch.figures import arm_styles
 from esper_watch.formats import format_value
-from esper_watch.headline import headline
+from esper_watch.headline import facts, headline
 from esper_watch.history import UNFINISHED, History, is_usable
 from esper_watch.report import read_report
 
@@ -297,7 +297,9 @@ class Card:
     headline: str = ""
     started: str = ""
     """When, as ISO 8601."""
-    share_done: float = 0.0
+    facts: tuple[tuple[str, str], ...] = ()
+    """How far it is, and what growth gained, each with its name."""
+    metric: str = ""
     curves: tuple[tuple[str, str | None, tuple[tuple[float, float], ...]], ...] = ()
     """CSS class, dash pattern and points from 0 to 1 of the curve of each arm."""
     ends: tuple[tuple[str, str, str | None, str], ...] = ()
@@ -319,7 +321,8 @@ def card_of(followed: FollowedRun) -> Card:
             status=status,
             headline=headline(report),
             started=str(report.manifest.get("started", "")),
-            share_done=history.share_done,
+            facts=tuple((name, text) for name, text in facts(report) if name != "Cost"),
+            metric=report.metric.name,
             curves=tuple((styles[arm].css_class, styles[arm].dash, line) for arm, line in _lines(means).items()),
             ends=tuple(
                 (arm, styles[arm].css_class, styles[arm].dash, format_value(report.metric, values[-1]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import signal
 import socket
 import sys
@@ -123,6 +124,7 @@ def lines(server: Server, path: str = "/") -> list[str]:
 def main() -> None:
     """Serve as the process beside a run."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run
+    os.nice(5)  # and so is the processor
     given = json.loads(sys.stdin.readline())
     try:
         server = Server(Path(given["root"]))

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 PAUSE: Final = 0.8
 """Seconds between two looks at a run."""
 
-LOAD: Final = 2.0
+LOAD: Final = 4.0
 """A look that took long is followed by a pause of so many times its length."""
 
 PATIENCE: Final = 2.0

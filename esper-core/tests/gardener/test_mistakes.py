@@ -114,6 +114,14 @@ def replace_the_optimizer(loop: Any) -> None:
     loop.epoch()
 
 
+def replace_one_of_two_optimizers(loop: Any) -> None:
+    *stem, last = loop.model.parameters()
+    loop.optimizer, loop.optimizers = adam(stem), [adam([last])]
+    loop.tended({}, optimizer=[loop.optimizer, *loop.optimizers]).epoch()
+    loop.optimizers = [adam([last])]
+    loop.epoch()
+
+
 def add_all_parameters_again(loop: Any) -> None:
     loop.tended({**GERMINATE, 1: Action(Op.ADVANCE, "stem")}).epoch()
     loop.optimizer.param_groups.clear()
@@ -187,6 +195,7 @@ def load_what_was_before(loop: Any) -> None:
         (cast_while_a_seed_lives, "E358 .*float32 on cpu .*is float64 on cpu"),
         (replace_a_layer, 'E358 the module "stem" was replaced'),
         (replace_the_optimizer, "E345 .*the optimizer did not step"),
+        (replace_one_of_two_optimizers, "E374 1 of 2 optimizers.*did not step"),
         (add_all_parameters_again, "E304 .*stem.seeds.0(?s:.)*host_parameters"),
         (validate_on_a_data_set, "A data set yields single examples: pass a DataLoader"),
         (start_ranks, "E343 .*2 ranks"),

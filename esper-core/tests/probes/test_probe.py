@@ -166,7 +166,9 @@ def opaque_mean(model: nn.Module, batch: Batch) -> Tensor:
 
 def test_the_loss_of_a_batch_counts_as_one_example(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the examples of which it is the mean are found."""
-    monkeypatch.setattr("esper_core.probes.search.interval_of", lambda examples, batch: 4)
+    for name, value in (("EVALUATIONS", 1), ("FLAT_SHARE", 9.0)):  # the host is trained for an interval alone
+        monkeypatch.setattr(f"esper_core.probes.host.{name}", value)
+    monkeypatch.setattr("esper_core.probes.search.interval_of", lambda examples, batch: 50)
     lab.validation = [rising(400, 2)]
     lab.settings["blueprints"] = [NEIGHBOURS]
     examples = lab.probe(loss=lambda *given: per_example(*given).mean())

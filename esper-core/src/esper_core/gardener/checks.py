@@ -71,22 +71,29 @@ class ModelForm:
     """Where the host's parameters are, and of which dtype, as branches have copied them. Seeds may have others."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
+        self._model, self._parameters = model, host_parameters(model)
         self._known = self._now()
 
-    def _now(self) -> list[str]:
-        forms = {f"{own.dtype}".removeprefix("torch.") + f" on {own.device}" for own in host_parameters(self._model)}
-        return sorted(forms)
+    def _now(self) -> set[tuple[torch.dtype, torch.device]]:
+        return {(own.dtype, own.device) for own in self._parameters}
 
-    def refuse_other(self, *, branched: bool) -> None:
-        """Raise GrowthError (E358) if the model was moved or cast while seeds live on branches."""
-        if self._known == (now := self._now()):
-            return
-        if branched:
-            message = f"the model was {', '.join(self._known)} when seeds germinated, and is {', '.join(now)}"
+    def refuse_other(self, *, branched: bool, thorough: bool = False) -> None:
+        """Raise GrowthError (E358) if the model was moved or cast while seeds live on branches.
+
+        A move may replace parameters, which is seen if it is ``thorough``.
+        """
+        if thorough:
+            self._parameters = host_parameters(self._model)
+        now = self._now()
+        if branched and now != self._known:
+            message = f"the model was {_listed(self._known)} when seeds germinated, and is {_listed(now)}"
             hint = "Move or cast it before the Gardener is made, or after close(); for less precision use autocast."
             raise GrowthError(Problem("E358", message, hint=hint))
         self._known = now
+
+
+def _listed(forms: set[tuple[torch.dtype, torch.device]]) -> str:
+    return ", ".join(sorted(f"{dtype} on {device}".removeprefix("torch.") for dtype, device in forms))
 
 
 def refuse_lost_slots(model: nn.Module) -> None:

@@ -219,7 +219,7 @@ class Gardener:
         refuse_ranks()
         self._feed.refuse_untrained()
         refuse_lost_slots(self.model)
-        self._form.refuse_other(branched=bool(self._member.network.garden.incubating))
+        self._form.refuse_other(branched=bool(self._member.network.garden.incubating), thorough=True)
         with without_trace(self.model):
             result = self._stepper.advance(self._member.steps)
             if self._autocast.dtype is torch.float16 and self._keeper.scaler is None:

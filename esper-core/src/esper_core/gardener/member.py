@@ -46,7 +46,9 @@ class BatchFeed:
     _waiting: list[Any] = field(default_factory=list)
     _of_each: Counter[int] = field(default_factory=Counter)
     """Steps of each optimizer, by its id, since the last ``tend``."""
-    _warned: bool = False
+    _known: set[int] = field(default_factory=set)
+    """Optimizers that have stepped, by their ids."""
+    _warned: set[str] = field(default_factory=set)
 
     def count(self, optimizer: Any, *_: Any) -> None:
         """Count a step of an optimizer; a hook."""
@@ -65,15 +67,28 @@ class BatchFeed:
         return batches
 
     def end_interval(self) -> None:
-        """Begin to count anew after a ``tend``; log a warning, once, if ``step`` got few of the batches (E370)."""
+        """Begin to count anew after a ``tend``, and log what was unusual in the steps before, once each."""
         steps = max(self._of_each.values(), default=0)
-        if steps > STEPS_PER_BATCH * self.used and not self._warned:
-            self._warned = True
+        if steps > STEPS_PER_BATCH * self.used:
             message = f"gardener.step(batch) was called for {self.used} of {steps} steps of the optimizer"
             hint = "Seeds train on those batches alone: call it for each batch, after optimizer.step()."
-            log.warning("%s", Problem("E370", message, hint=hint))
+            self._warn(Problem("E370", message, hint=hint))
+        self._known |= self._of_each.keys()
+        if idle := len(self._known) - len(self._of_each):
+            message = (
+                f"{idle} of {len(self._known)} optimizers, which stepped before, did not step since the last tend()"
+            )
+            hint = (
+                "Seeds may join it. If the loop replaced it, close this Gardener, and make one with the new optimizer."
+            )
+            self._warn(Problem("E374", message, hint=hint))
         self.used = 0
         self._of_each.clear()
+
+    def _warn(self, problem: Problem) -> None:
+        if problem.code not in self._warned:
+            self._warned.add(problem.code)
+            log.warning("%s", problem)
 
     def begin_at(self, used: int) -> None:
         """Continue counting from the steps that another feed has counted."""

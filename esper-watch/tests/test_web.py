@@ -14,6 +14,7 @@ import time
 from base64 import b64encode
 from contextlib import closing, contextmanager
 from hashlib import sha256
+from urllib.parse import quote
 
 import pytest
 
@@ -28,6 +29,7 @@ from esper_watch.web.cache import Cache
 from esper_watch.web.fragments import run_fragments
 from esper_watch.web.index import FollowedRun, RunsFolder
 from esper_watch.web.server import Server, lines
+from esper_watch.web.site import Site
 
 RUN = "20261121-101512-quiet-otter"
 
@@ -231,6 +233,20 @@ def test_runs_are_compared(write_run, tmp_path):
         status, _, page = ask(server, "/compare?runs=one&runs=other", cookie=own)
         assert status == 409
         assert "E431" in page
+
+
+def test_the_name_of_a_folder_is_text(make_run, read_page, tmp_path):
+    name = "a\"'><img src=x onerror=alert(1)>&{{7*7}}?#%2e"
+    make_run(environments=1, steps=5).rename(tmp_path / name)
+    site = Site(RunsFolder(tmp_path))
+    for page in (read_page(site.index_page()), read_page(site.run_page(name))):
+        assert name in page.text or quote(name, safe="") in str(page.elements)
+        assert not {"img"} & {tag for tag, _ in page.elements}
+        assert not {key for _, attributes in page.elements for key in attributes if key.startswith("on")}
+    links = [attributes["href"] for tag, attributes in read_page(site.index_page()).elements if tag == "a"]
+    with served(tmp_path) as server:
+        own = ask(server, address(server))[1]["Set-Cookie"].partition(";")[0]
+        assert [ask(server, link, cookie=own)[0] for link in links] == [200]
 
 
 # --- what is read

@@ -9,14 +9,15 @@
   const keep = (element) => {
     const open = parts(element, "details").map((one) => one.open);
     const places = parts(element, scrolled).map((one) => [one.scrollLeft, one.scrollTop]);
-    const fields = new Map(parts(element, "input, select").map((one) => [one.name + (one.type === "checkbox" ? one.value : ""), one]));
+    const key = (one) => [one.id, one.name, one.type === "checkbox" ? one.value : ""].join(" ");
+    const fields = new Map(parts(element, "input, select").map((one) => [key(one), one]));
     const all = parts(element, "a, button, input, select, summary, [tabindex]");
     const focused = all.indexOf(document.activeElement);
     return () => {
       parts(element, "details").forEach((one, at) => (one.open = open[at] ?? one.open));
       parts(element, scrolled).forEach((one, at) => places[at] && one.scrollTo(...places[at]));
       for (const one of parts(element, "input, select")) {
-        const before = fields.get(one.name + (one.type === "checkbox" ? one.value : ""));
+        const before = fields.get(key(one));
         if (!before) continue;
         const atEnd = one.type === "range" && before.value === before.max;
         one.checked = before.checked;

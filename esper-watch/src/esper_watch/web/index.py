@@ -73,6 +73,8 @@ class FollowedRun:
         self._stamp: tuple[Any, ...] = ()
         self._fault: tuple[int, EsperError] | None = None
         """Size of the file when a line was found that is no event, and the error: what follows is not read."""
+        self.identity = object()
+        """Tells the revisions of this object from those of another one."""
         self.revision = 0
         """Grows with each change."""
         self.size = 0

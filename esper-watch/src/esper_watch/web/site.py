@@ -24,6 +24,7 @@ from esper_core import EsperError, load_run
 from esper_watch.pages import render
 from esper_watch.web.access import Guard, policy_for
 from esper_watch.web.fragments import changes, digests, index_fragments, run_fragments
+from esper_watch.web.index import KEPT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -189,10 +190,12 @@ class Site:
         if followed is None:
             return None
         with followed.lock:
-            revision = id(followed), followed.refresh(patience), followed.is_over or int(time.monotonic() / AGING)
+            revision = followed.identity, followed.refresh(patience), followed.is_over or int(time.monotonic() / AGING)
             known = self._rendered.get(name)
             if known is None or known.revision != revision:
                 known = self._rendered[name] = Rendered(revision, run_fragments(followed))
+                while len(self._rendered) > KEPT:
+                    del self._rendered[next(one for one in self._rendered if one != name)]
             return known.fragments
 
     def _index_fragments(self) -> list[Fragment]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import random
 import statistics
 from collections import Counter
 
@@ -29,7 +28,7 @@ from esper_core.leyline import (
     State,
     Turn,
 )
-from esper_policies.bandit import SURE, Bandit, Belief, Harvest, Record, best_of_each_slot, harvests, size_of
+from esper_policies.bandit import Bandit, Belief, Harvest, Record, harvests
 from esper_testing.games import arms, learn, play
 
 SPACE = ActionSpace({"early": ("a/conv", "a/mlp"), "late": ("a/conv",)})
@@ -37,8 +36,6 @@ ARMS = [("early", "a/conv"), ("early", "a/mlp"), ("late", "a/conv")]
 HASTY = {"preview": 1, "first": 0.0, "speed": 1}
 AT_ONCE = {"preview": 0, "first": 0.0, "speed": 0}
 STEPS = 20
-GOLDEN = "00-1-00000000-1-110101-0"
-"""What it germinates in 24 environments with RNG seed 7: 0 is a/conv, 1 is a/mlp, - is nothing."""
 
 
 def growing(stage, blueprint="a/conv", age=9, slot="early"):
@@ -100,7 +97,7 @@ def alive(policy, number=4):
 # It learns.
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_it_finds_the_arm_that_pays_most(seed):
     game = arms()
     policy = Bandit(game.space, seed=seed, **AT_ONCE)
@@ -131,15 +128,6 @@ def test_it_germinates_nothing_where_every_seed_costs():
     assert ops[Op.WAIT] > 180
 
 
-def test_uncertain_arms_are_explored():
-    policy = knowing({ARMS[0]: (500, 1.0, 500.0), ARMS[1]: (2, 1.0, 2.0), ARMS[2]: (500, -5.0, 500.0)})
-    chosen = Counter(action.blueprint for _ in range(20) for action in alive(policy, 20))
-    assert 100 < chosen["a/conv"] < 300
-    assert 100 < chosen["a/mlp"] < 300
-    worse = knowing({ARMS[0]: (500, 1.0, 500.0), ARMS[1]: (500, 0.5, 500.0), ARMS[2]: (500, -5.0, 500.0)})
-    assert {action.blueprint for _ in range(20) for action in alive(worse, 20)} == {"a/conv"}
-
-
 def test_beliefs_are_normal_inverse_gamma_posteriors():
     brought = [3.0, 5.0, 10.0]
     record = Record()
@@ -157,19 +145,6 @@ def test_beliefs_are_normal_inverse_gamma_posteriors():
     assert belief.deviation == pytest.approx(math.sqrt(scale / (1 + 1.5) / total))
     assert belief.freedom == 5.0
     assert Record().belief(7.0, 3.0) == Belief(0.0, 21.0, 2.0)
-
-
-def test_guesses_have_the_distribution_of_the_belief():
-    draw, belief = random.Random(4), Belief(3.0, 2.0, 12.0)
-    guesses = [belief.guess(draw) for _ in range(4000)]
-    assert statistics.fmean(guesses) == pytest.approx(3.0, abs=0.15)
-    assert statistics.stdev(guesses) == pytest.approx(2.0 * math.sqrt(12 / 10), rel=0.06)
-
-
-def test_the_scale_of_rewards_is_that_of_all_arms():
-    records = [Record().and_then(3.0).and_then(-5.0), Record(), Record().and_then(4.0)]
-    assert size_of(records) == pytest.approx(math.sqrt((9 + 25 + 16) / 3))
-    assert size_of([]) == size_of([Record()]) == size_of([Record(5, 0.0, 0.0)]) == 1.0
 
 
 # Learning.
@@ -222,13 +197,6 @@ def test_parts_of_an_episode_with_rollbacks_are_joined():
     late = part([germinate(*ARMS[1])], [2.0], first=4)
     assert harvests([part([WAIT], [1.0]), late]) == [Harvest((), 1.0), Harvest((ARMS[1],), 2.0)]
     assert harvests([part([], [])]) == [Harvest((), None)]
-
-
-def test_explored_is_the_share_of_episodes_without_the_best_arm():
-    policy = knowing(SURE_OF_LATE)
-    best, other, none = part([germinate(*ARMS[2])], [5.0]), part([germinate(*ARMS[0])], [1.0]), part([WAIT], [0.0])
-    assert policy.update(round_of(best, other, none, best))["explored"] == 0.5
-    assert Bandit(SPACE).update(round_of(best, none))["explored"] == 0.5
 
 
 def test_new_blueprints_are_tried_and_records_of_others_kept():
@@ -313,12 +281,6 @@ def test_the_next_seed_follows_in_another_slot():
     assert both.act([seen(0)], [OPEN]) == [germinate("late", "a/conv")]
 
 
-def test_slots_are_ranked_by_their_best_arm_that_pays():
-    worth = {("a", "x"): 1.0, ("a", "y"): 3.0, ("b", "x"): 5.0, ("c", "x"): -1.0, ("d", "x"): 0.0, ("e", "x"): 3.0}
-    assert best_of_each_slot(worth) == [("b", "x"), ("a", "y"), ("e", "x")]
-    assert best_of_each_slot({}) == []
-
-
 def test_without_learning_it_chooses_the_best_arm_and_records_nothing():
     policy = knowing({ARMS[0]: (2, 3.0, 50.0), ARMS[1]: (2, 2.9, 50.0)}, learn=False)
     assert {action.blueprint for _ in range(10) for action in alive(policy)} == {"a/conv"}
@@ -352,21 +314,11 @@ def test_draws_differ_between_seeds_episodes_and_environments():
         assert min(count.values()) > 85
 
 
-def test_its_guesses_are_the_same_on_every_machine():
-    numbers = {"a/mlp": "1", None: "-"}
-    found = [action.blueprint for action in alive(Bandit(SPACE, seed=7, **HASTY), 24)]
-    assert "".join(numbers.get(one, "0") for one in found) == GOLDEN
-
-
 def handed_over(policy, **settings):
     """Return a policy built in the same way that has loaded the state from a checkpoint."""
     heir = Bandit(policy.space, **settings)
     heir.load_state_dict(State(json.loads(json.dumps(policy.state_dict().plain, allow_nan=False))))
     return heir
-
-
-def test_it_can_join_an_episode_in_progress():
-    assert knowing(SURE_OF_LATE).act([seen(7)], [OPEN]) == [germinate("late", "a/conv")]
 
 
 # Warnings.
@@ -406,9 +358,3 @@ def test_reasons_for_not_learning_are_reported_once(rounds, settings, said, resu
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == len(said)
     assert all(one.startswith("arm bandit: bandit: ") and words in one for one, words in zip(told, said, strict=True))
-
-
-def test_an_arm_is_unknown_within_two_deviations_of_none():
-    policy = Bandit(SPACE)
-    policy.update(round_of(*ALIKE))
-    assert all(abs(one.mean) < SURE * one.deviation for one in policy.beliefs().values())

@@ -28,14 +28,6 @@ def test_a_gain_measured_in_the_host_counts_once(stage):
     assert Forecast(3.0, 2.0, 0.0, 0.0).net(seed(stage)) == pytest.approx(0.08)
 
 
-def test_a_newborn_seed_is_forecast_too():
-    assert Forecast(3.0, 2.0, 0.0, 0.0).net(seed(Stage.GERMINATED)) == pytest.approx(0.24)
-
-
-def test_a_missing_gain_gives_no_forecast():
-    assert Forecast().net(seed(gain=None)) is None
-
-
 @pytest.mark.parametrize(
     "gain",
     [

@@ -164,20 +164,6 @@ def test_rewards_between_decisions_belong_to_the_earlier_one(monkeypatch):
     assert all(turn.action == WAIT for one in rollout.episodes for turn in one.turns if turn.observation.step % 5)
 
 
-def test_trends_are_differences_to_the_previous_decision(monkeypatch):
-    policy = Ppo(SPACE, width=8, decide_every=3)
-    rollout = rollout_of(policy, monkeypatch, undone=[(0, 4)])
-    for one in episodes_of(SPACE, rollout, policy.pace, endless=True)[0]:
-        fresh = [decision.seen.whole[-1] for decision in one.decisions]
-        assert fresh == [1.0] + [0.0] * (len(fresh) - 1)
-        before = None
-        for decision in one.decisions:
-            now = decision.seen.levels
-            trends = decision.seen.whole[-5:-1]
-            assert trends == (0.0,) * 4 if before is None else tuple(a - b for a, b in zip(now, before, strict=True))
-            before = now
-
-
 def test_b8_drl_01_memories_are_kept_in_one_place_and_end_with_the_episode(monkeypatch):
     policy = Ppo(SPACE, width=8)
     first, second = episode(SPACE, 1), episode(SPACE, 2)
@@ -195,17 +181,6 @@ def test_b8_drl_01_memories_are_kept_in_one_place_and_end_with_the_episode(monke
     policy.act([open_.observation], [open_.mask])
     assert torch.equal(policy._memories[0].hidden, held[0]), "nothing is left of the episode before"
     assert not any(isinstance(one, torch.Tensor) for one in vars(policy).values())
-
-
-def test_auto_fossilise_keeps_holding_seeds():
-    holding = SlotScene(Stage.HOLDING, {Op.FOSSILISE, Op.PRUNE})
-    keeps, asks = Pace(1, keeps=True), Pace(1, keeps=False)
-    assert keeps.by_itself(*holding.seen) == Action(Op.FOSSILISE, "slot-0")
-    assert asks.by_itself(*holding.seen) is None
-    assert keeps.by_itself(*SlotScene(Stage.HOLDING, {Op.PRUNE}).seen) is None
-    assert keeps.by_itself(*SlotScene(Stage.BLENDING, {Op.FOSSILISE}).seen) is None
-    assert Pace(4).by_itself(*SlotScene(Stage.HOLDING, {Op.PRUNE}, step=3).seen) == WAIT
-    assert Pace(4).by_itself(*SlotScene(Stage.HOLDING, {Op.PRUNE}, step=4).seen) is None
 
 
 def test_after_last_only_automatic_actions_are_taken():

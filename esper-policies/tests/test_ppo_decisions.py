@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from esper_core.leyline import ARGUMENTS, Action, Blend, Curve, Op
 from esper_policies.ppo.encoding import OPS
-from esper_policies.ppo.network import Chances, Chosen, Options, Scores, reads
+from esper_policies.ppo.network import Chances, Chosen, Options, Scores
 
 HEADS = {"blend": 2, "speed": 3, "target": 2}
 CLOSE = 1e-4
@@ -106,10 +106,6 @@ def decisions(own):
         yield from ((op, number + 1, place) for place, yes in enumerate(own.legal[number]) if yes)
 
 
-def entropy_of(logarithms):
-    return -math.fsum(math.exp(one) * one for one in logarithms)
-
-
 @settings(max_examples=40, deadline=None)
 @given(problems, st.integers(0, 10**6))
 def test_log_chances_are_sums_over_the_heads_that_an_op_reads(own, seed):
@@ -136,42 +132,6 @@ def test_chances_add_up_to_1_and_impossible_decisions_have_none(own):
     possible = torch.tensor([True, *(any(row) for row in own.legal)])
     assert (ops[~possible] < 1e-30).all()
     assert joint.exp()[legal].min() >= 0
-
-
-@settings(max_examples=40, deadline=None)
-@given(problems)
-def test_entropies_of_the_heads_add_up_to_that_of_the_decision(own):
-    told = {head: one.item() for head, one in own.chances.entropies().items()}
-    ops, slots, blueprints = heads_of(own)
-    chance = {op: math.exp(one) for op, one in ops.items()}
-    expected = {
-        "op": entropy_of(ops.values()),
-        "slot": math.fsum(chance[op] * entropy_of(one.values()) for op, one in slots.items()),
-        "blueprint": math.fsum(
-            chance[op] * math.exp(slots[op][home]) * entropy_of(own_slot.values())
-            for op, homes in blueprints.items()
-            for home, own_slot in homes.items()
-        ),
-    }
-    for head, scores in own.details.items():
-        reading = math.fsum(one for op, one in chance.items() if head in ARGUMENTS[op])
-        expected[head] = reading * entropy_of(normal(dict(enumerate(scores))).values())
-    assert told == pytest.approx(expected, abs=CLOSE)
-    assert min(told.values()) > -1e-5
-    whole = entropy_of(
-        log_chance(own, op, place, dict(zip(HEADS, options, strict=True)))
-        for op, _, place in decisions(own)
-        for options in _details_of(op)
-    )
-    assert math.fsum(told.values()) == pytest.approx(whole, abs=CLOSE)
-
-
-def _details_of(op):
-    """Yield every choice of the details that an op reads; the first choice of the others."""
-    found = [()]
-    for head, count in HEADS.items():
-        found = [(*one, option) for one in found for option in (range(count) if head in ARGUMENTS[op] else (0,))]
-    return found
 
 
 @settings(max_examples=40, deadline=None)
@@ -229,12 +189,6 @@ def test_decisions_are_drawn_with_their_chances():
         assert (torch.bincount(one, minlength=HEADS[head]) / count - expected).abs().max() < 4 * 0.5 / count**0.5
 
 
-def test_the_chance_of_an_op_does_not_depend_on_the_number_of_candidates():
-    few = Problem([0.0] * 6, [[0.5]] * 5, {}, [[True], *[[False]] * 4], [0])
-    many = Problem([0.0] * 6, [[0.5] * 6] * 5, {}, [[True] * 6, *[[False] * 6] * 4], [0, 0, 0, 1, 1, 2])
-    assert few.chances.ops[0, 1].item() == pytest.approx(many.chances.ops[0, 1].item(), abs=1e-6)
-
-
 def test_padding_and_other_rows_of_a_batch_change_no_chance():
     own, other = problem(7), problem(8)
     wide = max(len(own.home), len(other.home)) + 2
@@ -258,29 +212,7 @@ def test_padding_and_other_rows_of_a_batch_change_no_chance():
         assert together.joint[place, 0].item() == pytest.approx(alone.joint[0, 0].item(), abs=1e-5)
 
 
-def test_heads_that_an_op_does_not_read_get_no_gradient():
-    scores = Scores(
-        torch.zeros(1, len(OPS)),
-        torch.zeros(1, len(OPS) - 1, 1),
-        {head: torch.zeros(1, count, requires_grad=True) for head, count in HEADS.items()},
-        torch.zeros(1),
-    )
-    chances = Chances(scores, torch.ones(1, len(OPS) - 1, 1, dtype=torch.bool), torch.zeros(1, 1, dtype=torch.long))
-    for number, op in enumerate(OPS):
-        chosen = Chosen(torch.tensor([number]), torch.tensor([0]), {head: torch.tensor([0]) for head in HEADS})
-        for head, one in scores.details.items():
-            (gradient,) = torch.autograd.grad(chances.log_chance(chosen)[0], one, retain_graph=True)
-            assert bool(gradient.abs().sum() > 0) == (head in ARGUMENTS[op])
-            assert bool(reads(head, torch.tensor([number]))) == (head in ARGUMENTS[op])
-
-
 # Fixed and free details.
-
-
-def test_a_single_option_has_no_head():
-    options = Options.of(["add", "gate"], [3], ["linear"], [0.5, 1.0])
-    assert options.heads == {"blend": 2, "target": 2}
-    assert Options.of(["add"], [4], ["linear"], [1.0]).heads == {}
 
 
 def test_actions_and_option_numbers_are_converted_both_ways():

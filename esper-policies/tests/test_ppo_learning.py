@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from esper_core.leyline import WAIT, Op
 from esper_policies.ppo.encoding import episodes_of
-from esper_policies.ppo.learning import Worth, advantages, evaluate, explained, learn, lesson_of
+from esper_policies.ppo.learning import Worth, advantages, evaluate, learn, lesson_of
 from esper_policies.ppo.policy import Ppo
 from esper_testing.games import contextual, delayed, endless, masked, play
 
@@ -55,21 +55,6 @@ def test_advantages_equal_the_definition(turns, behind, discount, trace):
     assert found == pytest.approx(slowly(rewards, values, behind, discount, trace), abs=1e-9)
 
 
-def test_padding_and_other_episodes_change_no_advantage():
-    policy = Ppo(delayed().space, **TINY, trace=0.9)
-    rollout = play(policy, delayed(), 4)
-    short = replace(rollout.episodes[1], turns=rollout.episodes[1].turns[:3], terminated=True)
-    lesson, beside = lesson_for(policy, replace(rollout, episodes=(short, rollout.episodes[2])))
-    scale = policy.scales.returns
-    alone = evaluate(policy.network, _only_first(lesson), policy.update_settings, scale)
-    assert lesson.there.sum(1).tolist() == [3, 10]
-    own = beside.value[:3].tolist()
-    rewards = [turn.reward.total / scale for turn in short.turns]
-    assert beside.advantage[:3].tolist() == pytest.approx(slowly(rewards, own, 0.0, 1.0, 0.9), abs=1e-5)
-    assert beside.advantage[3:10].abs().max() == 0.0
-    assert alone.value.tolist() == pytest.approx(own, abs=1e-6)
-
-
 @pytest.mark.parametrize("memory", [True, False])
 def test_sim_med_3_returns_are_bootstrapped_at_a_cut_and_not_at_an_end(memory):
     policy = Ppo(endless().space, **TINY, memory=memory, discount=0.9, horizon="cut")
@@ -92,30 +77,6 @@ def test_sim_med_3_returns_are_bootstrapped_at_a_cut_and_not_at_an_end(memory):
     assert last["ends"] == [last["cut"][2]] * 3
     for found in last["cut"][:2]:
         assert found > reward + 0.5, "three times the discount are behind it, on the scale of returns"
-
-
-def test_the_value_at_a_cut_does_not_depend_on_padding():
-    policy = Ppo(delayed().space, **TINY, discount=0.9, horizon="cut")
-    rollout = play(policy, delayed(), 2)
-    first = rollout.episodes[0]
-    short = replace(first, turns=first.turns[:4], final=first.turns[4].observation)
-    lesson, both = lesson_for(policy, replace(rollout, episodes=(short, rollout.episodes[1])))
-    once = evaluate(policy.network, _only_first(lesson), policy.update_settings, policy.scales.returns)
-    assert both.returns[:4].tolist() == pytest.approx(once.returns.tolist(), abs=1e-5)
-
-
-def _only_first(lesson):
-    length = int(lesson.there[0].sum())
-    rows = torch.arange(length)
-    return replace(
-        lesson,
-        batch=lesson.batch.at(rows),
-        chosen=lesson.chosen.at(rows),
-        there=lesson.there[:1, :length],
-        rewards=lesson.rewards[:1],
-        behind=lesson.behind.at(torch.tensor([0])),
-        cut=lesson.cut[:1],
-    )
 
 
 def test_horizon_cut_without_a_discount_is_refused():
@@ -217,13 +178,6 @@ def test_the_clip_limits_the_change_of_chances():
     assert far[0.02] < 0.5 * far[5.0]
 
 
-def test_decisions_that_paid_become_more_likely():
-    lesson, before, after, _ = taught(contextual(), 64, passes=3)
-    change = after.log_chance - before.log_chance
-    paid = torch.tensor([own[0] > 0 for own in lesson.rewards])
-    assert change[paid].mean() > change[~paid].mean()
-
-
 def test_the_value_clip_limits_the_change_of_values():
     moved = {}
     for clip in (None, 1e-3):
@@ -264,14 +218,6 @@ def test_padding_does_not_affect_training():
         told = learn(twin.network, twin.optimizer, lesson, own, policy.update_settings, entropy=0.1, order=generator())
         weights.append((told, [one.tolist() for one in twin.network.parameters()]))
     assert weights[0] == weights[1]
-
-
-@pytest.mark.parametrize(
-    ("values", "returns", "share"),
-    [([1.0, 2.0], [1.0, 2.0], 1.0), ([1.5, 1.5], [1.0, 2.0], 0.0), ([2.0, 1.0], [1.0, 2.0], -3.0), ([1.0], [1.0], 0.0)],
-)
-def test_explained_variance_equals_its_definition(values, returns, share):
-    assert explained(torch.tensor(values), torch.tensor(returns)) == pytest.approx(share)
 
 
 def test_a_round_without_known_rewards_changes_no_weights():

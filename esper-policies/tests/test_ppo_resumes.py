@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import given, settings, strategies as st
 from esper_core.leyline import Action, ActionMask, ActionSpace, Op, SlotSignals, SlotState
 from esper_policies.ppo.encoding import see
 from esper_policies.ppo.policy import Ppo
-from esper_policies.ppo.settings import PpoSettings
 from esper_testing.games import delayed, learn, masked, memory, play
 from esper_testing.policies import STRANGER, episode, same_state, space_of, written_and_read
 
@@ -146,13 +144,6 @@ def test_run_08_decisions_in_an_environment_do_not_depend_on_others(seed, others
     assert torch.equal(hidden, held)
 
 
-def test_global_generators_are_neither_used_nor_seeded():
-    before = random.getstate(), torch.get_rng_state()
-    learn(Ppo(delayed().space, **TINY), delayed(), 1, 2)
-    assert random.getstate() == before[0]
-    assert torch.equal(torch.get_rng_state(), before[1])
-
-
 def test_draws_differ_between_seeds_environments_and_rounds():
     game, told = delayed(), {}
     for seed in (0, 1):
@@ -218,14 +209,6 @@ def test_it_waits_without_candidates():
     assert policy.act([replace(scene.observation, signals=signals)], [ActionMask({"early": frozenset()})]) == [Action()]
 
 
-def test_names_beyond_the_limit_are_not_embedded():
-    policy = Ppo(space_of(3), width=8, names=1)
-    assert len(policy._names) == 1
-    assert Ppo(space_of(3), width=8, names=0)._names == []
-    scene = episode(space_of(3), 0)[0]
-    policy.act([scene.observation], [scene.mask])
-
-
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_forget_names_is_the_share_of_names_left_out(share):
     space = space_of(3)
@@ -241,15 +224,3 @@ def test_forget_names_is_the_share_of_names_left_out(share):
 
 
 # Conformance checks and settings.
-
-
-def test_settings_reach_the_network_the_optimizer_and_the_pace():
-    own = {"width": 12, "memory": False, "names": 5, "speeds": [1, 2], "learning_rate": 0.5, "decide_every": 7}
-    policy = Ppo(space_of(1), **own)
-    assert policy.network.width == 12
-    assert policy.network.memory is None
-    assert policy.network.names.num_embeddings == 6
-    assert policy.options.heads == {"speed": 2}
-    assert policy.pace.every == 7
-    assert policy.optimizer.param_groups[0]["lr"] == 0.5
-    assert Ppo(space_of(1)).settings == PpoSettings()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from dataclasses import replace
@@ -12,10 +11,10 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from esper_core.leyline import CANDIDATE_COLUMNS, SLOT_COLUMNS, RewardBreakdown, State
-from esper_policies.ppo.encoding import BEYOND, LEAST, WHOLE_COLUMNS, Columns, Scales, batch_of, episodes_of
+from esper_core.leyline import CANDIDATE_COLUMNS, SLOT_COLUMNS, RewardBreakdown
+from esper_policies.ppo.encoding import BEYOND, LEAST, WHOLE_COLUMNS, Columns, Scales
 from esper_policies.ppo.policy import Ppo
-from esper_testing.games import contextual, delayed, masked, play
+from esper_testing.games import masked, play
 
 NAMES = ("alpha", "gain", "gain?", "stage_training", "kind_vector", "age", "is_new")
 FLAGS = [2, 3, 4, 6]
@@ -47,20 +46,6 @@ def test_running_scales_equal_mean_and_deviation_of_all_rows(rounds):
     found = own(fresh).double().numpy()
     assert np.allclose(found[:, NUMBERS], expected[:, NUMBERS].clip(-BEYOND, BEYOND), atol=1e-4)
     assert np.allclose(found[:, FLAGS], fresh.numpy()[:, FLAGS].clip(-BEYOND, BEYOND), atol=1e-6)
-
-
-def test_rows_are_unchanged_before_the_first_update():
-    rows = torch.tensor(rows_like(1, 3))
-    own = Columns(NAMES)
-    assert torch.equal(own(rows), rows)
-    own.learn(torch.empty(0, len(NAMES)))
-    assert torch.equal(own(rows), rows)
-
-
-def test_a_constant_column_is_not_amplified():
-    own = Columns(("progress",))
-    own.learn(torch.full((50, 1), 3.0))
-    assert own(torch.tensor([[3.0], [3.0 + LEAST]])).flatten().tolist() == pytest.approx([0.0, 1.0], abs=1e-3)
 
 
 def test_flags_and_one_hot_columns_are_not_scaled():
@@ -96,53 +81,6 @@ def test_scales_change_between_rounds_only(monkeypatch):
         assert policy.scales.whole.count == count + 4 * game.steps
 
 
-def test_scales_include_all_rows_of_all_rounds():
-    game = delayed()
-    policy = Ppo(game.space, width=8, together=4, passes=1)
-    whole, candidates = [], []
-    for number in range(3):
-        rollout = play(policy, game, 3, 3 * number, number)
-        for one in episodes_of(game.space, rollout, policy.pace, endless=False)[0]:
-            whole += [decision.seen.whole for decision in one.decisions]
-            candidates += [row for decision in one.decisions for row in decision.seen.rows.candidates]
-        policy.update(rollout)
-    for own, rows in ((policy.scales.whole, whole), (policy.scales.candidates, candidates)):
-        array = np.array(rows, dtype=np.float32).astype(np.float64)
-        assert own.count == len(array)
-        assert np.allclose(own.mean.numpy(), array.mean(0), atol=1e-9)
-        assert np.allclose((own.squares / own.count).numpy(), array.var(0), atol=1e-9)
-
-
-def test_padding_does_not_affect_scales():
-    game = contextual()
-    policy = Ppo(game.space, width=8, together=2)
-    seen = episodes_of(game.space, play(policy, game, 2), policy.pace, endless=False)[0][0].decisions[0].seen
-    tight, wide = Scales(), Scales()
-    tight.learn(batch_of([seen], [[0, 0, 0]]))
-    wide.learn(batch_of([seen], [[0, 0, 0]], (4, 9)))
-    assert tight.candidates.count == wide.candidates.count == 3
-    assert tight.slots.count == wide.slots.count == 1
-    assert torch.equal(tight.candidates.mean, wide.candidates.mean)
-
-
-def test_scales_survive_saving_and_loading():
-    game = masked()
-    policy = Ppo(game.space, width=8, together=4, passes=1)
-    policy.update(play(policy, game, 4))
-    state = policy.scales.state_dict()
-    again = Scales()
-    again.learn_returns([7.0])
-    again.load_state_dict(State(json.loads(json.dumps(state.plain)), state.tensors))
-    assert again.state_dict().plain == state.plain
-    rows = torch.rand(5, len(WHOLE_COLUMNS))
-    assert torch.equal(again.whole(rows), policy.scales.whole(rows))
-    before = state.tensors["whole_mean"].clone()
-    for own in (policy.scales, again):
-        own.whole.learn(rows)
-    assert torch.equal(state.tensors["whole_mean"], before), "what was told of them does not move"
-    assert torch.equal(again.whole(rows), policy.scales.whole(rows))
-
-
 # Returns.
 
 
@@ -156,30 +94,6 @@ def test_returns_are_scaled_by_the_root_of_their_mean_square(rounds):
         assert own.returns == pytest.approx(max(expected, 1e-6))
         assert grown == pytest.approx(1.0 if scale is None else own.returns / scale)
         scale = own.returns if every else None
-
-
-def test_predicted_returns_do_not_change_with_their_scale():
-    game = delayed()
-    policy = Ppo(game.space, width=8, together=4, passes=3, learning_rate=1e-2)
-    policy.update(play(policy, game, 4))
-    rollout = play(policy, game, 4, 50, 1)
-    episodes, _ = episodes_of(game.space, rollout, policy.pace, endless=False)
-    seen = [decision.seen for decision in episodes[0].decisions]
-
-    def foretold():
-        batch = policy.scales.scaled(batch_of(seen, [[0] * 3] * len(seen)))
-        with torch.no_grad():
-            return policy.network(batch, None, (1, len(seen)))[0].value * policy.scales.returns
-
-    before, scale = foretold(), policy.scales.returns
-    policy._rescale([_times(one, 100.0) for one in episodes])
-    assert policy.scales.returns > 3 * scale
-    assert torch.allclose(foretold(), before, rtol=1e-4, atol=1e-5)
-
-
-def _times(episode, factor):
-    decisions = tuple(replace(one, reward=one.reward * factor - 50.0) for one in episode.decisions)
-    return replace(episode, decisions=decisions)
 
 
 @pytest.mark.parametrize("unit", [1e-3, 1e3])

@@ -6,12 +6,11 @@ import logging
 from dataclasses import replace
 
 import pytest
-import torch
 
 from esper_core.leyline import WAIT, Action, Op
 from esper_policies.heuristic import Heuristic
 from esper_policies.ppo.policy import Ppo
-from esper_testing.games import contextual, delayed, masked, play, score
+from esper_testing.games import contextual, masked, play, score
 from esper_testing.policies import episode, space_of
 
 TINY = {"width": 16, "together": 16, "minibatch": 16, "learning_rate": 3e-3, "forget_names": 0.0}
@@ -39,22 +38,6 @@ def test_imitation_reproduces_the_decisions_of_a_rollout():
     judge = Ppo(game.space, **TINY, learn=False)
     judge.load_state_dict(policy.state_dict())
     assert score(play(judge, game, 100, 7000)) > 4.0, "episodes that nobody has shown"
-
-
-def test_imitating_known_decisions_takes_no_pass():
-    game = contextual()
-    policy = Ppo(game.space, **TINY)
-    shown = play(Knows(), game, 48)
-    policy.imitate(shown)
-    before = [one.clone() for one in policy.network.value[0].parameters()]
-    assert policy.imitate(shown)["passes"] == 0.0
-    assert all(torch.equal(a, b) for a, b in zip(before, policy.network.value[0].parameters(), strict=True))
-
-
-def test_imitation_ends_after_the_given_number_of_passes():
-    game = masked()
-    policy = Ppo(game.space, **{**TINY, "learning_rate": 1e-9})
-    assert policy.imitate(play(Ppo(game.space, width=8, together=8), game, 8), passes=3)["passes"] == 3.0
 
 
 def test_the_teacher_plays_until_the_policy_agrees():
@@ -93,13 +76,6 @@ def test_a_teacher_acts_within_the_options_and_pace_of_the_policy():
                 assert action == WAIT
             if action.op in (Op.GERMINATE, Op.PRUNE):
                 assert action.speed == 7
-
-
-def test_a_policy_that_does_not_learn_has_no_teacher():
-    game = delayed()
-    policy = Ppo(game.space, width=8, teacher="heuristic", learn=False)
-    assert policy._teacher is None
-    assert policy.update(play(policy, game, 2)) == {}
 
 
 def test_a_round_without_known_rewards_teaches_nothing(caplog):

@@ -31,8 +31,6 @@ IN_NURSERY = [
     Action(Op.FOSSILISE, "late"),
 ]
 FREE_CHOICES = Random(SPACE).choices(FREE)
-GOLDEN = "120012010002121210220022"
-"""Its actions in 24 steps with RNG seed 7, as indices of FREE_CHOICES."""
 
 
 def seen(step):
@@ -54,12 +52,6 @@ def test_choices_are_all_possible_actions_and_waiting():
 def test_an_op_on_a_whole_slot_is_one_choice():
     mask = ActionMask({"early": frozenset({Op.ADVANCE, Op.PRUNE})})
     assert Random(SPACE).choices(mask) == [WAIT, Action(Op.ADVANCE, "early"), Action(Op.PRUNE, "early")]
-
-
-def test_choices_do_not_depend_on_the_order_of_seeds():
-    backwards = {slot: dict(reversed(seeds.items())) for slot, seeds in NURSERY.seeds.items()}
-    turned = ActionMask(NURSERY.ops, NURSERY.blueprints, backwards)
-    assert Random(SPACE).choices(turned) == IN_NURSERY
 
 
 def test_retarget_is_a_choice_only_with_several_targets():
@@ -111,7 +103,3 @@ def test_draws_differ_between_seeds_episodes_environments_and_steps():
         alike = sum(a == b for a, b in zip(one, other, strict=True)) / len(one)
         assert 0.23 < alike < 0.44  # a third, by chance
     assert len({draw[:20] for draw in draws} | {draws[0][at : at + 20] for at in range(1, 300)}) == 12 + 299
-
-
-def test_its_draws_are_the_same_on_every_machine():
-    assert "".join(str(FREE_CHOICES.index(one)) for one in played(Random(SPACE, seed=7), FREE, steps=24)[0]) == GOLDEN

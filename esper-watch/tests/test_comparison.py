@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
-from pathlib import Path
 
 import pytest
 
 from esper_core import load_run
 from esper_core.leyline import Metric, RunFolderError
 from esper_core.runs.directory import run_lock
-from esper_watch import pages
 from esper_watch.comparison import compare_runs
 from esper_watch.comparison_view import comparison_page, comparison_text
 
@@ -174,21 +171,6 @@ def test_one_file_plugins_are_compared_by_their_files(compared):
     assert warning.endswith('ran different code: counting.py (none, "(f40b3acc)")')
 
 
-def test_many_differences_are_counted(compared, write_run):
-    config = write_run("c").joinpath("config.yaml").read_text()
-    extra = "".join(f"part{place}: 1\n" for place in range(20))
-    found = compared((OTTER, {"a": BETTER}, {}), (HERON, {"b": BEST}, {"config": config + extra}))
-    assert found.warnings[0].endswith("part7 (none, 1), and 12 more")
-
-
-def test_runs_with_other_metrics_are_refused(compared):
-    for other in (Metric("accuracy", "down", "%"), Metric("error", "up", "%"), Metric("accuracy", "up", "")):
-        with pytest.raises(RunFolderError, match=r"E431 the runs have different metrics: .* has accuracy in %, more"):
-            compared((OTTER + other.name + other.direction + other.unit, {"a": NOISE}, {}), (
-                HERON + other.name + other.direction + other.unit, {"a": NOISE}, {"metric": other},
-            ))  # fmt: skip
-
-
 def test_every_unfinished_run_is_named_with_its_status_and_a_hint(write_run):
     failed = write_run(OTTER, status="failed", reason="E232 x\ny")
     died = write_run(HERON, status="running")
@@ -211,32 +193,6 @@ def test_a_configuration_that_cannot_be_read_is_an_error(write_run):
     (path / "config.yaml").unlink()
     with pytest.raises(RunFolderError, match="there is no such file"):
         compare_runs([load_run(path)])
-
-
-def test_runs_with_the_same_words_are_labelled_by_their_ids(compared):
-    later = "20261122-090000-quiet-otter"
-    found = compared((OTTER, {"a": BETTER}, {}), (later, {"a": BEST}, {}))
-    assert [one.sample.name for one in found.arms] == [f"{OTTER}/a", f"{later}/a"]
-
-
-def test_only_the_named_arms_are_compared(compared):
-    arms = {"grown": BETTER, "random": NOISE}
-    found = compared((OTTER, arms, {}), (HERON, {"grown": BEST}, {}), only=["grown"])
-    assert [one.sample.name for one in found.arms] == ["quiet-otter/grown", "swift-heron/grown"]
-    (one,) = found.comparisons
-    assert one["p_holm"] == one["p"]
-    with pytest.raises(RunFolderError, match='no run has an arm "grwn"'):
-        compared(("x", arms, {}), only=["grwn"])
-
-
-def test_an_arm_with_a_figure_that_is_not_finite_is_not_compared(compared):
-    found = compared((OTTER, {"a": [math.inf, *NOISE[1:]], "b": BETTER, "c": BEST}, {}))
-    comparisons = by_names(found.comparisons)
-    assert comparisons["a", "b"]["why"] == "not finite"
-    assert comparisons["a", "b"]["difference"] is None
-    assert (comparisons["a", "b"]["n"], comparisons["a", "b"]["paired"]) == (8, True)
-    assert comparisons["a", "b"].keys() == comparisons["b", "c"].keys()
-    assert comparisons["b", "c"]["p_holm"] == 3 * comparisons["b", "c"]["p"]
 
 
 def test_eight_shared_seeds_are_enough_for_pairs(compared):
@@ -445,17 +401,6 @@ def test_unknown_equal_and_huge_figures_stay_inside_the_drawing(page_of, write_r
     ]
     assert all(0 <= one <= 220 for one in numbers)
     assert "nan" not in page.text.split()
-
-
-def test_contrast_is_sufficient_in_light_and_dark(contrast):
-    style = (Path(pages.__file__).with_name("templates") / "comparison.css").read_text()
-    themes = [dict(re.findall(r"--(\w+):(#\w+)", block)) for block in re.findall(r":root\{(.*?)\}", style, re.S)]
-    assert len(themes) == 2
-    for theme in themes:
-        assert contrast(theme["ink"], theme["paper"]) > 7
-        assert contrast(theme["dim"], theme["paper"]) > 4.5
-        assert contrast(theme["mark"], theme["paper"]) > 4.5
-        assert contrast(theme["mark"], theme["band"]) > 3
 
 
 def test_html_takes_a_file_that_ends_with_html(esper, write_run, tmp_path):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from contextlib import suppress
-from itertools import combinations, product
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -96,14 +95,6 @@ LETTERS = """
 })
 """
 
-MARKS = """
-[...document.querySelectorAll("#%s figure svg .mark:not(.column)")].map((one) => {
-  const [box, point] = [one.getBoundingClientRect(), (one.querySelector("circle") ?? one).getBoundingClientRect()];
-  const told = one.querySelector("title").textContent;
-  const at = (point.left + point.right) / 2;
-  return { told, at, left: box.left, right: box.right, top: box.top, bottom: box.bottom };
-})
-"""
 
 CALLED = """
 // The names of what belongs together begin with the part that it is of.
@@ -244,12 +235,6 @@ def test_headings_and_legends_are_printed_with_their_charts(page, before):
         assert len({sheets[name] for name in names}) == 1, {name: sheets[name] for name in names}
 
 
-def test_folded_parts_are_printed_and_folded_again(page):
-    marked = "for (const one of document.querySelectorAll('details td')) one.role = 'heading'; 1"
-    assert {"grown 0", "own 1"} <= printed(page, marked).keys()
-    assert page.evaluate("document.querySelectorAll('details[open]').length") == 0
-
-
 def test_nothing_is_wider_than_a_sheet_of_paper(page):
     """Chromium prints 739 pixels on a sheet of 8.5 inches."""
     page.resize(390, 800)
@@ -281,13 +266,6 @@ def test_a_tap_on_another_chart_moves_the_value(page):
         told, x, y = page.evaluate(TAPPED % part)
         page.call("Input.synthesizeTapGesture", x=x, y=y)
         assert page.evaluate(TOLD) == told, part
-
-
-def test_a_tap_close_to_a_small_mark_hits_it(page):
-    page.resize(390, 800)
-    told, x, y = page.evaluate(TAPPED.replace(".mark", ".mark:not(.single)") % "arms")
-    page.tap(x, y + 9)
-    assert page.evaluate(TOLD) == told
 
 
 def gaps(pairs):
@@ -323,30 +301,6 @@ def test_text_on_a_phone_is_large_enough_and_does_not_overlap(part, least, gap, 
     assert max(one["right"] for one in letters) <= 390
     if part != "networks":  # a box may hold two lines
         assert [one for one in gaps(combinations(letters, 2)) if one[0] < gap] == []
-
-
-@pytest.mark.parametrize("part", ["lives", "evidence"])
-def test_names_on_a_phone_do_not_overlap_marks(part, page):
-    page.resize(390, 800)
-    letters, marks = page.evaluate(LETTERS % part), page.evaluate(MARKS % part)
-    assert len(marks) >= 16
-    assert [one for one in gaps(product(letters, marks)) if one[0] < -1.0] == []
-
-
-def test_gains_on_a_phone_match_the_axis(page):
-    """There the style makes the plot narrower, but not its text."""
-    for width in (320, 390, 600, 1000):
-        page.resize(width, 800)
-        letters, marks = page.evaluate(LETTERS % "evidence"), page.evaluate(MARKS % "evidence")
-        ticks = {}
-        for one in letters:
-            with suppress(ValueError):
-                ticks[float(one["told"])] = (one["left"] + one["right"]) / 2
-        low, high = min(ticks), max(ticks)
-        for mark in marks:
-            gain = float(mark["told"].partition("gain ")[2].split()[0])
-            place = ticks[low] + (gain - low) / (high - low) * (ticks[high] - ticks[low])
-            assert mark["at"] == pytest.approx(place, abs=1.5), (width, mark["told"])
 
 
 @pytest.mark.parametrize("width", [320, 390, 600])

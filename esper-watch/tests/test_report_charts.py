@@ -15,7 +15,7 @@ from xml.dom import minidom
 import pytest
 
 from esper_core.leyline import Metric, Signals, SlotSignals, SlotState, Stage
-from esper_core.leyline.events import EpisodeFinished, Event, RunFinished, RunStarted, StageChanged, StepFinished
+from esper_core.leyline.events import Event, RunFinished, RunStarted, StageChanged, StepFinished
 from esper_core.telemetry import encode
 from esper_watch.figures import Z_95, ArmResult, arm_styles, pareto_front
 from esper_watch.history import SeedGain, SeedLife
@@ -172,16 +172,6 @@ def test_a_curve_shows_the_means_and_its_band_the_intervals(values, unit, rounds
             assert [y for _, y in drawn] == pytest.approx([y for _, y in expected], abs=2 * CLOSE)
 
 
-def test_means_are_inside_the_chart_and_only_bands_are_cut_off(tmp_path):
-    values, unit = CURVES["two networks, whose band leaves the drawing"]
-    curves = Curves(page_with(tmp_path, events_of(values, metric_of(unit))))
-    top, bottom = min(curves.up.ends), max(curves.up.ends)
-    assert all(top < y < bottom for line in curves.lines for _, y in line)
-    assert {top, bottom} <= {y for band in curves.bands for _, y in band}, "this band is wider than the drawing"
-    wide = Curves(page_with(tmp_path, events_of(CURVES["eight networks"][0], metric_of("%"))))
-    assert all(top < y < bottom for band in wide.bands for _, y in band), "this one is not"
-
-
 @pytest.mark.parametrize("steps", [200, 201, 1001])
 def test_a_long_curve_is_thinned_out_and_keeps_its_last_step(steps, tmp_path):
     values = {"grown": {step: [0.1 + 0.5 * step / steps, 0.2 + 0.5 * step / steps] for step in range(steps)}}
@@ -192,105 +182,6 @@ def test_a_long_curve_is_thinned_out_and_keeps_its_last_step(steps, tmp_path):
         (curves.across(steps), curves.up(0.15 + 0.5 * (steps - 1) / steps)), abs=2 * CLOSE
     )  # fmt: skip
     assert all(later > earlier for (earlier, _), (later, _) in pairwise(line))
-
-
-# --- networks
-
-Grown = tuple[tuple[str, str], ...]
-"""Slot and blueprint of each kept seed, in the order in which they act."""
-
-SLOTS = ("early", "middle", "late")
-KINDS: Sequence[tuple[int, Grown]] = [
-    (4, (("late", "test/conv"),)),
-    (3, (("early", "test/conv"), ("early", "test/norm"), ("late", "test/mlp"))),
-    (2, (("early", "test/a"), ("middle", "test/b"), ("late", "test/c"))),
-    (1, ()),
-]
-"""How many networks ended like this, the most frequent first."""
-
-
-def networks_of(arm: str, kinds: Sequence[tuple[int, Grown]]) -> Iterator[Event]:
-    """Return the events of an arm whose networks ended like this."""
-    slots = tuple(SlotSignals(name, SlotState.FREE, 0) for name in SLOTS)
-    every = [grown for number, grown in kinds for _ in range(number)]
-    for seed in range(len(every)):
-        signals = Signals(0, 1.0, 1.0, 0.5, 9, 9, slots)
-        yield StepFinished(round=0, arm=arm, seed=seed, step=0, signals=signals)
-    for seed, grown in enumerate(every):
-        kept = tuple({"slot": slot, "blueprint": name, "parameters": 10 * len(name)} for slot, name in grown)
-        yield EpisodeFinished(
-            round=0, arm=arm, seed=seed, test_loss=1.0, test_metric=0.5, validation_metric=0.5, parameters=9,
-            host_parameters=9, fossils=len(kept), steps=1, reward=None, grown=kept,
-        )  # fmt: skip
-
-
-def drawn_networks(page: str) -> list[list[tuple[str, str]]]:
-    """Return class and name of the marks of each network, from left to right."""
-    found = re.findall(r'<section id="networks">.*?</section>', page, flags=re.DOTALL)
-    drawings = [drawing for part in found for drawing in re.findall(r"<svg .*?</svg>", part, flags=re.DOTALL)]
-    return [_from_left_to_right(drawing) for drawing in drawings]
-
-
-def _from_left_to_right(drawing: str) -> list[tuple[str, str]]:
-    root = minidom.parseString(drawing).documentElement
-    assert root is not None
-    marks: list[tuple[float, str, str]] = []
-    for one in (one for one in root.getElementsByTagName("g") if "mark" in one.getAttribute("class").split()):
-        kind = one.getAttribute("class").removeprefix("mark ")
-        (shape,) = one.getElementsByTagName("circle") or one.getElementsByTagName("rect")
-        assert (shape.tagName == "circle") == kind.startswith("slot"), "rings are slots"
-        name = one.getElementsByTagName("text")[0].firstChild
-        title = one.getElementsByTagName("title")[0].firstChild
-        assert name is not None
-        assert title is not None
-        if kind.startswith("slot"):
-            assert title.data.startswith(f"slot {name.data}: ")
-            assert ("nothing was kept here" in title.data) == (kind == "slot empty")
-        marks.append((float(shape.getAttribute("cx") or shape.getAttribute("x")), kind, str(name.data)))
-    return [(kind, name) for _, kind, name in sorted(marks)]
-
-
-def expected(grown: Grown) -> list[tuple[str, str]]:
-    """Return the marks of a network: slots in their order, full rings before what was kept."""
-    told = [("host", "input")]
-    for slot in dict.fromkeys([*SLOTS, *(slot for slot, _ in grown)]):
-        kept = [name.partition("/")[2] for own, name in grown if own == slot]
-        told.append(("slot" if kept else "slot empty", slot))
-        told += [("stage-fossilized", name) for name in kept]
-    return [*told, ("host", "output")]
-
-
-def test_the_ring_of_a_slot_is_full_where_something_was_kept(tmp_path):
-    """A slot that only an episode's end names is drawn behind those that steps name."""
-    started = RunStarted(run="r", arms=("grown", "twin"), rounds=1, environments=11, steps=1)
-    kinds = [*KINDS, (1, (("hidden", "test/x"),))]
-    drawn = drawn_networks(
-        page_with(tmp_path, [started, *networks_of("grown", kinds), *networks_of("twin", [(11, ())])])
-    )
-    assert len(drawn) == len(kinds), "the twin kept nothing and is not drawn"
-    assert drawn == [expected(grown) for _, grown in kinds]
-
-
-RINGS = """
-[...document.querySelectorAll("#networks .mark.slot circle")].map((one) => {
-  const seen = getComputedStyle(one);
-  return [one.parentElement.classList.contains("empty"), seen.fill, seen.strokeDasharray];
-})
-"""
-
-
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_full_and_empty_rings_differ_in_fill_and_line(dark, tmp_path, browser):
-    started = RunStarted(run="r", arms=("grown",), rounds=1, environments=10, steps=1)
-    (tmp_path / "page.html").write_text(page_with(tmp_path, [started, *networks_of("grown", KINDS)]))
-    page = browser.open(tmp_path / "page.html")
-    page.resize(1000, 900, dark=dark)
-    seen = {tuple(one) for one in page.evaluate(RINGS)}
-    assert {empty for empty, _, _ in seen} == {True, False}
-    assert len(seen) == 2, "all rings of a kind look alike"
-    (_, filled, line), (_, hollow, dashes) = sorted(seen)
-    assert filled != hollow
-    assert (line, dashes) == ("none", "3px, 2px")
 
 
 # --- seeds
@@ -430,14 +321,6 @@ def test_a_seed_that_never_trained_has_a_bar_of_its_own(pruned, report):
     if pruned:
         marks.append(("mark", "early  conv: pruned at step 10. rolled back"))
     assert lives_chart(report, GERMINATED, *([(9, Stage.PRUNED, "rolled back")] if pruned else []))[1] == marks
-
-
-def test_the_legend_names_grey_only_where_it_is_drawn(report):
-    for more in ([TRAINED], [TRAINED, (16, Stage.HOLDING, "")], [], [(9, Stage.PRUNED, "")]):
-        _, marks = lives_chart(report, GERMINATED, *more)
-        legend = re.findall(r"</svg>([^<]+)</li>", report_page(report))
-        assert ("germinated, not trained yet" in legend) == ("mark stage-germinated" in dict(marks))
-        assert "germinated" not in legend
 
 
 def test_every_chart_has_a_description_and_every_mark_a_text(make_run):

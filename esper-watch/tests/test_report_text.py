@@ -93,6 +93,17 @@ def test_networks_are_numbered_and_many_are_folded_up(make_run):
     assert [one for one in said if one not in text] == []
 
 
+def test_a_network_is_drawn_from_input_to_output_with_its_slots_and_what_they_kept(make_run):
+    assert marks_of(make_run(environments=2, steps=4), "networks") == [
+        "A network",
+        "where the data comes in",
+        "slot early: followed by what was kept",
+        "test/conv, kept in slot early: 72 parameters",
+        "slot late: nothing was kept here",
+        "the output of the network",
+    ]
+
+
 def test_arms_are_described_and_terms_are_in_the_glossary(make_run):
     run = make_run(environments=2, steps=4, arms=("grown", "twin", "capacity"))
     text = " ".join(text_of(run).split())
@@ -211,14 +222,6 @@ def test_figures_of_a_summary_that_are_not_usable_are_unknown(value, make_run):
         text = text_of(run)
         assert "Provenance" in text
         assert re.findall(r"(?i)\bnan\b|\binf\b|infinity|\d{40}", text) == []
-
-
-def test_a_price_that_is_not_finite_is_not_drawn(make_run):
-    run = make_run(environments=1, steps=40)
-    told = (run / "events.jsonl").read_text()
-    assert '"price":0.02' in told
-    (run / "events.jsonl").write_text(told.replace('"price":0.02', '"price":"NaN"'))
-    assert re.findall(r'="nan"', report_page(read_report(run))) == []
 
 
 JSON = st.recursive(

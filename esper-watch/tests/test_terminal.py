@@ -25,8 +25,8 @@ from esper_core.leyline.events import (
 )
 from esper_core.telemetry import encode
 from esper_watch import read_history
-from esper_watch.command import report, watch
-from esper_watch.terminal import LEGEND, STAGE_SIGNS, as_json, draw, sparkline
+from esper_watch.command import watch
+from esper_watch.terminal import as_json, draw, sparkline
 
 HOSTILE = "\x1b]0;pwned\x07\x9b2J\nsecond\u202eline"
 """Sets the terminal's title, clears it, adds a line, and reverses the text that follows."""
@@ -176,17 +176,6 @@ def test_control_characters_of_a_run_are_escaped(run):
         assert told in drawing
 
 
-def test_control_characters_of_a_path_are_escaped(run):
-    place = run / "a\x1b]0;pwned\x07"
-    place.mkdir()
-    for file in ("events.jsonl", "manifest.json"):
-        (run / file).rename(place / file)
-    answer = CliRunner().invoke(report, [str(place)])
-    assert answer.exit_code == 0
-    assert "\x1b" not in answer.stdout
-    assert (place / "report.html").is_file()
-
-
 def test_a_life_ends_with_the_last_step_of_its_environment(run):
     write(run, *(one for one in EVENTS[:-2] if getattr(one, "step", 0) < 5))
     history = read_history(run)
@@ -194,11 +183,6 @@ def test_a_life_ends_with_the_last_step_of_its_environment(run):
     assert "conv_light  ··░░▒" in drawing
     assert "conv_light  ··░░▒▒" not in drawing
     assert as_json(history)["lives"][0]["last_step"] == 4
-
-
-def test_a_life_without_steps_ends_with_its_last_stage_change(run):
-    write(run, EVENTS[0], *(one for one in EVENTS if isinstance(one, StageChanged) and one.step < 5))
-    assert "conv_light  ··░░\n" in draw(read_history(run)) + "\n"
 
 
 @pytest.mark.parametrize("strange", [math.nan, math.inf, -math.inf])
@@ -223,20 +207,6 @@ def test_figures_without_a_mean_are_drawn_as_blanks(run):
     history = read_history(run)
     assert as_json(history)["arms"]["grown"]["validation"] == [None, None, 1.7e308, -1.7e308]
     assert "grown    █▁" in draw(history)
-
-
-def test_every_stage_has_its_own_sign_in_the_legend():
-    assert len(set(STAGE_SIGNS.values())) == len(STAGE_SIGNS) == len(Stage)
-    told = {"fossilized": "kept"}
-    for stage, mark in STAGE_SIGNS.items():
-        assert stage is Stage.PRUNED or f"{mark} {told.get(stage.value, stage.value)}" in LEGEND
-
-
-def test_the_legend_wraps_in_a_narrow_terminal(run):
-    drawing = draw(read_history(run), width=40)
-    assert max(map(len, drawing.splitlines())) <= 40
-    for name in ("germinated", "training", "blending", "holding", "draining", "kept"):
-        assert f" {name}" in drawing
 
 
 # --- names in other scripts

@@ -19,7 +19,7 @@ COSTLY = {
 }
 """Checks that train or start an interpreter: in the fast suite for ``SAMPLE``, in the slow suite for the others."""
 
-SAMPLE = {("conv_light", None), ("conv_light", "image"), ("low_rank", "vector"), ("attention", "tokens")}
+SAMPLE = {("conv_light", None), ("conv_light", "image"), ("low_rank", "vector")}
 """Blueprints and kinds of sites."""
 
 

@@ -90,24 +90,10 @@ def test_minimal_charges_for_pruning_young_seeds_only():
     assert math.fsum(told(Minimal(metric=ACCURACY, haste=1.25), moves, "haste")) == -1.25
 
 
-def test_the_end_of_an_episode_is_not_a_prune():
-    late = [Move(STEPS - 3, "germinate")]
-    assert math.fsum(told(Minimal(metric=ACCURACY), late, "haste")) == 0.0
-    assert math.fsum(told(Simplified(metric=ACCURACY, churn=1.0), late, "churn")) == -1.0
-
-
 def test_a_bonus_is_the_measured_gain_at_fossilisation():
     bonuses = told(Basic(metric=ACCURACY, bonus=1.0), term="bonus")
     assert [step for step, bonus in enumerate(bonuses) if bonus] == [11]
     assert bonuses[11] == pytest.approx(100 * 0.25 * 10 / 12)
-
-
-def test_a_harmful_seed_gets_no_bonus():
-    course = play(ACCURACY, SANE, {"useful": Brings(metric=0.1, nats=-0.25)})
-    for make in (Basic, BasicPlus):
-        reward = make(metric=ACCURACY)
-        steps = [reward.score(one.now, one.before, one.twin, one.twin_before) for one in course]
-        assert math.fsum(one.terms["bonus"] for one in steps) == 0.0
 
 
 def test_basic_plus_pays_the_rest_later_while_the_gain_lasts():

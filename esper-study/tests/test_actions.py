@@ -61,13 +61,6 @@ def test_events_record_whole_actions(action):
     assert set(event.arguments) == set(READ[action.op]) - {"slot", "blueprint"}
 
 
-def test_options_of_other_types_are_recorded():
-    careless = Action(Op.GERMINATE, "early", "blueprints/mlp", blend="gate", curve="cosine", target=1)  # type: ignore[arg-type]
-    assert action_of(step_with(careless)) == Action(
-        Op.GERMINATE, "early", "blueprints/mlp", blend=Blend.GATE, curve=Curve.COSINE, target=1.0
-    )
-
-
 @pytest.mark.parametrize("text", ["", "grow early", "wait early now", "germinate early mlp extra"])
 def test_an_event_without_an_op_is_rejected(text):
     step = StepFinished(round=0, arm="a", seed=0, step=0, signals=Signals(0, 1.0, 1.0, 0.5, 9, 9, ()), action=text)

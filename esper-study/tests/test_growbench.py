@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from dataclasses import asdict
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import pytest
 
 from esper_core.app.episode import Episode
-from esper_core.leyline import WAIT, Action, Blend, Candidate, Op, Place, SlotState
+from esper_core.leyline import WAIT, Action, Candidate, Op, Place, SlotState
 from esper_study.growbench import (
     CANDIDATES,
     COLUMNS,
@@ -23,7 +22,6 @@ from esper_study.growbench import (
     Match,
     Node,
     Oracle,
-    actions_to,
     after,
     best_fixed_plan,
     best_plan,
@@ -44,7 +42,6 @@ from esper_study.growbench.puzzles import (
     DECISIONS,
     EASY,
     HIDDEN,
-    MAX_SEEDS,
     NOISE,
     SHARES,
     SLOTS,
@@ -163,12 +160,6 @@ def test_the_configuration_of_every_kind_of_puzzle_is_valid(kind, tmp_path):
     assert Episode.of(file).space.slots == tuple(SLOTS)
 
 
-def test_kinds_are_drawn_with_their_probabilities():
-    many = Counter(puzzle(n, part).kind for n in range(1000) for part in PARTS)
-    assert sum(SHARES.values()) == pytest.approx(1.0)
-    assert all(many[kind] / 2000 == pytest.approx(share, abs=0.03) for kind, share in SHARES.items())
-
-
 def test_train_and_held_out_share_no_seed():
     seeds = {part: {puzzle(n, part).seed for n in range(500)} for part in PARTS}
     assert [len(own) for own in seeds.values()] == [500, 500]
@@ -212,53 +203,11 @@ def test_no_action_is_possible_at_an_end():
             after(end, WAIT)
 
 
-def test_a_host_keeps_at_most_one_seed_per_slot():
-    for node in NODES:
-        assert len(node.kept) <= MAX_SEEDS
-        assert all(node.fossils(slot) <= 1 for slot in SLOTS)
-        full = len(node.kept) == MAX_SEEDS or node.pending is not None
-        assert not (full and node.plantable())
-        growing = [(one.planted, one.advanced) for one in node.kept]
-        assert all(begin < then < node.decision for begin, then in growing)
-        assert all(then < begin for (_, then), (begin, _) in pairwise(growing))
-
-
-def test_the_number_of_ends_is_the_one_counted_by_hand():
-    """One seed: each pair of a decision to plant and a later one to blend in. Two seeds fit in one way only."""
-    pairs = math.comb(DECISIONS, 2)
-    two = sum(first != second for (first, _), (second, _) in product(CANDIDATES, repeat=2))
-    assert len(ENDS) == 1 + pairs * len(CANDIDATES) + two
-
-
-def test_a_pruned_seed_leaves_no_trace():
-    pending = [node for node in GOING_ON if node.pending is not None]
-    assert pending
-    for node in pending:
-        bare = Node(node.decision, node.kept)
-        assert node.pruned() == bare.waited()
-        slot, blueprint = CANDIDATES[node.pending[0]]
-        assert after(node, Action(Op.PRUNE, slot, blueprint)) == after(node, Action(Op.PRUNE, slot)) == bare.waited()
-
-
-def test_actions_to_an_end_are_allowed_and_lead_there():
-    for end in ENDS:
-        node = Node(0)
-        for action in actions_to(end):
-            assert mask_at(node).allows(action)
-            node = after(node, action)
-        assert node == end
-
-
 def test_training_reaches_every_node_by_one_path():
     reached = [led_to for node in NODES for _, led_to in branches(node)]
     assert sorted(map(node_index().get, reached)) == list(range(1, len(NODES)))
     assert all(mask_at(before).allows(action) for before, action in parents().values())
     assert all(after(before, action) == node for node, (before, action) in parents().items())
-
-
-def test_the_blend_of_an_action_is_ignored():
-    plain, other = (Action(Op.GERMINATE, *CANDIDATES[0], **how) for how in ({}, {"blend": Blend.GATE, "speed": 9}))
-    assert after(Node(0), plain) == after(Node(0), other) == Node(1, (), (0, 0))
 
 
 # Table
@@ -368,20 +317,6 @@ def test_observations_show_the_measurements_of_the_table(table, bench):
             assert [getattr(seed.gain, name) for name in GAIN_FIELDS] == [row[f"gain_{name}"] for name in GAIN_FIELDS]
 
 
-def test_the_price_applies_to_kept_seeds_only(bench):
-    two = (Kept(0, 0, 1), Kept(3, 2, 3))
-    dear, cheap = (bench.potential(Match(0, price), Node(DECISIONS, two)) for price in (40.0, 0.0))
-    assert cheap == {"improvement": dear["improvement"], "rent": 0.0, "fossil_fee": 0.0}
-    assert dear["rent"] == pytest.approx(-40.0 * 100 / HOST)
-    assert dear["fossil_fee"] == pytest.approx(-40.0 * 0.2)
-
-
-def test_signals_are_cached_once_for_all_prices(bench):
-    node = Node(1, (), (0, 0))
-    seen = {id(bench.observe(Match(0, price), node)[0].signals) for price in np.linspace(0, 50, 100).tolist()}
-    assert len(seen) == 1
-
-
 def test_excluded_blueprints_cannot_germinate(table, matches):
     late = Node(DECISIONS, (Kept(CANDIDATES.index(("late", "blueprints/mlp")), 0, 1),))
     bench = Bench(table, without=["blueprints/mlp", "blueprints/pointwise"])
@@ -409,20 +344,6 @@ def test_the_oracle_has_no_regret(bench, matches):
     for match in matches:
         worth, end = best_plan(bench, match)
         assert worth == bench.total_reward(match, end) == max(bench.total_reward(match, one) for one in ENDS)
-
-
-def test_growing_nothing_has_a_regret_of_one(bench, matches):
-    _, reached = bench.play(WaitingPlayer(), matches)
-    assert score(bench, matches, reached) == score(bench, matches, [Node(DECISIONS)] * len(matches))
-    assert score(bench, matches, reached).regret == 1.0
-    _, reached = bench.play(RandomPlayer(0), matches)
-    assert score(bench, matches, reached).regret > 0.0
-
-
-def test_regret_is_zero_where_no_plan_pays(bench, table):
-    ruinous = [Match(n, 1e6) for n in range(len(table.puzzles))]
-    found = score(bench, ruinous, [Node(DECISIONS)] * len(ruinous))
-    assert (found.reward, found.best, found.regret) == (0.0, 0.0, 0.0)
 
 
 def test_the_best_fixed_plan_has_the_highest_mean_reward(bench, matches):

@@ -65,6 +65,7 @@ def test_rows_are_the_measurements_of_the_engine(bench, small, tmp_path):
     np.testing.assert_array_equal(bench.table.row(1, end), measurements(moment))
 
 
+@pytest.mark.slow
 def test_the_order_of_training_does_not_change_the_numbers(bench, small):
     some = end_nodes()[::40]
     found = {node: bench.table.row(1, node) for node in some}

@@ -160,13 +160,6 @@ def test_the_last_step_truncates_the_episode(env):
     assert steps[-1][4]["test_metric"] == steps[-1][4]["twin_test_metric"]
 
 
-def test_an_early_stop_of_the_governor_truncates_the_episode(guarded):
-    with guarded("ENOUGH", 2) as env:
-        steps = played(env, [])
-    assert [(one[2], one[3]) for one in steps] == [(False, False), (False, False), (False, True)]
-    assert "test_metric" in steps[-1][4]
-
-
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("step", [1, 3, STEPS - 1])
 def test_a_rollback_terminates_the_episode_with_its_penalty(guarded, step, every):
@@ -181,15 +174,6 @@ def test_a_rollback_terminates_the_episode_with_its_penalty(guarded, step, every
         with pytest.raises(gymnasium.error.ResetNeeded, match="the episode is over"):
             env.step(0)
         env.reset()
-
-
-def test_a_rollback_in_reset_terminates_with_the_first_step(guarded):
-    with guarded("PANIC", 0) as env:
-        (steps,) = played(env, [1])
-    _, reward, terminated, truncated, info = steps
-    assert (terminated, truncated, info["refused"]) == (True, False, True)
-    assert info["terms"]["penalty"] < 0
-    assert reward == pytest.approx(math.fsum(info["terms"].values()))
 
 
 def test_a_governor_that_may_not_roll_back_stops_the_episode(guarded):
@@ -225,18 +209,6 @@ def test_seeds_are_played_in_a_random_order_without_repetition(env, monkeypatch)
     assert order(8)[1] != following
 
 
-def test_columns_name_the_numbers_of_an_observation(env):
-    name, stage = f"early {CONV} stage", f"early {POINTWISE} stage_germinated"
-    where = {column: place for place, column in enumerate(env.columns)}
-    assert len(where) == len(env.columns) == env.observation_space.shape[0]
-    seen, _ = env.reset(seed=0)
-    assert (seen[where[f"{name}_training"]], seen[where["progress"]]) == (0, pytest.approx(1 / STEPS))
-    seen, *_ = env.step(number(env, Op.GERMINATE, CONV))
-    assert (seen[where[f"{name}_training"]], seen[where[stage]]) == (1, 0)
-    assert seen[where["progress"]] == pytest.approx(2 / STEPS)
-    assert seen[where["early state_occupied"]] == 1
-
-
 def test_auto_fossilise_keeps_seeds(env):
     plan = kept_plan(env)[:2]
     assert played(env, plan)[-1][4]["grown"] == ()
@@ -254,26 +226,6 @@ def test_an_unknown_reward_counts_as_zero_and_is_reported(env, monkeypatch):
     monkeypatch.setattr(env.play, "act", lambda action: replace(act(action), reward=None))
     _, reward, _, _, info = env.step(0)
     assert (reward, info["reward_unknown"]) == (0.0, True)
-
-
-def test_a_cache_folder_is_shared_by_environments(file, env, tmp_path, monkeypatch):
-    monkeypatch.setattr("esper_study.step_cache._own_sources", list)  # sources may be edited while the tests run
-
-    def several(own):
-        return [step for plan in (kept_plan(own), []) for seed in (0, 1) for step in played(own, plan, seed=seed)]
-
-    plain = several(env)
-    with GrowthEnv(file, speed=1, home=tmp_path / "home") as first:
-        several(first)
-        assert (first.cache.trained, first.cache.recalled) == (4 * STEPS + 2, 2)
-    with GrowthEnv(file, speed=1, home=str(tmp_path / "home")) as second:
-        monkeypatch.setattr(Episode, "_train_twin", lambda *_: pytest.fail("a twin was trained"))
-        again = several(second)
-        assert second.cache.trained == 0
-    for one, two in zip(plain, again, strict=True):
-        assert np.array_equal(one[0], two[0])
-        assert np.array_equal(one[4].pop("action_mask"), two[4].pop("action_mask"))
-        assert one[1:] == two[1:]
 
 
 def test_calls_out_of_order_are_rejected(env):

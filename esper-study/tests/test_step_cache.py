@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
 import sqlite3
-import subprocess
 import sys
 
 import numpy as np
@@ -139,14 +137,6 @@ def test_an_impossible_action_is_rejected_and_changes_nothing(file, plain, tmp_p
     assert one.act(PLANT) == episode(plain, [PLANT])[-1]
 
 
-def test_an_episode_moved_by_another_caller_is_restored(file, plain, tmp_path):
-    one = cached(file, tmp_path)
-    one.begin(1)
-    one.act(PLANT)
-    one.play.begin(5)
-    assert one.act(WAIT) == episode(plain, [PLANT, WAIT], seed=1)[-1]
-
-
 def test_settings_data_packages_and_torch_are_part_of_the_fingerprint(tmp_path, monkeypatch):
     path = tmp_path / "config.yaml"
     path.write_text(CONFIG.format(data=tmp_path / "data.npz"))
@@ -223,35 +213,3 @@ def test_a_database_that_fails_later_is_a_warning_and_steps_are_trained(file, pl
         database.execute("DROP TABLE steps")
     assert [two.act(action) for action in PLANS[0]] == episode(plain, PLANS[0])[1:]
     assert len(caplog.records) == 1
-
-
-SCRIPT = """
-import json, sys
-from esper_core.app.episode import Episode
-from esper_core.leyline import WAIT, Action, Op
-from esper_study.step_cache import CachedPlay
-
-describe = lambda moment: {"observation": repr(moment.observation), "reward": repr(moment.reward)}
-one = CachedPlay(Episode.of(sys.argv[1]), describe, sys.argv[2])
-plant = Action(Op.GERMINATE, "first", "blueprints/mlp", speed=1)
-records = [one.begin(3), *map(one.act, [plant, WAIT, Action(Op.ADVANCE, "first"), WAIT, WAIT])]
-print(json.dumps([one.trained, records]))
-"""
-
-
-@pytest.mark.slow
-def test_processes_share_a_file_unless_they_compute_differently(file, plain, tmp_path):
-    def run(**environment):
-        command = [sys.executable, "-c", SCRIPT, str(file), str(tmp_path)]
-        return subprocess.Popen(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)
-
-    def answer(process):
-        out, _ = process.communicate()
-        assert process.returncode == 0
-        return json.loads(out)
-
-    expected = [{key: one[key] for key in ("observation", "reward")} for one in episode(plain, PLANS[0])]
-    both = [answer(process) for process in [run(), run()]]
-    assert [records for _, records in both] == [expected] * 2
-    assert answer(run(PYTHONHASHSEED="8")) == [0, expected]
-    assert answer(run(ATEN_CPU_CAPABILITY="default"))[0] == 6

@@ -72,22 +72,6 @@ def test_unsupported_data_are_refused(build, shape, takes):
         build(shape)
 
 
-def test_a_kernel_of_1_sees_no_neighbours():
-    blind, seeing = cnn2d(IMAGE, kernel=1).early[0], cnn2d(IMAGE).early[0]
-    dot = torch.zeros(1, 3, 16, 16)
-    dot[:, :, 5, 5] = 1
-    assert (blind(dot) != 0).any(dim=1).sum() == 1
-    assert (seeing(dot) != 0).any(dim=1).sum() == 9
-
-
-def test_no_layer_of_token_mlp_sees_two_tokens_together():
-    host, tokens = TokenMlp(ROWS), torch.randn(1, 12, 5)
-    changed = tokens.clone()
-    changed[:, 3] += 1
-    moved = (host.mix(host.embed(tokens)) != host.mix(host.embed(changed))).any(dim=2)
-    assert moved[0].nonzero().flatten().tolist() == [3]
-
-
 def symbols_before_and_after_a_change(host):
     symbols = torch.randint(256, (2, 24))
     changed = symbols.clone()
@@ -114,12 +98,6 @@ def test_a_transformer_that_is_not_causal_sees_all_symbols():
     assert (seen[0] != seen[1]).any(dim=2).all()
 
 
-def test_positions_make_a_difference():
-    host, tokens = Transformer(ROWS), torch.randn(1, 12, 5)
-    with torch.no_grad():
-        assert not torch.allclose(host(tokens), host(tokens.flip(1)), atol=1e-5)
-
-
 def test_a_tied_head_shares_the_weights_of_the_embedding():
     tied, untied = Transformer(SYMBOLS, causal=True), Transformer(SYMBOLS, causal=True, tied=False)
     count = {host: sum(p.numel() for p in host.parameters()) for host in (tied, untied)}
@@ -138,14 +116,6 @@ def test_tying_a_head_that_does_not_fit_is_refused(shape, settings):
     with pytest.raises(ConfigError, match=r"tied needs causal: true[\s\S]*Received: causal="):
         Transformer(shape, tied=True, **settings)
     assert Transformer(shape, **settings).head is not None
-
-
-def test_dropout_acts_in_training_alone():
-    host, tokens = Transformer(ROWS, dropout=0.5), torch.randn(2, 12, 5)
-    assert not torch.equal(host.train()(tokens), host(tokens))
-    assert torch.equal(host.eval()(tokens), host(tokens))
-    quiet = Transformer(ROWS).train()
-    assert torch.equal(quiet(tokens), quiet(tokens))
 
 
 def test_the_stem_of_pointwise_mlp_sees_as_many_neighbours_as_its_kernel_has():

@@ -58,19 +58,6 @@ def test_features_are_normalised_by_the_training_data(tmp_path):
     assert set(kept.split("test").inputs[:, 0, 0].tolist()) <= set(SIGNALS[:, 0, 0].astype(np.float32).tolist())
 
 
-def test_tokens_are_normalised_along_their_last_dimension(tmp_path):
-    inputs = SIGNALS * np.arange(1, 10) + np.arange(9)
-    train = npz(path=saved(tmp_path, inputs=inputs, targets=CLASSES), kind="tokens").split("train").inputs
-    assert torch.allclose(train.mean(dim=(0, 1)), torch.zeros(9), atol=1e-5)
-    assert torch.allclose(train.std(dim=(0, 1), correction=0), torch.ones(9), atol=1e-5)
-
-
-def test_a_constant_feature_becomes_0(tmp_path):
-    inputs = SIGNALS[:, 0].copy()
-    inputs[:, 4] = 12.5
-    assert npz(path=saved(tmp_path, inputs=inputs, targets=CLASSES)).split("test").inputs[:, 4].eq(0).all()
-
-
 def test_regression_scores_are_shares_of_the_variance(tmp_path):
     task = npz(path=saved(tmp_path, inputs=SIGNALS, targets=40 + 9 * SIGNALS[:, 0, 0]), predict="number")
     train = task.split("train")

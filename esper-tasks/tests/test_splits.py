@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
 
 from esper_core.leyline import DataShape, Metric, Task
 from esper_tasks.byte_text import byte_text
@@ -49,20 +48,6 @@ def test_a_task_has_the_data_that_it_declares(task, settings, shape, metric, len
         if task in (stripes, riddles):
             each = split.targets.bincount(minlength=shape.outputs)
             assert each.max() - each.min() <= 1, "classes are balanced"
-
-
-@given(
-    values=st.lists(st.integers(0, 6), min_size=1, max_size=40),
-    validation=st.integers(0, 12),
-    test=st.integers(0, 12),
-    seed=st.integers(0, 5),
-)
-def test_every_example_is_in_one_split_and_equal_ones_are_in_the_same(values, validation, test, seed):
-    inputs = np.array(values)[:, None]
-    parts = drawn_parts(inputs, validation=validation, test=test, seed=seed)
-    assert sorted(np.concatenate(list(parts.values())).tolist()) == list(range(len(values)))
-    seen = [set(inputs[rows, 0].tolist()) for rows in parts.values()]
-    assert sum(map(len, seen)) == len(set(values))
 
 
 def test_the_requested_number_of_examples_is_held_out():

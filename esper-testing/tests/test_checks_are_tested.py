@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from esper_testing import blueprint_trials, blueprints, components, hosts, policies, rewards, sinks, tasks
+from esper_testing import blueprint_trials, blueprints, hosts, policies, rewards, sinks, tasks
 
 CHECKS = {
     "blueprint": (
@@ -29,8 +29,3 @@ def test_every_check_is_named_by_a_test_that_fails_it(kind):
     source = Path(__file__).with_name(f"test_{kind}_checks.py").read_text()
     names = [check.__name__ for check in CHECKS[kind]]
     assert [name for name in names if f'"{name}"' not in source and f'"{name}[' not in source] == []
-
-
-def test_every_kind_of_component_with_checks_is_covered():
-    kinds = {name.removesuffix("_checks") for name in vars(components) if name.endswith("_checks")}
-    assert kinds - {"run", "component", "plugin"} == set(CHECKS)

@@ -101,17 +101,6 @@ def test_the_best_player_gets_the_optimum(name):
         assert {round(one, 9) for one in found} == {game.best}
 
 
-@pytest.mark.parametrize("name", GAMES)
-def test_worst_sane_is_the_return_of_random_actions_or_waiting(name):
-    game = GAMES[name]()
-    idle, _ = surely(returns(play(Player(never), game, 50)))
-    chance, error = surely(returns(play(Player(at_random()), game, MANY)))
-    assert abs(max(idle, chance) - game.worst_sane) < error
-    if name != "endless":
-        assert game.worst_sane < 0.6 * game.best
-        assert idle == 0.0
-
-
 def test_the_memory_game_shows_its_answer_in_the_first_step_only_and_pays_nothing_without_a_memory():
     for name in ("left", "right"):
         player = Player(lambda seen, mask, name=name: germinate("early", name) if len(seen) == 4 else WAIT)
@@ -121,22 +110,6 @@ def test_the_memory_game_shows_its_answer_in_the_first_step_only_and_pays_nothin
         for turns in (one.turns for one in rollout.episodes):
             assert [level(turn.observation) for turn in turns[1:]] == [2, 2, 2]
             assert [turn.mask.allows(germinate("early", name)) for turn in turns] == [False, False, False, True]
-
-
-def test_an_oak_pays_less_the_later_and_a_daisy_tempts():
-    def planting(name, step):
-        return lambda seen, mask: germinate("early", name) if len(seen) == step + 1 else WAIT
-
-    def terms(name, step):
-        (one,) = play(Player(planting(name, step)), games.delayed(), 1).episodes
-        return [round(turn.reward.total, 6) for turn in one.turns]
-
-    assert terms("oak", 0) == [-0.1] * 9 + [7.9]
-    assert terms("daisy", 0) == [1.0] + [0.0] * 9
-    assert sum(terms("weed", 0)) == pytest.approx(-1.0)
-    worth = [sum(terms("oak", step)) for step in range(10)]
-    assert worth[:6] == sorted(worth[:6], reverse=True)
-    assert worth[5] == pytest.approx(-0.5)
 
 
 def test_masks_change_from_step_to_step_and_the_best_of_what_is_possible_with_them():
@@ -207,17 +180,6 @@ def test_the_seed_determines_the_game(name):
     assert alone.episodes[0] == play(Player(BEST[name]), game, 20, first_seed=3).episodes[6]
 
 
-def test_a_seed_occupies_its_slot_and_ages():
-    (one,) = play(Player(plants_an_oak), games.delayed(), 1).episodes
-    seeds = [turn.observation.signals.seeds for turn in one.turns]
-    assert seeds[0] == ()
-    assert [(found.blueprint, found.age) for (found,) in seeds[1:]] == [("games/oak", age) for age in range(1, 10)]
-    assert [turn.mask.ops["early"] for turn in one.turns[1:]] == [frozenset()] * 9
-    later = Player(lambda seen, mask: germinate("early", "weed") if len(seen) == 4 else WAIT)
-    (one,) = play(later, games.delayed(), 1).episodes
-    assert [seed.age for turn in one.turns for seed in turn.observation.signals.seeds] == list(range(1, 7))
-
-
 def test_impossible_actions_and_actions_after_the_end_are_refused():
     scene = games.delayed().begin(0)
     scene.act(germinate("early", "daisy"))
@@ -232,13 +194,6 @@ def test_impossible_actions_and_actions_after_the_end_are_refused():
     assert scene.observe()[1] == scene.observe()[1].shut()
     with pytest.raises(ValueError, match="over after 1 step"):
         scene.act(WAIT)
-
-
-def test_arms_have_the_given_worth():
-    game = games.arms({"only": {"games/a": 2.0, "games/b": -1.0}}, noise=0.0)
-    assert (game.best, game.worst_sane) == (2.0, pytest.approx(1 / 3))
-    assert score(play(Player(lambda seen, mask: germinate("only", "b")), game, 3)) == -1.0
-    assert games.arms({"only": {"games/b": -1.0}}).best == 0.0
 
 
 class Follower(Player):

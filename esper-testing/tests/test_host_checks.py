@@ -13,7 +13,7 @@ from torch import nn
 
 from esper_core import HostSpec, SlotPlace
 from esper_core.leyline import ConfigError, Problem
-from esper_testing import check_host, hosts as home, sites
+from esper_testing import check_host, hosts as home
 
 pytestmark = [pytest.mark.slow, pytest.mark.install]  # a minute; this suite must pass for every change
 
@@ -257,20 +257,6 @@ def test_invalid_specs_are_reported(spec, check, says):
     assert says in found[check]
 
 
-def test_an_unknown_kind_of_slot_is_reported():
-    found = failed(Right, HostSpec(slots={"early": SlotPlace("stem", "picture")}))
-    assert (
-        found["is_well_declared"]
-        == 'kind of slot "early" must be one of image, sequence, vector, tokens. Received: picture'
-    )
-
-
-def test_checks_of_grafting_are_not_generated_for_a_host_without_slots():
-    results = {one.check: one.status for one in check_host(Right, HostSpec())}
-    assert "grafting_changes_no_number[vector]" not in results
-    assert set(results.values()) == {"passed"}
-
-
 def test_a_host_that_accepts_no_data_is_reported_with_a_remedy():
     class Picky(Right):
         def __init__(self, shape):
@@ -283,17 +269,3 @@ def test_a_host_that_accepts_no_data_is_reported_with_a_remedy():
     assert message.endswith(
         "It reports: picky takes vectors of 12,345. Pass settings with which it accepts one of them"
     )
-
-
-def test_settings_reach_the_factory():
-    told = check_host(Right, SPEC, settings={"width": 0})
-    assert not all(one.ok for one in told)
-    assert all(one.ok for one in check_host(Right, SPEC, settings={"width": 3}))
-
-
-def test_the_state_is_written_and_read_as_safetensors(monkeypatch):
-    written = []
-    plain = sites.through_safetensors
-    monkeypatch.setattr(sites, "through_safetensors", lambda state: written.append(state) or plain(state))
-    assert failed(Right) == {}
-    assert written

@@ -166,15 +166,6 @@ def test_a_host_is_checked_with_its_own_slots_and_built_with_its_settings():
     assert not all(one.ok for one in check_component(host, settings={"channels": "3"}))
 
 
-def test_a_module_with_hooks_is_checked_as_if_it_were_installed(module):
-    good, bad = module("kit_good", GOOD_REWARD), module("kit_bad", BAD_REWARD)
-    assert {one.status for one in check_plugin(good)} == {"passed"}
-    broken = {one.check for one in check_plugin(bad) if not one.ok}
-    assert broken == {"terms_add_up[up]", "terms_add_up[down]"}
-    expected = check_plugin(bad, expected_failures={"terms_add_up": "nameless"})
-    assert all(one.ok for one in expected)
-
-
 def test_unknown_and_broken_plugins_are_reported(module):
     with pytest.raises(ConfigError, match='E208 unknown plugin "reward"\n  Did you mean "rewards"'):
         check_plugin("reward")

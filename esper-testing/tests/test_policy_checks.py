@@ -11,11 +11,6 @@ import torch
 from esper_core.leyline import WAIT, Action, Op, State
 from esper_testing import check_policy, policy_checks, run_checks
 
-LEFT_OUT = {"writes_down_what_it_remembers", "keeps_what_it_learnt"}
-"""Checks that are not generated for a policy without a state."""
-
-CASES = ("1 slot", "2 slots", "3 slots", "7 slots")
-
 
 class Right:
     """Takes the first possible action, and waits in every third step."""
@@ -57,8 +52,6 @@ IgnoresItsMask = deciding(
     lambda policy, seen, mask: Action(Op.GERMINATE, "slot-0", policy.space.blueprints["slot-0"][0])
 )
 DrawsFromTheSystem = deciding(lambda policy, seen, mask: random.SystemRandom().choice([WAIT, *policy.possible(mask)]))
-Samples = deciding(lambda policy, seen, mask: random.choice([WAIT, *policy.possible(mask)]))
-"""Correct: it draws from Python's generator, which a run seeds."""
 
 ActsOnceTooOften = acting(lambda observations, actions: [*actions, WAIT])
 GivesNames = acting(lambda observations, actions: [WAIT if len(actions) < 5 else "wait" for _ in actions])
@@ -311,19 +304,6 @@ def test_ignored_masks_are_reported():
     assert set(found) == {"acts_within_its_mask", "survives_a_blueprint_that_it_never_saw"}
 
 
-def test_comparisons_of_decisions_are_skipped_for_a_policy_that_samples():
-    status = {one.check: one.status for one in check_policy(Samples)}
-    assert {name: found for name, found in status.items() if found != "passed"} == {
-        f"{name}[{case}]": "skipped" for name in ("batch_equals_single", "environments_do_not_mix") for case in CASES
-    }
-
-
-def test_checks_of_a_state_are_not_generated_for_a_policy_without_one():
-    assert told(Right, "goes_on_where_another_left_off").status == "passed"
-    assert {check.name for check in policy_checks(Right)}.isdisjoint(LEFT_OUT)
-    assert {check.name for check in policy_checks(Counts)} & LEFT_OUT == {"writes_down_what_it_remembers"}
-
-
 def test_a_policy_with_a_seed_may_sample_differently_in_each_environment():
     assert told(DrawsByPlace, "batch_equals_single").status == "passed"
     assert "as number 0" in told(LooksAroundAsItDraws, "batch_equals_single").message
@@ -376,13 +356,6 @@ def test_a_state_that_cannot_be_saved_is_reported(factory, says):
 )
 def test_learnt_weights_missing_from_the_state_are_reported(factory, says):
     assert says in told(factory, "keeps_what_it_learnt").message
-
-
-def test_a_state_may_contain_views_and_nan():
-    one = torch.tensor([[1.0, math.nan], [2.0, 3.0]])
-    factory = writing(None, {"one": one, "view": one.T, "none": torch.empty(0)})
-    for name in ("goes_on_where_another_left_off", "writes_down_what_it_remembers"):
-        assert told(factory, name).status == "passed"
 
 
 def test_settings_may_depend_on_the_action_space():

@@ -202,23 +202,6 @@ def test_a_fault_fails_its_own_check(factory, check, says):
     assert set(found) <= BESIDE.get(factory, set())
 
 
-def test_settings_reach_the_reward():
-    class Priced(Right):
-        def __init__(self, *, metric, price):
-            super().__init__(metric=metric)
-            assert price == 3.0
-
-    assert all(one.ok for one in check_reward(Priced, settings={"price": 3.0}, name="priced"))
-
-
-def test_a_reward_with_a_potential_passes():
-    class Told(Right):
-        def potential(self, signals, twin):
-            return self.value(signals, twin)
-
-    assert {one.status for one in check_reward(Told)} == {"passed"}
-
-
 def test_metrics_of_both_directions_are_checked():
     class Upwards(Right):
         def __init__(self, *, metric):

@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-import esper_testing
-
 HEAVY = "{'torch', 'esper_core', 'numpy', 'pydantic', 'click'}"
 
 
@@ -31,14 +29,3 @@ def started(folder, *arguments):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, str(folder)]
     environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PATH": ""}
     return subprocess.run(command, check=False, capture_output=True, cwd=folder, env=environment)
-
-
-def test_exported_names_are_sorted_and_exist():
-    assert esper_testing.__all__ == sorted(esper_testing.__all__)
-    assert all(callable(getattr(esper_testing, name)) for name in esper_testing.__all__)
-    assert set(esper_testing.__all__) <= set(dir(esper_testing))
-
-
-def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="No esper_testing attribute check_blueprnt"):
-        esper_testing.check_blueprnt  # noqa: B018

@@ -9,12 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
-import pytest
 
 from esper_core import cli
-from esper_core.config import EpisodeConfig, GovernorConfig, GrowthConfig
 from esper_core.config.errors import Entry, entry_at
-from esper_core.leyline import constants
 
 FACES = ("esper_core", "esper_core.leyline", "esper_core.growth", "esper_core.governor", "esper_core.telemetry")
 
@@ -78,26 +75,6 @@ def test_run_12_a_program_has_the_defaults_of_a_file() -> None:
         if name in known and f"{owner}.{name}" not in OTHER_MEANING and given not in known[name]
     }
     assert differing == {}, "each has the name of an option and another default; if it means something else, say so"
-
-
-def test_run_12_options_documented_elsewhere_exist() -> None:
-    there = {f"{owner}.{name}" for owner, name, _ in defaults_in_programs()}
-    assert set(OTHER_MEANING) <= there
-
-
-@pytest.mark.parametrize(
-    ("constant", "default"),
-    [
-        ("EPISODE_STEPS", EpisodeConfig().steps),
-        ("GATE_LOOKS", EpisodeConfig().steps),
-        ("NATS_PER_PARAMETER", GrowthConfig().price),
-        ("EMBARGO_STEPS", GrowthConfig().embargo),
-        ("SNAPSHOTS_KEPT", GovernorConfig().snapshots),
-        ("ROLLBACK_PENALTY", GovernorConfig().penalty),
-    ],
-)
-def test_run_12_a_constant_and_the_option_that_sets_it_agree(constant: str, default: float) -> None:
-    assert getattr(constants, constant) == default
 
 
 def commands(command: click.Command, name: str = "esper") -> Iterator[tuple[str, click.Command]]:

@@ -39,13 +39,6 @@ def test_every_table_that_comes_from_the_code_has_a_page_and_is_as_the_code_has_
     )
 
 
-def test_a_table_that_was_edited_is_regenerated(generate) -> None:
-    page = "<!-- from the code: slot-table -->\nnonsense\n<!-- end -->\n"
-    assert "nonsense" not in generate.written(page)
-    assert "| free, occupied | germinate | occupied |" in generate.written(page)
-    assert generate.written(generate.written(page)) == generate.written(page)
-
-
 def test_every_error_code_that_a_member_can_tell_has_a_page_and_every_page_a_code() -> None:
     sources = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("esper-*/src/**/*.py"))
     assert {page.stem for page in ERRORS} == set(CODE.findall(sources))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(ROOT.glob("esper-*/src/**/*.py"))
 
@@ -48,27 +46,3 @@ def test_nothing_executes_bytes_from_a_file() -> None:
 def test_b8_pt_05_no_value_depends_on_whether_a_name_was_bound() -> None:
     """No code tests whether a name is in ``locals()``."""
     assert lines_with(IN_LOCALS) == []
-
-
-@pytest.mark.parametrize(
-    ("pattern", "found", "left"),
-    [
-        (
-            PRIVATE_TORCH,
-            "norms = torch._foreach_norm(gradients)|torch.nn.utils._stateless.functional_call(m)|"
-            "from torch._dynamo import explain|from torch.nn.modules import _functions|"
-            "torch._C._cuda_resetPeakMemoryStats()|child = model._modules[name]|module._forward_hooks.clear()",
-            "x.add_(1)|torch.nn.init.zeros_(w)|torch.__version__|from torch import nn",
-        ),
-        (UNSAFE["pickle"], "import pickle|from joblib import load", "from torch import nn"),
-        (UNSAFE["torch.load"], "state = torch.load(path)", "esper_core.load(path)"),
-        (UNSAFE["eval"], "value = eval(formula)", "model.eval()|self.eval()|def evaluate(x):"),
-        (UNSAFE["unsafe YAML"], "yaml.load(text)|class Loader(yaml.Loader):", "yaml.safe_load(text)"),
-        (UNSAFE["numpy pickle"], "numpy.load(path, allow_pickle=True)", "numpy.load(path)"),
-        (UNSAFE["shell"], "subprocess.run(line, shell=True)", "subprocess.run(line)"),
-        (IN_LOCALS, 'if "x" in locals():', "names = locals()"),
-    ],
-)
-def test_the_search_finds_what_is_forbidden_and_leaves_the_rest_alone(pattern, found: str, left: str) -> None:
-    assert all(pattern.search(line) for line in found.split("|"))
-    assert not any(pattern.search(line) for line in left.split("|"))

@@ -80,10 +80,3 @@ def test_writing_a_new_package_imports_neither_torch_nor_pydantic(tmp_path: Path
     words = ["blueprint", "x", "--into", str(tmp_path)]
     program = f"from esper_testing.commands import new; new({words}, standalone_mode=False)"
     assert heavy_after(program).isdisjoint({"torch", "numpy", "pydantic"})
-
-
-def test_the_probe_finds_an_import_in_a_submodule(tmp_path: Path) -> None:
-    for name, source in (("torch", ""), ("heavy", ""), ("heavy/inner", "import torch\n")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text(source)
-    assert heavy_after("load('heavy')", tmp_path) == {"torch"}

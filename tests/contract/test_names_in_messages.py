@@ -56,7 +56,3 @@ def test_the_hint_of_a_component_without_its_methods_names_its_protocol(kind: st
         components.check_component(kind, object(), Label("a component", "module:target"))  # type: ignore[arg-type]
     (name,) = NAME.findall(caught.value.problems[0].hint or "")
     assert resolve(name) is components._PROTOCOLS[kind]  # type: ignore[index]
-
-
-def test_the_protocols_that_plugins_implement_are_public_at_the_root() -> None:
-    assert {"Policy", "Reward", "Task"} <= set(esper_core.__all__)

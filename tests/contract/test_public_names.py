@@ -27,11 +27,6 @@ def test_public_names_are_those_of_their_modules_and_the_only_ones_shown(package
         assert getattr(package, name) is getattr(importlib.import_module(home), name)
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="grft"):
-        esper_core.grft  # noqa: B018
-
-
 @pytest.mark.parametrize("member", MEMBERS)
 def test_a_member_has_types_and_the_names_that_it_lists(member: str) -> None:
     assert resources.files(member).joinpath("py.typed").is_file()

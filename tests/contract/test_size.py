@@ -39,13 +39,3 @@ def test_modules_classes_and_functions_are_below_their_limits() -> None:
     assert MODULES
     over = {place: why for path in MODULES for place, why in too_large(path).items()}
     assert over == {}
-
-
-def test_one_line_too_many_is_found(tmp_path: Path) -> None:
-    path = tmp_path / "m.py"
-    heads = {"": (LINES_OF_A_MODULE, "m.py"), "class C:\n ": (LINES_OF_A_CLASS - 1, "m.py::C")}
-    heads |= {f"{word} f():\n ": (LINES_OF_A_FUNCTION - 1, "m.py::f") for word in ("def", "async def")}
-    for head, (most, place) in heads.items():
-        for lines, over in ((most, []), (most + 1, [place])):
-            path.write_text(head + f"x = 1\n{' ' if head else ''}" * lines, encoding="utf-8")
-            assert list(too_large(path)) == over, head

@@ -155,24 +155,7 @@ def runs() -> Mapping[str, Any]:
     return found
 
 
-def ran(*names: str) -> Source:
-    """Return the results of the arms of some runs, their differences in points, and their rewards."""
-    found: Source = []
-    for own in (runs()[name]["results"] for name in names):
-        for arm in own["arms"].values():
-            found.append(tuple(100 * arm["test"][key] for key in ("mean", "ci_low", "ci_high")))
-            found += [(arm["reward"],)] if arm["reward"] is not None else []
-        found += [tuple(100 * one[key] for key in ("difference", "ci_low", "ci_high")) for one in own["comparisons"]]
-    return found
-
-
 # --- benchmarks/science/verdicts.py
-
-
-def wrong_verdicts() -> Source:
-    """Return the range of wrong verdicts among identical arms, where a verdict is possible."""
-    found = [one for one in results("science/verdicts.json")["wrong"] if any(one["told"].values())]
-    return spans([(share,) for one in found for share in one["told"].values()])[:1]
 
 
 def wrong_without_pairs() -> Source:

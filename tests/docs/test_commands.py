@@ -68,13 +68,3 @@ SHOWN = [
 @pytest.mark.parametrize(("command", "whole"), SHOWN)
 def test_a_command_that_a_page_shows_exists_with_its_options(command, whole):
     parse(shlex.split(command), whole=whole)
-
-
-def test_the_pages_show_commands():
-    assert len(SHOWN) > 50
-
-
-@pytest.mark.parametrize("wrong", ["grow a.yaml", "plugins lst", "run a.yaml --fast", "run a.yaml b.yaml", "explain"])
-def test_a_command_that_does_not_exist_is_reported(wrong):
-    with pytest.raises(click.ClickException):
-        parse(shlex.split(wrong), whole=True)

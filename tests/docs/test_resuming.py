@@ -1,4 +1,4 @@
-"""An interrupted run prints what the guide on resuming shows, and resumes by the words of its id."""
+"""An interrupted run prints what the guide on resuming shows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ slots: {early: {blueprints: [conv_light]}}
 policy: static
 environments: 1
 capacity: false
-episode: {steps: 150, batches: 1, batch_size: 20}
+episode: {steps: 10000, batches: 1, batch_size: 20}
 """
-RUN_ID = re.compile(r"\d{8}-\d{6}-(\w+-\w+)")
+RUN_ID = re.compile(r"\d{8}-\d{6}-\w+-\w+")
 
 
 def shown() -> list[str]:
@@ -26,15 +26,10 @@ def shown() -> list[str]:
     return told.splitlines()
 
 
-def test_an_interrupted_run_prints_what_the_guide_shows_and_resumes(processes, tmp_path):
+def test_an_interrupted_run_prints_what_the_guide_shows(processes, tmp_path):
     (tmp_path / "study.yaml").write_text(STUDY)
     processes.start("run", tmp_path / "study.yaml", cwd=tmp_path)
     run = processes.interrupt(tmp_path / "runs")
     assert processes.wait() == 130
-    words = RUN_ID.fullmatch(run.name)
-    assert words is not None
     expected = [RUN_ID.sub(run.name, line) for line in shown()]
     assert processes.err.splitlines()[-len(expected) :] == expected
-    processes.start("resume", words[1], cwd=tmp_path)
-    assert processes.wait() == 0, processes.err
-    assert "test accuracy" in processes.out

@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 
 from esper_core.leyline import ConfigError
 from esper_core.plugins.discovery import FIRST_PARTY, is_name
-from esper_testing.commands import KINDS, Names, core_range, names_from, new, render
+from esper_testing.commands import KINDS, core_range, names_from, new
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,12 +65,6 @@ def test_any_typed_name_is_valid_or_refused(name):
         assert names.package.isidentifier()
         assert names.distribution == f"esper-{names.plugin}"
         assert names_from(names.distribution) == names
-
-
-@pytest.mark.parametrize("name", ["class", "json", "torch"])
-def test_a_keyword_or_the_name_of_a_library_is_a_valid_id_since_the_package_has_a_prefix(tmp_path, name):
-    assert written("blueprint", name, "--into", tmp_path).exit_code == 0
-    assert (tmp_path / f"esper-{name}" / "src" / f"esper_{name}" / "plugin.py").exists()
 
 
 def test_the_projects_own_names_are_all_refused():
@@ -161,15 +155,6 @@ def test_a_new_package_passes_ruff_by_its_settings_and_by_the_projects(tmp_path)
             assert written(kind, name, "--into", tmp_path / kind).exit_code == 0
         check(tmp_path / kind / f"esper-{name}", "--config", str(ROOT / "pyproject.toml"))
     check(tmp_path)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_template_has_a_name_left_to_fill_in(kind):
-    for path, text in render(kind, Names("my-blocks"), "0.1.0").items():
-        assert "{{" not in text.replace("${{ matrix.python }}", ""), path
-        assert "{%" not in text, path
-        assert "\n\n\n\n" not in text
-        assert text == "" or text.endswith("\n")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,18 +80,6 @@ def nursery(
     return Nursery(environment, folders, wheels)
 
 
-@pytest.mark.parametrize("plugin", COMPONENTS)
-def test_a_wheel_holds_the_package_whole(nursery: Nursery, plugin: str) -> None:
-    package = f"esper_{plugin.replace('-', '_')}"
-    source = nursery.folders[plugin] / "src" / package
-    with zipfile.ZipFile(nursery.wheels[plugin]) as wheel:
-        packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
-        told = wheel.read(next(name for name in wheel.namelist() if name.endswith("entry_points.txt"))).decode()
-    assert packed == {f"{package}/{path.name}" for path in source.iterdir() if path.is_file()}
-    assert f"{package}/py.typed" in packed
-    assert told.split()[:3] == ["[esper.plugins]", plugin, "="]
-
-
 def test_every_package_is_listed_and_active_and_its_names_are_none_of_the_projects(nursery: Nursery) -> None:
     listed = json.loads(nursery.environment.run("esper", "plugins", "list", "--json").stdout)
     mine = {plugin["id"]: plugin for plugin in listed if plugin["id"] in COMPONENTS}
@@ -145,14 +132,6 @@ def test_the_configuration_in_a_new_readme_is_right(nursery: Nursery, kind: str,
     }
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [(("blueprint", "MyBlocks"), "E501"), (("blueprint", "x", "--into", "nowhere"), "E503"), (("blueprint",), "NAME")],
-)
-def test_a_mistake_ends_with_status_2(nursery: Nursery, arguments: tuple[str, ...], code: str) -> None:
-    assert code in nursery.environment.run("esper", "new", *arguments, exit_code=2).stderr
-
-
 def test_packages_pass_mypy_in_strict_mode(nursery: Nursery, tmp_path: Path) -> None:
     for folder in nursery.folders.values():
         command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path)]
@@ -183,14 +162,6 @@ def test_a_run_uses_one_blueprint_by_name_and_the_rest_by_glob(nursery: Nursery,
         ("early", "blueprints-extra/shift-mix"),
         ("late", "blueprints-extra/poly"),
     }
-
-
-def test_a_glob_takes_all_that_fit_the_slot(nursery: Nursery, tmp_path: Path) -> None:
-    file = tmp_path / "glob.yaml"
-    text = (ROOT / "examples" / "extra.yaml").read_text(encoding="utf-8")
-    file.write_text(text.replace("blueprints: [shift-mix]", 'blueprints: ["blueprints-extra/*"]'), encoding="utf-8")
-    changes = ["--set", "policy.settings.plan[0].blueprint=haar", "--set", "environments=1"]
-    nursery.environment.run("esper", "run", str(file), *changes, "--dry-run", "--runs-dir", str(tmp_path / "runs"))
 
 
 @pytest.mark.parametrize("name", ["my_run.yaml", "with_plugin.yaml"])

@@ -82,5 +82,5 @@ $(DIST): $(READY)
 # The last two want torchvision and torchaudio, in builds for another torch; their models do not use them.
 $(LOOPS): $(READY)
 	$(PIP) install --constraint constraints.txt --group integrations
-	$(PIP) install --constraint constraints.txt --no-deps timm torchcrepe
+	$(PIP) install --constraint constraints.txt --no-deps timm
 	@touch $@

@@ -10,11 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.perf import __main__ as command
-from benchmarks.perf.figures import Figure, Interleaved, read_baseline, table
-from benchmarks.perf.processes import Setup, stepping
-from benchmarks.perf.workloads import conv
+from benchmarks.perf.figures import Figure, read_baseline, table
 
-ROOT = Path(__file__).parents[2]
 FIGURES = [Figure("P9", "a share", 9.0, "%", 3.0), Figure("P2", "a ratio", 0.5, "×", 1.1), Figure("P2", "free", -1, "")]
 
 
@@ -24,15 +21,6 @@ def test_figures_are_printed_with_baseline_bound_and_verdict():
     assert lines[1].split() == ["P9", "a", "share", "9.00", "%", "2.50", "%", "≤", "3.00", "%", "OVER"]
     assert lines[2].split() == ["P2", "a", "ratio", "0.50", "×", "≤", "1.10", "×", "OK"]
     assert lines[3].split() == ["P2", "free", "−1.00"]
-
-
-def test_each_side_is_first_in_turn():
-    order = []
-    timing = Interleaved({name: lambda name=name: order.append(name) or float(len(order)) for name in "ab"})
-    for _ in range(3):
-        timing.turn()
-    assert order == ["a", "b", "b", "a", "a", "b"]
-    assert timing.medians(2) == {"a": 4.5, "b": 4.5}
 
 
 @pytest.fixture
@@ -62,30 +50,3 @@ def test_figures_become_the_baseline_of_the_next_run(fake_run, capsys):
     assert [line.split()[0] for line in printed.out.splitlines()] == ["figure", "P2", "P2", "P9"]
     command.main([])
     assert "9.00 %    9.00 %" in capsys.readouterr().out
-
-
-def test_part_of_the_figures_does_not_become_the_baseline(fake_run):
-    with pytest.raises(SystemExit, match="2"):
-        command.main(["--write", "--only", "P6"])
-    assert fake_run == []
-
-
-@pytest.mark.parametrize("seeds", [False, True])
-@pytest.mark.parametrize("program", ["loop", "threads"])
-def test_both_sides_train_and_evaluate_equally_often(program, seeds):
-    work = conv(2, 1, 2)
-    counted, build = [], work.build_host
-
-    def watched():
-        host = build()
-        host.register_forward_hook(lambda host, args, output: counted.append((host.training, len(output))))
-        return host
-
-    object.__setattr__(work, "build_host", watched)
-    with stepping(Setup(program, "conv", trainings=2, channels_last=False, seeds=seeds), work) as step:
-        step()  # the first replay of counterfactuals is compared with separate passes
-        counted.clear()
-        step()
-    assert counted.count((True, 2)) == 2 * 2
-    of_esper = 5 if seeds else 1  # its metric and its counterfactuals each take a whole pass
-    assert counted.count((False, 2)) == 2 * (of_esper if program == "threads" else 4 if seeds else 1)

@@ -10,19 +10,15 @@ from typing import Any
 
 import pytest
 
-from benchmarks.science.learned_policies.evaluation import costs_of, nodes_of, seconds_of, trained_seeds
-from benchmarks.science.learned_policies.many_seeds import FIRST_SEED, FRESH, SEEDS
 from benchmarks.science.learned_policies.policies import MAIN_PRICE
 from benchmarks.science.learned_policies.report import picture
 from benchmarks.science.learned_policies.summary import summarise
-from benchmarks.science.learned_policies.training import append_line, read_lines
-from esper_core.leyline import WAIT, Action, Op
-from esper_study.growbench import CANDIDATES, COLUMNS, Bench, FixedPlan, Kept, Match, Node, puzzle, shipped_table
-from esper_study.growbench.puzzles import DECIDE_EVERY, DECISIONS, STEPS
+from benchmarks.science.learned_policies.training import read_lines
+from esper_study.growbench import Bench, Kept, Match, Node, shipped_table
+from esper_study.growbench.puzzles import DECISIONS
 
 ROOT = Path(__file__).parents[2]
 STUDY = ROOT / "benchmarks" / "science" / "learned_policies"
-PLANT = Action(Op.GERMINATE, *CANDIDATES[1])
 
 
 @pytest.fixture(scope="module")
@@ -61,64 +57,6 @@ def test_rewards_are_those_of_the_kept_seeds_in_the_shipped_table(bench):
             ends = [Node(DECISIONS, tuple(Kept(*one) for one in kept)) for kept in own["kept"]]
             found = [bench.total_reward(Match(number, MAIN_PRICE), end) for end in ends]
             assert found == pytest.approx(own["reward"], abs=1e-4)
-
-
-def test_repeated_problems_are_the_held_out_ones_and_fresh_ones_with_unused_rng_seeds(bench):
-    known = len(bench.table.of_part("held_out"))
-    for name, numbers in (("other_rng_seeds", range(known)), ("fresh_problems", range(known, known + FRESH))):
-        lines = read_lines(STUDY / f"{name}.jsonl")
-        assert sorted(line["problem"] for line in lines) == list(numbers)
-        assert {len(own) for line in lines for one in line["policies"].values() for own in one["reward"]} == {SEEDS}
-    repeated = range(FIRST_SEED, FIRST_SEED + SEEDS)
-    assert [n for n in range(400) for part in ("train", "held_out") if puzzle(n, part).seed in repeated] == []
-
-
-def test_costs_of_an_episode_count_the_host_beside_an_incubating_seed(bench):
-    match, end = Match(bench.table.of_part("held_out")[0], MAIN_PRICE), Node(DECISIONS, (Kept(0, 0, 1),))
-    place = bench.table.places[match.puzzle][CANDIDATES[0][0]]
-    seed, host = place.candidate(CANDIDATES[0][1]), bench.table.row(match.puzzle, Node(0))
-    episode = bench.play(FixedPlan(end), [match])[0].episodes[0]
-    parameters, operations = costs_of(bench, match, episode, end)
-    assert parameters == pytest.approx(1 + seed.parameters / host[COLUMNS.index("parameters")])
-    assert operations == pytest.approx(1 + ((STEPS - 1) * seed.flops / place.host_flops + DECIDE_EVERY) / STEPS)
-    alone = bench.play(FixedPlan(Node(DECISIONS)), [match])[0].episodes[0]
-    assert costs_of(bench, match, alone, Node(DECISIONS)) == (1, 1)
-
-
-def test_seeds_are_trained_while_they_incubate_and_after_they_are_kept():
-    other = Action(Op.GERMINATE, *CANDIDATES[3])
-    pruned = [PLANT, Action(Op.PRUNE, *CANDIDATES[1]), other, WAIT]
-    assert trained_seeds(pruned) == [([], 1), ([], None), ([], 3), ([], 3)]
-    kept = [PLANT, WAIT, Action(Op.ADVANCE, *CANDIDATES[1]), other]
-    assert trained_seeds(kept) == [([], 1), ([], 1), ([1], None), ([1], 3)]
-    impossible = [WAIT, Action(Op.ADVANCE, *CANDIDATES[1]), PLANT, other]
-    assert trained_seeds(impossible) == [([], None), ([], None), ([], 1), ([], 1)]
-
-
-class TimedRun:
-    """A run that takes a second where a seed trains beside the host, and half a second elsewhere."""
-
-    def seconds(self, node: Node) -> float:
-        return 1.0 if node.kept or node.pending else 0.5
-
-
-def test_seconds_of_an_episode_are_those_of_its_nodes():
-    pruned = [PLANT, Action(Op.PRUNE, *CANDIDATES[1]), WAIT, WAIT]
-    assert nodes_of(pruned) == [Node(0), Node(0).planted(1), Node(2), Node(3), Node(4)]
-    assert seconds_of(TimedRun(), [WAIT] * DECISIONS) == 1.0
-    assert seconds_of(TimedRun(), pruned) == pytest.approx((0.5 + 1.0 + 3 * 0.5) / 2.5)
-
-
-def test_truncated_lines_are_skipped_and_do_not_spoil_others(tmp_path):
-    log = tmp_path / "log.jsonl"
-    for number in range(2):
-        append_line(log, {"number": number, "more": {"of": "it"}})
-    whole = log.read_bytes()
-    for end in range(len(whole) // 2 + 1, len(whole)):
-        log.write_bytes(whole[:end])
-        assert read_lines(log)[:1] == [{"number": 0, "more": {"of": "it"}}]
-        append_line(log, {"number": 2})
-        assert read_lines(log)[-1] == {"number": 2}
 
 
 @pytest.mark.slow

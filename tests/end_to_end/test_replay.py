@@ -133,11 +133,6 @@ def test_recorded_actions_that_are_not_possible_any_more_become_waits(planned):
     assert planned.warnings == [message]
 
 
-def test_after_another_action_the_replay_can_wait(planned):
-    found = planned.what_if("planned:0", 2, "wait", then="wait")
-    assert actions(found) == ["germinate early blueprints/conv_light", "advance early", *["wait"] * 4]
-
-
 def test_possible_actions_are_listed_and_can_be_taken(planned):
     found = planned.replayed("planned:0", Change(0))
     assert (len(found.steps), found.difference, found.test) == (1, None, None)
@@ -232,28 +227,6 @@ def test_a_run_that_the_governor_stopped_is_stopped_again(tmp_path):
     assert any(one.stopped for one in again)
 
 
-def stepped(number: int, arm: str) -> str:
-    signals = {"step": number, "train_loss": 1.0, "validation_loss": 1.0, "validation_metric": 0.5, "parameters": 9}
-    event = {"type": "step-finished", "v": 1, "round": 0, "arm": arm, "seed": 7, "step": number, "action": "wait"}
-    return json.dumps({**event, "signals": {**signals, "host_parameters": 9, "slots": []}})
-
-
-def test_the_last_step_of_a_run_that_another_episode_stopped_is_left_out(tmp_path):
-    stop = {"type": "governor-acted", "v": 1, "round": 0, "arm": "other", "seed": 7, "step": 1, "act": "stop"}
-    steps = [stepped(number, arm) for number in (0, 1) for arm in ("grown", "other")]
-    lines = [*steps, json.dumps({**stop, "verdict": "panic", "reason": "it surged"})]
-    end = {"type": "run-finished", "v": 1, "status": "stopped"}
-    (tmp_path / "events.jsonl").write_text("".join(f"{line}\n" for line in [*lines, json.dumps(end)]))
-    lengths = {arm: len(read_recording(tmp_path, f"{arm}:7", pytest.fail).steps) for arm in ("grown", "other")}
-    assert lengths == {"grown": 1, "other": 2}
-
-
-def test_the_seed_is_enough_where_one_arm_has_a_policy(tmp_path):
-    lines = [stepped(0, arm) for arm in ("grown", "twin", "capacity")]
-    (tmp_path / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    assert read_recording(tmp_path, "7", pytest.fail).name == "grown:7"
-
-
 def test_each_of_several_rewards_is_replayed_under_its_own(tmp_path):
     prices = "rewards: [{use: team, settings: {price: 5}}, {use: team, settings: {price: 50}}]\n"
     priced = ran(tmp_path / "priced", (RUN % "").replace("  chance: {policy: random}\n", "") + prices)
@@ -289,15 +262,6 @@ def test_the_command_reports_the_first_difference(esper, copied):
     after = esper(*asked, "--step", "3", "--action", "prune early", "--quiet")
     assert after.code == 1
     assert "Part of what follows is due to that difference, not to the action." in after.out
-
-
-def test_events_without_arguments_are_replayed_with_a_note(esper, copied):
-    rewrite(copied, lambda event: {key: value for key, value in event.items() if key != "arguments"})
-    answer = esper("replay", copied.path, "--episode", "planned:0", "--json")
-    assert (answer.code, answer.json["same"]) == (1, False), "its blend was gate"
-    assert answer.json["difference"]["what"] == "signals.parameters", "a gate has parameters"
-    assert "blend, speed, curve and target have their defaults" in answer.err
-    assert answer.json["notes"][0] in answer.err
 
 
 def test_the_command_compares_another_action_with_the_recording(esper, planned):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from tests.end_to_end.conftest import add_plugin
 
 
@@ -31,19 +29,6 @@ def test_a_failed_run_leaves_its_report(run, small):
     page = run(code=3).text("report.html")
     assert "The run failed." in page
     assert "no idea" in page
-
-
-def test_a_killed_run_has_a_report(esper, run):
-    ran = run()
-    lines = ran.text("events.jsonl").splitlines(keepends=True)
-    (ran.path / "events.jsonl").write_text("".join(lines[: len(lines) // 2]) + '{"type": "step-fin')
-    (ran.path / "summary.json").unlink()
-    manifest = ran.json("manifest.json")
-    (ran.path / "manifest.json").write_text(json.dumps({**manifest, "status": "running", "finished": None}))
-    assert esper("report", ran.path).code == 0
-    page = ran.text("report.html")
-    assert "there is no verdict before the end" in page
-    assert "validation accuracy" in page.lower()
 
 
 def test_a_folder_that_is_not_a_run_is_an_error(esper, tmp_path):

@@ -70,15 +70,6 @@ def test_without_a_twin_nothing_is_compared_and_the_reward_is_unknown(run):
     assert "against" not in out
 
 
-def test_a_dry_run_trains_nothing(esper, small, tmp_path):
-    answer = esper("run", small, "--runs-dir", tmp_path / "runs", "--dry-run")
-    assert answer.code == 0
-    assert "nothing was trained" in answer.out
-    assert not (tmp_path / "runs").exists()
-    plan = esper("run", small, "--dry-run", "--json").json
-    assert plan["slots"] == {"early": ["blueprints/conv_light"]}
-
-
 @pytest.mark.parametrize(
     ("changes", "code", "said"),
     [
@@ -158,15 +149,6 @@ def test_all_unknown_names_are_reported_at_once_with_their_lines(esper, small):
     for place in ("small.yaml:1:7", "small.yaml:4:24", "small.yaml:4:36"):
         assert place in answer.err
     assert 'Did you mean "stripes"' in answer.err
-
-
-def test_check_and_explain_of_a_file_that_is_in_order(esper, small):
-    assert esper("check", small).code == 0
-    assert esper("check", small, "--json").json == {"ok": True, "problems": [], "warnings": []}
-    (told,) = esper("explain", small, "episode.steps", "--json").json
-    assert (told["value"], told["default"], told["path"]) == (8, 40, "episode.steps")
-    assert told["origin"].endswith("small.yaml:13:18")
-    assert "default 1; from default" in esper("explain", small, "rounds").out
 
 
 def test_a_place_that_cannot_be_written_is_reported(run, tmp_path):

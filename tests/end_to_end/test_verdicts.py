@@ -66,15 +66,3 @@ def test_the_pages_show_the_figures_of_the_file(kept):
         ),
     ]
     assert [one for one in sentences if one not in page] == []
-
-
-def test_verdicts_follow_the_three_conditions_of_a_run():
-    clear, weak = [1.0, 1.1, 0.9, 1.2, 1.0, 0.8, 1.1, 1.0], [0.9, 1.0, 1.1, -0.7, 1.0, 0.8, 1.2, 1.0]
-    noise = [0.5, -0.4, 0.3, -0.6, 0.2, -0.1, 0.4, -0.3]
-    assert verdicts.any_told([clear]) == verdicts.any_told([clear, noise]) == (True, True)
-    assert verdicts.any_told([weak]) == (True, True)
-    assert verdicts.any_told([weak] * 6) == (True, False)
-    assert verdicts.any_told([noise]) == (False, False)
-    assert verdicts.told_apart(clear, noise)
-    assert not verdicts.told_apart(clear[:7], noise), "seven are too few"
-    assert not verdicts.told_apart(noise, noise)

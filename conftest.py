@@ -14,7 +14,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The same examples in every run, and no deadline: a loaded machine is not a fault.
 settings.register_profile(
-    "esper", derandomize=True, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "esper",
+    max_examples=40,
+    derandomize=True,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 # For a search of one's own: pytest --hypothesis-profile=search
 settings.register_profile("search", parent=settings.get_profile("esper"), derandomize=False, max_examples=2000)

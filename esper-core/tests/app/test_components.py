@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from esper_core.app.components import host_at
 from esper_core.app.compose import prepare
 from esper_core.app.run import run as run_prepared
 from esper_core.leyline import EsperError, PluginError
@@ -173,11 +172,6 @@ def test_host_of_the_current_folder_can_be_run_twice(folder: Path) -> None:
     assert again.host_parameters == 16 * 12 + 12 + 12 * 4 + 4
     function = prepare(Path("run.yaml"), ["host=own_nets.towers:late"])
     assert function.host_parameters == 16 * 3 + 3 + 3 * 4 + 4
-
-
-def test_host_is_not_imported_before_it_is_built(folder: Path) -> None:
-    host_at("own_nets.towers:Ladder")
-    assert "own_nets.towers" not in sys.modules
 
 
 def test_installed_module_comes_before_one_in_the_current_folder(folder: Path) -> None:

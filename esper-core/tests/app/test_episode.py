@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,15 +12,14 @@ import pytest
 from esper_core.app.compose import prepare
 from esper_core.app.episode import Episode
 from esper_core.app.run import run
-from esper_core.leyline import WAIT, Action, GovernorStop, GrowthError, LifecycleError, Op, RewardBreakdown, State
-from esper_core.trainer.study import RunReward
+from esper_core.leyline import WAIT, Action, GovernorStop, GrowthError, LifecycleError, Op, State
 
 pytestmark = pytest.mark.members
 
 STEPS = 7
 CHANGES = (f"episode={{steps: {STEPS}, batches: 1, batch_size: 20}}", "environments=1")
 GERMINATE = Action(Op.GERMINATE, "early", "blueprints/conv_light", speed=1)
-ADVANCE, FOSSILISE, PRUNE = (Action(op, "early") for op in (Op.ADVANCE, Op.FOSSILISE, Op.PRUNE))
+ADVANCE, FOSSILISE = (Action(op, "early") for op in (Op.ADVANCE, Op.FOSSILISE))
 PLAYED = """
 task: stripes
 host: pointwise-mlp
@@ -134,34 +131,6 @@ def test_any_moment_can_be_restored_with_identical_results(shared: Episode) -> N
         assert again == moments[step:], step
 
 
-def test_other_actions_after_a_restored_moment_lead_to_another_end(shared: Episode) -> None:
-    shared.begin(3)
-    shared.act(GERMINATE)
-    state = shared.state_dict()
-    kept = [shared.act(action) for action in LIFE[1:]][-1]
-    shared.load_state_dict(state)
-    shared.act(PRUNE)
-    while not (other := shared.act(WAIT)).over:
-        pass
-    assert kept.ending is not None
-    assert other.ending is not None
-    assert (len(kept.ending.growth), len(other.ending.growth)) == (1, 0)
-    assert other.ending.test_loss == shared.twin.ending.test_loss != kept.ending.test_loss
-
-
-def test_state_can_be_loaded_into_a_fresh_episode(shared: Episode) -> None:
-    shared.begin(3)
-    for action in LIFE[:2]:
-        moment = shared.act(action)
-    state = shared.state_dict()
-    plain = json.loads(json.dumps(dict(state.plain), allow_nan=False))
-    rest = [shared.act(action) for action in LIFE[2:]]
-    fresh = Episode.of(shared.composition.resolution.loaded.file, CHANGES)
-    assert fresh.load_state_dict(State(plain, dict(state.tensors))) == moment
-    assert [fresh.act(action) for action in LIFE[2:]] == rest
-    fresh.close()
-
-
 def test_nothing_can_be_done_before_the_first_episode_and_after_an_invalid_state(shared: Episode) -> None:
     shared.begin(3)
     state = shared.state_dict()
@@ -257,19 +226,3 @@ def test_observations_are_those_of_a_run(install: Any, configured: Configured, t
     assert {observation.price for observation, _ in seen} == {7.5}
     alone = noted(*CHANGES, "twin=false")
     assert (len(alone), {observation.twin for observation, _ in alone}) == (STEPS, {None})
-
-
-class Priced:
-    """A reward with a price."""
-
-    def __init__(self, price: object) -> None:
-        self.price = price
-
-    def score(self, *_: object) -> RewardBreakdown:
-        return RewardBreakdown({})
-
-
-def test_price_is_a_finite_number_or_unknown() -> None:
-    told = {20: 20.0, 0.0: 0.0, None: None, "much": None, math.nan: None, math.inf: None}
-    assert {price: RunReward(Priced(price), "reward").price for price in told} == told
-    assert RunReward(object(), "reward").price is None

@@ -58,12 +58,6 @@ def refused(configured, tmp_path):
 EXTRA = 'E226 plugin "extra" (esper-extra 1.0) is required'
 
 
-def test_plugin_within_its_pin_runs(install, configured) -> None:
-    install("extra", FINE)
-    prepared = prepare(configured('plugins: {require: {extra: ">=0.2, <2", blueprints: "~=0.1.0"}}'))
-    assert [record.status for record in prepared.resolution.plugins.records if record.id == "extra"] == ["active"]
-
-
 MORE = "More:  esper plugins show extra"
 
 
@@ -96,21 +90,6 @@ def test_required_plugin_that_is_not_active_stops_the_run(
     reason, place, *more = text.splitlines()
     assert (code, reason, place) == (3, f"{EXTRA}{told[0]}", "  small.yaml:12:28   plugins.require.extra")
     assert [said for said in told[1:] if not any(line.strip().startswith(said) for line in more)] == []
-
-
-@pytest.mark.parametrize(
-    ("id_", "hint"),
-    [
-        ("zzz", "Install the package that provides it, or remove the requirement."),
-        ("esper-tasks", 'Did you mean "tasks" (esper-tasks 0.1.0)?'),
-    ],
-)
-def test_required_plugin_that_is_not_installed_stops_the_run(refused, id_: str, hint: str) -> None:
-    assert refused(f'plugins: {{require: {{{id_}: ">=0.2"}}}}') == (
-        3,
-        f'E226 plugin "{id_}" is required in >=0.2, and not installed\n'
-        f"  small.yaml:12:{23 + len(id_)}   plugins.require.{id_}\n  {hint}",
-    )
 
 
 def test_pin_is_accepted_exactly_if_packaging_can_parse_it(refused, configured) -> None:

@@ -120,19 +120,6 @@ def test_blueprint_that_breaks_its_specification_is_refused_before_training(name
     assert (answer.status, answer.out, (tmp_path / "runs").exists()) == (3, "", False)
 
 
-def test_blueprint_that_keeps_its_specification_is_accepted(lie, esper) -> None:
-    answer = esper("check", lie("    pass"))
-    assert (answer.status, answer.err) == (0, "")
-
-
-def test_check_in_json_has_the_place_of_a_faulty_blueprint(lie, esper) -> None:
-    answer = esper("check", lie(LIES["no gradient"][0]), "--json")
-    told = answer.json
-    (problem,) = told["problems"]
-    assert (answer.status, told["ok"], told["warnings"]) == (3, False, [])
-    assert (problem["code"], problem["line"], problem["path"]) == ("E324", 4, "slots.early.blueprints[0]")
-
-
 @pytest.mark.parametrize(("command", "body"), [("check", BUILD), ("run", FORWARD)])
 def test_blueprint_that_ends_the_program_is_reported_as_an_error(command: str, body: str, lie, esper) -> None:
     answer = esper(command, lie(body.format("exit(0)")))

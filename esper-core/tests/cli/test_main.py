@@ -64,13 +64,6 @@ def test_help_names_every_command_and_imports_none(esper, install) -> None:
     assert f"watch {KNOWN_ELSEWHERE['watch'][1]} From esper-watch 0.1.0." in " ".join(answer.out.split())
 
 
-def test_summary_of_a_first_party_command_is_not_used_for_another_package(esper, install) -> None:
-    install.command("new", COMMAND.format(body="pass"))
-    told = dict(listed(esper("--help").out))
-    assert KNOWN_ELSEWHERE["new"][1] not in told["new"]
-    assert "esper-extra 1.0" in told["new"]
-
-
 @pytest.mark.members
 def test_summaries_of_first_party_commands_agree_with_the_commands() -> None:
     for name, (_, summary) in KNOWN_ELSEWHERE.items():

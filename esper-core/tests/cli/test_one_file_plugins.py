@@ -82,15 +82,6 @@ def test_module_beside_a_one_file_plugin_cannot_be_imported(esper, own, tmp_path
     assert '  Install the package that has the module "own_words". Fix the file.\n' in answer.err
 
 
-def test_path_of_a_one_file_plugin_may_be_long(esper, own, tmp_path) -> None:
-    file = own("X = 1\n")
-    folder = tmp_path / ("deep" * 20) / ("down" * 20)
-    folder.mkdir(parents=True)
-    folder.joinpath("own_probe.py").write_text("X = 1\n")
-    file.write_text(file.read_text().replace("own_probe.py", str(folder.relative_to(tmp_path) / "own_probe.py")))
-    assert (esper("check", file).status, len(str(folder.relative_to(tmp_path))) > 100) == (0, True)
-
-
 def test_control_characters_of_a_report_section_are_escaped(esper, own, tmp_path) -> None:
     source = """\
 from esper_core import hookimpl
@@ -103,9 +94,3 @@ def esper_report_sections(run):
     answer = esper("run", own(source), "--runs-dir", tmp_path / "runs", "--quiet")
     assert (answer.status, "\x1b" in answer.out) == (0, False)
     assert "\nred \\x1b[31m   (plugin own-probe)\n  one\n  \\x1b[2J two\n" in answer.out
-
-
-def test_disabled_package_is_not_suggested_for_installation(esper, own) -> None:
-    answer = esper("check", own("X = 1\n"), "--set", "plugins.disable=[blueprints]")
-    assert "pip install esper-blueprints" not in answer.err
-    assert "Not searched: blueprints (esper-blueprints 0.1.0, disabled)" in answer.err

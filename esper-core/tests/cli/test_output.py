@@ -13,12 +13,10 @@ import pytest
 from esper_core.app.run import REPORT, Outcome
 from esper_core.cli.output import (
     print_facts,
-    print_json,
     print_line,
     print_outcome,
     print_problems,
     print_table,
-    wants_colour,
 )
 from esper_core.leyline import Problem
 from esper_core.leyline.errors import printable
@@ -38,14 +36,6 @@ def test_problems_are_plain_without_a_terminal_and_coloured_on_one(capsys, termi
     assert terminal.getvalue().startswith("\x1b[31m\x1b[1mE201\x1b[0m \x1b[1munknown")
 
 
-@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_environment_can_switch_colour_off(terminal, monkeypatch, name: str, value: str) -> None:
-    monkeypatch.setenv(name, value)
-    assert not wants_colour(terminal)
-    print_problems([PROBLEM], stream=terminal)
-    assert "\x1b" not in terminal.getvalue()
-
-
 def test_terminal_control_sequences_are_escaped(terminal, monkeypatch) -> None:
     monkeypatch.setattr(sys, "stdout", terminal)
     hostile = "\x1b[2J\r\x9b31m\u202egnol\x07"
@@ -63,11 +53,6 @@ def test_characters_that_are_unprintable_or_that_a_stream_cannot_encode_are_esca
     stream = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
     print_line("Ω…", stream=stream)
     assert raw.getvalue() == b"\\u03a9\\u2026\n"
-
-
-def test_json_is_one_line_of_ascii_without_nan(capsys) -> None:
-    print_json({"a": float("nan"), "b": (1, "é\x1b")})
-    assert capsys.readouterr().out == '{"a": null, "b": [1, "\\u00e9\\u001b"]}\n'
 
 
 def test_table_is_aligned_lines_without_a_terminal_and_ruled_on_one(capsys, terminal, monkeypatch) -> None:

@@ -48,18 +48,6 @@ def test_list_shows_every_plugin_and_every_problem(esper, install) -> None:
     assert second.startswith('E212 plugin "old" (esper-old 1.0) needs esper-core <0.1')
 
 
-@pytest.mark.members
-def test_list_can_be_json(esper, install) -> None:
-    install("bad", "print('noise')\n1 / 0\n")
-    answer = esper("plugins", "list", "--json")
-    told = {record["id"]: record for record in answer.json}
-    assert answer.status == 0
-    assert set(told["bad"]) >= {"id", "package", "version", "status", "hooks", "components", "problems", "load_ms"}
-    assert told["bad"]["status"] == "broken"
-    assert told["bad"]["problems"][0]["code"] == "E210"
-    assert told["tasks"]["components"][0] == "tasks/pointwise-mlp"
-
-
 def test_plugin_is_shown_with_its_facts_and_problems(esper, install) -> None:
     install("extra", GOOD + "def esper_forgotten(): pass\n")
     answer = esper("plugins", "show", "extra")
@@ -91,29 +79,6 @@ def test_both_plugins_of_a_duplicate_id_are_shown(esper, install) -> None:
     assert len(esper("plugins", "show", "extra", "--json").json) == 2
 
 
-UNKNOWN_PLUGIN = 'E208 unknown plugin "esper-tasks"\n  Did you mean "tasks" (esper-tasks 0.1.0)?'
-UNKNOWN_COMPONENT = 'E200 unknown component "conv_lite"\n  Did you mean "conv_light" (esper-blueprints 0.1.0)?'
-
-
-@pytest.mark.members
-@pytest.mark.parametrize(
-    ("command", "typed", "told"),
-    [("plugins", "esper-tasks", UNKNOWN_PLUGIN), ("components", "conv_lite", UNKNOWN_COMPONENT)],
-)
-def test_unknown_name_gets_a_suggestion(esper, command: str, typed: str, told: str) -> None:
-    answer = esper(command, "show", typed)
-    assert (answer.status, answer.out) == (2, "")
-    assert answer.err == f"{told}\n  List them:  esper {command} list\n"
-
-
-@pytest.mark.members
-def test_safe_mode_shows_what_it_leaves_out(esper, install, monkeypatch) -> None:
-    install("extra", "raise AssertionError('was imported')")
-    monkeypatch.setenv("ESPER_SAFE_MODE", "1")
-    told = {record["id"]: record["status"] for record in esper("plugins", "list", "--json").json}
-    assert (told["extra"], told["tasks"]) == ("not-listed", "active")
-
-
 def test_empty_list_says_what_to_install(esper, monkeypatch) -> None:
     found = loader.load_plugins(distributions=())
     monkeypatch.setattr("esper_core.plugins.load_plugins", lambda **_: found)
@@ -128,15 +93,6 @@ def test_control_characters_of_names_and_messages_are_escaped(esper, install) ->
         answer = esper("plugins", *command)
         assert not set("\x1b\x9b\u202e") & set(answer.out + answer.err)
     assert "ValueError: \\x1b[2J\\x9b\\u202e gone" in esper("plugins", "list").out
-
-
-def test_components_are_listed_with_their_packages(esper, install) -> None:
-    install("extra", GOOD)
-    lines = esper("components", "list").out.splitlines()
-    assert [line for line in lines if "esper-extra" in line] == [
-        line for line in lines if line.split()[1] in ("tiny-conv", "big")
-    ]
-    assert any(line.startswith("blueprint  tiny-conv ") and line.endswith("Small.") for line in lines)
 
 
 @pytest.mark.members
@@ -172,16 +128,6 @@ def test_plugins_that_were_not_searched_are_named(esper, install) -> None:
     answer = esper("components", "list", "--json")
     assert answer.json
     assert answer.err == "Not searched: bad (esper-bad 1.0, broken)\nMore:  esper plugins list\n"
-
-
-def test_components_of_a_one_file_plugin_are_shown(esper, tmp_path) -> None:
-    file = tmp_path / "lone.py"
-    file.write_text(
-        "from esper_core import ScheduleSpec, hookimpl\n\n\n@hookimpl\ndef esper_register_schedules(registry):\n"
-        "    registry.add('steady', dict, ScheduleSpec(summary='Never changes.'))\n"
-    )
-    assert "Never changes." in esper("components", "show", "steady", "--local", file).out
-    assert "steady" in esper("components", "list", "--local", file).out
 
 
 SHOWN = """\

@@ -8,19 +8,12 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from esper_core.config import model_problems
-from esper_core.config.errors import MAX_PROBLEMS, entry_at
-from esper_core.config.model import REMOVED
+from esper_core.config.errors import MAX_PROBLEMS
 from esper_core.config.values import path_text
 
 
 def place(problem):
     return problem.code, problem.line, problem.column, problem.path
-
-
-def test_component_may_be_its_name_alone(small, parse):
-    config = parse(small).config
-    assert (config.task.use, config.task.settings) == ("mnist1d", {})
-    assert config == parse(small.replace(": mnist1d", ": {use: mnist1d}")).config
 
 
 # --- wrong values: the code, the place, what was expected and received, the hint
@@ -82,13 +75,6 @@ def test_wrong_name_or_item_is_located(problem, small, was, now, line, column, p
     assert says in found.message
 
 
-def test_problems_beyond_the_limit_are_counted(problem, small):
-    arms = "".join(f"  a{i}: {{policy: x}}\n" for i in range(33))
-    found = problem(small.replace("policy: schedule\n", f"arms:\n{arms}"))
-    assert "Mapping should have at most 32 items" in found.message
-    assert "received 33 items" in found.message
-
-
 def test_received_value_is_shortened_and_escaped(problem, small):
     found = problem(small + f"reward: {'x' * 500}")
     assert "a name of 1 to 100 characters; received " in found.message
@@ -121,15 +107,6 @@ def test_unknown_key_is_reported_with_a_suggestion(problem, small, line, column,
     assert (found.code, found.line, found.column, found.path) == ("E110", 7, column, path)
     assert found.message.startswith("unknown key ")
     assert found.hint == hint
-
-
-def test_missing_key_is_located_at_its_mapping(problem, small):
-    found = problem(small.replace("blueprints: [conv_light]", "stack: 2"))
-    assert place(found) == ("E113", 5, 5, "slots.early.blueprints")
-    assert found.message == 'the key "blueprints" is missing'
-    assert found.hint == 'Add "blueprints: …" to slots.early. Blueprints that may grow here: names or globs.'
-    found = problem(small, "slots.ealry.at=stem")
-    assert found.hint.startswith('Did you mean "early"? Otherwise: add "blueprints: …" to slots.ealry.')
 
 
 def test_all_missing_keys_are_reported(problems):
@@ -271,9 +248,3 @@ def test_removed_option_is_ignored_only_at_the_value_that_changed_nothing(proble
     found = problem(small + "compute: {cuda_graphs: true}")
     assert place(found) == ("E110", 7, 11, "compute.cuda_graphs")
     assert found.hint == "It was removed: CUDA graphs are no longer supported. Delete the key."
-
-
-def test_no_option_is_both_known_and_removed():
-    for path in REMOVED:
-        above = entry_at(path[:-1])
-        assert path[-1] not in (*above.names, *above.choices)

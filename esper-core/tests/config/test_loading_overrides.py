@@ -40,11 +40,6 @@ def test_override_changes_what_it_names(small, override, path, value, parse):
     assert loaded.overrides == (override,)
 
 
-def test_last_override_of_a_value_wins_and_nothing_else_changes(small, parse):
-    changed = parse(small, "seed=1", "seed=2").config
-    assert changed == parse(small + "seed: 2").config
-
-
 # --- components in their short form
 
 
@@ -63,12 +58,6 @@ def test_override_replaces_a_component_as_a_whole(small, parse):
         assert (loaded.config.policy.use, loaded.config.policy.settings) == ("static", {})
         assert loaded.origin(("policy", "use")) == "--set policy=static"
         assert loaded.problem("E201", ("policy", "settings", "plan"), "x").file == "--set policy=static"
-
-
-def test_only_a_component_has_a_short_form(problem, small):
-    found = problem(small + "device: cpu", "device.settings.x=1")
-    assert found.code == "E115"
-    assert found.message == "there is no device.settings"
 
 
 # --- what is refused
@@ -106,11 +95,6 @@ def test_wrong_override_is_reported_as_it_was_given(problems, small, override, c
     assert problem.file.startswith("--set ")
     assert len(problem.file) < 120
     str(problem).encode()
-
-
-def test_missing_keys_of_a_mapping_made_by_an_override_are_located_there(problem, small):
-    found = problem(small, "slots.late.stack=2")
-    assert (found.code, found.file, found.path) == ("E113", "--set slots.late.stack=2", "slots.late.blueprints")
 
 
 def test_override_of_an_aliased_value_changes_one_occurrence(small, parse):

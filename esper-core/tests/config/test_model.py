@@ -123,8 +123,3 @@ def test_b8_drl_09_no_arm_can_have_a_reward_of_its_own(small, problem, more) -> 
     """Reward, task and growth settings belong to the run; arms differ in their policy only."""
     found = problem(small.replace(POLICY, f"arms: {{a: {{policy: static, {more}}}}}\n"))
     assert (found.code, found.path) == ("E110", f"arms.a.{more.partition(':')[0]}")
-
-
-def test_environments_are_shared_by_the_rewards(small, parse) -> None:
-    of = [("", 8), ("rewards: [one]\n", 8), (f"{REWARDS}environments: 6\n", 2)]
-    assert [(more, parse(small + more).config.instances) for more, _ in of] == of

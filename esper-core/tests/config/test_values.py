@@ -19,24 +19,6 @@ def test_written_path_is_parsed_to_the_same_path(first, steps):
     assert parse_path(path_text(path)) == path
 
 
-PATHS = {
-    "a": ("a",),
-    "slots.early.blueprints[0]": ("slots", "early", "blueprints", 0),
-    "a[0][1].b": ("a", 0, 1, "b"),
-    'a["b.c"].d': ("a", "b.c", "d"),
-    '["a b"].c': ("a b", "c"),
-    "a-b_1.2": ("a-b_1", "2"),
-}
-INVALID = ["", ".", "a.", ".a", "a..b", "a[", "a[]", "a[x]", "a[-1]", "a[1234567]", "[0]", "a b", "a=b", 'a["x]']
-
-
-def test_path_is_parsed_or_refused():
-    assert {text: parse_path(text) for text in PATHS} == PATHS
-    for text in INVALID:
-        with pytest.raises(ValueError, match=r"unexpected|begin"):
-            parse_path(text)
-
-
 def test_path_deeper_than_any_file_is_refused_and_control_characters_are_escaped():
     assert len(parse_path(".".join("a" * MAX_DEPTH))) == MAX_DEPTH
     with pytest.raises(ValueError, match="deep"):

@@ -20,8 +20,6 @@ from esper_core.growth import Garden, host_parameters, slots_of
 from esper_core.integrations.attachment import Attachment
 from esper_core.leyline import Action, Op, SlotPlace
 
-MakeLoop = Callable[..., Any]
-
 
 def per_example(model: nn.Module, batch: Any) -> torch.Tensor:
     return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
@@ -397,12 +395,6 @@ def test_a_loss_for_each_token_is_reported(make_loop):
 
     with pytest.raises(EsperError, match=r"E317 (?s:.)*one loss for each example, not \d+: see E342"):
         make_loop().tended(loss=flat)
-
-
-def test_an_optimizer_that_is_named_twice_counts_once(make_loop):
-    loop = make_loop()
-    loop.tended(optimizer=[loop.optimizer, loop.optimizer])
-    assert any(tended.kept for tended in loop.epochs(5))
 
 
 def test_a_loader_that_shuffles_is_paired_and_its_generator_put_back(make_loop):

@@ -35,15 +35,6 @@ def back_to(drive, signals):
     return drive.governor.decide(signals(drive.now, 1.0), opinion=PANIC).back_to
 
 
-def test_healthy_environment_continues_unchanged(drive):
-    watched, alone = drive(), drive(Governor(settings(snapshot_steps=1)))
-    for _ in range(6):
-        assert watched.step().act is Act.CONTINUE
-        alone.environment.train()
-        alone.environment.evaluate("validation")
-    assert same(watched.numbers(), alone.numbers())
-
-
 def test_snapshot_is_taken_after_an_improvement_or_enough_steps(drive, signals):
     driven = drive(Governor(settings(snapshot_steps=3, rollbacks=9)))
     seen = []
@@ -143,12 +134,6 @@ def test_new_episode_resets_rollbacks_and_history_and_blames_no_mutation_of_the_
     assert not faults.is_withdrawn("test/local-conv")
 
 
-def test_warning_is_repeated_only_after_a_calm_step(drive, signals):
-    driven = drive()
-    acts = [heed(driven, loss, signals).act for loss in [*[1.0] * 6, 2.5, 2.5, 1.0, 2.5]]
-    assert acts[6:] == [Act.WARN, Act.CONTINUE, Act.CONTINUE, Act.WARN]
-
-
 @pytest.mark.parametrize(
     ("level", "loss", "act"),
     [
@@ -201,30 +186,6 @@ def test_outdated_rollback_decision_is_refused(drive, signals):
             driven.governor.roll_back(new)
         with pytest.raises(ValueError, match="only the latest decision"):
             driven.governor.roll_back(spent)
-
-
-def test_rollback_restores_the_history(drive, signals):
-    driven = drive(Governor(settings(snapshot_steps=100)))
-    for loss in [2.0, 1.0]:
-        heed(driven, loss, signals)
-    known = driven.governor.state_dict().plain["history"]
-    for loss in [1.1] * 6:
-        heed(driven, loss, signals)
-    driven.governor.roll_back(heed(driven, float("nan"), signals))
-    assert driven.governor.state_dict().plain["history"] == known
-
-
-def test_snapshots_reuse_their_memory(drive, monkeypatch):
-    driven = drive(Governor(settings(snapshot_steps=1)))
-    places = {one.data_ptr() for copy in driven.copies() for one in copy.values()}
-    monkeypatch.setattr(
-        "esper_core.governor.governor.Snapshot", lambda garden: pytest.fail("another snapshot was made")
-    )
-    for _ in range(4):
-        driven.step()
-    driven.environment.reset(1, 4)
-    driven.governor.begin(driven.environment.garden)
-    assert {one.data_ptr() for copy in driven.copies() for one in copy.values()} == places
 
 
 # --- rollbacks: what they restore and clear, and their causes

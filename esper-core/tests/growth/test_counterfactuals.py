@@ -17,11 +17,6 @@ from torch.nn.functional import cross_entropy, dropout
 from esper_core.growth import RandomStream, SeedFault, counterfactuals as reasons, derive_seed, graft, slots_of
 from esper_core.growth.counterfactuals import (
     Counterfactuals,
-    _Call,
-    _replaced_forwards,
-    _Replay,
-    _Trace,
-    _traceable,
 )
 from esper_core.growth.seeds import Seed
 from esper_core.leyline.lifecycle import Stage
@@ -188,25 +183,6 @@ def test_run_11_unmeasured_seed_has_no_value(add_seed):
     assert not RUNS
 
 
-def test_a_fossil_before_the_seed_is_not_run_again(add_seed):
-    model = network(add_seed)
-    slot = slots_of(model).named("three")
-    slot.living.block.mix = Counted("fossil")
-    slot.living.stage = Stage.FOSSILISED
-    add_seed(model, "three", alpha=0.5, seed=9)
-    settled(model).measure(BATCHES[:1], judge)
-    assert RUNS["fossil"] == RUNS["three"] == 3
-
-
-def test_judge_may_return_several_values_per_example(add_seed):
-    def judge_twice(outputs: Tensor, targets: Tensor) -> Tensor:
-        return torch.stack([judge(outputs, targets), (outputs.argmax(1) == targets).float()], 1)
-
-    model = network(add_seed)
-    found = settled(model).measure(BATCHES, judge_twice)
-    assert all(torch.equal(rows[:, 0], separate(model, one)) for one, rows in found.items())
-
-
 WAYS: dict[str, tuple[type[nn.Module], str]] = {
     "random numbers": (Noisy, reasons.NOISE),
     "buffers": (Tallying, reasons.STATE),
@@ -254,15 +230,6 @@ def test_compiled_host_runs_in_separate_passes(how, add_seed):
         assert counterfactuals.reason == reasons.COMPILED
         assert are_right(model, found)
     torch.compiler.reset()
-
-
-def test_change_in_what_grows_starts_a_new_trace(add_seed):
-    model = network(add_seed)
-    counterfactuals = settled(model)
-    slots_of(model).named("two").living.stage = Stage.FOSSILISED
-    assert counterfactuals.measure(BATCHES, judge).keys() == {None, "one", "three"}
-    assert counterfactuals.reason is None
-    assert RUNS["in stem"] == 5 + 2, "a trace, three separate passes and a replay at first; two replays"
 
 
 def everything(model: nn.Module) -> list[Any]:
@@ -320,52 +287,6 @@ def test_seed_that_raises_is_named_and_nothing_is_left_behind(looked, add_seed):
     with pytest.raises(SeedFault, match="the seed in two"):
         counterfactuals.measure(BATCHES, judge)
     assert everything(model) == before
-
-
-EFFECTS: dict[str, tuple[Callable[..., Any], bool]] = {
-    "a tensor": (lambda module, inputs, log: inputs * 2, True),
-    "a tuple": (lambda module, inputs, log: (inputs + 1, inputs - 1), False),
-    "its input": (lambda module, inputs, log: inputs, False),
-    "a part of its input": (lambda module, inputs, log: inputs[:, :4], False),
-    "its parameter": (lambda module, inputs, log: module.weight.view(2, 4), False),
-    "one tensor twice": (lambda module, inputs, log: (out := inputs + 1, out[:3]), False),
-    "rows of one number": (lambda module, inputs, log: (inputs + 1)[:, :1].expand(-1, 8), False),
-    "a changed input": (lambda module, inputs, log: inputs.add_(1) * 2, False),
-    "kept": (lambda module, inputs, log: setattr(module, "seen", inputs + 1) or inputs * 2, False),
-    "an object": (lambda module, inputs, log: iter([inputs + 1]), False),
-}
-
-
-@pytest.mark.parametrize("effect", EFFECTS)
-def test_call_is_skippable_only_if_its_output_is_its_only_effect(effect, add_seed):
-    what, skippable = EFFECTS[effect]
-    assert traced(what, add_seed).skippable is skippable
-
-
-def test_call_with_a_list_argument_is_not_skippable(add_seed):
-    assert not traced(lambda module, inputs, log: inputs * 2, add_seed, log=[]).skippable
-
-
-def traced(what: Callable[..., Any], add_seed: Callable[..., Seed], **named: Any) -> _Call:
-    """The call of a module that does this, beside a network."""
-    model = network(add_seed)
-    model.doing = Net(lambda net, inputs, log=None: what(net, inputs, log), weight=nn.Parameter(torch.ones(8)))
-    trace = _Trace(model)
-    with torch.no_grad(), _replaced_forwards(_traceable(model), trace.watch):
-        model.doing(BATCHES[0][0].clone(), **named)
-    (call,) = trace.calls
-    return call
-
-
-def test_a_pass_that_stops_short_of_the_trace_has_diverged(add_seed):
-    model = network(add_seed)
-    trace = _Trace(model)
-    with torch.no_grad(), _replaced_forwards(_traceable(model), trace.watch):
-        model(BATCHES[0][0])
-    replay = _Replay(trace)
-    with torch.no_grad():
-        replay.run(None, lambda slot: (model.stem(BATCHES[0][0]), False))
-    assert replay.diverged
 
 
 # --- hosts of many kinds

@@ -123,14 +123,6 @@ def test_seeds_are_clipped_apart_from_the_host_and_fossils_with_it(kept, make_re
         assert norm.item() == pytest.approx(1e-3, rel=1e-3)
 
 
-def test_a_frozen_host_can_carry_seeds(make_recipe, noisy_host):
-    environment = begin(make_recipe(host=lambda: noisy_host().requires_grad_(False), batches=10))
-    live(environment, {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}, 7)
-    (fossil,) = environment.garden.slots["early"].fossils
-    assert (fossil.born, fossil.kept, fossil.alpha.value) == (0, 5, 1.0)
-    assert environment.keeper.misowned(environment.model) == []
-
-
 class Informed(nn.Module):
     """Starts as the identity, and keeps the gradients of its informed birth."""
 
@@ -275,46 +267,6 @@ def test_seed_learns_the_same_alone_and_beside_others_and_the_host_stays_its_twi
     assert crowded.keeper.misowned(crowded.model) == []
 
 
-def test_signals_report_each_seed_separately(make_recipe):
-    pool = Pool(nursery(make_recipe), ["grown"], 1)
-    pool.reset(0, 3)
-    for step in range(5):
-        pool.train(step)
-        pool.evaluate(step)
-        (signals,) = pool.synchronise(step)
-        pool.apply([GERMINATE_EACH[step] if step < 3 else WAIT], step)
-    (slot,) = signals.slots
-    assert slot.living is None
-    assert [(seed.blueprint, seed.age) for seed in slot.seeds] == list(zip(NAMES, (4, 3, 2), strict=True))
-    assert len({seed.incubation_loss for seed in slot.seeds}) == 3
-    assert len({seed.gain.mean for seed in slot.seeds if seed.gain is not None}) == 3
-
-
-def test_chosen_branch_becomes_the_host_and_the_others_leave_no_trace(make_recipe):
-    plan = {0: GERMINATE_EACH[0], 4: ADVANCE, 5: Action(Op.FOSSILISE, "early")}
-    alone, _ = fill(nursery(make_recipe, way="branch"), plan, 6)
-    crowd = {0: GERMINATE_EACH[0], 1: GERMINATE_EACH[1], 4: Action(Op.ADVANCE, "early", NAMES[0]), 5: plan[5]}
-    chosen, twin = fill(nursery(make_recipe, way="branch"), crowd, 6)
-    assert same(numbers(alone.model), numbers(chosen.model))
-    assert not same(numbers(chosen.model), numbers(twin.model))
-
-
-@pytest.mark.parametrize(
-    ("action", "error", "said"),
-    [
-        (Action(Op.ADVANCE, "early", "test/nobody"), GrowthError, 'no seed of "test/nobody" grows in slot'),
-        (GERMINATE_EACH[0], LifecycleError, "a seed of this blueprint already incubates in the slot"),
-        (GERMINATE_EACH[2], LifecycleError, "holds 2 of 2 seeds"),
-    ],
-)
-def test_illegal_action_is_refused_and_masked(action, error, said, make_recipe):
-    environment, _ = fill(nursery(make_recipe, 2), {0: GERMINATE_EACH[0], 1: GERMINATE_EACH[1]}, 4)
-    assert not environment.mask().allows(action)
-    with pytest.raises(error, match=said):
-        environment.network.apply(action, 4)
-    assert len(environment.garden.living_seeds()) == 2
-
-
 def test_advance_without_a_name_takes_the_seed_with_the_largest_gain_and_prunes_the_others(make_recipe):
     environment, _ = fill(nursery(make_recipe), dict(enumerate(GERMINATE_EACH)), 6)
     gates = environment.garden.gates
@@ -326,25 +278,6 @@ def test_advance_without_a_name_takes_the_seed_with_the_largest_gain_and_prunes_
     assert {change.now for change in pruned} == {Stage.PRUNED}
     assert "was chosen" in pruned[0].reason
     assert environment.garden.living_seeds() == ranked[:1]
-
-
-def test_seed_that_raises_is_lost_alone(make_recipe):
-    recipe = nursery(make_recipe)
-    good, _, third = recipe.varieties["early"]
-
-    def bad(site: Any) -> torch.nn.Module:
-        class Raising(torch.nn.Module):
-            def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-                raise ValueError("no")
-
-        return Raising()
-
-    second = Variety(NAMES[1], BlueprintSpec("sequence", "0", starts_as_identity=True), bad)
-    environment, _ = fill(
-        replace(recipe, varieties={"early": (good, second, third)}), dict(enumerate(GERMINATE_EACH)), 5
-    )
-    assert [seed.blueprint for seed in environment.garden.living_seeds()] == [NAMES[0], NAMES[2]]
-    assert environment._faults._counts == {NAMES[1]: 1}
 
 
 def test_gates_of_a_nursery_share_one_alpha(make_recipe):

@@ -138,20 +138,6 @@ def test_seeds_act_inside_a_wrapper(wrap, add_seed):
     assert torch.equal(copy.deepcopy(wrap(model))(INPUTS), model(INPUTS))
 
 
-def test_functional_call_replaces_seed_parameters_too(add_seed):
-    model = graft(net(), ["part"], example=INPUTS)
-    add_seed(model, "part")
-    own = dict(model.named_parameters())
-
-    def loss(parameters: dict[str, Tensor]) -> Tensor:
-        return torch.func.functional_call(model, parameters, (INPUTS,)).square().sum()
-
-    gradients = torch.func.grad(loss)(own)
-    model(INPUTS).square().sum().backward()
-    assert any(name.startswith("_esper.") for name in gradients)
-    torch.testing.assert_close(gradients, {name: parameter.grad for name, parameter in own.items()})
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("at", ["part", "part.0", "last"])
 def test_parametrized_weight_and_slot_work_together(when, at, add_seed):
@@ -168,63 +154,6 @@ def test_parametrized_weight_and_slot_work_together(when, at, add_seed):
     grown = model(INPUTS)
     assert not torch.allclose(grown, twin(INPUTS))
     assert torch.equal(copy.deepcopy(model)(INPUTS), grown)
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_root_itself_may_be_parametrized(when, add_seed):
-    weight = nn.Parameter(torch.ones(4, 4))
-    model = Net(lambda net, x: net.part(x @ net.weight), weight=weight, part=nn.Linear(4, 4))
-    if when == "before":
-        parametrizations.orthogonal(model, "weight")
-    graft(model, ["part"], example=INPUTS)
-    if when == "after":
-        parametrizations.orthogonal(model, "weight")
-    before = model(INPUTS)
-    add_seed(model, "part")
-    assert not torch.allclose(model(INPUTS), before)
-    again = copy.deepcopy(model)
-    assert is_grafted(again)
-    assert torch.equal(again(INPUTS), model(INPUTS))
-
-
-def test_hook_added_before_grafting_sees_the_module_and_one_added_after_sees_the_seed(add_seed):
-    model, seen = net(), {}
-    model.part.register_forward_hook(lambda module, args, output: seen.update(first=output))
-    graft(model, ["part"], example=INPUTS)
-    model.part.register_forward_hook(lambda module, args, output: seen.update(last=output))
-    seed = add_seed(model, "part", alpha=0.5)
-    model(INPUTS)
-    host = net().part(INPUTS)
-    assert torch.equal(seen["first"], host)
-    torch.testing.assert_close(seen["last"], 0.5 * host + 0.5 * seed.block(host))
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_backward_hook_sees_the_gradient_of_the_slots_output(when, add_seed):
-    seen: list[Tensor] = []
-
-    def hook(module: nn.Module, inward: Any, outward: Any) -> None:
-        seen.append(outward[0])
-
-    model = net()
-    if when == "before":
-        model.part.register_full_backward_hook(hook)
-    graft(model, ["part"], example=INPUTS)
-    if when == "after":
-        model.part.register_full_backward_hook(hook)
-    add_seed(model, "part", alpha=0.5)
-    model(INPUTS.clone().requires_grad_()).sum().backward()
-    (gradient,) = seen
-    torch.testing.assert_close(gradient, model.last.weight.sum(0).expand(3, 4))
-
-
-@pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_grown_model_can_be_exported(strict, add_seed):
-    model = graft(net(), ["part", "part.0"], example=INPUTS).eval()
-    add_seed(model, "part", fossil=True)
-    exported = torch.export.export(model, (INPUTS,), strict=strict)
-    assert torch.equal(exported.module()(INPUTS), model(INPUTS))
-    assert not any("part/0" in name for name in exported.state_dict)
 
 
 def test_seed_has_the_dtype_that_its_slot_sees(make_garden):

@@ -114,20 +114,6 @@ def test_code_compiled_for_a_plain_twin_is_not_reused_for_a_part_with_a_slot(kin
     torch.testing.assert_close(model(INPUTS), expected)
 
 
-@pytest.mark.slow
-def test_parts_compiled_and_run_before_grafting_take_slots(add_seed):
-    model = tower()
-    for block in model.blocks:
-        block.compile(backend="eager")
-    before = model(INPUTS)
-    graft(model, ["blocks.0.first", "blocks.1"], example=INPUTS)
-    assert torch.equal(model(INPUTS), before)
-    for name in ("blocks.0.first", "blocks.1"):
-        plain = model(INPUTS)
-        add_seed(model, name)
-        assert not torch.allclose(model(INPUTS), plain)
-
-
 def test_like_blocks_share_compiled_code(add_seed):
     backend = Counting()
     model = graft(tower(12), ["blocks.*.first"], example=INPUTS)
@@ -141,15 +127,6 @@ def test_like_blocks_share_compiled_code(add_seed):
             block.compile(backend=backend)
         torch.testing.assert_close(each(INPUTS), expected)
         assert backend.compiled - before <= 3
-
-
-@pytest.mark.slow
-def test_models_with_slots_in_different_places_do_not_share_compiled_code(add_seed):
-    one = graft(tower(), ["blocks.0.first"], example=INPUTS)
-    two = graft(tower(), ["blocks.0.first", "blocks.1.first"], example=INPUTS)
-    add_seed(two, "blocks.1.first")
-    torch.compile(one, backend="eager")(INPUTS)
-    torch.testing.assert_close(torch.compile(two, backend="eager")(INPUTS), two(INPUTS))
 
 
 def test_alpha_may_change_between_batches(add_seed):

@@ -9,7 +9,6 @@ import pytest
 import torch
 from core_worlds import Net, same
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from esper_core.config import OptimizerConfig
 from esper_core.growth import OptimizerKeeper, graft, slots_of
@@ -162,37 +161,3 @@ def test_fossils_act_in_order_and_their_keys_stay(add_seed):
     assert list(twin.state_dict()) == list(model.state_dict())
     assert torch.equal(twin(inputs), model(inputs))
     assert not {id(parameter) for parameter in twin.parameters()} & {id(parameter) for parameter in model.parameters()}
-
-
-def checkpointing(*, spare: bool) -> nn.Module:
-    def compute(net: Any, inputs: Tensor) -> Tensor:
-        return net.last(checkpoint(net.layer, inputs, use_reentrant=False) if spare else net.layer(inputs))
-
-    return Net(compute, layer=nn.Sequential(nn.Linear(4, 4), nn.Tanh()), last=nn.Linear(4, 2))
-
-
-@pytest.mark.parametrize("at", ["layer", "layer.0"])
-def test_seed_in_a_checkpointed_part_gets_the_same_gradients(at, add_seed):
-    inputs, gradients = draw(3, 4), []
-    for spare in (False, True):
-        torch.manual_seed(1)
-        model = graft(checkpointing(spare=spare), [at], example=inputs)
-        add_seed(model, at, alpha=0.5)
-        model(inputs).square().sum().backward()
-        gradients.append([parameter.grad for parameter in model.parameters()])
-    torch.testing.assert_close(gradients[0], gradients[1])
-
-
-@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
-def test_seed_follows_its_host_to_another_dtype_and_device(kind, add_seed):
-    inputs = draw(3, 4)
-    model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), ["0"], example=inputs)
-    add_seed(model, "0", alpha=0.5)
-    expected = model(inputs)
-    {torch.float16: model.half, torch.bfloat16: model.bfloat16, torch.float64: model.double}[kind]()
-    assert {parameter.dtype for parameter in model.parameters()} == {kind}
-    found = model(inputs.to(kind))
-    assert found.dtype is kind
-    torch.testing.assert_close(found.float(), expected, atol=0.05, rtol=0.05)
-    meta = model.to("meta")
-    assert {parameter.device.type for parameter in meta.parameters()} == {"meta"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -20,7 +19,6 @@ from esper_core.growth.optimizers import build_optimizer
 from esper_core.leyline import WAIT
 from esper_core.leyline.constants import EXPLODING_NORM, VANISHING_NORM
 from esper_core.leyline.signals import GradientHealth
-from esper_core.trainer.environment import Recipe
 
 TORCHS: dict[str, Any] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
@@ -83,7 +81,6 @@ def test_a_hook_on_a_fused_optimizer_of_ones_own_is_called():
     assert called == [1]
 
 
-Make = Callable[..., Recipe]
 numbers = st.one_of(
     st.floats(-1e6, 1e6, width=32),
     st.sampled_from([0.0, -0.0, 1e-9, -3e-8, 99.0, 101.0, -5e4, math.nan, math.inf, -math.inf]),
@@ -152,32 +149,6 @@ def test_sim_low_3_the_gradient_collector_takes_a_sequence_and_refuses_an_exhaus
     with pytest.raises(ValueError, match="Received: none"):
         collector.collect([])
     assert collector.take() is None
-
-
-def test_take_clears_the_statistics_and_returns_none_without_any():
-    collector = GradientCollector()
-    assert collector.take() is None
-    collector.collect([None, None])
-    assert GradientHealth(*collector.take().tolist()) == GradientHealth(0.0, 0.0, 0.0, 1.0, 0.0, 0.0)
-    assert collector.take() is None
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_other_kinds_of_numbers_give_norms_in_floats(dtype):
-    collector = GradientCollector()
-    collector.collect([torch.full((1000,), 100.0, dtype=dtype)])
-    taken = collector.take()
-    assert taken.dtype is torch.float32
-    assert taken[0].item() == pytest.approx(100 * math.sqrt(1000), rel=1e-3)
-
-
-def test_no_value_is_read_from_the_device():
-    """On the meta device reading a value raises."""
-    collector = GradientCollector()
-    for _ in range(3):
-        collector.collect([torch.ones(2, 3, device="meta"), None, torch.ones((), device="meta")])
-    taken = collector.take()
-    assert (taken.device.type, taken.shape) == ("meta", (WIDTH,))
 
 
 def test_run_05_every_way_to_train_a_seed_reports_its_gradients(make_recipe):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from esper_core.config import GrowthConfig, OptimizerConfig
 from esper_core.config.model import OptimizersConfig
-from esper_core.growth import Growth, OptimizerKeeper, OptimizerSettings, host_parameters, read_network, slots_of
+from esper_core.growth import OptimizerKeeper, OptimizerSettings, host_parameters
 from esper_core.growth.optimizer_steps import hand_over_state
 from esper_core.growth.optimizers import build_optimizer
 from esper_core.leyline import WAIT, Action, Blend, GrowthError, Op
@@ -123,19 +123,6 @@ def test_run_03_each_parameter_has_exactly_one_optimizer_over_the_whole_life(bui
     assert (len(world.keeper.fossils), len(world.keeper.seeds)) == (1, 0)
 
 
-@every_optimizer
-def test_every_parameter_moves_at_every_stage_in_which_it_learns(build):
-    world = World(OptimizerSettings(build)).incubated()
-    for op in (None, Op.ADVANCE, None, Op.FOSSILISE, None):
-        if op is not None:
-            world.act(op)
-            world.train()
-        before = {name: value.detach().clone() for name, value in world.model.named_parameters()}
-        world.train()
-        still = [name for name, value in world.model.named_parameters() if torch.equal(value, before[name])]
-        assert still == []
-
-
 def test_optimizer_that_needs_a_closure_is_refused():
     lbfgs = OptimizerSettings(torch.optim.LBFGS)
     with pytest.raises(GrowthError, match="E306 LBFGS computes the loss several times"):
@@ -145,27 +132,6 @@ def test_optimizer_that_needs_a_closure_is_refused():
         world.act(Op.GERMINATE)
     assert world.seed is None
     assert world.keeper.seeds == {}
-
-
-@every_optimizer
-def test_b8_drl_02_fossil_continues_with_its_optimizer_state(build):
-    """The optimizer state is handed over to the host's side bit for bit."""
-    world = World(OptimizerSettings(build)).held()
-    own = list(world.seed.parameters())
-    twins = [nn.Parameter(parameter.detach().clone()) for parameter in own]
-    twin = build(twins)
-    share = world.keeper.seeds[0]
-    known = copy.deepcopy(share.optimizer.state_dict())
-    twin.load_state_dict(known)
-    world.act(Op.FOSSILISE)
-    for _ in range(3):
-        world.garden.open_step()
-        world.backward()
-        for mine, parameter in zip(twins, own, strict=True):
-            mine.grad = parameter.grad.clone()
-        world.keeper.step(world.garden.blended)
-        twin.step()
-        assert same(twins, own)
 
 
 @every_optimizer
@@ -184,48 +150,6 @@ def test_b8_drl_02_parameters_and_state_of_a_pruned_seed_are_freed(build, blende
     world.train(2)
     gc.collect()
     assert [one() for one in gone if one() is not None] == []
-
-
-@pytest.mark.parametrize("scale", [0.0, 1e6, float("inf"), float("nan")])
-def test_clipped_step_of_the_host_does_not_depend_on_a_seeds_gradients(scale):
-    worlds = [World(OptimizerSettings(partial(torch.optim.SGD, lr=0.1), clip_norm=1e-2)).held() for _ in range(2)]
-    for world, factor in zip(worlds, (1.0, scale), strict=True):
-        world.backward()
-        for parameter in world.seed.parameters():
-            parameter.grad = parameter.grad * factor
-        world.keeper.step(world.garden.blended)
-    sides = [list(world.keeper.host.parameters) for world in worlds]
-    assert same(*sides)
-
-
-def test_schedule_counts_from_the_birth_of_host_or_seed():
-    world = World(OptimizerSettings(partial(torch.optim.Adam, lr=0.01), schedule=Falling()))
-    world.train(2)
-    world.act(Op.GERMINATE)
-    seen: list[tuple[float, float]] = []
-    groups = [share.optimizer.param_groups[0] for share in (world.keeper.host, world.keeper.seeds[0])]
-    for _ in range(3):
-        world.train()
-        seen.append((float(groups[0]["lr"]), float(groups[1]["lr"])))
-    assert seen == [pytest.approx(pair) for pair in [(0.01 / 3, 0.01), (0.01 / 4, 0.005), (0.01 / 5, 0.01 / 3)]]
-
-
-@every_optimizer
-def test_a_frozen_fossil_has_no_owner_and_does_not_move(build):
-    world = World(OptimizerSettings(build, 1.0), freeze=True).held()
-    own = list(world.seed.parameters())
-    world.backward()
-    world.act(Op.FOSSILISE)
-    before = [parameter.detach().clone() for parameter in own]
-    assert [parameter.grad for parameter in own] == [None] * len(own)
-    assert world.keeper.misowned(world.model) == []
-    assert not {id(parameter) for parameter in own} & set(world.owners())
-    world.act(Op.GERMINATE)  # another behind it
-    world.train(2)
-    world.act(Op.ADVANCE)
-    world.train(3)
-    assert same(own, before)
-    assert world.keeper.misowned(world.model) == []
 
 
 @every_optimizer
@@ -339,20 +263,6 @@ def test_b8_drl_02_fossil_steps_with_the_hosts_settings_and_its_own_state(pair, 
     environment.train()
 
 
-def test_optimizer_is_kept_if_the_settings_are_equal_and_a_handover_changes_no_bit(make_recipe):
-    """A clip norm that is never reached makes the settings differ, so that a new optimizer takes the state over."""
-    clipped: Settings = {"clip_norm": 1e9}
-    worlds = [grown(recipe_of(make_recipe, clipped, seed)) for seed in (clipped, {})]
-    before = [one.keeper.seeds[0].optimizer for one in worlds]
-    for environment in worlds:
-        environment.network.apply(FOSSILISE, 4)
-    kept = [one.keeper.fossils[0].optimizer is own for one, own in zip(worlds, before, strict=True)]
-    assert kept == [True, False]
-    for environment in worlds * 3:
-        environment.train()
-    assert same(*(environment.model.parameters() for environment in worlds))
-
-
 @pytest.mark.parametrize(
     ("host", "seed", "rate"), [(Falling(), None, 0.01), (None, Falling(), 0.02), (Falling(), Falling(), 0.02)]
 )
@@ -402,21 +312,6 @@ def test_fossils_of_a_frozen_host_are_clipped_by_the_hosts_norm():
     keeper.step(())
     moved = nn.utils.parameters_to_vector(block.parameters()) - before
     assert moved.norm().item() == pytest.approx(1e-3, rel=1e-3)
-
-
-@pytest.mark.parametrize("pair", ["adamw after adam", pytest.param("sgd after adam", marks=pytest.mark.slow)])
-def test_static_control_trains_its_blocks_with_the_hosts_settings(pair, make_recipe):
-    recipe = recipe_of(make_recipe, *PAIRS[pair], host_schedule=Falling())
-    environment = grown(recipe)
-    environment.network.apply(FOSSILISE, 4)
-    what: tuple[Growth, ...] = read_network(slots_of(environment.model), "host").grown
-    control = begin(recipe, arm="capacity", implants=lambda seed: what)
-    (fossil,) = control.keeper.fossils.values()
-    assert settings_of(fossil.optimizer) == settings_of(control.keeper.host.optimizer)
-    assert follows(control, reference(list(fossil.parameters), recipe.optimizers.host, {}))
-    for _ in range(2):
-        control.train()
-        assert settings_of(fossil.optimizer) == settings_of(control.keeper.host.optimizer)
 
 
 ALIKE = [

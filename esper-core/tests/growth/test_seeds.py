@@ -13,8 +13,8 @@ from core_worlds import Net
 from hypothesis import given, strategies as st
 from torch import Tensor, nn
 
-from esper_core.growth import SeedFault, Variety, graft, slots_of
-from esper_core.growth.seeds import Alpha, Eased, GatedBlend, Residual, Seed, blend_parameters
+from esper_core.growth import SeedFault, graft, slots_of
+from esper_core.growth.seeds import Alpha, Eased, GatedBlend, Residual, Seed
 from esper_core.leyline import Blend, BlueprintSpec, Curve, Site, SlotPlace, Stage
 
 SITES = {
@@ -130,17 +130,6 @@ def test_run_01_every_parameter_has_a_gradient_within_two_steps(site, blend, tam
         assert waiting == set(), alpha
 
 
-@every_site
-@every_blend
-@both_births
-def test_parameter_count_is_as_declared(site, blend, tame):
-    seed = seed_of(site, blend, tame=tame)
-    own = sum(parameter.numel() for parameter in Block(site).parameters())
-    assert seed.parameter_count == own + blend_parameters(blend, site, identity=tame)
-    variety = Variety("test/x", spec_of(site, tame=tame), Block)
-    assert variety.most_parameters(site) == own + max(blend_parameters(each, site, identity=tame) for each in Blend)
-
-
 def mine(net: Any, hidden: Tensor) -> Tensor:
     """Raise, or return NaN."""
     if net.raises:
@@ -198,20 +187,6 @@ def test_alpha_is_monotonic_on_its_curve_and_ends_exactly_on_its_target(start, t
     way = math.copysign(1.0, target - start)
     assert all((later - earlier) * way >= -ULP for earlier, later in pairwise(path))
     assert all(0.0 <= value <= 1.0 for value in path)
-
-
-@given(st.lists(st.tuples(strengths, st.integers(0, 9), curves, st.integers(0, 12)), max_size=8))
-def test_new_aim_starts_from_the_current_value(turns):
-    alpha = Alpha()
-    for target, ticks, curve, passed in turns:
-        before = alpha.value
-        alpha.aim(target, ticks, curve)
-        assert alpha.value == (before if ticks else target)
-        for _ in range(passed):
-            alpha.tick()
-        assert 0.0 <= alpha.value <= 1.0
-        assert alpha.moving is (passed < ticks)
-        assert alpha.moving or alpha.value == target
 
 
 @given(ticks=st.integers(1, 100_000), curve=curves)

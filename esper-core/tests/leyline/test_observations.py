@@ -255,20 +255,6 @@ def test_possible_ops_are_those_that_the_mask_allows(scene: Scene) -> None:
         assert sum(own[f"may_{op.value}"] for op in EVERY_OP) == len(mask.ops[slot])
 
 
-@given(st.integers(0, 2**32))
-def test_additional_slot_changes_no_other_row(seed: int) -> None:
-    (space, seen, mask), chance = scene_of(seed), Chance(seed)
-    more, place = chance.slot("new"), chance.place(NAMES[:2])
-    alone = rows_of(space, seen, mask)
-    wider = ActionSpace({**space.blueprints, "new": NAMES[:2]}, {**space.places, "new": place})
-    beside = replace(seen, signals=replace(seen.signals, slots=(*seen.signals.slots, more)))
-    free = ActionMask({**mask.ops, "new": frozenset({Op.GERMINATE})}, {**mask.blueprints, "new": NAMES[:1]}, mask.seeds)
-    rows = rows_of(wider, beside, free)
-    assert rows.slots[:-1] == alone.slots
-    assert rows.candidates[: len(alone.candidates)] == alone.candidates
-    assert rows.slot_names[-1] == "new"
-
-
 PLACE = Place("sequence", 100, (9,), 0.5, 1000, 2000, (Candidate("a/one", 100, 200, 9, True, ("bf16",)),))
 GAIN = Gain(n=4, mean=0.25, deviation=0.5, skewness=0.0, worst=-1.0, best=1.0)
 SEED = SeedSignals(
@@ -338,18 +324,6 @@ def test_columns_have_their_documented_values(part: str) -> None:
     found = getattr(rows_of(*small()), part)
     row = named(columns, found if part == "whole" else found[0])
     assert {name: value for name, value in row.items() if value} == pytest.approx(known)
-
-
-@pytest.mark.parametrize("metric", [1e9, math.inf, -math.inf])
-def test_unbounded_metric_is_clipped_to_the_limit(metric: float) -> None:
-    space, seen, mask = small()
-    wild = replace(seen, signals=replace(seen.signals, validation_metric=metric))
-    row = named(GLOBAL_COLUMNS, rows_of(space, wild, mask).whole)
-    assert (row["metric"], row["metric?"]) == (math.copysign(LIMIT, metric), 0.0)
-    assert row["metric_over_twin"] == math.copysign(LIMIT, metric)
-    near = [replace(seen, signals=replace(seen.signals, validation_metric=one)) for one in (0.5, 1.0, 30.0, 60.0)]
-    told = [named(GLOBAL_COLUMNS, rows_of(space, one, mask).whole)["metric"] for one in near]
-    assert told == sorted(set(told)), "what lies within the limit is told apart"
 
 
 def test_slot_without_signals_is_in_no_state_and_rent_is_unknown_without_a_price() -> None:

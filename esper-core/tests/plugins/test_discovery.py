@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from esper_core.plugins import load_plugins
-from esper_core.plugins.discovery import discover, is_name, read_local
+from esper_core.plugins.discovery import is_name, read_local
 
 NEVER = "raise AssertionError('its code was run')"
 
@@ -39,12 +39,6 @@ def test_plugin_id_declared_more_than_once_is_rejected(load, told, workshop) -> 
     ):
         message = f'E211 plugin "{id_}" is declared more than once, and not loaded: by {first} and by {second}'
         assert told(*packages) == f"{message}\n  {hint}"
-
-
-def test_package_found_twice_on_the_path_counts_once(load, workshop) -> None:
-    package = workshop.blueprints("tiny")
-    found = load(package, replace(package, name="Esper_Extra", version="0.1.0"))
-    assert [(record.version, record.status) for record in found.records] == [("0.2.0", "active")]
 
 
 def test_plugin_for_another_core_version_is_not_imported(load, told, workshop) -> None:
@@ -104,12 +98,6 @@ def test_unknown_id_in_disable_is_reported_with_a_suggestion(told, workshop) -> 
         "  plugins.disable[2]\n"
         "  List them:  esper plugins list"
     )
-
-
-def test_extras_are_not_part_of_an_entry_point_target(workshop) -> None:
-    package = workshop.package("", target="esper_extra [all]")
-    ((announcement,), _) = discover("esper.plugins", [package])
-    assert announcement.target == "esper_extra"
 
 
 PLUGIN = "from esper_core import hookimpl\n"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
-from types import SimpleNamespace
 
 import pytest
 
 from esper_core.leyline import GrowthError, PluginError, Problem
-from esper_core.plugins.isolation import AttributedSchedule, Label, attributed_to
+from esper_core.plugins.isolation import Label, attributed_to
 
 
 def test_missing_module_is_reported_at_the_plugins_own_line(told, workshop) -> None:
@@ -84,11 +83,6 @@ def test_ctrl_c_during_an_import_is_raised(load, workshop) -> None:
         load(workshop.package("raise KeyboardInterrupt\n"))
 
 
-def test_plugin_output_goes_to_stderr(load, workshop, capsys) -> None:
-    load(workshop.package("print('hello')\n"))
-    assert capsys.readouterr() == ("", "hello\n")
-
-
 @pytest.mark.parametrize("error", [ValueError("too\nlong"), SystemExit(3), CancelledError(), GeneratorExit()])
 def test_any_exception_of_a_component_names_it_and_its_code(error: BaseException) -> None:
     with pytest.raises(PluginError) as refused, attributed_to(Label("reward r (p 1)", "theirs:Reward"), "at work"):
@@ -105,12 +99,3 @@ def test_ctrl_c_and_errors_with_a_code_pass_unchanged(error: BaseException) -> N
     with pytest.raises(type(error)) as passed, attributed_to("reward r (p 1)", "at work"):
         raise error
     assert passed.value is error
-
-
-@pytest.mark.parametrize("factor", [-0.1, float("nan"), float("inf")])
-def test_an_invalid_factor_names_the_schedule(factor: float) -> None:
-    schedule = SimpleNamespace(factor=lambda step, steps: factor if step else 0.5)
-    attributed = AttributedSchedule(schedule, "schedule s (p 1)")
-    assert attributed.factor(0, None) == 0.5
-    with pytest.raises(PluginError, match=r"E231 schedule s .p 1. gave the factor .* for step 1 of 9"):
-        attributed.factor(1, 9)

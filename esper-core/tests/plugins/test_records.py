@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 
 import pytest
@@ -76,9 +75,3 @@ LOST = f"has settings that cannot be loaded: AttributeError: {LACKS} 'Nope'"
 def test_invalid_settings_declaration_is_reported(component, refusal, settings, code, fault, more) -> None:
     found = component("my_blocks:Tiny", f'TaskSpec(settings="my_blocks:{settings}")')
     assert refusal(found.settings_model) == (PluginError, f"{code} {TASK} {fault}\n  {more}{TELL}")
-
-
-def test_component_can_be_pickled(component) -> None:
-    found = component("my_blocks:Tiny")
-    again = pickle.loads(pickle.dumps(found))
-    assert (again, hash(again)) == (found, hash(found))

@@ -80,11 +80,6 @@ def test_unmarked_hook_function_is_a_warning(load, told, workshop) -> None:
     )
 
 
-def test_all_faults_of_a_plugin_are_reported_together(load, workshop) -> None:
-    source = hook("esper_register_tasks(x)") + "@hookimpl\ndef esper_nope(): pass\ndef esper_mine(): pass\n"
-    assert sorted(problem.code for problem in load(workshop.package(source)).problems) == ["E213", "E214", "E222"]
-
-
 def test_specname_names_the_hook(load, workshop) -> None:
     source = hook(
         "my_blueprints(registry)",

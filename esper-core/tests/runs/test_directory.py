@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 from datetime import datetime
@@ -13,7 +12,7 @@ import pytest
 
 from esper_core.leyline import RunFolderError
 from esper_core.runs import RunDirectory
-from esper_core.runs.directory import git_state, new_run_id, write_atomically, write_json
+from esper_core.runs.directory import new_run_id, write_atomically
 
 
 def begin(root: Path) -> RunDirectory:
@@ -71,17 +70,6 @@ def test_writing_does_not_follow_links(tmp_path):
     assert precious.read_text() == "mine"
     assert not (tmp_path / "summary.json").is_symlink()
     assert (tmp_path / "summary.json").read_text() == "new"
-
-
-def test_json_is_written_without_nan_and_with_text_keys(tmp_path):
-    value = {1: (math.nan, math.inf, 0.5), "a": [{"b": -math.inf}]}
-    write_json(tmp_path / "x.json", value)
-    assert json.loads((tmp_path / "x.json").read_text()) == {"1": [None, None, 0.5], "a": [{"b": None}]}
-
-
-def test_a_folder_outside_any_repository_has_no_git_state(tmp_path, monkeypatch):
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert git_state(tmp_path) == (None, "")
 
 
 def test_only_tracked_files_make_a_run_dirty(tmp_path):

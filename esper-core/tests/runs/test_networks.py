@@ -628,36 +628,7 @@ def test_a_keeper_that_holds_seeds_as_host_parameters_is_refused_with_a_hint(fol
     assert len(host_parameters(nn.ModuleDict({"part": again}))) == len(plain)
 
 
-class MixedPrecision(nn.Module):
-    """A host whose stem computes in another precision than that of its first parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = nn.Linear(48, 3)
-        self.stem = nn.Conv1d(1, 4, 1).double()
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(self.stem(inputs.double()).flatten(1).float())
-
-
-def test_a_seed_of_a_loaded_network_has_the_dtype_at_its_slot(grow, load, local_conv, tmp_path):
-    model = grow(host=MixedPrecision)
-    esper.save(model, tmp_path)
-    again = load(tmp_path, MixedPrecision)
-    assert same(model, again)
-    tend(again, [local_conv]).apply(Action(Op.GERMINATE, "early", local_conv.id), 0)
-    assert {parameter.dtype for parameter in slots_of(again).parameters()} == {torch.float64}
-
-
 # --- state dicts
-
-
-def test_state_dicts_have_keys_of_esper_only_where_something_grew(grow, noisy_host):
-    plain = list(build(noisy_host).state_dict())
-    assert list(graft(build(noisy_host), ["stem"]).state_dict()) == plain
-    own = [key for key in grow().state_dict() if key not in plain]
-    assert all(key.startswith("_esper.") for key in own)
-    assert own[-1] == "_esper.for_esper_core.load"
 
 
 def test_load_state_dict_works_where_the_same_has_grown_and_else_says_what_to_do(grow, noisy_host):

@@ -17,7 +17,6 @@ from esper_core.telemetry.event_log import encode
 
 NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
 BETTER = [value + 0.2 + 0.002 * place for place, value in enumerate(NOISE)]
-WEAKLY_BETTER = [value + 0.1 for value in NOISE[:6]] + [NOISE[6] + 0.02, NOISE[7] - 0.03]
 OTTER, HERON = "20261121-101512-quiet-otter", "20261121-113002-swift-heron"
 CLEAR = "\x1b[2J"
 
@@ -91,14 +90,6 @@ def test_show_prints_status_results_grown_blueprints_and_times(write_run, esper_
     assert told["manifest"]["id"] == OTTER
 
 
-def test_show_of_a_failed_run_says_why(write_run, esper_runs):
-    write_run("failed", status="failed", reason="E232 x\nat length", exit=3)
-    out = esper_runs("show", "failed").out
-    assert "  status   failed, exit 3\n  reason   E232 x\n" in out
-    assert "\nThere are no results.\n" in out
-    assert esper_runs("show", "failed", "--json").json["summary"] is None
-
-
 @pytest.mark.parametrize("status", ["running", "interrupted", "done", "melted"])
 def test_show_says_how_to_resume_a_run_that_is_not_done(write_run, status, esper_runs):
     path = write_run(f"{OTTER} two", status=status)
@@ -106,21 +97,6 @@ def test_show_says_how_to_resume_a_run_that_is_not_done(write_run, status, esper
     assert esper_runs("show", path).out.endswith(f"\nThere are no results.\n{hint}")
     with run_lock(path):
         assert esper_runs("show", path).out.endswith("\nThere are no results yet.\n") is (status == "running")
-
-
-@pytest.mark.parametrize("columns", [40, 80, 200])
-def test_show_wraps_lines_between_words_on_a_terminal(esper_runs, write_run, narrow, columns):
-    packages = [f"esper-{one}" for one in ("blueprints", "policies", "rewards", "tasks", "testing", "watch")]
-    plugins = [{"package": name, "version": "0.1.0"} for name in packages]
-    path = write_run(OTTER, {"grown": BETTER, "twin": NOISE}, plugins=plugins)
-    shown = narrow(columns)
-    esper_runs("show", OTTER)
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown.getvalue()).splitlines()
-    assert [line for line in lines if len(line) > columns and str(path) not in line] == []
-    own = lines[next(at for at, line in enumerate(lines) if line.startswith("  plugins  ")) : lines.index("")]
-    assert " ".join(" ".join(own).split()) == f"plugins {', '.join(f'{name} 0.1.0' for name in packages)}"
-    assert all(line.startswith(" " * 11) for line in own[1:]), "below the first of them"
-    assert (len(own) > 1) == (columns < 200)
 
 
 def test_an_invalid_summary_does_not_hide_other_runs(write_run, esper_runs):
@@ -138,18 +114,6 @@ def test_an_invalid_summary_does_not_hide_other_runs(write_run, esper_runs):
     answer = esper_runs("show", OTTER)
     assert (answer.status, answer.out) == (1, "")
     assert "E430 cannot read" in answer.err
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_long_reason_is_shortened_in_the_list_and_whole_in_json(esper_runs, write_run, narrow, is_terminal):
-    reason = "E402 " + "the training loss is too high; " * 20
-    write_run(OTTER, status="stopped", reason=reason)
-    assert reason.strip() in esper_runs("show", OTTER, "--json").json["manifest"]["reason"]
-    listed = narrow(1000).getvalue if is_terminal else None
-    answer = esper_runs("list")
-    line = next(line for line in (listed() if listed else answer.out).splitlines() if OTTER in line)
-    assert len(line) < 200
-    assert line.rstrip().endswith("…")
 
 
 def test_several_comparisons_of_a_run_are_printed_as_a_table(write_run, esper_runs):

@@ -6,7 +6,6 @@ import logging
 import subprocess
 import sys
 import threading
-from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 
 from esper_core.leyline import Signals
 from esper_core.leyline.events import Event, RunFinished, RunStarted, StepFinished
-from esper_core.plugins.isolation import Label
 from esper_core.telemetry import SinkGuard, SinkThread
 
 LABEL = 'sink "x/y" (x 1.0)'
@@ -106,16 +104,6 @@ def test_a_sink_receives_all_events_in_order_on_one_thread_of_its_own(warnings) 
     assert thread is not threading.main_thread()
     assert not thread.is_alive()
     assert warnings() == []
-
-
-def test_the_thread_starts_with_the_first_event_and_an_unused_sink_is_closed() -> None:
-    before = threading.active_count()
-    listener = SinkThread(sink := Kept(), LABEL)
-    assert threading.active_count() == before
-    listener.close()
-    listener.close()
-    assert sink.told == ["closed"]
-    assert threading.active_count() == before
 
 
 def test_a_blocked_sink_does_not_block_the_run_and_its_dropped_events_are_counted(gate: Gate, warnings) -> None:
@@ -216,18 +204,6 @@ def test_an_exception_in_a_sink_is_reported_by_the_runs_thread_at_the_next_event
     listener.close()
     assert [record.threadName for record in caplog.records] == [threading.main_thread().name]
     assert sink.told == ["closed"]
-
-
-@pytest.mark.parametrize("error", [SystemExit(0), GeneratorExit(), KeyboardInterrupt(), CancelledError()])
-def test_a_sink_cannot_end_the_process(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
-    listener = SinkThread(sink := Kept(breaking("hear", error)), Label(LABEL, "nowhere:Quitter"))
-    listener.hear(RunFinished(status="done"))
-    listener.close()
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert told.startswith(f"E228 {LABEL} raised ")
-    assert type(error).__name__ in told
-    assert told.endswith("\n  nowhere:Quitter")
-    assert sink.calls == ["hear", "close"]
 
 
 @pytest.mark.parametrize("runner", [SinkThread, SinkGuard])

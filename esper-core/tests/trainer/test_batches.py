@@ -17,7 +17,7 @@ from torch import Tensor
 from esper_core.config import ComputeConfig
 from esper_core.growth import Draws
 from esper_core.leyline import Split
-from esper_core.trainer.batches import BatchOrder, Resident, Streamed, feed_for, sent
+from esper_core.trainer.batches import BatchOrder, Resident, Streamed, sent
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 
@@ -67,28 +67,6 @@ def test_streamed_batches_equal_resident_ones_and_continue_from_the_state_of_the
     rest = [streamed.next(one) for _ in range(6)]
     assert all(all(map(torch.equal, batch, resident.next(other))) for batch in [*batches, *rest])
     assert all(all(map(torch.equal, batch, streamed.next(again))) for batch in rest)
-
-
-def test_a_batch_that_was_gathered_for_another_order_is_not_used(streamed):
-    streamed.next(BatchOrder(30, 7, 5))
-    inputs, targets = streamed.next(BatchOrder(30, 7, 6))
-    assert torch.equal(targets, BatchOrder(30, 7, 6).next())
-    assert torch.equal(inputs, SPLIT.inputs[targets])
-
-
-def test_a_batch_is_gathered_before_it_is_requested():
-    gathered = threading.Semaphore(0)
-
-    class Telling:
-        def index_select(self, dimension: int, indices: Tensor) -> Tensor:
-            gathered.release()
-            return SPLIT.targets.index_select(dimension, indices)
-
-    streamed = Streamed(Split(SPLIT.inputs, Telling()), CPU)  # type: ignore[arg-type]
-    streamed.next(BatchOrder(30, 7, 5))
-    assert gathered.acquire(timeout=60)
-    assert gathered.acquire(timeout=60), "the second one, though nobody asked for it yet"
-    streamed.close()
 
 
 def test_an_error_of_the_thread_is_raised_where_the_batch_is_requested():
@@ -186,22 +164,3 @@ def test_sim_med_5_a_run_has_one_feed_for_each_environment_and_the_numbers_of_re
     assert [words for words, _ in streamed] == [words for words, _ in resident]
     assert {threads for _, threads in resident} == {0}
     assert {threads for _, threads in streamed} == {4}
-
-
-def test_streamed_data_is_not_moved_to_the_device_of_its_environments(make_recipe):
-    recipe = replace(make_recipe(), compute=STREAMED)
-    there = recipe.on(torch.device("meta"))
-    assert there.device.type == "meta"
-    assert there.data["train"].inputs is recipe.data["train"].inputs
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_gpu_streamed_batches_equal_resident_ones():
-    device = torch.device("cuda", 0)
-    on_device = Split(SPLIT.inputs.to(device), SPLIT.targets.to(device))
-    streamed, resident = feed_for("streamed", SPLIT, device), Resident(on_device, device)
-    one, other = BatchOrder(30, 7, 5), BatchOrder(30, 7, 5)
-    for _ in range(12):
-        assert all(map(torch.equal, streamed.next(one), resident.next(other)))
-    streamed.close()

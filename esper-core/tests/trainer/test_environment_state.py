@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import Tensor, nn
 
 from esper_core.config import ComputeConfig, GrowthConfig, OptimizersConfig
-from esper_core.growth import FaultBook, Variety
+from esper_core.growth import Variety
 from esper_core.leyline import (
     CALM,
     WAIT,
@@ -398,11 +398,6 @@ def test_run_13_an_environment_continues_from_its_state_bit_for_bit(growth, life
     assert look(restored) == expected
 
 
-def test_drawn_actions_continue_bit_for_bit(make_recipe):
-    recipe = odd_recipe(make_recipe, incubation="branch", nursery=2, gates="permissive", price=0.0, schedule=True)
-    assert_resumes(recipe, 8, 3, 11)
-
-
 def test_random_streams_of_evaluation_and_of_trials_continue(make_recipe):
     assert_resumes(make_recipe(host=noisy_in_evaluation, batches=1), 3, 2, {0: replace(GERMINATE, speed=0)})
 
@@ -446,15 +441,6 @@ def test_lost_seeds_that_were_not_reported_yet_are_restored(make_recipe):
     lost = environment.network.lost.take()
     assert [seed.ending is None for seed in lost] == [False, True]
     assert other.network.lost.take() == lost
-
-
-def test_faults_of_blueprints_are_restored():
-    book, other = FaultBook(limit=2), FaultBook(limit=2)
-    book.record("test/odd")
-    other.record("test/plain")
-    other.load_state_dict(through_files(book.state_dict()))
-    assert (other.record("test/plain"), other.record("test/odd")) == (False, True)
-    assert not book.is_withdrawn("test/odd")
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import torch
 from core_worlds import ADVANCE, FOSSILISE, GERMINATE, Net, begin, zeroed
 from torch import Tensor, nn
 
-from esper_core.config import ComputeConfig
 from esper_core.growth import Variety, graft
 from esper_core.leyline import Action, BlueprintSpec, Op, Site, Split
 from esper_core.trainer.batches import BatchOrder, Resident, chunks
@@ -85,13 +84,6 @@ def test_images_and_weights_lie_channels_last_and_all_numbers_are_the_same(make_
         assert inputs.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_streamed_data_is_not_copied(make_recipe):
-    recipe = recipe_of(make_recipe, compute=ComputeConfig(data="streamed"))
-    laid, _ = tried(recipe)
-    assert laid.data is recipe.data
-    assert is_channels_last(laid.build_host())
-
-
 @pytest.mark.parametrize(
     ("build", "block"),
     [
@@ -110,11 +102,6 @@ def test_a_host_or_blueprint_that_views_memory_in_another_shape_keeps_its_layout
     own.network.apply(Action(Op.GERMINATE, "early", "test/seed"), 0)
     own.train()
     assert own.network.lost.take() == []
-
-
-def test_the_layout_is_plain_for_other_data_than_images_and_where_the_settings_say_so(make_recipe):
-    for recipe in (make_recipe(), recipe_of(make_recipe, compute=ComputeConfig(layout="plain"))):
-        assert tried(recipe)[0] is recipe
 
 
 def test_an_environment_with_channels_last_continues_from_its_state_bit_for_bit(make_recipe):

@@ -16,7 +16,7 @@ from esper_core.growth import Draws
 from esper_core.leyline import Action, SlotPlace
 from esper_core.leyline.signals import CALM
 from esper_core.trainer.environment import Environment, Recipe
-from esper_core.trainer.forward import ForwardPass, half_precision
+from esper_core.trainer.forward import half_precision
 from esper_core.trainer.measurements import evaluate
 from esper_core.trainer.pool import Pool
 
@@ -200,17 +200,6 @@ def test_without_batch_norm_micro_batches_equal_one_batch(way, parts, computed, 
     (whole, whole_losses), (parted, parted_losses) = found
     torch.testing.assert_close(whole, parted, rtol=0, atol=1e-6)
     assert parted_losses == pytest.approx(whole_losses, abs=1e-6)
-
-
-def test_uneven_micro_batches_are_weighted_by_their_examples(computed, smooth_host):
-    recipe = computed(micro_batches=3)
-    passes, model = ForwardPass(recipe.compute, recipe.task, recipe.device), smooth_host()
-    inputs, targets = recipe.data["train"].inputs[:20], recipe.data["train"].targets[:20]
-    seen: list[int] = []
-    model.register_forward_hook(lambda module, args, output: seen.append(len(output)))
-    whole = sum(part(model) for part in passes.losses(inputs, targets))
-    assert seen == [7, 7, 6]
-    torch.testing.assert_close(whole, recipe.task.losses(model(inputs), targets).mean())
 
 
 def test_random_numbers_are_drawn_for_each_micro_batch_in_turn(computed):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from esper_core.growth import Draws, RandomStream, draws_of
 from esper_core.leyline import WAIT, Action, Op, PluginError
 from esper_core.trainer.environment import Environment, Recipe
-from esper_core.trainer.lanes import Lanes, assigned, lanes_for
+from esper_core.trainer.lanes import Lanes, assigned
 from esper_core.trainer.pool import Pool
 
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv")
@@ -119,20 +118,6 @@ def test_the_first_error_of_several_is_raised_when_all_work_is_done():
     lanes.close()
 
 
-def test_workers_compute_with_one_thread_each():
-    lanes = lanes_for([torch.device("cpu")] * 2, 2)
-    meet = threading.Barrier(2, timeout=60)
-
-    def act(place: int) -> tuple[int, int]:
-        meet.wait()
-        return torch.get_num_threads(), threading.get_ident()
-
-    (one, first), (other, second) = lanes.run([0, 1], act)
-    assert (one, other) == (1, 1)
-    assert first != second
-    lanes.close()
-
-
 # --- results do not depend on lanes
 
 
@@ -181,19 +166,6 @@ def test_run_08_a_trajectory_is_bitwise_the_same_with_any_number_of_environments
     assert any(signals.seeds for signals, _ in alone)
     for lanes in (1, 2):
         assert_same(alone, trajectory(recipe, 3, lanes, index=2))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("draws", list(Draws))
-def test_run_08_a_trajectory_is_bitwise_the_same_twenty_times(make_recipe, smooth_host, trajectory, draws):
-    host = {"host": smooth_host} if draws is Draws.NEVER else {}
-    recipe = replace(make_recipe(steps=14, batches=3, **host), draws=draws)
-    alone = {index: trajectory(recipe, 1, 1, index) for index in range(8)}
-    for turn in range(20):
-        for environments, lanes in ((1, 2), (2, 1), (2, 2), (8, 1), (8, 2)):
-            assert_same(alone[0], trajectory(recipe, environments, lanes))
-        index = 1 + turn % 7
-        assert_same(alone[index], trajectory(recipe, 8, 1 + turn % 2, index))
 
 
 # --- when a network draws random numbers
@@ -272,13 +244,6 @@ def test_random_streams_of_two_threads_take_turns():
     lanes = Lanes(workers=2)
     assert lanes.run([0, 1], draw) == expected
     lanes.close()
-
-
-def test_an_idle_random_stream_leaves_the_generator_as_it_is():
-    torch.manual_seed(0)
-    expected = torch.Generator().manual_seed(0)
-    with RandomStream(5, idle=True):
-        assert torch.rand(()) == torch.rand((), generator=expected)
 
 
 def test_a_random_stream_that_cannot_be_used_blocks_no_other():

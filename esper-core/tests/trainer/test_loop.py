@@ -71,15 +71,6 @@ def test_the_life_of_a_seed_is_reported_and_ends_in_the_network_that_is_measured
         assert (episode.parameters > episode.host_parameters) is (episode.arm == "grown")
 
 
-def test_a_seed_that_is_not_fossilised_at_the_end_is_pruned_before_the_test(make_recipe, make_study, planned):
-    study, recorder = make_study(make_recipe(), planned({4: LIFE[0]}))
-    grown, twin = run_study(StudyProgress(study))
-    last = recorder.of(StageChanged)[-1]
-    assert (last.now, last.reason) == (Stage.PRUNED, "the episode is over")
-    assert grown.test_loss == twin.test_loss
-    assert grown.parameters == grown.host_parameters
-
-
 @pytest.mark.parametrize(
     "plan", [LIFE, {key: LIFE[key] for key in (0, 2)}, {4: LIFE[0]}], ids=["kept", "blended at the end", "incubating"]
 )

@@ -155,19 +155,6 @@ def test_an_episode_that_is_over_is_not_trained_and_its_reward_is_against_the_tw
     assert all(mask == mask.shut() for mask in policy.masks[2:])
 
 
-def test_an_early_end_of_an_episode_does_not_depend_on_other_environments(make_recipe, make_study, planned):
-    ends = []
-    for environments in (1, 2):
-        recipe, policy = make_recipe(steps=4, batches=1), planned({0: GERMINATE})
-        study, events = make_study(recipe, policy, environments=environments, check_health=enough("grown", 2))
-        run_study(StudyProgress(study))
-        ends.append([one for one in events.of(EpisodeFinished, None) if one.seed == 3])
-        pruned = [(one.step, one.now) for one in events.of(StageChanged) if one.seed == 3]
-        assert pruned[-1] == (2, Stage.PRUNED)  # in the step in which it was over
-    assert ends[0] == ends[1]
-    assert [one.steps for one in ends[0]] == [3, 4]
-
-
 @pytest.mark.parametrize(("twin", "ended", "steps"), [(None, "grown", 2), ("twin", "twin", STEPS)])
 def test_without_a_twin_a_round_ends_with_its_last_episode_and_a_twin_is_not_ended_early(
     twin, ended, steps, make_recipe, make_study, planned
@@ -178,14 +165,3 @@ def test_without_a_twin_a_round_ends_with_its_last_episode_and_a_twin_is_not_end
     assert [one.steps for one in events.of(EpisodeFinished)] == [steps]
     assert [one.step for one in events.of(StepFinished)] == list(range(steps))
     assert events.of(GovernorActed, "twin") == []
-
-
-@pytest.mark.parametrize("params", [None, "9999999"])
-def test_a_blueprint_that_exceeds_the_memory_budget_is_not_offered(params, make_recipe, make_study, planned):
-    recipe, policy = make_recipe(steps=2, batches=1, governor={"memory_mib": 1}), planned()
-    (variety,) = recipe.varieties["early"]
-    if params is not None:
-        large = replace(variety, spec=replace(variety.spec, params=params))
-        recipe = replace(recipe, varieties={"early": (large,)})
-    run_study(StudyProgress(make_study(recipe, policy)[0]))
-    assert policy.masks[1].allows(GERMINATE) is (params is None)

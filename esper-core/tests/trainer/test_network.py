@@ -13,7 +13,7 @@ from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, Net, begin_pool
 from torch import Tensor, nn
 
 from esper_core.governor import Act
-from esper_core.growth import Garden, OptimizerKeeper, Presence, gates, host_parameters
+from esper_core.growth import gates
 from esper_core.leyline import WAIT, Action, ActionMask, Finding, LifecycleError, Op, SlotPlace, Stage
 from esper_core.leyline.signals import Level, Verdict
 from esper_core.trainer.pool import Pool
@@ -73,56 +73,6 @@ def test_a_branch_with_nan_is_dropped_before_it_can_be_kept(make_recipe, play):
     assert [seed.blueprint for _, seed in lost] == ["test/local-conv"]
     assert pool.latest[0].seeds == ()
     assert math.isfinite(pool.latest[0].validation_loss)
-
-
-def test_a_seed_on_a_branch_acts_when_another_garden_fossilises_it(make_recipe, play):
-    """This happens after saving and loading; otherwise the fossil would have no effect."""
-    pool = begin_pool(make_recipe(), incubation="branch")
-    play(pool, range(5), {0: GERMINATE, 2: ADVANCE})
-    recipe, model = pool.environments[0].recipe, pool.environments[0].model
-    settings = {"host_settings": recipe.optimizers.host, "seed_settings": recipe.optimizers.seed}
-    garden = Garden(model, OptimizerKeeper(host_parameters(model), **settings), {}, seed=0, batches=1)
-    (seed,) = garden.living_seeds()
-    assert seed.presence is Presence.BRANCHED
-    garden.apply(FOSSILISE, 0)
-    inputs = recipe.data["test"].inputs
-    before = model.eval()(inputs)
-    with torch.no_grad():
-        for parameter in seed.parameters():
-            parameter.add_(1.0)
-    assert not torch.equal(model(inputs), before)
-
-
-def sparse_host() -> nn.Module:
-    """A host whose embedding has sparse gradients."""
-
-    def compute(net: Any, inputs: Tensor) -> Tensor:
-        which = inputs.flatten(1)[:, :1].gt(0).long()
-        return net.head((net.stem(inputs) + net.table(which).transpose(1, 2)).flatten(1))
-
-    table = nn.Embedding(4, 4, sparse=True)
-    return Net(compute, table=table, stem=nn.Conv1d(1, 4, 1), head=nn.Linear(48, 3))
-
-
-@pytest.mark.parametrize("sparse", [True, False])
-def test_sparse_and_large_gradients_are_finite(sparse, make_recipe, play):
-    plain = {"kind": "sgd", "momentum": 0.0, "implementation": "plain"}
-    pool = begin_pool(make_recipe(host=sparse_host, optimizer=plain) if sparse else make_recipe())
-    play(pool, range(1))
-    if not sparse:
-        next(iter(pool.environments[0].keeper.host.parameters)).grad.fill_(1e30)
-    pool.evaluate(1)
-    pool.synchronise(1)
-    assert pool.environments[0].network.measured.host_finite
-
-
-def test_a_branch_is_part_of_the_memory_budget_before_it_is_opened(make_recipe, play):
-    shadow, branch = (begin_pool(make_recipe(), incubation=way) for way in ("shadow", "branch"))
-    needed = [one._budget.mebibytes(one.garden, 10) for one in (shadow.environments[0], branch.environments[0])]
-    assert needed[1] > needed[0]
-    play(branch, range(3), {0: GERMINATE})
-    environment = branch.environments[0]
-    assert environment._budget.mebibytes(environment.garden) > needed[0]
 
 
 def test_a_buffer_that_two_modules_share_stays_shared_after_a_branch_is_kept(make_recipe, play):
@@ -205,11 +155,6 @@ def test_run_05_without_a_twin_the_gain_of_an_acting_seed_is_unknown_and_forbids
         pool.apply([FOSSILISE], 7)
 
 
-def test_without_a_twin_the_gain_of_an_incubating_seed_is_known(make_recipe, live):
-    pool = begin_pool(make_recipe(embargo=0), twin=False, gates="permissive")
-    assert live(pool, range(2), {0: SLOWLY})[-1].gain is not None
-
-
 def test_a_seed_that_its_gate_does_not_pass_cannot_be_advanced(make_recipe, live):
     pool = begin_pool(make_recipe(embargo=0), gates="strict", price=1.0)
     seed = live(pool, range(6), {0: SLOWLY})[-1]
@@ -227,15 +172,3 @@ def test_a_seed_that_passes_its_gate_advances_by_itself_where_that_is_set(auto, 
     stages = [seed and seed.stage for seed in live(pool, range(9), {0: SLOWLY})]
     assert (Stage.BLENDING in stages) is auto
     assert pool.masks()[0].allows(ADVANCE) is not auto
-
-
-def test_gates_that_are_off_allow_to_advance_and_advance_nothing(make_recipe, live):
-    pool = begin_pool(make_recipe(embargo=0))
-    stages = {seed.stage for seed in live(pool, range(4), {0: SLOWLY})[1:]}
-    assert stages == {Stage.TRAINING}
-    assert pool.masks()[0].allows(ADVANCE)
-    grown, twin = (
-        one.network for one in pool.environments
-    )  # measuring a gain draws no random numbers from the host's stream
-    assert torch.equal(grown.evaluation_stream.state_dict()[0], twin.evaluation_stream.state_dict()[0])
-    assert torch.equal(grown.training_stream.state_dict()[0], twin.training_stream.state_dict()[0])

@@ -10,7 +10,7 @@ from typing import Any
 import core_worlds
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, bad, begin, numbers, out_of_patience, read, same
+from core_worlds import ADVANCE, FOSSILISE, bad, begin, out_of_patience, read, same
 from torch import Tensor, nn
 
 from esper_core.growth import FaultBook, Variety
@@ -143,29 +143,6 @@ def test_without_a_seed_a_loss_without_gradient_is_attributed_to_the_host(make_r
         pool.train(0)
 
 
-@pytest.mark.parametrize("kind", ["adam", "sgd"])
-def test_b1_pt_01_after_a_harmed_host_is_restored_its_optimizer_starts_afresh(kind, make_recipe):
-    environment = begin(make_recipe(variety=bad(HARMS["nan"], AFTER_BLENDING), optimizer={"kind": kind}))
-    for step, action in enumerate([GERMINATE, ADVANCE, WAIT]):
-        environment.train()
-        environment.network.apply(action, step)
-    host = environment.keeper.host
-    identities = [id(parameter) for parameter in host.parameters]
-    before = numbers(environment.model)
-    environment.train()
-    assert environment.network.heal(read(environment, 3))
-    assert [id(parameter) for parameter in host.parameters] == identities
-    assert same(numbers(environment.model), before)
-    fresh = [parameter.detach().clone().requires_grad_() for parameter in host.parameters]
-    optimizer = type(host.optimizer)(fresh, **host.optimizer.defaults)
-    for own, other in zip(host.parameters, fresh, strict=True):
-        gradient = torch.randn_like(own)
-        own.grad, other.grad = gradient.clone(), gradient.clone()
-    environment.keeper.step(())
-    optimizer.step()
-    assert same(host.parameters, fresh)
-
-
 def test_after_three_faults_a_blueprint_is_withdrawn_and_its_package_is_named(make_recipe, make_study, planned):
     recipe = make_recipe(variety=bad(patience=1), steps=12, batches=1, embargo=0)
     study, events = make_study(recipe, planned(dict.fromkeys(range(12), GERMINATE)))
@@ -207,12 +184,6 @@ def test_a_fossil_that_fails_is_part_of_the_network_and_stops_the_run(make_recip
     environment.train()
     with pytest.raises(PluginError, match=r'E320 .*blueprint "test/bad" raised ValueError'):
         environment.train()
-
-
-def test_a_fault_book_counts_each_blueprint_by_itself():
-    book = FaultBook(limit=2)
-    assert [book.record("a"), book.record("b"), book.record("a"), book.record("a")] == [False, False, True, False]
-    assert (book.is_withdrawn("a"), book.is_withdrawn("b")) == (True, False)
 
 
 def test_a_seed_that_learnt_from_a_host_that_another_harmed_is_lost_and_not_blamed(make_recipe):

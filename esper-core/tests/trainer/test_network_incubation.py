@@ -13,7 +13,7 @@ import torch
 from core_worlds import ADVANCE, FOSSILISE, PRUNE, Net, NoisyHost, Replacing, begin, begin_pool, zeroed
 from torch import nn
 
-from esper_core.growth import Transition, Variety, incubation
+from esper_core.growth import Transition, Variety
 from esper_core.growth.seeds import Presence
 from esper_core.leyline import WAIT, Action, BlueprintSpec, Signals, Site, SlotPlace, Split, Stage
 from esper_core.trainer.environment import Environment
@@ -103,19 +103,6 @@ def test_in_shadow_the_host_is_bitwise_its_twin_until_the_seed_blends_and_the_se
     assert all(not torch.equal(a, b) for (_, a), (_, b) in pairwise(learnt))
 
 
-def test_a_shadow_that_does_not_restore_the_buffers_is_detected(make_recipe, monkeypatch, play):
-    """This shows that the comparison with the twin can fail."""
-
-    class Careless(incubation.KeptBuffers):
-        def put_back(self) -> None:
-            pass
-
-    monkeypatch.setattr(incubation, "KeptBuffers", Careless)
-    pool = begin_pool(make_recipe(embargo=0))
-    play(pool, range(2), {0: GERMINATE})
-    assert differing(pool)
-
-
 def test_run_04_the_loss_of_an_incubating_seed_falls(make_recipe):
     """If the gradient did not depend on the seed's output, the loss at full blend would rise without bound."""
     environment = begin(make_recipe(batches=20), seed=1)
@@ -149,20 +136,6 @@ def test_run_04_an_incubating_seed_lowers_the_loss_that_it_would_cause(way, make
     (born, _), (tried, without) = validation_losses(1), validation_losses(8)
     assert tried < born
     assert tried < without + 0.05
-
-
-def test_run_08_a_trajectory_depends_on_its_seed_and_not_on_the_other_arms_of_the_pool(make_recipe, play):
-    def validation_losses(environments: int, arms: list[str]) -> list[list[float]]:
-        """Of each environment, in each step."""
-        pool = Pool(make_recipe(), arms, environments)
-        told = play(
-            pool, 3, {0: GERMINATE}, lambda signals: [signals[at].validation_loss for at in pool.of_arm("grown")]
-        )
-        return list(map(list, zip(*told, strict=True)))
-
-    (alone,) = validation_losses(1, ["grown"])
-    first, second = validation_losses(2, ["other", "twin", "grown"])
-    assert first == alone != second
 
 
 def test_an_incubating_seed_runs_once_a_batch_beside_a_younger_acting_one(make_recipe):
@@ -322,26 +295,3 @@ def test_an_incubating_seed_does_not_change_the_scaler_of_the_host(way, scale, m
     grown, twin = pool.environments
     assert grown.keeper.scaler.state_dict() == twin.keeper.scaler.state_dict()
     assert losses(told)[-1] < losses(told)[0]
-
-
-def test_a_kept_branch_brings_its_scaler_along(make_recipe, live):
-    pool = scaled(begin_pool(make_recipe(embargo=0), incubation="branch"), 16.0)
-    grown, _ = pool.environments
-    live(pool, {1: GERMINATE, 3: ADVANCE}, 5)
-    (branch,) = grown.garden._incubations.values()
-    own = branch._scaler
-    assert grown.keeper.scaler is not own
-    grown.network.apply(FOSSILISE, 5)
-    assert grown.keeper.scaler is own
-
-
-def test_a_scale_that_is_a_power_of_two_changes_no_number_with_clipped_gradients(make_recipe, live):
-    """Gradients are unscaled before clipping; otherwise a scaled loss would be clipped more."""
-    plan = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
-    recipe = make_recipe(embargo=0, batches=4, optimizer={"clip_norm": 0.05})
-    plain, with_scale = begin_pool(recipe), scaled(begin_pool(recipe), 8.0)
-    told = [live(plain, plan, 7), live(with_scale, plan, 7)]
-    for one, other in zip(plain.environments, with_scale.environments, strict=True):
-        one_state, other_state = host_state(one), host_state(other)
-        assert all(torch.equal(value, other_state[key]) for key, value in one_state.items())
-    assert [seed and seed.gradients for _, seed in told[0]] == [seed and seed.gradients for _, seed in told[1]]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, numbers, same
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE
 
 import esper_core.trainer
 from esper_core.growth import Growth, derive_seed, read_network, slots_of
@@ -112,15 +112,6 @@ def test_the_control_has_from_the_start_what_was_grown_and_trains_as_long(recipe
     assert first.parameters - first.host_parameters == grown[0].parameters
     assert first.slots[0].fossils == 1
     assert [signals[0].step for signals in told] == list(range(6))
-
-
-def test_the_host_of_the_control_begins_as_the_twin_and_sees_the_same_data(recipe, grown):
-    pools = [Pool(recipe, ["twin"], 1), Pool(recipe, ["capacity"], 1, implants=lambda arm, seed: grown)]
-    for pool in pools:
-        pool.reset(0, 3)
-    twin, control = (pool.environments[0] for pool in pools)
-    assert same(numbers(twin.model), numbers(control.model))
-    assert torch.equal(twin.order.next(), control.order.next())
 
 
 def test_the_control_equals_a_plain_torch_loop_from_the_same_weights(make_recipe, smooth_host, grown):

@@ -18,17 +18,16 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, PRUNE, bad, same
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, same
 from torch import Tensor, nn
 
-from esper_core.config import ComputeConfig, RunConfig
+from esper_core.config import RunConfig
 from esper_core.growth import Draws
 from esper_core.leyline import (
     WAIT,
     Action,
     GrowthError,
     Level,
-    Op,
     PluginError,
     Problem,
     State,
@@ -39,13 +38,12 @@ from esper_core.trainer import workers
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.study import AnyPool
-from esper_core.trainer.workers import Lifeline, WorkerPool, WorkerProcess, can_fork, processes_for, sendable, split
+from esper_core.trainer.workers import Lifeline, WorkerPool, WorkerProcess, can_fork, processes_for, sendable
 
 forks = pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux, without an accelerator")
 Pools = Callable[[Recipe, int, int], AnyPool]
 CPU = [torch.device("cpu")]
 ARMS = ["grown", "other", "twin"]
-GERMINATE, BAD = (Action(Op.GERMINATE, "early", f"test/{name}") for name in ("local-conv", "bad"))
 CHOICE = [GERMINATE, ADVANCE, PRUNE, FOSSILISE]
 PANIC, ENOUGH = Verdict(Level.PANIC, "too hot"), Verdict(Level.ENOUGH, "enough")
 slow = pytest.mark.slow
@@ -147,31 +145,6 @@ def test_run_08_worker_processes_report_bitwise_the_same_as_threads(
 
 
 @forks
-@pytest.mark.parametrize(
-    "compute",
-    [{"data": "streamed", "micro_batches": 2}, pytest.param({"compile": True}, marks=slow)],
-)
-def test_worker_processes_report_the_same_with_every_way_to_compute_a_batch(make_recipe, pools, compute):
-    """Each process has loaders and a compiler of its own; this compiler returns the model as it is."""
-    recipe = replace(
-        make_recipe(steps=4, batches=1, embargo=1), compute=ComputeConfig(**compute), compiler=lambda model: model
-    )
-    threads, processes = pools(recipe, 2, 0), pools(recipe, 2, 2)
-    for _ in range(2):  # the same processes play several rounds
-        expected = played(threads, 4)
-        assert "GERMINATED" in repr(expected[0])
-        assert_same(expected, played(processes, 4))
-
-
-@forks
-def test_faults_are_counted_over_all_processes_and_withdraw_a_blueprint_everywhere(make_recipe, pools):
-    recipe = make_recipe(steps=8, batches=2, variety=bad(patience=4), embargo=0)
-    expected = played(pools(recipe, 3, 0), 8, choice=[BAD])
-    assert repr(expected[0]).count("withdrawn=True") == 1
-    assert_same(expected, played(pools(recipe, 3, 2), 8, choice=[BAD]))
-
-
-@forks
 def test_rollbacks_and_early_ends_of_episodes_are_the_same_in_processes(make_recipe, pools):
     """One rollback is of a twin, and some withdraw a blueprint."""
     recipe = make_recipe(steps=9, batches=1, embargo=0, governor={"rollbacks": 5, "watch_steps": 9})
@@ -219,13 +192,6 @@ def test_an_error_of_a_host_is_raised_with_its_traceback_as_without_processes(ma
     assert isinstance(here, KeyboardInterrupt if error is KeyboardInterrupt else PluginError)
     assert (type(there), getattr(there, "problems", ())) == (type(here), getattr(here, "problems", ()))
     assert "forward" in str(there.__cause__)
-
-
-@forks
-def test_undeclared_random_draws_are_refused_in_each_process(make_recipe, pools):
-    recipe = replace(make_recipe(steps=1), draws=Draws.NEVER)  # and its host has dropout
-    with pytest.raises(PluginError, match="E236"):
-        played(pools(recipe, 2, 2), 1)
 
 
 def test_an_error_that_cannot_be_pickled_is_sent_as_its_message():
@@ -319,12 +285,6 @@ def test_log_messages_of_a_process_are_logged_by_its_parent(make_recipe, smooth_
     pool.reset(0, 0)
     pool.close()
     assert caplog.messages == ["a host is born"] * 2
-
-
-def test_indices_are_split_evenly_and_in_order():
-    assert split(1, 8) == [range(1)]
-    assert split(4, 2) == [range(2), range(2, 4)]
-    assert split(11, 4) == [range(3), range(3, 6), range(6, 9), range(9, 11)]
 
 
 # --- how many processes a run takes

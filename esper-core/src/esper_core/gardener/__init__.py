@@ -3,6 +3,7 @@
     gardener     ``Gardener``: what the loop calls
     member       the network of the loop as a member of the phases of a step (``trainer.pool``)
     choices      what may grow, and who decides
+    checks       what a Gardener is given, and its model between two calls
     optimizers   the user's optimizers as a garden sees them
     losses       the losses of which a loss function returns the mean
     validation   losses of held-out examples, and the same examples in every pass

@@ -43,7 +43,7 @@ def test_slot_has_the_site_of_its_module():
 
 
 def test_layers_are_the_children_with_parameters_or_slots_and_open_up_where_slots_are_inside():
-    inner = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 4))
+    inner = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Sequential(nn.Linear(3, 4), nn.Tanh()))
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), inner, nn.Linear(4, 2))
     graft(model, {"a": "0", "b": "2.1", "c": "2", "d": "1"}, example=INPUTS)
     told = [(layer.name, layer.kind, layer.parameters, layer.slots) for layer in host_layers(model)]
@@ -52,7 +52,7 @@ def test_layers_are_the_children_with_parameters_or_slots_and_open_up_where_slot
         ("1", "ReLU", 0, ("d",)),
         ("2.0", "Linear", 15, ()),
         ("2.1", "ReLU", 0, ("b",)),
-        ("2.2", "Linear", 16, ("c",)),
+        ("2.2", "Linear, Tanh", 16, ("c",)),
         ("3", "Linear", 10, ()),
     ]
 

@@ -56,6 +56,9 @@ STAGE_NAMES: Final = {
     Stage.PRUNED: "pruned",
 }
 
+STAGE_HEIGHTS: Final = dict(zip(STAGE_NAMES, (3.0, 5.0, 8.0, 9.5, 8.0, 11.0, 0.0), strict=True))
+"""Heights of the stages' bars: the higher, the more a seed is part of its network. They are read without colour."""
+
 _CHOSEN: Final = " was chosen from the nursery"
 _REASONS: Final = {"by the policy": "pruned by its policy", "alpha at 0": "pruned after draining"}
 """Reasons of stage changes, in the words of a report."""

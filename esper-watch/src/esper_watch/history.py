@@ -140,6 +140,14 @@ class History:
         rounds = sorted(round_ for round_, own in self._measured if own == arm)
         return [mean(values) for round_ in rounds for values in self.metric_by_step(round_, arm).values()]
 
+    def courses(self, round_: int, arm: str) -> dict[int, dict[int, float]]:
+        """Return the validation metric of each step, by environment seed."""
+        found: dict[int, dict[int, float]] = {}
+        for step, (seeds, metrics) in sorted(self._measured.get((round_, arm), {}).items()):
+            for seed, metric in zip(seeds, metrics, strict=True):
+                found.setdefault(seed, {})[step] = metric
+        return found
+
     def latest_pairs(self, arm: str, other: str) -> tuple[int, list[tuple[float, float]]]:
         """Return the latest step that all environments of both arms finished, and their metrics in pairs.
 

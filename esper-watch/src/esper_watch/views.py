@@ -14,6 +14,7 @@ from esper_core.leyline import Stage
 from esper_core.leyline.errors import plural
 from esper_watch import figures
 from esper_watch.formats import MAX_SECONDS, UNKNOWN, as_number
+from esper_watch.growth import decisions, gates, pictures
 from esper_watch.headline import verdict
 from esper_watch.history import CAPACITY, TWIN
 from esper_watch.sections import Report, Section
@@ -298,10 +299,13 @@ SECTIONS: Final[tuple[Callable[[Report], Section | None], ...]] = (
     verdict,
     arms,
     curves,
-    size,
+    pictures,
     lives,
-    networks,
+    decisions,
     gains,
+    gates,
+    networks,
+    size,
     updates,
     time,
     governor,

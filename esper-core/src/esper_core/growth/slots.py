@@ -241,7 +241,9 @@ def host_layers(model: nn.Module) -> tuple[HostLayer, ...]:
                 continue
             slots, own = tuple(behind.pop(inner, ())), sum(each.numel() for each in child.parameters())
             if own or slots:
-                layers.append(HostLayer(name=inner, kind=type(child).__name__, parameters=own, slots=slots))
+                parts = child.children() if type(child) is nn.Sequential and len(child) else [child]
+                kind = ", ".join(type(part).__name__ for part in parts)
+                layers.append(HostLayer(name=inner, kind=kind, parameters=own, slots=slots))
         if layers and (slots := tuple(behind.pop(path, ()))):
             layers[-1] = replace(layers[-1], slots=layers[-1].slots + slots)
 

@@ -27,7 +27,7 @@ class HostLayer:
     name: str
     """Name of the module in its model."""
     kind: str
-    """Name of its class."""
+    """Name of its class; of a plain sequence, those of its parts."""
     parameters: int
     slots: tuple[str, ...] = ()
     """Names of the slots behind it."""

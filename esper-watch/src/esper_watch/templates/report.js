@@ -89,6 +89,73 @@
   };
   observe(document);
   document.addEventListener("esper:replaced", (event) => observe(event.target)); // by live.js
+  // The slider: shows networks as they were in another step. #step=N in the address leads to one.
+  const parsed = (element, name) => JSON.parse(element.dataset[name]);
+  const showLane = (lane, step) => {
+    const [, stage, alpha, name, state, text, bar] = parsed(lane, "frames").filter(([start]) => start <= step).at(-1);
+    lane.setAttribute("class", stage ? `lane mark stage-${stage}` : "lane gone");
+    lane.querySelector("title").textContent = text || "empty";
+    const joint = lane.querySelector("path");
+    joint.setAttribute("class", alpha ? "joint" : "joint apart");
+    joint.setAttribute("stroke-width", 1.5 + alpha / 20);
+    const [first, second] = lane.querySelectorAll("text");
+    first.textContent = name;
+    second.textContent = state;
+    lane.querySelector(".bar").setAttribute("width", bar);
+  };
+  const slider = () => document.querySelector(".moment input");
+  const showStep = () => {
+    const input = slider();
+    if (!input) return;
+    const step = Number(input.value);
+    const where = input.closest("section");
+    input.nextElementSibling.textContent = `${step} of ${input.max}`;
+    for (const lane of where.querySelectorAll("[data-frames]")) showLane(lane, step);
+    for (const ring of where.querySelectorAll("[data-slot]")) {
+      const lanes = [...ring.closest("svg").querySelectorAll(".lane.stage-fossilized")];
+      ring.classList.toggle("empty", !lanes.some((lane) => lane.dataset.lane === ring.dataset.slot));
+    }
+    for (const one of where.querySelectorAll("[data-course]"))
+      one.textContent = step ? (parsed(one, "course")[step - 1] ?? "ended") : "before training";
+  };
+  let playing = 0;
+  const play = (on) => {
+    clearInterval(playing);
+    playing = 0;
+    const button = document.querySelector(".moment button");
+    if (button) button.textContent = on ? "❚❚ Pause" : "▶ Play";
+    if (!on) return;
+    if (slider().value === slider().max) slider().value = 0;
+    const pause = Math.max(80, Math.min(400, 12000 / Number(slider().max)));
+    playing = setInterval(() => {
+      const input = slider();
+      if (!input || input.value === input.max) return play(false);
+      input.value = Number(input.value) + 1;
+      showStep();
+    }, pause);
+  };
+  document.addEventListener("input", (event) => event.target === slider() && showStep());
+  document.addEventListener("change", (event) => {
+    if (event.target === slider()) window.history.replaceState(null, "", `#step=${slider().value}`);
+  });
+  document.addEventListener("click", (event) => event.target.closest?.(".moment button") && play(!playing));
+  const prepare = () => {
+    const group = document.querySelector(".moment");
+    if (group) group.hidden = false;
+    if (playing) play(true);
+  };
+  const lead = () => {
+    const step = /^#step=(\d+)$/.exec(location.hash)?.[1];
+    if (step === undefined || !slider()) return;
+    play(false);
+    slider().value = step;
+    showStep();
+    slider().closest("section").scrollIntoView();
+  };
+  prepare();
+  lead();
+  addEventListener("hashchange", lead);
+  document.addEventListener("esper:replaced", prepare);
   let closed = [];
   addEventListener("beforeprint", () => {
     closed = [...document.querySelectorAll("details:not([open])")];

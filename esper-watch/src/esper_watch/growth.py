@@ -1,0 +1,481 @@
+"""Growth in pictures and words: networks step by step, decisions with their options, and what gates saw.
+
+A picture draws each layer, slot and seed once. What a seed is like in a step is a list of frames: the page shows the
+last one, and its script another one when the slider moves.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from esper_core.leyline import Stage
+from esper_core.leyline.errors import plural
+from esper_watch.figures import STAGE_NAMES, Axis, Chart, Scale, fate, fate_class, scale_around
+from esper_watch.formats import format_value, short_name, shorten
+from esper_watch.history import TWIN, is_control
+from esper_watch.sections import Report, Section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from esper_core.leyline import Metric
+    from esper_core.leyline.events import HostLayer, StageChanged
+    from esper_watch.history import Decision, EnvironmentKey, History, SeedLife
+    from esper_watch.records import Look
+
+AT_ONCE: Final = 8
+"""Networks of an arm that are shown; the others are folded up."""
+
+MAX_LAYERS: Final = 14
+"""Layers of a host that are drawn; those in the middle without slots are left out."""
+
+MAX_LANES: Final = 8
+"""Seeds of a slot that are drawn at once."""
+
+MAX_MOMENTS: Final = 240
+MAX_OPTIONS: Final = 8
+MAX_GATES: Final = 48
+GATES_AT_ONCE: Final = 12
+
+SYMBOLS: Final = {
+    Stage.GERMINATED: "◌",
+    Stage.TRAINING: "◔",
+    Stage.BLENDING: "◑",
+    Stage.HOLDING: "◕",
+    Stage.DRAINING: "◐",
+    Stage.FOSSILISED: "●",
+    Stage.PRUNED: "✕",
+}
+"""Signs of the stages, fuller the more a seed is part of its network; they are read without colour."""
+
+_SHORT: Final = {
+    Stage.GERMINATED: "germinated",
+    Stage.TRAINING: "in isolation",
+    Stage.BLENDING: "blending",
+    Stage.HOLDING: "holding",
+    Stage.DRAINING: "draining",
+    Stage.FOSSILISED: "kept",
+    Stage.PRUNED: "pruned",
+}
+_SHOWN_PRUNED: Final = 2
+"""Steps for which a pruned seed is still shown."""
+
+_MECHANICAL: Final = ("a step began", "alpha at its target", "alpha at 0")
+"""Reasons of stage changes that nobody decided."""
+
+_GATE: Final = re.compile(
+    r"; gate before (\w+): lower bound (-?[\d.]+) ([>≤]) price (-?[\d.]+) \(look (\d+), (\d+) examples\)$"
+)
+
+
+# --- the network as a picture
+
+
+class Frame(NamedTuple):
+    """What a lane of a slot shows from a step on. Steps count from 1."""
+
+    start: int
+    stage: str
+    """The stage; empty for an empty lane."""
+    alpha: int
+    """How strongly the seed acts, in percent."""
+    name: str = ""
+    state: str = ""
+    text: str = ""
+    """What the mark says."""
+    bar: float = 0.0
+    """Length of the bar for its parameters."""
+
+
+class Lane(NamedTuple):
+    """A place beside a slot where seeds are drawn, one after the other."""
+
+    y: float
+    slot: str
+    ring: float
+    """Where on the spine its slot is."""
+    frames: list[Frame]
+
+    @property
+    def last(self) -> Frame:
+        """What is shown at first: the latest frame."""
+        return self.frames[-1]
+
+    @property
+    def data(self) -> str:
+        """The frames as JSON, for the script."""
+        return json.dumps(self.frames, ensure_ascii=False, separators=(",", ":"))
+
+
+PICTURE_WIDTH: Final = 344.0
+LAYER_LEFT, LAYER_WIDTH, SPINE, SEED_LEFT = 8.0, 150.0, 83.0, 190.0
+BOX, GAP, LANE = 36.0, 12.0, 42.0
+
+
+def pictures(report: Report) -> Section | None:
+    """Return the section with each growing network as a picture, and the slider through its life."""
+    history = report.history
+    if not history.rounds:
+        return None
+    round_ = history.rounds[-1]
+    arms = []
+    for arm in history.arms:
+        lives = history.seeds_by_environment(round_, arm)
+        if is_control(arm) or not lives:
+            continue
+        own, twins = history.courses(round_, arm), history.courses(round_, TWIN)
+        drawn = [
+            (picture(history, arm, seed, lives.get(seed, [])), *_course(report.metric, own[seed], twins.get(seed, {})))
+            for seed in sorted(own)
+        ]
+        arms.append((arm, drawn[:AT_ONCE], drawn[AT_ONCE:]))
+    if not arms:
+        return None
+    data = {
+        "arms": arms,
+        "metric": report.metric.name,
+        "last": max((history.steps_of(life.environment) for life in history.seeds if life.round == round_), default=1),
+        "legend": [(SYMBOLS[stage], STAGE_NAMES[stage], f"stage-{stage.value}") for stage in SYMBOLS],
+        "summary": list(_where(history, round_)),
+    }
+    return Section("growth", "What grows where", "pictures", data)
+
+
+def _where(history: History, round_: int) -> Iterator[str]:
+    """Yield in words, for each growing arm and slot, what was kept in how many networks."""
+    for arm in history.arms:
+        lives = history.seeds_by_environment(round_, arm)
+        if is_control(arm) or not lives:
+            continue
+        networks = len(history.courses(round_, arm))
+        for slot in history.slots.get(arm, ()):
+            found: dict[str, set[int]] = {}
+            tried = 0
+            for seed, own in lives.items():
+                here = [life for life in own if life.slot == slot]
+                tried += len(here)
+                for life in here:
+                    if life.kept:
+                        found.setdefault(short_name(life.blueprint), set()).add(seed)
+            kept = ", ".join(f"{name} in {len(seeds)} of {networks} networks" for name, seeds in found.items())
+            yield f"{arm}, slot {slot}: {f'kept {kept}' if kept else 'nothing kept'}; {plural(tried, 'seed')} tried."
+
+
+def _course(metric: Metric, own: Mapping[int, float], twin: Mapping[int, float]) -> tuple[str, str]:
+    """Return what the network and its twin measured: the latest in words, and each step as JSON."""
+    told = []
+    for step in range(max(own, default=-1) + 1):
+        text = format_value(metric, own[step]) if step in own else ""
+        text = f"{text}, twin {format_value(metric, twin[step])}" if text and step in twin else text
+        told.append(text.replace(" %", "\N{NO-BREAK SPACE}%"))
+    return told[-1] if told else "", json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+
+
+def picture(history: History, arm: str, seed: int, lives: Sequence[SeedLife]) -> Chart:
+    """Draw a network as its host's layers from top to bottom, with its slots and seeds beside them."""
+    layers = _layers(history, arm)
+    most = max([parameters for _, _, parameters, _ in layers] + [life.parameters for life in lives], default=1) or 1
+    steps = max((history.steps_of(life.environment) for life in lives), default=0)
+    y, boxes, rings, lanes = 10.0, [], [], list[Lane]()
+    for name, kind, parameters, slots in layers:
+        if name or kind:
+            text = f"layer {name}: {kind}, {plural(parameters, 'parameter')}"
+            boxes.append((y, shorten(name, 19), shorten(f"{kind}, {parameters:,}", 22), text, _bar(parameters, most)))
+            y += BOX + GAP
+        for slot in slots:
+            here = [life for life in lives if life.slot == slot]
+            rows = sorted(_in_lanes(here), key=lambda row: not row[-1].kept)[:MAX_LANES]
+            ring = y + (BOX / 2 if rows else 7)
+            number_kept = sum(life.kept for life in here)
+            told = f"slot {slot}: {plural(number_kept, 'seed')} kept"
+            rings.append((ring, slot, told, bool(number_kept)))
+            for number, row in enumerate(rows):
+                lanes.append(Lane(y + number * LANE, slot, ring, list(_frames(row, most))))
+            y += max(LANE * len(rows), 18.0) + GAP
+    kept = ", ".join(f"{short_name(life.blueprint)} in {life.slot}" for life in lives if life.kept)
+    description = f"After step {steps}: {f'kept {kept}' if kept else 'nothing kept yet'}."
+    data = {"boxes": boxes, "rings": rings, "lanes": lanes, "end": y}
+    return Chart("picture", f"Network {seed} of {arm}", description, y + 4, data, width=PICTURE_WIDTH)
+
+
+def _bar(parameters: int, most: int) -> float:
+    return (LAYER_WIDTH - 12) * parameters / most
+
+
+def _layers(history: History, arm: str) -> list[tuple[str, str, int, tuple[str, ...]]]:
+    """Return name, class and parameters of the host's layers, each with the slots behind it.
+
+    Without knowledge of the host, it is one layer in front of all slots. Of a deep host the layers that are far from
+    any slot are one.
+    """
+    known: Sequence[HostLayer] = () if history.started is None else history.started.host
+    slots = history.slots.get(arm, ())
+    found = [(one.name, one.kind, one.parameters, tuple(slot for slot in one.slots if slot in slots)) for one in known]
+    named = {slot for *_, own in found for slot in own}
+    if missing := tuple(slot for slot in slots if slot not in named):
+        found.append(("", "", 0, missing) if found else ("host", "layers unknown", 0, missing))
+    while len(found) > MAX_LAYERS:
+        pairs = [(a[2] + b[2], at) for at, (a, b) in enumerate(pairwise(found)) if not a[3]]
+        if not pairs:
+            break
+        _, at = min(pairs)
+        (first, _, one, _), (last, _, other, own) = found[at : at + 2]
+        found[at : at + 2] = [
+            (f"{first.partition(' … ')[0]} … {last.rpartition(' … ')[2]}", "layers", one + other, own)
+        ]
+    return found
+
+
+def _in_lanes(lives: Sequence[SeedLife]) -> list[list[SeedLife]]:
+    """Distribute seeds over as few lanes as there were seeds at once; a pruned seed leaves its lane to the next."""
+    lanes: list[list[SeedLife]] = []
+    for life in lives:
+        born = life.changes[0].step
+        for lane in lanes:
+            if lane[-1].stage is Stage.PRUNED and lane[-1].changes[-1].step <= born:
+                lane.append(life)
+                break
+        else:
+            lanes.append([life])
+    return lanes
+
+
+def _frames(lives: Sequence[SeedLife], most: int) -> Iterator[Frame]:
+    """Yield what a lane shows: each change of stage and strength of its seeds, in the order of steps."""
+    yield Frame(0, "", 0)
+    for number, life in enumerate(lives):
+        name, alphas = short_name(life.blueprint), {look.step + 1: look.alpha for look in life.looks}
+        stages = {change.step + 1: change.now for change in life.changes}
+        stage, alpha, shown = Stage.GERMINATED, 0, None
+        for step in sorted(stages.keys() | alphas.keys()):
+            stage = stages.get(step, stage)
+            share = 1.0 if stage is Stage.FOSSILISED else alphas.get(step, alpha / 100)
+            alpha = round(100 * share)
+            if (stage, alpha) == shown:
+                continue
+            shown = stage, alpha
+            strength = f" {alpha} %" if stage in (Stage.BLENDING, Stage.DRAINING) else ""
+            state = f"{SYMBOLS[stage]} {_SHORT[stage]}{strength}, {life.parameters:,}"
+            size = plural(life.parameters, "parameter")
+            text = f"{life.blueprint} in {life.slot}, {size}: {STAGE_NAMES[stage]}{strength}"
+            yield Frame(step, stage.value, alpha, shorten(name, 20), state, text, round(_bar(life.parameters, most), 1))
+        if stage is Stage.PRUNED:
+            gone = life.changes[-1].step + 1 + _SHOWN_PRUNED
+            if number + 1 == len(lives) or lives[number + 1].changes[0].step + 1 > gone:
+                yield Frame(gone, "", 0)
+
+
+# --- decisions
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Something that could have been done in a decision, with what was known of it."""
+
+    name: str
+    parameters: int | None
+    look: Look | None
+    """What was measured in this step; None: it was not growing yet."""
+    price: float | None
+    outcome: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A decision: when, what, among which options, and why."""
+
+    step: int
+    """From 1."""
+    what: str
+    options: Sequence[Option]
+    why: Sequence[str]
+
+
+def decisions(report: Report) -> Section | None:
+    """Return the section of all decisions, network by network."""
+    history = report.history
+    last = history.rounds[-1] if history.rounds else 0
+    changes: dict[EnvironmentKey, dict[int, list[tuple[SeedLife, StageChanged]]]] = {}
+    for life in history.seeds:
+        if life.round == last and not is_control(life.arm):
+            for change in life.changes:
+                if change.reason not in _MECHANICAL:
+                    changes.setdefault(life.environment, {}).setdefault(change.step, []).append((life, change))
+    asked: dict[EnvironmentKey, dict[int, Decision]] = {}
+    for decision in history.decisions:
+        if decision.round == last and not is_control(decision.arm):
+            asked.setdefault(decision.environment, {})[decision.step] = decision
+    left, networks, missing = MAX_MOMENTS, [], 0
+    prices = list(_prices(history))
+    for environment in sorted(changes.keys() | asked.keys()):
+        seeds = [life for life in history.seeds if life.environment == environment] if left > 0 else []
+        steps = sorted(changes.get(environment, {}).keys() | asked.get(environment, {}).keys())
+        moments = [
+            _moment(history, seeds, step, changes.get(environment, {}).get(step, []), prices)
+            if step in changes.get(environment, {})
+            else _unheeded(asked[environment][step])
+            for step in steps[: max(0, left)]
+        ]
+        missing += len(steps) - len(moments)
+        left -= len(moments)
+        if moments:
+            networks.append((environment, moments))
+    if not networks:
+        return None
+    looks = [
+        one.look for _, moments in networks for moment in moments for one in moment.options if one.look is not None
+    ]
+    edges = [edge for look in looks for edge in (look.mean - 1.96 * look.error, look.mean + 1.96 * look.error)]
+    scale = scale_around([*edges, *(look.price for look in looks), 0.0], start=3.0, end=157.0)
+    data = {"networks": networks, "scale": scale, "missing": missing}
+    return Section("decisions", "Decisions", "decisions", data)
+
+
+def _prices(history: History) -> Iterator[float]:
+    """Yield the price of one parameter, if a gate told one."""
+    for life in history.seeds:
+        if life.gain is not None and life.gain.price is not None and life.parameters:
+            yield life.gain.price / life.parameters
+            return
+
+
+def _unheeded(decision: Decision) -> Moment:
+    return Moment(decision.step + 1, decision.action, (), ("The policy asked for this; no seed changed its stage.",))
+
+
+def _moment(
+    history: History,
+    seeds: Sequence[SeedLife],
+    step: int,
+    changes: Sequence[tuple[SeedLife, StageChanged]],
+    prices: Sequence[float],
+) -> Moment:
+    """Describe the decision that led to these changes."""
+    verbs = {
+        Stage.GERMINATED: "germinate {0} in {1}",
+        Stage.TRAINING: "train {0} in {1} again",
+        Stage.BLENDING: "blend {0} into {1}",
+        Stage.HOLDING: "hold {0} in {1}",
+        Stage.DRAINING: "blend {0} out of {1}",
+        Stage.FOSSILISED: "keep {0} in {1}",
+        Stage.PRUNED: "prune {0} in {1}",
+    }
+    changes = sorted(changes, key=lambda one: one[1].now is Stage.PRUNED)
+    what = "; ".join(verbs[one.now].format(short_name(life.blueprint), life.slot) for life, one in changes)
+    changed = {id(life): change for life, change in changes}
+    slots = {life.slot for life, _ in changes}
+    options = []
+    for life in seeds:
+        look = life.looks.at(step)
+        if life.slot in slots and look is not None:
+            change = changed.get(id(life))
+            outcome = "stays as it is" if change is None else _SHORT[change.now]
+            price = None if math.isnan(look.price) else look.price
+            chosen = change is not None and change.now is not Stage.PRUNED
+            options.append(Option(short_name(life.blueprint), life.parameters, look, price, outcome, chosen))
+    if any(one.now is Stage.GERMINATED for _, one in changes):
+        options += _could_germinate(history, seeds, changes, prices)
+    why = [_explained(life, change) for life, change in changes]
+    return Moment(step + 1, what, options[:MAX_OPTIONS], why)
+
+
+def _could_germinate(
+    history: History,
+    seeds: Sequence[SeedLife],
+    changes: Sequence[tuple[SeedLife, StageChanged]],
+    prices: Sequence[float],
+) -> Iterator[Option]:
+    """Yield the blueprints that could have germinated in the same slots: what they gain is not known yet."""
+    sizes = {(life.slot, life.blueprint): life.parameters for life in (*seeds, *history.seeds[:200])}
+    known = {} if history.started is None else history.started.choices
+    taken = {(life.slot, life.blueprint) for life, one in changes if one.now is Stage.GERMINATED}
+    step = changes[0][1].step
+    growing = {
+        (life.slot, life.blueprint) for life in seeds if life.changes[0].step < step and life.looks.at(step) is not None
+    }
+    for slot in dict.fromkeys(slot for slot, _ in sorted(taken)):
+        for blueprint in known.get(slot, tuple(name for at, name in sorted(taken) if at == slot)):
+            if (slot, blueprint) not in growing:
+                parameters, chosen = sizes.get((slot, blueprint)), (slot, blueprint) in taken
+                price = prices[0] * parameters if prices and parameters is not None else None
+                outcome = "germinated" if chosen else "not now"
+                yield Option(short_name(blueprint), parameters, None, price, outcome, chosen)
+
+
+def _explained(life: SeedLife, change: StageChanged) -> str:
+    """Say in words why a seed changed its stage."""
+    name, reason = short_name(life.blueprint), change.reason
+    gate = _GATE.search(reason)
+    first = reason[: gate.start()] if gate else reason
+    if first == "by the policy" and change.now is Stage.GERMINATED:
+        told = f"{name}: the policy tries it, in isolation, which leaves the host as it is"
+    elif first == "by the policy":
+        told = f"{name}: the policy chose this"
+    elif first.endswith(" was chosen from the nursery"):
+        told = f"{name}: {short_name(first.removesuffix(' was chosen from the nursery'))} was chosen in its place"
+    else:
+        told = f"{name}: {first}"
+    if gate is None:
+        return f"{told}."
+    kind, bound, sign, price, look, examples = gate.groups()
+    state, than = ("open", "above") if sign == ">" else ("closed", "not above")
+    return (
+        f"{told}. The gate before {kind} was {state}: over {examples} examples the gain is at least {bound} nats, "
+        f"{than} the price of {price} (look {look})."
+    )
+
+
+# --- gates
+
+
+def gates(report: Report) -> Section | None:
+    """Return the section of what each gate saw, step by step: the confidence sequence of the gain against the price."""
+    history = report.history
+    last = history.rounds[-1] if history.rounds else 0
+    charts: list[tuple[SeedLife, Chart]] = []
+    place = {arm: number for number, arm in enumerate(history.arms)}
+    for life in sorted(history.seeds, key=lambda life: (place.get(life.arm, 0), life.seed)):
+        looks = [look for look in life.looks if look.judged and math.isfinite(look.lower + look.upper + look.mean)]
+        if life.round == last and looks and len(charts) < MAX_GATES:
+            charts.append((life, _gate_chart(life, looks)))
+    if not charts:
+        return None
+    judged = sum(any(look.judged for look in life.looks) for life in history.seeds if life.round == last)
+    data = {
+        "shown": charts[:GATES_AT_ONCE],
+        "folded": charts[GATES_AT_ONCE:],
+        "missing": judged - len(charts),
+    }
+    return Section("gates", "What the gates saw", "gates", data)
+
+
+def _gate_chart(life: SeedLife, looks: Sequence[Look]) -> Chart:
+    """Chart the mean gain with its bounds in each look, and the price."""
+    edges = [edge for look in looks for edge in (look.lower, look.upper, look.price)]
+    y = scale_around([*edges, 0.0], start=96.0, end=8.0, room=0.08)
+    first, last = looks[0].step + 1, looks[-1].step + 1
+    x = Scale(first - 0.5, last + 0.5, 44.0, 214.0)
+    opened = next((look for look in looks if look.opens), None)
+    told = f"open from step {opened.step + 1}" if opened else "never open"
+    title = f"{life.arm} {life.seed}: {short_name(life.blueprint)} in {life.slot}"
+    return Chart(
+        "gate",
+        title,
+        f"{plural(len(looks), 'look')}, {told}; {fate(life)}.",
+        128.0,
+        {"looks": list(_thinned(looks)), "css_class": fate_class(life), "opened": opened, "told": told},
+        x=Axis(x, 96.0, 8.0, lambda step: f"{step:g}" if step == int(step) else ""),
+        y=Axis(y, 44.0, 214.0, lambda one: f"{one:g}"),
+        width=220.0,
+    )
+
+
+def _thinned(looks: Sequence[Look], most: int = 25) -> Iterable[Look]:
+    every = -(-len(looks) // most)
+    return [look for at, look in enumerate(looks) if at % every == 0 or at == len(looks) - 1]

@@ -153,6 +153,12 @@ def test_plugin_sections_come_before_the_provenance(make_run):
     assert parts[parts.index("governor") :] == ["governor", "plugin-0", "provenance"]
 
 
+@pytest.mark.slow
+def test_the_page_of_64_networks_and_200_steps_is_small(make_run):
+    run = make_run(environments=64, steps=200, arms=("grown", "twin", "capacity"))
+    assert write_report(run).stat().st_size < 3_000_000
+
+
 @pytest.mark.parametrize("word", ["", HOSTILE])
 def test_a_picture_is_valid_svg_with_any_names(word, make_run, tmp_path):
     run, path = make_run(environments=4, steps=20, word=word), tmp_path / "growing.svg"

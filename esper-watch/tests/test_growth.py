@@ -1,0 +1,246 @@
+"""Growth in the report: networks step by step, decisions, what gates saw, and colours that everybody tells apart."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from esper_core.leyline import Stage
+from esper_core.leyline.events import HostLayer, StageChanged
+from esper_watch import growth, pages
+from esper_watch.history import History, SeedLife
+from esper_watch.records import Look
+from esper_watch.report import read_report, write_report
+
+STYLE = Path(pages.__file__).with_name("templates") / "report.css"
+
+
+@pytest.fixture
+def report(make_run):
+    return read_report(make_run(environments=10, steps=40))
+
+
+def life(*changes: tuple[int, Stage], slot: str = "early", number: int = 0, reason: str = "by the policy") -> SeedLife:
+    told = SeedLife(0, "grown", 0, slot, number, "test/conv", 72)
+    for step, now in changes:
+        told.changes.append(
+            StageChanged(
+                round=0, arm="grown", seed=0, step=step, slot=slot, seed_id=number, blueprint="test/conv", was=None,
+                now=now, parameters=72, reason=reason,
+            )
+        )  # fmt: skip
+    return told
+
+
+# --- pictures
+
+
+def test_a_pruned_seed_leaves_its_lane_to_the_next_and_seeds_at_once_have_lanes_of_their_own():
+    first = life((0, Stage.GERMINATED), (9, Stage.PRUNED))
+    beside = life((1, Stage.GERMINATED), (20, Stage.FOSSILISED), number=1)
+    later = life((9, Stage.GERMINATED), number=2)
+    assert growth._in_lanes([first, beside, later]) == [[first, later], [beside]]
+    assert [(frame.start, frame.stage) for frame in growth._frames([first, later], 72)] == [
+        (0, ""), (1, "germinated"), (10, "pruned"), (10, "germinated"),
+    ]  # fmt: skip
+    assert [(frame.start, frame.stage) for frame in growth._frames([first], 72)][-1] == (12, "")
+
+
+def test_a_deep_host_is_drawn_with_all_slots_and_few_layers(report):
+    slots = {40: ("early",)}
+    layers = [HostLayer(name=f"block{n}", kind="Block", parameters=n, slots=slots.get(n, ())) for n in range(90)]
+    history = report.history
+    history.started = replace(history.started, host=tuple(layers))
+    drawn = growth._layers(history, "grown")
+    assert len(drawn) == growth.MAX_LAYERS
+    assert sum(parameters for _, _, parameters, _ in drawn) == sum(range(90))
+    assert next(name for name, *_, slots in drawn if "early" in slots).endswith("block40")
+    assert drawn[-1][3] == ("late",), "a slot that no layer names is behind the last"
+
+
+def test_the_section_tells_what_was_kept_where(report):
+    told = growth.pictures(report).data
+    assert list(told["summary"]) == [
+        "grown, slot early: kept conv in 10 of 10 networks; 20 seeds tried.",
+        "grown, slot late: nothing kept; 0 seeds tried.",
+    ]
+    ((arm, shown, folded),) = told["arms"]
+    assert (arm, len(shown), len(folded)) == ("grown", 8, 2)
+
+
+SEEN = """
+[...document.querySelectorAll("#growth figure:first-of-type .lane")].map((lane) => [
+  lane.getAttribute("class"), lane.querySelectorAll("text")[1].textContent,
+])
+"""
+
+
+def test_the_slider_the_keys_and_the_address_lead_to_a_step(make_run, browser):
+    page = browser.open(write_report(make_run(environments=2, steps=40)))
+    first = f"{SEEN}.slice(0, 1)[0]"
+    assert page.evaluate(first) == ["lane mark stage-fossilized", "● kept, 72"]
+    page.evaluate("location.hash = '#step=20'; new Promise((tell) => setTimeout(tell, 100))")
+    assert page.evaluate(first) == ["lane mark stage-blending", "◑ blending 50 %, 72"]
+    assert page.evaluate("document.querySelector('.moment output').textContent") == "20 of 40"
+    assert "accuracy 64.9" in page.evaluate("document.querySelector('#growth figcaption').innerText")
+    page.evaluate("document.querySelector('.moment input').focus()")
+    page.press("ArrowLeft")
+    assert page.evaluate("[document.querySelector('.moment input').value, location.hash]") == ["19", "#step=19"]
+    page.evaluate("""
+        const at = document.querySelector('.moment input');
+        at.value = 0;
+        at.dispatchEvent(new Event('input', {bubbles: true}));
+    """)
+    assert page.evaluate(first)[0] == "lane gone"
+    assert page.complaints == []
+
+
+def test_without_a_script_the_last_step_is_shown(report):
+    page = pages.section_html(growth.pictures(report))
+    assert '<div class="moment" hidden="hidden"' in page
+    assert len(re.findall(r'class="lane mark stage-fossilized"', page)) == 10
+
+
+# --- decisions and gates
+
+
+def test_a_decision_names_its_options_and_says_why():
+    history = History("r")
+    price = "gate before blending: lower bound 0.1374 > price 0.0656 (look 3, 800 examples)"
+    for seed_id, blueprint, now, reason in (
+        (0, "b/conv", Stage.BLENDING, f"by the policy; {price}"),
+        (1, "b/point", Stage.PRUNED, f"b/conv was chosen from the nursery; {price.replace('>', '≤')}"),
+    ):
+        told = life((0, Stage.GERMINATED), number=seed_id)
+        told.blueprint = blueprint
+        told.looks.add(look(4, 0.2 - 0.1 * seed_id))
+        change = replace(life((4, now), number=seed_id).changes[0], reason=reason)
+        told.changes.append(change)
+        history.seeds.append(told)
+    changes = [(one, one.changes[-1]) for one in history.seeds]
+    moment = growth._moment(history, history.seeds, 4, changes, [])
+    assert moment.what == "blend conv into early; prune point in early"
+    assert [(one.name, one.outcome, one.chosen) for one in moment.options] == [
+        ("conv", "blending", True), ("point", "pruned", False),
+    ]  # fmt: skip
+    assert moment.why[0] == (
+        "conv: the policy chose this. The gate before blending was open: over 800 examples the gain is at least "
+        "0.1374 nats, above the price of 0.0656 (look 3)."
+    )
+    assert moment.why[1].startswith("point: conv was chosen in its place. The gate before blending was closed: ")
+
+
+def look(step: int, mean: float) -> Look:
+    return Look(step, 0.0, mean, 0.01, mean - 0.03, mean + 0.03, 0.0656)
+
+
+def test_every_decision_stands_under_its_network(report):
+    data = growth.decisions(report).data
+    assert len(data["networks"]) == 10
+    assert {len(moments) for _, moments in data["networks"]} == {7}
+    assert data["missing"] == 0
+
+
+def test_a_gate_chart_says_from_when_the_gate_was_open():
+    told = life((0, Stage.GERMINATED))
+    chart = growth._gate_chart(told, [look(3, 0.05), look(4, 0.1), look(5, 0.2)])
+    assert chart.description.startswith("3 looks, open from step 5")
+    assert growth._gate_chart(told, [look(3, 0.05)]).data["opened"] is None
+
+
+# --- colours
+
+
+VISION = {
+    "normal": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881)),
+    "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.3039)),
+}
+"""What is seen of linear red, green and blue, by Machado, Oliveira and Fernandes (2009)."""
+
+
+def _product(row, column):
+    return sum(one * other for one, other in zip(row, column, strict=True))
+
+
+def lab(colour: str, vision: str) -> tuple[float, float, float]:
+    """Return a colour in CIELAB as it is seen."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    seen = [min(1.0, max(0.0, _product(row, linear))) for row in VISION[vision]]
+    rows = (
+        ((0.4124564, 0.3575761, 0.1804375), 0.95047),
+        ((0.2126729, 0.7151522, 0.072175), 1.0),
+        ((0.0193339, 0.119192, 0.9503041), 1.08883),
+    )
+    x, y, z = (_product(row, seen) / white for row, white in rows)
+    fx, fy, fz = (part ** (1 / 3) if part > 216 / 24389 else (24389 / 27 * part + 16) / 116 for part in (x, y, z))
+    return 116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)
+
+
+def ciede2000(one: tuple[float, float, float], other: tuple[float, float, float]) -> float:
+    """Return the difference of two colours in CIELAB, by Sharma, Wu and Dalal (2005)."""
+    (l1, a1, b1), (l2, a2, b2) = one, other
+    mean = (math.hypot(a1, b1) + math.hypot(a2, b2)) / 2
+    wider = 1.5 - 0.5 * math.sqrt(mean**7 / (mean**7 + 25**7))
+    a1, a2 = a1 * wider, a2 * wider
+    c1, c2 = math.hypot(a1, b1), math.hypot(a2, b2)
+    h1, h2 = (math.degrees(math.atan2(b, a)) % 360 for a, b in ((a1, b1), (a2, b2)))
+    turn = (h2 - h1 + 180) % 360 - 180
+    hue = 2 * math.sqrt(c1 * c2) * math.sin(math.radians(turn / 2))
+    light, chroma = (l1 + l2) / 2, (c1 + c2) / 2
+    middle = (h1 + h2) / 2 if abs(h1 - h2) <= 180 else ((h1 + h2 + 360) / 2) % 360
+    t = (
+        1 - 0.17 * math.cos(math.radians(middle - 30)) + 0.24 * math.cos(math.radians(2 * middle))
+        + 0.32 * math.cos(math.radians(3 * middle + 6)) - 0.2 * math.cos(math.radians(4 * middle - 63))
+    )  # fmt: skip
+    sl = 1 + 0.015 * (light - 50) ** 2 / math.sqrt(20 + (light - 50) ** 2)
+    sc, sh = 1 + 0.045 * chroma, 1 + 0.015 * chroma * t
+    turned = -math.sin(math.radians(60 * math.exp(-(((middle - 275) / 25) ** 2))))
+    rt = 2 * turned * math.sqrt(chroma**7 / (chroma**7 + 25**7))
+    dl, dc, dh = (l2 - l1) / sl, (c2 - c1) / sc, hue / sh
+    return math.sqrt(dl**2 + dc**2 + dh**2 + rt * dc * dh)
+
+
+def test_the_difference_of_colours_is_that_of_the_published_data():
+    assert ciede2000((50.0, 2.6772, -79.7751), (50.0, 0.0, -82.7485)) == pytest.approx(2.0425, abs=1e-4)
+    assert ciede2000((2.0776, 0.0795, -1.135), (0.9033, -0.0636, -0.5514)) == pytest.approx(0.9082, abs=1e-4)
+
+
+def palettes(kind: str) -> list[dict[str, str]]:
+    """Return the named colours of a kind, in light and in dark."""
+    light, dark = STYLE.read_text(encoding="utf-8").split("@media (prefers-color-scheme: dark)", 1)
+    stages = [stage.value for stage in Stage if stage is not Stage.PRUNED]
+    names = [f"arm-{n}" for n in range(8)] if kind == "arms" else stages
+    return [{name: re.findall(rf"--{name}: (#\w+)", part)[0] for name in [*names, "paper"]} for part in (light, dark)]
+
+
+@pytest.mark.parametrize("kind", ["arms", "stages"])
+@pytest.mark.parametrize("dark", [0, 1], ids=["light", "dark"])
+def test_colours_stand_out_and_are_told_apart_with_every_colour_vision(kind, dark, contrast):
+    colours = palettes(kind)[dark]
+    paper = colours.pop("paper")
+    paper = paper if len(paper) == 7 else "#" + "".join(2 * sign for sign in paper[1:])
+    assert {name: round(contrast(one, paper), 2) for name, one in colours.items() if contrast(one, paper) < 3.0} == {}
+    alike = {
+        (one, other, vision): round(apart, 1)
+        for vision in VISION
+        for one, other in combinations(colours, 2)
+        if (apart := ciede2000(lab(colours[one], vision), lab(colours[other], vision))) < 15.0
+    }
+    assert alike == {}
+
+
+def test_events_of_earlier_versions_are_drawn_without_layers(report):
+    assert report.history.started.host == ()
+    chart = growth.picture(report.history, "grown", 0, report.history.seeds_by_environment(0, "grown")[0])
+    assert [name for _, name, *_ in chart.data["boxes"]] == ["host"]
+    assert [name for _, name, *_ in chart.data["rings"]] == ["early", "late"]
+    assert json.loads(chart.data["lanes"][0].data)[0][1] == ""

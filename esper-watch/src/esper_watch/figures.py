@@ -436,7 +436,9 @@ def short_fate(life: SeedLife) -> str:
         return "kept"
     if not life.ended:
         return "still living"
-    reason = life.reason.partition("; gate ")[0]
+    reason, _, gate = life.reason.partition("; gate ")
+    if reason == "by the policy" and "≤ price" in gate:
+        return "below its price"
     if reason.endswith(_CHOSEN):
         return f"{short_name(reason.removesuffix(_CHOSEN))} was chosen"
     return _REASONS.get(reason) or reason.partition(":")[0] or "pruned"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
 
     from esper_core.leyline import Metric
     from esper_watch.history import History
+
+LAST_EVENT: Final = "Last event"
+"""The fact whose answer is a time, to which the page adds how long ago it was."""
+
+LATELY: Final = 10
+"""Steps over which a trend is told."""
 
 NO_DIFFERENCE: Final = "no difference shown"
 
@@ -90,12 +97,21 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
     history = report.history
     if history.status != "done":
         yield "Progress", _progress(report)
+        if report.last_event is not None:
+            yield LAST_EVENT, datetime.fromtimestamp(report.last_event, UTC).isoformat(timespec="seconds")
         yield from (("So far", text) for text in differences_so_far(history, report.metric))
+        yield from (("Lately", text) for text in _trends(history, report.metric))
     else:
         for one in report.comparisons:
             if one["b"] == TWIN and not is_control(one["a"]) and one["difference"] is not None:
                 yield "Gain", _gain(report, one)
     yield from (("Cost", text) for text in _costs(report))
+    timing = (report.summary or {}).get("timing", {})
+    shadow, total = as_number(timing.get("shadow")), as_number(timing.get("total"))
+    if total:
+        told = f"{format_seconds(total)} in all, {history.finished_steps / total:.2g} steps per second"
+        isolated = "" if shadow is None else f"; seeds in isolation took {100 * shadow / total:.0f} %"
+        yield "Time", told + isolated
 
 
 def _gain(report: Report, one: Mapping[str, Any]) -> str:
@@ -114,8 +130,6 @@ def _progress(report: Report) -> str:
         if history.share_done > 0:
             left = report.elapsed * (1 / history.share_done - 1)
             told.append(f"about {format_seconds(left)} left")
-    if report.silence is not None:
-        told.append(f"the last event came {format_seconds(report.silence)} ago")
     return ", ".join(told)
 
 
@@ -135,8 +149,18 @@ def differences_so_far(history: History, metric: Metric) -> Iterator[str]:
         yield f"{told}; n = {interval.n}"
 
 
+def _trends(history: History, metric: Metric) -> Iterator[str]:
+    """Yield by how much the mean of each arm that is not finished changed over its latest steps."""
+    unfinished = {arm for _, arm, _ in history.running}
+    for arm in history.arms:
+        means = [value for value in history.mean_metric(arm)[-LATELY - 1 :] if is_usable(value)]
+        if arm in unfinished and len(means) > 1:
+            change = format_difference(metric, means[-1] - means[0])
+            yield f"{arm} {change} in validation {metric.name} over the last {plural(len(means) - 1, 'step')}"
+
+
 def _costs(report: Report) -> Iterator[str]:
-    """Yield what growth cost each growing arm: parameters, operations, and time of seeds in isolation."""
+    """Yield what growth cost each growing arm: parameters and operations."""
     results = {result.name: result for result in figures.arm_results(report.history, report.metric)}
     for name, arm in results.items():
         if is_control(name):
@@ -147,10 +171,6 @@ def _costs(report: Report) -> Iterator[str]:
         if twin is not None and arm.flops and twin.flops:
             told += f", {arm.flops / twin.flops:.2g} times the FLOPs of its twin, trials and discarded seeds included"
         yield told
-    timing = (report.summary or {}).get("timing", {})
-    shadow, total = as_number(timing.get("shadow")), as_number(timing.get("total"))
-    if shadow is not None and total:
-        yield f"seeds in isolation took {100 * shadow / total:.0f} % of the time"
 
 
 def _nothing_shown(history: History, against_twin: Sequence[Mapping[str, Any]]) -> str:

@@ -55,18 +55,17 @@ def read_report(run: Path, history: History | None = None) -> Report:
         problem = error.problems[0].message.replace(f"{run}{os.sep}", "")
     if missing:
         problem = f"{missing[0]} is missing"
-    elapsed, silence = _clock(run, known) if history.status in ("running", UNFINISHED) else (None, None)
-    return Report(history, known, problem, _text(run / "config.yaml"), (run / "latest").exists(), elapsed, silence)
+    elapsed, last_event = _clock(run, known) if history.status in ("running", UNFINISHED) else (None, None)
+    return Report(history, known, problem, _text(run / "config.yaml"), (run / "latest").exists(), elapsed, last_event)
 
 
 def _clock(run: Path, known: Run | None) -> tuple[float | None, float | None]:
-    """Return the seconds since the run started and since its latest event."""
-    now = time.time()
+    """Return the seconds since the run started, and the time of its latest event."""
     try:
-        silence = max(0.0, now - (run / "events.jsonl").stat().st_mtime)
+        last_event = (run / "events.jsonl").stat().st_mtime
     except OSError:
-        silence = None
-    return None if known is None else max(0.0, now - known.started.timestamp()), silence
+        last_event = None
+    return None if known is None else max(0.0, time.time() - known.started.timestamp()), last_event
 
 
 def _text(path: Path) -> str:

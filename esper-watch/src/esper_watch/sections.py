@@ -38,8 +38,8 @@ class Report:
     has_checkpoint: bool
     elapsed: float | None = None
     """Seconds since the run started; None if unknown, or if the run has ended."""
-    silence: float | None = None
-    """Seconds since the latest event; None if unknown, or if the run has ended."""
+    last_event: float | None = None
+    """Time of the latest event, in seconds since the epoch; None if unknown, or if the run has ended."""
 
     @property
     def manifest(self) -> Mapping[str, Any]:

@@ -152,6 +152,17 @@
     showStep();
     slider().closest("section").scrollIntoView();
   };
+  // How long ago a time was, which tells whether a run is stuck.
+  const age = () => {
+    for (const one of document.querySelectorAll("time")) {
+      const seconds = Math.max(0, Math.round((Date.now() - Date.parse(one.dateTime)) / 1000));
+      const told = seconds < 120 ? `${seconds} s` : seconds < 7200 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`;
+      one.textContent = `${told} ago, ${one.dateTime}`;
+    }
+  };
+  setInterval(age, 1000);
+  age();
+  document.addEventListener("esper:replaced", age);
   prepare();
   lead();
   addEventListener("hashchange", lead);

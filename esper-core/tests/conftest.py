@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import io
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
 
 import pytest
 import torch
@@ -24,6 +22,7 @@ from esper_core.growth import Variety
 from esper_core.leyline import EsperError, Problem, SlotPlace
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.progress import StudyProgress
+from esper_testing.pytest_plugin import Answer
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -167,20 +166,6 @@ class SitePackages:
 def install(site: Path) -> SitePackages:
     """``install("extra", source)``: install packages until the end of the test."""
     return SitePackages(site)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The exit status and the output of a command."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """Stdout, parsed as JSON."""
-        return json.loads(self.out)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
@@ -32,6 +31,7 @@ from esper_core.leyline.events import (
 from esper_core.leyline.lifecycle import SlotState
 from esper_core.runs.statistics import results
 from esper_core.telemetry import encode
+from esper_testing.pytest_plugin import Answer
 from esper_watch.report import write_report
 
 MakeRun = Callable[..., Path]
@@ -345,20 +345,6 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The exit status and the output of a command."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """Stdout, parsed as JSON."""
-        return json.loads(self.out)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from esper_core import read_events
 from esper_core.cli import main
 from esper_core.leyline import SeedSignals, Stage
 from esper_core.leyline.events import Event, GovernorActed, SeedLost, StageChanged, StepFinished
+from esper_testing.pytest_plugin import Answer
 
 LONG_ENOUGH = 4
 """Steps in isolation after which a seed's loss must have fallen."""
@@ -36,20 +37,6 @@ environments: 2
 episode: {steps: 8, batches: 4, batch_size: 20}
 capacity: false
 """
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The output and the exit status of a command."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """The object on stdout."""
-        return json.loads(self.out)
 
 
 def run_once(folder: Path, text: str = SMALL, *options: str) -> Path:
@@ -175,7 +162,7 @@ def run(esper: Callable[..., Answer], small: Path, tmp_path: Path) -> Callable[.
     ) -> Ran:
         more = [part for one in sets for part in ("--set", one)]
         answer = esper("run", file or small, "--runs-dir", tmp_path / runs, *options, *more)
-        assert answer.code == code, answer.err
+        assert answer.status == code, answer.err
         return Ran(answer, tmp_path / runs)
 
     return call

@@ -84,7 +84,7 @@ def test_no_command_hangs_or_crashes_on_a_special_file(kind, every, run, esper, 
         put(kind, run / name)
         answer = esper(*command)
         assert "Traceback" not in answer.err, (name, command)
-        assert answer.code == 0 or answer.err.startswith("E"), (name, command, answer)
+        assert answer.status == 0 or answer.err.startswith("E"), (name, command, answer)
         shutil.rmtree(run)
 
 
@@ -99,7 +99,7 @@ def test_no_command_hangs_or_crashes_on_a_special_file(kind, every, run, esper, 
 def test_a_pipe_in_the_place_of_a_file_is_refused_with_its_path(command, name, run, esper):
     put("pipe", run / name)
     answer = esper(*command, run)
-    assert answer.code == 1
+    assert answer.status == 1
     assert f"E430 cannot read {run / name}: expected a regular file, received a pipe" in answer.err
 
 
@@ -110,7 +110,7 @@ def test_an_interrupted_run_is_not_resumed_without_its_events(kind, run, esper):
     (run / "manifest.json").write_text(json.dumps(manifest | {"status": "interrupted"}))
     put(kind, run / "events.jsonl")
     answer = esper("resume", run, "--quiet")
-    assert answer.code == 1
+    assert answer.status == 1
     assert any(line.startswith(("E413 ", "E421 ")) for line in answer.err.splitlines())
     assert "events.jsonl" in answer.err
 
@@ -120,7 +120,7 @@ def test_a_report_replaces_a_link_and_leaves_alone_what_it_leads_to(run, esper, 
     precious.write_text("mine")
     (run / "report.html").unlink()
     (run / "report.html").symlink_to(precious)
-    assert esper("report", run).code == 0
+    assert esper("report", run).status == 0
     assert precious.read_text() == "mine"
     assert not (run / "report.html").is_symlink()
     assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")

@@ -117,14 +117,14 @@ def test_run_13_a_run_killed_at_any_moment_resumes_to_identical_results(kills, c
 
 def test_run_13_a_run_killed_before_its_last_checkpoint_was_named_resumes_from_it(esper, tmp_path):
     file = configuration(tmp_path / "run.yaml")
-    assert esper("run", file, "--runs-dir", tmp_path / "runs", "--quiet").code == 0
+    assert esper("run", file, "--runs-dir", tmp_path / "runs", "--quiet").status == 0
     run = next((tmp_path / "runs").iterdir())
     expected, last = found_in(run), int((run / "latest").read_text())
     manifest = json.loads((run / "manifest.json").read_text())
     (run / "manifest.json").write_text(json.dumps(manifest | {"status": "running", "finished": None, "exit": None}))
     (run / "latest").write_text(f"{last - 1:06}\n")
     (run / "summary.json").unlink()
-    assert esper("resume", run, "--quiet").code == 0
+    assert esper("resume", run, "--quiet").status == 0
     assert int((run / "latest").read_text()) == last
     assert found_in(run) == expected
 
@@ -144,6 +144,6 @@ def test_a_run_in_use_by_another_process_is_not_resumed(processes, esper, tmp_pa
         os.kill(pid, signal.SIGCONT)
         os.kill(pid, signal.SIGTERM)
         processes.wait()
-    assert second.code == 1
+    assert second.status == 1
     assert second.err.startswith("E412 ")
     assert "manifest.json has its process id" in second.err

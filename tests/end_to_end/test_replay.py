@@ -238,7 +238,7 @@ def test_each_of_several_rewards_is_replayed_under_its_own(tmp_path):
 
 def test_the_command_reports_equality(esper, planned):
     answer = esper("replay", planned.path, "--episode", "chance:3", "--quiet")
-    assert answer.code == 0
+    assert answer.status == 0
     assert "The same to the last bit in 6 steps, and in the test at the end." in answer.out
     assert answer.err == ""
 
@@ -252,22 +252,22 @@ def test_the_command_reports_the_first_difference(esper, copied):
     rewrite(copied, touched)
     asked = ("replay", copied.path, "--episode", "planned:0")
     answer = esper(*asked, "--json")
-    assert (answer.code, answer.json["same"]) == (1, False)
+    assert (answer.status, answer.json["same"]) == (1, False)
     assert (answer.json["difference"]["step"], answer.json["difference"]["what"]) == (3, "signals.validation_loss")
     text = esper(*asked, "--quiet")
-    assert text.code == 1
+    assert text.status == 1
     assert "Different from step 3 on: signals.validation_loss was" in text.out
     before = esper(*asked, "--step", "2", "--action", "prune early", "--json")
-    assert (before.code, before.json["same"]) == (0, True), "only what precedes the action has to be the same"
+    assert (before.status, before.json["same"]) == (0, True), "only what precedes the action has to be the same"
     after = esper(*asked, "--step", "3", "--action", "prune early", "--quiet")
-    assert after.code == 1
+    assert after.status == 1
     assert "Part of what follows is due to that difference, not to the action." in after.out
 
 
 def test_the_command_compares_another_action_with_the_recording(esper, planned):
     asked = ("replay", planned.path, "--episode", "planned:0", "--step", "2", "--action", "prune early speed=0")
     text, report = esper(*asked, "--quiet"), esper(*asked, "--json").json
-    assert text.code == 0
+    assert text.status == 0
     assert "prune early speed=0" in text.out
     assert "One episode is no evidence (n = 1)" in text.out
     assert "warning: step 4: the recorded action is not possible any more" in text.err
@@ -287,7 +287,7 @@ def test_the_command_compares_another_action_with_the_recording(esper, planned):
 
 def test_an_action_without_its_step_is_a_usage_error(esper, planned):
     answer = esper("replay", planned.path, "--episode", "planned:0", "--action", "wait")
-    assert answer.code == 2
+    assert answer.status == 2
     assert "--action needs --step" in answer.err
 
 

@@ -13,7 +13,7 @@ def test_a_run_leaves_its_report(esper, run, tmp_path):
     assert "A verdict needs at least 8 RNG seeds" in page
     assert "early" in page
     again = esper("report", ran.path, "--out", tmp_path / "again.html")
-    assert (again.code, again.out) == (0, f"{tmp_path / 'again.html'}\n")
+    assert (again.status, again.out) == (0, f"{tmp_path / 'again.html'}\n")
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == page
 
 
@@ -34,4 +34,4 @@ def test_a_failed_run_leaves_its_report(run, small):
 def test_a_folder_that_is_not_a_run_is_an_error(esper, tmp_path):
     for given in ("nothing", "."):
         answer = esper("report", tmp_path / given)
-        assert (answer.code, "E420" in answer.err) == (1, True)
+        assert (answer.status, "E420" in answer.err) == (1, True)

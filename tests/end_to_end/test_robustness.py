@@ -69,7 +69,7 @@ def test_the_configuration_in_the_hint_for_a_missing_policy_is_valid(esper, smal
     for one in offered:
         small.write_text(f"{without}\n{one}\n")
         answer = esper("check", small)
-        assert answer.code == 0, answer.err
+        assert answer.status == 0, answer.err
 
 
 @pytest.mark.parametrize("as_json", [True, False])

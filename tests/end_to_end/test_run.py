@@ -96,7 +96,7 @@ def test_impossible_configurations_are_reported_with_a_code_and_an_exit_status(c
         assert not ran.runs.exists()
         sets = [part for change in changes for part in ("--set", change)]
         checked = esper("check", small, *sets, "--json")
-        assert checked.code == 2
+        assert checked.status == 2
         assert checked.json["ok"] is False
         assert any(said.startswith(problem["code"]) for problem in checked.json["problems"])
     else:
@@ -145,7 +145,7 @@ def test_a_task_that_raises_stops_the_run_with_its_package_named_and_no_seed_is_
 def test_all_unknown_names_are_reported_at_once_with_their_lines(esper, small):
     small.write_text(small.read_text().replace("stripes", "stripse").replace("[conv_light]", "[conv_lihgt, pointwsie]"))
     answer = esper("check", small)
-    assert answer.code == 2
+    assert answer.status == 2
     for place in ("small.yaml:1:7", "small.yaml:4:24", "small.yaml:4:36"):
         assert place in answer.err
     assert 'Did you mean "stripes"' in answer.err

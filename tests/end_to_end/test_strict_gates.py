@@ -42,7 +42,7 @@ def accepted(esper, tmp_path):
         file = tmp_path / "strict.yaml"
         file.write_text(FILE.format(task=task, host=host, slots=json.dumps(slots), arms=arms, batches=batches))
         answer = esper("run", file, "--runs-dir", tmp_path / "runs", "--json", "--quiet")
-        assert answer.code == 0, answer.err
+        assert answer.status == 0, answer.err
         episodes = json.loads((Path(answer.json["run"]) / "growth.json").read_text())["episodes"]
         kept = {name: sum(len(one["grown"]) for one in episodes if one["arm"] == name) for name in places}
         told = answer.json["results"]["comparisons"]

@@ -208,7 +208,7 @@ def test_results_fit_the_width_of_the_terminal(new_terminal, arguments, runs, tm
 
 def test_a_pipe_gets_a_few_plain_lines(esper, arguments):
     answer = esper(*arguments, "--name", "otter")
-    assert answer.code == 0
+    assert answer.status == 0
     lines = answer.err.splitlines()
     assert 1 <= len(lines) <= 5
     assert re.fullmatch(r"[0-9-]+-otter: step 8 of 8 \| .*[12] fossilised.*", lines[-1])

@@ -211,7 +211,7 @@ def _lacks_settings(component: Component) -> bool:
     """Return whether the component requires settings; also if its model cannot be loaded, which the check reports."""
     try:
         has_its_settings(component)
-    except Exception:
+    except Exception:  # importing a plugin raises anything
         return True
     return False
 

@@ -5,6 +5,7 @@ pytest imports this module in every suite where the package is installed, so it 
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -174,6 +175,11 @@ class Answer(NamedTuple):
     status: int
     out: str
     err: str
+
+    @property
+    def json(self) -> Any:
+        """What it printed, parsed as JSON."""
+        return json.loads(self.out)
 
 
 @pytest.fixture

@@ -256,7 +256,7 @@ class Garden:
         try:
             with transaction(self.model, tuple(self.slots.values()), self.keeper, self._incubations):
                 yield
-        except BaseException:
+        except BaseException:  # of a seed, or an interrupt: the count is undone, too
             self.born = born
             raise
 

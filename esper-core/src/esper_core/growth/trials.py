@@ -319,7 +319,7 @@ def flops(run: Callable[[], object]) -> int | None:
     try:
         with RandomStream(derive_seed(0, "counting")), torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
             run()
-    except Exception:
+    except Exception:  # the user's model, or an operation that cannot be counted, raises anything
         return None
     return int(counter.get_total_flops())
 
@@ -337,7 +337,7 @@ def reach(block: nn.Module, site: Site, shape: tuple[int, ...] | None = None) ->
         with RandomStream(derive_seed(0, "reach")), torch.enable_grad(), in_mode(block, training=False):
             for _ in range(WEIGHT_DRAWS):
                 seen |= _seen_by_the_middle(block, site, shape or site.example_shape)
-    except Exception:
+    except Exception:  # a plugin's block raises anything; its trial reports it
         return None
     longest = max(range(len(site.size)), key=lambda axis: site.size[axis])
     others = [axis for axis in range(len(site.size)) if axis != longest]
@@ -362,7 +362,7 @@ def _parameters(block: nn.Module, variety: Variety, site: Site) -> int:
     """Return how many parameters a seed with the operator ``add`` has."""
     try:
         identity = variety.spec.starts_as_identity or not changes_at_birth(block, site)
-    except Exception:  # it cannot be tried, and will be refused
+    except Exception:  # a plugin's block raises anything; it will be refused
         identity = False
     own = sum(parameter.numel() for parameter in block.parameters())
     return own + blend_parameters(Blend.ADD, site, identity=identity)
@@ -372,7 +372,7 @@ def _built(variety: Variety, site: Site) -> nn.Module | None:
     try:
         with RandomStream(derive_seed(0, "description")):
             return variety.factory(site).eval()
-    except Exception:
+    except Exception:  # a plugin's factory raises anything; its trial reports it
         return None
 
 

@@ -1,22 +1,22 @@
 import lightning
 import torch
-from neighbours import Host, held_out, per_example, train
+from data import Model, held_out, train
 
 from esper_core.integrations.lightning import Grow
 
 
 class Net(lightning.LightningModule):
-    def __init__(self, host):
+    def __init__(self):
         super().__init__()
-        self.host = host
+        self.model = Model()
 
     def training_step(self, batch, index):
-        return per_example(self.host, batch).mean()
+        return self.model(**batch)["loss"]
 
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=0.01)
 
 
-grow = Grow(lambda net, batch: per_example(net.host, batch), ["host.0"], blueprints=["conv_light"], validation=held_out)
-lightning.Trainer(max_epochs=25, callbacks=[grow]).fit(Net(Host()), train)
+grow = Grow(["model.stem"], blueprints=["conv_light"])
+lightning.Trainer(max_epochs=25, callbacks=[grow]).fit(Net(), train, held_out)
 print(*grow.tended, sep="\n")

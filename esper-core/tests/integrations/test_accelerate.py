@@ -15,8 +15,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from esper_core import Gardener
-
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.members,
@@ -35,7 +33,7 @@ def new(noisy_host: Callable[[], nn.Module], data: Any, planned: Any) -> Callabl
     """``new(grow=…, clip=…, **accelerator)``: a prepared loop, whose ``train(epochs)`` trains."""
     import accelerate
 
-    from esper_core.integrations.accelerate import register
+    from esper_core.integrations.accelerate import grow as make_gardener
 
     def make(grow: dict[str, Any] | None = None, *, clip: float | None = None, **settings: Any) -> Any:
         accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
@@ -47,11 +45,8 @@ def new(noisy_host: Callable[[], nn.Module], data: Any, planned: Any) -> Callabl
         )
         gardener = None
         if grow is not None:
-            inner = accelerator.unwrap_model(model, keep_torch_compile=False)
-            batch = next(iter(zip(*(part.split(10) for part in data[0]), strict=True)))
-            own = {"loss": per_example, "slots": ["stem"], "example": batch, "validation": [data[1]], **grow}
-            gardener = Gardener(inner, optimizer, clip_norm=clip, **own)
-            register(accelerator, gardener)
+            own = {"loss": per_example, "slots": ["stem"], "validation": [data[1]], **grow}
+            gardener = make_gardener(accelerator, model, optimizer, clip_norm=clip, **own)
         torch.manual_seed(4)
 
         def train(epochs: int) -> list[str]:

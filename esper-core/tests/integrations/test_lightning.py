@@ -44,6 +44,7 @@ def groups(model: nn.Module) -> list[dict[str, Any]]:
 def world(noisy_host: Callable[[], nn.Module], data: Any, planned: Any) -> SimpleNamespace:
     """``fit(epochs, grow=…, **trainer)`` trains a new module, and returns it with its trainer and its callback."""
     import lightning.pytorch as pl
+    from torchmetrics import MeanMetric
 
     from esper_core.integrations.lightning import Grow
 
@@ -54,6 +55,7 @@ def world(noisy_host: Callable[[], nn.Module], data: Any, planned: Any) -> Simpl
             self.host = noisy_host()
             self.host.drop = nn.Dropout(dropout)
             self.schedule, self.checkpointed = schedule, checkpointed
+            self.seen = MeanMetric()
 
         def losses(self, batch: Any) -> torch.Tensor:
             inputs, targets = batch
@@ -62,7 +64,11 @@ def world(noisy_host: Callable[[], nn.Module], data: Any, planned: Any) -> Simpl
             return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
         def training_step(self, batch: Any, index: int) -> torch.Tensor:
-            return self.losses(batch).mean()
+            loss = self.losses(batch).mean()
+            self.seen.update(loss.detach())
+            if not torch.compiler.is_compiling():  # torch cannot trace it
+                self.log("train", loss, on_epoch=True)
+            return loss
 
         def validation_step(self, batch: Any, index: int) -> None:
             self.log("validation", self.losses(batch).mean())
@@ -74,7 +80,7 @@ def world(noisy_host: Callable[[], nn.Module], data: Any, planned: Any) -> Simpl
             return [optimizer], [{"scheduler": SCHEDULES[self.schedule](optimizer), "interval": "step"}]
 
     train, held_out = (TensorDataset(*split) for split in data)
-    loaders = DataLoader(train, 10), DataLoader(held_out, 30)
+    loaders = DataLoader(train, 10, shuffle=True), DataLoader(held_out, 30)
 
     def new(**arguments: Any) -> Any:
         torch.manual_seed(3)
@@ -85,7 +91,7 @@ def world(noisy_host: Callable[[], nn.Module], data: Any, planned: Any) -> Simpl
         callbacks: Any = (), compiled: bool = False, arguments: Any = None, **trainer: Any,
     ) -> SimpleNamespace:  # fmt: skip
         module = module or new(**(arguments or {}))
-        grown = [] if grow is None else [Grow(Net.losses, ["host.stem"], **grow)]
+        grown = [] if grow is None else [Grow(["host.stem"], **grow)]
         saving = (
             [] if folder is None else [pl.callbacks.ModelCheckpoint(folder, save_last=True, save_on_exception=True)]
         )
@@ -110,6 +116,8 @@ def host_of(run: Any) -> dict[str, Any]:
         "rates": [float(group["lr"]) for group in optimizer.param_groups],
         "modes": [module.training for name, module in run.net.named_modules() if "_esper" not in name],
         "random": run.random,
+        "metric": run.net.seen.metric_state,
+        "logged": {name: own for name, own in run.trainer.callback_metrics.items() if name.startswith("train")},
     }
 
 
@@ -179,8 +187,7 @@ def test_a_resumed_training_has_the_same_numbers_to_the_bit(
 ) -> None:
     def run(until: int, **more: Any) -> Any:
         callbacks = ema(world) if averaged else []
-        calm = {"dropout": 0.0}  # Lightning does not save the state of random numbers
-        return world.fit(until, world.planned("host.stem", keep=4), callbacks=callbacks, arguments=calm, **more)
+        return world.fit(until, world.planned("host.stem", keep=4), callbacks=callbacks, **more)
 
     whole = run(7)
     run(epochs, folder=tmp_path)
@@ -191,6 +198,7 @@ def test_a_resumed_training_has_the_same_numbers_to_the_bit(
     assert same(resumed.net.state_dict(), whole.net.state_dict())
     states = [run.trainer.optimizers[0].state_dict() for run in (resumed, whole)]
     assert same(*states)
+    assert torch.equal(resumed.random, whole.random)
 
 
 @pytest.fixture
@@ -212,7 +220,7 @@ def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(
     assert load_from_checkpoint(world.Net, checkpoint.path, dropout=0.5).host.drop.p == 0.5
     with pytest.raises(RuntimeError, match=r"for_esper_core\.load"):
         world.Net.load_from_checkpoint(checkpoint.path)
-    trainer = world.pl.Trainer(callbacks=[world.Grow(world.Net.losses, ["host.stem"])], **QUIET)
+    trainer = world.pl.Trainer(callbacks=[world.Grow(["host.stem"])], **QUIET)
     plain = world.Net()
     (figures,) = trainer.validate(plain, world.loaders[1], ckpt_path=checkpoint.path)
     assert same(plain.state_dict(), grown.state_dict())
@@ -226,6 +234,12 @@ def test_a_checkpoint_from_before_a_seed_was_kept_is_validated_without_it(
     run = checkpoint.run
     run.trainer.validate(run.net, world.loaders[1], ckpt_path=tmp_path / "early" / "last.ckpt")
     assert same(run.net.state_dict(), early.net.state_dict())
+
+
+def test_the_loader_of_a_module_without_validation_step_is_found(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(world.Net, "validation_step")
+    run = world.fit(2, world.planned("host.stem"))
+    assert run.grow.tended[-1].signals.slots[0].seeds[0].gain.n == len(world.loaders[1].dataset), "one for each example"
 
 
 def test_training_goes_on_with_the_same_objects_and_from_the_end(world: Any, checkpoint: Any) -> None:
@@ -242,6 +256,7 @@ def test_training_goes_on_with_the_same_objects_and_from_the_end(world: Any, che
     [
         ({"loaders": 1}, r"E344 .*no validation data(?s:.)*validation loader to fit"),
         ({"max_epochs": -1, "max_steps": 3}, r"E363 .*length of the training"),
+        ({"manual": True}, r"E364 .*optimizes manually(?s:.)*loss=Net.losses"),
         ({"forgotten": True}, r"E362 .*no state of Grow(?s:.)*esper_core.load"),
     ],
     ids=str,
@@ -253,18 +268,19 @@ def test_a_training_that_cannot_grow_says_why(world: Any, checkpoint: Any, how: 
         del state["esper"]
         torch.save(state, checkpoint.path)
         path = checkpoint.path
-    loaders = world.loaders[: how.pop("loaders", 2)]
-    grow = world.Grow(world.Net.losses, ["host.stem"])
+    loaders, module = world.loaders[: how.pop("loaders", 2)], world.new()
+    module.automatic_optimization = not how.pop("manual", False)
+    grow = world.Grow(["host.stem"])
     trainer = world.pl.Trainer(callbacks=[grow], enable_checkpointing=False, **{**QUIET, "max_epochs": 9, **how})
     with pytest.raises(EsperError, match=said):
-        trainer.fit(world.new(), *loaders, ckpt_path=path)
+        trainer.fit(module, *loaders, ckpt_path=path)
 
 
 def test_several_ranks_are_refused(tmp_path: Path) -> None:
     example = Path(__file__).parents[3] / "examples" / "integrations" / "grow_in_lightning.py"
     ranks = 'Trainer(accelerator="cpu", devices=2, strategy="ddp", '
     (tmp_path / "ranks.py").write_text(example.read_text(encoding="utf-8").replace("Trainer(", ranks))
-    (tmp_path / "neighbours.py").write_bytes(example.with_name("neighbours.py").read_bytes())
+    (tmp_path / "data.py").write_bytes(example.with_name("data.py").read_bytes())
     command = [sys.executable, tmp_path / "ranks.py"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert ended.returncode

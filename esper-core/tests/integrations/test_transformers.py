@@ -59,7 +59,7 @@ def world(planned: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simp
         model = transformers.BertForSequenceClassification(config)
         given = {"save_strategy": "no", "eval_strategy": "epoch", "per_device_train_batch_size": 8, **QUIET, **more}
         arguments = transformers.TrainingArguments(str(folder or tmp_path / "plain"), num_train_epochs=epochs, **given)
-        grown = [] if grow is None else [Grow([SLOT], validation=validation, **grow)]
+        grown = [] if grow is None else [Grow([SLOT], **{"validation": validation, **grow})]
         trainer = transformers.Trainer(model, arguments, train_dataset=train, eval_dataset=held_out, callbacks=grown)
         trainer.train(resume_from_checkpoint=resume)
         return SimpleNamespace(model=model, trainer=trainer, grow=grown[0] if grown else None)
@@ -186,6 +186,8 @@ def test_a_training_that_cannot_grow_says_why(world: Any, checkpoint: Any, tmp_p
     grow = Grow([SLOT], validation=[])
     with pytest.raises(EsperError, match=r"E343 .*2 GPUs"):
         grow.on_train_begin(SimpleNamespace(n_gpu=2), None, None, model=None, optimizer=None)
+    with pytest.raises(EsperError, match=r"E344 .*no validation data(?s:.)*eval_dataset"):
+        world.fit(1, {**world.plan(), "validation": None})
     with pytest.raises(EsperError, match=r"E364 .*without labels(?s:.)*label_smoothing_factor"):
         world.fit(1, world.plan(), label_smoothing_factor=0.1)
     (checkpoint.path / "esper.safetensors").unlink()

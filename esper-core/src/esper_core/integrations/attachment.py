@@ -15,7 +15,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from esper_core.gardener import Gardener, Tended
-from esper_core.gardener.validation import first_batch
 from esper_core.growth import HOME, decode_state, encode_state, graft, is_grafted, read_network, slots_of, ungraft
 from esper_core.growth.journal import network_in, same_growth
 from esper_core.leyline.errors import GrowthError, Problem
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
-    from torch import nn
+    from torch import Tensor, nn
 
     from esper_core.growth.journal import Network
 
@@ -125,8 +124,6 @@ class Attachment:
             graft(model, self._loaded.places())
         if is_grafted(model):
             settings["slots"] = None
-        if "example" not in settings:
-            settings["example"] = first_batch(validation)
         self.gardener = Gardener(model, list(optimizers), validation=validation, **settings)
         if state is not None:
             self.gardener.load_state_dict(state)
@@ -158,6 +155,39 @@ class Attachment:
         """End the Gardener, if there is one; ``error`` ended the loop."""
         if self.gardener is not None:
             self.gardener.__exit__(None if error is None else type(error), error, None)
+
+
+class GrowsModel:
+    """What the callbacks of all libraries share.
+
+    Args:
+        settings: Arguments of the Gardener.
+        validation: Held-out batches.
+        steps: Calls of ``tend`` that policies plan for; None: as many as the training will have.
+        every: Steps of the optimizer between two calls of ``tend``; None: an epoch.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, Any], validation: Iterable[Any] | None, steps: int | None, every: int | None
+    ) -> None:
+        self._attachment = Attachment(settings, every)
+        self._validation, self._steps, self._every = validation, steps, every
+
+    @property
+    def gardener(self) -> Gardener | None:
+        """The Gardener; None before the training begins."""
+        return self._attachment.gardener
+
+    @property
+    def tended(self) -> list[Tended]:
+        """What each call of ``tend`` returned."""
+        return self._attachment.tended
+
+
+def model_loss(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
+    """Return the loss that a model computes by itself, as those of transformers do."""
+    loss: Tensor = model(**batch)["loss"]
+    return loss
 
 
 class GrowthHook:

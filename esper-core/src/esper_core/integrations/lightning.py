@@ -1,45 +1,90 @@
 """Grow a model in Lightning: ``Grow`` is a callback of ``lightning.pytorch.Trainer``.
 
-grow = Grow(Net.losses, ["body.0"], blueprints=["conv_light"])
+grow = Grow(["body.0"])
 Trainer(max_epochs=25, callbacks=[grow]).fit(net, train_loader, validation_loader)
 """
 
 from __future__ import annotations
 
 import math
-from contextlib import suppress
+import random
+from collections.abc import Mapping
+from contextlib import contextmanager, suppress
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import lightning.pytorch as pl
+import numpy as np
+import torch
 from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch.optim.swa_utils import AveragedModel
+from torchmetrics import Metric
 
 from esper_core.growth import HOME, is_grafted, slots_of
-from esper_core.integrations.attachment import Attachment, grow_as
+from esper_core.integrations.attachment import GrowsModel, grow_as
 from esper_core.leyline.errors import GrowthError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from torch import Tensor, nn
 
-    from esper_core.gardener import Gardener, Tended
     from esper_core.growth import Slot
     from esper_core.leyline import SlotPlace
 
 
-class Grow(pl.Callback):
+_LOGGING: Final = ("log", "log_dict", "print")
+"""Methods of a LightningModule that leave something behind."""
+
+
+def step_loss(module: pl.LightningModule, batch: Any) -> Tensor:
+    """Return the loss of the module's ``training_step``; nothing is logged, and metrics are put back.
+
+    Raises:
+        GrowthError: The module optimizes manually, and its step returns no loss (E364).
+    """
+    if not module.automatic_optimization:
+        message = "the module optimizes manually, so that its training_step cannot be called for its loss"
+        raise GrowthError(Problem("E364", message, hint="Pass  Grow(…, loss=Net.losses), which returns the losses."))
+    index = (0,) if is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2) else ()
+    with _unlogged(module):  # the step of the class: a compiled one would be compiled again for each branch
+        returned = type(module).training_step(module, batch, *index)
+    loss: Tensor = returned["loss"] if isinstance(returned, Mapping) else returned
+    return loss
+
+
+@contextmanager
+def _unlogged(module: pl.LightningModule) -> Iterator[None]:
+    """Run a block in which the module logs nothing, and after which its metrics have their values of before."""
+    own = vars(module)
+    before = {name: own[name] for name in _LOGGING if name in own}
+    metrics = [
+        (one, {**vars(one), **deepcopy(one.metric_state)}) for one in module.modules() if isinstance(one, Metric)
+    ]
+    own.update(dict.fromkeys(_LOGGING, lambda *_, **__: None))
+    try:
+        yield
+    finally:
+        for name in _LOGGING:
+            del own[name]
+        own.update(before)
+        for metric, known in metrics:
+            vars(metric).update(known)
+
+
+class Grow(GrowsModel, pl.Callback):
     """Grows the LightningModule that a trainer fits.
 
     ``Gardener.tend`` is called at the end of each epoch, before its validation and its checkpoint. Checkpoints of
     Lightning hold the state: ``fit(…, ckpt_path=…)`` with the same callback goes on bit for bit.
 
     Args:
-        loss: ``loss(module, batch)`` returns one loss for each example; a method of the module, ``Net.losses``, does.
         slots: Names of modules of the LightningModule, as ``esper_core.graft`` takes them.
+        loss: ``loss(module, batch)`` returns one loss for each example, or their mean; by default the loss of
+            ``training_step``, which is called with batch index 0, and logs nothing then.
         validation: Held-out batches; None: those of the trainer's first validation loader.
         steps: Calls of ``tend`` that policies plan for; None: the epochs of the trainer.
         every: Steps of the optimizer between two calls of ``tend``, instead of an epoch.
@@ -51,27 +96,16 @@ class Grow(pl.Callback):
 
     def __init__(
         self,
-        loss: Callable[[Any, Any], Tensor],
         slots: Sequence[str] | Mapping[str, str | SlotPlace] | None = None,
         *,
+        loss: Callable[[Any, Any], Tensor] = step_loss,
         validation: Iterable[Any] | None = None,
         steps: int | None = None,
         every: int | None = None,
         **settings: Any,
     ) -> None:
-        self._attachment = Attachment({"loss": loss, "slots": slots, **settings}, every)
-        self._validation, self._steps, self._every = validation, steps, every
+        super().__init__({"loss": loss, "slots": slots, **settings}, validation, steps, every)
         self._state: dict[str, Any] = {}
-
-    @property
-    def gardener(self) -> Gardener | None:
-        """The Gardener; None before the training begins."""
-        return self._attachment.gardener
-
-    @property
-    def tended(self) -> list[Tended]:
-        """What each call of ``tend`` returned."""
-        return self._attachment.tended
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Prepare the module for the state of a checkpoint; a hook of Lightning."""
@@ -93,6 +127,8 @@ class Grow(pl.Callback):
         _renew_averages(trainer, pl_module)
         for average, grown in zip(_averages(trainer), self._state.get("averages", ()), strict=False):
             average.module.load_state_dict(grown, strict=False)
+        if "random" in self._state:
+            _set_random_numbers(self._state["random"])
         self._state = {}
 
     def on_train_batch_end(
@@ -128,14 +164,35 @@ class Grow(pl.Callback):
             self._state = checkpoint.get("esper", {})
 
     def _read_state(self, trainer: pl.Trainer) -> dict[str, Any]:
-        """Return the state of the Gardener, and what grew in averages of the weights."""
+        """Return the state of the Gardener, what grew in averages of the weights, and random numbers."""
         if self.gardener is None:
             return {}
         grown = [
             {key: value for key, value in average.module.state_dict().items() if key.startswith(f"{HOME}.")}
             for average in _averages(trainer)
         ]
-        return {"gardener": self.gardener.state_dict(), "averages": grown}
+        return {"gardener": self.gardener.state_dict(), "averages": grown, "random": _random_numbers()}
+
+
+def _random_numbers() -> dict[str, Any]:
+    """Return the states of the process's random numbers, as plain data and tensors."""
+    kind, own, *more = cast("tuple[Any, ...]", np.random.get_state())
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "python": random.getstate(),
+        "numpy": (kind, own.tolist(), *more),
+    }
+
+
+def _set_random_numbers(state: Mapping[str, Any]) -> None:
+    """Go on with random numbers that were saved; those of CUDA only on as many devices."""
+    torch.set_rng_state(state["torch"].cpu())
+    if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all([one.cpu() for one in state["cuda"]])
+    version, own, gauss = state["python"]
+    random.setstate((version, tuple(own), gauss))
+    np.random.set_state(state["numpy"])
 
 
 ModuleT = TypeVar("ModuleT", bound=pl.LightningModule)
@@ -184,7 +241,10 @@ def _loader(trainer: pl.Trainer) -> Iterable[Any]:
     with suppress(MisconfigurationException):  # raised where there is no validation loader
         loop.setup_data()
     trainer.training = True
-    loaders = CombinedLoader(trainer.val_dataloaders, "sequential").flattened
+    given, source = trainer.val_dataloaders, loop._data_source
+    if given is None and source.instance is not None and source.is_defined():
+        given = source.dataloader()  # the module has no validation_step, without which Lightning ignores its loader
+    loaders = CombinedLoader(given, "sequential").flattened
     if loaders in ([], [None]):
         hint = "Pass a validation loader to fit, or  Grow(…, validation=batches)."
         raise GrowthError(Problem("E344", "there is no validation data to measure gains with", hint=hint))

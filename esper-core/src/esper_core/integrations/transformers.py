@@ -1,6 +1,6 @@
 """Grow a model in the Trainer of Hugging Face: ``Grow`` is a callback of ``transformers.Trainer``.
 
-    grow = Grow(["bert.encoder.layer.*.output"], validation=held_out_loader)
+    grow = Grow(["bert.encoder.layer.*.output"], eval_dataset=held_out)
     Trainer(model, arguments, train_dataset=train, callbacks=[grow]).train()
 
 A hook on the model's forward sees the batches, so that a Trainer is used as it is.
@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import load_file
-from transformers import TrainerCallback
+from torch.utils.data import DataLoader
+from transformers import TrainerCallback, default_data_collator
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
 from esper_core.gardener.optimizers import unwrapped
 from esper_core.gardener.validation import first_batch
 from esper_core.growth import device_of, map_tensors, slots_of
-from esper_core.integrations.attachment import STATE_FILE, Attachment, grow_as, read_state, write_state
+from esper_core.integrations.attachment import STATE_FILE, GrowsModel, grow_as, model_loss, read_state, write_state
 from esper_core.leyline.errors import GrowthError, Problem
 
 if TYPE_CHECKING:
@@ -30,17 +31,10 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
-    from esper_core.gardener import Gardener, Tended
     from esper_core.leyline import SlotPlace
 
 
-def model_loss(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Return the loss that a model of transformers computes, the mean of its batch."""
-    loss: Tensor = model(**batch)["loss"]
-    return loss
-
-
-class Grow(TrainerCallback):
+class Grow(GrowsModel, TrainerCallback):
     """Grows the model that a Trainer trains.
 
     ``Gardener.tend`` is called at the end of each epoch, before its checkpoint. Checkpoints of the Trainer get a file
@@ -48,9 +42,9 @@ class Grow(TrainerCallback):
 
     Args:
         slots: Names of modules of the model, as ``esper_core.graft`` takes them.
-        validation: Held-out batches: mappings of the model's arguments, labels included.
-        loss: ``loss(model, batch)`` returns one loss for each example. The model's own loss is the mean of a batch, so
-            that each validation batch counts as one example.
+        eval_dataset: Held-out examples, as the Trainer takes them. They are batched like those of the training.
+        validation: Held-out batches, instead: mappings of the model's arguments, labels included.
+        loss: ``loss(model, batch)`` returns one loss for each example, or their mean; by default the model's own loss.
         steps: Calls of ``tend`` that policies plan for; None: the epochs of the Trainer.
         every: Steps of the optimizer between two calls of ``tend``, instead of an epoch.
         resume_from_checkpoint: The folder of the checkpoint that training resumes from, if it is not in the Trainer's
@@ -62,31 +56,22 @@ class Grow(TrainerCallback):
         self,
         slots: Sequence[str] | Mapping[str, str | SlotPlace] | None = None,
         *,
-        validation: Iterable[Any],
+        eval_dataset: Any = None,
+        validation: Iterable[Any] | None = None,
         loss: Callable[[Any, Any], Tensor] = model_loss,
         steps: int | None = None,
         every: int | None = None,
         resume_from_checkpoint: str | Path | None = None,
         **settings: Any,
     ) -> None:
-        self._attachment = Attachment({"loss": loss, "slots": slots, **settings}, every)
-        self._validation, self._steps, self._every = validation, steps, every
+        super().__init__({"loss": loss, "slots": slots, **settings}, validation, steps, every)
+        self._rows = eval_dataset
         self._labels: set[str] = set()
         self._folder = resume_from_checkpoint
         self._batches: list[Any] = []
         """Batches since the last call of the Gardener."""
         self._own_pass = False
         self._handles: list[RemovableHandle] = []
-
-    @property
-    def gardener(self) -> Gardener | None:
-        """The Gardener; None before the training begins."""
-        return self._attachment.gardener
-
-    @property
-    def tended(self) -> list[Tended]:
-        """What each call of ``tend`` returned."""
-        return self._attachment.tended
 
     def on_init_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **_: Any
@@ -102,6 +87,7 @@ class Grow(TrainerCallback):
         control: TrainerControl,
         model: nn.Module,
         optimizer: Any,
+        train_dataloader: Any = None,
         **_: Any,
     ) -> None:
         """Make the Gardener, before the first step; an event of the Trainer."""
@@ -110,11 +96,11 @@ class Grow(TrainerCallback):
             raise GrowthError(Problem("E343", message, hint="Choose one:  CUDA_VISIBLE_DEVICES=0"))
         self._attachment.watch(model)
         saved = self._read(args, state, device_of(model))
-        owner = unwrapped(optimizer)
+        owner, batches = unwrapped(optimizer), self._held_out(args, train_dataloader)
         self._attachment.begin(
             model,
             [owner],
-            validation=_Batches(self._validation, device_of(model)),
+            validation=_Batches(batches, device_of(model)),
             steps=self._steps
             or (state.num_train_epochs if self._every is None else max(state.max_steps // self._every, 1)),
             clip_norm=args.max_grad_norm or None,
@@ -123,7 +109,7 @@ class Grow(TrainerCallback):
         for name, own in slots_of(model).named_parameters():
             if name in saved.get("memory", {}):
                 owner.state[own] = saved["memory"][name]
-        self._labels = {"labels", *(args.label_names or ())} & set(first_batch(self._validation) or ())
+        self._labels = {"labels", *(args.label_names or ())} & set(first_batch(batches) or ())
         self._handles = [
             model.register_forward_pre_hook(self._see, with_kwargs=True),
             owner.register_state_dict_post_hook(_HostState(model)),
@@ -161,6 +147,16 @@ class Grow(TrainerCallback):
         for handle in self._handles:
             handle.remove()
         self._attachment.close()
+
+    def _held_out(self, args: TrainingArguments, train: Any) -> Iterable[Any]:
+        """Return the batches to measure gains with; examples are collated as those of ``train``."""
+        if self._validation is None and self._rows is None:
+            hint = "Pass the Trainer's  Grow(…, eval_dataset=examples), or  Grow(…, validation=batches)."
+            raise GrowthError(Problem("E344", "there is no validation data to measure gains with", hint=hint))
+        if self._validation is not None:
+            return self._validation
+        collate = getattr(train, "collate_fn", default_data_collator)
+        return DataLoader(self._rows, args.per_device_eval_batch_size, collate_fn=collate)
 
     def _see(self, module: nn.Module, args: tuple[Any, ...], batch: dict[str, Any]) -> None:
         """Keep the batch of a training pass; a hook of the model."""

@@ -1,1 +1,1 @@
-"""Measurements: speed in ``perf``, claims about growth in ``science``."""
+"""Measurements: speed in ``perf``, claims about growth in ``science``, growth at equal compute in ``headline``."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.headline.arms import CellStudy, settings_for
 from benchmarks.headline.cells import CELLS, QUICK, Size
+from benchmarks.headline.plan import plan
+from benchmarks.headline.report import write_report
 from benchmarks.headline.store import Store
 
 if TYPE_CHECKING:
@@ -59,10 +61,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     size = QUICK if parsed.quick else Size()
     store = Store(parsed.into or (Path("runs/headline-quick") if parsed.quick else RESULTS))
+    if parsed.plan:
+        print(plan(size))
+        return 0
     phases = ("tune", "fresh", "report") if parsed.quick else (parsed.phase or "report",)
     for phase in phases:
         if phase != "report":
             run_phase(phase, size, store, parsed.jobs)
+        else:
+            print(write_report(size, store, quick=parsed.quick))
     return 0
 
 

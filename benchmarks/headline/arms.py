@@ -9,23 +9,26 @@ early-stopped checkpoint), ``filler``, and ``retrain``, which is ``asha`` with s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.headline.cells import HOST, Setting, compose
 from benchmarks.headline.searches import Curve, asha, random_search
-from benchmarks.headline.trainings import FIRST_CLASSES, EsperSettings, Job, full_training
+from benchmarks.headline.trainings import FIRST_CLASSES, GROWING, EsperSettings, Job
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from benchmarks.headline.cells import Cell, Part, Size
+    from benchmarks.headline.searches import Found
     from benchmarks.headline.store import Store
 
     Run = Callable[[Iterable[Job]], object]
+    Search = Callable[[Sequence[Mapping[str, Curve]]], tuple[int, Found]]
 
 VERSION: Final = "1"
 """Of the study; a new one repeats every training."""
@@ -35,7 +38,7 @@ POLICY_VERSION: Final = "1"
 
 LATE: Final = ("grow", "continue", "fresh", "early", "filler")
 CHANGED: Final = ("grow", "continue", "fresh")
-SCRATCH: Final = ("host", "best", "asha", "random", "esper")
+SCRATCH: Final = ("host", "best", "asha", "retrain", "random", "esper")
 FACTOR: Final = 3.0
 """Between neighbouring rates of a grid, and of the rates at which robustness is measured."""
 
@@ -100,7 +103,7 @@ def pooled(records: Sequence[dict[str, Any]], flops: int | None = None) -> Point
         fmean(losses),
         fmean(one["validation_accuracy"] for one in records),
         tuple(tuple(one["kept"] or filter(None, [one["architecture"]])) for one in records),
-        tuple(records[0]["classes"]),
+        tuple(records[0].get("classes", ())),
     )
 
 
@@ -122,48 +125,26 @@ class CellStudy:
         setting: Setting,
         seed: int,
         share: float = 1.0,
-        *,
         architecture: str = "",
+        *,
         changed: bool = False,
     ) -> list[Job]:
         """Return a job for each part; what starts from a trained host gets its budget and its setting."""
-        late = arm in LATE
-        start = self.chosen("host") if late else None
-        version = VERSION + (f"-{POLICY_VERSION}" if arm in ("esper", "grow") else "")
-        reference = self.best_architecture() if late else ""
-        return [
-            Job(
-                self.cell.name,
-                part.name,
-                arm,
-                architecture,
-                setting,
-                seed,
-                share,
-                start,
-                full_training(self.cell, part, reference, self.size.scale) if late else 0,
-                changed,
-                self.size.scale,
-                version,
-            )
-            for part in self.cell.parts
-        ]
+        version = VERSION + (f"-{POLICY_VERSION}" if arm in GROWING else "")
+        job = Job(self.cell.name, "", arm, architecture, setting, seed, share, changed=changed, version=version)
+        if arm in LATE:
+            job = replace(job, start=self.chosen("host"), reference=self.best_architecture())
+        return [replace(job, part=part.name, scale=self.size.scale) for part in self.cell.parts]
 
     def statics(self, setting: Setting, seed: int, share: float) -> list[Job]:
         """Return the jobs of every architecture, from which searches are computed."""
-        return [
-            job
-            for name in self.cell.parts[0].architectures()
-            for job in self.jobs("static", setting, seed, share, architecture=name)
-        ]
+        names = self.cell.parts[0].architectures()
+        return [job for name in names for job in self.jobs("static", setting, seed, share, name)]
 
     def late_jobs(self, arm: str, setting: Setting, seed: int, budget: float, *, changed: bool) -> list[Job]:
         """Return the jobs of an arm that starts from a trained host; none if there is no filler."""
-        filler = filler_of(self.best_architecture())
-        if arm == "filler" and filler is None:
-            return []
-        architecture = filler or "" if arm == "filler" else ""
-        return self.jobs(arm, setting, seed, budget, architecture=architecture, changed=changed)
+        filler = self.architecture_of("filler") if arm == "filler" else ""
+        return [] if filler is None else self.jobs(arm, setting, seed, budget, filler, changed=changed)
 
     # --- results
 
@@ -175,15 +156,16 @@ class CellStudy:
     def result(self, arm: str, setting: Setting, seed: int, share: float = 1.0) -> Point | None:
         """Return the result of an arm from scratch with a setting; None if a training is missing."""
         if arm in ("asha", "retrain"):
-            return self._asha(setting, seed, share)
+            return self._search(setting, seed, [share], lambda curves: (0, asha(curves[0], seed=seed)))
         if arm == "random":
-            return self._random(setting, seed)
+            search = partial(random_search, seed=seed)
+            paid = partial(asha, seed=seed)
+            shares = self.size.random_shares
+            return self._search(setting, seed, shares, lambda curves: search(curves, flops=paid(curves[-1]).flops))
         if arm == "esper":
             return self.point(self.jobs("esper", setting, seed, share))
         architecture = self.architecture_of(arm)
-        if architecture is None:
-            return None
-        return self.point(self.jobs("static", setting, seed, share, architecture=architecture))
+        return None if architecture is None else self.point(self.jobs("static", setting, seed, share, architecture))
 
     def architecture_of(self, arm: str) -> str | None:
         """Return the architecture of ``host``, ``best`` or ``filler``; None if there is no filler."""
@@ -195,53 +177,31 @@ class CellStudy:
         """Return the result of an arm from a trained host; None if a training is missing."""
         return self.point(self.late_jobs(arm, setting, seed, budget, changed=changed))
 
-    def _curves(self, part: Part, setting: Setting, seed: int, share: float) -> dict[str, dict[str, Any]] | None:
-        """Return the record of each architecture of a part."""
-        jobs = [job for job in self.statics(setting, seed, share) if job.part == part.name]
-        records = {job.architecture: self.store.get(job) for job in jobs}
-        return None if None in records.values() else {name: one for name, one in records.items() if one}
-
-    def _asha(self, setting: Setting, seed: int, share: float) -> Point | None:
+    def _search(self, setting: Setting, seed: int, shares: Sequence[float], search: Search) -> Point | None:
+        """Return what a search finds over the static networks at these horizons; None if a training is missing."""
         found = []
         for part in self.cell.parts:
-            records = self._curves(part, setting, seed, share)
-            if records is None:
-                return None
-            result = asha({name: _curve(one) for name, one in records.items()}, seed=seed)
-            found.append((records[result.architecture], result.flops))
-        return pooled([record for record, _ in found], sum(flops for _, flops in found))
-
-    def _random(self, setting: Setting, seed: int) -> Point | None:
-        found = []
-        for part in self.cell.parts:
-            horizons = [self._curves(part, setting, seed, share) for share in self.size.random_shares]
-            known = [one for one in horizons if one is not None]
-            if len(known) < len(horizons):
-                return None
-            curves = [{name: _curve(one) for name, one in own.items()} for own in known]
-            budget = asha(curves[-1], seed=seed).flops
-            horizon, result = random_search(curves, seed=seed, flops=budget)
-            found.append((known[horizon][result.architecture], result.flops))
+            horizons = []
+            for share in shares:
+                jobs = [job for job in self.statics(setting, seed, share) if job.part == part.name]
+                records = {job.architecture: self.store.get(job) for job in jobs}
+                horizons.append({name: one for name, one in records.items() if one})
+                if len(horizons[-1]) < len(jobs):
+                    return None
+            horizon, result = search([{name: _curve(one) for name, one in own.items()} for own in horizons])
+            found.append((horizons[horizon][result.architecture], result.flops))
         return pooled([record for record, _ in found], sum(flops for _, flops in found))
 
     # --- choices on tuning seeds
 
     def settings(self, *, late: bool = False, changed: bool = False) -> list[Setting]:
         """Return the grid, with the rates by which it was extended: those that tuning records have."""
-        arms = ("grow",) if late else ("static",)
-        first, share = self.size.tuning[0], self.size.tuned_budget if late else 1.0
-        of = (
-            one
-            for one in self.store
-            if one["cell"] == self.cell.name
-            and one["arm"] in arms
-            and one["seed"] == first
-            and one["changed"] == changed
-            and one["share"] == share
-            and one["scale"] == self.size.scale
-        )
-        rates = {one["setting"]["rate"] for one in of} | set(self.size.rates)
-        return [Setting(rate, schedule) for rate, schedule in product(sorted(rates), self.size.schedules)]
+        share = self.size.tuned_budget if late else 1.0
+        wanted = {"cell": self.cell.name, "arm": "grow" if late else "static", "seed": self.size.tuning[0]}
+        wanted |= {"changed": changed, "share": share, "scale": self.size.scale}
+        found = (one["setting"]["rate"] for one in self.store if all(one[key] == wanted[key] for key in wanted))
+        rates = sorted({*self.size.rates, *found})
+        return [Setting(rate, schedule) for rate, schedule in product(rates, self.size.schedules)]
 
     def score(self, arm: str, setting: Setting, *, late: bool = False, changed: bool = False) -> float:
         """Return the mean accuracy on validation over the tuning seeds; -1 if a training is missing."""
@@ -273,9 +233,8 @@ class CellStudy:
         return name
 
     def _static_score(self, architecture: str, setting: Setting) -> float:
-        points = [
-            self.point(self.jobs("static", setting, seed, architecture=architecture)) for seed in self.size.tuning
-        ]
+        jobs = [self.jobs("static", setting, seed, 1.0, architecture) for seed in self.size.tuning]
+        points = [self.point(own) for own in jobs]
         return -1.0 if None in points else fmean(one.validation for one in points if one)
 
     def deficit(self) -> float:
@@ -292,78 +251,68 @@ class CellStudy:
     # --- phases
 
     def tune(self, train: Run) -> None:
-        """Train what settings are chosen by, and extend a grid while the best setting of an arm lies at its edge."""
-        seeds = self.size.tuning
+        """Train what settings are chosen by, and extend a grid while the best rate of an arm lies at its edge."""
 
         def run(jobs: Iterable[Job]) -> None:
             train(jobs)
             self._choices.clear()
 
-        self._extend(
-            lambda one: [
-                job
-                for seed in seeds
-                for job in [
-                    *self.statics(one, seed, 1.0),
-                    *self.statics(one, seed, RETRAIN_SHARE),
-                    *[job for share in self.size.random_shares for job in self.statics(one, seed, share)],
-                    *self.jobs("esper", one, seed),
-                ]
-            ],
-            run,
-            SCRATCH,
-        )
-        if (filler := filler_of(self.best_architecture())) is not None:
-            run(
-                job
-                for one in self.settings()
-                for s in seeds
-                for job in self.jobs("static", one, s, architecture=filler)
-            )
+        seeds, shares = self.size.tuning, sorted({1.0, RETRAIN_SHARE, *self.size.random_shares})
+
+        def scratch(one: Setting) -> Iterator[Job]:
+            for seed in seeds:
+                yield from (job for share in shares for job in self.statics(one, seed, share))
+                yield from self.jobs("esper", one, seed)
+
+        self._extend(scratch, run, SCRATCH)
+        if (filler := self.architecture_of("filler")) is not None:
+            grid = product(self.settings(), seeds)
+            run(job for one, seed in grid for job in self.jobs("static", one, seed, 1.0, filler))
         for changed, arms in self._late_groups():
-            self._extend(
-                lambda one, arms=arms, changed=changed: [
-                    job
-                    for arm, seed in product(arms, seeds)
-                    for job in self.late_jobs(arm, one, seed, self.size.tuned_budget, changed=changed)
-                ],
-                run,
-                arms,
-                late=True,
-                changed=changed,
-            )
+
+            def late(one: Setting, changed: bool = changed, arms: Sequence[str] = arms) -> Iterator[Job]:
+                for arm, seed in product(arms, seeds):
+                    yield from self.late_jobs(arm, one, seed, self.size.tuned_budget, changed=changed)
+
+            self._extend(late, run, arms, late=True, changed=changed)
 
     def _late_groups(self) -> list[tuple[bool, tuple[str, ...]]]:
         return [(False, LATE), *([(True, CHANGED)] if self.cell.data_changes else [])]
 
-    def _extend(self, jobs: Callable[..., list[Job]], run: Run, arms: Sequence[str], **which: bool) -> None:
-        for left in range(self.size.extensions, -1, -1):
+    def _extend(self, jobs: Callable[[Setting], Iterable[Job]], run: Run, arms: Sequence[str], **which: bool) -> None:
+        """Train a grid; extend it by one rate on each side where it is asked for, and as far as is allowed."""
+        allowed = set(self.size.rates)
+        for _ in range(self.size.extensions):
+            allowed |= {neighbour(rate, way) for rate in allowed for way in (-1, 1)}
+        while True:
             settings = self.settings(**which)
             run(job for one in settings for job in jobs(one))
-            rates = sorted({one.rate for one in settings})
+            rates = [one.rate for one in settings]
             best = {self.chosen(arm, **which).rate for arm in arms}
-            beyond = [neighbour(rate, way) for rate, way in ((rates[0], -1), (rates[-1], 1)) if rate in best]
-            if not left or not beyond:
+            beyond = [neighbour(rate, way) for rate, way in ((min(rates), -1), (max(rates), 1)) if rate in best]
+            more = [Setting(rate, name) for rate in beyond if rate in allowed for name in self.size.schedules]
+            if not more:
                 return
-            run(job for rate in beyond for name in self.size.schedules for job in jobs(Setting(rate, name)))
+            run(job for one in more for job in jobs(one))
 
     def fresh(self, run: Run) -> None:
         """Train every arm with its chosen setting on fresh seeds."""
         size = self.size
+        searches = {"retrain": size.shares, "asha": size.shares[-2:], "random": size.random_shares}
         for seed in size.fresh:
-            jobs = [job for share in size.shares for job in self.statics(self.chosen("retrain"), seed, share)]
-            jobs += [job for share in size.shares[-2:] for job in self.statics(self.chosen("asha"), seed, share)]
-            jobs += [job for share in size.random_shares for job in self.statics(self.chosen("random"), seed, share)]
-            jobs += [
-                job for share in size.esper_shares for job in self.jobs("esper", self.chosen("esper"), seed, share)
+            jobs = [
+                job
+                for arm, shares in searches.items()
+                for share in shares
+                for job in self.statics(self.chosen(arm), seed, share)
             ]
-            jobs += self.jobs("static", self.chosen("host"), seed, architecture=HOST)
-            for setting in [self.chosen("best"), *self.neighbours("best")]:
-                jobs += self.jobs("static", setting, seed, architecture=self.best_architecture())
-            for setting in self.neighbours("esper"):
-                jobs += self.jobs("esper", setting, seed)
-            if (filler := filler_of(self.best_architecture())) is not None:
-                jobs += self.jobs("static", self.chosen("filler"), seed, architecture=filler)
+            runs = [(self.chosen("esper"), share) for share in size.esper_shares]
+            runs += [(setting, 1.0) for setting in self.neighbours("esper")]
+            jobs += [job for setting, share in runs for job in self.jobs("esper", setting, seed, share)]
+            single = [("host", self.chosen("host")), ("filler", self.chosen("filler")), ("best", self.chosen("best"))]
+            for arm, setting in [*single, *(("best", one) for one in self.neighbours("best"))]:
+                if (architecture := self.architecture_of(arm)) is not None:
+                    jobs += self.jobs("static", setting, seed, 1.0, architecture)
             for changed, arms in self._late_groups():
                 for arm, budget in product(arms, size.budgets):
                     setting = self.chosen(arm, late=True, changed=changed)
@@ -390,4 +339,4 @@ def neighbour(rate: float, way: int) -> float:
 
 
 def _curve(record: dict[str, Any]) -> Curve:
-    return Curve([look[3] for look in record["looks"]], [look[1] for look in record["looks"]])
+    return Curve([look[2] for look in record["looks"]], [look[1] for look in record["looks"]])

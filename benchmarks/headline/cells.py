@@ -131,7 +131,7 @@ class Size:
     rates: tuple[float, ...] = (0.0033, 0.01, 0.03)
     schedules: tuple[str, ...] = ("constant", "cosine")
     shares: tuple[float, ...] = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
-    esper_shares: tuple[float, ...] = (1 / 4, 1 / 2, 1.0)
+    esper_shares: tuple[float, ...] = (1 / 8, 1 / 4, 1 / 2, 1.0)
     random_shares: tuple[float, ...] = (1 / 2, 1.0)
     budgets: tuple[float, ...] = (0.05, 0.125, 0.25, 0.5, 1.0)
     tuned_budget: float = 0.25
@@ -146,12 +146,12 @@ QUICK: Final = Size(
     fresh=(9100, 9101),
     rates=(0.01,),
     schedules=("constant", "cosine"),
-    shares=(1 / 8, 1.0),
+    shares=(1 / 8, 1 / 2, 1.0),
     esper_shares=(1 / 2, 1.0),
     random_shares=(1 / 2, 1.0),
     budgets=(0.25, 1.0),
     extensions=0,
-    scale=1 / 8,
+    scale=1 / 4,
 )
 """A small form with RNG seeds of its own, to see that everything runs. Its figures mean little."""
 
@@ -170,8 +170,8 @@ def compose(cell: Cell, part: Part, seed: int, more: Mapping[str, Any]) -> Compo
     if part.seeded:
         task["settings"] = {**task["settings"], "seed": seed}
     names = {slot: [*own, *(f"filler-{one}" for one in own if one != "mlp")] for slot, own in part.slots.items()}
-    allowed = part.slots if "policy" in more else names
-    slots = {slot: {"blueprints": list(own)} for slot, own in allowed.items()}
+    acts = "policy" in more
+    slots = {slot: {"blueprints": list(own)} for slot, own in (part.slots if acts else names).items()}
     for slot, place in part.places.items():
         slots[slot]["at"] = place  # type: ignore[assignment]
     config = {
@@ -180,7 +180,7 @@ def compose(cell: Cell, part: Part, seed: int, more: Mapping[str, Any]) -> Compo
         "slots": slots,
         "policy": "static",
         "environments": 1,
-        "seed": seed,
+        "seed": seed if acts or part.seeded else 0,
         "twin": False,
         "capacity": False,
         "device": "cpu",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 from torch.nn import functional
 
@@ -35,6 +36,15 @@ MODULES: Final = ("argparse", "ast", "asyncio/base_events", "dataclasses", "date
 
 FILLED: Final = ("conv_light", "dilated", "gru_mixer", "pointwise")
 """Blueprints with a filler: a block of as many parameters that acts on each position separately."""
+
+
+class SeriesSettings(BaseModel):
+    """Settings of ``series``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(description="Data set, as aeon spells it.")
+    seed: int = Field(default=0, ge=0, description="RNG seed of the split.")
 
 
 def series(*, name: str, seed: int = 0) -> Classification:
@@ -79,14 +89,11 @@ class NextByteAccuracy(NextByte):
         return (outputs.argmax(dim=-1) == targets).float().mean(dim=-1)
 
 
-def source_text(*, length: int = 32) -> NextByteAccuracy:
-    """Predict the next byte in sources of Python's standard library. They differ between versions of Python.
-
-    length: bytes per window.
-    """
+def source_text() -> NextByteAccuracy:
+    """Predict the next byte in sources of Python's standard library. They differ between versions of Python."""
     folder = Path(sysconfig.get_path("stdlib"))
     text = b"\n".join((folder / f"{name}.py").read_bytes() for name in MODULES)
-    return NextByteAccuracy(text, BytesSettings(length=length, windows=3200, held_out=300))
+    return NextByteAccuracy(text, BytesSettings(length=32, windows=3200, held_out=300))
 
 
 class Filler(nn.Module):
@@ -115,7 +122,9 @@ class Filler(nn.Module):
 @hookimpl
 def esper_register_tasks(registry: Any) -> None:
     """Register the tasks."""
-    registry.add("series", series, TaskSpec(summary="A data set of aeon, split anew for each RNG seed."))
+    registry.add(
+        "series", series, TaskSpec(summary="A data set of aeon, split anew for each RNG seed.", settings=SeriesSettings)
+    )
     registry.add("source-text", source_text, TaskSpec(summary="The next byte of Python's sources."))
 
 

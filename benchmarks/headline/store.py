@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-_NAMES = tuple(field.name for field in fields(Job))
+_DEFAULTS = {field.name: field.default for field in fields(Job)}
 
 
 def job_of(record: Mapping[str, Any]) -> Job:
     """Return the job of which this is the record."""
-    own = {name: record[name] for name in _NAMES}
+    own = {name: record[name] for name in _DEFAULTS}
     own["setting"] = Setting(**own["setting"])
     own["start"] = None if own["start"] is None else Setting(**own["start"])
     return Job(**own)
@@ -42,8 +42,7 @@ class Store:
         if torn:
             file.write_bytes(whole + b"\n" if whole else b"")
         for line in whole.splitlines():
-            record = json.loads(line)
-            self._records[job_of(record)] = record
+            self.remember({**_DEFAULTS, **json.loads(line)})
 
     def __len__(self) -> int:
         return len(self._records)
@@ -56,9 +55,14 @@ class Store:
         return self._records.get(job)
 
     def add(self, record: dict[str, Any]) -> None:
-        """Append a record to the file of its cell."""
+        """Append a record to the file of its cell, without what is the default of a job."""
+        short = {name: value for name, value in record.items() if name not in _DEFAULTS or value != _DEFAULTS[name]}
         with (self.folder / f"{record['cell']}.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n")
+            file.write(json.dumps(short, separators=(",", ":"), allow_nan=False) + "\n")
+        self.remember(record)
+
+    def remember(self, record: dict[str, Any]) -> None:
+        """Keep a record without writing it."""
         self._records[job_of(record)] = record
 
     def train(

@@ -10,18 +10,18 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, replace
 from time import process_time
-from typing import TYPE_CHECKING, Any, Final
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 
 from benchmarks.headline.cells import CELLS, HOST, Setting, compose
 from esper_core.app.compose import StudyContext
-from esper_core.growth import Growth, Presence, RandomStream, derive_seed, graft, implant
+from esper_core.growth import RandomStream, derive_seed, graft, implant
 from esper_core.leyline import GovernorStop, Split
-from esper_core.leyline.actions import Blend, Curve
+from esper_core.leyline.actions import Blend
 from esper_core.leyline.constants import PROBE_EXAMPLES
 from esper_core.leyline.events import EpisodeFinished
-from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.signals import CALM
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.batches import BatchOrder
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from benchmarks.headline.cells import Cell, Part
     from esper_core.app.compose import Composition
+    from esper_core.growth import Growth
     from esper_core.leyline.events import Event
     from esper_core.trainer.environment import Recipe
 
@@ -46,6 +47,9 @@ RUNGS: Final = (1 / 8, 1 / 4, 1 / 2, 1.0)
 
 TRAINED: Final = 3
 """Operations of training on an example, as multiples of its forward pass."""
+
+GROWING: Final = ("esper", "grow")
+"""Arms in which something may grow."""
 
 FIRST_CLASSES: Final = 8
 """Classes that are known before the data change."""
@@ -64,7 +68,7 @@ class Job:
         architecture: Of a static network, or the block that ``filler`` puts in.
         share: Horizon as a share of the full one; for a trained host the budget.
         start: Setting with which the host was trained; None: from scratch.
-        unit: Operations of the budget 1; 0 from scratch.
+        reference: Static network whose training from scratch is the budget 1; "" from scratch.
         changed: Whether the host was trained on the first classes only.
         scale: Factor on the batches of a step.
         version: Of the study, and of the policy where it decides.
@@ -78,7 +82,7 @@ class Job:
     seed: int
     share: float = 1.0
     start: Setting | None = None
-    unit: int = 0
+    reference: str = ""
     changed: bool = False
     scale: float = 1.0
     version: str = "1"
@@ -111,7 +115,9 @@ def train(job: Job, esper: EsperSettings, states: Path) -> dict[str, Any]:
     begin = process_time()
     start = None if job.start is None else _trained_host(job, cell, part, states)
     begin = begin if start is None else process_time()
-    result = (_grow if job.arm in ("esper", "grow") else _train_static)(job, cell, part, start, esper)
+    result = (_grow if job.arm in GROWING else _train_static)(job, cell, part, start, esper)
+    if not cell.data_changes:
+        del result["classes"]
     return {**asdict(job), **result, "seconds": round(process_time() - begin, 2)}
 
 
@@ -122,14 +128,20 @@ def operations_of(recipe: Recipe, architecture: str) -> int:
     return recipe.operations.host + sum(blocks[slot, name] for slot, name in _blocks(architecture))
 
 
-def full_training(cell: Cell, part: Part, architecture: str, scale: float = 1.0) -> int:
-    """Return the operations of training a static network from scratch for the full horizon."""
+def cost_of(job: Job, cell: Cell, part: Part) -> int:
+    """Return the operations of training the network of a job on a batch; growing counts as its costliest network."""
     recipe = compose(cell, part, 0, {}).recipe
-    return TRAINED * _batches(cell, 1.0, scale) * cell.batch_size * operations_of(recipe, architecture)
+    names = part.architectures() if job.arm in GROWING else [job.architecture or HOST]
+    return TRAINED * cell.batch_size * max(operations_of(recipe, name) for name in names)
 
 
-def _batches(cell: Cell, share: float, scale: float) -> int:
-    return max(1, round(cell.steps * max(1, round(cell.batches * scale)) * share))
+def batches_of(job: Job, cell: Cell, part: Part) -> int:
+    """Return the batches of a job: those of its horizon, or those that its budget pays for."""
+    full = cell.steps * max(1, round(cell.batches * job.scale))
+    if not job.reference:
+        return max(1, round(full * job.share))
+    unit = full * cost_of(replace(job, arm="static", architecture=job.reference), cell, part)
+    return int(job.share * unit / cost_of(job, cell, part))
 
 
 def _blocks(architecture: str) -> list[tuple[str, str]]:
@@ -142,28 +154,30 @@ def _blocks(architecture: str) -> list[tuple[str, str]]:
 # --- the plain loop
 
 
-@dataclass(slots=True)
 class Loop:
     """A plain training loop of torch over a network of a recipe.
 
-    ``looks`` holds step, operations, and loss and accuracy on validation, after each evaluation.
+    Args:
+        each: Operations of a forward pass for one example.
+        keep_best: Keep the weights with the lowest loss on validation.
     """
 
-    recipe: Recipe
-    model: nn.Module
-    setting: Setting
-    seed: int
-    each: int
-    """Operations of a forward pass for one example."""
-    flops: int = 0
+    def __init__(
+        self, recipe: Recipe, model: nn.Module, setting: Setting, seed: int, each: int, *, keep_best: bool = False
+    ) -> None:
+        self.recipe, self.model, self.setting, self.seed, self.each = recipe, model, setting, seed, each
+        self.optimizer = torch.optim.Adam(model.parameters(), setting.rate, fused=True)
+        self.flops = 0
+        self.looks: list[tuple[int, int, float]] = []
+        """Step, operations, and accuracy on validation, after each evaluation."""
+        self._keep_best, self._lowest = keep_best, math.inf
+        self.best: dict[str, Tensor] = {}
 
-    def train(self, steps: int, batches: int, looks_after: Collection[int]) -> list[tuple[int, int, float, float]]:
-        """Train for so many batches in so many steps of constant learning rate; return the looks."""
+    def train(self, steps: int, batches: int, looks_after: Collection[int]) -> None:
+        """Train for so many batches, with the learning rate constant in each of so many steps."""
         data, size = self.recipe.data["train"], self.recipe.episode.batch_size
         order = BatchOrder(len(data), size, derive_seed(self.seed, "order"))
-        warm = max(1, round(steps / 10))
-        schedule = Cosine(floor=FLOOR, warmup=warm) if self.setting.schedule == "cosine" else None
-        looks = []
+        schedule = Cosine(floor=FLOOR, warmup=warm_up(steps)) if self.setting.schedule == "cosine" else None
         for step in range(steps):
             factor = 1.0 if schedule is None else schedule.factor(step, steps)
             for group in self.optimizer.param_groups:
@@ -176,29 +190,19 @@ class Loop:
                 self.optimizer.step()
                 self.flops += TRAINED * size * self.each
             if step + 1 in looks_after:
-                self.flops += len(self.recipe.data["validation"]) * self.each
-                looks.append((step + 1, self.flops, *measure(self.recipe, self.model, "validation")[:2]))
-                self.looked(looks[-1])
-        return looks
+                self._look(step + 1)
 
-    optimizer: torch.optim.Optimizer = None  # type: ignore[assignment]
-
-    def looked(self, look: tuple[int, int, float, float]) -> None:
-        """Do nothing after a look."""
-
-    def __post_init__(self) -> None:
-        self.optimizer = torch.optim.Adam(self.model.parameters(), self.setting.rate, fused=True)
+    def _look(self, step: int) -> None:
+        loss, accuracy, _ = measure(self.recipe, self.model, "validation")
+        self.flops += len(self.recipe.data["validation"]) * self.each
+        self.looks.append((step, self.flops, round(accuracy, 5)))
+        if self._keep_best and (not self.best or loss < self._lowest):
+            self._lowest, self.best = loss, {key: value.clone() for key, value in self.model.state_dict().items()}
 
 
-class Keeping(Loop):
-    """A loop that keeps the weights with the lowest loss on validation."""
-
-    best: tuple[float, dict[str, Tensor]] | None = None
-
-    def looked(self, look: tuple[int, int, float, float]) -> None:
-        """Keep the weights if they are the best so far."""
-        if self.best is None or look[2] < self.best[0]:
-            self.best = look[2], {key: value.clone() for key, value in self.model.state_dict().items()}
+def warm_up(steps: int) -> int:
+    """Return the steps of warm-up of the cosine schedule, a tenth."""
+    return max(1, round(steps / 10))
 
 
 def measure(recipe: Recipe, model: nn.Module, name: str) -> tuple[float, float, list[float]]:
@@ -236,56 +240,29 @@ def build(recipe: Recipe, architecture: str, seed: int, state: Mapping[str, Tens
         some = torch.randperm(len(train), generator=generator)[:PROBE_EXAMPLES]
         return recipe.task.losses(network(train.inputs[some]), train.targets[some]).mean()
 
-    blocks = _blocks(architecture)
-    grown = [_as_growth(recipe, slot, name, number) for number, (slot, name) in enumerate(blocks)]
-    implant(model, grown, recipe.varieties, seed=seed, probe=probe)
+    for number, (slot, name) in enumerate(_blocks(architecture)):
+        blueprint = next(one.id for one in recipe.varieties[slot] if one.id.rpartition("/")[2] == name)
+        block = SimpleNamespace(slot=slot, blueprint=blueprint, blend=Blend.ADD, number=number)
+        implant(model, [cast("Growth", block)], recipe.varieties, seed=seed, probe=probe)
     model.train()
     return model
-
-
-def _as_growth(recipe: Recipe, slot: str, name: str, number: int) -> Growth:
-    """Return a block as it stands in the journal of a network that grew it."""
-    variety = next(one for one in recipe.varieties[slot] if one.id.rpartition("/")[2] == name)
-    return Growth(
-        slot=slot,
-        at=recipe.slots[slot].at,
-        kind="vector",
-        example_shape=(),
-        blueprint=variety.id,
-        version=variety.spec.version,
-        blend=Blend.ADD,
-        identity=variety.spec.starts_as_identity,
-        stage=Stage.FOSSILISED,
-        alpha=1.0,
-        ramp=None,  # type: ignore[arg-type]
-        target=1.0,
-        speed=0,
-        curve=Curve.LINEAR,
-        presence=Presence.BRANCHED,
-        number=number,
-        born=0,
-        kept=0,
-        parameters=0,
-    )
 
 
 def _train_static(
     job: Job, cell: Cell, part: Part, start: Mapping[str, Any] | None, esper: EsperSettings
 ) -> dict[str, Any]:
     recipe = compose(cell, part, job.seed, {}).recipe
-    architecture = job.architecture if job.arm in ("static", "filler") else HOST
+    architecture = job.architecture or HOST
     state = None if start is None else start["best" if job.arm == "early" else "final"]
     model, each = build(recipe, architecture, job.seed, state), operations_of(recipe, architecture)
     loop = Loop(recipe, model, job.setting, job.seed, each)
     if start is not None and job.arm == "continue":
         loop.optimizer.load_state_dict(start["optimizer"])
-    batches = _batches(cell, job.share, job.scale)
-    if job.unit:
-        batches = int(job.share * job.unit / (TRAINED * cell.batch_size * each))
+    batches = batches_of(job, cell, part)
     steps = min(cell.steps, batches)
     rungs = {max(1, round(share * steps)) for share in RUNGS} if start is None else {steps}
-    looks = loop.train(steps, batches, rungs) if batches else []
-    return {"looks": looks, "flops": loop.flops, "kept": [], **_figures(recipe, model)}
+    loop.train(steps, batches, rungs)
+    return {"looks": loop.looks, "flops": loop.flops, "kept": [], **_figures(recipe, model)}
 
 
 def _figures(recipe: Recipe, model: nn.Module) -> dict[str, Any]:
@@ -309,13 +286,14 @@ def _trained_host(job: Job, cell: Cell, part: Part, states: Path) -> Mapping[str
         if job.changed:
             known = {name: _first_classes(split) for name, split in recipe.data.items()}
             recipe = replace(recipe, data=known)
-        loop = Keeping(recipe, build(recipe, HOST, job.seed), job.start, job.seed, operations_of(recipe, HOST))
-        loop.train(cell.steps, _batches(cell, 1.0, job.scale), range(1, cell.steps + 1))
-        final = {"final": loop.model.state_dict(), "optimizer": loop.optimizer.state_dict()}
-        best = final["final"] if loop.best is None else loop.best[1]
+        host, each = build(recipe, HOST, job.seed), operations_of(recipe, HOST)
+        loop = Loop(recipe, host, job.start, job.seed, each, keep_best=True)
+        full = batches_of(replace(job, share=1.0, reference=""), cell, part)
+        loop.train(min(cell.steps, full), full, range(1, cell.steps + 1))
         states.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(f".{job.arm}-{job.share:g}")
-        torch.save({**final, "best": best}, partial)
+        partial = file.with_suffix(f".{job.arm}-{job.share:g}")  # another process may write the same host
+        final = {"final": host.state_dict(), "optimizer": loop.optimizer.state_dict()}
+        torch.save({**final, "best": loop.best}, partial)
         partial.replace(file)
     state: Mapping[str, Any] = torch.load(file, weights_only=True)
     return state
@@ -344,23 +322,20 @@ class Ends:
         """Do nothing at the end of a step."""
 
 
-def esper_config(cell: Cell, job: Job, esper: EsperSettings, batches: int) -> dict[str, Any]:
+def esper_config(cell: Cell, part: Part, job: Job, esper: EsperSettings) -> dict[str, Any]:
     """Return the configuration of an episode: that of the study with the horizon and the learning rate of a job."""
-    total = batches if job.unit else _batches(cell, job.share, job.scale)
+    total = batches_of(job, cell, part)
     steps = esper.steps(total, cell.steps)
     optimizer: dict[str, Any] = {"learning_rate": job.setting.rate}
     if job.setting.schedule == "cosine":
-        warm = max(1, round(steps / 10))
-        optimizer["schedule"] = {"use": "cosine", "settings": {"warmup": warm, "floor": FLOOR}}
+        optimizer["schedule"] = {"use": "cosine", "settings": {"warmup": warm_up(steps), "floor": FLOOR}}
     episode = {"steps": steps, "batches": max(1, total // steps), "batch_size": cell.batch_size}
     return {**esper.config, "optimizer": {"host": optimizer, "seed": optimizer}, "episode": episode}
 
 
 def _grow(job: Job, cell: Cell, part: Part, start: Mapping[str, Any] | None, esper: EsperSettings) -> dict[str, Any]:
     plain = compose(cell, part, job.seed, {}).recipe
-    costliest = max(operations_of(plain, one) for one in part.architectures())
-    batches = int(job.share * job.unit / (TRAINED * cell.batch_size * costliest)) if job.unit else 0
-    composition = compose(cell, part, job.seed, esper_config(cell, job, esper, batches))
+    composition = compose(cell, part, job.seed, esper_config(cell, part, job, esper))
     if start is not None:
         composition = _starting_from(composition, start["final"])
     ends = Ends()

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from benchmarks.headline.__main__ import main
+from benchmarks.headline.analysis import Results, against_asha, exact_interval, from_trained, p_not_below, read
+from benchmarks.headline.arms import pooled
 from benchmarks.headline.cells import CELLS, Setting, compose
 from benchmarks.headline.searches import Curve, Found, asha, random_search
 from benchmarks.headline.store import Store
@@ -95,6 +99,79 @@ def test_growth_pays_for_its_previews_and_starts_from_the_trained_host(tmp_path)
     recipe = compose(cell, part, 1, {}).recipe
     alone = 3 * 40 * 100 * operations_of(recipe, "host") + 40 * 800 * operations_of(recipe, "host")
     assert esper["flops"] > alone
-    late = replace(JOB, arm="continue", architecture="", start=JOB.setting, unit=10**8, share=0.0)
+    late = replace(JOB, arm="continue", architecture="", start=JOB.setting, reference="host", share=0.0)
     host = train(replace(JOB, architecture="host"), ESPER, tmp_path)
     assert train(late, ESPER, tmp_path)["test_loss"] == host["test_loss"], "no budget, so the host as it was"
+
+
+def test_a_training_that_diverges_is_a_record_like_any_other(tmp_path):
+    store = Store(tmp_path)
+    store.train([replace(JOB, setting=Setting(1e30, "constant"), share=0.1)], lambda job: ESPER)
+    (record,) = Store(tmp_path)
+    assert record["test_loss"] is None
+    assert pooled([record]).loss == 10.0
+
+
+def test_curves_are_read_at_equal_operations_and_start_at_the_host():
+    curve = [(100, 20.0), (1, 10.0)]
+    assert read(curve, 10) == pytest.approx(15.0)
+    assert (read(curve, 1000), read(curve, 0.5), read(curve, 0.5, before=7.0)) == (20.0, 10.0, 7.0)
+
+
+def test_exact_intervals_and_tests_against_a_margin_agree_with_tables():
+    assert exact_interval(20, 20) == pytest.approx((0.8316, 1.0), abs=1e-4)
+    assert exact_interval(190, 200) == pytest.approx((0.9101, 0.9758), abs=2e-3)
+    # mean -1.5 + 3, s = 0.5774, n = 4: t = 5.196 with 3 degrees of freedom
+    assert p_not_below([-1.0, -2.0, -1.0, -2.0], 3.0) == pytest.approx(1 - 0.00692, abs=1e-3)
+
+
+class Invented:
+    """A cell whose arms have these curves of operations and points, shifted by the RNG seed."""
+
+    def __init__(self, name, deficit, curves):
+        self.study, self.deficit, self.seeds = SimpleNamespace(cell=SimpleNamespace(name=name)), deficit, [1, 2, 3]
+        self.curves, self.train_on = curves, "continue"
+
+    def points(self, arm, seed):
+        return [SimpleNamespace(flops=flops) for flops, _ in self.curves[arm]]
+
+    def unit(self, seed):
+        return 100
+
+    def at(self, arm, seed, flops, what="accuracy", trained=False):
+        return read(self.curves[arm], flops, 50.0 if trained and arm != "retrain" else None) + seed * (arm == "esper")
+
+
+def test_comparisons_are_means_over_cells_paired_by_seed():
+    one = Invented("one", 6.0, {"esper": [(100, 80.0)], "asha": [(100, 80.0), (200, 84.0)]})
+    other = Invented("other", 0.0, {"esper": [(400, 90.0)], "asha": [(400, 85.0)]})
+    results = Results([one, other])
+    assert [against_asha(one, seed) for seed in (1, 2, 3)] == [-3.0, -2.0, -1.0]
+    interval = results.pooled(against_asha, results.cells)
+    # per seed: (-3 + 6) / 2, (-2 + 7) / 2, (-1 + 8) / 2; s = 1, t(0.975, 2) = 4.303
+    assert (interval.mean, interval.low) == pytest.approx((2.5, 2.5 - 4.3027 / 3**0.5), abs=1e-3)
+    assert results.deficient == [one]
+    assert results.controls == [other]
+
+
+def test_a_trained_network_without_enough_operations_to_grow_is_the_host():
+    cell = Invented("one", 6.0, {"grow": [(20, 70.0)], "retrain": [(10, 30.0), (50, 60.0)], "continue": [(5, 52.0)]})
+    assert from_trained(cell, 1, 0.1, "retrain") == 50.0 - 30.0
+    assert from_trained(cell, 1, 0.2, "continue") == 70.0 - 52.0
+    assert from_trained(cell, 1, 0.5, "retrain", "loss") == -(70.0 - 60.0)
+
+
+@pytest.mark.slow
+def test_the_quick_form_trains_resumes_and_reports(tmp_path, capsys):
+    folder = tmp_path / "quick"
+    assert main(["--quick", "--into", str(folder)]) == 0
+    trained = len(Store(folder))
+    report = (folder / "report.md").read_text()
+    assert "quick form" in report
+    for part in ("## Criteria", "## Cells", "## From scratch", "## The data change", "ASHA", "Esper"):
+        assert part in report
+    assert (folder / "from-scratch.svg").read_text().startswith("<svg")
+    capsys.readouterr()
+    assert main(["--quick", "--into", str(folder)]) == 0
+    assert "min  " not in capsys.readouterr().err, "nothing is trained again"
+    assert len(Store(folder)) == trained

@@ -1,0 +1,238 @@
+"""The report: tables in Markdown and figures in SVG, from records alone."""
+
+from __future__ import annotations
+
+import platform
+from html import escape
+from math import log
+from statistics import fmean
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from benchmarks.headline.analysis import (
+    CONTROL,
+    CellResults,
+    Results,
+    criteria,
+    crossover,
+    from_trained,
+    shown,
+)
+from benchmarks.headline.arms import DEFICIT, CellStudy
+from benchmarks.headline.cells import CELLS
+from esper_core.runs.statistics import format_flops
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from benchmarks.headline.arms import Point
+    from benchmarks.headline.cells import Size
+    from benchmarks.headline.store import Store
+
+SCRATCH: Final = {
+    "host": "host",
+    "filler": "blocks that relate no positions",
+    "best": "best static network",
+    "asha": "ASHA",
+    "random": "random search",
+    "esper": "Esper",
+}
+TRAINED: Final = {
+    "grow": "grow",
+    "continue": "train on",
+    "fresh": "train on, new optimizer",
+    "early": "train on, early-stopped",
+    "retrain": "retrain by ASHA",
+    "filler": "add blocks that relate no positions",
+}
+CHANGED: Final = {"grow": "grow", "continue": "train on", "fresh": "train on, new optimizer"}
+
+NOT_COMPARED: Final = """\
+*gromo* 0.1.0 is not an arm: it widens linear layers and two-dimensional convolutions, and nine of ten hosts consist of
+one-dimensional convolutions, attention or a GRU as candidate, which it does not have. The criteria for a learner
+are measured on growbench, not here.
+"""
+
+Point2 = tuple[float, float]
+
+
+def write_report(size: Size, store: Store, *, quick: bool) -> Path:
+    """Write ``report.md`` and the figures into the folder of the records, and return its path."""
+    studies = [CellStudy(CELLS[name], size, store) for name in size.cells]
+    tuned = [study for study in studies if study.score("esper", study.chosen("esper")) >= 0]
+    done = Results([cell for cell in map(CellResults, tuned) if cell.seeds])
+    hours = sum(record["seconds"] for record in store) / 3600
+    lines = ["# Growth at equal compute", ""]
+    if quick:
+        lines += ["**This is the quick form: few cells, two seeds, short trainings. Its figures mean little.**", ""]
+    lines += [
+        f"{len(store)} trainings, {hours:.1f} core-hours; torch {torch.__version__}, {platform.machine()}. "
+        f"Cells with fresh seeds: {len(done.cells)} of {len(size.cells)}; {len(done.seeds)} seeds are complete in all.",
+        "",
+        "Accuracies in %, differences in points with 95 % intervals over RNG seeds, losses in nats per example.",
+        "",
+        *_section("Criteria", ("asked", "measured", "verdict"), _criteria(done)),
+        *_section(
+            "Cells, on tuning seeds", ("cell", "host", "best", "which", "kind"), map(_cell, map(CellResults, tuned))
+        ),
+        *_section("Chosen settings", ("cell", *SCRATCH, "grow", "train on", "retrain"), map(_settings, tuned)),
+        *_section("From scratch", ("cell", "arm", "accuracy", "loss", "FLOPs"), _scratch(done)),
+        *_trained(done),
+        *_section("The data change", ("cell", "arm", "budget", "old classes", "new classes"), _changed(done)),
+        "## Not compared",
+        "",
+        NOT_COMPARED,
+    ]
+    file = store.folder / "report.md"
+    file.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    for name, title, series in _figures(done):
+        (store.folder / f"{name}.svg").write_text(draw(title, series), encoding="utf-8")
+    return file
+
+
+def _section(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return a heading and a table; nothing if there are no rows."""
+    body = [f"| {' | '.join(row)} |" for row in rows]
+    rule = f"|{' --- |' * len(head)}"
+    return [f"## {title}", "", f"| {' | '.join(head)} |", rule, *body, ""] if body else []
+
+
+def _criteria(results: Results) -> list[Sequence[str]]:
+    return [(one.asked, one.measured, one.verdict) for one in criteria(results)] if results.cells else []
+
+
+def _cell(cell: CellResults) -> Sequence[str]:
+    study = cell.study
+    kind = "deficit" if cell.deficit >= DEFICIT else "control" if cell.deficit < CONTROL else "between"
+    scores = [f"{100 * study.score(arm, study.chosen(arm)):.1f}" for arm in ("host", "best")]
+    return (study.cell.title, *scores, study.best_architecture(), f"{kind}, {cell.deficit:+.1f}")
+
+
+def _settings(study: CellStudy) -> Sequence[str]:
+    found = [study.chosen(arm) for arm in SCRATCH]
+    found += [study.chosen(arm, late=True) for arm in ("grow", CellResults(study).train_on)] + [study.chosen("retrain")]
+    return (study.cell.title, *(f"{one.rate:g} {one.schedule}" for one in found))
+
+
+def _scratch(results: Results) -> Iterable[Sequence[str]]:
+    for cell in results.cells:
+        for arm, name in SCRATCH.items():
+            if points := [point for seed in results.seeds if (point := cell.arm(arm, seed)) is not None]:
+                yield (cell.study.cell.title, name, *_figures_of(points), format_flops(fmean(p.flops for p in points)))
+
+
+def _figures_of(points: Sequence[Point]) -> tuple[str, str]:
+    return f"{100 * fmean(one.accuracy for one in points):.1f}", f"{fmean(one.loss for one in points):.3f}"
+
+
+def _trained(results: Results) -> list[str]:
+    """Return what growing gains over each other use of the same operations, on deficit cells."""
+    if not results.deficient or len(results.seeds) < 2:
+        return []
+    budgets = results.cells[0].study.size.budgets
+    lines: list[str] = []
+    for what, unit in (("accuracy", "points of accuracy"), ("loss", "nats of log-loss")):
+        rows = []
+        for other in (one for one in TRAINED if one != "grow"):
+            cells = [cell for cell in results.deficient if other == "retrain" or cell.late(other, results.seeds[0])]
+            found = [
+                results.pooled(lambda cell, seed: from_trained(cell, seed, budget, other, what), cells)  # noqa: B023
+                for budget in budgets
+            ]
+            rows.append((TRAINED[other], *map(shown, found)))
+        head = ("growing against", *(f"{100 * budget:g} %" for budget in budgets))
+        lines += _section(f"A trained network: {unit}, by budget", head, rows)
+        share = crossover(results, what)
+        overtaken = "in none of them" if share is None else f"from {100 * share:.0f} % on"
+        lines += [f"Budgets up to 100 % in which retraining is better in {what}: {overtaken}.", ""]
+    return lines
+
+
+def _changed(results: Results) -> Iterable[Sequence[str]]:
+    for cell in (one for one in results.cells if one.study.cell.data_changes):
+        for budget in cell.study.size.budgets:
+            for arm, name in CHANGED.items():
+                place = cell.study.size.budgets.index(budget)
+                points = [cell.late(arm, seed, changed=True)[place] for seed in results.seeds]
+                yield (cell.study.cell.title, name, f"{100 * budget:g} %", *_old_and_new(points))
+            nearest = [_nearest(cell.points("retrain", seed), budget * cell.unit(seed)) for seed in results.seeds]
+            yield (cell.study.cell.title, TRAINED["retrain"], f"{100 * budget:g} %", *_old_and_new(nearest))
+
+
+def _nearest(points: Sequence[Point], flops: float) -> Point:
+    """Return the point whose operations are nearest, on a logarithmic scale."""
+    return min(points, key=lambda one: abs(log(one.flops / flops)))
+
+
+def _old_and_new(points: Sequence[Point]) -> tuple[str, str]:
+    return f"{100 * fmean(one.old for one in points):.1f}", f"{100 * fmean(one.new for one in points):.1f}"
+
+
+def _figures(results: Results) -> Iterable[tuple[str, str, Mapping[str, Sequence[Point2]]]]:
+    """Yield name, title and series of each figure: relative operations, and mean accuracy in %."""
+    if results.cells:
+        arms = {name: _curve(results.cells, results.seeds, arm, trained=False) for arm, name in SCRATCH.items()}
+        yield "from-scratch", "From scratch, mean over cells", {name: own for name, own in arms.items() if own}
+    if results.deficient:
+        late = {name: _curve(results.deficient, results.seeds, arm, trained=True) for arm, name in TRAINED.items()}
+        title = "From a trained network, mean over deficit cells"
+        yield "trained", title, {name: own for name, own in late.items() if own}
+
+
+def _curve(cells: Sequence[CellResults], seeds: Sequence[int], arm: str, *, trained: bool) -> list[Point2]:
+    """Return an arm's mean at each of its horizons or budgets."""
+    late = trained and arm != "retrain"
+    curves = [
+        [
+            (point.flops / cell.unit(seed), 100 * point.accuracy)
+            for point in (cell.late if late else cell.points)(arm, seed)
+        ]
+        for cell in cells
+        for seed in seeds
+    ]
+    steps = zip(*(curve for curve in curves if curve), strict=False)
+    return [(fmean(x for x, _ in step), fmean(y for _, y in step)) for step in steps]
+
+
+# --- figures
+
+COLOURS: Final = ("#1b6ca8", "#d1495b", "#3a7d44", "#8d5a97", "#c77b0a", "#555555")
+WIDTH, HEIGHT, LEFT, BOTTOM, LEGEND = 760.0, 380.0, 60.0, 50.0, 230.0
+
+
+def draw(title: str, series: Mapping[str, Sequence[Point2]]) -> str:
+    """Return a figure of lines over a logarithmic axis of operations."""
+    xs = [log(x) for own in series.values() for x, _ in own]
+    ys = [y for own in series.values() for _, y in own]
+    low, high = min(ys) - 1, max(ys) + 1
+    start, end = min(xs) - 0.1, max(xs) + 0.1
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = LEFT + (log(x) - start) / (end - start) * (WIDTH - LEFT - LEGEND)
+        return round(across, 1), round(30 + (high - y) / (high - low) * (HEIGHT - 30 - BOTTOM), 1)
+
+    marks = [f'<text x="{LEFT}" y="18" font-weight="bold">{escape(title)}</text>']
+    for number in range(5):
+        y = low + (high - low) * number / 4
+        at = place(2.718281828**start, y)[1]
+        marks.append(f'<path d="M{LEFT} {at}H{WIDTH - LEGEND}" stroke="#ddd"/>')
+        marks.append(f'<text x="{LEFT - 8}" y="{at + 4}" text-anchor="end">{y:.0f} %</text>')
+    for tick in (0.05, 0.1, 0.25, 0.5, 1, 2, 4):
+        if start <= log(tick) <= end:
+            at = place(tick, low)[0]
+            marks.append(f'<text x="{at}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{tick:g}</text>')
+    caption = "operations, in trainings of the best static network from scratch"
+    marks.append(f'<text x="{LEFT}" y="{HEIGHT - 10}">{caption}</text>')
+    for number, (name, own) in enumerate(series.items()):
+        colour = COLOURS[number % len(COLOURS)]
+        points = [place(x, y) for x, y in sorted(own)]
+        path = " ".join(f"{x},{y}" for x, y in points)
+        marks.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        marks += [f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}"/>' for x, y in points]
+        at = 44 + 20 * number
+        marks.append(f'<circle cx="{WIDTH - LEGEND + 14}" cy="{at - 4}" r="4" fill="{colour}"/>')
+        marks.append(f'<text x="{WIDTH - LEGEND + 24}" y="{at}">{escape(name)}</text>')
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" font-family="sans-serif"'
+    return "\n".join([f'{head} font-size="13">', f"<title>{escape(title)}</title>", *marks, "</svg>", ""])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
@@ -74,18 +74,23 @@ def p_not_below(differences: Sequence[float], margin: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """One row of the verdict: what is asked, what was measured, and by how much it was missed; None: not measured."""
+    """One row of the verdict: what is asked, what was measured, and by how much it was missed; None: not measured.
+
+    strict: it is missed by 0, too.
+    """
 
     asked: str
     measured: str
     missed_by: float | None
+    strict: bool = False
 
     @property
     def verdict(self) -> str:
         """Whether it is met, in words."""
         if self.missed_by is None:
             return "not measured"
-        return "met" if self.missed_by <= 0 else f"missed by {self.missed_by:.2g}"
+        met = self.missed_by < 0 or (self.missed_by == 0 and not self.strict)
+        return "met" if met else f"missed by {self.missed_by:.2g}"
 
 
 @dataclass(frozen=True)
@@ -300,7 +305,7 @@ def _trained(results: Results) -> list[Criterion]:
             what = {"retrain": "retraining", "train on": "training on"}[other]
             if budget <= 0.25:
                 asked = f"from a trained network better than {what} at {100 * budget:g} %, on deficit cells"
-                rows.append(_row(asked, interval, _below(0.0)))
+                rows.append(replace(_row(asked, interval, _below(0.0)), strict=True))
             else:
                 asked = f"at most 1 point below {what} at {100 * budget:g} %, on deficit cells"
                 rows.append(_row(asked, interval, _below(-1.0)))
@@ -318,7 +323,7 @@ def _row(asked: str, interval: Interval | None, missed: Callable[[Interval], flo
     return Criterion(asked, f"{shown(interval)} {unit}", missed(interval))
 
 
-def shown(interval: Interval | None) -> str:
+def shown(interval: Interval | None, digits: int = 1) -> str:
     """Return a mean with its interval, signed.
 
     >>> shown(Interval(1.234, 0.5, 2.0, 8))
@@ -327,8 +332,8 @@ def shown(interval: Interval | None) -> str:
     if interval is None:
         return "–"
     if interval.low is None or interval.high is None:
-        return f"{interval.mean:+.1f}"
-    return f"{interval.mean:+.1f} ({interval.low:+.1f} to {interval.high:+.1f})"
+        return f"{interval.mean:+.{digits}f}"
+    return f"{interval.mean:+.{digits}f} ({interval.low:+.{digits}f} to {interval.high:+.{digits}f})"
 
 
 def crossover(results: Results, what: str = "accuracy") -> float | None:

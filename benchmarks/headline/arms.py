@@ -196,8 +196,8 @@ class CellStudy:
 
     def settings(self, *, late: bool = False, changed: bool = False) -> list[Setting]:
         """Return the grid, with the rates by which it was extended: those that tuning records have."""
-        share = self.size.tuned_budget if late else 1.0
-        wanted = {"cell": self.cell.name, "arm": "grow" if late else "static", "seed": self.size.tuning[0]}
+        arm, share = ("grow", self.size.tuned_budget) if late else ("static", 1.0)
+        wanted: dict[str, Any] = {"cell": self.cell.name, "arm": arm, "seed": self.size.tuning[0]}
         wanted |= {"changed": changed, "share": share, "scale": self.size.scale}
         found = (one["setting"]["rate"] for one in self.store if all(one[key] == wanted[key] for key in wanted))
         rates = sorted({*self.size.rates, *found})

@@ -50,9 +50,8 @@ TRAINED: Final = {
 CHANGED: Final = {"grow": "grow", "continue": "train on", "fresh": "train on, new optimizer"}
 
 NOT_COMPARED: Final = """\
-*gromo* 0.1.0 is not an arm: it widens linear layers and two-dimensional convolutions, and nine of ten hosts consist of
-one-dimensional convolutions, attention or a GRU as candidate, which it does not have. The criteria for a learner
-are measured on growbench, not here.
+gromo 0.1.0 is not an arm: it widens linear layers and two-dimensional convolutions, and the hosts of nine cells have
+one-dimensional convolutions or attention, which it lacks. The criteria for a learner are measured on growbench.
 """
 
 Point2 = tuple[float, float]
@@ -111,9 +110,10 @@ def _cell(cell: CellResults) -> Sequence[str]:
 
 
 def _settings(study: CellStudy) -> Sequence[str]:
-    found = [study.chosen(arm) for arm in SCRATCH]
+    there = {arm: study.architecture_of("filler") is not None or arm != "filler" for arm in SCRATCH}
+    found = [study.chosen(arm) if there[arm] else None for arm in SCRATCH]
     found += [study.chosen(arm, late=True) for arm in ("grow", CellResults(study).train_on)] + [study.chosen("retrain")]
-    return (study.cell.title, *(f"{one.rate:g} {one.schedule}" for one in found))
+    return (study.cell.title, *("–" if one is None else f"{one.rate:g} {one.schedule}" for one in found))
 
 
 def _scratch(results: Results) -> Iterable[Sequence[str]]:
@@ -133,7 +133,7 @@ def _trained(results: Results) -> list[str]:
         return []
     budgets = results.cells[0].study.size.budgets
     lines: list[str] = []
-    for what, unit in (("accuracy", "points of accuracy"), ("loss", "nats of log-loss")):
+    for what, unit, digits in (("accuracy", "points of accuracy", 1), ("loss", "nats of log-loss", 3)):
         rows = []
         for other in (one for one in TRAINED if one != "grow"):
             cells = [cell for cell in results.deficient if other == "retrain" or cell.late(other, results.seeds[0])]
@@ -141,7 +141,7 @@ def _trained(results: Results) -> list[str]:
                 results.pooled(lambda cell, seed: from_trained(cell, seed, budget, other, what), cells)  # noqa: B023
                 for budget in budgets
             ]
-            rows.append((TRAINED[other], *map(shown, found)))
+            rows.append((TRAINED[other], *(shown(one, digits) for one in found)))
         head = ("growing against", *(f"{100 * budget:g} %" for budget in budgets))
         lines += _section(f"A trained network: {unit}, by budget", head, rows)
         share = crossover(results, what)

@@ -126,10 +126,16 @@ def test_a_page_follows_its_run_and_leaves_what_was_opened_and_scrolled(open_pag
     shows(page, "document.querySelector('#courses svg')")
     page.evaluate("document.body.dataset.mine = 'kept'")
     page.locator("#provenance summary").last.click()
+    wait_for(lambda: page.locator("#moment-step").count() and page.locator("#moment-step").get_attribute("max") >= "2")
+    page.locator("#moment-step").focus()
+    for key in ("Home", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    assert page.url.endswith("#step=2")
     page.evaluate("scrollTo(0, 300)")
     before = page.locator("#courses").get_attribute("data-digest")
     shows(page, f"document.getElementById('courses').dataset.digest !== '{before}'")
     assert page.evaluate("scrollY") == 300
+    assert page.evaluate("document.activeElement.id + ' ' + document.activeElement.value") == "moment-step 2"
     assert page.locator("#provenance details").last.get_attribute("open") is not None
     lines = (path / "events.jsonl").read_text().count("\n")
     wait_for(lambda: (path / "events.jsonl").read_text().count("\n") > lines or process.poll() is not None)

@@ -5,14 +5,15 @@
   const header = document.querySelector("header");
   const fragments = () => [header, ...main.children];
   const parts = (root, selector) => [...root.querySelectorAll(selector)];
+  const focusable = "a, button, input, select, summary, [tabindex]";
   const scrolled = ".scroll, .stacked, pre";
   const keep = (element) => {
     const open = parts(element, "details").map((one) => one.open);
     const places = parts(element, scrolled).map((one) => [one.scrollLeft, one.scrollTop]);
     const key = (one) => [one.id, one.name, one.type === "checkbox" ? one.value : ""].join(" ");
     const fields = new Map(parts(element, "input, select").map((one) => [key(one), one]));
-    const all = parts(element, "a, button, input, select, summary, [tabindex]");
-    const focused = all.indexOf(document.activeElement);
+    const focused = parts(element, focusable).indexOf(document.activeElement);
+    const id = document.activeElement.id;
     return () => {
       parts(element, "details").forEach((one, at) => (one.open = open[at] ?? one.open));
       parts(element, scrolled).forEach((one, at) => places[at] && one.scrollTo(...places[at]));
@@ -24,7 +25,8 @@
         if (!atEnd) one.value = before.value;
         one.dispatchEvent(new Event("input", { bubbles: true }));
       }
-      if (focused >= 0) parts(element, "a, button, input, select, summary, [tabindex]")[focused]?.focus({ preventScroll: true });
+      element.dispatchEvent(new CustomEvent("esper:replaced", { bubbles: true })); // for report.js
+      if (focused >= 0) (document.getElementById(id) ?? parts(element, focusable)[focused])?.focus({ preventScroll: true });
     };
   };
   const update = ({ order, changed, gone }) => {
@@ -42,7 +44,6 @@
       element.innerHTML = changed[id].html;
       element.dataset.digest = changed[id].digest;
       restore();
-      element.dispatchEvent(new CustomEvent("esper:replaced", { bubbles: true }));
     }
     status.textContent = "live";
   };

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from esper_core.leyline import Stage
+from esper_core.leyline import Metric, Stage
 from esper_core.leyline.events import HostLayer, StageChanged
 from esper_watch import growth, pages
 from esper_watch.history import History, SeedLife
@@ -70,8 +70,16 @@ def test_the_section_tells_what_was_kept_where(report):
         "grown, slot early: kept conv in 10 of 10 networks; 20 seeds tried.",
         "grown, slot late: nothing kept; 0 seeds tried.",
     ]
-    ((arm, shown, folded),) = told["arms"]
-    assert (arm, len(shown), len(folded)) == ("grown", 8, 2)
+    ((arm, shown, folded, more),) = told["arms"]
+    assert (arm, len(shown), len(folded), more) == ("grown", 8, 2, 0)
+
+
+def test_a_long_course_is_told_every_few_steps():
+    metric = Metric("accuracy", "up", "%")
+    for steps, number, every in ((200, 200, 1), (201, 100, 2), (1000, 200, 5)):
+        told, course, gap = growth._course(metric, {step: step / 1000 for step in range(steps)}, {})
+        assert (len(json.loads(course)), gap) == (number, every)
+        assert told == f"{(steps - 1) / 10:.1f}\N{NO-BREAK SPACE}%"
 
 
 SEEN = """

@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 8
 """Networks of an arm that are shown; the others are folded up."""
 
+MAX_PICTURES: Final = 64
+"""Networks of an arm that are drawn."""
+
+MAX_POINTS: Final = 200
+"""Steps of a network for which its metric is told, about."""
+
 MAX_LAYERS: Final = 14
 """Layers of a host that are drawn; those in the middle without slots are left out."""
 
@@ -128,12 +134,13 @@ def pictures(report: Report) -> Section | None:
         lives = history.seeds_by_environment(round_, arm)
         if is_control(arm) or not lives:
             continue
-        own, twins = history.courses(round_, arm), history.courses(round_, TWIN)
+        own, twins = (history.courses(round_, name, MAX_PICTURES) for name in (arm, TWIN))
         drawn = [
             (picture(history, arm, seed, lives.get(seed, [])), *_course(report.metric, own[seed], twins.get(seed, {})))
             for seed in sorted(own)
         ]
-        arms.append((arm, drawn[:AT_ONCE], drawn[AT_ONCE:]))
+        more = len(history.environments(round_, arm)) - len(drawn)
+        arms.append((arm, drawn[:AT_ONCE], drawn[AT_ONCE:], more))
     if not arms:
         return None
     data = {
@@ -152,7 +159,7 @@ def _where(history: History, round_: int) -> Iterator[str]:
         lives = history.seeds_by_environment(round_, arm)
         if is_control(arm) or not lives:
             continue
-        networks = len(history.courses(round_, arm))
+        networks = len(history.environments(round_, arm))
         for slot in history.slots.get(arm, ()):
             found: dict[str, set[int]] = {}
             tried = 0
@@ -166,14 +173,18 @@ def _where(history: History, round_: int) -> Iterator[str]:
             yield f"{arm}, slot {slot}: {f'kept {kept}' if kept else 'nothing kept'}; {plural(tried, 'seed')} tried."
 
 
-def _course(metric: Metric, own: Mapping[int, float], twin: Mapping[int, float]) -> tuple[str, str]:
-    """Return what the network and its twin measured: the latest in words, and each step as JSON."""
-    told = []
-    for step in range(max(own, default=-1) + 1):
+def _course(metric: Metric, own: Mapping[int, float], twin: Mapping[int, float]) -> tuple[str, str, int]:
+    """Return what the network and its twin measured: the latest in words, and as JSON every so many steps."""
+
+    def told(step: int) -> str:
         text = format_value(metric, own[step]) if step in own else ""
         text = f"{text}, twin {format_value(metric, twin[step])}" if text and step in twin else text
-        told.append(text.replace(" %", "\N{NO-BREAK SPACE}%"))
-    return told[-1] if told else "", json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+        return text.replace(" %", "\N{NO-BREAK SPACE}%")
+
+    last = max(own, default=-1)
+    every = last // MAX_POINTS + 1
+    course = [told(step) for step in range(every - 1, last + 1, every)]
+    return told(last), json.dumps(course, ensure_ascii=False, separators=(",", ":")), every
 
 
 def picture(history: History, arm: str, seed: int, lives: Sequence[SeedLife]) -> Chart:
@@ -441,12 +452,13 @@ def gates(report: Report) -> Section | None:
     charts: list[tuple[SeedLife, Chart]] = []
     place = {arm: number for number, arm in enumerate(history.arms)}
     for life in sorted(history.seeds, key=lambda life: (place.get(life.arm, 0), life.seed)):
-        looks = [look for look in life.looks if look.judged and math.isfinite(look.lower + look.upper + look.mean)]
-        if life.round == last and looks and len(charts) < MAX_GATES:
+        if life.round != last or not life.looks.judged or len(charts) == MAX_GATES:
+            continue
+        if looks := [look for look in life.looks if math.isfinite(look.lower + look.upper + look.mean)]:
             charts.append((life, _gate_chart(life, looks)))
     if not charts:
         return None
-    judged = sum(any(look.judged for look in life.looks) for life in history.seeds if life.round == last)
+    judged = sum(life.looks.judged > 0 for life in history.seeds if life.round == last)
     data = {
         "shown": charts[:GATES_AT_ONCE],
         "folded": charts[GATES_AT_ONCE:],

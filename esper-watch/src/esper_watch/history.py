@@ -140,13 +140,19 @@ class History:
         rounds = sorted(round_ for round_, own in self._measured if own == arm)
         return [mean(values) for round_ in rounds for values in self.metric_by_step(round_, arm).values()]
 
-    def courses(self, round_: int, arm: str) -> dict[int, dict[int, float]]:
-        """Return the validation metric of each step, by environment seed."""
-        found: dict[int, dict[int, float]] = {}
-        for step, (seeds, metrics) in sorted(self._measured.get((round_, arm), {}).items()):
+    def courses(self, round_: int, arm: str, most: int) -> dict[int, dict[int, float]]:
+        """Return the validation metric of each step for ``most`` environments at most, by environment seed."""
+        measured = sorted(self._measured.get((round_, arm), {}).items())
+        found: dict[int, dict[int, float]] = {seed: {} for seed in self.environments(round_, arm)[:most]}
+        for step, (seeds, metrics) in measured:
             for seed, metric in zip(seeds, metrics, strict=True):
-                found.setdefault(seed, {})[step] = metric
+                if seed in found:
+                    found[seed][step] = metric
         return found
+
+    def environments(self, round_: int, arm: str) -> list[int]:
+        """Return the seeds of an arm's environments in a round."""
+        return sorted(seed for own, name, seed in self._reached if (own, name) == (round_, arm))
 
     def latest_pairs(self, arm: str, other: str) -> tuple[int, list[tuple[float, float]]]:
         """Return the latest step that all environments of both arms finished, and their metrics in pairs.

@@ -105,13 +105,16 @@ class Look(NamedTuple):
 class Looks:
     """The looks at one seed, as a column of single-precision numbers."""
 
-    __slots__ = ("_numbers",)
+    __slots__ = ("_numbers", "judged")
 
     def __init__(self) -> None:
         self._numbers = array("f")
+        self.judged = 0
+        """Looks of gates among them."""
 
     def add(self, look: Look) -> None:
         """Append a look."""
+        self.judged += look.judged
         self._numbers.extend(map(_bounded, look))
 
     def __len__(self) -> int:

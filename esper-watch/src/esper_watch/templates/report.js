@@ -103,6 +103,11 @@
     second.textContent = state;
     lane.querySelector(".bar").setAttribute("width", bar);
   };
+  const courseAt = (one, step) => {
+    if (!step) return "before training";
+    const [course, every] = [parsed(one, "course"), Number(one.dataset.every)];
+    return course[Math.max(0, Math.floor(step / every) - 1)] ?? "ended";
+  };
   const slider = () => document.querySelector(".moment input");
   const showStep = () => {
     const input = slider();
@@ -116,7 +121,7 @@
       ring.classList.toggle("empty", !lanes.some((lane) => lane.dataset.lane === ring.dataset.slot));
     }
     for (const one of where.querySelectorAll("[data-course]"))
-      one.textContent = step ? (parsed(one, "course")[step - 1] ?? "ended") : "before training";
+      one.textContent = courseAt(one, step);
   };
   let playing = 0;
   const play = (on) => {

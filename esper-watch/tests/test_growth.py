@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from datetime import datetime
 from itertools import combinations
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 
 from esper_core.leyline import Metric, Stage
 from esper_core.leyline.events import HostLayer, StageChanged
-from esper_watch import growth, pages
+from esper_watch import growth, headline, pages
 from esper_watch.history import History, SeedLife
 from esper_watch.records import Look
 from esper_watch.report import read_report, write_report
@@ -252,3 +253,28 @@ def test_events_of_earlier_versions_are_drawn_without_layers(report):
     assert [name for _, name, *_ in chart.data["boxes"]] == ["host"]
     assert [name for _, name, *_ in chart.data["rings"]] == ["early", "late"]
     assert json.loads(chart.data["lanes"][0].data)[0][1] == ""
+
+
+# --- answers
+
+
+def test_a_run_that_goes_on_says_what_it_gained_so_far_and_whether_it_moves(make_run):
+    run = make_run(environments=8, steps=40)
+    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    known = [line for line in lines if not re.search(r'"type":"(episode|update|run)-finished"', line)]
+    (run / "events.jsonl").write_text("".join(known))
+    (run / "summary.json").unlink()
+    answers = dict(headline.facts(read_report(run)))
+    assert answers["Progress"] == "100 % (640 of 640 steps)"
+    assert answers["So far"].startswith("grown +28.9 points over its twin")
+    assert re.search(r"after step 40, 95 % interval \+28\.9 to \+28\.9 points; n = 8$", answers["So far"])
+    assert re.fullmatch(r"twin \+\d\.\d points in validation accuracy over the last 10 steps", answers["Lately"])
+    assert datetime.fromisoformat(answers[headline.LAST_EVENT]).tzinfo is not None
+
+
+def test_a_finished_run_says_what_growth_gained_and_cost(report):
+    assert list(headline.facts(report)) == [
+        ("Gain", "grown +30.0 points over its twin (80.0 % against 50.0 %), 95 % interval +28.0 to +32.0 points"),
+        ("Cost", "grown +72 parameters (+14 %)"),
+        ("Time", "40 s in all, 20 steps per second; seeds in isolation took 20 %"),
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -105,6 +106,11 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         for one in report.comparisons:
             if one["b"] == TWIN and not is_control(one["a"]) and one["difference"] is not None:
                 yield "Gain", _gain(report, one)
+    if len(history.arms) == 1:
+        means = [value for value in history.mean_metric(history.arms[0]) if is_usable(value)]
+        if means:
+            first, last = (format_value(report.metric, value) for value in (means[0], means[-1]))
+            yield "Course", f"validation {report.metric.name} {first} after the first step, {last} after the latest"
     yield from (("Cost", text) for text in _costs(report))
     timing = (report.summary or {}).get("timing", {})
     shadow, total = as_number(timing.get("shadow")), as_number(timing.get("total"))
@@ -144,8 +150,10 @@ def differences_so_far(history: History, metric: Metric) -> Iterator[str]:
         told = (
             f"{arm} {format_difference(metric, interval.mean)} over its twin on validation data after step {step + 1}"
         )
-        if interval.low is not None:
-            told += f", 95 % interval {format_difference_interval(metric, interval.low, interval.high)}"
+        if interval.low is not None and interval.high is not None:
+            most = 1.0 if metric.is_share else math.inf
+            low, high = max(-most, interval.low), min(most, interval.high)
+            told += f", 95 % interval {format_difference_interval(metric, low, high)}"
         yield f"{told}; n = {interval.n}"
 
 

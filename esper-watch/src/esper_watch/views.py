@@ -61,10 +61,15 @@ def arm_description(arm: str) -> str:
 def arms(report: Report) -> Section | None:
     """Return the section of the arms at the end, on the test split."""
     metric, results = report.metric, figures.arm_results(report.history, report.metric)
-    if not results:
+    if not _tested(report.history):
         return None
     data = {"chart": figures.arm_intervals(metric, results), "metric": metric, "results": results}
     return Section("arms", "Arms", "arms", data)
+
+
+def _tested(history: History) -> bool:
+    """Return whether there is a result on a test split. A loop of one's own has none."""
+    return any(not math.isnan(episode.test_metric) for episode in history.episodes)
 
 
 def curves(report: Report) -> Section | None:
@@ -80,7 +85,8 @@ def curves(report: Report) -> Section | None:
         "rounds": len(history.rounds),
         "chart": figures.learning_curves(history, metric, drawn),
         "legend": [(arm, styles[arm]) for arm in drawn],
-        "tested": bool(history.episodes),
+        "tested": _tested(history),
+        "ended": bool(history.episodes),
         "dropouts": "; ".join(
             f"{arm} from {points[0].n} to {points[-1].n}, until step {points[-1].at + 1}"
             for arm, points in drawn.items()

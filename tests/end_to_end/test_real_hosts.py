@@ -38,7 +38,10 @@ class Host:
 
 
 def timm_model(name: str, **settings: Any) -> nn.Module:
-    """A model of timm, which imports torchvision for what these models do not use, and often in another build."""
+    """A model of timm, without torchvision, which is often built for another torch, and which these models do not use.
+
+    There is no lighter import: ``timm.models`` imports ``timm.layers`` and ``timm.data``, and these torchvision.
+    """
     if "timm" not in sys.modules:
         names = ("", ".ops", ".ops.misc", ".datasets", ".transforms", ".transforms.functional")
         stubs = {f"torchvision{own}": mock.MagicMock(FrozenBatchNorm2d=nn.BatchNorm2d) for own in names}

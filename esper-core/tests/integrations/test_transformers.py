@@ -53,13 +53,14 @@ def world(planned: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simp
     validation = torch.utils.data.DataLoader(held_out, 60, collate_fn=transformers.default_data_collator)
 
     def fit(
-        epochs: int, grow: dict[str, Any] | None = None, *, folder: Path | None = None, resume: Any = None, **more: Any
+        epochs: int, grow: dict[str, Any] | None = None, *, folder: Path | None = None, resume: Any = None,
+        frozen: bool = False, **more: Any,
     ) -> SimpleNamespace:  # fmt: skip
         torch.manual_seed(3)
-        model = transformers.BertForSequenceClassification(config)
+        model = transformers.BertForSequenceClassification(config).requires_grad_(not frozen)
         given = {"save_strategy": "no", "eval_strategy": "epoch", "per_device_train_batch_size": 8, **QUIET, **more}
         arguments = transformers.TrainingArguments(str(folder or tmp_path / "plain"), num_train_epochs=epochs, **given)
-        grown = [] if grow is None else [Grow([SLOT], **{"validation": validation, **grow})]
+        grown = [] if grow is None else [Grow(**{"slots": [SLOT], "validation": validation, **grow})]
         trainer = transformers.Trainer(model, arguments, train_dataset=train, eval_dataset=held_out, callbacks=grown)
         trainer.train(resume_from_checkpoint=resume)
         return SimpleNamespace(model=model, trainer=trainer, grow=grown[0] if grown else None)
@@ -144,6 +145,14 @@ def test_a_resumed_training_has_the_same_numbers_to_the_bit(
     assert same(resumed.model.state_dict(), whole.model.state_dict())
     assert same(*(run.trainer.optimizer.state_dict() for run in (resumed, whole)))
     assert "unexpected keys" not in caplog.text
+
+
+def test_a_frozen_model_grows_an_adapter_that_alone_is_trained(world: Any, same: Any, planned: Any) -> None:
+    slot = f"{SLOT}.dense"
+    run = world.fit(7, {**planned(slot, blueprint="lora_small", keep=4), "slots": [slot]}, frozen=True)
+    (adapter,) = slots_of(run.model).named(slot).fossils
+    assert all(own.requires_grad == ("_esper" in name) for name, own in run.model.named_parameters())
+    assert any(own.any() for name, own in adapter.block.named_parameters() if "up" in name)
 
 
 @pytest.fixture

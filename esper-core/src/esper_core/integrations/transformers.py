@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader
-from transformers import TrainerCallback, default_data_collator
+from transformers import PreTrainedModel, TrainerCallback, default_data_collator
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
@@ -95,6 +95,8 @@ class Grow(GrowsModel, TrainerCallback):
             message = f"a Gardener works on one device, and this training has {args.n_gpu} GPUs, each with a copy"
             raise GrowthError(Problem("E343", message, hint="Choose one:  CUDA_VISIBLE_DEVICES=0"))
         self._attachment.watch(model)
+        if isinstance(model, PreTrainedModel) and not any(own.requires_grad for own in model.parameters()):
+            model.enable_input_require_grads()  # the Trainer calls backward from the start, before anything is trained
         saved = self._read(args, state, device_of(model))
         owner, batches = unwrapped(optimizer), self._held_out(args, train_dataloader)
         self._attachment.begin(

@@ -7,9 +7,9 @@ logarithm of operations, beyond the last one it stays, and before the first one 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
@@ -160,19 +160,6 @@ class CellResults:
             ("continue", "fresh", "early"), key=lambda arm: study.score(arm, study.chosen(arm, late=True), late=True)
         )
 
-    def robustness(self, seed: int, neighbour: int) -> float | None:
-        """Return what growth loses more than the best static network at a neighbouring rate, in points."""
-        lost = []
-        for arm in ("esper", "best"):
-            own, other = (
-                self.study.result(arm, setting, seed)
-                for setting in (self.study.chosen(arm), self.study.neighbours(arm)[neighbour])
-            )
-            if own is None or other is None:
-                return None
-            lost.append(100 * (own.accuracy - other.accuracy))
-        return lost[0] - lost[1]
-
     def kept(self) -> list[tuple[str, ...]]:
         """Return what growth from scratch kept in each run with the chosen rate and its neighbours."""
         study = self.study
@@ -213,6 +200,18 @@ class Results:
         return mean_interval([fmean(measure(cell, seed) for cell in cells) for seed in self.seeds])
 
 
+def robustness(cell: CellResults, seed: int, neighbour: int) -> float:
+    """Return what growth loses more than the best static network at a neighbouring rate, in points."""
+    lost = []
+    for arm in ("esper", "best"):
+        settings = cell.study.chosen(arm), cell.study.neighbours(arm)[neighbour]
+        own, other = (cell.study.result(arm, setting, seed) for setting in settings)
+        if own is None or other is None:
+            return math.nan
+        lost.append(100 * (own.accuracy - other.accuracy))
+    return lost[0] - lost[1]
+
+
 def against_asha(cell: CellResults, seed: int, share: float = 1.0) -> float:
     """Return growth against ASHA in points, both at this share of the operations of the full search."""
     full = cell.points("asha", seed)[-1].flops
@@ -234,23 +233,66 @@ def from_trained(cell: CellResults, seed: int, budget: float, other: str, what: 
     return way * (own - cell.at(other, seed, flops, what, trained=True))
 
 
+Missed = Callable[[Interval], float]
+Asked = tuple[str, Measure, Sequence[CellResults], Missed]
+
+
 def criteria(results: Results) -> list[Criterion]:
     """Return each criterion with what was measured."""
-    return [*_robust(results), *_kept(results), *_scratch(results), *_trained(results)]
+    budgets = results.cells[0].study.size.budgets if results.cells else ()
+    return [
+        *(_row(results, *asked) for asked in _robust(results)),
+        *_kept(results),
+        *(_row(results, *asked) for asked in _scratch(results)),
+        _worse_cells(results),
+        *(_row(results, *asked) for budget in budgets if budget <= 0.5 for asked in _trained(results, budget)),
+    ]
 
 
-def _robust(results: Results) -> list[Criterion]:
-    rows = []
+def _row(results: Results, asked: str, measure: Measure, cells: Sequence[CellResults], missed: Missed) -> Criterion:
+    interval = results.pooled(measure, cells)
+    if interval is None or math.isnan(interval.mean):
+        return Criterion(asked, "no such cells, or too few seeds", None)
+    return Criterion(asked, f"{shown(interval)} points", missed(interval), strict="better than" in asked)
+
+
+def _at_least(margin: float) -> Missed:
+    """Return by how much the lower end of an interval is below a margin."""
+    return lambda one: margin - (one.mean if one.low is None else one.low)
+
+
+def _robust(results: Results) -> Iterator[Asked]:
     for place, name in enumerate(("a third of", "three times")):
-
-        def lost(cell: CellResults, seed: int, place: int = place) -> float:
-            found = cell.robustness(seed, place)
-            return math.nan if found is None else found
-
-        interval = results.pooled(lost, results.cells)
         asked = f"at {name} the chosen rate growth loses at most 3 points more than the best static network"
-        rows.append(_row(asked, interval, lambda one: one.mean - 3, "points more"))
-    return rows
+        yield asked, partial(robustness, neighbour=place), results.cells, lambda one: one.mean - 3
+
+
+def _scratch(results: Results) -> Iterator[Asked]:
+    yield "from scratch at most 1 point below ASHA at equal operations", against_asha, results.cells, _at_least(-1.0)
+    asked = "at least 2 points above ASHA at half of its operations, on deficit cells"
+    yield asked, partial(against_asha, share=0.5), results.deficient, lambda one: 2.0 - one.mean
+    asked = "at most 1 point below the best static network at 1.25 times its operations"
+    yield asked, against_best, results.cells, _at_least(-1.0)
+
+
+def _trained(results: Results, budget: float) -> Iterator[Asked]:
+    for other, what in (("retrain", "retraining"), ("", "training on")):
+        margin, words = (0.0, "better than") if budget <= 0.25 else (-1.0, "at most 1 point below")
+        asked = f"from a trained network {words} {what} at {100 * budget:g} %, on deficit cells"
+
+        def measure(cell: CellResults, seed: int, other: str = other) -> float:
+            return from_trained(cell, seed, budget, other or cell.train_on)
+
+        yield asked, measure, results.deficient, _at_least(margin)
+
+
+def _worse_cells(results: Results) -> Criterion:
+    asked = "no cell is significantly worse than ASHA by 3 points"
+    if len(results.seeds) < 2:
+        return Criterion(asked, "too few seeds", None)
+    ps = [p_not_below([against_asha(cell, seed) for seed in results.seeds], 3.0) for cell in results.cells]
+    worse = [cell.study.cell.name for cell, p in zip(results.cells, holm(ps), strict=True) if p < 0.05]
+    return Criterion(asked, ", ".join(worse) or "none", len(worse))
 
 
 def _kept(results: Results) -> list[Criterion]:
@@ -273,54 +315,6 @@ def _share(asked: str, found: Sequence[bool], missed: Callable[[float], float], 
     low, high = exact_interval(sum(found), len(found))
     text = f"{sum(found)} of {len(found)} ({100 * low:.1f} to {100 * high:.1f} %)"
     return Criterion(asked, text, 100 * missed(sum(found) / len(found)))
-
-
-def _scratch(results: Results) -> list[Criterion]:
-    full = results.pooled(against_asha, results.cells)
-    half = results.pooled(lambda cell, seed: against_asha(cell, seed, 0.5), results.deficient)
-    best = results.pooled(against_best, results.cells)
-    rows = [_row("from scratch at most 1 point below ASHA at equal operations", full, _below(-1.0), "points")]
-    if len(results.seeds) > 1:
-        ps = [p_not_below([against_asha(cell, seed) for seed in results.seeds], 3.0) for cell in results.cells]
-        worse = [cell.study.cell.name for cell, p in zip(results.cells, holm(ps), strict=True) if p < 0.05]
-        rows.append(
-            Criterion("no cell is significantly worse than ASHA by 3 points", ", ".join(worse) or "none", len(worse))
-        )
-    asked = "at least 2 points above ASHA at half of its operations, on deficit cells"
-    rows.append(_row(asked, half, lambda one: 2.0 - one.mean, "points"))
-    rows.append(_row("at most 1 point below the best static network at 1.25 times its operations", best, _below(-1.0)))
-    return rows
-
-
-def _trained(results: Results) -> list[Criterion]:
-    rows = []
-    budgets = results.cells[0].study.size.budgets if results.cells else ()
-    for budget in (one for one in budgets if one <= 0.5):
-        for other in ("retrain", "train on"):
-
-            def measure(cell: CellResults, seed: int, budget: float = budget, other: str = other) -> float:
-                return from_trained(cell, seed, budget, cell.train_on if other == "train on" else other)
-
-            interval = results.pooled(measure, results.deficient)
-            what = {"retrain": "retraining", "train on": "training on"}[other]
-            if budget <= 0.25:
-                asked = f"from a trained network better than {what} at {100 * budget:g} %, on deficit cells"
-                rows.append(replace(_row(asked, interval, _below(0.0)), strict=True))
-            else:
-                asked = f"at most 1 point below {what} at {100 * budget:g} %, on deficit cells"
-                rows.append(_row(asked, interval, _below(-1.0)))
-    return rows
-
-
-def _below(margin: float) -> Callable[[Interval], float]:
-    """Return by how much the lower end of an interval is below a margin."""
-    return lambda one: margin - (one.mean if one.low is None else one.low)
-
-
-def _row(asked: str, interval: Interval | None, missed: Callable[[Interval], float], unit: str = "points") -> Criterion:
-    if interval is None or math.isnan(interval.mean):
-        return Criterion(asked, "no such cells, or too few seeds", None)
-    return Criterion(asked, f"{shown(interval)} {unit}", missed(interval))
 
 
 def shown(interval: Interval | None, digits: int = 1) -> str:

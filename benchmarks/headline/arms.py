@@ -281,9 +281,7 @@ class CellStudy:
 
     def _extend(self, jobs: Callable[[Setting], Iterable[Job]], run: Run, arms: Sequence[str], **which: bool) -> None:
         """Train a grid; extend it by one rate on each side where it is asked for, and as far as is allowed."""
-        allowed = set(self.size.rates)
-        for _ in range(self.size.extensions):
-            allowed |= {neighbour(rate, way) for rate in allowed for way in (-1, 1)}
+        allowed = rates_allowed(self.size)
         while True:
             settings = self.settings(**which)
             run(job for one in settings for job in jobs(one))
@@ -336,6 +334,14 @@ def neighbour(rate: float, way: int) -> float:
     (0.0011, 0.01, 0.03)
     """
     return float(f"{0.01 * FACTOR ** (round(math.log(rate / 0.01, FACTOR)) + way):.2g}")
+
+
+def rates_allowed(size: Size) -> set[float]:
+    """Return the rates of the grid with every extension on both sides."""
+    allowed = set(size.rates)
+    for _ in range(size.extensions):
+        allowed |= {neighbour(rate, way) for rate in allowed for way in (-1, 1)}
+    return allowed
 
 
 def _curve(record: dict[str, Any]) -> Curve:

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from benchmarks.headline.arms import CellStudy, settings_for
+from benchmarks.headline.arms import CellStudy, rates_allowed, settings_for
 from benchmarks.headline.cells import CELLS, HOST, QUICK, Setting, compose
 from benchmarks.headline.store import Store
 from benchmarks.headline.trainings import GROWING, RUNGS, Job, batches_of, cost_of, operations_of, train
@@ -98,12 +98,16 @@ def plan(size: Size) -> str:
         if not cell.held_out and cell.name in size.cells
         for part in cell.parts
     }
-    with tempfile.TemporaryDirectory() as folder:
-        planner = Planner(Store(Path(folder)), costs)
-        for name in size.cells:
-            study = CellStudy(CELLS[name], size, planner.store)
-            study.tune(planner.run)
-            study.fresh(planner.run)
-    lines = [f"{name:20} {seconds / 3600:6.2f} core-hours" for name, seconds in planner.seconds.items()]
-    total = sum(planner.seconds.values()) / 3600
-    return "\n".join([*lines, f"{planner.trainings} trainings, {total:.1f} core-hours, without extensions of grids"])
+    lines = []
+    extended = replace(size, rates=tuple(sorted(rates_allowed(size))), extensions=0)
+    for words, own in (("without extensions of grids", size), ("with every extension", extended)):
+        with tempfile.TemporaryDirectory() as folder:
+            planner = Planner(Store(Path(folder)), costs)
+            for name in own.cells:
+                study = CellStudy(CELLS[name], own, planner.store)
+                study.tune(planner.run)
+                study.fresh(planner.run)
+        lines += [f"{name:20} {seconds / 3600:6.2f} core-hours" for name, seconds in planner.seconds.items()]
+        total = sum(planner.seconds.values()) / 3600
+        lines.append(f"{words}: {planner.trainings} trainings, {total:.1f} core-hours\n")
+    return "\n".join(lines)

@@ -80,8 +80,12 @@ class Store:
             return len(missing)
         with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
             running = [pool.submit(train, job, settings(job), self.states) for job in missing]
-            for done in as_completed(running):
-                self._finish(done.result(), on_record)
+            try:
+                for done in as_completed(running):
+                    self._finish(done.result(), on_record)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
         return len(missing)
 
     def _finish(self, record: dict[str, Any], on_record: Callable[[Mapping[str, Any]], None]) -> None:

@@ -8,6 +8,7 @@ included. The final evaluations that a record reports are left out for all.
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import asdict, dataclass, replace
 from time import process_time
 from types import SimpleNamespace
@@ -21,7 +22,6 @@ from esper_core.growth import RandomStream, derive_seed, graft, implant
 from esper_core.leyline import GovernorStop, Split
 from esper_core.leyline.actions import Blend
 from esper_core.leyline.constants import PROBE_EXAMPLES
-from esper_core.leyline.events import EpisodeFinished
 from esper_core.leyline.signals import CALM
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.batches import BatchOrder
@@ -31,7 +31,7 @@ from esper_core.trainer.progress import StudyProgress
 from esper_policies.learning_rates import Cosine
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from torch import Tensor, nn
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from benchmarks.headline.cells import Cell, Part
     from esper_core.app.compose import Composition
     from esper_core.growth import Growth
-    from esper_core.leyline.events import Event
     from esper_core.trainer.environment import Recipe
 
 RUNGS: Final = (1 / 8, 1 / 4, 1 / 2, 1.0)
@@ -279,7 +278,8 @@ def _trained_host(job: Job, cell: Cell, part: Part, states: Path) -> Mapping[str
     """Return a trained host: its last weights with the optimizer's state, and the weights of the best look."""
     assert job.start is not None
     of = "first-classes" if job.changed else "all"
-    name = f"{part.name}-{job.seed}-{job.start.rate:g}-{job.start.schedule}-{job.scale:g}-{of}.pt"
+    version = job.version.partition("-")[0]
+    name = f"{part.name}-{job.seed}-{job.start.rate:g}-{job.start.schedule}-{job.scale:g}-{of}-{version}.pt"
     file = states / name
     if not file.exists():
         recipe = compose(cell, part, job.seed, {}).recipe
@@ -291,7 +291,7 @@ def _trained_host(job: Job, cell: Cell, part: Part, states: Path) -> Mapping[str
         full = batches_of(replace(job, share=1.0, reference=""), cell, part)
         loop.train(min(cell.steps, full), full, range(1, cell.steps + 1))
         states.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(f".{job.arm}-{job.share:g}")  # another process may write the same host
+        partial = file.with_suffix(f".{os.getpid()}")  # another process may write the same host
         final = {"final": host.state_dict(), "optimizer": loop.optimizer.state_dict()}
         torch.save({**final, "best": loop.best}, partial)
         partial.replace(file)
@@ -305,21 +305,6 @@ def _first_classes(split: Split) -> Split:
 
 
 # --- Esper's engine
-
-
-class Ends:
-    """A listener that keeps the ends of episodes."""
-
-    def __init__(self) -> None:
-        self.finished: list[EpisodeFinished] = []
-
-    def hear(self, event: Event) -> None:
-        """Keep the end of an episode."""
-        if isinstance(event, EpisodeFinished):
-            self.finished.append(event)
-
-    def settle(self) -> None:
-        """Do nothing at the end of a step."""
 
 
 def esper_config(cell: Cell, part: Part, job: Job, esper: EsperSettings) -> dict[str, Any]:
@@ -338,8 +323,7 @@ def _grow(job: Job, cell: Cell, part: Part, start: Mapping[str, Any] | None, esp
     composition = compose(cell, part, job.seed, esper_config(cell, part, job, esper))
     if start is not None:
         composition = _starting_from(composition, start["final"])
-    ends = Ends()
-    study = composition.study(StudyContext(Bus([ends]), Clock(), lambda snapshot: CALM))
+    study = composition.study(StudyContext(Bus(), Clock(), lambda snapshot: CALM))
     failed = None
     try:
         run_study(StudyProgress(study))
@@ -347,16 +331,18 @@ def _grow(job: Job, cell: Cell, part: Part, start: Mapping[str, Any] | None, esp
         failed = str(stop.problems[0].message)
     own = study.pool.environments[0]
     model = own.model  # type: ignore[union-attr]
-    kept = [f"{slot.name}={one.blueprint.rpartition('/')[2]}" for slot, one in _fossils(own)]
+    kept = _kept(own)
     flops = sum(int(one.flops or 0) for one in study.pool.environments)
-    if ends.finished:
-        flops -= len(plain.data["test"]) * operations_of(plain, "+".join(kept) or HOST)
+    if failed is None:  # the test at the end is not charged
+        networks = ["+".join(_kept(one)) or HOST for one in study.pool.environments]
+        flops -= sum(len(plain.data["test"]) * operations_of(plain, one) for one in networks)
     return {"looks": [], "flops": flops, "kept": kept, "failed": failed, **_figures(plain, model)}
 
 
-def _fossils(member: Any) -> Sequence[tuple[Any, Any]]:
-    """Return slot and seed of what a network has kept."""
-    return [(slot, seed) for slot in member.garden.slots.values() for seed in slot.fossils]
+def _kept(member: Any) -> list[str]:
+    """Return the blocks that a network has kept."""
+    slots = member.garden.slots.values()
+    return [f"{slot.name}={one.blueprint.rpartition('/')[2]}" for slot in slots for one in slot.fossils]
 
 
 def _starting_from(composition: Composition, state: Mapping[str, Tensor]) -> Composition:

@@ -163,6 +163,20 @@ def test_a_trained_network_without_enough_operations_to_grow_is_the_host():
     assert from_trained(cell, 1, 0.5, "retrain", "loss") == -(70.0 - 60.0)
 
 
+def test_a_grid_is_extended_while_the_best_rate_lies_at_its_edge(tmp_path):
+    """In the invented records a rate of 0.01 is best."""
+    planner = Planner(Store(tmp_path), {"wide": Cost(batch=1e-3, operation=1e-10, grow=2.0)})
+    study = CellStudy(CELLS["wide"], replace(QUICK, rates=(0.03,), extensions=2), planner.store)
+    study.tune(planner.run)
+    assert [sorted({one.rate for one in study.settings(late=late)}) for late in (False, True)] == [
+        [0.0033, 0.01, 0.03, 0.09]
+    ] * 2
+    assert study.chosen("esper") == Setting(0.01, "constant")
+    trainings = planner.trainings
+    CellStudy(study.cell, study.size, planner.store).tune(planner.run)
+    assert planner.trainings == trainings, "a command that goes on does not extend it further"
+
+
 def test_the_report_is_made_from_records_alone(tmp_path):
     """The plan invents a record of every training, so no data set and no network is needed for the report."""
     planner = Planner(Store(tmp_path), {"pointwise": Cost(batch=1e-3, operation=1e-10, grow=2.0)})

@@ -19,6 +19,7 @@ class Opened:
     """How a process opened the page of a run."""
 
     seconds: float
+    """In processor time: one thread does all of it, and other processes do not count."""
     bytes_of_page: int
     megabytes: float
     """The most resident memory of the process; 0 if the system does not report it."""
@@ -27,14 +28,14 @@ class Opened:
 
 def open_page(run: Path, cache: Path) -> Opened:
     """Read all events of a run, as far as they are not cached, and render its page."""
-    begin = time.perf_counter()
+    begin = time.process_time()
     runs = RunsFolder(run.parent, cache=Cache(cache))
     followed = runs.run(run.name)
     if followed is None:
         raise FileNotFoundError(run)
     followed.refresh()
     page = Site(runs).run_page(run.name) or ""
-    return Opened(time.perf_counter() - begin, len(page.encode()), _most_memory(), "torch" in sys.modules)
+    return Opened(time.process_time() - begin, len(page.encode()), _most_memory(), "torch" in sys.modules)
 
 
 def _most_memory() -> float:

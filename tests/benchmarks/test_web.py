@@ -27,8 +27,8 @@ def test_page_of_many_environments(benchmark, record, quick, tmp_path):
     run = write_run(tmp_path, rounds=1, environments=environments, steps=steps)
     page = benchmark.pedantic(lambda: opened(run, tmp_path / "cache"), rounds=1)
     record(
-        Figure("P16", "page of 64 environments × 200 steps", page.seconds, "s", 1.0),
-        Figure("P16", "its size", page.bytes_of_page / 1e6, "MB", 3.0),
+        Figure("P16", "live page of 64 environments × 200 steps", page.seconds, "s", 1.0),
+        Figure("P16", "size of that page", page.bytes_of_page / 1e6, "MB", 3.0),
     )
 
 
@@ -38,7 +38,7 @@ def test_run_of_a_million_events(benchmark, record, quick, tmp_path):
     first = benchmark.pedantic(lambda: opened(run, tmp_path / "cache"), rounds=1)
     later = opened(run, tmp_path / "cache")
     record(
-        Figure("P17", "page of a run of 10⁶ events, opened for the first time", first.seconds, "s", 10.0, 1),
+        Figure("P17", "live page of a run of 10⁶ events, opened for the first time", first.seconds, "s", 10.0, 1),
         Figure("P17", "the same run, opened again", later.seconds, "s", 1.0),
-        Figure("P17", "resident memory of the server", max(first.megabytes, later.megabytes), "MB", 200.0, 0),
+        Figure("P17", "resident memory of its server", max(first.megabytes, later.megabytes), "MB", 200.0, 0),
     )

@@ -112,8 +112,9 @@ def _classes() -> dict[str, type]:
 
 def _store(file: IO[bytes], value: Any) -> None:
     writer = _Writer()
-    text = json.dumps([writer.tree(value), writer.kinds], separators=(",", ":")).encode()
-    file.write(_version() + struct.pack("<Q", len(text)) + text)
+    text = json.dumps([writer.tree(value), writer.kinds], separators=(",", ":"))  # ASCII
+    file.write(_version() + struct.pack("<Q", len(text)))
+    file.write(text.encode())
     for column in writer.columns:
         column.tofile(file)
 
@@ -126,7 +127,7 @@ def _load(file: IO[bytes]) -> Any:
 
 
 class _Writer:
-    """Turns a value into a tree of lists that begin with a letter, and columns in the order of the tree."""
+    """Turns a value into a tree of tuples that begin with a letter, and columns in the order of the tree."""
 
     def __init__(self) -> None:
         self.columns: list[array[Any]] = []
@@ -142,22 +143,22 @@ class _Writer:
             return value
         if kind is array:
             self.columns.append(value)
-            return ["a", value.typecode, len(value)]
+            return "a", value.typecode, len(value)
         if kind is list and len(value) > 1 and set(map(type, value)) == {int}:
             with suppress(OverflowError):
                 self.columns.append(array("q", value))
-                return ["i", len(value)]
+                return "i", len(value)
         if kind in (list, tuple, set):
-            return [kind.__name__[0], *map(self.tree, value)]
+            return kind.__name__[0], *map(self.tree, value)
         if kind is dict:
-            return ["d", *(self.tree(part) for item in value.items() for part in item)]
+            return "d", *(self.tree(part) for item in value.items() for part in item)
         if isinstance(value, Enum):
-            return ["e", kind.__name__, value.value]
+            return "e", kind.__name__, value.value
         return self._record(value, kind)
 
-    def _record(self, value: Any, kind: type) -> list[Any]:
+    def _record(self, value: Any, kind: type) -> tuple[Any, ...]:
         if (number := self._numbers.get(id(value))) is not None:
-            return ["r", number]
+            return "r", number
         self._numbers[id(value)] = len(self._numbers)
         place = self._known_kinds.get(kind)
         if place is None:
@@ -166,7 +167,7 @@ class _Writer:
                 raise TypeError(message)
             place = self._known_kinds[kind] = len(self.kinds)
             self.kinds.append((kind.__name__, list(_fields(value, kind))))
-        return ["o", place, *(self.tree(getattr(value, name)) for name in self.kinds[place][1])]
+        return "o", place, *(self.tree(getattr(value, name)) for name in self.kinds[place][1])
 
 
 def _fields(value: Any, kind: type) -> Iterator[str]:
@@ -190,6 +191,8 @@ class _Reader:
         letter, *rest = tree
         tree.clear()  # spares memory: the tree of a long run is larger than what is built from it
         match letter:
+            case "o":
+                return self._record(*rest)
             case "l" | "t" | "s":
                 return SEQUENCES[letter](map(self.value, rest))
             case "d":
@@ -200,10 +203,10 @@ class _Reader:
             case "i":
                 return self._column("q", *rest).tolist()
             case "e":
-                return _enumeration(rest[0])(rest[1])
+                return _member(*rest)
             case "r":
                 return self._records[rest[0]]
-        return self._record(*rest)
+        raise ValueError(letter)
 
     def _column(self, typecode: str, length: int) -> array[Any]:
         column: array[Any] = array(typecode)
@@ -220,8 +223,10 @@ class _Reader:
         return record
 
 
-def _enumeration(name: str) -> type[Enum]:
-    found = _classes()[name]
-    if not issubclass(found, Enum):
+@cache
+def _member(name: str, value: str | int) -> Enum:
+    """Return a member of an enumeration."""
+    kind = _classes()[name]
+    if not issubclass(kind, Enum):
         raise TypeError(name)
-    return found
+    return kind(value)

@@ -22,12 +22,13 @@ class Opened:
     """In processor time: one thread does all of it, and other processes do not count."""
     bytes_of_page: int
     megabytes: float
-    """The most resident memory of the process; 0 if the system does not report it."""
+    """The most resident memory of the process beyond that of its imports; 0 if the system does not report it."""
     has_torch: bool
 
 
 def open_page(run: Path, cache: Path) -> Opened:
     """Read all events of a run, as far as they are not cached, and render its page."""
+    imports = _memory("VmRSS")
     begin = time.process_time()
     runs = RunsFolder(run.parent, cache=Cache(cache))
     followed = runs.run(run.name)
@@ -35,11 +36,11 @@ def open_page(run: Path, cache: Path) -> Opened:
         raise FileNotFoundError(run)
     followed.refresh()
     page = Site(runs).run_page(run.name) or ""
-    return Opened(time.process_time() - begin, len(page.encode()), _most_memory(), "torch" in sys.modules)
+    return Opened(time.process_time() - begin, len(page.encode()), _memory("VmHWM") - imports, "torch" in sys.modules)
 
 
-def _most_memory() -> float:
+def _memory(kind: str) -> float:
     if not STATUS.exists():
         return 0.0
     lines = STATUS.read_text(encoding="ascii").splitlines()
-    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+    return int(next(line for line in lines if line.startswith(kind)).split()[1]) / 1024

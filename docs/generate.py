@@ -16,8 +16,8 @@ import tomllib
 from dataclasses import Field, fields
 from functools import partial
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from runpy import run_path
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import click
@@ -36,7 +36,6 @@ from esper_testing.reward_episodes import PROBES, SANE, probed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from enum import Enum
-    from types import ModuleType
 
 DOCS = Path(__file__).parent
 
@@ -376,22 +375,12 @@ def reward_probes() -> str:
 def learned(part: str) -> str:
     """Return a table of the study of learned policies."""
     found = json.loads(LEARNED.with_name("results.json").read_text(encoding="utf-8"))
-    return str(script(LEARNED).PARTS[part](found))
-
-
-def script(path: Path) -> ModuleType:
-    """Load a Python file that belongs to no package."""
-    found = spec_from_file_location(path.stem, path)
-    assert found is not None
-    assert found.loader is not None
-    module = module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
+    return str(run_path(str(LEARNED))["PARTS"][part](found))
 
 
 def ran(part: str) -> str:
     """Return a part of the results of ``benchmarks.science.shown``."""
-    return str(script(SHOWN).PARTS[part](json.loads(RUNS.read_text(encoding="utf-8"))["runs"]))
+    return str(run_path(str(SHOWN))["PARTS"][part](json.loads(RUNS.read_text(encoding="utf-8"))["runs"]))
 
 
 def simulated(table_of: str) -> str:
@@ -441,12 +430,12 @@ def observation_fields() -> str:
 
 def columns() -> str:
     """Return the columns of each kind of row, in their order; those of one choice are grouped."""
-    told = script(DOCS / "columns.py")
+    meanings_of = run_path(str(DOCS / "columns.py"))
     parts = [f"Version {features.SCHEMA} of the columns. None goes beyond ±{features.LIMIT:g}.\n"]
     for title, names, meanings in (
-        ("Of the whole", features.GLOBAL_COLUMNS, told.OF_THE_WHOLE),
-        ("Of a slot", features.SLOT_COLUMNS, told.OF_A_SLOT),
-        ("Of a candidate", features.CANDIDATE_COLUMNS, told.OF_A_CANDIDATE),
+        ("Of the whole", features.GLOBAL_COLUMNS, meanings_of["OF_THE_WHOLE"]),
+        ("Of a slot", features.SLOT_COLUMNS, meanings_of["OF_A_SLOT"]),
+        ("Of a candidate", features.CANDIDATE_COLUMNS, meanings_of["OF_A_CANDIDATE"]),
     ):
         together: dict[str, list[str]] = {}
         for name in names:
@@ -485,8 +474,8 @@ WRITERS: dict[str, Callable[[], str]] = {
     "seed-table": seed_table,
     "slot-table": slot_table,
     "wrong-verdicts": partial(simulated, "Wrong verdicts"),
-    **{part: partial(ran, part) for part in script(SHOWN).PARTS},
-    **{part: partial(learned, part) for part in script(LEARNED).PARTS},
+    **{part: partial(ran, part) for part in run_path(str(SHOWN))["PARTS"]},
+    **{part: partial(learned, part) for part in run_path(str(LEARNED))["PARTS"]},
 }
 
 

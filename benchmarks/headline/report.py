@@ -199,7 +199,7 @@ def _curve(cells: Sequence[CellResults], seeds: Sequence[int], arm: str, *, trai
 # --- figures
 
 COLOURS: Final = ("#1b6ca8", "#d1495b", "#3a7d44", "#8d5a97", "#c77b0a", "#555555")
-WIDTH, HEIGHT, LEFT, BOTTOM, LEGEND = 760.0, 380.0, 60.0, 50.0, 230.0
+WIDTH, HEIGHT, LEFT, BOTTOM, LEGEND = 800.0, 380.0, 60.0, 50.0, 270.0
 
 
 def draw(title: str, series: Mapping[str, Sequence[Point2]]) -> str:

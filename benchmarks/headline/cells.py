@@ -100,10 +100,10 @@ CELLS: Final = {
     for cell in (
         _signals("pointwise", "MNIST-1D × pointwise-mlp", shuffled=False, host="pointwise-mlp", changes=True),
         _signals("narrow", "MNIST-1D × narrow cnn1d", shuffled=False, host="cnn1d", changes=True),
-        _signals("wide", "MNIST-1D × wide cnn1d", shuffled=False, host="wide-cnn1d", batches=12),
+        _signals("wide", "MNIST-1D × wide cnn1d", shuffled=False, host="wide-cnn1d", batches=8),
         _signals("pointwise-shuffled", "shuffled × pointwise-mlp", shuffled=True, host="pointwise-mlp"),
         _signals("narrow-shuffled", "shuffled × narrow cnn1d", shuffled=True, host="cnn1d"),
-        _signals("wide-shuffled", "shuffled × wide cnn1d", shuffled=True, host="wide-cnn1d", batches=12),
+        _signals("wide-shuffled", "shuffled × wide cnn1d", shuffled=True, host="wide-cnn1d", batches=8),
         Cell("images", "synthetic images × cnn2d", (_IMAGES,), batches=8, batch_size=50),
         Cell("small", "four small data sets", tuple(_series(name, "pointwise-mlp") for name in _SMALL), 40, 8, 20),
         Cell("leaves", "OSULeaf × narrow cnn1d", (_series("OSULeaf", "cnn1d"),), 40, 8, 20, held_out=True),

@@ -14,7 +14,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from esper_core.leyline import Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline import Metric, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, RunStarted, StageChanged, StepFinished
 from esper_testing import check_sink
 from esper_watch.progress import LiveDisplay
@@ -24,7 +24,9 @@ NAME = "20261121-101512-[bold]otter"
 
 
 def started(arms: tuple[str, ...] = ("grown", "twin"), rounds: int = 1, environments: int = 1) -> RunStarted:
-    return RunStarted(run=NAME, arms=arms, rounds=rounds, environments=environments, steps=4)
+    return RunStarted(
+        run=NAME, arms=arms, rounds=rounds, environments=environments, steps=4, metric=Metric("accuracy", unit="%")
+    )
 
 
 def step(number: int, arm: str = "grown", seed: int = 0, round_: int = 0) -> StepFinished:
@@ -43,7 +45,7 @@ def moved(now: Stage, seed: int = 0, blueprint: str = "b/x", slot: str = "early"
 def ended(arm: str = "grown", seed: int = 0) -> EpisodeFinished:
     return EpisodeFinished(
         round=0, arm=arm, seed=seed, test_loss=1.0, test_metric=0.5, validation_metric=0.5, parameters=1,
-        host_parameters=1, fossils=0, steps=4, reward=None,
+        host_parameters=1, fossils=1, steps=1, reward=None,
     )  # fmt: skip
 
 
@@ -101,17 +103,21 @@ def drawn(events: Sequence[Event], width: int = 80) -> list[str]:
     finally:
         display.close()
     with console.capture() as captured:
-        console.print(display._render())
+        console.print(display.render())
     return [line.rstrip() for line in captured.get().splitlines() if line.strip()]
 
 
 def test_progress_step_arms_and_the_seeds_of_each_slot_are_drawn():
     head, *below = drawn(GROWING)
-    assert re.fullmatch(re.escape(NAME) + r" ━+╸? *━*  25%", head), head
-    assert below == [
-        "step 1 of 4, grown, twin",
-        "early  conv_light: 3 training, 1 holding; pointwise: 1 pruned",
-        "late   nothing yet",
+    assert re.fullmatch(re.escape(NAME) + r" ━+╸? *━*  25 %", head), head
+    assert [" ".join(line.split()) for line in below] == [
+        "grown, twin, step 1 of 4, 4 networks",
+        "validation accuracy now to twin 95 % interval",
+        "grown ▁ 50.0 % +0.0 points +0.0 to +0.0",
+        "twin ▁ 50.0 %",
+        "▁ 50.0 % █ 50.0 %",
+        "early conv_light 3 training, 1 holding; pointwise 1 pruned",
+        "late nothing yet",
     ]
 
 
@@ -119,14 +125,18 @@ def test_rounds_and_acts_of_the_governor_are_drawn():
     events = [started(rounds=3), step(1, round_=1), acted("warn"), acted("warn"), acted("roll-back", f"loss{CLEAR}")]
     lines = " ".join(drawn(events))
     assert "round 2 of 3, step 2 of 4" in lines
-    assert "governor: 1 roll-back, 2 warn; last roll-back: grown, RNG seed 0, step 1: loss\\x1b[2J" in lines
+    assert re.search(r"governor: roll-back of grown 0, step 2: loss\\x1b\[2J +governor: 2 warnings", lines)
 
 
-def test_seeds_of_finished_episodes_are_not_drawn():
-    """The static control is trained after the others, whose kept seeds are not in its slots."""
+def test_the_bar_is_over_all_phases_and_keeps_what_the_first_one_reached():
+    three = ("grown", "twin", "capacity")
     over = [ended(arm, seed) for arm in ("grown", "twin") for seed in range(4)]
-    lines = drawn([*GROWING, *over, *(step(0, "capacity", seed) for seed in range(4))])
-    assert lines[1:] == ["step 1 of 4, capacity"]
+    head, where, *below = drawn(
+        [started(three, environments=4), *GROWING[1:], *over, *(step(0, "capacity", seed) for seed in range(4))]
+    )
+    assert head.endswith(" 75 %")
+    assert where == "phase 2 of 2 (capacity), step 1 of 4, 4 networks"
+    assert [line.split()[0] for line in below] == ["validation", *three, "▁", "early", "late"]
 
 
 @pytest.mark.parametrize("width", [20, 40, 79, 199])
@@ -142,17 +152,18 @@ def test_rate_and_time_left_are_drawn_without_what_a_resumed_run_did_before(disp
     for event in [started(environments=500), *(step(0, seed=seed) for seed in range(400))]:
         display.hear(event)
     display.settle()
-    assert display._progress.tasks[0].speed is None
+    assert display.view.speed is None
     for seed in range(400, 404):
         time.sleep(0.05)
         display.hear(step(0, seed=seed))
         display.settle()
-    speed = display._progress.tasks[0].speed
+    speed = display.view.speed
     assert speed is not None
     assert 1 < speed < 100
     display.close()
-    with display._progress.console.capture() as captured:
-        display._progress.console.print(display._render())
+    console = display.view.console
+    with console.capture() as captured:
+        console.print(display.render())
     assert re.search(r"\d+ env steps/s", captured.get())
     assert re.search(r"\d:\d\d left", captured.get())
 
@@ -167,7 +178,7 @@ def test_the_display_is_redrawn_prints_above_it_and_is_removed_in_the_end(monkey
     display.settle()
     time.sleep(0.6)
     print("warning: one thing", file=sys.stderr)
-    assert "conv_light: 3 training" in screen.shown
+    assert "conv_light 3 training" in screen.shown
     display.close()
     display.close()
     assert sys.stderr is screen

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import re
+import threading
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 from filelock import FileLock
 from rich.cells import cell_len
+from rich.console import Console
 
 from esper_core import load_run
+from esper_core.cli import main
 from esper_core.leyline import Signals, Stage
 from esper_core.leyline.events import (
     EpisodeFinished,
@@ -26,7 +33,9 @@ from esper_core.leyline.events import (
 from esper_core.telemetry import encode
 from esper_watch import read_history
 from esper_watch.command import watch
-from esper_watch.terminal import as_json, draw, sparkline
+from esper_watch.history import History
+from esper_watch.progress import follow
+from esper_watch.terminal import as_json, draw, phase_text, sparkline
 
 HOSTILE = "\x1b]0;pwned\x07\x9b2J\nsecond\u202eline"
 """Sets the terminal's title, clears it, adds a line, and reverses the text that follows."""
@@ -119,9 +128,79 @@ def test_the_command_prints_a_drawing_or_json(run):
     assert told["lives"][0]["stages"][-1] == {"step": 6, "stage": "fossilized"}
 
 
+@pytest.mark.parametrize(
+    ("words", "start", "names"),
+    [
+        (["watch"], "", ["swift-heron", "20261121-101513-quiet-otter", "20261121-101512-quiet-otter"]),
+        (["report"], "sw", ["swift-heron"]),
+        (["compare", "swift-heron"], "", ["20261121-101512-quiet-otter"]),
+        (["resume"], "20261121-101512", []),
+        (["resume"], "20261121-101513", ["20261121-101513-quiet-otter"]),
+        (["runs", "show"], "quiet", []),
+        (["watch"], "some/where", ["some/where"]),
+    ],
+)
+def test_the_shell_completes_names_of_runs(words, start, names, tmp_path):
+    for name in ("20261121-101512-quiet-otter", "20261121-101513-quiet-otter", "20261122-090000-swift-heron"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").touch()
+    (tmp_path / "20261121-101512-quiet-otter/summary.json").touch()
+    (tmp_path / "20261123-090000-no-run").mkdir()
+    found = ShellComplete(main, {}, "esper", "_ESPER_COMPLETE").get_completions(
+        [*words, "--runs-dir", str(tmp_path)], start
+    )
+    assert [one.value for one in found] == names
+
+
+def test_a_run_is_followed_on_a_terminal_until_it_has_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr("esper_watch.progress.LOOK_SECONDS", 0.02)
+    events = write(tmp_path, *EVENTS[:9]) / "events.jsonl"
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=80, height=24, color_system=None)
+
+    def go_on() -> None:
+        time.sleep(0.4)
+        with events.open("a") as file:
+            file.write("".join(encode(event) + "\n" for event in EVENTS[9:]))
+
+    writer = threading.Thread(target=go_on)
+    writer.start()
+    history = follow(tmp_path, console)
+    writer.join()
+    assert history.status == "done"
+    assert "grown, twin, step 4 of 8, 1 network" in screen.getvalue()
+    assert "50 %" in screen.getvalue()
+
+
 def test_the_command_finds_a_run_by_its_id_in_the_folder_of_runs(make_run):
     run = make_run()
     assert run.name in CliRunner().invoke(watch, [run.name, "--runs-dir", str(run.parent)]).stdout
+
+
+def test_curves_share_a_scale_and_the_difference_to_the_twin_is_in_points(make_run):
+    drawing = draw(read_history(make_run(environments=8)))
+    head, grown, twin, scale = drawing.splitlines()[2:6]
+    assert head.split() == ["validation", "accuracy", "test", "to", "twin", "95", "%", "interval"]
+    assert re.fullmatch(r"  grown  ▁[▁-█]+█  80.2 %  \+30.0 points  \+30.0 to \+30.0", grown)
+    assert "█" not in twin
+    assert set(twin.split()[1]) <= set("▁▂▃▄▅")
+    assert re.fullmatch(r" +▁ \d\d?.\d %  █ 77.\d %", scale)
+
+
+def test_a_control_is_a_phase_of_its_own_unless_nothing_grew():
+    history = History()
+    for event in [replace(EVENTS[0], arms=("grown", "twin", "capacity")), *EVENTS[1:-2]]:
+        history.add(event)
+    assert history.phases == [("grown", "twin"), ("capacity",)]
+    assert history.share_done == pytest.approx(2 / 3)
+    assert phase_text(history) == "phase 1 of 2 (grown, twin), step 8 of 8, 1 network"
+    history.add(finished("capacity", 0, 0.5))
+    assert phase_text(history) == "phase 2 of 2 (capacity), step 1 of 8, 1 network"
+    history = History()
+    for event in [replace(EVENTS[0], arms=("grown", "twin", "capacity")), *EVENTS[1:-7]]:
+        history.add(event)
+    history.add(replace(EVENTS[-2], fossils=0))
+    assert (history.phases, history.share_done) == ([("grown", "twin")], 1.0)
 
 
 def test_a_sparkline_leaves_values_that_are_not_finite_blank():
@@ -129,6 +208,7 @@ def test_a_sparkline_leaves_values_that_are_not_finite_blank():
     assert sparkline([], 8) == ""
     assert sparkline([2.0, 2.0], 8) == "▁▁"
     assert len(sparkline(range(1000), 40)) == 40
+    assert sparkline([0.0, 1.0], 8, (0.0, 2.0)) == "▁▅"
 
 
 def test_acts_of_the_governor_are_shown_and_a_stopped_episode_counts_as_done(run):
@@ -144,11 +224,11 @@ def test_acts_of_the_governor_are_shown_and_a_stopped_episode_counts_as_done(run
     assert history.share_done == 1.0
     assert [one["act"] for one in as_json(history)["governor"]] == ["warn", "roll-back", "early-stop"]
     drawing = draw(history)
-    assert "grown 3, step 2: roll-back: too hot" in drawing
-    assert "warn" not in drawing
+    assert "governor: roll-back of grown 3, step 3: too hot" in drawing
+    assert "governor: 1 warning" in drawing
     assert max(map(len, draw(history, width=50).splitlines())) <= 50
     history.governor = acts * 9
-    assert "… and 13 more acts of the governor" in draw(history)
+    assert "governor: 15 earlier acts" in draw(history)
 
 
 def test_control_characters_of_a_run_are_escaped(run):
@@ -236,9 +316,12 @@ NAMES = ["grown", "双子", "🌱 seeds", "re\N{COMBINING ACUTE ACCENT}seau", "�
 
 @pytest.mark.parametrize("names", [NAMES, ["双子座の庭師", "twin"], NAMES[3:]], ids=["mixed", "wide", "accents"])
 def test_names_in_any_script_are_aligned_in_columns(names, tmp_path):
-    arms = [line for line in lines_of(tmp_path, tuple(names)) if "nothing yet" in line]
+    arms = [line for line in lines_of(tmp_path, tuple(names)) if line.endswith("–")]
     assert len(arms) == len(names)
-    assert {before(line, "nothing yet") for line in arms} == {2 + max(map(cell_len, names)) + 2 + 2}, "an empty curve"
+    assert {cell_len(line) for line in arms} == {80}
+    started = [finished(name, 0, 0.5) for name in names]
+    curves = [line for line in lines_of(tmp_path, tuple(names), *started) if "▁" in line][: len(names)]
+    assert {before(line, "▁") for line in curves} == {2 + max(map(cell_len, names)) + 2}
     seeds = [replace(SEED, seed_id=number, slot=name, blueprint="a/conv") for number, name in enumerate(names)]
     steps = [replace(one, step=1, was=Stage.GERMINATED, now=Stage.TRAINING) for one in seeds]
     lines = [line for line in lines_of(tmp_path, ("grown",), *seeds, *steps) if line.startswith("  grown 3 ")]

@@ -10,7 +10,7 @@ import pytest
 
 from esper_core import SinkSpec
 from esper_core.cli.progress import PlainLines, terminal_display
-from esper_core.leyline import Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline import Metric, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, RunStarted, StageChanged, StepFinished
 from esper_core.plugins import Component
 from esper_core.plugins.registry import Registry
@@ -19,11 +19,13 @@ NAME = "20261121-101512-[bold]otter"
 
 
 def started(arms: tuple[str, ...] = ("grown", "twin"), rounds: int = 1, environments: int = 1) -> RunStarted:
-    return RunStarted(run=NAME, arms=arms, rounds=rounds, environments=environments, steps=4)
+    return RunStarted(
+        run=NAME, arms=arms, rounds=rounds, environments=environments, steps=4, metric=Metric("accuracy", unit="%")
+    )
 
 
-def step(number: int, arm: str = "grown", seed: int = 0, round_: int = 0) -> StepFinished:
-    signals = Signals(number, 1.0, 1.0, 0.5, 1, 1, (SlotSignals("early", SlotState.FREE, 0),))
+def step(number: int, arm: str = "grown", seed: int = 0, round_: int = 0, metric: float = 0.5) -> StepFinished:
+    signals = Signals(number, 1.0, 1.0, metric, 1, 1, (SlotSignals("early", SlotState.FREE, 0),))
     return StepFinished(round=round_, arm=arm, seed=seed, step=number, signals=signals)
 
 
@@ -67,8 +69,8 @@ def test_short_run_prints_its_first_and_its_last_step(capsys) -> None:
         hear(lines, step(number), step(number, "twin"))
     lines.settle()
     first, last = told(capsys)
-    assert first == "step 1 of 4 | 1 training"
-    assert last.startswith("step 4 of 4 | ")
+    assert first == "25 %, step 1 of 4 | grown 50.0 %, twin 50.0 % | 1 training"
+    assert last.startswith("100 %, step 4 of 4 | ")
     assert last.endswith(" env steps/s | 1 training")
 
 
@@ -78,13 +80,24 @@ def test_line_has_rate_time_left_and_acts_of_the_governor(capsys, clock) -> None
     acted = GovernorActed(round=0, arm="grown", seed=0, step=1, act="roll-back", verdict="sick", reason="a\x1b[2J")
     for number in range(1, 4):
         clock(60)
-        hear(lines, step(number), step(number, "twin"), *[acted] * (number == 3))
+        hear(lines, step(number, metric=0.6), step(number, "twin"), *[acted] * (number == 3))
     assert told(capsys) == [
-        "step 1 of 4",
-        "step 2 of 4 | 0.033 env steps/s | 2 min 0 s left",
-        "step 3 of 4 | 0.033 env steps/s | 1 min 0 s left",
-        "step 4 of 4 | 0.033 env steps/s | governor: 1 roll-back (roll-back: a\\x1b[2J)",
+        "25 %, step 1 of 4 | grown 50.0 %, twin 50.0 %",
+        "50 %, step 2 of 4 | grown 60.0 %, twin 50.0 % | 0.033 env steps/s | 2 min 0 s left",
+        "75 %, step 3 of 4 | grown 60.0 %, twin 50.0 % | 0.033 env steps/s | 1 min 0 s left",
+        "100 %, step 4 of 4 | grown 60.0 %, twin 50.0 % | 0.033 env steps/s"
+        " | governor: 1 roll-back (roll-back: a\\x1b[2J)",
     ]
+
+
+def test_share_is_of_all_phases_and_the_step_of_the_current_one(capsys, clock) -> None:
+    lines = PlainLines()
+    hear(lines, started(("grown", "capacity")), *(step(number) for number in range(4)))
+    clock(60)
+    hear(lines, step(0, "capacity", metric=float("nan")))
+    first, second = told(capsys)
+    assert first == "50 %, step 4 of 4 | grown 50.0 %"
+    assert second.startswith("62 %, step 1 of 4 | grown 50.0 %, capacity unknown | ")
 
 
 def test_steps_before_a_resume_do_not_count_for_the_rate(capsys, clock) -> None:
@@ -92,7 +105,7 @@ def test_steps_before_a_resume_do_not_count_for_the_rate(capsys, clock) -> None:
     hear(lines, started(environments=50), *(step(0, seed=seed) for seed in range(40)))
     clock(60)
     hear(lines, step(0, seed=40))
-    assert told(capsys)[1] == "step 0 of 4 | 0.017 env steps/s | 5 h 59 min left"
+    assert told(capsys)[1] == "10 %, step 1 of 4 | grown 50.0 % | 0.017 env steps/s | 5 h 59 min left"
 
 
 def test_rate_is_that_of_the_last_two_minutes(capsys, clock) -> None:
@@ -115,8 +128,8 @@ def test_episode_that_ended_early_counts_as_done_and_a_new_round_has_new_seeds(c
     clock(60)
     hear(lines, moved(Stage.GERMINATED, round_=1), step(0, round_=1))
     first, second = told(capsys)
-    assert first == "step 4 of 8 | 1 training"
-    assert second.startswith("step 5 of 8 | ")
+    assert first == "50 %, round 1 of 2, step 1 of 4 | grown 50.0 % | 1 training"
+    assert second.startswith("62 %, round 2 of 2, step 1 of 4 | grown 50.0 % | ")
     assert second.endswith("| 1 germinated")
 
 

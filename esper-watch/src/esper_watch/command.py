@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,10 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from click.shell_completion import CompletionItem
+
+    from esper_watch.history import History
+
 
 _runs_dir_option = click.option(
     "--runs-dir",
@@ -20,11 +25,28 @@ _runs_dir_option = click.option(
     default=Path("runs"),
     show_default=True,
     help="The folder of run directories.",
+    is_eager=True,  # so that it is known when the shell completes the name of a run
 )
 
 
+def _run_name(*, finished: bool | None = None) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Return a function by which the shell completes the names of runs: of all, or of those with results."""
+
+    def complete(context: click.Context, _parameter: click.Parameter, start: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        from esper_core.leyline.files import complete_name
+
+        if "/" in start:
+            return [CompletionItem(start, type="dir")]
+        names = complete_name(context.params.get("runs_dir") or Path("runs"), start, finished=finished)
+        return [CompletionItem(name) for name in names]
+
+    return complete
+
+
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.argument("run", type=click.Path(path_type=Path), required=False, shell_complete=_run_name())
 @_runs_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--web", is_flag=True, help="Serve live pages for a browser; without RUN, of all runs.")
@@ -41,7 +63,10 @@ def watch(
     web: bool,
     open_browser: bool,
 ) -> None:
-    """Show curves and seed lives of a run. The run may still be going, or have been killed."""
+    """Show curves and seed lives of a run. The run may still be going, or have been killed.
+
+    On a terminal a run that is still going is followed until it ends, or until Ctrl-C.
+    """
     if web:
         from esper_watch.web.beside import require_extra
 
@@ -57,13 +82,31 @@ def watch(
         msg = "name a run, or show all of them:  esper watch --web"
         raise click.UsageError(msg)
     from esper_watch import terminal
-    from esper_watch.history import read_history
 
-    history = read_history(_run_folder(run, runs_dir))
+    folder = _run_folder(run, runs_dir)
+    history = _followed(folder) if sys.stdout.isatty() and not as_json else None
+    if history is None:
+        from esper_watch.history import read_history
+
+        history = read_history(folder)
     if as_json:
         click.echo(json.dumps(terminal.as_json(history), allow_nan=False))
     else:
-        terminal.echo(terminal.draw(history, width=shutil.get_terminal_size((80, 24)).columns))
+        size = shutil.get_terminal_size((80, 24))
+        height = size.lines if sys.stdout.isatty() else None
+        terminal.echo(terminal.draw(history, width=size.columns, height=height))
+
+
+def _followed(run: Path) -> History | None:
+    """Draw a run live until it has ended; None on a terminal that cannot be drawn on, or if there are no events yet."""
+    from rich.console import Console
+
+    from esper_watch.progress import follow
+
+    console = Console()
+    if not console.is_terminal or console.is_dumb_terminal or not (run / "events.jsonl").exists():
+        return None
+    return follow(run, console)
 
 
 def _ending_with(*suffixes: str) -> Callable[[click.Context, click.Parameter, Path | None], Path | None]:
@@ -80,7 +123,7 @@ def _ending_with(*suffixes: str) -> Callable[[click.Context, click.Parameter, Pa
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path), shell_complete=_run_name())
 @_runs_dir_option
 @click.option("--out", type=click.Path(path_type=Path), help="File for the page; default: report.html in RUN.")
 @click.option(
@@ -103,7 +146,7 @@ def report(run: Path, runs_dir: Path, *, out: Path | None, picture: Path | None)
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=_run_name(finished=True))
 @_runs_dir_option
 @click.option(
     "--arm", "arms", multiple=True, metavar="NAME", help="Compare only arms of this name; all of their pairs."

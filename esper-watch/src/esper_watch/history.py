@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from itertools import takewhile
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,7 +38,7 @@ from esper_watch.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from esper_core.leyline.events import Event
@@ -58,7 +59,8 @@ class History:
 
     Args:
         name: Id of the run.
-        keep_steps: Whether to keep a ``Step`` for every step. A live display runs for hours and needs none.
+        keep_steps: Whether to keep what was measured in every step. A live display runs for hours and needs none but
+            the metrics of the latest round.
     """
 
     def __init__(self, name: str = "", *, keep_steps: bool = True) -> None:
@@ -88,6 +90,8 @@ class History:
         self._living: dict[EnvironmentKey, dict[int, SeedLife]] = {}
         self._measured: dict[tuple[int, str], dict[int, tuple[list[int], array[float]]]] = {}
         """By round and arm, and by step: seeds of environments, and their validation metrics."""
+        self._ended: dict[str, int] = {}
+        self._grew: set[str] = set()
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -118,9 +122,36 @@ class History:
         """Steps of all environments of the run; 0 if it has not started."""
         if self.started is None:
             return 0
-        # A capacity control is announced, but not trained if nothing grew.
-        arms = self.arms if self.status == "done" else self.started.arms
+        arms = self.arms if self.status == "done" else [arm for phase in self.phases for arm in phase]
         return self.started.rounds * self.started.environments * self.steps_per_episode * len(arms)
+
+    @property
+    def phases(self) -> list[tuple[str, ...]]:
+        """The arms of each phase of the run: first those that act and their twin, then the controls of what grew.
+
+        A control is announced, but not trained if its arm ends without growth.
+        """
+        announced = () if self.started is None else self.started.arms
+        controls = tuple(arm for arm in announced if is_control(arm) and arm != TWIN)
+        acting = tuple(arm for arm in announced if arm not in controls)
+        growing = [arm for arm in acting if arm != TWIN]
+        trained = tuple(
+            control
+            for control in controls
+            if any(self._may_grow(arm) for arm in growing if control in (CAPACITY, f"{CAPACITY}-of-{arm}"))
+        )
+        return [phase for phase in (acting, trained) if phase]
+
+    def _may_grow(self, arm: str) -> bool:
+        """Return whether an arm grew, or still trains."""
+        episodes = 0 if self.started is None else self.started.rounds * self.started.environments
+        return arm in self._grew or self._ended.get(arm, 0) < episodes
+
+    @property
+    def phase(self) -> int:
+        """The phase that is being trained, from 0."""
+        reached = {arm for _, arm, _ in self.running} or {episode.arm for episode in self.episodes[-1:]}
+        return max((number for number, arms in enumerate(self.phases) if reached & set(arms)), default=0)
 
     @property
     def share_done(self) -> float:
@@ -170,6 +201,14 @@ class History:
                 return step, pairs
         return -1, []
 
+    def test_pairs(self, arm: str, other: str) -> list[tuple[float, float]]:
+        """Return the test metrics of two arms in the environments that both finished, in pairs."""
+        ours, theirs = (
+            {(one.round, one.seed): one.test_metric for one in self.episodes if one.arm == name}
+            for name in (arm, other)
+        )
+        return [(value, theirs[place]) for place, value in ours.items() if place in theirs]
+
     def seeds_by_environment(self, round_: int, arm: str) -> dict[int, list[SeedLife]]:
         """Return the seeds of an arm in one round, by environment seed."""
         found: dict[int, list[SeedLife]] = {}
@@ -178,14 +217,10 @@ class History:
                 found.setdefault(life.seed, []).append(life)
         return dict(sorted(found.items()))
 
-    def running_seeds(self) -> Iterator[SeedLife]:
-        """Yield the seeds of the environments that are being trained, those that ended included; the latest first."""
-        rounds = {round_ for round_, _, _ in self.running}
-        for life in reversed(self.seeds):
-            if life.environment in self.running:
-                yield life
-            elif life.round not in rounds:
-                return
+    def latest_seeds(self) -> list[SeedLife]:
+        """Return the seeds of the latest round, in the order of their births."""
+        last = self.seeds[-1].round if self.seeds else 0
+        return list(takewhile(lambda life: life.round == last, reversed(self.seeds)))[::-1]
 
     def add(self, event: Event) -> None:
         """Record one event."""
@@ -224,6 +259,9 @@ class History:
         environment = event.round, event.arm, event.seed
         self.episodes.append(event)
         self.running.pop(environment, None)
+        self._ended[event.arm] = self._ended.get(event.arm, 0) + 1
+        if event.fossils:
+            self._grew.add(event.arm)
         self._reached[environment] = event.steps
         self.finished_steps += max(0, self.steps_per_episode - event.steps)
 
@@ -238,6 +276,9 @@ class History:
             self.slots[event.arm] = tuple(slot.name for slot in event.signals.slots)
         if self._keep_steps:
             self._keep(event, environment)
+        else:
+            self._measured.pop((event.round - 1, event.arm), None)
+        self._keep_metric(event)
         living = self._living.get(environment)
         if not living:
             return
@@ -250,17 +291,19 @@ class History:
 
     def _keep(self, event: StepFinished, environment: EnvironmentKey) -> None:
         self.steps.add(event, environment)
-        by_step = self._measured.get(environment[:2])
-        if by_step is None:
-            by_step = self._measured[environment[:2]] = {}
-        if (measured := by_step.get(event.step)) is None:
-            measured = by_step[event.step] = ([], array("d"))
-        measured[0].append(event.seed)
-        measured[1].append(event.signals.validation_metric)
         if event.action != "wait":
             self.decisions.append(
                 Decision(event.round, event.arm, event.seed, event.step, event.action, event.arguments)
             )
+
+    def _keep_metric(self, event: StepFinished) -> None:
+        by_step = self._measured.get((event.round, event.arm))
+        if by_step is None:
+            by_step = self._measured[event.round, event.arm] = {}
+        if (measured := by_step.get(event.step)) is None:
+            measured = by_step[event.step] = ([], array("d"))
+        measured[0].append(event.seed)
+        measured[1].append(event.signals.validation_metric)
 
 
 def read_history(run: Path) -> History:

@@ -1,12 +1,12 @@
-"""Live display of a run on a terminal: progress, rate and time left, and what each slot is doing.
+"""Live view of a run on a terminal: how far it is, what each arm reached, and what each slot is doing.
 
-``esper run`` uses it on an interactive terminal; see ``SinkSpec.terminal``. rich draws it on a thread of its own, four
-times a second, so a slow terminal does not slow down the run.
+``esper run`` uses it as a sink on an interactive terminal; see ``SinkSpec.terminal``. ``esper watch`` follows a run of
+another process with it. rich draws it on a thread of its own, so a slow terminal does not slow down the run.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import time
 from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -14,32 +14,93 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
-from esper_core.leyline import Stage
+from esper_core import EsperError
 from esper_core.leyline.errors import printable
-from esper_watch.formats import short_name
-from esper_watch.history import History
+from esper_watch import terminal
+from esper_watch.history import UNFINISHED, History
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from rich.console import RenderableType
     from rich.progress import Task
 
     from esper_core.leyline.events import Event
+    from esper_watch.history import SeedLife
 
 RATE_SECONDS: Final = 120.0
 """How far back the rate looks: a run is slower with all that grows."""
 
 REDRAWS_PER_SECOND: Final = 4
 
+LOOK_SECONDS: Final = 1.0
+"""Pause between two looks at a run of another process."""
+
 
 def live(run: str | Path) -> LiveDisplay:
     """Build the display on stderr. run: the run directory, which is not needed."""
     return LiveDisplay(Console(stderr=True))
+
+
+class RunView:
+    """What is drawn of a run: a bar over all of its phases, arms, seeds by stage, acts of the governor, and lives.
+
+    Args:
+        console: Where it is drawn.
+        lives: Whether to draw lives of seeds below, as many as there is room for.
+    """
+
+    def __init__(self, console: Console, *, lives: bool = False) -> None:
+        self.console = console
+        self._lives = lives
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TaskProgressColumn("[progress.percentage]{task.percentage:>3.0f} %"),
+            _TimeLeft(),
+            console=console,
+            speed_estimate_period=RATE_SECONDS,
+        )
+        self.task = self._progress.add_task("starting", total=None)
+        self._is_started = False
+
+    def update(self, history: History) -> None:
+        """Update the bar and the rate."""
+        total, done = history.total_steps, history.finished_steps
+        if self._is_started:
+            self._progress.update(self.task, completed=done, total=total)
+        elif total:
+            # What a resumed run did before does not count for its rate.
+            name = terminal.cut(printable(history.started.run if history.started else ""), self.console.width // 2)
+            self._progress.reset(self.task, total=total, completed=done, description=name)
+            self._is_started = True
+
+    @property
+    def speed(self) -> float | None:
+        """Steps of environments per second; None if unknown."""
+        return self._progress.tasks[0].speed
+
+    def draw(self, history: History) -> RenderableType:
+        """Return what to draw."""
+        width = self.console.width
+        lines = [_text(line, "dim") for line in self._where(history, width)]
+        lines += [_text(line) for line in terminal.arm_lines(history, width)]
+        lines += [_text(line) for line in terminal.slot_lines(history, width)]
+        lines += [_text(line, "yellow") for line in terminal.governor_lines(history.governor, width)]
+        if self._lives and (room := self.console.height - len(lines) - 6) > 0:
+            lines += [_text(line) for line in terminal.life_lines(history, _current(history, room), width)]
+        return Group(self._progress, *lines)
+
+    def _where(self, history: History, width: int) -> list[str]:
+        text = terminal.phase_text(history)
+        if not text:
+            return []
+        if speed := self.speed:
+            text += f", {speed:,.0f} env steps/s" if speed >= 10 else f", {speed:.2g} env steps/s"
+        return terminal.wrap(text, width)
 
 
 class LiveDisplay:
@@ -51,23 +112,8 @@ class LiveDisplay:
     def __init__(self, console: Console) -> None:
         self._history = History(keep_steps=False)
         self._lock = Lock()
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=30),
-            TaskProgressColumn(),
-            _TimeLeft(),
-            console=console,
-            speed_estimate_period=RATE_SECONDS,
-        )
-        self._task = self._progress.add_task("starting", total=None)
-        self._started = False
-        self._live = _Live(
-            console=console,
-            get_renderable=self._render,
-            refresh_per_second=REDRAWS_PER_SECOND,
-            transient=True,
-            redirect_stdout=False,
-        )
+        self.view = RunView(console)
+        self._live = _live_on(console, self.render)
         self._live.start()
 
     def hear(self, event: Event) -> None:
@@ -78,69 +124,70 @@ class LiveDisplay:
     def settle(self) -> None:
         """Update the progress at the end of a step."""
         with self._lock:
-            total, done = self._history.total_steps, self._history.finished_steps
-            if self._started:
-                self._progress.update(self._task, completed=done)
-            elif total:
-                # What a resumed run did before does not count for its rate.
-                name = printable(self._history.started.run if self._history.started else "")
-                self._progress.reset(self._task, total=total, completed=done, description=name)
-                self._started = True
+            self.view.update(self._history)
 
     def close(self) -> None:
         """Remove the display."""
         with suppress(OSError):  # the terminal may be gone
             self._live.stop()
 
-    def _render(self) -> RenderableType:
+    def render(self) -> RenderableType:
+        """Return what to draw."""
         with self._lock:
-            return Group(self._progress, *self._lines(), self._slots())
+            return self.view.draw(self._history)
 
-    def _lines(self) -> Iterator[Text]:
-        history = self._history
-        if history.started is None or history.latest is None:
-            return
-        step, rounds = history.latest, history.started.rounds
-        parts = [f"round {step.round + 1} of {rounds}"] if rounds > 1 else []
-        parts.append(f"step {step.step + 1} of {history.started.steps}")
-        (task,) = self._progress.tasks
-        if task.speed:
-            rate = f"{task.speed:,.0f}" if task.speed >= 10 else f"{task.speed:.2g}"
-            parts.append(f"{rate} env steps/s")
-        arms = dict.fromkeys(arm for _, arm, _ in history.running)
-        yield _text(", ".join([*parts, *arms]), "dim")
-        if history.governor:
-            acts = Counter(act.act for act in history.governor)
-            last = history.governor[-1]
-            counts = ", ".join(f"{count} {act}" for act, count in sorted(acts.items()))
-            where = f"{last.arm}, RNG seed {last.seed}, step {last.step}"
-            yield _text(f"governor: {counts}; last {last.act}: {where}: {last.reason}", "yellow")
 
-    def _slots(self) -> Table:
-        """Return a table with a row for each slot: how many seeds of which blueprint are in which stage."""
-        seeds = reversed(list(self._history.running_seeds()))
-        counts = Counter((life.slot, life.blueprint, life.stage) for life in seeds)
-        arms = {arm for _, arm, _ in self._history.running}
-        slots = dict.fromkeys(slot for arm in arms for slot in self._history.slots.get(arm, ()))
-        slots.update(dict.fromkeys(slot for slot, _, _ in counts))
-        table = Table.grid(padding=(0, 2))
-        if not counts:
-            return table
-        for slot in slots:
-            blueprints = dict.fromkeys(blueprint for own, blueprint, _ in counts if own == slot)
-            told = [
-                f"{short_name(name)}: "
-                + ", ".join(
-                    f"{counts[slot, name, stage]} {stage.label}" for stage in Stage if counts[slot, name, stage]
-                )
-                for name in blueprints
-            ]
-            table.add_row(_text(slot), _text("; ".join(told) or "nothing yet"))
-        return table
+def follow(run: Path, console: Console) -> History:
+    """Draw a run until it has ended, or until Ctrl-C, which does not reach the run. Returns its history.
+
+    Raises:
+        EsperError: E420 if ``run`` is not a run directory, E421 if a line of its events is not an event.
+    """
+    from esper_watch.web.index import FollowedRun
+
+    followed = FollowedRun(run.resolve())
+    view = RunView(console, lives=True)
+
+    def render() -> RenderableType:
+        with followed.lock:
+            return view.draw(followed.history)
+
+    def look() -> bool:
+        """Read what is new. Return whether the run goes on."""
+        with followed.lock:
+            followed.refresh()
+            if followed.problem is not None:
+                raise EsperError(followed.problem)
+            view.update(followed.history)
+            return followed.history.status in ("running", UNFINISHED)
+
+    with suppress(KeyboardInterrupt):
+        if look():
+            with _live_on(console, render):
+                while look():
+                    time.sleep(LOOK_SECONDS)
+    history: History = followed.history
+    return history
+
+
+def _current(history: History, limit: int) -> list[SeedLife]:
+    """Return seeds of the latest round in the order of their networks: those that are undecided, then others."""
+    first = sorted(history.latest_seeds(), key=lambda life: (life.ended, life.seed))[:limit]
+    return sorted(first, key=lambda life: (life.arm, life.seed, life.seed_id))
+
+
+def _live_on(console: Console, render: Callable[[], RenderableType]) -> Live:
+    return _Live(
+        console=console,
+        get_renderable=render,
+        refresh_per_second=REDRAWS_PER_SECOND,
+        transient=True,
+        redirect_stdout=False,
+    )
 
 
 def _text(text: str, style: str = "") -> Text:
-    return Text(printable(text), style=style)
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 class _Live(Live):

@@ -1,4 +1,6 @@
-"""Text view of a run for ``esper watch``: a sparkline for each arm, and a line of stages for each seed.
+"""Text view of a run: a curve for each arm and its difference to the twin, seeds by stage, and their lives.
+
+``esper watch`` prints it, and ``progress`` draws parts of it again and again.
 
 Names come from files, and reasons from exceptions of third parties' packages: control characters in them are escaped.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import textwrap
+from collections import Counter
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,9 +20,11 @@ from rich.console import Console
 from rich.text import Text
 
 from esper_core.leyline import Stage
-from esper_core.leyline.errors import printable
-from esper_watch.formats import short_name
-from esper_watch.history import mean
+from esper_core.leyline.constants import CONFIDENCE
+from esper_core.leyline.errors import plural, printable
+from esper_core.runs.statistics import mean_interval
+from esper_watch.formats import format_difference, format_difference_interval, format_value, short_name
+from esper_watch.history import TWIN, is_usable, mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,10 +44,13 @@ STAGE_SIGNS: Final = {
     Stage.PRUNED: " ",
 }
 
-LEGEND: Final = "· germinated  ░ training  ▒ blending  ▓ holding  ▚ draining  █ kept"
+LEGEND: Final = "· germinated  ░ training  ▒ blending  ▓ holding  ▚ draining  █ fossilised"
 
-MAX_ACTS: Final = 5
-"""Acts of the governor that are shown."""
+MAX_LIVES: Final = 16
+"""Seeds that are shown."""
+
+MAX_ACTS: Final = 3
+"""Acts of the governor that are shown, the latest."""
 
 _NO_BREAK: Final = "\N{NO-BREAK SPACE}"
 
@@ -81,46 +89,135 @@ def as_json(history: History) -> dict[str, Any]:
     }
 
 
-def draw(history: History, *, width: int = 80, lives: int = 16) -> str:
-    """Draw a run in lines of at most ``width`` columns, with the first ``lives`` seeds."""
+def draw(history: History, *, width: int = 80, height: int | None = None) -> str:
+    """Draw a run in lines of at most ``width`` columns, with the seeds of the first networks.
+
+    There are ``MAX_LIVES`` seeds at most, fewer where all lines would not fit into ``height``.
+    """
     lines = [f"{printable(history.name)}   {printable(history.status)}, {100 * history.share_done:.0f} % trained"]
     if history.reason:
         lines.append(f"  {_first_line(history.reason)}")
     for text in history.skipped:
         lines += wrap(text, width)
-    lines += [*_curves(history, width), *_governor(history.governor), *_lives(history, width, lives)]
+    if (phase := phase_text(history)) and history.status != "done":
+        lines += wrap(phase, width)
+    lines += [*arm_lines(history, width), *slot_lines(history, width), *governor_lines(history.governor, width)]
+    lives = MAX_LIVES if height is None else min(MAX_LIVES, max(3, height - len(lines) - 5))
+    # Beside each other: the seeds of one network.
+    lines += life_lines(history, sorted(history.seeds, key=lambda life: (life.round, life.seed))[:lives], width)
     return "\n".join(cut(line, width).rstrip() for line in lines)
 
 
-def _curves(history: History, width: int) -> list[str]:
-    announced = () if history.started is None else history.started.arms
-    names = {arm: cut(printable(arm), max(8, width // 3)) for arm in announced}
-    name_width = max(map(cell_len, names.values()), default=0)
-    lines = []
-    for arm, name in names.items():
-        curve = history.mean_metric(arm)
-        last = f"{curve[-1]:.4g}" if curve else "nothing yet"
-        lines.append(
-            f"  {set_cell_size(name, name_width)}  {sparkline(curve, max(8, width - name_width - 16))}  {last}"
-        )
-    return lines
+def phase_text(history: History) -> str:
+    """Return where a run is: the phase, the arms in it, round and step; empty if nothing was trained."""
+    if history.started is None or history.latest is None:
+        return ""
+    started, latest, phases, number = history.started, history.latest, history.phases, history.phase
+    arms = ", ".join(phases[number]) if phases else ""
+    parts = [f"phase {number + 1} of {len(phases)} ({arms})" if len(phases) > 1 else arms]
+    parts += [f"round {latest.round + 1} of {started.rounds}"] if started.rounds > 1 else []
+    parts += [f"step {latest.step + 1} of {started.steps}", plural(started.environments, "network")]
+    return ", ".join(parts)
 
 
-def _governor(acts: Sequence[GovernorActed]) -> list[str]:
-    """Return a line for each of the first few acts, without warnings."""
-    acts = [act for act in acts if act.act != "warn"]
-    lines = [
-        f"  {printable(act.arm)} {act.seed}, step {act.step}: {printable(act.act)}: "
-        f"{_first_line(act.reason or act.verdict)}"
-        for act in acts[:MAX_ACTS]
+def arm_lines(history: History, width: int) -> list[str]:
+    """Return a table: the curve of each arm, all on one scale, its latest metric, and its difference to the twin.
+
+    The figures are of the test split once the run is done, else of validation data.
+    """
+    metric, done = history.metric, history.status == "done"
+    # A control that is announced is not trained if nothing grew.
+    arms = () if history.started is None else history.arms if done else history.started.arms
+    if not arms:
+        return []
+    curves = {arm: history.mean_metric(arm) for arm in arms}
+    finite = [value for curve in curves.values() for value in curve if math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=1.0)
+    rows = [_arm_row(history, arm, curves[arm], tested=done) for arm in arms]
+    head = ["test" if done else "now", *(["to twin", "95 % interval"] if any(row[1] for row in rows) else [])]
+    cells = [row[: len(head)] for row in (head, *rows)]
+    widths = [max(cell_len(row[column]) for row in cells) for column in range(len(head))]
+    names = [cut(printable(arm), max(8, width // 4)) for arm in arms]
+    name_width = max(map(cell_len, names))
+    room = max(8, width - 2 - name_width - sum(2 + one for one in widths) - 2)
+    steps = history.steps_per_episode * (1 if history.started is None else history.started.rounds)
+    tails = [
+        "  ".join(" " * (size - cell_len(cell)) + cell for cell, size in zip(row, widths, strict=True)) for row in cells
     ]
-    if len(acts) > MAX_ACTS:
-        lines.append(f"  … and {len(acts) - MAX_ACTS} more acts of the governor")
+    title = cut(f"validation {printable(metric.name)}", room)
+    lines = [f"  {' ' * name_width}  {set_cell_size(title, room)}  {tails[0]}"]
+    for arm, name, tail in zip(arms, names, tails[1:], strict=True):
+        curve = curves[arm]
+        columns = max(1, min(room, steps) * len(curve) // max(1, steps, len(curve)))
+        line = sparkline(curve, columns, (low, high))
+        lines.append(f"  {set_cell_size(name, name_width)}  {set_cell_size(line, room)}  {tail}")
+    if finite:
+        scale = f"▁ {format_value(metric, low)}  █ {format_value(metric, high)}"
+        lines.append(f"  {' ' * name_width}  {scale}")
+    return ["", *lines]
+
+
+def _arm_row(history: History, arm: str, curve: Sequence[float], *, tested: bool) -> list[str]:
+    """Return the latest metric of an arm, and its difference to the twin with an interval, as far as known."""
+    metric = history.metric
+    ends = [episode.test_metric for episode in history.episodes if episode.arm == arm] if tested else []
+    now = mean(ends) if ends else curve[-1] if curve and not tested else None
+    told = ["–" if now is None else format_value(metric, now), "", ""]
+    if arm == TWIN:
+        return told
+    pairs = history.test_pairs(arm, TWIN) if tested else history.latest_pairs(arm, TWIN)[1]
+    if differences := [metric.gain(own, twin) for own, twin in pairs if is_usable(own) and is_usable(twin)]:
+        interval = mean_interval(differences, CONFIDENCE)
+        told[1] = format_difference(metric, interval.mean)
+        if interval.low is not None and interval.high is not None:
+            told[2] = format_difference_interval(metric, interval.low, interval.high).removesuffix(" points")
+    return told
+
+
+def slot_lines(history: History, width: int) -> list[str]:
+    """Return, for each slot, how many seeds of which blueprint are in which stage, in the latest round."""
+    seeds = history.latest_seeds()
+    counts = Counter((life.arm, life.slot, life.blueprint, life.stage) for life in seeds)
+    grown = dict.fromkeys(life.arm for life in seeds)
+    lines = []
+    for arm in grown:
+        slots = dict.fromkeys((*history.slots.get(arm, ()), *(life.slot for life in seeds if life.arm == arm)))
+        label_width = max(cell_len(printable(slot)) for slot in slots)
+        for slot in slots:
+            blueprints = dict.fromkeys(name for own, place, name, _ in counts if (own, place) == (arm, slot))
+            told = "; ".join(
+                f"{short_name(name)} "
+                + ", ".join(
+                    f"{counts[arm, slot, name, one]} {one.label}" for one in Stage if counts[arm, slot, name, one]
+                )
+                for name in blueprints
+            )
+            label = set_cell_size(printable(slot), label_width)
+            of = f"{printable(arm)}  " if len(grown) > 1 else ""
+            lines += wrap(f"  {of}{label}  {told or 'nothing yet'}", width)
     return ["", *lines] if lines else []
 
 
-def _lives(history: History, width: int, limit: int) -> list[str]:
-    shown = history.seeds[:limit]
+def governor_lines(acts: Sequence[GovernorActed], width: int) -> list[str]:
+    """Return a line for each of the latest few acts, without warnings, and how many warnings there were."""
+    acts, warnings = [act for act in acts if act.act != "warn"], sum(act.act == "warn" for act in acts)
+    lines = [
+        cut(
+            f"  governor: {printable(act.act)} of {printable(act.arm)} {act.seed}, step {act.step + 1}: "
+            f"{_first_line(act.reason or act.verdict)}",
+            width,
+        )
+        for act in acts[-MAX_ACTS:]
+    ]
+    if len(acts) > MAX_ACTS:
+        lines.append(f"  governor: {plural(len(acts) - MAX_ACTS, 'earlier act')}")
+    if warnings:
+        lines.append(f"  governor: {plural(warnings, 'warning')}")
+    return ["", *lines] if lines else []
+
+
+def life_lines(history: History, shown: Sequence[SeedLife], width: int) -> list[str]:
+    """Return a line of stages for each of some seeds, below a legend."""
     if not shown:
         return []
     labels = [f"{life.arm} {life.seed} {life.slot} {short_name(life.blueprint)}" for life in shown]
@@ -132,7 +229,7 @@ def _lives(history: History, width: int, limit: int) -> list[str]:
         signs = _stage_signs(history, life, max(8, width - label_width - 6))
         lines.append(f"  {set_cell_size(label, label_width)}  {signs}")
     if len(history.seeds) > len(shown):
-        lines.append(f"  … and {len(history.seeds) - len(shown)} more")
+        lines.append(f"  … and {len(history.seeds) - len(shown):,} more seeds")
     return lines
 
 
@@ -182,8 +279,10 @@ def echo(text: str, *, err: bool = False) -> None:
     click.echo(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
 
 
-def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw numbers as one line of bars; values that are not finite are blank.
+def sparkline(values: Sequence[float], width: int, scale: tuple[float, float] | None = None) -> str:
+    """Draw numbers as one line of bars, from the lowest to the highest of ``scale``, or of their own.
+
+    Values that are not finite are blank.
 
     >>> sparkline([0, 1, 2, 3], 8)
     '▁▃▆█'
@@ -192,10 +291,12 @@ def sparkline(values: Sequence[float], width: int) -> str:
     finite = [value for value in picked if math.isfinite(value)]
     if not finite:
         return " " * len(picked)
-    low, high = min(finite), max(finite)
+    low, high = (min(finite), max(finite)) if scale is None else scale
     span = high / 2 - low / 2  # halves: the distance of two floats can overflow
     places = [
-        (round((len(BARS) - 1) * ((value / 2 - low / 2) / span)) if span else 0) if math.isfinite(value) else None
+        (round((len(BARS) - 1) * min(1.0, max(0.0, (value / 2 - low / 2) / span))) if span else 0)
+        if math.isfinite(value)
+        else None
         for value in picked
     ]
     return "".join(" " if place is None else BARS[place] for place in places)
@@ -212,7 +313,7 @@ def _stage_signs(history: History, life: SeedLife, width: int) -> str:
 def _thinned(values: Sequence[float], width: int) -> list[float]:
     if len(values) <= width:
         return list(values)
-    return [values[(index * len(values)) // width] for index in range(width)]
+    return [values[((index + 1) * len(values)) // width - 1] for index in range(width)]
 
 
 def _first_line(text: str) -> str:

@@ -18,6 +18,8 @@ from esper_core.leyline.errors import ConfigError, EsperError, Problem, printabl
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from click.shell_completion import CompletionItem
+
     from esper_core.app.compose import Composition
     from esper_core.app.run import Outcome
     from esper_core.config import LoadedConfig
@@ -41,7 +43,26 @@ runs_dir_option = click.option(
     default=Path("runs"),
     show_default=True,
     help="The folder of run directories.",
+    is_eager=True,  # so that it is known when the shell completes the name of a run
 )
+
+
+def run_name(*, finished: bool | None = None) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Return a function by which the shell completes the names of runs: of all, or of those with or without results."""
+
+    def complete(context: click.Context, _parameter: click.Parameter, start: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        from esper_core.leyline.files import complete_name
+
+        if "/" in start:
+            return [CompletionItem(start, type="dir")]
+        names = complete_name(context.params.get("runs_dir") or Path("runs"), start, finished=finished)
+        return [CompletionItem(name) for name in names]
+
+    return complete
+
+
 _quiet_option = click.option("--quiet", is_flag=True, help="Print no progress.")
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object on stdout.")
 _watch_option = click.option("--watch", is_flag=True, help="Serve a live page of the run to a browser, until Ctrl-C.")
@@ -104,7 +125,7 @@ def run(
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", shell_complete=run_name(finished=False))
 @runs_dir_option
 @_quiet_option
 @_json_option

@@ -21,7 +21,7 @@ from esper_core.cli.output import (
     timing_text,
     value,
 )
-from esper_core.cli.run import runs_dir_option
+from esper_core.cli.run import run_name, runs_dir_option
 from esper_core.config.values import cut
 from esper_core.leyline.errors import printable
 from esper_core.leyline.lifecycle import Stage
@@ -59,7 +59,7 @@ def list_command(context: click.Context, runs_dir: Path, *, as_json: bool) -> No
 
 
 @runs.command("show")
-@click.argument("run")
+@click.argument("run", shell_complete=run_name())
 @runs_dir_option
 @click.option("--seeds", "list_seeds", is_flag=True, help="Show every seed: its last stage, gain, price and reason.")
 @click.option("--json", "as_json", is_flag=True, help="Print {path, status, manifest, summary, grown} as JSON.")

@@ -1,4 +1,4 @@
-"""Read files from untrusted sources: the files of runs, saved networks and configurations.
+"""Read files from untrusted sources: the files of runs, saved networks and configurations; and name runs.
 
 A run directory can come from anywhere, so one of its files may be anything. Every file of a run is
 opened by ``open_regular``, which refuses folders, pipes, sockets and devices instead of waiting for them.
@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.errors import RunFolderError
@@ -78,3 +80,36 @@ def _require_regular(path: str | Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.filemode(status.st_mode)[0], "a device")
         raise OSError(errno.EINVAL, f"expected a regular file, received {kind}", str(path))
+
+
+def complete_name(root: Path, start: str, *, finished: bool | None = None) -> list[str]:
+    """Return what the name of a run in ``root`` may be that begins with ``start``, the newest first.
+
+    It is the words of an id, or the whole id where ``start`` begins one, or several runs have the same words.
+
+    Args:
+        root: Folder of the runs.
+        start: What was typed so far.
+        finished: Only runs with results, or only those without.
+    """
+    try:
+        folders = sorted(path for path in root.iterdir() if path.is_dir())
+    except OSError:
+        return []
+    counts = Counter(words_of(folder.name) for folder in folders)
+    names = []
+    for folder in reversed(folders):
+        if not (folder / "manifest.json").exists() or finished not in (None, (folder / "summary.json").exists()):
+            continue
+        id_, words = folder.name, words_of(folder.name)
+        names.append(id_ if (start and id_.startswith(start)) or counts[words] > 1 else words)
+    return [name for name in names if name.startswith(start)]
+
+
+def words_of(id_: str) -> str:
+    """Return an id without its time.
+
+    >>> words_of("20261121-101512-quiet-otter")
+    'quiet-otter'
+    """
+    return re.sub(r"^\d{8}-\d{6}-", "", id_)

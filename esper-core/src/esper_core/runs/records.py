@@ -10,7 +10,6 @@ esper_core.leyline.errors.RunFolderError: E420 there is no run runs/nothing
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -21,7 +20,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, V
 
 from esper_core.leyline.constants import RUN_FORMAT
 from esper_core.leyline.errors import ConfigError, Problem, RunFolderError, nearest, one_line
-from esper_core.leyline.files import read_json
+from esper_core.leyline.files import read_json, words_of
 from esper_core.runs.directory import STATUS_RUNNING, is_locked
 
 if TYPE_CHECKING:
@@ -309,15 +308,6 @@ def load_run(path: str | os.PathLike[str], *, runs_dir: str | os.PathLike[str] =
     close = nearest(Path(name).name, known)
     hint = f"Did you mean {root / close}?" if close else f"List the runs:  esper runs list --runs-dir {root}"
     raise RunFolderError(Problem("E420", f"there is no run {name}", hint=hint))
-
-
-def words_of(id_: str) -> str:
-    """Return an id without its time.
-
-    >>> words_of("20261121-101512-quiet-otter")
-    'quiet-otter'
-    """
-    return re.sub(r"^\d{8}-\d{6}-", "", id_)
 
 
 def _folders(root: Path) -> Sequence[Path]:

@@ -1,4 +1,4 @@
-"""The figures of the task pages hold, in their order.
+"""The figures of the page on tasks and of docstrings hold.
 
 ``pytest esper-tasks/tests/test_figures.py -s`` prints them: means over three RNG seeds, on validation, one thread. Its
 output is stored in ``figures.txt``; the tests compare new figures with it, within five points of accuracy or 0.15 bits,
@@ -138,9 +138,6 @@ def test_images_need_convolutions():
             "kernel 1, convolutions": lambda shape: grown(
                 cnn2d(shape, kernel=1), "early", two_convolutions(nn.Conv2d, 8)
             ),
-            "kernel 1, middle convolutions": lambda shape: grown(
-                cnn2d(shape, kernel=1), "middle", two_convolutions(nn.Conv2d, 16)
-            ),
         },
         epochs=12,
         batch_size=100,
@@ -176,7 +173,6 @@ def test_a_marked_sum_needs_attention_or_recurrence():
     found = table(
         marked_sum(),
         {
-            "mlp": Mlp,
             "token-mlp": TokenMlp,
             "token-mlp, two layers": lambda shape: grown(TokenMlp(shape), "embed", two_layers(16)),
             "token-mlp, attention": lambda shape: grown(TokenMlp(shape), "embed", over_tokens(Attention, 16)),

@@ -1,7 +1,4 @@
-"""The tables of the pages on incubation and on twins show what was measured.
-
-The figures come from ``python -m benchmarks.science.incubation`` and from the default run.
-"""
+"""The page on incubation shows what ``python -m benchmarks.science.incubation`` measured."""
 
 from __future__ import annotations
 
@@ -55,17 +52,6 @@ def forced(found: Mapping[str, Any], blueprint: str, incubation: str = "shadow")
 def half(low: float, high: float) -> float:
     """Return half the width of an interval."""
     return (high - low) / 2
-
-
-@pytest.mark.parametrize("blueprint", ["mlp", "conv_light"])
-def test_the_table_of_twins_was_measured(blueprint):
-    _, twin, difference = cells(DOCS / "concepts" / "twins.md", f"`{blueprint}`, worth")
-    (alone,) = [one for one in read(INCUBATION)["twins"] if one["place"] == "plain"]
-    arm = read(BENCHMARKS / "science" / "shown" / "results.json")["runs"]["default"]["results"]["arms"]["twin"]["test"]
-    assert 100 * arm["mean"] == pytest.approx(alone["metric"]), "they are the twins of the default run"
-    assert numbers(twin) == [f"{alone['metric']:.1f}", f"{100 * half(arm['ci_low'], arm['ci_high']):.1f}"]
-    mean, low, high = forced(read(INCUBATION), blueprint)["points"]
-    assert numbers(difference) == [f"{mean:+.1f}", f"{half(low, high):.1f}"]
 
 
 def test_the_operations_of_incubation_were_counted():

@@ -18,15 +18,12 @@ def test_the_page_works_as_it_is_written(reader):
     how_to.tutorials.follow(PAGE.read_text(encoding="utf-8"), reader, how_to.tutorials.counted)
 
 
-def test_every_column_is_on_the_page_once_and_in_its_place():
+def test_every_column_is_on_the_page_once_and_in_order():
     parts = generate.columns().split("### ")[1:]
     for part, names in zip(
         parts, (features.GLOBAL_COLUMNS, features.SLOT_COLUMNS, features.CANDIDATE_COLUMNS), strict=True
     ):
         cells = [line.split(" | ") for line in part.splitlines() if line.startswith("| ") and "---" not in line][1:]
-        shown = [name.strip("`") for _, columns, _ in cells for name in columns.split()]
+        shown = [name.strip("`") for columns, _ in cells for name in columns.removeprefix("| ").split()]
         assert tuple(shown) == names
-        for place, columns, meaning in cells:
-            first = columns.split()[0].strip("`")
-            assert int(place.removeprefix("| ").partition("–")[0]) == names.index(first)
-            assert meaning.strip(" |")
+        assert all(meaning.strip(" |") for _, meaning in cells)

@@ -29,12 +29,15 @@ def told(cell: str) -> list[tuple[float, float]]:
     return [(float(number) / scale, 0.5 / scale / 10 ** len(digits)) for number, digits in found]
 
 
-def test_the_figures_are_those_that_were_printed_in_their_order():
-    printed = [float(one) for one in re.findall(r" (\d\.\d{3})$", PRINTED.read_text(encoding="utf-8"), re.MULTILINE)]
-    figures = [one for _, _, cell in rows() for one in told(cell)]
-    assert len(figures) == len(printed) == 24
-    wrong = [(one, is_) for (one, half), is_ in zip(figures, printed, strict=True) if abs(one - is_) > half + 0.0005]
-    assert wrong == []
+def test_the_figures_are_some_of_those_printed_for_the_task_in_their_order():
+    parts = [re.findall(r" (\d\.\d{3})$", part, re.MULTILINE) for part in PRINTED.read_text("utf-8").split("\n\n")]
+    left = iter(parts)
+    for task, network, cell in rows():
+        if task:
+            printed = iter(map(float, next(left)))
+        wrong = [one for one, half in told(cell) if not any(abs(one - is_) <= half + 0.0005 for is_ in printed)]
+        assert wrong == [], network
+    assert next(left, None) is None
 
 
 def test_each_network_has_as_many_figures_as_it_has_forms():

@@ -47,20 +47,6 @@ def advantages(found: Found) -> str:
     return _table(("`ppo` minus", *head), rows)
 
 
-def trainings(found: Found) -> str:
-    """Return what imitation and PPO contribute."""
-    rows = [
-        (
-            name,
-            f"{own['reward']['mean']:.1f}",
-            _interval(own["over_heuristic"]),
-            ", ".join(_interval(one) for one in own["each_over_heuristic"]),
-        )
-        for name, own in found["trainings"].items()
-    ]
-    return _table(("training", "reward", "minus `heuristic`", "each of three trainings minus `heuristic`"), rows)
-
-
 def runs(found: Found) -> str:
     """Return the reward in real runs: the heuristic, the mean of three trainings, and the difference."""
     rows = []
@@ -72,20 +58,10 @@ def runs(found: Found) -> str:
     return _table(("task, host", "`heuristic`", "`ppo`", "difference"), rows)
 
 
-def learning_rates(found: Found) -> str:
-    """Return the accuracy of grown networks less that of static controls, each with the best of four learning rates."""
-    cells = found["learning_rates"]
-    hosts = (f"`{cell['cell'].partition(', ')[2]}`" for cell in cells)
-    rows = [(name, *(_interval(cell["arms"][name]["over_static"]) for cell in cells)) for name in cells[0]["arms"]]
-    return _table(("grown minus control", *hosts), rows)
-
-
 PARTS: Final[Mapping[str, Callable[[Found], str]]] = {
     "learned-summary": summary,
     "learned-advantages": advantages,
-    "learned-trainings": trainings,
     "learned-runs": runs,
-    "learned-rates": learning_rates,
 }
 """By the names with which the pages mark them."""
 

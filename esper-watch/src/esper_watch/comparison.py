@@ -70,6 +70,13 @@ class ComparedRuns:
     comparisons: Sequence[Mapping[str, Any]]
     """As in summary.json, with the bootstrap interval, the Mann-Whitney test and Cliff's delta."""
     warnings: Sequence[str]
+    settings: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The settings that differ, by their path in the configuration: the value of each run."""
+
+    @property
+    def labels(self) -> list[str]:
+        """What the runs are called."""
+        return _labels(self.runs)
 
     @property
     def left_out(self) -> int:
@@ -122,7 +129,7 @@ def compare_runs(runs: Sequence[Run], only: Sequence[str] = (), *, every: bool =
         *_differing_margins(unique, margins),
         *_unpaired_arms(unique, pairs),
     ]
-    return ComparedRuns(unique, metric, max(margins), arms, comparisons, warnings)
+    return ComparedRuns(unique, metric, max(margins), arms, comparisons, warnings, _settings(configs))
 
 
 # --- what is compared
@@ -283,11 +290,11 @@ def _differing_runs(runs: Sequence[Run], configs: Sequence[Mapping[str, Any]]) -
     first, own = runs[0], _comparable(configs[0])
     for other, config in zip(runs[1:], configs[1:], strict=True):
         pair = f"{first.name} and {other.name}"
-        if differences := list(_differences(own, _comparable(config))):
+        if differences := [_in_words(one) for one in _differences(own, _comparable(config))]:
             more = len(differences) - MAX_DIFFERENCES
             named = ", ".join(differences[:MAX_DIFFERENCES]) + (f", and {more} more" if more > 0 else "")
             yield f"the configurations of {pair} differ in: {named}"
-        if differences := list(_differences(_code(first), _code(other))):
+        if differences := [_in_words(one) for one in _differences(_code(first), _code(other))]:
             yield f"{pair} ran different code: {', '.join(differences)}"
 
 
@@ -307,7 +314,21 @@ def _code(run: Run) -> dict[str, Any]:
     return found
 
 
-def _differences(own: Any, theirs: Any, path: str = "") -> Iterator[str]:
+def _settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the settings that differ between configurations, each with its value in all of them."""
+    found: dict[str, list[str]] = {}
+    for place, config in enumerate(configs):
+        for path, own, theirs in _differences({**configs[0], "name": None}, {**config, "name": None}):
+            found.setdefault(path, [_short(own)] * len(configs))[place] = _short(theirs)
+    return found
+
+
+def _in_words(difference: tuple[str, Any, Any]) -> str:
+    path, own, theirs = difference
+    return f"{path} ({_short(own)}, {_short(theirs)})"
+
+
+def _differences(own: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yield each place where two configurations differ, with both values. Settings of other components are skipped."""
     if own == theirs:
         return
@@ -315,7 +336,7 @@ def _differences(own: Any, theirs: Any, path: str = "") -> Iterator[str]:
         for key in dict.fromkeys((*own, *theirs)):
             yield from _differences(own.get(key), theirs.get(key), f"{path}.{key}".removeprefix("."))
     else:
-        yield f"{path} ({_short(own)}, {_short(theirs)})"
+        yield path, own, theirs
 
 
 def _short(value: Any) -> str:

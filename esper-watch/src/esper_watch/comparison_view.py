@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core import __version__
+from esper_core import EsperError, __version__
 from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
 from esper_core.leyline.errors import plural, printable
 from esper_core.runs.statistics import format_flops, seeds_needed
+from esper_watch import figures
 from esper_watch.figures import Scale
 from esper_watch.formats import (
     UNKNOWN,
@@ -15,16 +18,20 @@ from esper_watch.formats import (
     format_difference_interval,
     format_interval,
     format_p,
+    format_seconds,
     format_value,
 )
 from esper_watch.headline import NO_DIFFERENCE
-from esper_watch.history import is_usable
+from esper_watch.history import History, is_control, is_usable, read_history
 from esper_watch.pages import render
+from esper_watch.report import page_policy
+from esper_watch.sections import Section
 from esper_watch.terminal import aligned, fits, wrap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from esper_core import Run
     from esper_core.leyline import Metric
     from esper_watch.comparison import ComparedRuns
 
@@ -133,47 +140,135 @@ def _left_out(compared: ComparedRuns) -> str:
 # --- page
 
 
-def _axis(figures: Iterable[float | None]) -> Scale:
-    known = [figure for figure in figures if figure is not None and is_usable(figure)]
+def _axis(numbers: Iterable[float | None]) -> Scale:
+    known = [figure for figure in numbers if figure is not None and is_usable(figure)]
     low, high = min(known, default=0.0), max(known, default=0.0)
     return Scale(low, high, 8, WIDTH - 8) if high > low else Scale(low - 0.5, high + 0.5, 8, WIDTH - 8)
 
 
-def _interval(axis: Scale, text: str, *figures: float | None) -> dict[str, Any]:
+def _interval(axis: Scale, text: str, *numbers: float | None) -> dict[str, Any]:
     """Return a figure with its interval, as the page draws it. Positions are None where the figure is unknown."""
-    middle, low, high = (None if one is None or not is_usable(one) else axis(one) for one in figures)
+    middle, low, high = (None if one is None or not is_usable(one) else axis(one) for one in numbers)
     return {"text": text, "middle": middle, "low": low, "high": high}
 
 
-def comparison_page(compared: ComparedRuns) -> str:
-    """Return a comparison as one HTML page: the arms and the comparisons with their intervals drawn, and in words."""
+def comparison_page(compared: ComparedRuns, histories: Sequence[History] = ()) -> str:
+    """Return a comparison as one HTML page: verdicts, arms, learning curves, sizes, and settings that differ.
+
+    Args:
+        compared: The comparison.
+        histories: Those of its runs, if they are known already. A run without events has no curves.
+    """
+    metric = compared.metric
+    shown = _shown_arms(compared, histories or [_history(run) for run in compared.runs])
+    sections = [_comparisons(compared), _arms(compared, shown), *_charts(metric, shown), _settings(compared)]
+    sections.append(_provenance(compared))
+    labels = dict.fromkeys(compared.labels)
+    return render(
+        "comparison.html",
+        title=", ".join(labels),
+        metric=metric,
+        sections=[section for section in sections if section is not None],
+        warnings=compared.warnings,
+        policy=page_policy(),
+        version=__version__,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _ShownArm:
+    """An arm with what the events of its run say about it."""
+
+    result: figures.ArmResult
+    curve: Sequence[figures.Point]
+    steps: int
+
+
+def _history(run: Run) -> History:
+    try:
+        return read_history(run.path)
+    except EsperError:
+        return History(run.id)
+
+
+def _shown_arms(compared: ComparedRuns, histories: Sequence[History]) -> list[_ShownArm]:
+    styles = figures.arm_styles([one.sample.name for one in compared.arms])
+    found = []
+    for one in compared.arms:
+        history, test = histories[one.runs[0]], one.figures["test"]
+        episodes = [episode for episode in history.episodes if episode.arm == one.arm]
+        mean = math.nan if test["mean"] is None else test["mean"]
+        name = one.sample.name
+        result = figures.ArmResult(name, styles[name], episodes, mean, test["ci_low"], test["ci_high"])
+        by_step = history.metric_by_step(max(history.rounds, default=0), one.arm)
+        curve = figures.curve_points(by_step, share=compared.metric.is_share)
+        found.append(_ShownArm(result, curve, history.steps_per_episode))
+    return found
+
+
+def _comparisons(compared: ComparedRuns) -> Section | None:
+    """Return the section of the verdicts: an interval of each drawn on one scale, and in words."""
     metric, margin = compared.metric, compared.margin
-    tests = [arm.figures["test"] for arm in compared.arms]
-    arm_axis = _axis(test[key] for test in tests for key in ("mean", "ci_low", "ci_high"))
-    arms = []
-    for row, test in zip(_arm_rows(compared), tests, strict=True):
-        text = f"{row[0]}: {row[1]}, {row[2]}"
-        arms.append((row, _interval(arm_axis, text, test["mean"], test["ci_low"], test["ci_high"])))
     keys = ("difference", "ci_low", "ci_high")
     axis = _axis([*(one[key] for one in compared.comparisons for key in keys), 0.0, margin, -margin])
-    comparisons = []
+    rows = []
     for one in compared.comparisons:
         size = format_difference(metric, one["difference"])
         ends = format_difference_interval(metric, one["ci_low"], one["ci_high"])
         title = f"{one['a']} against {one['b']}"
         drawing = _interval(axis, f"{title}: {size}, {ends}", *(one[key] for key in keys))
         cells = (ends, str(one["n"]), format_p(one["p"]), format_p(one["p_holm"]))
-        comparisons.append(((title, one["verdict"], size), drawing, cells, in_words(compared, one)))
-    return render(
-        "comparison.html",
-        ids=", ".join(dict.fromkeys(run.name for run in compared.runs)),
-        metric=metric,
-        arms=arms,
-        arm_ends=(format_value(metric, arm_axis.low), format_value(metric, arm_axis.high)),
-        comparisons=comparisons,
-        zero=axis(0.0),
-        band=(axis(-margin), axis(margin)) if margin > 0 else None,
-        notes=_notes(compared),
-        warnings=compared.warnings,
-        version=__version__,
-    )
+        colour = one["verdict"] if one["verdict"] in ("better", "worse") and not is_control(one["a"]) else "neither"
+        rows.append(((title, one["verdict"], size), drawing, cells, (colour, in_words(compared, one))))
+    data = {
+        "rows": rows,
+        "zero": axis(0.0),
+        "band": (axis(-margin), axis(margin)) if margin > 0 else None,
+        "notes": _notes(compared),
+    }
+    return Section("comparisons", "Comparisons", "comparisons", data) if rows or data["notes"] else None
+
+
+def _arms(compared: ComparedRuns, shown: Sequence[_ShownArm]) -> Section:
+    chart = figures.arm_intervals(compared.metric, [one.result for one in shown])
+    data = {
+        "chart": chart,
+        "metric": compared.metric,
+        "rows": list(_arm_rows(compared)),
+        "rings": any(one.result.episodes for one in shown),
+    }
+    return Section("arms", "Arms", "arms", data)
+
+
+def _charts(metric: Metric, shown: Sequence[_ShownArm]) -> Iterator[Section]:
+    """Yield the sections of the learning curves and of the metric against size, as far as events are known."""
+    legend = [(one.result.name, one.result.style) for one in shown]
+    if curves := {one.result.name: one.curve for one in shown if one.curve}:
+        chart = figures.curves_chart(metric, curves, dict(legend), max(one.steps for one in shown if one.curve))
+        drawn = [entry for entry in legend if entry[0] in curves]
+        yield Section("courses", "Learning curves", "curves", {"chart": chart, "legend": drawn, "metric": metric})
+    known = [one.result for one in shown if one.result.episodes and math.isfinite(one.result.mean)]
+    if len({episode.parameters for result in known for episode in result.episodes}) > 1:
+        chart = figures.metric_against_size(metric, known)
+        drawn = [entry for entry in legend if entry[0] in {result.name for result in known}]
+        yield Section("sizes", "Metric against size", "curves", {"chart": chart, "legend": drawn, "metric": metric})
+
+
+def _settings(compared: ComparedRuns) -> Section | None:
+    if len(compared.runs) == 1:
+        return None
+    data = {"head": ("setting", *compared.labels), "rows": list(compared.settings.items())}
+    return Section("settings", "Settings that differ", "settings", data)
+
+
+def _provenance(compared: ComparedRuns) -> Section:
+    rows = [
+        (
+            run.id,
+            f"{run.started:%Y-%m-%d %H:%M}",
+            UNKNOWN if run.seconds is None else format_seconds(run.seconds),
+            " ".join(["esper", *map(str, argv[1:])]) if isinstance(argv := run.manifest.get("argv"), list) else "",
+        )
+        for run in compared.runs
+    ]
+    return Section("runs", "Runs", "runs", {"rows": rows})

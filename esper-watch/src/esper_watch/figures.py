@@ -292,14 +292,25 @@ def latest_curves(history: History, metric: Metric) -> dict[str, list[Point]]:
 def learning_curves(
     history: History, metric: Metric, curves: Mapping[str, Sequence[Point]], *, left: float = PLOT_LEFT
 ) -> Chart:
-    """Chart the curves with their bands. What is measured after a step is drawn where the next one begins."""
-    styles = arm_styles(history.arms)
+    """Chart the curves of a run with their bands."""
+    return curves_chart(metric, curves, arm_styles(history.arms), history.steps_per_episode, left=left)
+
+
+def curves_chart(
+    metric: Metric,
+    curves: Mapping[str, Sequence[Point]],
+    styles: Mapping[str, ArmStyle],
+    steps: int,
+    *,
+    left: float = PLOT_LEFT,
+) -> Chart:
+    """Chart curves with their bands. What is measured after a step is drawn where the next one begins."""
     edges = [edge for points in curves.values() for point in points for edge in (point.least, point.most)]
     at_step: dict[int, list[tuple[str, Point]]] = {}
     for arm, points in curves.items():
         for point in points:
             at_step.setdefault(point.at, []).append((arm, point))
-    x = Scale(0.0, float(max(1, history.steps_per_episode)), left, WIDTH - RIGHT)
+    x = Scale(0.0, float(max(1, steps)), left, WIDTH - RIGHT)
     y = scale_around(edges, start=BOTTOM, end=TOP, room=0.04)  # a band that is wider is cut off
     ends = "; ".join(f"{arm} ends at {format_value(metric, points[-1].mean)}" for arm, points in curves.items())
     return Chart(

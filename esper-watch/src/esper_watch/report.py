@@ -77,13 +77,17 @@ def _text(path: Path) -> str:
 
 
 def report_page(report: Report) -> str:
-    """Return the report as HTML. Its content security policy allows its own style and script, and nothing else."""
+    """Return the report as HTML."""
+    return render("report.html", report=report, policy=page_policy())
+
+
+def page_policy() -> str:
+    """Return a content security policy that allows a page's own style and ``report.js``, and nothing else."""
     digest = b64encode(sha256(render("report.js").encode()).digest()).decode()
-    policy = (
+    return (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    return render("report.html", report=report, policy=policy)
 
 
 def report_picture(report: Report) -> str:

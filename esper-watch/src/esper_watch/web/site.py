@@ -21,6 +21,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from esper_core import EsperError, load_run
+from esper_watch.history import History
 from esper_watch.pages import render
 from esper_watch.web.access import Guard, policy_for
 from esper_watch.web.fragments import changes, digests, index_fragments, run_fragments
@@ -127,10 +128,19 @@ class Site:
             if self._runs.run(name) is None:
                 return _missing(name)
         try:
-            page = comparison_page(compare_runs([load_run(self._runs.root / name) for name in names]))
+            compared = compare_runs([load_run(self._runs.root / name) for name in names])
+            page = comparison_page(compared, [self._history_of(run.path.name) for run in compared.runs])
         except EsperError as error:
             return HTMLResponse(render("live_problem.html", title="No comparison", problems=error.problems), 409)
         return HTMLResponse(page, headers={"Content-Security-Policy": policy_for(page)})
+
+    def _history_of(self, name: str) -> History:
+        followed = self._runs.run(name)
+        if followed is None:
+            return History(name)
+        followed.refresh()
+        history: History = followed.history
+        return history
 
     def _static(self, request: Request) -> Response:
         name = request.path_params["name"]

@@ -149,7 +149,7 @@ class History:
 
     @property
     def phase(self) -> int:
-        """The phase that is being trained, from 0."""
+        """The index in ``phases`` of the arms that are being trained: 0, or 1 for the controls."""
         reached = {arm for _, arm, _ in self.running} or {episode.arm for episode in self.episodes[-1:]}
         return max((number for number, arms in enumerate(self.phases) if reached & set(arms)), default=0)
 
@@ -182,7 +182,7 @@ class History:
         return found
 
     def environments(self, round_: int, arm: str) -> list[int]:
-        """Return the seeds of an arm's environments in a round."""
+        """Return the RNG seeds of an arm's environments in a round."""
         return sorted(seed for own, name, seed in self._reached if (own, name) == (round_, arm))
 
     def latest_pairs(self, arm: str, other: str) -> tuple[int, list[tuple[float, float]]]:

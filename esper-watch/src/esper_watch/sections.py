@@ -1,4 +1,4 @@
-"""What sections are made of: a run with everything that is known of it."""
+"""The content of a report: ``Report``, a run with all that was read of it, and ``Section``, one of its parts."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class Branch(Incubation):
     def train(self, *parts: Callable[[nn.Module], Tensor]) -> None:
         """Take one step of host and seed together, on the branch's tensors.
 
-        Nothing is left to train once a seed that is pruned has stopped to act on a frozen host.
+        No step is taken if the host is frozen and the seed, being pruned, no longer acts.
         """
         losses: list[Tensor] = []
         acts = self._seed.incubating or self._seed.alpha.value > 0.0

@@ -173,7 +173,7 @@ def _checked(
 
 
 def duplicate_problem(what: str, claims: Sequence[EntryPointInfo]) -> Problem:
-    """Describe a name, ``plugin "extra"``, that several entry points declare."""
+    """Return the problem (E211) of a plugin id or command, ``plugin "extra"``, that several entry points declare."""
     sources = [claim.file or f"{claim.source} ({claim.target})" for claim in claims]
     message = f"{what} is declared more than once, and not loaded: by {' and by '.join(sources)}"
     packages = list(dict.fromkeys(claim.package for claim in claims))

@@ -152,7 +152,9 @@ def new_training(
     seed: int,
     now: Callable[[], float] = perf_counter,
 ) -> Training:
-    """Return a training of a copy of ``model``, in training mode unless a part of it is frozen in evaluation mode.
+    """Return a training of a copy of ``model``.
+
+    A model in evaluation mode is set to training mode as a whole; otherwise parts in evaluation mode stay so.
 
     Raises:
         GrowthError: The model is not a module or cannot be copied (E350), or the optimizer is another one (E340, E341).

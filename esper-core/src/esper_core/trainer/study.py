@@ -172,7 +172,7 @@ class Study:
 
 
 def warn_of_loss_scales(environments: Sequence[Member], signals_E: Sequence[Signals]) -> None:
-    """Log a warning if arms of one seed ended a round with different loss scales (float16).
+    """Log a warning if arms of one RNG seed ended a round with different loss scales (float16).
 
     A step that overflows is left out and halves the scale, so these arms were not trained on the same batches.
     """
@@ -183,4 +183,4 @@ def warn_of_loss_scales(environments: Sequence[Member], signals_E: Sequence[Sign
     for seed, own in scales.items():
         if len(set(own.values())) > 1:
             what = "the loss scales (float16) differ between arms, which were not trained on the same batches"
-            log.warning("%s: seed %s: %s", what, seed, ", ".join(f"{arm} {scale:g}" for arm, scale in own.items()))
+            log.warning("%s: RNG seed %s: %s", what, seed, ", ".join(f"{arm} {scale:g}" for arm, scale in own.items()))

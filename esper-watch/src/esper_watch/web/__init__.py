@@ -5,7 +5,9 @@
     access      who may ask: a token, the Host header, and headers that restrict the pages
     fragments   the parts of a page, each rendered by itself
     site        the pages and their event streams (starlette)
-    server      start and stop the server (uvicorn), in this process or in one beside a run
+    server      start and stop the server (uvicorn)
+    beside      the server in a process beside a run, for ``esper run --watch``
+    command     ``esper watch --web``
 
 Nothing here imports torch. The extra ``esper-watch[web]`` brings starlette and uvicorn.
 """

@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
+from torch import nn
 
-from esper_core import load_run
+from esper_core import graft, load_run
 from esper_core.leyline import Metric, Signals
 from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, RunStarted, SeedLost, StepFinished
+from esper_core.plugins import load_plugins
 from esper_core.telemetry import encode
 from esper_watch import notebook, pages
 
@@ -127,3 +130,52 @@ def test_a_long_run_of_many_arms_stays_small(unfinished):
     strokes = set(re.findall(r'stroke="#\w+" stroke-width="2" stroke-dasharray="[^"]*"', html))
     assert len(strokes) == notebook.MAX_ARMS, "arms differ by colour and dashes"
     assert len(html) < 60_000
+
+
+# --- models and components
+
+
+HOSTILE = "<b onload=x>&'\x1b\u202e"
+
+
+@pytest.fixture
+def grafted():
+    """A grafted model, and the data of its slots with what grew there."""
+    model = graft(
+        nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2)), {"early": "0", "late": "1"}, example=torch.randn(2, 8)
+    )
+    seed = {"blueprint": HOSTILE, "alpha": 0.4, "parameters": 72}
+    seeds = [
+        {**seed, "stage": "fossilized", "label": "fossilised"},
+        {**seed, "stage": "blending", "label": "blending"},
+    ]
+    slot = {"name": HOSTILE, "state": "occupied", "site": "vector of 8", "seeds": seeds}
+    layer = {"name": HOSTILE, "kind": HOSTILE, "parameters": 72, "slots": [slot]}
+    return model, {"title": HOSTILE, "layers": [layer]}
+
+
+def test_a_grafted_model_and_its_slots_show_layers_and_what_grows(grafted, read_page):
+    model, grown = grafted
+    text = read_page(model._repr_html_()).text
+    for told in ("Sequential: 90 parameters, and 0 in seeds", "0 Linear 72", "slot early vector of 8; nothing grows"):
+        assert told in text
+    assert "2 slots layer parameters 0 ○ slot early" in read_page(model._esper._repr_html_()).text
+    assert "Slot late" in read_page(model._esper.named("late")._repr_html_()).text
+    page = read_page(notebook.network_html(grown))
+    assert {tag for tag, _ in page.elements} <= {"div", "strong", "table", "tr", "th", "td", "svg", "rect"}
+    assert "fossilised 72" in page.text
+    assert "blending at 40 % 72" in page.text
+    assert "\x1b" not in page.text
+
+
+def test_components_show_what_their_spec_declares_or_a_table(read_page):
+    registry = load_plugins().registry
+    text = read_page(registry._repr_html_()).text
+    assert "blueprint blueprints/conv_light esper-blueprints 0.1.0 Two convolutions" in text
+    text = read_page(registry.find("blueprint", "conv_light")._repr_html_()).text
+    for told in ("blueprint blueprints/conv_light from esper-blueprints", "accepts image, sequence", "params 2*(5**n"):
+        assert told in text
+    one = {"kind": HOSTILE, "id": HOSTILE, "source": HOSTILE, "spec": {HOSTILE: HOSTILE, "summary": HOSTILE}}
+    for components in ([one], [one, one]):
+        page = read_page(notebook.components_html({"title": HOSTILE, "components": components}))
+        assert {tag for tag, _ in page.elements} <= {"div", "strong", "table", "tr", "th", "td"}

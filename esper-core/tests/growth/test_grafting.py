@@ -280,3 +280,14 @@ def test_grafted_graph_module_can_be_changed_and_recompiled(add_seed):
     model.recompile()
     assert torch.equal(model(INPUTS), -before)
     assert torch.equal(copy.deepcopy(model)(INPUTS), -before)
+
+
+def test_slots_and_grafted_models_have_a_short_repr(add_seed) -> None:
+    model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), {"early": "0", "late": "1"}, example=torch.randn(2, 4))
+    slots = slots_of(model)
+    assert repr(slots.named("early")) == "<Slot early behind 0: free>"
+    add_seed(model, "early", fossil=True)
+    add_seed(model, "early")
+    assert repr(slots.named("early")) == "<Slot early behind 0: test/bend fossilised, test/bend holding>"
+    assert len(str(model).splitlines()) == 8
+    assert "    (early): <Slot early behind 0: " in str(model)

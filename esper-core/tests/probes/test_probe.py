@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from esper_core import BlueprintSpec, EsperError, Site, graft
 from esper_core.growth import Variety
+from esper_core.leyline.errors import plural
 from esper_core.probes import ProbeResult, probe
 from esper_core.probes.budget import BudgetClock, seconds_of
 from esper_core.probes.trainings import new_training
@@ -158,6 +159,7 @@ def test_nothing_pays_where_nothing_helps(lab: Lab, given: dict[str, Any]) -> No
     assert result.verdict == "nothing pays"
     assert not any(row.pays for row in result.rows)
     assert "Nothing pays" in str(result)
+    assert repr(result) == f"<ProbeResult of Pointwise: nothing pays; {plural(len(result.rows), 'candidate')}>"
 
 
 def opaque_mean(model: nn.Module, batch: Batch) -> Tensor:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from importlib import metadata
 from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
-from esper_core.runs import records
 from esper_core.runs.directory import run_lock
 from esper_core.runs.records import list_runs, load_run, read_growth, read_run
 
@@ -154,10 +154,10 @@ def test_a_run_is_found_by_its_words_if_no_other_has_them(write_run, refused):
 
 def test_a_notebook_shows_a_run_by_the_registered_function_or_as_text(write_run, monkeypatch):
     run = load_run(write_run(NAME))
-    monkeypatch.setattr(records, "entry_points", lambda **_: EntryPoints())
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: EntryPoints())
     assert run._repr_html_() is None
     found = EntryPoint("run", "builtins:repr", "esper.notebook")
-    monkeypatch.setattr(records, "entry_points", lambda **asked: EntryPoints([found]).select(**asked))
+    monkeypatch.setattr(metadata, "entry_points", lambda **asked: EntryPoints([found]).select(**asked))
     assert run._repr_html_() == repr(run)
 
 

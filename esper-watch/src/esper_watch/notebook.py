@@ -1,12 +1,12 @@
-"""Notebook view of a run: what ``esper_core.load_run`` shows as the last line of a cell.
+"""Notebook views: what a run, a grafted model, its slots, and components show as the last line of a cell.
 
-The core finds ``run_html`` by the entry point ``run`` of the group ``esper.notebook``.
+The core finds these functions by the entry points of the group ``esper.notebook``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import EsperError
 from esper_core.leyline.errors import plural
@@ -23,7 +23,7 @@ from esper_watch.history import History, is_usable, mean, metric_of, read_histor
 from esper_watch.pages import render
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from esper_core import Run
     from esper_core.leyline import Metric
@@ -137,3 +137,16 @@ def _remarks(history: History) -> Iterator[str]:
     missing = sum(not is_usable(step.validation_metric) for step in history.steps)
     if missing:
         yield f"Values that are not finite and not drawn: {missing:,}."
+
+
+def network_html(data: Mapping[str, Any]) -> str:
+    """Return the layers of a grafted model, or some slots, with what grows there, as HTML with inline styles only."""
+    most = max((layer["parameters"] for layer in data["layers"]), default=0)
+    seeds = [seed for layer in data["layers"] for slot in layer["slots"] for seed in slot["seeds"]]
+    most = max([most, *(seed["parameters"] for seed in seeds)])
+    return render("network.html", data=data, most=max(1, most))
+
+
+def components_html(data: Mapping[str, Any]) -> str:
+    """Return components as HTML with inline styles only: one with all that its spec declares, several as a table."""
+    return render("components.html", title=data["title"], components=data["components"])

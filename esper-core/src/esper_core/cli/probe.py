@@ -171,7 +171,7 @@ def _failed(file: Path, what: str, error: BaseException, hint: str) -> EsperErro
 
 def refuse_page(page: Path) -> None:
     """Raise ConfigError (E356) if the page could not be written after the probe."""
-    from esper_core.probes import viewer
+    from esper_core.leyline.notebooks import viewer
 
     if viewer("probe-page") is None:
         message = "no installed package makes pages"
@@ -183,7 +183,7 @@ def refuse_page(page: Path) -> None:
 
 def write_page(result: dict[str, Any], page: Path) -> None:
     """Write the page of a probe; ConfigError (E356) if that fails."""
-    from esper_core.probes import viewer
+    from esper_core.leyline.notebooks import viewer
 
     draw = viewer("probe-page")
     assert draw is not None

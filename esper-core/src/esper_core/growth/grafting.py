@@ -26,7 +26,7 @@ from torch.nn.parameter import is_lazy
 from esper_core.growth.dry_runs import in_mode, untouched
 from esper_core.growth.examples import Example, tensors_in
 from esper_core.growth.journal import add_to_state_dict, take_from_state_dict
-from esper_core.growth.slots import HOME, Slot, Slots, key_of, observe
+from esper_core.growth.slots import HOME, Slot, Slots, key_of, network_html, observe
 from esper_core.leyline.errors import GraftError, GrowthError, Problem, suggestion
 from esper_core.leyline.specs import SlotPlace
 
@@ -209,6 +209,7 @@ class Family:
             "__doc__": plain.__doc__,
             "__reduce_ex__": _reduce_grafted,
             "__prepare_scriptable__": _refuse_scripting,
+            "_repr_html_": network_html,
             "_esper_class": (plain, self, places),
         }
         if issubclass(plain, fx.GraphModule):

@@ -13,12 +13,14 @@ from torch.utils import checkpoint
 from esper_core.growth.dry_runs import HOME as HOME, dtype_of, observe_places
 from esper_core.growth.examples import Example
 from esper_core.growth.seeds import Presence, SeedFault, describe_error
+from esper_core.leyline.errors import one_line, plural
 from esper_core.leyline.events import HostLayer
 from esper_core.leyline.lifecycle import SlotState, Stage
+from esper_core.leyline.notebooks import html_of
 from esper_core.leyline.specs import SlotPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from torch.utils.hooks import RemovableHandle
 
@@ -74,6 +76,15 @@ class Slot(nn.Module):
         if hidden is given:
             return None
         return hidden if self.part is None else self.part.replaced(output, hidden)
+
+    def __repr__(self) -> str:
+        seeds = ", ".join(f"{seed.blueprint} {seed.stage.label}" for seed in self.stack)
+        return f"<{one_line(f'Slot {self.name} behind {self.at}: {seeds or self.state}')}>"
+
+    def _repr_html_(self) -> str | None:
+        """Return what a notebook shows; None, and the notebook shows plain text, if no installed package draws it."""
+        layer = HostLayer(name=self.at, kind="", parameters=0, slots=(self.name,))
+        return html_of("network", _as_data(f"Slot {self.name}", [layer], {self.name: self}))
 
     @property
     def place(self) -> SlotPlace:
@@ -168,6 +179,12 @@ class Slots(nn.ModuleDict):
         """Return ``hidden``: a Sequential calls each of its children, and so this one."""
         return hidden
 
+    def _repr_html_(self) -> str | None:
+        """Return what a notebook shows; None, and the notebook shows plain text, if no installed package draws it."""
+        layers = [HostLayer(name=slot.at, kind="", parameters=0, slots=(slot.name,)) for slot in self.each()]
+        slots = {slot.name: slot for slot in self.each()}
+        return html_of("network", _as_data(plural(len(slots), "slot"), layers, slots))
+
     def each(self) -> tuple[Slot, ...]:
         """Return the slots."""
         return cast("tuple[Slot, ...]", tuple(self.values()))
@@ -249,3 +266,47 @@ def host_layers(model: nn.Module) -> tuple[HostLayer, ...]:
 
     walk(model, "")
     return tuple(layers)
+
+
+def network_html(model: nn.Module) -> str | None:
+    """Return what a notebook shows of a grafted model: its layers, slots and seeds; None if nothing can draw it."""
+    homes = [module for module in model.modules() if isinstance(module, Slots)]
+    if not homes:
+        return None
+    host = sum(parameter.numel() for parameter in host_parameters(model))
+    grown = sum(parameter.numel() for parameter in model.parameters()) - host
+    title = f"{type(model).__name__}: {plural(host, 'parameter')}, and {grown:,} in seeds"
+    return html_of("network", _as_data(title, host_layers(model), {s.name: s for home in homes for s in home.each()}))
+
+
+def _as_data(title: str, layers: Iterable[HostLayer], slots: Mapping[str, Slot]) -> dict[str, Any]:
+    """Return layers with their slots and seeds as data for a notebook."""
+    return {
+        "title": title,
+        "layers": [
+            {
+                "name": layer.name,
+                "kind": layer.kind,
+                "parameters": layer.parameters,
+                "slots": [
+                    {
+                        "name": name,
+                        "state": slots[name].state.value,
+                        "site": None if (site := slots[name].site) is None else f"{site.kind} of {site.channels}",
+                        "seeds": [
+                            {
+                                "blueprint": seed.blueprint,
+                                "stage": seed.stage.value,
+                                "label": seed.stage.label,
+                                "alpha": seed.alpha.value,
+                                "parameters": seed.parameter_count,
+                            }
+                            for seed in slots[name].stack
+                        ],
+                    }
+                    for name in layer.slots
+                ],
+            }
+            for layer in layers
+        ],
+    }

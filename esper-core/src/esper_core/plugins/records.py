@@ -7,11 +7,12 @@ and collects what they find. ``PluginRecord`` is what remains of it, and ``Compo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from esper_core.leyline import specs
-from esper_core.leyline.errors import PluginError, Problem
+from esper_core.leyline.errors import PluginError, Problem, one_line
+from esper_core.leyline.notebooks import html_of
 from esper_core.plugins.isolation import Label, attempt, author_hint, fault_problem, import_target, target_of
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class EntryPointInfo:
         return f"{self.package} {self.version}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Component:
     """One component that a plugin provides; its code is imported by ``load``.
 
@@ -95,6 +96,19 @@ class Component:
         """How messages name it: ``policy "policies/schedule" (esper-policies 0.1.0)``."""
         target = self.target if isinstance(self.target, str) else target_of(self.target)
         return Label(f'{self.kind} "{self.id}" ({self.source})', target)
+
+    def __repr__(self) -> str:
+        return f"<{one_line(f'{self.kind} {self.id} from {self.source}')}>"
+
+    def _repr_html_(self) -> str | None:
+        """Return what a notebook shows; None, and the notebook shows plain text, if no installed package draws it."""
+        return html_of("components", {"title": repr(self)[1:-1], "components": [self.as_data()]})
+
+    def as_data(self) -> dict[str, Any]:
+        """Return what a listing shows: kind, id, package, and what its spec declares."""
+        declared = {one.name: getattr(self.spec, one.name) for one in fields(self.spec)}
+        told = {name: _told(value) for name, value in declared.items() if value not in (None, "", (), False)}
+        return {"kind": self.kind, "id": self.id, "source": self.source, "spec": told}
 
     def load(self) -> Callable[..., Any]:
         """Import and return what builds the component. Raises PluginError (E219) if that fails."""
@@ -236,3 +250,10 @@ class PluginCandidate:
             load_ms=self.load_ms,
             sha256=self.sha256,
         )
+
+
+def _told(value: Any) -> str:
+    """Return what a spec declares, in words."""
+    if isinstance(value, type):
+        return value.__qualname__
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -7,11 +7,13 @@ view of all components of the active plugins.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import fields
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 from esper_core.leyline.errors import PluginError, Problem, suggestion
+from esper_core.leyline.notebooks import html_of
 from esper_core.leyline.specs import (
     BLUEPRINT_TRAITS,
     COMPONENT_KINDS,
@@ -129,6 +131,19 @@ class Registry:
         self._records = tuple(records)
         self._withheld = tuple(withheld)
         self._ask = ask
+
+    def __repr__(self) -> str:
+        return f"<Registry: {self._counts()}>"
+
+    def _repr_html_(self) -> str | None:
+        """Return what a notebook shows; None, and the notebook shows plain text, if no installed package draws it."""
+        return html_of(
+            "components", {"title": self._counts(), "components": [one.as_data() for one in self._components]}
+        )
+
+    def _counts(self) -> str:
+        counts = Counter(component.kind for component in self._components)
+        return ", ".join(f"{kind} {count}" for kind, count in counts.items()) or "no components"
 
     def components(self, kind: ComponentKind | None = None) -> tuple[Component, ...]:
         """Return all components, or those of a kind, in the order of kinds and ids."""

@@ -1,2 +1,2 @@
-from .results import ProbeFailure as ProbeFailure, ProbeResult as ProbeResult, ProbeRow as ProbeRow, viewer as viewer
+from .results import ProbeFailure as ProbeFailure, ProbeResult as ProbeResult, ProbeRow as ProbeRow
 from .search import probe as probe

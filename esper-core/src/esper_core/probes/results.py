@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from esper_core.leyline.errors import plural
+from esper_core.leyline.errors import one_line, plural
+from esper_core.leyline.notebooks import html_of
 from esper_core.runs.statistics import format_flops
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 PROBE_FORMAT: Final = 1
 """Version of what ``ProbeResult.to_dict`` returns."""
-
-NOTEBOOK_GROUP: Final = "esper.notebook"
-"""Entry-point group of packages that show objects as HTML."""
 
 WIDTH: Final = 80
 """Characters of a line of the table."""
@@ -83,7 +80,7 @@ class ProbeFailure:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ProbeResult:
     """The result of ``probe``. ``print`` shows a table; a notebook shows a picture if esper-watch is installed.
 
@@ -132,6 +129,12 @@ class ProbeResult:
         """Return the result as plain data for JSON. Numbers that are not finite become None."""
         return {"format": PROBE_FORMAT, **_finite(asdict(self))}
 
+    def __repr__(self) -> str:
+        best = self.best
+        found = "" if best is None else f"; {best.short} in {best.slot} {best.gain:+.3f} ± {best.error:.3f} nats"
+        tried = plural(len(self.rows), "candidate")
+        return f"<{one_line(f'ProbeResult of {self.model}: {self.verdict}{found}; {tried}')}>"
+
     def __str__(self) -> str:
         """Return the table, in lines of 80 characters at most, and the verdict."""
         return "\n".join(self._lines())
@@ -149,20 +152,8 @@ class ProbeResult:
             yield from _wrapped(text)
 
     def _repr_html_(self) -> str | None:
-        """Return what a notebook shows; None, and the notebook shows the table, if no installed package draws it."""
-        draw = viewer("probe")
-        return None if draw is None else draw(self.to_dict())
-
-
-def viewer(kind: str) -> Callable[[dict[str, Any]], str] | None:
-    """Return the function of an installed package that turns the JSON of a probe into HTML; None if there is none.
-
-    ``kind`` is "probe", a part for a notebook, or "probe-page", a page.
-    """
-    for found in entry_points(group=NOTEBOOK_GROUP, name=kind):
-        draw: Callable[[dict[str, Any]], str] = found.load()
-        return draw
-    return None
+        """Return what a notebook shows; None, and the notebook shows plain text, if no installed package draws it."""
+        return html_of("probe", self.to_dict())
 
 
 def _table(rows: Sequence[ProbeRow]) -> Iterator[str]:

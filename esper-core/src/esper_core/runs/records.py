@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import shlex
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
@@ -21,6 +20,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, V
 from esper_core.leyline.constants import RUN_FORMAT
 from esper_core.leyline.errors import ConfigError, Problem, RunFolderError, nearest, one_line
 from esper_core.leyline.files import read_json, words_of
+from esper_core.leyline.notebooks import html_of
 from esper_core.runs.directory import STATUS_RUNNING, is_locked
 
 if TYPE_CHECKING:
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 DIED: Final = "died"
 """Status of a run whose manifest says that it is running, and whose process is gone."""
-
-NOTEBOOK_GROUP: Final = "esper.notebook"
-"""Entry-point group of packages that show objects in notebooks; ``run`` names a function from a Run to HTML."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _Time = Annotated[AwareDatetime, Field(strict=False)]
@@ -194,14 +191,8 @@ class Run:
         return f"<{one_line(f'Run {self.id}: {self.status}{reason}')}>"
 
     def _repr_html_(self) -> str | None:
-        """Return what a notebook shows, made by the package that registers an entry point for it.
-
-        None if no such package is installed: the notebook then shows plain text.
-        """
-        for found in entry_points(group=NOTEBOOK_GROUP, name="run"):
-            html: str = found.load()(self)
-            return html
-        return None
+        """Return what a notebook shows; None, and the notebook shows plain text, if no installed package draws it."""
+        return html_of("run", self)
 
 
 def read_run(path: Path) -> Run:

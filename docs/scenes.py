@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from esper_core import BlueprintSpec, cli, graft, save
+from esper_core.config import GrowthConfig
 from esper_core.growth import Garden, OptimizerConfig, OptimizerKeeper, Variety
 from esper_core.leyline import Action, Op
 
@@ -157,7 +158,9 @@ def _garden(*varieties: Variety) -> tuple[nn.Module, Garden]:
     """Graft a network with the slot ``early``; return it with its garden."""
     model = graft(nn.Sequential(nn.Linear(4, 4)), {"early": "0"}, example=torch.randn(2, 4))
     keeper = OptimizerKeeper(model.parameters(), host_settings=OptimizerConfig(), seed_settings=OptimizerConfig())
-    return model, Garden(model, keeper, {"early": varieties}, seed=0, batches=1)
+    return model, Garden(
+        model, keeper, {"early": varieties}, seed=0, batches=1, settings=GrowthConfig(incubation="shadow")
+    )
 
 
 def _wide(name: str = "own/wide", version: int = 1) -> Variety:

@@ -27,7 +27,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from esper_core.growth import lower_bound, paired, read_gain
-from esper_core.leyline.constants import GATE_ALPHA, NATS_PER_PARAMETER_ON_BRANCH
+from esper_core.leyline.constants import GATE_ALPHA, NATS_PER_PARAMETER
 from esper_core.plugins import load_plugins
 from esper_core.probes.budget import BudgetClock
 from esper_core.probes.search import STEPS, prepared
@@ -62,9 +62,7 @@ def probed(host: str, task: str, seed: int) -> dict[str, Any]:
     loader = DataLoader(TensorDataset(*train), batch_size=100, shuffle=True)
     clock = BudgetClock(BUDGET, process_time)
     training = new_training(model, partial(torch.optim.Adam, lr=1e-3), guarded(per_example), None, seed, process_time)
-    with prepared(
-        training, loader, [held_out], "auto", "auto", clock, STEPS, NATS_PER_PARAMETER_ON_BRANCH, seed
-    ) as search:
+    with prepared(training, loader, [held_out], "auto", "auto", clock, STEPS, NATS_PER_PARAMETER, seed) as search:
         result = search.run()
         lead = None if task != "mnist1d-shuffled" else convolutions_ahead(search)
     return {"host": host, "task": task, "seed": seed, "lead": lead, "holds": holds(result, lead), **result.to_dict()}

@@ -68,7 +68,7 @@ def make_recipe() -> Callable[..., Recipe]:
             varieties={"early": (variety,)},
             episode=EpisodeConfig(steps=steps, batches=batches, batch_size=20),
             optimizers=OptimizersConfig.model_validate({"host": own, "seed": own}),
-            growth=GrowthConfig(embargo=embargo),
+            growth=GrowthConfig(incubation="shadow", embargo=embargo),
             governor=GovernorConfig.model_validate(governor or {}),
             device=torch.device("cpu"),
         )

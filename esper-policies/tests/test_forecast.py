@@ -8,7 +8,7 @@ import pytest
 
 from esper_core.leyline import Finding, Gain, Opinion, SeedSignals, Stage
 from esper_core.leyline.constants import NATS_PER_PARAMETER
-from esper_policies.heuristic import CAUTION, FEE, UNDERSOLD, Forecast
+from esper_policies.heuristic import CAUTION, FEE, RISE, Forecast
 
 SURE = Gain(n=400, mean=0.1, deviation=0.2, skewness=0.0, worst=-1.0, best=1.0)
 """A gain with a standard error of 0.01."""
@@ -18,14 +18,21 @@ def seed(stage=Stage.TRAINING, gain=SURE, parameters=200, opinion=None):
     return SeedSignals("tried/one", stage, 0.0, parameters, 5, gain=gain, opinion=opinion)
 
 
-def test_a_preview_is_multiplied_and_reduced_by_caution_and_cost():
-    expected = UNDERSOLD * (0.1 - CAUTION * 0.01) - 200 * NATS_PER_PARAMETER - FEE
-    assert Forecast().net(seed()) == pytest.approx(expected)
+def test_a_preview_is_forecast_to_rise_within_an_interval_less_its_cost():
+    """The seed's age is 5."""
+    rise, cost, error = 1 + RISE / 5, 200 * NATS_PER_PARAMETER + FEE, CAUTION * 0.01
+    assert Forecast().net(seed()) == pytest.approx(rise * (0.1 - error) - cost)
+    assert Forecast().hope(seed()) == pytest.approx(rise * (0.1 + error) - cost)
+
+
+def test_a_loss_is_not_forecast_to_rise():
+    harm = Gain(n=400, mean=-0.1, deviation=0.2, skewness=0.0, worst=-1.0, best=1.0)
+    assert Forecast(rise=5.0, caution=0.0, price=0.0, fee=0.0).net(seed(gain=harm)) == pytest.approx(-0.1)
 
 
 @pytest.mark.parametrize("stage", [Stage.BLENDING, Stage.HOLDING, Stage.DRAINING])
 def test_a_gain_measured_in_the_host_counts_once(stage):
-    assert Forecast(3.0, 2.0, 0.0, 0.0).net(seed(stage)) == pytest.approx(0.08)
+    assert Forecast(10.0, 2.0, 0.0, 0.0).net(seed(stage)) == pytest.approx(0.08)
 
 
 @pytest.mark.parametrize(
@@ -50,5 +57,5 @@ def test_the_cost_is_the_price_of_the_gate_unless_a_price_is_set():
     asked = Opinion(Finding.NOT_SHOWN, "too dear", price=0.5)
     assert Forecast(fee=0.1).cost(seed(opinion=asked)) == pytest.approx(0.6)
     assert Forecast(fee=0.1, price=0.001).cost(seed(opinion=asked)) == pytest.approx(0.3)
-    assert Forecast(fee=0.1).cost(seed(opinion=Opinion(Finding.OFF, "gates are off"))) == pytest.approx(0.12)
+    assert Forecast(fee=0.1).cost(seed(opinion=Opinion(Finding.OFF, "gates are off"))) == pytest.approx(0.14)
     assert Forecast(fee=0.1, price=0.0).cost(seed(opinion=asked)) == pytest.approx(0.1)

@@ -30,7 +30,7 @@ def heuristic(space, **settings):
         (Bandit, {"learn": 1}, ("learn",)),
         *((heuristic, {name: value}, (name,)) for name, value in [("preview", 0), ("preview", 2.5), ("patience", -1)]),
         *((heuristic, {name: value}, (name,)) for name, value in [("first", -0.1), ("last", -0.1), ("last", 1.1)]),
-        *((heuristic, {name: value}, (name,)) for name, value in [("speed", 0), ("undersold", 0.0), ("caution", -1.0)]),
+        *((heuristic, {name: value}, (name,)) for name, value in [("speed", 0), ("rise", -1.0), ("caution", -1.0)]),
         *((heuristic, {name: value}, (name,)) for name, value in [("price", -1.0), ("price", math.nan)]),
         *((heuristic, {name: value}, (name,)) for name, value in [("fee", math.inf), ("previw", 3)]),
         (Random, {"seed": -1}, ("seed",)),

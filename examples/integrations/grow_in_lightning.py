@@ -17,6 +17,6 @@ class Net(lightning.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=0.01)
 
 
-grow = Grow(["model.stem"], blueprints=["conv_light"])
-lightning.Trainer(max_epochs=25, callbacks=[grow]).fit(Net(), train, held_out)
+grow = Grow(["model.stem"], blueprints=["conv_light"], validation=held_out)
+lightning.Trainer(max_epochs=25, callbacks=[grow]).fit(Net(), train)
 print(*grow.tended, sep="\n")

@@ -257,6 +257,7 @@ TWO = ("slots.early.blueprints=[conv_light, norm]",)
 MNIST = ("task=mnist1d",)
 IMAGES = ("task=images-synthetic", "host=cnn2d", "slots.late.blueprints=[conv_light]")
 ONE_SLOT = "slots={early: {blueprints: [conv_light]}}"
+SHADOW = ("growth.incubation=shadow",)
 STRICT = (*MNIST, "growth.gates=strict")
 RARELY = ("checkpoints.keep=9", "checkpoints.every=100")
 NO_RATIO = ("governor.surge_ratio=1.0",)
@@ -302,14 +303,14 @@ ROWS = [
     Row("episode.batch_size", "10", lambda w: len(w.environment().order.next()), 20, 10),
     *of_optimizer("host", host_group),
     *of_optimizer("seed", seed_group),
-    Row("growth.incubation", "branch", presence, "acting", "branched"),
+    Row("growth.incubation", "shadow", presence, "branched", "acting"),
     Row("growth.gates", "strict", lambda w: w.environment().garden.gates.open, True, False, MNIST),
     Row("growth.price", "0.0", lambda w: gates_ready(w, 0.05), False, True, STRICT),
     Row("growth.auto_advance", "false", lambda w: gates_ready(w, 0.9), True, False, STRICT),
     Row("growth.nursery", "2", lambda w: plantable(grown(w)), False, True, TWO),
-    Row("growth.dependence", "false", dependence_known, True, False),
+    Row("growth.dependence", "false", dependence_known, True, False, SHADOW),
     Row("growth.embargo", "0", lambda w: plantable(w.environment(PRUNED, steps=1)), False, True),
-    Row("growth.seeds", "1", lambda w: plantable(grown(w), "late"), True, False),
+    Row("growth.seeds", "1", lambda w: plantable(grown(w), "late"), True, False, SHADOW),
     Row("growth.parameters", "1", lambda w: plantable(w.environment()), True, False),
     Row("growth.freeze_fossils", "true", fossil_moves, True, False),
     Row("governor.rollback", "false", last_act(1.0, math.nan), Act.ROLL_BACK, Act.STOP),

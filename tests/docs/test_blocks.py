@@ -72,7 +72,7 @@ SURROUNDINGS = {
 STANDS_FOR = {"my-plugin": "rewards"}
 """Placeholders on pages, and what replaces them."""
 
-ELSEWHERE = ("sed", "tensorboard")
+ELSEWHERE = ("eval", "pip", "sed", "tensorboard")
 """Programs that are not the project's."""
 
 

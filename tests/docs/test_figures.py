@@ -21,7 +21,6 @@ from esper_core.leyline.constants import (
     CONFIDENCE,
     GATE_ALPHA,
     NATS_PER_PARAMETER,
-    NATS_PER_PARAMETER_ON_BRANCH,
     SINK_DRAIN_SECONDS,
 )
 from esper_core.leyline.observations import LIMIT
@@ -181,7 +180,7 @@ PAGES = [
         },
     ),
     Page(POLICIES, lambda: [(NATS_PER_PARAMETER,)]),
-    Page("docs/guides/probe-a-model.md", lambda: [(NATS_PER_PARAMETER_ON_BRANCH,), (NATS_PER_PARAMETER,)]),
+    Page("docs/guides/probe-a-model.md", lambda: [(NATS_PER_PARAMETER,)]),
     Page("docs/guides/write-a-blueprint.md"),
     Page(FIRST_RUN, default_run, given={"3.11": "a version of Python"}),
     Page("docs/glossary.md", given={"0 to 1": "the range of alpha", "40": "points, in an example"}),

@@ -33,8 +33,8 @@ PAGES = ROOT / "docs" / "guides"
 INSTALL = 'pip install --editable ".[test]"'
 SETTING = re.compile(r"[A-Z_]+=\S*")
 
-# Pages with a test of their own: they need a Ctrl-C, a package, two minutes of training, or other libraries.
-OWN_TEST = {"resume-a-run.md", "write-a-blueprint.md", "use-your-own-data.md", "grow-in-a-trainer.md"}
+# Pages with a test of their own: they need a browser, a Ctrl-C, a package, two minutes of training, or other libraries.
+OWN_TEST = {"watch-a-run.md", "resume-a-run.md", "write-a-blueprint.md", "use-your-own-data.md", "grow-in-a-trainer.md"}
 FOLLOWED = [page for page in sorted(PAGES.glob("*.md")) if page.name not in OWN_TEST]
 LONG = {
     key: [pytest.mark.slow, pytest.mark.install]

@@ -50,7 +50,10 @@ def test_every_node_has_the_reward_of_team(bench, price):
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(lambda space: Heuristic(space, first=0.0, last=LAST_DECISION, speed=RAMP), id="heuristic"),
+        pytest.param(
+            lambda space: Heuristic(space, preview=DECIDE_EVERY, last=LAST_DECISION, speed=RAMP, price=0.0),
+            id="heuristic",
+        ),
         pytest.param(lambda space: Random(space, speeds=(RAMP,)), id="random"),
         pytest.param(lambda space: Bandit(space, first=0.0, speed=RAMP), id="bandit"),
         pytest.param(lambda space: Ppo(space, **QUICK), id="ppo"),

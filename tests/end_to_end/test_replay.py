@@ -150,7 +150,7 @@ def test_an_impossible_action_is_rejected_with_the_possible_ones(planned):
         planned.what_if("planned:0", 2, "germinate early conv_light speed=9")
     (problem,) = refusal.value.problems
     assert problem.message.startswith("germinate early blueprints/conv_light speed=9 is not possible after step 2 of")
-    assert problem.hint == "Possible then: wait, prune early, germinate late blueprints/mlp"
+    assert problem.hint == "Possible then: wait, retarget early, prune early, fossilise early"
 
 
 @pytest.mark.parametrize(

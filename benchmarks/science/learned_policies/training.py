@@ -150,7 +150,7 @@ def tune_heuristic(bench: Bench, puzzles: Sequence[int]) -> Rules:
     points, caution = (15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0), (0.0, 0.5, 1.0)
     previews = [number * DECIDE_EVERY for number in range(1, DECISIONS)]
     tried = [
-        {"order": order, "points": nat, "preview": preview, "undersold": 1.0, "caution": careful}
+        {"order": order, "points": nat, "preview": preview, "rise": 0.0, "caution": careful}
         for order, nat, preview, careful in product(orders, points, previews, caution)
     ]
     best: Rules = {}

@@ -7,6 +7,8 @@ import io
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.cli.output import print_results
+from esper_core.config.model import CAPACITY
+from esper_core.runs.statistics import format_flops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     Runs = Mapping[str, Mapping[str, Any]]
     """By name, as ``results.json`` has them."""
 
-DEFAULTS: Final = ("default", "default from 1000", "default from 2000")
+RATES: Final = ("low rate", "default", "high rate")
 CHANCE: Final = ("chance", "chance, 1", "chance, 2")
 
 
@@ -26,13 +28,17 @@ def default_run(runs: Runs) -> str:
     return "```text\n" + "\n".join(lines).strip("\n") + "\n```\n"
 
 
-def other_seeds(runs: Runs) -> str:
-    """Return the advantage over the twin of the default run, and of the same run with other RNG seeds."""
-    rows = [
-        (own["says"], against(own, "heuristic", "twin"), f"`{own['command']}`")
-        for own in (runs[name] for name in DEFAULTS)
-    ]
-    return table(("first RNG seed", "points over the twin", "command"), rows)
+def rates(runs: Runs) -> str:
+    """Return accuracy and operations of each arm of the default run at three learning rates."""
+    rows = []
+    for own in (runs[name] for name in RATES):
+        arms = own["results"]["arms"]
+        cells = [
+            f"{percent(arms[arm]['test']['mean'])}, {format_flops(arms[arm]['flops'])}" if arm in arms else "unknown"
+            for arm in ("heuristic", CAPACITY, "twin")
+        ]
+        rows.append((own["says"], *cells, against(own, "heuristic", CAPACITY)))
+    return table(("rate", "grown", "static control", "twin", "grown over static, in points"), rows)
 
 
 def longer(runs: Runs) -> str:
@@ -57,7 +63,7 @@ def longer(runs: Runs) -> str:
 PARTS: Final[Mapping[str, Callable[[Runs], str]]] = {
     "default-run": default_run,
     "longer-run": longer,
-    "runs-from-other-seeds": other_seeds,
+    "runs-at-rates": rates,
 }
 """By the names that the pages mark them with."""
 

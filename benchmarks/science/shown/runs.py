@@ -30,10 +30,15 @@ class Run:
         return tuple(shlex.split(self.command)[4::2])
 
 
+def rates(rate: str) -> str:
+    """Return the options that set both learning rates."""
+    return f" --set optimizer.host.learning_rate={rate} --set optimizer.seed.learning_rate={rate}"
+
+
 RUNS: Final = (
-    Run("default", "esper run plugins.yaml", "0"),
-    Run("default from 1000", "esper run plugins.yaml --set seed=1000", "1000"),
-    Run("default from 2000", "esper run plugins.yaml --set seed=2000", "2000"),
+    Run("default", "esper run plugins.yaml", "0.01"),
+    Run("low rate", f"esper run plugins.yaml{rates('0.003')}", "0.003"),
+    Run("high rate", f"esper run plugins.yaml{rates('0.03')}", "0.03"),
     Run(
         "longer",
         "esper run plugins.yaml --set policy=static --set twin=false --set 'growth.gates=\"off\"'"
@@ -41,6 +46,7 @@ RUNS: Final = (
         "200 steps",
     ),
     Run("shuffled", "esper run examples/control-shuffled.yaml", "strict, nursery 2"),
+    Run("no deficit", "esper run examples/no-deficit.yaml", "strict, nursery 2"),
     Run("chance", f"{RULES} --set policy=random{NO_CONTROL}", "0"),
     Run("chance, 1", f"{RULES} --set policy=random --set policy.settings.seed=1{NO_CONTROL}", "1"),
     Run("chance, 2", f"{RULES} --set policy=random --set policy.settings.seed=2{NO_CONTROL}", "2"),

@@ -28,7 +28,7 @@ CONTROL = "which is the name of a control"
 MANY = "10,000,000 episodes (rounds × environments × arms), received "
 SAVES = "arms:\n  a: {policy: {use: ppo, settings: {save: mine}}}\n  b: {policy: {use: ppo, settings: {save: %s}}}\n"
 TOO_SHORT = "growth: {gates: %s}\nepisode: {steps: %d}\n"
-NO_TWIN = "twin: false\ngrowth: {gates: %s}\n"
+NO_TWIN = "twin: false\ngrowth: {gates: %s, incubation: shadow}\n"
 PARTS = "compute: {micro_batches: %d}\n"
 
 ROWS = {
@@ -42,7 +42,7 @@ ROWS = {
     **{
         f"{gates} gates without a twin or a branch": Row(
             NO_TWIN % gates, ("E114", 8, 17, "growth.gates"), "can show a gain", "growth.incubation: branch",
-            (f"growth: {{gates: {gates}}}\n", NO_TWIN % '"off"', NO_TWIN % f"{gates}, incubation: branch"),
+            (f"growth: {{gates: {gates}}}\n", NO_TWIN % '"off"', f"twin: false\ngrowth: {{gates: {gates}}}\n"),
         )
         for gates in ("strict", "permissive")
     },

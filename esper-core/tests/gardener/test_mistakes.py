@@ -302,10 +302,10 @@ def test_a_wrong_argument_is_refused(make_loop, given, said):
     assert not loop.optimizer._optimizer_step_post_hooks
 
 
-@pytest.mark.parametrize(("steps", "warns"), [(15, True), (16, False)])
+@pytest.mark.parametrize(("steps", "warns"), [(14, True), (15, False)])
 def test_a_warning_says_that_the_steps_are_too_few_for_the_policy(make_loop, caplog, steps, warns):
     make_loop().tended(policy="heuristic", steps=steps)
-    assert ("policy heuristic: 15 steps are too few for any blueprint, which needs 16 steps" in caplog.text) == warns
+    assert ("policy heuristic: 14 steps are too few for any blueprint, which needs 15 steps" in caplog.text) == warns
 
 
 def test_what_is_named_for_several_slots_grows_where_it_fits(make_loop):

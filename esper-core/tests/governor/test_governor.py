@@ -284,7 +284,7 @@ def environment(make_recipe):
 
 def preflight(environment, host="adam", seed="adam", **changes) -> MemoryBudget:
     optimizers = OptimizersConfig.model_validate({"host": {"kind": host}, "seed": {"kind": seed}})
-    return MemoryBudget(GovernorConfig.model_validate(changes), optimizers, environment.recipe.varieties)
+    return MemoryBudget(GovernorConfig.model_validate(changes), optimizers, environment.recipe.varieties, "shadow")
 
 
 @pytest.mark.parametrize(("mebibytes", "refused"), [(None, False), (6, False), (5, True)])

@@ -63,7 +63,7 @@ def make_garden() -> Callable[..., Garden]:
     ) -> Garden:
         host = optimizer or OptimizerConfig()
         keeper = OptimizerKeeper(host_parameters(model), host_settings=host, seed_settings=seed_optimizer or host)
-        settings = GrowthConfig.model_validate({"embargo": 0, **(growth or {})})
+        settings = GrowthConfig.model_validate({"incubation": "shadow", "embargo": 0, **(growth or {})})
         slots = {slot.name: varieties for slot in slots_of(model).each()}
         return Garden(model, keeper, slots, **{"seed": 0, "batches": 1, "settings": settings, **more})
 

@@ -79,7 +79,13 @@ class World(LinearWorld):
     def __init__(
         self, host: OptimizerSettings, seeds: OptimizerSettings | None = None, *, freeze: bool = False
     ) -> None:
-        super().__init__({"early": 2}, (TAME,), host, seeds, growth=GrowthConfig(embargo=0, freeze_fossils=freeze))
+        super().__init__(
+            {"early": 2},
+            (TAME,),
+            host,
+            seeds,
+            growth=GrowthConfig(incubation="shadow", embargo=0, freeze_fossils=freeze),
+        )
 
     @property
     def seed(self) -> Any:

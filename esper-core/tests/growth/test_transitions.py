@@ -86,7 +86,7 @@ class World(LinearWorld):
             (TAME, WILD),
             OptimizerSettings(sgd, 1.0, Falling()),
             OptimizerSettings(of_seeds, 1.0, Falling()),
-            growth=GrowthConfig(embargo=2, freeze_fossils=freeze),
+            growth=GrowthConfig(incubation="shadow", embargo=2, freeze_fossils=freeze),
             batches=2,
             ready=lambda seed: any(self.garden.slots[name].living is seed for name in ready),
         )

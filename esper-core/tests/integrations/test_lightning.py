@@ -236,12 +236,6 @@ def test_a_checkpoint_from_before_a_seed_was_kept_is_validated_without_it(
     assert same(run.net.state_dict(), early.net.state_dict())
 
 
-def test_the_loader_of_a_module_without_validation_step_is_found(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(world.Net, "validation_step")
-    run = world.fit(2, world.planned("host.stem"))
-    assert run.grow.tended[-1].signals.slots[0].seeds[0].gain.n == len(world.loaders[1].dataset), "one for each example"
-
-
 def test_training_goes_on_with_the_same_objects_and_from_the_end(world: Any, checkpoint: Any) -> None:
     run = checkpoint.run
     trainer = world.pl.Trainer(max_epochs=2, callbacks=[run.grow], enable_checkpointing=False, **QUIET)
@@ -254,7 +248,7 @@ def test_training_goes_on_with_the_same_objects_and_from_the_end(world: Any, che
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"loaders": 1}, r"E344 .*no validation data(?s:.)*validation loader to fit"),
+        ({"loaders": 1}, r"E344 .*no validation data(?s:.)*validation=batches"),
         ({"max_epochs": -1, "max_steps": 3}, r"E363 .*length of the training"),
         ({"manual": True}, r"E364 .*optimizes manually(?s:.)*loss=Net.losses"),
         ({"forgotten": True}, r"E362 .*no state of Grow(?s:.)*esper_core.load"),

@@ -93,7 +93,7 @@ def grow(noisy_host, local_conv):
     def grow(*lives: tuple[Variety, Blend, bool], host: Callable[[], nn.Module] = noisy_host, stack: int = 3):
         lives = lives or ((local_conv, Blend.ADD, True),)
         model = graft(build(host), {"early": SlotPlace("stem", "sequence", stack)}, example=EXAMPLE)
-        garden = tend(model, [life[0] for life in lives], GrowthConfig(embargo=0), batches=1)
+        garden = tend(model, [life[0] for life in lives], GrowthConfig(incubation="shadow", embargo=0), batches=1)
         for variety, blend, kept in lives:
             hold(garden, variety, target=1.0 if kept else 0.5, blend=blend)
             with torch.no_grad():
@@ -114,7 +114,14 @@ def tend(model: nn.Module, varieties: list[Variety], settings: GrowthConfig | No
     adam = OptimizerConfig()
     keeper = OptimizerKeeper(host_parameters(model), host_settings=adam, seed_settings=adam)
     names = [slot.name for slot in slots_of(model).each() if slot.name != "late"]
-    return Garden(model, keeper, dict.fromkeys(names, varieties), seed=0, batches=batches, settings=settings)
+    return Garden(
+        model,
+        keeper,
+        dict.fromkeys(names, varieties),
+        seed=0,
+        batches=batches,
+        settings=settings or GrowthConfig(incubation="shadow"),
+    )
 
 
 def hold(garden: Garden, variety: Variety, **more: Any) -> Garden:
@@ -552,7 +559,7 @@ def test_a_loaded_network_grows_on(grow, load, local_conv, tmp_path):
     """Fossils learn, a living seed continues, and the next one gets a new number."""
     esper.save(grow((local_conv, Blend.ADD, True), (LOUD, Blend.ADD, False)), tmp_path)
     model = load(tmp_path)
-    garden = tend(model, [local_conv], GrowthConfig(embargo=0))
+    garden = tend(model, [local_conv], GrowthConfig(incubation="shadow", embargo=0))
     keeper = garden.keeper
     assert keeper.misowned(model) == []
     assert (list(keeper.fossils), list(keeper.seeds), garden.blended) == ([0], [1], (1,))
@@ -596,13 +603,13 @@ def test_a_ramp_of_alpha_continues(op, noisy_host, load, local_conv, tmp_path):
 
 def test_an_embargo_continues_and_a_full_slot_is_closed(noisy_host, grow, load, local_conv, tmp_path):
     model = graft(build(noisy_host), {"early": "stem", "late": "hidden"}, example=EXAMPLE)
-    garden = tend(model, [local_conv], GrowthConfig(embargo=2))
+    garden = tend(model, [local_conv], GrowthConfig(incubation="shadow", embargo=2))
     garden.apply(Action(Op.GERMINATE, "early", local_conv.id), 0)
     garden.apply(Action(Op.PRUNE, "early"), 0)
     esper.save(model, tmp_path)
     again = load(tmp_path)
     states = [slots_of(again).named("early").state]
-    later = tend(again, [local_conv], GrowthConfig(embargo=2))
+    later = tend(again, [local_conv], GrowthConfig(incubation="shadow", embargo=2))
     for _ in range(2):
         later.close_step()
         states.append(slots_of(again).named("early").state)
@@ -612,7 +619,7 @@ def test_an_embargo_continues_and_a_full_slot_is_closed(noisy_host, grow, load, 
 
 
 def test_loaded_fossils_are_frozen_where_the_settings_say_so(folder, load, local_conv):
-    garden = tend(load(folder), [local_conv], GrowthConfig(freeze_fossils=True))
+    garden = tend(load(folder), [local_conv], GrowthConfig(incubation="shadow", freeze_fossils=True))
     assert not any(parameter.requires_grad for parameter in garden.slots["early"].parameters())
     assert (garden.keeper.fossils, garden.keeper.seeds, garden.born) == ({}, {}, 1)
 

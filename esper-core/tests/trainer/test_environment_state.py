@@ -132,7 +132,7 @@ def odd_recipe(
         compute=ComputeConfig(data=data),
         slots={"early": SlotPlace("stem", stack=2), "late": SlotPlace("drop", stack=2)},
         varieties={"early": (ODD, PLAIN), "late": (PLAIN, ODD)},
-        growth=GrowthConfig.model_validate({"embargo": 2, **growth}),
+        growth=GrowthConfig.model_validate({"incubation": "shadow", "embargo": 2, **growth}),
         optimizers=OptimizersConfig.model_validate({"host": own, "seed": of_seeds}),
         host_schedule=Falling() if schedule else None,
         seed_schedule=Falling() if schedule else None,

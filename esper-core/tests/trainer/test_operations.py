@@ -22,7 +22,7 @@ PRUNE = Action(Op.PRUNE, "early", speed=0)
 @pytest.fixture
 def recipe(make_recipe, smooth_host):
     own = make_recipe(batches=2, host=smooth_host)
-    own = replace(own, growth=GrowthConfig(dependence=False))
+    own = replace(own, growth=GrowthConfig(incubation="shadow", dependence=False))
     example = own.data["train"].inputs[:1]
     host = graft(own.build_host(), own.slots, example=example)
     sites = {slot.name: slot.site for slot in slots_of(host).each()}

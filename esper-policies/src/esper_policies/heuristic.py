@@ -3,18 +3,10 @@
 ``Forecast`` predicts a seed's gain from its preview and subtracts its cost, all in nats; ``Memory`` records what was
 tried in an episode; ``RULES`` are the decisions, in order of precedence; ``Heuristic`` applies the first that fits.
 
-A seed gains less while it trains in isolation than it will once the host trains with it. By how much was measured on
-two tasks, ``mnist1d`` and its shuffled variant with the host ``pointwise-mlp``, over four seeds each: the gain in a
-preview of five steps, and that on the test split after 40.
-
-    seed                   germinated at step   0       5       15
-    conv_light              preview → end   .130→.53  .113→.50  .121→.51     about 4 times
-    depthwise_separable                     .042→.18  .032→.18  .025→.17     4 to 7 times
-    pointwise                               .070→.02  .046→.04  .030→.07     0 to 2 times, and too confident
-    mlp                                     .028→−.06 .006→−.02 −.002→−.01   nothing to begin with
-    conv_light, shuffled                    .046→.00  .020→.02  .006→.05     0 to 7 times, of next to nothing
-
-So the forecast only ranks seeds and selects which are worth a trial; a seed is kept for its measured gain.
+The gain of a young seed still rises: on a branch, that of ``conv_light`` after three steps is between a third and a
+half of its final gain, and after ten steps nearly all of it. The forecast is ``gain · (1 + rise / age)``, with
+an interval around it. A preview goes on while the interval contains the cost, for ``preview + patience`` steps at most.
+The forecast only selects which seeds are worth a trial; a seed is kept for its measured gain.
 """
 
 from __future__ import annotations
@@ -26,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core.leyline import WAIT, Action, Op, SettingError, Stage, State
 from esper_core.leyline.constants import NATS_PER_PARAMETER, RAMP_STEPS
 from esper_core.leyline.lifecycle import BLENDED, INCUBATING
-from esper_policies.settings import CAUTION, FEE, UNDERSOLD, HeuristicSettings, too_few_steps
+from esper_policies.settings import CAUTION, FEE, RISE, HeuristicSettings, too_few_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,10 +56,18 @@ class Scene:
         return self.memory.life(slot.name, seed)
 
     def pays(self, slot: SlotSignals, seed: SeedSignals) -> float:
-        """Return a seed's gain beyond its cost: as measured, else as forecast in its preview, else −∞."""
+        """Return the lower bound of a seed's gain beyond its cost: as measured, else as forecast, else −∞."""
         measured = self.forecast.net(seed)
         known = self.life(slot, seed).promise if measured is None else measured
         return -math.inf if known is None else known
+
+    def may_pay(self, slot: SlotSignals, seed: SeedSignals) -> float:
+        """Return the upper bound of a seed's gain beyond its cost: the best of its latest looks, of three at least.
+
+        Gains fluctuate from step to step by more than their standard errors. Unknown: infinite.
+        """
+        hopes = self.life(slot, seed).hopes
+        return math.inf if len(hopes) < LOOKS and seed.stage not in INCUBATING else max(hopes, default=math.inf)
 
 
 def fossilise(scene: Scene) -> Action | None:
@@ -81,7 +81,7 @@ def fossilise(scene: Scene) -> Action | None:
 
 
 def prune(scene: Scene) -> Action | None:
-    """Prune the worst of the seeds that have held for ``patience`` steps and were not fossilised.
+    """Prune the worst of the holding seeds that surely do not pay, or were not fossilised within ``patience`` steps.
 
     It does so earlier if the remaining steps are only enough to ramp the seed out. It waits while another seed drains,
     because gains are clearer after that.
@@ -92,23 +92,29 @@ def prune(scene: Scene) -> Action | None:
     late = [
         (-scene.pays(slot, seed), Action(Op.PRUNE, slot.name, seed.blueprint, speed=scene.settings.speed))
         for slot, seed in scene.acting
-        if seed.stage is Stage.HOLDING and (hurry or _held(scene, slot, seed) >= scene.settings.patience)
+        if seed.stage is Stage.HOLDING
+        and (hurry or _held(scene, slot, seed) >= scene.settings.patience or scene.may_pay(slot, seed) <= 0)
     ]
     return _best((loss, action) for loss, action in late if scene.mask.allows(action))
 
 
 def advance_or_prune(scene: Scene) -> Action | None:
-    """Blend in the best of the previewed seeds, if it pays; else prune the seeds of a slot where none can.
+    """Blend in the best of the seeds that were previewed, if it surely pays; drop those that surely do not.
 
-    The seeds of one slot are judged together once the youngest has had its preview. One that would pay but is refused
-    by its gate gets ``patience`` steps more, and so does one whose gain is unknown.
+    Those of one slot are judged together once the youngest has had its preview. The others, and the best one as long as
+    its gate refuses it or another may turn out better, are looked at for ``patience`` steps more.
     """
     nurseries = [slot for slot in scene.slots if slot.seeds and all(seed.stage in INCUBATING for seed in slot.seeds)]
     if not scene.acting:
         ready = (found for slot in nurseries for found in _ready(scene, slot))
         if (best := _best(ready)) is not None:
             return best
-    prunes = (Action(Op.PRUNE, slot.name) for slot in nurseries if _cannot_pay(scene, slot))
+    prunes = (
+        Action(Op.PRUNE, slot.name, seed.blueprint)
+        for slot in nurseries
+        for seed in slot.seeds
+        if _is_hopeless(scene, slot, seed)
+    )
     return next(filter(scene.mask.allows, prunes), None)
 
 
@@ -140,29 +146,28 @@ def can_germinate_at(step: int, steps: int, settings: HeuristicSettings) -> bool
 
 
 def _ready(scene: Scene, slot: SlotSignals) -> Iterator[tuple[float, Action]]:
-    """Yield the seeds of a slot that can be blended in now and pay, each with its gain."""
+    """Yield the seeds of a slot that can be blended in now, pay and are not outdone, each with its gain."""
     if _age(slot, min) < scene.settings.preview or not _time_to_blend(scene):
         return
+    late = _is_late(scene, slot) or scene.left <= 2 * scene.settings.speed
     for seed in slot.seeds:
-        action = Action(Op.ADVANCE, slot.name, seed.blueprint)
-        if scene.pays(slot, seed) > 0 and scene.mask.allows(action):
-            yield scene.pays(slot, seed), action
+        action, gain = Action(Op.ADVANCE, slot.name, seed.blueprint), scene.pays(slot, seed)
+        rivals = (scene.may_pay(slot, other) for other in slot.seeds if other is not seed)
+        if gain > 0 and scene.mask.allows(action) and (late or gain >= max(rivals, default=0.0)):
+            yield gain, action
 
 
-def _cannot_pay(scene: Scene, slot: SlotSignals) -> bool:
-    """Return whether no seed of the slot will be blended in: none pays, or there is no time left."""
+def _is_hopeless(scene: Scene, slot: SlotSignals, seed: SeedSignals) -> bool:
+    """Return whether a seed will not be blended in: it surely does not pay, or time is up."""
     if not _time_to_blend(scene):
         return True
-    age = _age(slot, min)
-    if age < scene.settings.preview or any(_ready(scene, slot)):
-        return False
-    may_pay = any(_may_pay(scene, slot, seed) for seed in slot.seeds)
-    return not may_pay or age >= scene.settings.preview + scene.settings.patience
+    previewed = _age(slot, min) >= scene.settings.preview
+    return previewed and (scene.may_pay(slot, seed) <= 0 or _is_late(scene, slot))
 
 
-def _may_pay(scene: Scene, slot: SlotSignals, seed: SeedSignals) -> bool:
-    """Return whether a seed pays, or has not been measured yet."""
-    return scene.pays(slot, seed) > 0 or scene.life(slot, seed).promise is None
+def _is_late(scene: Scene, slot: SlotSignals) -> bool:
+    """Return whether the preview of a slot's seeds has lasted as long as it may."""
+    return _age(slot, min) >= scene.settings.preview + scene.settings.patience
 
 
 def _time_to_blend(scene: Scene) -> bool:
@@ -185,6 +190,9 @@ def _best(found: Iterator[tuple[float, Action]]) -> Action | None:
     return max(found, key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
+LOOKS: Final = 3
+"""Number of the latest looks at a seed of which one has to give hope."""
+
 SHARE_FOR_SEED: Final = 0.10
 """Cost of a kept seed in addition to its parameters, as a share of the reward's price."""
 
@@ -196,16 +204,16 @@ class Forecast:
     >>> from esper_core.leyline import Gain, SeedSignals, Stage
     >>> gain = Gain(n=800, mean=0.12, deviation=0.4, skewness=0.0, worst=-2.0, best=2.0)
     >>> seed = SeedSignals("blueprints/conv_light", Stage.TRAINING, 0.0, parameters=656, age=5, gain=gain)
-    >>> round(Forecast().net(seed), 3)
-    0.302
+    >>> round(Forecast().net(seed), 3), round(Forecast().hope(seed), 3)
+    (0.062, 0.164)
 
-    undersold: times what a preview shows that a seed brings at the end. caution: standard errors that are taken off a
-    gain first. price: nats for each parameter; None: what the gates hold against it, or 0.0001 where they are off.
+    rise: steps of age at which a seed has half of its final gain. caution: standard errors between a gain and its
+    bounds. price: nats for each parameter; None: what the gates hold against it, or 0.0002 where they are off.
     fee: nats for each seed beside them. points: hundredths of the metric that a nat brings at the end, where the
     reward's own price is to be asked instead; None: it is not.
     """
 
-    undersold: float = UNDERSOLD
+    rise: float = RISE
     caution: float = CAUTION
     price: float | None = None
     fee: float = FEE
@@ -222,16 +230,24 @@ class Forecast:
         return replace(self, price=nats / max(1, observation.signals.host_parameters), fee=nats * SHARE_FOR_SEED)
 
     def net(self, seed: SeedSignals) -> float | None:
-        """Return the seed's gain beyond its cost: forecast while it incubates, measured later; None if unknown.
+        """Return a lower bound of the seed's gain beyond its cost: forecast while it incubates, measured later.
 
-        It is -inf if a loss was not finite, or there was one example only.
+        It is None if the gain is unknown, and -inf if a loss was not finite, or there was one example only.
         """
+        return self._beyond_cost(seed, -self.caution)
+
+    def hope(self, seed: SeedSignals) -> float | None:
+        """Return the upper bound, like ``net``."""
+        return self._beyond_cost(seed, self.caution)
+
+    def _beyond_cost(self, seed: SeedSignals, errors: float) -> float | None:
         if seed.gain is None:
             return None
-        sure = seed.gain.mean - self.caution * seed.gain.standard_error
-        if not math.isfinite(sure):
+        gain = seed.gain.mean + errors * seed.gain.standard_error
+        if not math.isfinite(gain):
             return -math.inf
-        return (self.undersold * sure if seed.stage in INCUBATING else sure) - self.cost(seed)
+        rises = seed.stage in INCUBATING and gain > 0
+        return (gain * (1 + self.rise / max(1, seed.age or 1)) if rises else gain) - self.cost(seed)
 
     def cost(self, seed: SeedSignals) -> float:
         """Return the cost of keeping the seed, in nats."""
@@ -244,29 +260,33 @@ class Forecast:
 
 @dataclass(slots=True)
 class Life:
-    """The record of a seed: its stage, the step since which it has it, and its last forecast while it incubated.
+    """The record of a seed: its stage, the step since which it has it, and its forecasts while it incubated.
 
-    promise: nats beyond its cost, by ``Forecast``; None if nothing has been measured so far.
+    promise: the last lower bound in nats beyond its cost; None if nothing has been measured so far. hopes: the latest
+    upper bounds.
     """
 
     stage: Stage
     since: int
     promise: float | None = None
+    hopes: list[float] = field(default_factory=list)
 
     def plain(self) -> dict[str, Any]:
         """Return the life as JSON; an infinite promise is written as text."""
-        endless = self.promise is not None and not math.isfinite(self.promise)
+        promise = None if self.promise is None else str(self.promise)
         return {
             "stage": self.stage.value,
             "since": self.since,
-            "promise": str(self.promise) if endless else self.promise,
+            "promise": promise,
+            "hopes": [str(hope) for hope in self.hopes],
         }
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Life:
         """Return the life that ``plain`` describes."""
         promise = plain["promise"]
-        return cls(Stage(plain["stage"]), plain["since"], None if promise is None else float(promise))
+        hopes = [float(hope) for hope in plain["hopes"]]
+        return cls(Stage(plain["stage"]), plain["since"], None if promise is None else float(promise), hopes)
 
 
 @dataclass(slots=True)
@@ -321,7 +341,9 @@ class Memory:
     def _follow(self, slot: str, seed: SeedSignals, step: int, forecast: Forecast) -> None:
         life = self.lives.setdefault((slot, seed.blueprint), Life(seed.stage, step))
         if life.stage is not seed.stage:
-            life.stage, life.since = seed.stage, step
+            life.stage, life.since, life.hopes = seed.stage, step, []
+        if (hope := forecast.hope(seed)) is not None:
+            life.hopes = [*life.hopes, hope][-LOOKS:]
         if seed.stage in INCUBATING and (promise := forecast.net(seed)) is not None:
             life.promise = promise
 
@@ -345,8 +367,8 @@ class Heuristic:
     """Tries what could grow, keeps what pays, and stops when nothing does.
 
     In each slot it germinates blueprints that it has not tried there, as many at once as the nursery holds. After
-    ``preview`` steps it blends in the seed whose forecast exceeds its cost the most and drops the others. It keeps that
-    seed as soon as its gain in the host pays, and prunes it if it does not within ``patience`` steps. The
+    ``preview`` steps it drops the seeds that surely do not pay, and blends in the best one as soon as it surely does.
+    It keeps that seed as soon as its measured gain pays, and prunes it if it does not within ``patience`` steps. The
     rules are ``RULES``, the forecast is ``Forecast``. Actions that gates refuse are not in the action mask. It uses no
     random numbers.
 
@@ -360,19 +382,19 @@ class Heuristic:
     ('germinate', 'early', 'blueprints/conv_light')
 
     space: the run's slots and blueprints; the file's order is the order in which they are tried.
-    preview, patience, first, last, speed, undersold, caution, price, fee, points: as in ``settings.HeuristicSettings``.
+    preview, patience, first, last, speed, rise, caution, price, fee, points: as in ``settings.HeuristicSettings``.
     """
 
     def __init__(
         self,
         space: ActionSpace,
         *,
-        preview: int = 5,
-        patience: int = 5,
-        first: float = 0.1,
+        preview: int = 6,
+        patience: int = 10,
+        first: float = 0.0,
         last: float = 0.6,
         speed: int = RAMP_STEPS,
-        undersold: float = UNDERSOLD,
+        rise: float = RISE,
         caution: float = CAUTION,
         price: float | None = None,
         fee: float = FEE,
@@ -388,13 +410,13 @@ class Heuristic:
             first=first,
             last=last,
             speed=speed,
-            undersold=undersold,
+            rise=rise,
             caution=caution,
             price=price,
             fee=fee,
             points=points,
         )
-        self.forecast = Forecast(undersold, caution, price, fee, points)
+        self.forecast = Forecast(rise, caution, price, fee, points)
         self._memories: list[Memory] = []
         self._steps: list[int] = []
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 LONGEST: Final = 100_000
 """Steps of the longest episode."""
 
-UNDERSOLD: Final = 4.0
-"""Final gain of a seed as a multiple of its gain in the preview; measured, see ``heuristic``."""
+RISE: Final = 6.0
+"""Steps of age at which a seed has shown half of its final gain; measured on branches, see ``heuristic``."""
 
 CAUTION: Final = 1.64
 """Standard errors that are subtracted from a gain: a gain of 0 counts as more in one case of twenty."""
@@ -74,26 +74,24 @@ class HeuristicSettings(Settings):
     """Settings of ``heuristic``. The defaults are for decision steps of an epoch each, about 40 of them."""
 
     preview: int = Field(
-        default=5, ge=1, le=100_000, description="Steps that a seed trains in isolation before it is judged."
+        default=6, ge=1, le=100_000, description="Steps that a seed trains in isolation before it is judged first."
     )
     patience: int = Field(
-        default=5,
+        default=10,
         ge=0,
         le=100_000,
-        description="Further steps for a seed that a gate refuses, or that is blended in and does not pay yet.",
+        description="Most further steps for a seed that may pay, in isolation and again once it is blended in.",
     )
-    first: float = Field(
-        default=0.1,
-        ge=0,
-        le=1,
-        description="Share of the episode before which nothing germinates, since early gains come easily.",
-    )
+    first: float = Field(default=0.0, ge=0, le=1, description="Share of the episode before which nothing germinates.")
     last: float = Field(default=0.6, ge=0, le=1, description="Share of the episode after which nothing germinates.")
     speed: int = Field(
         default=RAMP_STEPS, ge=1, le=100_000, description="Steps over which a seed is blended in, or out again."
     )
-    undersold: float = Field(
-        default=UNDERSOLD, gt=0, le=1000, description="Final gain of a seed as a multiple of its gain in the preview."
+    rise: float = Field(
+        default=RISE,
+        ge=0,
+        le=1000,
+        description="Steps after which a seed in isolation shows half of its final gain; 0: its gain no longer rises.",
     )
     caution: float = Field(
         default=CAUTION, ge=0, le=100, description="Standard errors subtracted from a measured gain."

@@ -465,18 +465,6 @@ def fate(life: SeedLife) -> str:
 # --- networks and time
 
 
-def grown_seeds(episode: EpisodeFinished) -> Grown:
-    """Return what an episode's network kept."""
-    return tuple(
-        (str(seed.get("slot", "")), str(seed.get("blueprint", "")), _whole(seed.get("parameters")))
-        for seed in episode.grown
-    )
-
-
-def _whole(number: Any) -> int:
-    return number if isinstance(number, int) else 0
-
-
 def network(slots: Sequence[str], grown: Grown, description: str) -> Chart:
     """Chart a network as boxes: the host with its slots, and what was kept in them."""
     box, ring, gap = 112.0, 28.0, 26.0

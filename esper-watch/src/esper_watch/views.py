@@ -22,7 +22,8 @@ from esper_watch.sections import Report, Section
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from esper_watch.figures import Chart
+    from esper_core.leyline.events import EpisodeFinished
+    from esper_watch.figures import Chart, Grown
     from esper_watch.history import History, SeedLife
 
 NETWORKS_AT_ONCE: Final = 8
@@ -173,7 +174,7 @@ def networks(report: Report) -> Section | None:
     history, drawn = report.history, []
     for arm in history.arms:
         episodes = [episode for episode in history.episodes if episode.arm == arm]
-        kinds = Counter(map(figures.grown_seeds, episodes))
+        kinds = Counter(map(grown_seeds, episodes))
         if not any(kinds):
             continue
         how = "built in" if arm.startswith(CAPACITY) else "grown"
@@ -317,3 +318,15 @@ SECTIONS: Final[tuple[Callable[[Report], Section | None], ...]] = (
     governor,
 )
 """The sections in the order of the page, but for those of plugins and the provenance, which come last."""
+
+
+def grown_seeds(episode: EpisodeFinished) -> Grown:
+    """Return what an episode's network kept."""
+    return tuple(
+        (str(seed.get("slot", "")), str(seed.get("blueprint", "")), _whole(seed.get("parameters")))
+        for seed in episode.grown
+    )
+
+
+def _whole(number: Any) -> int:
+    return number if isinstance(number, int) else 0

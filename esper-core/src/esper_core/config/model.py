@@ -146,7 +146,7 @@ class GrowthConfig(Section):
     """Lifecycle of seeds and limits on growth."""
 
     incubation: Literal["shadow", "branch"] = Field(
-        default="shadow", description="How a seed trains before it is blended in."
+        default="branch", description="How a seed trains before it is blended in."
     )
     gates: Literal["strict", "permissive", "off"] = Field(
         default="off", description="Strictness of the gates before blending and before fossilisation."

@@ -71,11 +71,11 @@ class ModelForm:
     """Where the host's parameters are, and of which dtype, as branches have copied them. Seeds may have others."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model, self._parameters = model, host_parameters(model)
+        self._model, self._of_host = model, host_parameters(model)
         self._known = self._now()
 
     def _now(self) -> set[tuple[torch.dtype, torch.device]]:
-        return {(own.dtype, own.device) for own in self._parameters}
+        return {(own.dtype, own.device) for own in self._of_host}
 
     def refuse_other(self, *, branched: bool, thorough: bool = False) -> None:
         """Raise GrowthError (E358) if the model was moved or cast while seeds live on branches.
@@ -83,7 +83,7 @@ class ModelForm:
         A move may replace parameters, which is seen if it is ``thorough``.
         """
         if thorough:
-            self._parameters = host_parameters(self._model)
+            self._of_host = host_parameters(self._model)
         now = self._now()
         if branched and now != self._known:
             message = f"the model was {_listed(self._known)} when seeds germinated, and is {_listed(now)}"

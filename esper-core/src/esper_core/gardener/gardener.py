@@ -55,7 +55,6 @@ from esper_core.growth import (
     ungraft,
 )
 from esper_core.leyline.actions import ActionSpace
-from esper_core.leyline.constants import NATS_PER_PARAMETER_ON_BRANCH
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import Resumable, State
@@ -358,12 +357,11 @@ def _governor_settings(given: GovernorConfig | Mapping[str, Any] | None) -> Gove
 
 
 def _growth_settings(given: GrowthConfig | Mapping[str, Any] | None) -> GrowthConfig:
-    """Return the settings: branches, since a loop has no twin, with strict gates and their price unless given."""
+    """Return the settings: branches, since a loop has no twin, with strict gates unless given."""
     if isinstance(given, GrowthConfig):
         given = given.model_dump(exclude_unset=True)
     refuse_no_settings(given, "growth")
-    usual = {"gates": "strict", "price": NATS_PER_PARAMETER_ON_BRANCH}
-    settings = section_of(GrowthConfig, {**usual, **(given or {})}, "growth")
+    settings = section_of(GrowthConfig, {"gates": "strict", **(given or {})}, "growth")
     if "incubation" in settings.model_fields_set and settings.incubation != "branch":
         message = f"a Gardener incubates on branches. Received: incubation {settings.incubation}"
         hint = "A seed in the shadow is compared with a twin once it acts, and a loop of your own has none."

@@ -241,12 +241,9 @@ def _loader(trainer: pl.Trainer) -> Iterable[Any]:
     with suppress(MisconfigurationException):  # raised where there is no validation loader
         loop.setup_data()
     trainer.training = True
-    given, source = trainer.val_dataloaders, loop._data_source
-    if given is None and source.instance is not None and source.is_defined():
-        given = source.dataloader()  # the module has no validation_step, without which Lightning ignores its loader
-    loaders = CombinedLoader(given, "sequential").flattened
+    loaders = CombinedLoader(trainer.val_dataloaders, "sequential").flattened
     if loaders in ([], [None]):
-        hint = "Pass a validation loader to fit, or  Grow(…, validation=batches)."
+        hint = "Pass  Grow(…, validation=batches): Lightning ignores the loader of a module without validation_step."
         raise GrowthError(Problem("E344", "there is no validation data to measure gains with", hint=hint))
     found: Iterable[Any] = loaders[0]
     return found

@@ -106,11 +106,8 @@ FIRST_LOOK: Final = 3
 MIN_EXAMPLES_FOR_EVIDENCE: Final = 100
 """Validation examples below which a gain counts as unknown, since means of few skewed differences mislead."""
 
-NATS_PER_PARAMETER: Final = 1e-4
+NATS_PER_PARAMETER: Final = 2e-4
 """Default price of one added parameter in nats of validation loss."""
-
-NATS_PER_PARAMETER_ON_BRANCH: Final = 2e-4
-"""The same where a branch is compared with the host, without a twin: in a Gardener and in a probe."""
 
 SINK_PLACES: Final = 4096
 """Events and ends of steps that may wait for a sink before ``step-finished`` events are dropped."""

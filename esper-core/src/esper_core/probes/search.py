@@ -30,7 +30,7 @@ from esper_core.growth import (
     device_of,
     remove_folders,
 )
-from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, NATS_PER_PARAMETER_ON_BRANCH
+from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, NATS_PER_PARAMETER
 from esper_core.leyline.errors import GrowthError, Problem, plural
 from esper_core.probes.budget import (
     SHARE_KEPT,
@@ -119,7 +119,7 @@ def probe(
     """
     clock = BudgetClock(seconds_of(budget))
     given = partial(torch.optim.Adam, lr=1e-3) if optimizer is None else optimizer
-    asked = NATS_PER_PARAMETER_ON_BRANCH if price is None else price
+    asked = NATS_PER_PARAMETER if price is None else price
     own = section_of(GrowthConfig, {"price": asked}, "probe").price
     with torch.inference_mode(mode=False), torch.enable_grad():
         training = new_training(model, given, guarded(loss), clip_norm, seed, clock.now)

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import torch
 from safetensors.torch import save_model
 from torch import Tensor, fx, nn
-from torch.utils._pytree import tree_leaves
 
 from esper_core.growth.examples import Example, items_of, map_tensors, tensors_in
 from esper_core.growth.grafting import alike, outputs, plain_outputs, slots_of, ungraft
@@ -270,8 +269,12 @@ def _names(value: Any, name: str) -> Iterator[str]:
 
 
 def _is_known(value: Any) -> bool:
-    """Return whether torch knows the classes in a structure."""
-    return all(leaf is None or isinstance(leaf, Tensor | str | int | float) for leaf in tree_leaves(value))
+    """Return whether torch can trace a structure: it consists of mappings, lists and tuples."""
+    if isinstance(value, Mapping):
+        return all(map(_is_known, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_known, value))
+    return value is None or isinstance(value, Tensor | str | int | float)
 
 
 def _trace(plain: nn.Module, to: Form, example: Example, output: Any) -> Any:

@@ -36,26 +36,33 @@ policy:
 STRIPES = "task: stripes\nhost: pointwise-mlp\nslots:\n  early: {blueprints: [conv_light]}\n"
 TWO_BLUEPRINTS = "task: stripes\nhost: pointwise-mlp\nslots:\n  early: {blueprints: [conv_light, pointwise]}\n"
 SMALL = "environments: 2\nepisode: {steps: 8, batches: 4, batch_size: 20}\n"
+SHADOW = "growth: {incubation: shadow}\n"
+"""Once the default, and named since, so that older revisions can be compared."""
 EASILY_ALARMED = "governor: {surge_sigmas: 0, surge_ratio: 1.0, surge_steps: 1, history_steps: 2, rollbacks: 100}\n"
 
 RUNS = {
-    "plan": STRIPES + PLAN + SMALL + "capacity: true\n",
+    "plan": STRIPES + PLAN + SMALL + SHADOW + "capacity: true\n",
     "branch": STRIPES + PLAN + SMALL + "growth: {incubation: branch}\n",
     "fossil-settings": STRIPES
     + PLAN
     + SMALL
-    + "optimizer: {host: {kind: sgd, learning_rate: 0.02}, seed: {learning_rate: 0.001}}\ncapacity: true\n",
+    + "optimizer: {host: {kind: sgd, learning_rate: 0.02}, seed: {learning_rate: 0.001}}\ncapacity: true\n"
+    + SHADOW,
     "strict-heuristic": "task: mnist1d\nhost: pointwise-mlp\nslots:\n  early: {blueprints: [pointwise, conv_light]}\n"
-    "  late: {blueprints: [mlp]}\npolicy: heuristic\ngrowth: {nursery: 2, gates: strict}\n"
+    "  late: {blueprints: [mlp]}\npolicy: heuristic\n"
+    "growth: {nursery: 2, gates: strict, incubation: shadow, price: 1e-4}\n"
     "environments: 2\nepisode: {steps: 30, batches: 8, batch_size: 100}\n",
     "tokens": "task: marked-sum\nhost: token-mlp\nslots:\n  early: {blueprints: [attention, gru_mixer, mlp]}\n"
-    "policy: random\nenvironments: 2\nepisode: {steps: 6, batches: 3, batch_size: 20}\n",
+    "policy: random\nenvironments: 2\nepisode: {steps: 6, batches: 3, batch_size: 20}\n" + SHADOW,
     "rollback": TWO_BLUEPRINTS + EASILY_ALARMED + "policy: random\nenvironments: 2\n"
-    "episode: {steps: 20, batches: 2, batch_size: 10}\noptimizer: {host: {learning_rate: 0.02}}\n",
-    "two-rewards": TWO_BLUEPRINTS + "policy: random\nrewards: [team, {use: team, settings: {price: 10.0}}]\n" + SMALL,
-    "ppo": TWO_BLUEPRINTS + "policy: {use: ppo, settings: {memory: false}}\nrounds: 2\n" + SMALL,
-    "ppo-with-memory": TWO_BLUEPRINTS + "policy: {use: ppo, settings: {memory: true}}\nrounds: 3\n" + SMALL,
-    "processes": STRIPES + PLAN + SMALL + "lanes: 2\nworkers: processes\n",
+    "episode: {steps: 20, batches: 2, batch_size: 10}\noptimizer: {host: {learning_rate: 0.02}}\n" + SHADOW,
+    "two-rewards": TWO_BLUEPRINTS
+    + "policy: random\nrewards: [team, {use: team, settings: {price: 10.0}}]\n"
+    + SMALL
+    + SHADOW,
+    "ppo": TWO_BLUEPRINTS + "policy: {use: ppo, settings: {memory: false}}\nrounds: 2\n" + SMALL + SHADOW,
+    "ppo-with-memory": TWO_BLUEPRINTS + "policy: {use: ppo, settings: {memory: true}}\nrounds: 3\n" + SMALL + SHADOW,
+    "processes": STRIPES + PLAN + SMALL + SHADOW + "lanes: 2\nworkers: processes\n",
 }
 KILLED = (
     STRIPES + PLAN + "environments: 2\nepisode: {steps: 24, batches: 30, batch_size: 100}\ncheckpoints: {every: 1}\n"

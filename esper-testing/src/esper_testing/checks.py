@@ -115,7 +115,7 @@ def demand(condition: bool, message: str) -> None:
 
 @contextmanager
 def demand_no_error(when: str) -> Iterator[None]:
-    """Fail the check, with ``when`` in its message, if the block raises."""
+    """Fail the check, with ``when`` in its message, if the ``with`` block raises."""
     try:
         yield
     except Exception as error:

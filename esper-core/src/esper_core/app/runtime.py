@@ -28,7 +28,7 @@ at the end of the heap above which some are returned; and what a thread's heap t
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Make torch compute with one intra-op thread within the block, in this thread."""
+    """Make torch compute with one intra-op thread within the ``with`` block, in this thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

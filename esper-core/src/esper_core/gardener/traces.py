@@ -33,7 +33,7 @@ _STEPPING_HOOKS: Final = "_post_accumulate_grad_hooks"
 
 @contextmanager
 def without_trace(model: nn.Module) -> Iterator[None]:
-    """Run a block with torch's usual modes; gradients, random numbers and the default dtype are put back after it.
+    """Set torch's usual modes for the ``with`` block; put back gradients, random numbers and the default dtype.
 
     Seeds that change torch's modes are found by comparing with the usual ones, so the loop's own dtype is suspended.
     So are hooks that step an optimizer as soon as a gradient is computed.
@@ -69,7 +69,7 @@ def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
 
 @contextmanager
 def same_random_numbers() -> Iterator[None]:
-    """Put back the generators of Python and NumPy, from which datasets draw, after a block."""
+    """Put back the generators of Python and NumPy, from which datasets draw, after the ``with`` block."""
     own, numpy = random.getstate(), sys.modules.get("numpy")
     state: Any = None if numpy is None else numpy.random.get_state()
     try:

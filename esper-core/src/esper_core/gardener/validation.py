@@ -215,7 +215,7 @@ def example_of(validation: Iterable[Any]) -> Any:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Run a block in evaluation mode without gradients; modes and buffers are put back."""
+    """Run the ``with`` block in evaluation mode without gradients; modes and buffers are put back."""
     kept = KeptBuffers(model)
     try:
         with torch.no_grad(), in_mode(model, training=False):

@@ -265,7 +265,7 @@ class _Replay:
 
 @contextmanager
 def _replaced_forwards(modules: Iterable[nn.Module], by: Callable[[nn.Module, Forward], Forward]) -> Iterator[None]:
-    """Run a block in which ``by(module, forward)`` replaces the forward of each module."""
+    """Replace the forward of each module by ``by(module, forward)`` in the ``with`` block."""
     own = [(module, vars(module).get("forward")) for module in modules]
     try:
         for module, _ in own:

@@ -75,7 +75,7 @@ class KeptBuffers:
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Run a block without gradients; buffers and torch's default generators are restored after it."""
+    """Run the ``with`` block without gradients; restore the model's buffers and torch's default generators after it."""
     kept = KeptBuffers(model)
     with torch.no_grad(), RandomStream(0, device_of(model)):
         try:
@@ -86,7 +86,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Run a block with the whole model in training or evaluation mode; each module's mode is restored after it."""
+    """Set the whole model to training or evaluation mode for the ``with`` block; restore each module's mode."""
     before = [(module, module.training) for module in model.modules()]
     model.train(training)
     try:

@@ -362,7 +362,7 @@ class Garden:
 
 @contextmanager
 def attributed_to_seed(slot: Slot, seed: Seed) -> Iterator[None]:
-    """Raise whatever the block raises as a SeedFault of ``seed``, unless it is an EsperError already."""
+    """Raise whatever the ``with`` block raises as a SeedFault of ``seed``, unless it is an EsperError already."""
     try:
         yield
     except (EsperError, KeyboardInterrupt):

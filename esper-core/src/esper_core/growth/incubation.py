@@ -123,7 +123,7 @@ class Shadow(Incubation):
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Run a block on the host with the seed at its target; the host's buffers are put back."""
+        """Run the ``with`` block on the host with the seed at its target; the host's buffers are put back."""
         kept = KeptBuffers(self._model, without=[self._seed])
         try:
             with self._slot.trying(self._seed):
@@ -186,7 +186,7 @@ class Branch(Incubation):
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Run a block on the branch's tensors, with the seed acting."""
+        """Run the ``with`` block on the branch's tensors, with the seed acting."""
         self._switch()
         try:
             with self._slot.trying(self._seed):

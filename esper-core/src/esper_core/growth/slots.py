@@ -141,7 +141,7 @@ class Slot(nn.Module):
 
     @contextmanager
     def trying(self, seed: Seed) -> Iterator[None]:
-        """Run a block in which an incubating seed acts at the target of its alpha."""
+        """Let an incubating seed act at the target of its alpha in the ``with`` block."""
         try:
             self._tried = seed.number
             yield
@@ -150,7 +150,7 @@ class Slot(nn.Module):
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
-        """Run a block in which no living seed acts; fossils do."""
+        """Let only fossils act, and no living seed, in the ``with`` block."""
         before, self._disabled = self._disabled, True
         try:
             yield
@@ -159,7 +159,7 @@ class Slot(nn.Module):
 
     @contextmanager
     def tapped(self) -> Iterator[list[tuple[Tensor, Any]]]:
-        """Run a block in which the outputs of the slot, as leaves for autograd, and its module's inputs are kept."""
+        """Keep, in the ``with`` block, the outputs of the slot, as leaves for autograd, and its module's inputs."""
         try:
             self._tapped = []
             yield self._tapped

@@ -249,7 +249,7 @@ def _choice(kind: type[StrEnum]) -> str:
 def transaction(
     model: nn.Module, slots: Sequence[Slot], keeper: OptimizerKeeper, incubations: dict[int, Incubation]
 ) -> Iterator[None]:
-    """Run a block, and restore slots, seeds, optimizers, incubations and torch's global state if it fails.
+    """Run the ``with`` block, and restore slots, seeds, optimizers, incubations and torch's global state if it fails.
 
     Raises:
         GrowthError: the block left a trainable parameter without exactly one optimizer.

@@ -58,7 +58,7 @@ def step_loss(module: pl.LightningModule, batch: Any) -> Tensor:
 
 @contextmanager
 def _unlogged(module: pl.LightningModule) -> Iterator[None]:
-    """Run a block in which the module logs nothing, and after which its metrics have their values of before."""
+    """Stop the module's logging in the ``with`` block, and restore its metrics after it."""
     own = vars(module)
     before = {name: own[name] for name in _LOGGING if name in own}
     metrics = [

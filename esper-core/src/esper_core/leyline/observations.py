@@ -100,7 +100,7 @@ class Rows:
 
 
 def rows_of(space: ActionSpace, observation: Observation, mask: ActionMask) -> Rows:
-    """Encode the observation of one environment at one step."""
+    """Encode an observation: one row for the environment, one per slot, one per candidate (slot and blueprint)."""
     slots = {slot.name: slot for slot in observation.signals.slots}
     places = space.places if observation.places is None else observation.places
     names = [(slot, blueprint) for slot in space.slots for blueprint in _candidates(space, slots.get(slot), slot)]

@@ -73,7 +73,7 @@ def output_to_stderr() -> AbstractContextManager[object]:
 
 @contextmanager
 def attributed_to(component: str, activity: str) -> Iterator[None]:
-    """Raise what a block raises as PluginError E231, which names the component and its author's line.
+    """Raise what the ``with`` block raises as PluginError E231, which names the component and its author's line.
 
     ``activity`` says for the message what it was doing: ``"when it computed losses"``. An EsperError passes unchanged.
     """

@@ -32,7 +32,7 @@ class DataStream:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Run a block that draws from this stream; the process's own generators are put back after it."""
+        """Let the ``with`` block draw from this stream; put the process's own generators back after it."""
         python, numpy = random.getstate(), np.random.get_state()
         random.setstate(self._python)
         np.random.set_state(self._numpy)
@@ -65,7 +65,7 @@ class TrainingBatches:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Put the loader's own generators back after a block."""
+        """Put the loader's own generators back after the ``with`` block."""
         try:
             yield
         finally:

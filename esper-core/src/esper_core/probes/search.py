@@ -140,7 +140,7 @@ def prepared(
     seed: int,
     on_progress: Callable[[str], object] | None = None,
 ) -> Iterator[Search]:
-    """Run a block with the search of a probe; what it changes in the process is restored. Arguments: ``probe``."""
+    """Give the ``with`` block a probe's search; restore what it changes in the process. Arguments: as of ``probe``."""
     batches = TrainingBatches(train, seed, device_of(training.model))
     with without_trace(training.model), batches.kept():
         first = batches.first()

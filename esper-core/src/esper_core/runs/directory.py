@@ -221,7 +221,7 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextmanager
 def report_os_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError in the block into a RunFolderError about ``path``."""
+    """Turn an OSError in the ``with`` block into a RunFolderError about ``path``."""
     try:
         yield
     except OSError as error:

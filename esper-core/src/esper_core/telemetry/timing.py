@@ -29,7 +29,7 @@ class Clock:
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:
-        """Time a block of code."""
+        """Time the ``with`` block."""
         start = perf_counter()
         try:
             yield

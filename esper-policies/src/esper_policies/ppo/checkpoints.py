@@ -126,7 +126,7 @@ def load_trained(name: str, options: Options) -> Kept:
 
 @contextmanager
 def damage_reported(name: str | None) -> Iterator[None]:
-    """Report errors inside the block as damage to the trained policy of this name, if there is one."""
+    """Report errors inside the ``with`` block as damage to the trained policy of this name, if there is one."""
     try:
         yield
     except _DAMAGES as error:

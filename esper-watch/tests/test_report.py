@@ -176,10 +176,35 @@ def test_a_picture_is_valid_svg_with_any_names(word, make_run, tmp_path):
     assert both.exit_code == 2
 
 
-def test_a_run_without_steps_has_an_empty_picture(make_run, tmp_path):
+@pytest.mark.parametrize("word", ["", HOSTILE])
+def test_an_animated_picture_ends_with_the_last_step_and_rests_for_reduced_motion(word, make_run, tmp_path):
+    run, path = make_run(environments=4, steps=20, word=word), tmp_path / "growing.svg"
+    assert CliRunner().invoke(report, [str(run), "--picture", str(path), "--animated"]).exit_code == 0
+    text = path.read_text(encoding="utf-8")
+    drawn = minidom.parseString(text)
+    tags = {one.tagName for one in drawn.getElementsByTagName("*")}
+    assert all(re.fullmatch("svg|style|g|rect|line|polyline|polygon|circle|path|text|title|desc", tag) for tag in tags)
+    states = [one for one in drawn.getElementsByTagName("g") if "state" in one.getAttribute("class").split()]
+    resting = [one for one in states if "stays" in one.getAttribute("class").split()]
+    seen = [one.firstChild.data for state in resting for one in state.getElementsByTagName("text")]
+    assert len(states) > len(resting)
+    assert sum("kept, 72" in one for one in seen) == 1
+    assert not any("pruned" in one for one in seen)
+    still, _, moving = text.partition("@media (prefers-reduced-motion: no-preference)")
+    assert "animation:" not in still.partition("</style>")[0]
+    names = set(re.findall(r"@keyframes ([\w-]+)", moving))
+    assert {"cover", "words"} < names
+    assert len(names) == 2 + len(states)
+    assert len(text) < 60_000
+    assert CliRunner().invoke(report, [str(run), "--animated"]).exit_code == 2
+
+
+@pytest.mark.parametrize("animated", [False, True])
+def test_a_run_without_steps_has_an_empty_picture(animated, make_run, tmp_path):
     run = make_run(environments=2, steps=4)
     (run / "events.jsonl").write_text("")
-    assert minidom.parseString(write_picture(run, tmp_path / "x.svg").read_text()).getElementsByTagName("text") == []
+    path = write_picture(run, tmp_path / "x.svg", animated=animated)
+    assert minidom.parseString(path.read_text()).getElementsByTagName("text") == []
 
 
 @pytest.mark.parametrize(("out", "said"), [("", "it is a folder"), ("not/there.html", "No such file or directory")])

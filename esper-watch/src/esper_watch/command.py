@@ -132,7 +132,8 @@ def _ending_with(*suffixes: str) -> Callable[[click.Context, click.Parameter, Pa
     callback=_ending_with(".svg"),
     help="Write one SVG picture to this file instead of the page.",
 )
-def report(run: Path, runs_dir: Path, *, out: Path | None, picture: Path | None) -> None:
+@click.option("--animated", is_flag=True, help="With --picture: draw a network growing, step by step.")
+def report(run: Path, runs_dir: Path, *, out: Path | None, picture: Path | None, animated: bool) -> None:
     """Write the report of a run as one HTML page. The run may still be going, or have been killed."""
     from esper_core.leyline.errors import printable
     from esper_watch.report import write_picture, write_report
@@ -140,8 +141,11 @@ def report(run: Path, runs_dir: Path, *, out: Path | None, picture: Path | None)
     if out is not None and picture is not None:
         msg = "--out and --picture exclude each other: give one of them"
         raise click.UsageError(msg)
+    if animated and picture is None:
+        msg = "--animated needs --picture"
+        raise click.UsageError(msg)
     folder = _run_folder(run, runs_dir)
-    written = write_report(folder, out) if picture is None else write_picture(folder, picture)
+    written = write_report(folder, out) if picture is None else write_picture(folder, picture, animated=animated)
     click.echo(printable(str(written)))
 
 

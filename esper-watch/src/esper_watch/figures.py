@@ -303,6 +303,7 @@ def curves_chart(
     steps: int,
     *,
     left: float = PLOT_LEFT,
+    width: float = WIDTH,
 ) -> Chart:
     """Chart curves with their bands. What is measured after a step is drawn where the next one begins."""
     edges = [edge for points in curves.values() for point in points for edge in (point.least, point.most)]
@@ -310,7 +311,7 @@ def curves_chart(
     for arm, points in curves.items():
         for point in points:
             at_step.setdefault(point.at, []).append((arm, point))
-    x = Scale(0.0, float(max(1, steps)), left, WIDTH - RIGHT)
+    x = Scale(0.0, float(max(1, steps)), left, width - RIGHT)
     y = scale_around(edges, start=BOTTOM, end=TOP, room=0.04)  # a band that is wider is cut off
     ends = "; ".join(f"{arm} ends at {format_value(metric, points[-1].mean)}" for arm, points in curves.items())
     return Chart(
@@ -325,7 +326,8 @@ def curves_chart(
             "width": max(1.0, (x.end - x.start) / max(1, len(at_step))),
         },
         x=Axis(x, BOTTOM, TOP, lambda step: f"{step:g}", "decision step"),
-        y=Axis(y, left, WIDTH - RIGHT, lambda one: format_tick(metric, one)),
+        y=Axis(y, left, width - RIGHT, lambda one: format_tick(metric, one)),
+        width=width,
     )
 
 

@@ -136,9 +136,18 @@ def write_report(run: Path, to: Path | None = None) -> Path:
     return _write(path, lambda: report_page(read_report(run)), hint, follow=to is not None)
 
 
-def write_picture(run: Path, to: Path) -> Path:
-    """Write the run as one SVG to the file ``to``, and return its path. Raises EsperError like ``write_report``."""
-    return _write(to, lambda: report_picture(read_report(run)), "Choose another file for the picture.", follow=True)
+def write_picture(run: Path, to: Path, *, animated: bool = False) -> Path:
+    """Write the run as one SVG to the file ``to``, and return its path. Raises EsperError like ``write_report``.
+
+    Args:
+        run: The run directory.
+        to: The file.
+        animated: Whether to draw one network as it grows, step by step.
+    """
+    from esper_watch.animation import growing_picture
+
+    draw = growing_picture if animated else report_picture
+    return _write(to, lambda: draw(read_report(run)), "Choose another file for the picture.", follow=True)
 
 
 def _write(path: Path, make: Callable[[], str], hint: str, *, follow: bool) -> Path:

@@ -1,0 +1,147 @@
+"""One SVG of a network that grows, step by step, beside the learning curves. CSS animates it; there is no script.
+
+Everything is drawn once for each state, and shown from one step to another. Without animation, as readers who prefer
+reduced motion have it, the last step is shown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from esper_watch import figures
+from esper_watch.formats import format_value, shorten
+from esper_watch.growth import picture
+from esper_watch.history import TWIN, is_control
+from esper_watch.pages import render
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from esper_core.leyline import Metric
+    from esper_watch.figures import Chart, Point
+    from esper_watch.growth import Frame, Lane
+    from esper_watch.history import History, SeedLife
+    from esper_watch.sections import Report
+
+SECONDS: Final = 13.0
+GROWING: Final = 0.78
+"""Share of the time in which the steps pass. Then the last one is shown for a while."""
+
+TIMES: Final = 3
+"""How often it plays: what moves for long keeps readers from the text beside it."""
+
+LEFT, TOP, CURVES, HEAD = 352.0, 56.0, 368.0, 14.0
+"""Left edge of the curves, top of both drawings, width of the curves, and baseline of the head."""
+
+_LINE: Final = 20.0
+"""Height of a line of the text that changes with each step."""
+
+
+class Span(NamedTuple):
+    """When something is seen: from one share of the time to another, in percent; ``name`` names its animation."""
+
+    name: str
+    start: float
+    end: float
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is seen until the end, and without animation."""
+        return self.end >= 100.0
+
+
+class Shown(NamedTuple):
+    """A state of a lane, and when it is seen."""
+
+    span: Span
+    lane: Lane
+    frame: Frame
+
+
+def growing_picture(report: Report) -> str:
+    """Return an animated SVG of the first network that kept a seed, or of the first one; empty without a network."""
+    history, metric = report.history, report.metric
+    found = _network(history)
+    if found is None:
+        return render("growing.svg", chart=None)
+    arm, seed, lives = found
+    steps = history.steps_per_episode
+    drawn = picture(history, arm, seed, lives)
+    arms = [name for name in history.arms if not is_control(name) or name == TWIN]
+    curves = {name: points for name, points in figures.latest_curves(history, metric).items() if name in arms}
+    styles = {name: style for name, style in figures.arm_styles(history.arms).items() if name in curves}
+    chart = figures.curves_chart(metric, curves, styles, steps, left=64.0, width=CURVES)
+    shown = list(_shown(drawn, steps))
+    rings = list(_rings(drawn, lives, steps))
+    lines = list(_lines(metric, curves, steps))
+    return render(
+        "growing.svg",
+        chart=chart,
+        drawn=drawn,
+        shown=shown,
+        rings=rings,
+        spans=[one.span for one in shown] + [span for span, *_ in rings],
+        lines=lines,
+        line=_LINE,
+        seconds=SECONDS,
+        growing=100 * GROWING,
+        times=TIMES,
+        steps=steps,
+        title=f"Network {seed} of {arm}, step by step",
+        description=f"{drawn.description} {chart.description}",
+        legend=list(styles.items()),
+        note=f"{arm}, network {seed}",
+        left=LEFT,
+        top=TOP,
+        head=HEAD,
+        width=LEFT + CURVES,
+        height=TOP + max(drawn.height, chart.height),
+    )
+
+
+def _network(history: History) -> tuple[str, int, list[SeedLife]] | None:
+    """Return arm, seed and seeds' lives of the network to draw, which is in the latest round."""
+    rounds = history.rounds
+    grown = [
+        (arm, seed, lives)
+        for arm in history.arms
+        if rounds and not is_control(arm)
+        for seed, lives in history.seeds_by_environment(rounds[-1], arm).items()
+    ]
+    return next((one for one in grown if any(life.kept for life in one[2])), next(iter(grown), None))
+
+
+def _share(step: float, steps: int) -> float:
+    """Return when a step is reached, in percent of the time."""
+    return round(100 * GROWING * min(step, steps) / steps, 2)
+
+
+def _shown(drawn: Chart, steps: int) -> Iterator[Shown]:
+    """Yield the states of all lanes, each until the next one of its lane."""
+    for number, lane in enumerate(drawn.data["lanes"]):
+        starts = [frame.start for frame in lane.frames]
+        for place, frame in enumerate(lane.frames):
+            if frame.stage:
+                end = 100.0 if place + 1 == len(starts) else _share(starts[place + 1], steps)
+                yield Shown(Span(f"s{number}-{place}", _share(frame.start, steps), end), lane, frame)
+
+
+def _rings(drawn: Chart, lives: Sequence[SeedLife], steps: int) -> Iterator[tuple[Span, float, str, bool]]:
+    """Yield the rings of the slots: empty until a seed is kept, then full."""
+    for number, (y, slot, _, kept) in enumerate(drawn.data["rings"]):
+        at = min((life.changes[-1].step + 1 for life in lives if life.kept and life.slot == slot), default=0)
+        if kept:
+            yield Span(f"r{number}-full", _share(at, steps), 100.0), y, shorten(slot, 9), True
+        yield Span(f"r{number}-empty", 0.0, _share(at, steps) if kept else 100.0), y, shorten(slot, 9), False
+
+
+def _lines(metric: Metric, curves: dict[str, list[Point]], steps: int) -> Iterator[str]:
+    """Yield what each step reached, in words."""
+    latest = dict.fromkeys(curves, "")
+    by_step = {name: {point.at: point.mean for point in points} for name, points in curves.items()}
+    for step in range(steps):
+        for name, means in by_step.items():
+            if step in means:
+                latest[name] = f"{shorten(name, 14)} {format_value(metric, means[step])}"
+        told = ", ".join(filter(None, latest.values()))
+        yield f"step {step + 1}" + (f", {shorten(metric.name, 12)}: {told}" if told else "")

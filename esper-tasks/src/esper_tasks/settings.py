@@ -241,8 +241,8 @@ class TransformerSettings(Settings):
     """Settings of ``transformer``."""
 
     width: Width = Field(default=32, description="Features of each token, a multiple of heads.")
-    blocks: int = Field(default=2, ge=1, le=64, description="Blocks of attention and MLP.")
-    heads: int = Field(default=4, ge=1, le=256, description="Heads of the attention.")
+    blocks: int = Field(default=2, ge=1, le=64, description="Number of blocks, each of attention and MLP.")
+    heads: int = Field(default=4, ge=1, le=256, description="Number of attention heads.")
     causal: bool = Field(
         default=False,
         description="true: tokens attend only to earlier ones, with outputs per token; "

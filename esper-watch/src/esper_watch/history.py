@@ -172,7 +172,7 @@ class History:
         return [mean(values) for round_ in rounds for values in self.metric_by_step(round_, arm).values()]
 
     def courses(self, round_: int, arm: str, most: int) -> dict[int, dict[int, float]]:
-        """Return the validation metric of each step for ``most`` environments at most, by environment seed."""
+        """Return the validation metric by step, for at most ``most`` environments, by their RNG seed."""
         measured = sorted(self._measured.get((round_, arm), {}).items())
         found: dict[int, dict[int, float]] = {seed: {} for seed in self.environments(round_, arm)[:most]}
         for step, (seeds, metrics) in measured:
@@ -325,7 +325,7 @@ def read_history(run: Path) -> History:
 
 
 def metric_of(results: Mapping[str, Any]) -> Metric:
-    """Return the metric of the results in a summary."""
+    """Return the name, direction and unit of the metric in a summary's results."""
     metric = results["metric"]
     return Metric(metric["name"], metric["direction"], metric.get("unit", ""))
 

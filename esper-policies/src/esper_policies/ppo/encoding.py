@@ -53,7 +53,7 @@ class Seen:
 
     @property
     def candidates(self) -> tuple[tuple[str, str], ...]:
-        """Slot and blueprint of each row."""
+        """Slot and blueprint of each candidate's row."""
         return self.rows.candidate_names
 
     def action(self, op: Op, candidate: int) -> Action:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 VERSION: Final = "1"
 """Of the study; a new one repeats every training."""
 
-POLICY_VERSION: Final = "1"
+POLICY_VERSION: Final = "2"
 """Of the policy and the engine; a new one repeats every training in which something may grow."""
 
 LATE: Final = ("grow", "continue", "fresh", "early", "filler")

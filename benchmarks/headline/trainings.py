@@ -308,14 +308,19 @@ def _first_classes(split: Split) -> Split:
 
 
 def esper_config(cell: Cell, part: Part, job: Job, esper: EsperSettings) -> dict[str, Any]:
-    """Return the configuration of an episode: that of the study with the horizon and the learning rate of a job."""
+    """Return the configuration of an episode: that of the study with the horizon and the learning rate of a job.
+
+    Seeds warm up at a constant rate, too.
+    """
     total = batches_of(job, cell, part)
     steps = esper.steps(total, cell.steps)
-    optimizer: dict[str, Any] = {"learning_rate": job.setting.rate}
+    host: dict[str, Any] = {"learning_rate": job.setting.rate}
+    seed = {**host, "schedule": {"use": "warmup", "settings": {"over": warm_up(steps)}}}
     if job.setting.schedule == "cosine":
-        optimizer["schedule"] = {"use": "cosine", "settings": {"warmup": warm_up(steps), "floor": FLOOR}}
+        host["schedule"] = {"use": "cosine", "settings": {"warmup": warm_up(steps), "floor": FLOOR}}
+        seed = host
     episode = {"steps": steps, "batches": max(1, total // steps), "batch_size": cell.batch_size}
-    return {**esper.config, "optimizer": {"host": optimizer, "seed": optimizer}, "episode": episode}
+    return {**esper.config, "optimizer": {"host": host, "seed": seed}, "episode": episode}
 
 
 def _grow(job: Job, cell: Cell, part: Part, start: Mapping[str, Any] | None, esper: EsperSettings) -> dict[str, Any]:

@@ -279,10 +279,13 @@ def is_inner_group(context: click.Context) -> bool:
 
 
 def option_rows(context: click.Context) -> list[tuple[str, str]]:
-    """Return the options of a command with their texts, without ``--help`` and ``--json``."""
+    """Return the options of a command with their texts, without ``--help`` and ``--json``.
+
+    Ranges stand in parentheses: two pairs of brackets are a link in Markdown.
+    """
     records = [parameter.get_help_record(context) for parameter in context.command.get_params(context)]
     return [
-        (f"`{record[0]}`", one_line(record[1]))
+        (f"`{record[0]}`", re.sub(r"(?<= )\[([^]]+)\]", r"(\1)", one_line(record[1])))
         for record in records
         if record and record[1] and not re.search(r"--(?:help|json)\b", record[0])
     ]

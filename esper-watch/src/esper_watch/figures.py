@@ -464,9 +464,6 @@ def fate(life: SeedLife) -> str:
     return f"{STAGE_NAMES[life.stage]}: {life.reason}" if life.reason else STAGE_NAMES[life.stage]
 
 
-# --- networks and time
-
-
 def network(slots: Sequence[str], grown: Grown, description: str) -> Chart:
     """Chart a network as boxes: the host with its slots, and what was kept in them."""
     box, ring, gap = 112.0, 28.0, 26.0

@@ -45,6 +45,8 @@ def test_a_page_shows_more_than_a_notebook() -> None:
     assert (picture.count("<tr>"), page.count("<tr>")) == (1 + NOTEBOOK_ROWS, 3 + NOTEBOOK_ROWS)
     assert "… and 2 more candidates." in picture
     assert "<polyline" in page
+    assert "the price: 0.0001 nats for each parameter" in page
+    assert "--paper" in page, "the style of a report"
     assert "undecided" in probe_html({**result, "verdict": "undecided", "rows": []})
 
 

@@ -187,6 +187,15 @@ def test_curves_share_a_scale_and_the_difference_to_the_twin_is_in_points(make_r
     assert re.fullmatch(r" +▁ \d\d?.\d %  █ 77.\d %", scale)
 
 
+def test_a_run_without_a_test_split_shows_what_it_reached_on_validation_data(run):
+    """As that of a Gardener."""
+    unread = [replace(one, test_metric=math.nan) if isinstance(one, EpisodeFinished) else one for one in EVENTS]
+    write(run, *unread)
+    drawing = draw(read_history(run))
+    assert re.search(r"validation metric +now +to twin", drawing)
+    assert re.search(r"grown +[▁-█]+ +0.7 +\+0", drawing)
+
+
 def test_a_control_is_a_phase_of_its_own_unless_nothing_grew():
     history = History()
     for event in [replace(EVENTS[0], arms=("grown", "twin", "capacity")), *EVENTS[1:-2]]:

@@ -8,6 +8,7 @@ import re
 import sys
 from typing import Any
 
+import click
 import pytest
 
 from esper_core.app.run import REPORT, Outcome
@@ -17,6 +18,7 @@ from esper_core.cli.output import (
     print_outcome,
     print_problems,
     print_table,
+    print_warnings,
 )
 from esper_core.leyline import Problem
 from esper_core.leyline.errors import printable
@@ -77,6 +79,16 @@ def test_facts_are_aligned_and_wrapped_below_their_first_word_on_a_terminal(caps
         "  package  esper-tasks esper-tasks",
         "           esper-tasks esper-tasks",
     ]
+
+
+def test_warnings_are_wrapped_between_words_on_a_terminal(capsys, terminal, monkeypatch) -> None:
+    print_warnings(["too few " * 8])
+    assert capsys.readouterr().err == f"warning: {'too few ' * 8}\n"
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    print_warnings(["too few " * 8])
+    lines = click.unstyle(terminal.getvalue()).splitlines()
+    assert lines[:2] == ["warning: too few too few too", "  few too few too few too few"]
 
 
 def results(mean: float | None) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def phase_text(history: History) -> str:
 def arm_lines(history: History, width: int) -> list[str]:
     """Return a table: the curve of each arm, all on one scale, its latest metric, and its difference to the twin.
 
-    The figures are of the test split once the run is done, else of validation data.
+    The figures are of the test split once the run is done and read it, else of validation data.
     """
     metric, done = history.metric, history.status == "done"
     # A control that is announced is not trained if nothing grew.
@@ -133,8 +133,9 @@ def arm_lines(history: History, width: int) -> list[str]:
     curves = {arm: history.mean_metric(arm) for arm in arms}
     finite = [value for curve in curves.values() for value in curve if math.isfinite(value)]
     low, high = min(finite, default=0.0), max(finite, default=1.0)
-    rows = [_arm_row(history, arm, curves[arm], tested=done) for arm in arms]
-    head = ["test" if done else "now", *(["to twin", "95 % interval"] if any(row[1] for row in rows) else [])]
+    tested = done and any(is_usable(episode.test_metric) for episode in history.episodes)
+    rows = [_arm_row(history, arm, curves[arm], tested=tested) for arm in arms]
+    head = ["test" if tested else "now", *(["to twin", "95 % interval"] if any(row[1] for row in rows) else [])]
     cells = [row[: len(head)] for row in (head, *rows)]
     widths = [max(cell_len(row[column]) for row in cells) for column in range(len(head))]
     names = [cut(printable(arm), max(8, width // 4)) for arm in arms]

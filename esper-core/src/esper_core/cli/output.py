@@ -49,11 +49,16 @@ def print_line(text: str = "", *, stream: TextIO | None = None) -> None:
 
 def print_wrapped(text: str, *, indent: int = 2) -> None:
     """Print a sentence on stdout; on a terminal it is wrapped between words, and further lines are indented."""
+    print_line(_wrapped(text, sys.stdout, indent))
+
+
+def _wrapped(text: str, stream: TextIO, indent: int = 2) -> str:
+    """Return a printable sentence, wrapped between words if the stream is a terminal."""
     shown = printable(text)
-    if sys.stdout.isatty():
-        width = max(20, get_terminal_size().columns - 1)
-        shown = fill(shown, width, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False)
-    print_line(shown)
+    if not stream.isatty():
+        return shown
+    width = max(20, get_terminal_size().columns - 1)
+    return fill(shown, width, subsequent_indent=" " * indent, break_on_hyphens=False, break_long_words=False)
 
 
 def print_json(value: Any) -> None:
@@ -88,9 +93,10 @@ def print_warnings(warnings: Iterable[str]) -> None:
     with suppress(BrokenPipeError):
         for warning in warnings:
             first, *rest = warning.split("\n")
-            print_line(f"{click.style('warning:', fg='yellow', bold=True)} {printable(first)}", stream=sys.stderr)
+            told = _wrapped(f"warning: {first}", sys.stderr).removeprefix("warning:")
+            print_line(f"{click.style('warning:', fg='yellow', bold=True)}{told}", stream=sys.stderr)
             for line in rest:
-                print_line(printable(line), stream=sys.stderr)
+                print_line(_wrapped(line, sys.stderr), stream=sys.stderr)
 
 
 # --- tables

@@ -22,7 +22,7 @@ from esper_watch import terminal
 from esper_watch.history import UNFINISHED, History
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from rich.console import RenderableType
@@ -38,6 +38,9 @@ REDRAWS_PER_SECOND: Final = 4
 
 LOOK_SECONDS: Final = 1.0
 """Pause between two looks at a run of another process."""
+
+PATIENCE: Final = 4.0
+"""A look that took long is followed by a pause of so many times its length."""
 
 
 def live(run: str | Path) -> LiveDisplay:
@@ -66,9 +69,10 @@ class RunView:
         )
         self.task = self._progress.add_task("starting", total=None)
         self._is_started = False
+        self._texts: list[Text] = []
 
     def update(self, history: History) -> None:
-        """Update the bar and the rate."""
+        """Update bar, rate and texts. A redraw in between draws the same texts, since means take time in large runs."""
         total, done = history.total_steps, history.finished_steps
         if self._is_started:
             self._progress.update(self.task, completed=done, total=total)
@@ -77,22 +81,26 @@ class RunView:
             name = terminal.cut(printable(history.started.run if history.started else ""), self.console.width // 2)
             self._progress.reset(self.task, total=total, completed=done, description=name)
             self._is_started = True
+        self._texts = list(self._told(history))
 
     @property
     def speed(self) -> float | None:
         """Steps of environments per second; None if unknown."""
         return self._progress.tasks[0].speed
 
-    def draw(self, history: History) -> RenderableType:
+    def draw(self) -> RenderableType:
         """Return what to draw."""
+        return Group(self._progress, *self._texts)
+
+    def _told(self, history: History) -> Iterator[Text]:
         width = self.console.width
         lines = [_text(line, "dim") for line in self._where(history, width)]
         lines += [_text(line) for line in terminal.arm_lines(history, width)]
         lines += [_text(line) for line in terminal.slot_lines(history, width)]
         lines += [_text(line, "yellow") for line in terminal.governor_lines(history.governor, width)]
+        yield from lines
         if self._lives and (room := self.console.height - len(lines) - 6) > 0:
-            lines += [_text(line) for line in terminal.life_lines(history, _current(history, room), width)]
-        return Group(self._progress, *lines)
+            yield from (_text(line) for line in terminal.life_lines(history, _current(history, room), width))
 
     def _where(self, history: History, width: int) -> list[str]:
         text = terminal.phase_text(history)
@@ -133,8 +141,7 @@ class LiveDisplay:
 
     def render(self) -> RenderableType:
         """Return what to draw."""
-        with self._lock:
-            return self.view.draw(self._history)
+        return self.view.draw()
 
 
 def follow(run: Path, console: Console) -> History:
@@ -148,10 +155,6 @@ def follow(run: Path, console: Console) -> History:
     followed = FollowedRun(run.resolve())
     view = RunView(console, lives=True)
 
-    def render() -> RenderableType:
-        with followed.lock:
-            return view.draw(followed.history)
-
     def look() -> bool:
         """Read what is new. Return whether the run goes on."""
         with followed.lock:
@@ -163,9 +166,11 @@ def follow(run: Path, console: Console) -> History:
 
     with suppress(KeyboardInterrupt):
         if look():
-            with _live_on(console, render):
+            with _live_on(console, view.draw):
+                began = time.monotonic()
                 while look():
-                    time.sleep(LOOK_SECONDS)
+                    time.sleep(max(LOOK_SECONDS, PATIENCE * (time.monotonic() - began)))
+                    began = time.monotonic()
     history: History = followed.history
     return history
 

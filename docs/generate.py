@@ -455,6 +455,15 @@ def columns() -> str:
     return "\n".join(parts)
 
 
+# --- gallery.md
+
+
+def gallery() -> str:
+    """Return the examples of the gallery with their figures and results."""
+    page: Callable[[], str] = run_path(str(DOCS / "gallery.py"))["page"]
+    return page()
+
+
 STRANGERS = set(external_commands()) - announced("esper.commands")
 
 WRITERS: dict[str, Callable[[], str]] = {
@@ -463,6 +472,7 @@ WRITERS: dict[str, Callable[[], str]] = {
     "configuration": configuration,
     "events": event_records,
     "factors": factors,
+    "gallery": gallery,
     "hooks": hook_specs,
     "measurements": measurements,
     "needed-seeds": partial(simulated, "RNG seeds needed for a verdict"),

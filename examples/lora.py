@@ -81,8 +81,11 @@ def accuracy(model: nn.Module, question: Question, numbers: Tensor) -> float:
         return float((model(numbers).argmax(1) == question(numbers)).float().mean())
 
 
-def main(epochs: int = 34, batches: int = 20) -> tuple[float, bool]:
-    """Train, freeze, grow, export; return the accuracy of the exported model, and whether all is merged into it."""
+def main(epochs: int = 34, batches: int = 20, run_dir: str | None = None) -> tuple[float, bool]:
+    """Train, freeze, grow, export; return the accuracy of the exported model, and whether all is merged into it.
+
+    run_dir: folder in which to write a run for ``esper report``.
+    """
     torch.manual_seed(0)
     model, held_out = Transformer(), rows(1000)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -103,7 +106,7 @@ def main(epochs: int = 34, batches: int = 20) -> tuple[float, bool]:
     best = result.rows[0]
     gardener = Gardener(
         model, adamw, loss=loss, slots=[best.slot], blueprints=[best.blueprint],
-        example=rows(128), validation=validation, steps=epochs,
+        example=rows(128), validation=validation, steps=epochs, run_dir=run_dir,
     )  # fmt: skip
     for _ in range(epochs):
         for _ in range(batches):

@@ -62,5 +62,5 @@ def test_the_picture_shows_the_arms_of_the_default_run():
     drawn = minidom.parse(str(ROOT / PICTURE))
     told = [node.firstChild.data for node in drawn.getElementsByTagName("text") if node.firstChild is not None]
     words = {" ".join(text.split()) for text in told}
-    assert {"heuristic", "twin", "early conv_light"} <= words
+    assert {"heuristic", "twin", "conv_light"} <= words
     assert "capacity" not in words, "the comparison with the untuned static control is no headline"

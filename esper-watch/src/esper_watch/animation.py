@@ -6,6 +6,7 @@ reduced motion have it, the last step is shown.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from esper_watch import figures
@@ -58,8 +59,13 @@ class Shown(NamedTuple):
     frame: Frame
 
 
-def growing_picture(report: Report) -> str:
-    """Return an animated SVG of the first network that kept a seed, or of the first one; empty without a network."""
+def growing_picture(report: Report, *, animated: bool = True) -> str:
+    """Return an SVG of a network that kept a seed, in the arm that ended best, or of another one; empty without any.
+
+    Args:
+        report: The run.
+        animated: Whether it shows each step; otherwise it shows the last one.
+    """
     history, metric = report.history, report.metric
     found = _network(history)
     if found is None:
@@ -71,9 +77,11 @@ def growing_picture(report: Report) -> str:
     curves = {name: points for name, points in figures.latest_curves(history, metric).items() if name in arms}
     styles = {name: style for name, style in figures.arm_styles(history.arms).items() if name in curves}
     chart = figures.curves_chart(metric, curves, styles, steps, left=64.0, width=CURVES)
-    shown = list(_shown(drawn, steps))
-    rings = list(_rings(drawn, lives, steps))
-    lines = list(_lines(metric, curves, steps))
+    if chart.x is not None:
+        chart = replace(chart, x=replace(chart.x, title=f"validation {metric.name} by decision step"))
+    shown = [one for one in _shown(drawn, steps) if animated or one.span.stays]
+    rings = [one for one in _rings(drawn, lives, steps) if animated or one[0].stays]
+    lines = list(_lines(metric, curves, steps))[-steps if animated else -1 :]
     return render(
         "growing.svg",
         chart=chart,
@@ -86,10 +94,10 @@ def growing_picture(report: Report) -> str:
         seconds=SECONDS,
         growing=100 * GROWING,
         times=TIMES,
-        steps=steps,
-        title=f"Network {seed} of {arm}, step by step",
+        animated=animated,
+        title=f"Network {seed} of {arm}" + (", step by step" if animated else ""),
         description=f"{drawn.description} {chart.description}",
-        legend=list(styles.items()),
+        legend=[(number * CURVES / max(2, len(styles)), *one) for number, one in enumerate(styles.items())],
         note=f"{arm}, network {seed}",
         left=LEFT,
         top=TOP,
@@ -102,10 +110,11 @@ def growing_picture(report: Report) -> str:
 def _network(history: History) -> tuple[str, int, list[SeedLife]] | None:
     """Return arm, seed and seeds' lives of the network to draw, which is in the latest round."""
     rounds = history.rounds
+    reached = {arm: history.mean_metric(arm)[-1:] for arm in history.arms if not is_control(arm)}
     grown = [
         (arm, seed, lives)
-        for arm in history.arms
-        if rounds and not is_control(arm)
+        for arm in sorted(reached, key=lambda arm: reached[arm], reverse=history.metric.direction == "up")
+        if rounds
         for seed, lives in history.seeds_by_environment(rounds[-1], arm).items()
     ]
     return next((one for one in grown if any(life.kept for life in one[2])), next(iter(grown), None))
@@ -142,6 +151,6 @@ def _lines(metric: Metric, curves: dict[str, list[Point]], steps: int) -> Iterat
     for step in range(steps):
         for name, means in by_step.items():
             if step in means:
-                latest[name] = f"{shorten(name, 14)} {format_value(metric, means[step])}"
+                latest[name] = f"{shorten(name, 36 // len(curves))} {format_value(metric, means[step])}"
         told = ", ".join(filter(None, latest.values()))
-        yield f"step {step + 1}" + (f", {shorten(metric.name, 12)}: {told}" if told else "")
+        yield f"step {step + 1}" + (f": {told}" if told else "")

@@ -1,0 +1,291 @@
+"""The gallery: run its examples, draw its figures, and write its texts.
+
+    python docs/gallery.py              draw the figures from the results in docs/gallery/
+    python docs/gallery.py --run        run the examples first: about ten minutes
+    python docs/gallery.py --run lora   run one of them
+    python docs/gallery.py --photos     photograph the live page and a probe, with Chromium
+
+``docs/generate.py`` takes the texts from ``page``. A result has the metric of each network and step, the seeds of the
+first networks, and what the run found, in words.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from runpy import run_path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from esper_core import cli
+from esper_core.leyline import SeedSignals, Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline.events import StageChanged, StepFinished
+from esper_core.leyline.notebooks import viewer
+from esper_core.telemetry import decode, encode
+from esper_watch import read_history
+from esper_watch.animation import growing_picture
+from esper_watch.formats import format_value, short_name
+from esper_watch.headline import facts
+from esper_watch.history import History, is_control
+from esper_watch.report import read_report
+from esper_watch.sections import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+DOCS: Final = Path(__file__).parent
+RESULTS: Final = DOCS / "gallery"
+PICTURES: Final = DOCS / "pictures"
+
+SHARE: Final = 35
+"""Percent of the default run after which its page is photographed."""
+
+NETWORKS: Final = 3
+"""Networks whose seeds are stored."""
+
+
+class Example(NamedTuple):
+    """An example: its title, the command that runs it, and what to see."""
+
+    title: str
+    command: str
+    text: str
+
+
+EXAMPLES: Final[Mapping[str, Example]] = {
+    "sequence": Example(
+        "A signal",
+        "esper run plugins.yaml",
+        "The default run. A host that sees each position by itself tries three blocks, and keeps the convolution.",
+    ),
+    "images": Example(
+        "Images",
+        "esper run examples/images.yaml --set environments=8",
+        "A schedule grows a convolution in one arm, and a block in another that combines no neighbours.",
+    ),
+    "bytes": Example(
+        "Text",
+        "esper run examples/bytes.yaml --set environments=8",
+        "A small transformer predicts the next byte. One arm grows an MLP, another one a recurrent block.",
+    ),
+    "own-model": Example(
+        "A model and a loop of your own",
+        "python examples/own_model.py",
+        "A probe finds what the model lacks; a Gardener grows it while your loop trains.",
+    ),
+    "lora": Example(
+        "LoRA on a frozen transformer",
+        "python examples/lora.py",
+        "A frozen model learns another task by an adapter that a probe chose. `export` merges it into the weights.",
+    ),
+    "nothing": Example(
+        "Nothing grows",
+        "esper run examples/control-shuffled.yaml",
+        "The positions of the signal are shuffled, so that a convolution finds nothing. Every seed is pruned, rightly.",
+    ),
+}
+
+
+# --- results
+
+
+def result_of(run: Path) -> dict[str, Any]:
+    """Return what the gallery stores of a run."""
+    history = read_history(run)
+    assert history.started is not None
+    arms = [arm for arm in history.arms if not arm.startswith("capacity")]
+    drawn = {(arm, seed) for arm in arms for seed in history.environments(0, arm)[:NETWORKS]}
+    lives = [life for life in history.seeds if (life.arm, life.seed) in drawn]
+    episodes = [one for one in history.episodes if one.arm in arms]
+    return {
+        "found": list(_found(read_report(run, history), history)),
+        "started": json.loads(encode(replace(history.started, run="", arms=tuple(arms), choices={}))),
+        "slots": {arm: history.slots[arm] for arm in arms},
+        "metrics": {
+            arm: {
+                str(seed): [_rounded(value) for value in course.values()]
+                for seed, course in history.courses(0, arm, 10**6).items()
+            }
+            for arm in arms
+        },
+        "changes": [json.loads(encode(replace(change, reason=""))) for life in lives for change in life.changes],
+        "alphas": [
+            [life.arm, life.seed, life.slot, life.blueprint, look.step, life.stage_at(look.step), round(look.alpha, 3)]
+            for life in lives
+            for look in life.looks
+        ],
+        "episodes": [json.loads(encode(replace(one, grown=(), closing={}))) for one in episodes],
+    }
+
+
+def _found(report: Report, history: History) -> Iterator[str]:
+    gains = [text for name, text in facts(report) if name == "Gain"]
+    yield from gains
+    if not gains:  # a Gardener has no twin
+        for arm in history.arms:
+            first, *_, last = history.mean_metric(arm)
+            told = (format_value(history.metric, value) for value in (first, last))
+            yield f"{arm}: validation {history.metric.name} {', then '.join(told)}"
+    kept = [short_name(life.blueprint) for life in history.seeds if life.kept and not is_control(life.arm)]
+    counts = ", ".join(f"{kept.count(name)} × {name}" for name in dict.fromkeys(kept))
+    yield f"kept: {counts or 'nothing'}"
+
+
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.4g}") if math.isfinite(value) else None
+
+
+def history_of(result: Mapping[str, Any]) -> History:
+    """Return the history that a result stores."""
+    history = History()
+    history.add(decode(json.dumps(result["started"])))
+    changes = [one for change in result["changes"] if isinstance(one := decode(json.dumps(change)), StageChanged)]
+    alphas: dict[tuple[str, int, int], list[tuple[str, SeedSignals]]] = {}
+    for arm, seed, slot, blueprint, step, stage, alpha in result["alphas"]:
+        signals = SeedSignals(blueprint, Stage(stage), alpha, 0)
+        alphas.setdefault((arm, seed, step), []).append((slot, signals))
+    last = max(len(course) for courses in result["metrics"].values() for course in courses.values())
+    for step in range(last):
+        for change in changes:
+            if change.step == step:
+                history.add(change)
+        for arm, courses in result["metrics"].items():
+            for name, course in courses.items():
+                if step < len(course):
+                    history.add(_step(result, arm, int(name), step, alphas.get((arm, int(name), step), [])))
+    for episode in result["episodes"]:
+        history.add(decode(json.dumps(episode)))
+    history.status = "done"
+    return history
+
+
+def _step(
+    result: Mapping[str, Any], arm: str, seed: int, step: int, living: Sequence[tuple[str, SeedSignals]]
+) -> StepFinished:
+    metric = result["metrics"][arm][str(seed)][step]
+    slots = tuple(
+        SlotSignals(name, SlotState.FREE, 0, tuple(one for place, one in living if place == name))
+        for name in result["slots"][arm]
+    )
+    value = math.nan if metric is None else metric
+    return StepFinished(
+        round=0, arm=arm, seed=seed, step=step, signals=Signals(step, math.nan, math.nan, value, 0, 0, slots)
+    )
+
+
+def load(name: str) -> dict[str, Any]:
+    """Return the stored result of an example."""
+    stored: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return stored
+
+
+def store(name: str, result: Mapping[str, Any]) -> None:
+    """Store a result, a line for each record."""
+    parts = []
+    for key, value in result.items():
+        if isinstance(value, list):
+            lines = ",\n".join(json.dumps(one, ensure_ascii=False) for one in value)
+            parts.append(f'"{key}": [\n{lines}\n]')
+        else:
+            parts.append(f'"{key}": {json.dumps(value, ensure_ascii=False)}')
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
+
+
+# --- runs, figures and texts
+
+
+def run(example: Example, folder: Path) -> Path:
+    """Run an example below ``folder``, and return its run directory."""
+    program, *words = example.command.split()
+    if program == "python":
+        run_path(str(DOCS.parent / words[0]))["main"](run_dir=str(folder))
+    else:
+        command, file, *options = words
+        arguments = [command, str(DOCS.parent / file), *options, "--quiet", "--runs-dir", str(folder)]
+        cli.main(arguments, standalone_mode=False)
+    (made,) = folder.iterdir()
+    return made
+
+
+def pictures(results: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return the figures by their file names, and the animated one of the first page."""
+    drawn = {}
+    for name, result in results.items():
+        report = Report(history_of(result), None, "", "", has_checkpoint=False)
+        drawn[f"gallery-{name}.svg"] = growing_picture(report, animated=False)
+        if name == "sequence":
+            drawn["growing.svg"] = growing_picture(report)
+    return drawn
+
+
+def page() -> str:
+    """Return the text of every example with its figure, its command, and what it found."""
+    parts = []
+    for name, example in EXAMPLES.items():
+        found = "\n".join(f"- {text}" for text in load(name)["found"])
+        figure = f"![A network of this run, and its learning curves](pictures/gallery-{name}.svg)"
+        parts.append(f"## {example.title}\n\n{example.text}\n\n```sh\n{example.command}\n```\n\n{figure}\n\n{found}\n")
+    return "\n" + "\n".join(parts) + "\n"
+
+
+# --- photographs
+
+
+def photograph(url: str, file: str, width: int, height: int) -> None:
+    """Take a picture of a page with Chromium."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome") or "chromium"
+    options = ["--headless", "--no-sandbox", "--hide-scrollbars", f"--window-size={width},{height}"]
+    subprocess.run(
+        [chromium, *options, f"--screenshot={PICTURES / file}", url],
+        check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+
+
+def photograph_run() -> None:
+    """Take a picture of the live page of the default run while it trains."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "esper_core", "run", "plugins.yaml", "--watch", "--runs-dir", folder]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=DOCS.parent) as process:
+            assert process.stderr is not None
+            url = ""
+            for line in process.stderr:
+                url = url or "".join(re.findall(r"http://\S+", line)[:1])
+                if (share := re.search(r": (\d+) %", line)) and int(share[1]) >= SHARE:
+                    photograph(url, "live-page.png", 900, 1000)
+                    break
+            process.terminate()
+
+
+def photograph_probe() -> None:
+    """Take a picture of the page of a probe."""
+    page = viewer("probe-page")
+    assert page is not None
+    with tempfile.NamedTemporaryFile("w", suffix=".html", encoding="utf-8") as file:
+        file.write(page(run_path(str(DOCS.parent / "examples" / "own_model.py"))["probed"]().to_dict()))
+        file.flush()
+        photograph(f"file://{file.name}", "probe.png", 920, 420)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the examples or take the photographs if asked to, and draw all figures."""
+    if "--photos" in arguments:
+        photograph_run()
+        photograph_probe()
+    if "--run" in arguments:
+        names = [name for name in EXAMPLES if name in arguments] or list(EXAMPLES)
+        for name in names:
+            with tempfile.TemporaryDirectory() as folder:
+                store(name, result_of(run(EXAMPLES[name], Path(folder))))
+    for file, drawing in pictures({name: load(name) for name in EXAMPLES}).items():
+        (PICTURES / file).write_text(drawing, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

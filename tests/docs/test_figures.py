@@ -197,6 +197,7 @@ PAGES = [
             "- **Skewed": lambda: [(one["told"],) for one in results(VERDICTS)["leaning"]],
         },
     ),
+    Page("docs/gallery.md"),
     Page("docs/concepts/slots.md"),
     Page(
         "docs/concepts/twins.md",

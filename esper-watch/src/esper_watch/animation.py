@@ -78,7 +78,8 @@ def growing_picture(report: Report, *, animated: bool = True) -> str:
     styles = {name: style for name, style in figures.arm_styles(history.arms).items() if name in curves}
     chart = figures.curves_chart(metric, curves, styles, steps, left=64.0, width=CURVES)
     if chart.x is not None:
-        chart = replace(chart, x=replace(chart.x, title=f"validation {metric.name} by decision step"))
+        less = ", less is better" if metric.direction == "down" else ""
+        chart = replace(chart, x=replace(chart.x, title=f"validation {metric.name} by step{less}"))
     shown = [one for one in _shown(drawn, steps) if animated or one.span.stays]
     rings = [one for one in _rings(drawn, lives, steps) if animated or one[0].stays]
     lines = list(_lines(metric, curves, steps))[-steps if animated else -1 :]

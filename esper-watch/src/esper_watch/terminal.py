@@ -126,8 +126,7 @@ def arm_lines(history: History, width: int) -> list[str]:
     The figures are of the test split once the run is done and read it, else of validation data.
     """
     metric, done = history.metric, history.status == "done"
-    # A control that is announced is not trained if nothing grew.
-    arms = () if history.started is None else history.arms if done else history.started.arms
+    arms = [arm for phase in history.phases[: history.phase + 1] for arm in phase]
     if not arms:
         return []
     curves = {arm: history.mean_metric(arm) for arm in arms}
@@ -145,7 +144,8 @@ def arm_lines(history: History, width: int) -> list[str]:
     tails = [
         "  ".join(" " * (size - cell_len(cell)) + cell for cell, size in zip(row, widths, strict=True)) for row in cells
     ]
-    title = cut(f"validation {printable(metric.name)}", room)
+    title = f"validation {printable(metric.name)}"
+    title = cut(title if cell_len(title) <= room else printable(metric.name), room)
     lines = [f"  {' ' * name_width}  {set_cell_size(title, room)}  {tails[0]}"]
     for arm, name, tail in zip(arms, names, tails[1:], strict=True):
         curve = curves[arm]
@@ -181,6 +181,7 @@ def slot_lines(history: History, width: int) -> list[str]:
     counts = Counter((life.arm, life.slot, life.blueprint, life.stage) for life in seeds)
     grown = dict.fromkeys(life.arm for life in seeds)
     lines = []
+    arm_width = max((cell_len(printable(arm)) for arm in grown), default=0)
     for arm in grown:
         slots = dict.fromkeys((*history.slots.get(arm, ()), *(life.slot for life in seeds if life.arm == arm)))
         label_width = max(cell_len(printable(slot)) for slot in slots)
@@ -194,7 +195,7 @@ def slot_lines(history: History, width: int) -> list[str]:
                 for name in blueprints
             )
             label = set_cell_size(printable(slot), label_width)
-            of = f"{printable(arm)}  " if len(grown) > 1 else ""
+            of = f"{set_cell_size(printable(arm), arm_width)}  " if len(grown) > 1 else ""
             lines += wrap(f"  {of}{label}  {told or 'nothing yet'}", width)
     return ["", *lines] if lines else []
 

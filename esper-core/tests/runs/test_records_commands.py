@@ -165,7 +165,7 @@ def test_control_characters_of_a_run_do_not_reach_a_terminal_of_any_width(
     assert "twin" in shown.getvalue()
 
 
-def test_show_seeds_says_why_a_seed_was_not_kept(write_run, esper_runs):
+def test_show_seeds_says_why_a_seed_was_not_kept(write_run, esper_runs, narrow):
     path = write_run(OTTER, {"grown": BETTER, "twin": NOISE})
     (path / "events.jsonl").touch()
     summary = json.loads((path / "summary.json").read_text())
@@ -187,3 +187,10 @@ def test_show_seeds_says_why_a_seed_was_not_kept(write_run, esper_runs):
     assert re.split(r"  +", line) == cells
     (row,) = esper_runs("show", OTTER, "--seeds", "--json").json
     assert (row["stage"], row["gain"], row["price"]) == ("pruned", 0.5, 0.75)
+    shown = narrow(60)
+    esper_runs("show", OTTER, "--seeds")
+    assert shown.getvalue().splitlines() == [
+        "grown, RNG seed 7: a/conv in early pruned, gain +0.5000 ±",
+        "  0.1000 nats, price 0.7500",
+        "  by the policy; gate before blending: gain too small",
+    ]

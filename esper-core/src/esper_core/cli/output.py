@@ -113,6 +113,14 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         print_line("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
+def is_wide(head: Sequence[str], rows: Iterable[Sequence[str]]) -> bool:
+    """Return whether stdout is a terminal into whose lines the rows of a table do not fit."""
+    if not sys.stdout.isatty():
+        return False
+    widths = (max(len(printable(cell)) for cell in column) for column in zip(head, *rows, strict=True))
+    return sum(widths) + 2 * (len(head) - 1) > get_terminal_size().columns
+
+
 def _print_ruled(head: Sequence[str], *rows: Sequence[str]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from esper_core.cli.output import (
     duration,
+    is_wide,
     print_facts,
     print_json,
     print_line,
@@ -164,7 +165,24 @@ def _show_seeds(seeds: Sequence[Mapping[str, Any]], warnings: Sequence[str], *, 
             print_wrapped(f"warning: {warning}")
     else:
         head = ["round", "arm", "RNG seed", "slot", "blueprint", "stage", "gain ± s.e. (nats)", "price", "reason"]
-        print_table(head, map(_cells, seeds))
+        rows = [_cells(seed) for seed in seeds]
+        if is_wide(head, rows):
+            rounds = len({seed["round"] for seed in seeds})
+            for row in rows:
+                _print_seed(row, of_one_round=rounds == 1)
+        else:
+            print_table(head, rows)
+
+
+def _print_seed(cells: Sequence[str], *, of_one_round: bool) -> None:
+    """Print a seed in the lines of a narrow terminal."""
+    round_, arm, seed, slot, blueprint, stage, gain, price, reason = cells
+    place = f"{arm}, RNG seed {seed}" if of_one_round else f"{arm}, round {round_}, RNG seed {seed}"
+    told = [f"{place}: {blueprint} in {slot} {stage}"]
+    told += [f"gain {gain} nats"] if gain else []
+    told += [f"price {price}"] if price else []
+    print_wrapped(", ".join(told))
+    print_wrapped(f"  {reason}", indent=4)
 
 
 def _cells(seed: Mapping[str, Any]) -> list[str]:

@@ -189,7 +189,9 @@ def exists(command: str, folder: Path) -> None:
         esper(command)
         return
     program, *arguments = shlex.split(command)
-    if program == "python":
+    if program == "python" and arguments[0].endswith(".py"):
+        assert (ROOT / arguments[0]).is_file(), command
+    elif program == "python":
         assert arguments[0] == "-m", command
         assert importlib.util.find_spec(arguments[1]), command
     elif program == "pytest":

@@ -19,7 +19,7 @@ from filelock import FileLock
 from rich.cells import cell_len
 from rich.console import Console
 
-from esper_core import load_run
+from esper_core import EsperError, load_run
 from esper_core.cli import main
 from esper_core.leyline import Signals, Stage
 from esper_core.leyline.events import (
@@ -32,7 +32,7 @@ from esper_core.leyline.events import (
 )
 from esper_core.telemetry import encode
 from esper_watch import read_history
-from esper_watch.command import watch
+from esper_watch.command import _followed, watch
 from esper_watch.history import History
 from esper_watch.progress import follow
 from esper_watch.terminal import as_json, draw, phase_text, sparkline
@@ -170,6 +170,17 @@ def test_a_run_is_followed_on_a_terminal_until_it_has_ended(tmp_path, monkeypatc
     assert history.status == "done"
     assert "grown, twin, step 4 of 8, 1 network" in screen.getvalue()
     assert "50 %" in screen.getvalue()
+
+
+def test_on_a_terminal_a_run_that_cannot_be_followed_is_printed(run, monkeypatch):
+    """A link in a run directory could lead anywhere, so it is not followed; printing reads two files."""
+    (run / "data").symlink_to(run.parent)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with pytest.raises(EsperError, match="it is a link"):
+        follow(run, Console(file=io.StringIO(), force_terminal=True))
+    assert _followed(run) is None
+    assert "100 % trained" in CliRunner().invoke(watch, [str(run)]).stdout
 
 
 def test_the_command_finds_a_run_by_its_id_in_the_folder_of_runs(make_run):

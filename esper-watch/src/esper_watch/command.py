@@ -98,15 +98,22 @@ def watch(
 
 
 def _followed(run: Path) -> History | None:
-    """Draw a run live until it has ended; None on a terminal that cannot be drawn on, or if there are no events yet."""
+    """Draw a run live until it has ended.
+
+    None on a terminal that cannot be drawn on, without events, or if the run cannot be followed: reading it tells why.
+    """
     from rich.console import Console
 
+    from esper_core import EsperError
     from esper_watch.progress import follow
 
     console = Console()
     if not console.is_terminal or console.is_dumb_terminal or not (run / "events.jsonl").exists():
         return None
-    return follow(run, console)
+    try:
+        return follow(run, console)
+    except EsperError:
+        return None
 
 
 def _ending_with(*suffixes: str) -> Callable[[click.Context, click.Parameter, Path | None], Path | None]:

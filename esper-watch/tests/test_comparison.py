@@ -383,6 +383,7 @@ def test_the_page_has_curves_with_bands_of_both_runs_and_the_settings_that_diffe
     for title in ("Learning curves", "Metric against size", "Settings that differ"):
         assert title in page.texts
     assert page.text.count(" task.settings.noise 0.1 0.2 ") == 1
+    assert "1 × test/conv in early" in page.text
     assert re.search(r"after 40 steps: quiet-otter/grown \d\d\.\d % \(", page.text)
 
 

@@ -23,6 +23,7 @@ from esper_watch.formats import (
 )
 from esper_watch.headline import NO_DIFFERENCE
 from esper_watch.history import History, is_control, is_usable, read_history
+from esper_watch.notebook import grown_on_average
 from esper_watch.pages import render
 from esper_watch.report import page_policy
 from esper_watch.sections import Section
@@ -182,6 +183,8 @@ class _ShownArm:
     result: figures.ArmResult
     curve: Sequence[figures.Point]
     steps: int
+    grown: str
+    """What a network kept on average, in words."""
 
 
 def _history(run: Run) -> History:
@@ -202,7 +205,10 @@ def _shown_arms(compared: ComparedRuns, histories: Sequence[History]) -> list[_S
         result = figures.ArmResult(name, styles[name], episodes, mean, test["ci_low"], test["ci_high"])
         by_step = history.metric_by_step(max(history.rounds, default=0), one.arm)
         curve = figures.curve_points(by_step, share=compared.metric.is_share)
-        found.append(_ShownArm(result, curve, history.steps_per_episode))
+        grown = (
+            "–" if is_control(one.arm) else grown_on_average(history, one.arm)
+        )  # a control has its parts from the start
+        found.append(_ShownArm(result, curve, history.steps_per_episode, grown))
     return found
 
 
@@ -234,7 +240,7 @@ def _arms(compared: ComparedRuns, shown: Sequence[_ShownArm]) -> Section:
     data = {
         "chart": chart,
         "metric": compared.metric,
-        "rows": list(_arm_rows(compared)),
+        "rows": [(*row, one.grown) for row, one in zip(_arm_rows(compared), shown, strict=True)],
         "rings": any(one.result.episodes for one in shown),
     }
     return Section("arms", "Arms", "arms", data)

@@ -89,18 +89,27 @@ def _arms(run: Run, history: History, metric: Metric) -> list[tuple[str, ...]]:
             size = f"{one['params']:,.0f}"
             cost = format_flops(one.get("flops"))
             finished.append(
-                (arm, format_value(metric, test["mean"]), interval, str(test["n"]), size, cost, _grown(history, arm))
+                (
+                    arm,
+                    format_value(metric, test["mean"]),
+                    interval,
+                    str(test["n"]),
+                    size,
+                    cost,
+                    grown_on_average(history, arm),
+                )
             )
         return [head, *finished]
     rows = [
-        (arm, format_value(metric, mean(values)), str(len(values)), _grown(history, arm))
+        (arm, format_value(metric, mean(values)), str(len(values)), grown_on_average(history, arm))
         for arm in history.arms
         if (values := [episode.test_metric for episode in history.episodes if episode.arm == arm])
     ]
     return [("arm", f"test {metric.name} so far", "n", "grew on average"), *rows] if rows else []
 
 
-def _grown(history: History, arm: str) -> str:
+def grown_on_average(history: History, arm: str) -> str:
+    """Return what a network of an arm kept on average, in words: the most frequent kinds of seeds."""
     episodes = [episode for episode in history.episodes if episode.arm == arm]
     counts = Counter(
         f"{seed.get('blueprint', 'unknown')} in {seed.get('slot', 'unknown')}"

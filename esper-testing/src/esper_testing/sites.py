@@ -255,7 +255,14 @@ class HostWithSlot:
         settings = OptimizerConfig(kind="adam", learning_rate=0.003)
         keeper = OptimizerKeeper(host.parameters(), host_settings=settings, seed_settings=settings)
         variety = Variety("tried/blueprint", spec, factory)
-        garden = Garden(host, keeper, {SLOT: [variety]}, seed=0, batches=BATCHES, settings=GrowthConfig(embargo=0))
+        garden = Garden(
+            host,
+            keeper,
+            {SLOT: [variety]},
+            seed=0,
+            batches=BATCHES,
+            settings=GrowthConfig(incubation="shadow", embargo=0),
+        )
         return cls(host, garden, keeper, variety.id, [])
 
     def apply(self, op: Op, blend: Blend = Blend.ADD) -> None:

@@ -143,7 +143,7 @@ def summary(told: Told) -> dict[str, Any]:
             "arms": {},
             "comparisons": [comparison],
         },
-        "timing": {"train": 30.0, "shadow": 8.0, f"other{told.word}": 2.0, "total": 40.0},
+        "timing": {"train": 30.0, "incubate": 8.0, f"other{told.word}": 2.0, "total": 40.0},
         "warnings": [f"mind the gap{told.word}"],
         "sections": [{"plugin": f"own{told.word}", "title": f"More{told.word}", "text": f"of it{told.word}"}],
     }

@@ -213,7 +213,7 @@ def test_resuming_is_offered_where_there_is_a_checkpoint_with_a_warning_where_it
 def test_figures_of_a_summary_that_are_not_usable_are_unknown(value, make_run):
     run = make_run(environments=2, steps=4)
     whole = (run / "summary.json").read_text()
-    for names in (["difference"], ["n"], ["ci_low", "p", "p_holm", "why", "train", "shadow", "total"]):
+    for names in (["difference"], ["n"], ["ci_low", "p", "p_holm", "why", "train", "incubate", "total"]):
         told = whole
         for name in names:
             told, times = re.subn(rf'"{name}": ("[^"]*"|[^,}}\]]+)', lambda _, n=name: f'"{n}": {value}', told, count=1)

@@ -255,7 +255,7 @@ def test_the_clock_accounts_for_all_of_the_time(make_recipe, make_study, planned
     study, _ = make_study(make_recipe(steps=3), planned(LIFE))
     run_study(StudyProgress(study))
     seconds = study.clock.summary()
-    regions = {"reset", "train", "shadow", "evaluate", "govern", "policy", "grow", "telemetry", "conclude", "learn"}
+    regions = {"reset", "train", "incubate", "evaluate", "govern", "policy", "grow", "telemetry", "conclude", "learn"}
     assert set(seconds) == {*regions, "other", "total"}
-    assert min(seconds["shadow"], seconds["train"]) > 0.0
+    assert min(seconds["incubate"], seconds["train"]) > 0.0
     assert sum(value for key, value in seconds.items() if key != "total") == pytest.approx(seconds["total"], rel=1e-6)

@@ -113,10 +113,10 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
             yield "Course", f"validation {report.metric.name} {first} after the first step, {last} after the latest"
     yield from (("Cost", text) for text in _costs(report))
     timing = (report.summary or {}).get("timing", {})
-    shadow, total = as_number(timing.get("shadow")), as_number(timing.get("total"))
+    isolation, total = as_number(timing.get("incubate", timing.get("shadow"))), as_number(timing.get("total"))
     if total:
         told = f"{format_seconds(total)} in all, {history.finished_steps / total:.2g} steps per second"
-        isolated = "" if shadow is None else f"; seeds in isolation took {100 * shadow / total:.0f} %"
+        isolated = "" if isolation is None else f"; seeds in isolation took {100 * isolation / total:.0f} %"
         yield "Time", told + isolated
 
 

@@ -36,7 +36,8 @@ MAX_ROWS: Final = 400
 MAX_KINDS: Final = 6
 """Different networks that are drawn for an arm, the most frequent first."""
 
-_REGION_NAMES: Final = {"shadow": "shadow (seeds training in isolation)"}
+_REGION_NAMES: Final = dict.fromkeys(("incubate", "shadow"), "incubate (seeds training in isolation)")
+"""How regions of time are shown. Runs of before say shadow for seeds of any incubation."""
 
 
 def sections(report: Report) -> list[Section]:

@@ -139,9 +139,13 @@ class Share:
             self.set_rates(schedule.factor(step - self.begun, None if steps is None else max(1, steps - self.begun)))
 
     def set_rates(self, factor: float) -> None:
-        """Set each group's learning rate to ``factor`` times the rate that it was built with."""
+        """Set each group's learning rate to ``factor`` times the rate that it was built with.
+
+        A rate that is a tensor becomes another one: several optimizers may have been built with the same.
+        """
         for group, rate in zip((group for group in self.groups() if "lr" in group), self.rates, strict=True):
-            group["lr"] = rate * factor
+            now = group["lr"]
+            group["lr"] = torch.full_like(now, rate * factor) if isinstance(now, Tensor) else rate * factor
 
     def factor_now(self) -> float:
         """Return the learning rate of the first group as a multiple of the one that it was built with."""

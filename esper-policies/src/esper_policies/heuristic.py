@@ -191,7 +191,7 @@ def _best(found: Iterator[tuple[float, Action]]) -> Action | None:
 
 
 LOOKS: Final = 3
-"""Number of the latest looks at a seed of which one has to give hope."""
+"""Consecutive looks that must all show that a seed does not pay before it is pruned."""
 
 SHARE_FOR_SEED: Final = 0.10
 """Cost of a kept seed in addition to its parameters, as a share of the reward's price."""

@@ -83,7 +83,7 @@ class Workload:
             varieties=dict.fromkeys(self.slots, (variety,)),
             episode=EpisodeConfig(steps=1000, batches=self.batches, batch_size=self.batch_size),
             optimizers=OptimizersConfig(),
-            growth=GrowthConfig(auto_advance=False),
+            growth=GrowthConfig(incubation="shadow", auto_advance=False),
             governor=GovernorConfig(),
             device=torch.device("cpu"),
             draws=Draws.NEVER,

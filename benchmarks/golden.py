@@ -62,7 +62,7 @@ RUNS = {
     + SHADOW,
     "ppo": TWO_BLUEPRINTS + "policy: {use: ppo, settings: {memory: false}}\nrounds: 2\n" + SMALL + SHADOW,
     "ppo-with-memory": TWO_BLUEPRINTS + "policy: {use: ppo, settings: {memory: true}}\nrounds: 3\n" + SMALL + SHADOW,
-    "processes": STRIPES + PLAN + SMALL + SHADOW + "lanes: 2\nworkers: processes\n",
+    "processes": STRIPES + PLAN + SMALL + SHADOW + "lanes: 2\nengine: processes\n",
 }
 KILLED = (
     STRIPES + PLAN + "environments: 2\nepisode: {steps: 24, batches: 30, batch_size: 100}\ncheckpoints: {every: 1}\n"
@@ -211,7 +211,7 @@ def main() -> int:
     equal = [compare(name, base.plain(text), head.plain(NEWER.get(name, text))) for name, text in RUNS.items()]
     equal.append(compare("replay", base.replayed(RUNS["plan"]), head.replayed(NEWER.get("plan", RUNS["plan"]))))
     equal.append(compare("killed-and-resumed", base.plain(KILLED), head.killed_and_resumed(KILLED)))
-    threads = STRIPES + PLAN + SMALL + "lanes: 2\nworkers: threads\n"
+    threads = STRIPES + PLAN + SMALL + "lanes: 2\nengine: threads\n"
     equal.append(compare("threads-processes", head.plain(threads), head.plain(RUNS["processes"])))
     return 0 if all(equal) else 1
 

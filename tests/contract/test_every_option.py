@@ -335,7 +335,7 @@ ROWS = [
     Row("device", "cuda:99", refusal, None, "E123"),
     Row("devices", "[cpu, cuda:99]", refusal, None, "E123"),
     Row("lanes", "2", lambda w: "lane" in w.threads, False, True),
-    Row("workers", "processes", lambda w: w.lives_here, True, False, LANES),
+    Row("engine", "processes", lambda w: w.lives_here, True, False, LANES),
     Row("randomness", "always", lambda w: w.recipe.draws.name, "NEVER", "ANYWHERE"),
     Row("margin", "0.5", margin_of_the_run, "better", "no difference shown"),
     Row("capacity", "false", lambda w: bool(w.composition.controls), True, False),

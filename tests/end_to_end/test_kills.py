@@ -35,7 +35,7 @@ arms:
 environments: %d
 rounds: %d
 lanes: %d
-workers: %s
+engine: %s
 episode: {steps: 6, batches: 2, batch_size: 20}
 checkpoints: {every: 1}
 """
@@ -61,12 +61,12 @@ def folder_in(runs: Path) -> Path | None:
     return next((one.parent for one in runs.glob("*/config.yaml")), None)
 
 
-def configuration(file: Path, *, small: bool = True, incubation: str = "shadow", workers: str = "threads") -> Path:
+def configuration(file: Path, *, small: bool = True, incubation: str = "shadow", engine: str = "threads") -> Path:
     """Write a configuration with a checkpoint after every step: of one arm and one round, or of two."""
     lanes = 1 if small else 2
-    environments = 2 if workers == "processes" else 1
+    environments = 2 if engine == "processes" else 1
     others = "" if small else "  chance: {policy: random}\n"
-    file.write_text(RUN % (others, incubation, environments, lanes, lanes, workers))
+    file.write_text(RUN % (others, incubation, environments, lanes, lanes, engine))
     return file
 
 
@@ -95,7 +95,7 @@ def resume_after_kill(
         (1, {}),
         pytest.param(40, {"small": False}, marks=pytest.mark.slow),
         pytest.param(40, {"small": False, "incubation": "branch"}, marks=pytest.mark.slow),
-        pytest.param(20, {"small": False, "workers": "processes"}, marks=pytest.mark.slow),
+        pytest.param(20, {"small": False, "engine": "processes"}, marks=pytest.mark.slow),
     ],
 )
 def test_run_13_a_run_killed_at_any_moment_resumes_to_identical_results(kills, changes, processes, tmp_path):

@@ -248,3 +248,15 @@ def test_removed_option_is_ignored_only_at_the_value_that_changed_nothing(proble
     found = problem(small + "compute: {cuda_graphs: true}")
     assert place(found) == ("E110", 7, 11, "compute.cuda_graphs")
     assert found.hint == "It was removed: CUDA graphs are no longer supported. Delete the key."
+
+
+def test_renamed_option_is_read_under_its_old_name_with_a_warning(problem, small, parse):
+    loaded = parse(small + "workers: processes\n")
+    assert (loaded.config.engine, loaded.origin(("engine",))) == ("processes", "f.yaml:7:10")
+    assert loaded.warnings == ('f.yaml:7:10: workers is called engine now; write "engine: processes"',)
+    loaded = parse(small + "engine: auto\n", "workers=processes")
+    assert (loaded.config.engine, loaded.origin(("engine",))) == ("processes", "--set workers=processes")
+    assert loaded.warnings == ('--set workers=processes: workers is called engine now; write "engine=processes"',)
+    assert place(problem(small + "workers: forks\n")) == ("E112", 7, 10, "engine")
+    found = problem(small + "engine: auto\nworkers: auto\n")
+    assert (found.code, found.hint) == ("E110", "It is called engine now, which is given as well. Delete it.")

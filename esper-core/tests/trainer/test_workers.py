@@ -310,15 +310,15 @@ def config(**more: object) -> RunConfig:
     ("more", "count"),
     [
         ({}, 1),
-        ({"workers": "threads", "lanes": 2}, 1),
-        ({"workers": "processes"}, 4),
-        ({"workers": "processes", "lanes": 1}, 1),
-        ({"workers": "processes", "environments": 3}, 3),
-        ({"workers": "processes", "lanes": 2, "environments": 3}, 2),
-        ({"workers": "auto"}, 4),
-        ({"workers": "auto", "lanes": 2, "environments": 3}, 1),
-        ({"workers": "auto", "lanes": 2, "environments": 7}, 2),
-        ({"workers": "auto", "compute": {"compile": True}}, 1),
+        ({"engine": "threads", "lanes": 2}, 1),
+        ({"engine": "processes"}, 4),
+        ({"engine": "processes", "lanes": 1}, 1),
+        ({"engine": "processes", "environments": 3}, 3),
+        ({"engine": "processes", "lanes": 2, "environments": 3}, 2),
+        ({"engine": "auto"}, 4),
+        ({"engine": "auto", "lanes": 2, "environments": 3}, 1),
+        ({"engine": "auto", "lanes": 2, "environments": 7}, 2),
+        ({"engine": "auto", "compute": {"compile": True}}, 1),
     ],
 )
 def test_a_run_takes_the_requested_processes_and_by_default_only_where_work_is_even(more, count):
@@ -328,12 +328,12 @@ def test_a_run_takes_the_requested_processes_and_by_default_only_where_work_is_e
 @pytest.mark.usefixtures("four_cores")
 def test_auto_uses_threads_in_a_notebook_and_outside_of_the_main_thread(monkeypatch):
     ways, found = ("auto", "processes"), []
-    thread = threading.Thread(target=lambda: found.extend(processes_for(config(workers=way), CPU) for way in ways))
+    thread = threading.Thread(target=lambda: found.extend(processes_for(config(engine=way), CPU) for way in ways))
     thread.start()
     thread.join()
     assert found == [1, 4]
     monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
-    assert [processes_for(config(workers=way), CPU) for way in ways] == [1, 4]
+    assert [processes_for(config(engine=way), CPU) for way in ways] == [1, 4]
 
 
 @pytest.mark.usefixtures("four_cores")
@@ -341,7 +341,7 @@ def test_auto_uses_threads_in_a_notebook_and_outside_of_the_main_thread(monkeypa
 def test_a_warning_says_that_requested_processes_are_not_possible(why, monkeypatch, caplog):
     devices = [*CPU, torch.device("cuda")] if why == "a GPU" else CPU
     monkeypatch.setattr(workers, "can_fork", lambda: why == "a GPU")
-    assert processes_for(config(workers="auto"), devices) == 1
+    assert processes_for(config(engine="auto"), devices) == 1
     assert caplog.messages == []
-    assert processes_for(config(workers="processes"), devices) == 1
-    assert [message for message in caplog.messages if "workers: processes needs Linux" in message]
+    assert processes_for(config(engine="processes"), devices) == 1
+    assert [message for message in caplog.messages if "engine: processes needs Linux" in message]

@@ -88,7 +88,7 @@ class Resolution:
         broken = [one for one in self.plugins.records if one.status in ("broken", "rejected")]
         faults = [problem for record in broken for problem in record.problems[:1]]
         faults += [problem for problem in self.plugins.problems if problem.code == "E223"]
-        return tuple(map(one_line, (*faults, *unmarked_hooks(self.plugins))))
+        return (*self.loaded.warnings, *map(one_line, (*faults, *unmarked_hooks(self.plugins))))
 
 
 def _arm_name(policy: ConfiguredComponent) -> str:

@@ -64,8 +64,17 @@ def run_name(*, finished: bool | None = None) -> Callable[[click.Context, click.
 
 
 _quiet_option = click.option("--quiet", is_flag=True, help="Print no progress.")
+_engine_option = click.option(
+    "--engine", metavar="NAME", help="Where lanes compute: auto, threads, processes. Short for --set engine=NAME."
+)
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object on stdout.")
 _watch_option = click.option("--watch", is_flag=True, help="Serve a live page of the run to a browser, until Ctrl-C.")
+
+
+def _with_engine(overrides: Sequence[str], engine: str | None) -> tuple[str, ...]:
+    """Return overrides with the engine that was asked for."""
+    return (*overrides, *([] if engine is None else [f"engine={engine}"]))
+
 
 WATCH_GROUP: Final = "esper.watch"
 """Entry-point group of packages that show a run beside it; ``web`` names a class that serves a folder of runs."""
@@ -87,6 +96,7 @@ def _check_name(_context: click.Context, _parameter: click.Parameter, given: str
 @set_option
 @runs_dir_option
 @click.option("--name", callback=_check_name, help="Name of the run; default: two random words.")
+@_engine_option
 @_quiet_option
 @_json_option
 @_watch_option
@@ -98,6 +108,7 @@ def run(
     runs_dir: Path,
     name: str | None,
     *,
+    engine: str | None,
     quiet: bool,
     as_json: bool,
     watch: bool,
@@ -112,7 +123,7 @@ def run(
     esper run runs/20261121-101512-quiet-otter
     """
     with _watched(runs_dir, "/newest", watch=watch and not dry_run) as show:
-        composition = build(*load(config_file(file), overrides, overlays))
+        composition = build(*load(config_file(file), _with_engine(overrides, engine), overlays))
 
         from esper_core.app.run import run as run_composition
 
@@ -127,10 +138,11 @@ def run(
 @click.command()
 @click.argument("run", shell_complete=run_name(finished=False))
 @runs_dir_option
+@_engine_option
 @_quiet_option
 @_json_option
 @_watch_option
-def resume(run: str, runs_dir: Path, *, quiet: bool, as_json: bool, watch: bool) -> None:
+def resume(run: str, runs_dir: Path, *, engine: str | None, quiet: bool, as_json: bool, watch: bool) -> None:
     """Resume an interrupted or killed run from its newest checkpoint.
 
     The results are those of a run that was not interrupted. RUN is a path, an id, or the words of an id.
@@ -147,7 +159,7 @@ def resume(run: str, runs_dir: Path, *, quiet: bool, as_json: bool, watch: bool)
         return
     place = record.path.resolve()
     with _watched(place.parent, f"/run/{place.name}", watch=watch) as show:
-        composition = build(*load(record.path / "config.yaml"))
+        composition = build(*load(record.path / "config.yaml", _with_engine((), engine)))
         print_warnings((*changed_packages(record.manifest, record.path), *_changed_plugin_files(composition, record)))
 
         from esper_core.app.run import resume as resume_composition

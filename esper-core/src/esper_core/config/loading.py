@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from esper_core.config.errors import entry_at, model_problems
-from esper_core.config.model import RunConfig, contradictions
+from esper_core.config.model import RENAMED, RunConfig, contradictions
 from esper_core.config.values import (
     MAX_BYTES,
     KeyPath,
@@ -54,7 +54,7 @@ class LoadedConfig:
     """A configuration, and where each of its values comes from.
 
     ``source`` has the bytes of the file, ``root`` its values with their places; ``overrides`` and ``overlays`` are what
-    ``--set`` and ``--overlay`` were given, in order.
+    ``--set`` and ``--overlay`` were given, in order. ``warnings`` say which keys have another name now.
     """
 
     config: RunConfig
@@ -63,6 +63,7 @@ class LoadedConfig:
     root: Node = field(repr=False, compare=False)
     overrides: tuple[str, ...] = ()
     overlays: tuple[Overlay, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def problem(self, code: str, path: KeyPath, message: str, hint: str | None = None, *, key: bool = False) -> Problem:
         """Build a problem with the value (or the ``key``) at ``path``, located there or at the nearest value above."""
@@ -103,12 +104,14 @@ def parse_config(
         folder: the folder of ``file``, by default that of its name.
     """
     root = read_document(data, file)
+    warnings = _rename_keys(root)
     for overlay in overlays:
         upper = read_document(overlay.source, overlay.file)
+        warnings += _rename_keys(upper)
         _relocate_plugins(upper, overlay.folder, Path(file).parent if folder is None else folder)
         _merge(root, upper)
     for text in overrides:
-        _override(root, text)
+        warnings += _override(root, text)
     try:
         config = RunConfig.model_validate(root.plain())
     except ValidationError as error:
@@ -116,7 +119,7 @@ def parse_config(
     else:
         problems = list(contradictions(config, root))
         if not problems:
-            return LoadedConfig(config, file, data, root, tuple(overrides), tuple(overlays))
+            return LoadedConfig(config, file, data, root, tuple(overrides), tuple(overlays), tuple(warnings))
     files = [file, *(overlay.file for overlay in overlays), *map(_label, overrides), None]
     raise ConfigError(sorted(problems, key=lambda one: (files.index(one.file), one.line or 0, one.column or 0)))
 
@@ -152,6 +155,16 @@ def read_file(path: str | Path) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a NUL in it
         reason = f"cannot read the file: {getattr(error, 'strerror', None) or error}"
     raise ConfigError(Problem("E101", reason, file, hint=hint))
+
+
+def _rename_keys(root: Node) -> list[str]:
+    """Rename keys of older versions at the top of a document; return a warning for each."""
+    warnings = []
+    for old, new in RENAMED.items():
+        if old in root.value and new not in root.value:
+            root.value[new] = node = root.value.pop(old)
+            warnings.append(f'{node.place}: {old} is called {new} now; write "{new}: {visible(cut(str(node.value)))}"')
+    return warnings
 
 
 def _relocate_plugins(overlay: Node, folder: Path, base: Path) -> None:
@@ -205,8 +218,12 @@ def _label(text: str) -> str:
     return f"--set {visible(cut(text, 100))}"
 
 
-def _override(root: Node, text: str) -> None:
-    """Apply a ``--set``. ConfigError E115 where it has no path and value, or where nothing can be at its path."""
+def _override(root: Node, text: str) -> list[str]:
+    """Apply a ``--set``; return warnings.
+
+    Raises:
+        ConfigError: It has no path and value, or nothing can be at its path (E115).
+    """
     label, match, reason = _label(text), _SET.fullmatch(text), "it has no ="
     path: KeyPath = ()
     if match is not None:
@@ -218,6 +235,12 @@ def _override(root: Node, text: str) -> None:
         hint = "Write a path, = and a value: --set episode.steps=20, --set 'slots.early.blueprints=[conv_light]'"
         raise ConfigError(Problem("E115", f"expected path=value, received {shown(text)}: {reason}", label, hint=hint))
     value = read_value(match["value"], label)
+    warnings = []
+    if len(path) == 1 and (new := RENAMED.get(str(path[0]))):
+        warnings, path = (
+            [f'{label}: {path[0]} is called {new} now; write "{new}={visible(cut(str(value.value)))}"'],
+            (new,),
+        )
     node = root
     for depth, step in enumerate(path, 1):
         is_index = isinstance(node.value, list) and isinstance(step, int) and step < len(node.value)
@@ -233,3 +256,4 @@ def _override(root: Node, text: str) -> None:
                 _spell_out(below)
             node = below
     node.value[path[-1]] = value
+    return warnings

@@ -344,8 +344,8 @@ class RunConfig(Section):
     lanes: Lanes = Field(
         default="auto", description="Environments computed at once, as workers or GPU streams; auto: as many as fit."
     )
-    workers: Literal["auto", "threads", "processes"] = Field(
-        default="threads", description="Kind of lanes on a CPU; auto: processes if they may be faster."
+    engine: Literal["auto", "threads", "processes"] = Field(
+        default="threads", description="What lanes are on a CPU; auto: processes if they may be faster, else threads."
     )
     randomness: Literal["auto", "always"] = Field(
         default="auto", description="Whether networks draw random numbers in a pass; auto: determined by a trial pass."
@@ -368,7 +368,11 @@ class RunConfig(Section):
         return self.environments // max(1, len(self.rewards))
 
 
+RENAMED: Final[Mapping[str, str]] = {"workers": "engine"}
+"""Keys of older versions, which are still read, and what they are called now."""
+
 REMOVED: Final[Mapping[KeyPath, str]] = {
+    ("workers",): "It is called engine now, which is given as well. Delete it.",
     ("base",): "Give the other file first and this one as an overlay:  esper run OTHER --overlay THIS",
     ("compute", "cuda_graphs"): "It was removed: CUDA graphs are no longer supported. Delete the key.",
     ("growth", "incubation", "live"): "It was removed. Use branch to train host and seed together, or shadow.",

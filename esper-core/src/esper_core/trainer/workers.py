@@ -66,13 +66,13 @@ def processes_for(config: RunConfig, devices: Sequence[torch.device]) -> int:
     """Return over how many processes to spread a run; 1: only this one."""
     lanes = usable_cores() if config.lanes == "auto" else config.lanes
     count = min(lanes, config.instances)
-    if config.workers == "threads" or count == 1:
+    if config.engine == "threads" or count == 1:
         return 1
     if not can_fork() or any(device.type != "cpu" for device in devices):
-        if config.workers == "processes":
-            log.warning("workers: processes needs Linux, a CPU device and no GPU; using threads")
+        if config.engine == "processes":
+            log.warning("engine: processes needs Linux, a CPU device and no GPU; using threads")
         return 1
-    if config.workers == "processes":
+    if config.engine == "processes":
         return count
     even = -(-config.instances // count) * count <= UNEVEN * config.instances
     alone = threading.current_thread() is threading.main_thread() and "ipykernel" not in sys.modules
@@ -443,7 +443,7 @@ class WorkerProcess:
         how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"exited with code {status}"
         hint = (
             "Earlier results are intact: esper resume continues from the last checkpoint. The system may have run out\n"
-            'of memory: use fewer lanes, or "workers: threads".'
+            'of memory: use fewer lanes, or "engine: threads".'
         )
         return WorkerLost(Problem("E403", f"the process of {self._whose} {how}", hint=hint))
 

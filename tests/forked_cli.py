@@ -10,8 +10,6 @@ Everything is imported once and nothing is computed before a fork, so that a new
     ignored:  names of signals to ignore; all others have their default handlers
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """The same random numbers in every test."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """The standard blueprints pass the conformance checks: one case for each blueprint and check, at all kinds of sites."""
 
-from __future__ import annotations
-
 from itertools import groupby
 
 import pytest

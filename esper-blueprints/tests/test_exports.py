@@ -1,7 +1,5 @@
 """Every standard blueprint can be exported without Esper."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

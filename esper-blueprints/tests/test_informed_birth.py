@@ -1,7 +1,5 @@
 """Informed birth: good initial weights, still the identity, and robust to any batch."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

@@ -1,7 +1,5 @@
 """Registration and learning of the standard blueprints."""
 
-from __future__ import annotations
-
 import re
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Each standard blueprint computes its formula."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional

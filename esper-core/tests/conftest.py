@@ -1,7 +1,5 @@
 """Shared fixtures: a small recipe, packages that are installed for a test, the command line, and a terminal."""
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import sys

@@ -1,7 +1,5 @@
 """Mark the slow cases of the conformance checks."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

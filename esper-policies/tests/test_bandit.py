@@ -1,7 +1,5 @@
 """The bandit learns which seed pays in which slot and germinates that."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

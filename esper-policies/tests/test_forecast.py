@@ -1,7 +1,5 @@
 """Forecasts follow their formula, and are unknown where nothing was measured."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -23,11 +21,8 @@ def test_a_preview_is_forecast_to_rise_within_an_interval_less_its_cost():
     rise, cost, error = 1 + RISE / 5, 200 * NATS_PER_PARAMETER + FEE, CAUTION * 0.01
     assert Forecast().net(seed()) == pytest.approx(rise * (0.1 - error) - cost)
     assert Forecast().hope(seed()) == pytest.approx(rise * (0.1 + error) - cost)
-
-
-def test_a_loss_is_not_forecast_to_rise():
     harm = Gain(n=400, mean=-0.1, deviation=0.2, skewness=0.0, worst=-1.0, best=1.0)
-    assert Forecast(rise=5.0, caution=0.0, price=0.0, fee=0.0).net(seed(gain=harm)) == pytest.approx(-0.1)
+    assert Forecast(rise=5.0, caution=0.0, price=0.0, fee=0.0).net(seed(gain=harm)) == pytest.approx(-0.1), "no rise"
 
 
 @pytest.mark.parametrize("stage", [Stage.BLENDING, Stage.HOLDING, Stage.DRAINING])

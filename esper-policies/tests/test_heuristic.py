@@ -1,7 +1,5 @@
 """Each rule of the heuristic, on observations made by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from esper_core.leyline import (
@@ -78,42 +76,27 @@ def decided(*looks, settings=None, **possible):
 # plant
 
 
-def test_it_germinates_the_first_blueprint_that_the_mask_offers():
-    assert decided(seen(10, slot("early"))) == Action(Op.GERMINATE, "early", "a/conv")
-    assert decided(seen(10, slot("early")), settings={"speed": 2}).speed == 2
-
-
-@pytest.mark.parametrize(("step", "plants"), [(0, True), (24, True), (25, False), (39, False)])
-def test_it_germinates_between_first_and_last(step, plants):
-    assert (decided(seen(step, slot("early"))).op is Op.GERMINATE) is plants
-
-
-@pytest.mark.parametrize(("steps", "plants"), [(14, False), (15, True)])
-def test_it_germinates_where_preview_and_two_ramps_fit(steps, plants):
-    action = decided(seen(0, slot("early"), steps=steps), settings={"first": 0.0})
-    assert (action.op is Op.GERMINATE) is plants
-
-
-def test_it_fills_the_nursery_before_the_next_slot():
-    first = slot("early", seed("a/conv", age=1))
-    action = decided(seen(10, first, slot("late")), room={"early": ("a/mlp",), "late": ("a/mlp",)})
-    assert action == Action(Op.GERMINATE, "early", "a/mlp")
-    full = decided(seen(10, first, slot("late")), room={"early": (), "late": ("a/mlp",)})
-    assert full == Action(Op.GERMINATE, "late", "a/mlp")
-
-
-def test_it_adds_no_seed_to_a_nursery_after_its_preview():
-    waiting = slot("early", seed("a/conv", age=6))
-    acting = slot("late", seed("a/mlp", Stage.BLENDING))
-    assert decided(seen(10, waiting, acting), room={"early": ("a/mlp",)}) == WAIT
-
-
-def test_failed_blueprints_are_not_germinated_again():
+def test_it_germinates_the_first_blueprint_that_has_not_failed_from_first_to_last_where_its_life_fits():
+    assert decided(seen(10, slot("early")), settings={"speed": 2}) == Action(Op.GERMINATE, "early", "a/conv", speed=2)
+    assert [decided(seen(step, slot("early"))).op for step in (0, 24, 25, 39)] == [Op.GERMINATE] * 2 + [Op.WAIT] * 2
+    short = [decided(seen(0, slot("early"), steps=steps), settings={"first": 0.0}).op for steps in (14, 15)]
+    assert short == [Op.WAIT, Op.GERMINATE]
     gone = [seen(9, slot("early", seed("a/conv"))), seen(10, slot("early"))]
     assert decided(*gone) == Action(Op.GERMINATE, "early", "a/mlp")
     gone += [seen(11, slot("early", seed("a/mlp"))), seen(12, slot("early"))]
     assert decided(*gone) == WAIT
     assert decided(*gone, seen(13, slot("early", fossils=1))).op is Op.GERMINATE
+
+
+def test_it_fills_the_nursery_before_the_next_slot_and_not_after_its_preview():
+    first = slot("early", seed("a/conv", age=1))
+    action = decided(seen(10, first, slot("late")), room={"early": ("a/mlp",), "late": ("a/mlp",)})
+    assert action == Action(Op.GERMINATE, "early", "a/mlp")
+    full = decided(seen(10, first, slot("late")), room={"early": (), "late": ("a/mlp",)})
+    assert full == Action(Op.GERMINATE, "late", "a/mlp")
+    waiting = slot("early", seed("a/conv", age=6))
+    acting = slot("late", seed("a/mlp", Stage.BLENDING))
+    assert decided(seen(10, waiting, acting), room={"early": ("a/mlp",)}) == WAIT
 
 
 # choose
@@ -195,27 +178,31 @@ def test_no_seed_is_advanced_without_time_to_remove_it(step, then):
 # keep
 
 
-def test_a_holding_seed_that_pays_is_fossilised():
-    assert decided(seen(20, slot("early", seed("a/conv", Stage.HOLDING)))) == Action(Op.FOSSILISE, "early")
+@pytest.mark.parametrize(
+    ("promise", "measured", "then"),
+    [
+        (0.2, 0.2, Op.FOSSILISE),
+        (0.2, 0.001, Op.WAIT),
+        (0.2, None, Op.FOSSILISE),
+        (0.001, None, Op.WAIT),
+        (None, None, Op.WAIT),
+    ],
+)
+def test_a_holding_seed_is_fossilised_for_its_measured_gain_or_else_for_its_promise(promise, measured, then):
+    before = seen(19, slot("early", seed("a/conv", mean=promise)))
+    assert decided(before, seen(20, slot("early", seed("a/conv", Stage.HOLDING, measured)))).op is then
 
 
-def test_the_measured_gain_outweighs_the_promise():
-    looks = [seen(19, slot("early", seed("a/conv"))), seen(20, slot("early", seed("a/conv", Stage.HOLDING, 0.001)))]
-    assert decided(*looks) == WAIT
-
-
-def test_the_promise_decides_where_no_gain_is_measured():
-    for mean, then in ((0.2, Op.FOSSILISE), (0.001, Op.WAIT), (None, Op.WAIT)):
-        looks = [
-            seen(19, slot("early", seed("a/conv", mean=mean))),
-            seen(20, slot("early", seed("a/conv", Stage.HOLDING, None))),
-        ]
-        assert decided(*looks).op is then
-
-
-def test_the_best_holding_seed_is_fossilised_first():
+def test_the_best_holding_seed_is_fossilised_first_and_the_least_promising_pruned_first():
     slots = [slot("early", seed("a/conv", Stage.HOLDING, 0.1)), slot("late", seed("a/mlp", Stage.HOLDING, 0.2))]
     assert decided(seen(20, *slots)) == Action(Op.FOSSILISE, "late")
+    young = [slot("early", seed("a/conv", mean=0.2)), slot("late", seed("a/mlp", mean=0.1))]
+    blended = [slot(name, seed(of, Stage.HOLDING, None)) for name, of in (("early", "a/conv"), ("late", "a/mlp"))]
+    looks = [seen(10, *young)] + [seen(step, *blended) for step in range(11, 22)]
+    assert decided(*looks, refused=[Op.FOSSILISE]) == Action(Op.PRUNE, "late", "a/mlp")
+    one_goes = [blended[0], slot("late", seed("a/mlp", Stage.DRAINING, None))]
+    assert decided(*looks, seen(22, *one_goes), refused=[Op.FOSSILISE]) == WAIT
+    assert decided(*looks, seen(22, *one_goes), seen(23, blended[0], slot("late"))).op is Op.FOSSILISE
 
 
 # rid
@@ -229,10 +216,10 @@ def held(steps, mean=0.001, at=20, **possible):
 
 def test_a_holding_seed_that_does_not_pay_is_pruned_after_patience():
     assert [held(steps, 0.03).op for steps in range(11)] == [Op.WAIT] * 10 + [Op.PRUNE], "it may pay"
-    assert [held(steps, 0.001).op for steps in range(3)] == [Op.WAIT] * 2 + [Op.PRUNE], (
-        "three looks show that it does not"
-    )
+    assert [held(steps, 0.001).op for steps in range(3)] == [Op.WAIT] * 2 + [Op.PRUNE], "it does not"
     assert held(2, settings={"patience": 2, "speed": 3}) == Action(Op.PRUNE, "early", "a/conv", speed=3)
+    assert [held(steps, 0.2, refused=[Op.FOSSILISE]).op for steps in (0, 9, 10)] == [Op.WAIT, Op.WAIT, Op.PRUNE]
+    assert [held(0, at=step).op for step in (34, 35, 36)] == [Op.WAIT, Op.PRUNE, Op.PRUNE], "the episode ends"
 
 
 @pytest.mark.parametrize("stage", [Stage.BLENDING, Stage.DRAINING])
@@ -241,28 +228,10 @@ def test_blending_and_draining_seeds_are_left_alone(stage):
     assert [decided(*looks[:count]) for count in range(1, 11)] == [WAIT] * 10
 
 
-def test_a_seed_that_cannot_be_fossilised_is_pruned_after_patience():
-    assert [held(steps, 0.2, refused=[Op.FOSSILISE]).op for steps in (0, 9, 10)] == [Op.WAIT, Op.WAIT, Op.PRUNE]
-
-
-def test_patience_ends_with_the_episode():
-    assert [held(0, at=step).op for step in (34, 35, 36)] == [Op.WAIT, Op.PRUNE, Op.PRUNE]
-
-
-def test_of_two_unmeasured_seeds_the_less_promising_is_pruned_first():
-    young = [slot("early", seed("a/conv", mean=0.2)), slot("late", seed("a/mlp", mean=0.1))]
-    blended = [slot(name, seed(of, Stage.HOLDING, None)) for name, of in (("early", "a/conv"), ("late", "a/mlp"))]
-    looks = [seen(10, *young)] + [seen(step, *blended) for step in range(11, 22)]
-    assert decided(*looks, refused=[Op.FOSSILISE]) == Action(Op.PRUNE, "late", "a/mlp")
-    one_goes = [blended[0], slot("late", seed("a/mlp", Stage.DRAINING, None))]
-    assert decided(*looks, seen(22, *one_goes), refused=[Op.FOSSILISE]) == WAIT
-    assert decided(*looks, seen(22, *one_goes), seen(23, blended[0], slot("late"))).op is Op.FOSSILISE
-
-
 # environments, episodes, settings
 
 
-def test_a_new_episode_starts_with_an_empty_memory():
+def test_each_episode_and_each_environment_has_a_memory_of_its_own():
     policy = Heuristic(SPACE, first=0.0)
     looks = [seen(8, slot("early", seed("a/conv"))), seen(9, slot("early"))]
     for look in looks:
@@ -271,9 +240,6 @@ def test_a_new_episode_starts_with_an_empty_memory():
     assert action.blueprint == "a/mlp"
     (action,) = policy.act([seen(0, slot("early"))], [mask_of(looks[1])])
     assert action.blueprint == "a/conv"
-
-
-def test_each_environment_has_its_own_memory():
     policy = Heuristic(SPACE)
     free = seen(9, slot("early"))
     policy.act([seen(8, slot("early")), seen(8, slot("early", seed("a/conv")))], [ActionMask()] * 2)
@@ -283,17 +249,12 @@ def test_each_environment_has_its_own_memory():
     assert policy.act([free] * 2, [mask_of(free)] * 2)[1].blueprint == "a/conv"
 
 
-@pytest.mark.parametrize(("steps", "told"), [(14, True), (15, False), (40, False)])
-def test_episodes_that_are_too_short_are_reported(steps, told):
+def test_episodes_that_are_too_short_are_reported():
     policy = Heuristic(SPACE)
-    policy.act([seen(0, slot("early"), steps=steps)] * 2, [ActionMask()] * 2)
-    (one, other) = policy.unfinished()
+    policy.act([seen(0, slot("early"), steps=steps) for steps in (14, 15)], [ActionMask()] * 2)
     life = "a preview of 6 and two ramps of 4"
-    said = (f"any blueprint, which needs 15 steps ({life}): use more steps (episode.steps) or a shorter preview",)
-    assert one == other == (said if told else ())
-
-
-def test_the_number_of_steps_that_is_needed_respects_first_and_last():
+    said = f"any blueprint, which needs 15 steps ({life}): use more steps (episode.steps) or a shorter preview"
+    assert policy.unfinished() == [(said,), ()]
     (notice,) = Heuristic(SPACE, first=0.9, last=0.9, preview=20).impossible(12)
     assert notice.startswith("any blueprint, which needs 290 steps (a preview of 20 and two ramps of 4)")
 

@@ -1,7 +1,5 @@
 """Schedules: where they begin and end, that they never leave their range, and what they refuse."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, strategies as st
 

@@ -1,7 +1,5 @@
 """The policies pass the conformance checks."""
 
-from __future__ import annotations
-
 from esper_testing import parametrize_with_checks
 
 

@@ -4,8 +4,6 @@ The policy is played on environments in any state, with rollbacks and early ends
 acting and learning. SIM-HIGH-2 was a defect in which they differed.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Trained policies are saved and loaded, and refused where they cannot be used."""
 
-from __future__ import annotations
-
 import json
 import logging
 import pickle

@@ -1,7 +1,5 @@
 """Log-probabilities, entropies and draws of decisions over heads and masks."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The PPO update: formulas, early stop and statistics."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Blueprints that were never seen are tried once per episode."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -3,8 +3,6 @@
 The settings are the same in all games. At the end its best actions are scored on new episodes.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """A resumed ppo decides and learns as an uninterrupted one, whatever environments are beside it."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 
@@ -190,7 +188,7 @@ def test_new_names_are_appended_when_the_action_space_grew():
     assert scene.mask.allows(action)
 
 
-def test_it_can_act_on_a_seed_of_an_unknown_blueprint():
+def test_it_can_act_on_a_seed_of_an_unknown_blueprint_and_waits_without_candidates():
     space = space_of(1)
     ops = frozenset({Op.PRUNE})
     scene = next(one for one in episode(space, 4, stranger=True) if one.observation.signals.slots[0].living)
@@ -199,9 +197,6 @@ def test_it_can_act_on_a_seed_of_an_unknown_blueprint():
     policy = Ppo(space, width=8, together=64)
     decided = policy.act([scene.observation] * 64, [mask] * 64)
     assert {(one.op, one.blueprint) for one in decided} == {(Op.WAIT, None), (Op.PRUNE, STRANGER)}
-
-
-def test_it_waits_without_candidates():
     space = ActionSpace({"early": ()})
     scene = episode(space_of(1), 1)[0]
     signals = replace(scene.observation.signals, slots=(SlotSignals("early", SlotState.EMBARGOED, fossils=0),))

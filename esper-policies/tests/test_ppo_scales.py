@@ -1,7 +1,5 @@
 """Scales follow all observations, and change only between rounds."""
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Imitation of the heuristic and of any rollout."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The random policy: uniform legal actions, independent between environments."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 

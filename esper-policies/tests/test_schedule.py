@@ -1,7 +1,5 @@
 """Plans are carried out as written, and invalid plans are refused with their place."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -55,35 +53,29 @@ def test_each_entry_is_carried_out_at_its_step_with_names_looked_up():
         5: Action(Op.ADVANCE, "early"),
         9: Action(Op.FOSSILISE, "early"),
     }
-
-
-def test_settings_from_a_file_give_the_same_plan_as_mappings():
     told = ScheduleSettings.model_validate({"plan": [GERMINATE, ADVANCE]})
     assert Schedule(SPACE, plan=told.plan).moves == Schedule(SPACE, plan=[GERMINATE, ADVANCE]).moves
+    full = {"conv_light": "blueprints/conv_light", "blueprints/conv_light": "blueprints/conv_light"}
+    for name, id_ in {**full, "extra/pointwise": "extra/pointwise"}.items():
+        assert Schedule(SPACE, plan=[{**GERMINATE, "blueprint": name}]).moves[0].action.blueprint == id_
 
 
-def test_each_environment_has_its_own_position_in_the_plan():
+def test_each_environment_has_its_own_position_in_the_plan_and_starts_afresh_in_a_new_round():
     policy = Schedule(SPACE, plan=[GERMINATE, ADVANCE])
     for step in range(7):
         first, second = policy.act([seen(step)] * 2, [EVERYTHING, NOTHING if step < 6 else EVERYTHING])
     assert (first, second.op) == (WAIT, Op.GERMINATE)
     assert policy.unfinished() == [(), ("plan[1]: advance in early, from step 5",)]
-
-
-def test_a_new_round_starts_the_plan_afresh():
     policy = Schedule(SPACE, plan=[GERMINATE])
     assert [action.op for action in played(policy, [EVERYTHING] * 3)] == [Op.GERMINATE, Op.WAIT, Op.WAIT]
     assert [action.op for action in played(policy, [EVERYTHING] * 3)] == [Op.GERMINATE, Op.WAIT, Op.WAIT]
-
-
-def test_one_environment_may_start_afresh_while_another_goes_on():
     policy = Schedule(SPACE, plan=[GERMINATE])
     policy.act([seen(0), seen(0)], [EVERYTHING] * 2)
     first, second = policy.act([seen(1), seen(0)], [EVERYTHING] * 2)
     assert (first.op, second.op) == (Op.WAIT, Op.GERMINATE)
 
 
-def test_unfinished_entries_are_reported_for_each_environment():
+def test_unfinished_entries_are_reported_for_each_environment_that_is_still_there():
     policy = Schedule(SPACE, plan=[GERMINATE, ADVANCE, LATE])
     assert policy.unfinished() == []
     assert (policy.impossible(6), policy.impossible(5)) == ([], ["plan[1]: advance in early, from step 5"])
@@ -93,9 +85,6 @@ def test_unfinished_entries_are_reported_for_each_environment():
         (),
         ("plan[1]: advance in early, from step 5", "plan[2]: germinate blueprints/mlp in late, from step 0"),
     ]
-
-
-def test_missing_environments_are_forgotten():
     policy = Schedule(SPACE, plan=[GERMINATE])
     policy.act([seen(0)] * 3, [NOTHING] * 3)
     policy.act([seen(0)], [NOTHING])
@@ -140,12 +129,6 @@ def test_it_equals_a_slow_reference(plan, masks_by_step):
             assert action == expected
             assert step_masks[place].allows(action)
     assert [len(left) for left in policy.unfinished()] == [len(plan) - len(finished) for finished in done]
-
-
-def test_short_names_and_full_ids_name_blueprints():
-    full = {"conv_light": "blueprints/conv_light", "blueprints/conv_light": "blueprints/conv_light"}
-    for name, id_ in {**full, "extra/pointwise": "extra/pointwise"}.items():
-        assert Schedule(SPACE, plan=[{**GERMINATE, "blueprint": name}]).moves[0].action.blueprint == id_
 
 
 @pytest.mark.parametrize(

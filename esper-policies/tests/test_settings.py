@@ -1,7 +1,5 @@
 """Settings out of bounds are refused with their path."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The static policy, and the registration of all policies."""
 
-from __future__ import annotations
-
 from esper_core.leyline import WAIT, ActionMask, ActionSpace, Observation, Op, Policy, Signals
 from esper_policies import plugin
 from esper_policies.static import Static

@@ -1,7 +1,5 @@
 """Each named reward is the sum of its documented terms, per step and per episode."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import re

@@ -1,7 +1,5 @@
 """Each reward term follows its formula."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The default reward pays for gain over the twin, and for nothing twice."""
 
-from __future__ import annotations
-
 import importlib
 import math
 from dataclasses import replace

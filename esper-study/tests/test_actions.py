@@ -1,7 +1,5 @@
 """Actions as text: parsing, formatting, mistakes, and the list of possible ones."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

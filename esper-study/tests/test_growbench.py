@@ -1,7 +1,5 @@
 """growbench's puzzles, graph, tables and bench, on tables of random numbers; ``test_growbench_engine`` trains."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import asdict

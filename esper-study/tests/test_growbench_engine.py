@@ -5,8 +5,6 @@ another one they differ by a rounding at first, and by more as training amplifie
 tests only require that states, masks and names are equal, and that rewards agree within a few points.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import astuple, fields, replace

@@ -1,7 +1,5 @@
 """A live table of growbench trains what is asked for, once, with the numbers of a recorded table."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

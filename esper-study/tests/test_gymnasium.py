@@ -1,7 +1,5 @@
 """The gymnasium environment has the masks, numbers, rewards and ends of a run."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import sys

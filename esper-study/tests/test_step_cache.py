@@ -1,7 +1,5 @@
 """The step cache: the same records as a plain ``Episode``, nothing trained twice, and nothing old after a change."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """A fake scikit-learn, and the refusal of a task that cannot be built."""
 
-from __future__ import annotations
-
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace

@@ -1,7 +1,5 @@
 """The bytes task: windows without overlap, next-byte targets, losses per example."""
 
-from __future__ import annotations
-
 import math
 import sys
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """CIFAR-10 is read from its binary format, and other folders are refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

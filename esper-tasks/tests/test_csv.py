@@ -1,7 +1,5 @@
 """Tables become tasks, and mistakes are reported with line and column."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """scikit-learn's digits as a task, and the error where it is missing."""
 
-from __future__ import annotations
-
 import re
 import sys
 from importlib.util import find_spec

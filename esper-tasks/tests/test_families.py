@@ -1,7 +1,5 @@
 """Instances of a family depend on their number only."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -5,8 +5,6 @@ output is stored in ``figures.txt``; the tests compare new figures with it, with
 since another processor rounds otherwise.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Hosts: slots, refused data, and parameter counts."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

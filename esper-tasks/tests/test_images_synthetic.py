@@ -1,7 +1,5 @@
 """Synthetic images: waves that cannot be told apart by single pixels."""
 
-from __future__ import annotations
-
 import torch
 
 from esper_tasks.images_synthetic import images_synthetic

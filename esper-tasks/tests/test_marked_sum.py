@@ -1,7 +1,5 @@
 """The target is the sum of the marked symbols, and is independent of either one."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

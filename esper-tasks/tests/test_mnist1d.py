@@ -1,7 +1,5 @@
 """MNIST-1D equals the published data, and is split as documented."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

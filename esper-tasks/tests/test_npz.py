@@ -1,7 +1,5 @@
 """Arrays become tasks, and mistakes are reported with the setting to change."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

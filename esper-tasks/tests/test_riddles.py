@@ -1,7 +1,5 @@
 """Five riddles: seeded, balanced, and as their formulas say."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import pytest

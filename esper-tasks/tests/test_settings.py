@@ -1,7 +1,5 @@
 """Settings out of bounds are refused by name, and the seed is the only source of randomness."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

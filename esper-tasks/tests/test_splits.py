@@ -1,7 +1,5 @@
 """Splits: of each task as it declares, and as drawn for data of one's own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

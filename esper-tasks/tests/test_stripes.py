@@ -1,7 +1,5 @@
 """The stripes task: small, seeded, and easier with neighbours."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -1,7 +1,5 @@
 """The examples of the tasks fit the installed components."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

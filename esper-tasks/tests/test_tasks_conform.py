@@ -1,7 +1,5 @@
 """The tasks and hosts pass the conformance checks."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import pytest

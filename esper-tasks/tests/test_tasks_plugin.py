@@ -1,7 +1,5 @@
 """The plugin registers its components without torch, and their settings fit."""
 
-from __future__ import annotations
-
 import pytest
 
 from esper_core.leyline import SlotPlace

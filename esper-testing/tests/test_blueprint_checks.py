@@ -1,7 +1,5 @@
 """Each check of blueprints fails for its own fault, and passes for a correct blueprint."""
 
-from __future__ import annotations
-
 import random
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Every check has a test in which it fails."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

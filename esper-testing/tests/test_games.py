@@ -1,7 +1,5 @@
 """The optimum of each game is as declared, and out of reach without learning."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

@@ -1,7 +1,5 @@
 """Each check of hosts fails for its own fault, and passes for a correct host."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter

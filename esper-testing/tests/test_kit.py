@@ -1,7 +1,5 @@
 """Results of checks in scripts, in pytest and on the command line."""
 
-from __future__ import annotations
-
 import json
 import sys
 from importlib.metadata import EntryPoint

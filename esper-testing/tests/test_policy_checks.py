@@ -1,7 +1,5 @@
 """Each check of policies fails for its own fault, and passes for a correct policy."""
 
-from __future__ import annotations
-
 import math
 import random
 

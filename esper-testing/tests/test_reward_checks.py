@@ -1,7 +1,5 @@
 """Each check of rewards fails for its own fault, and passes for a correct reward."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from types import MappingProxyType

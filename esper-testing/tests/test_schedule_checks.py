@@ -1,7 +1,5 @@
 """Each check of schedules fails for its own fault, and passes for a correct schedule."""
 
-from __future__ import annotations
-
 import pytest
 
 from esper_testing import check_schedule

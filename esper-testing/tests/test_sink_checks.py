@@ -1,7 +1,5 @@
 """Each check of sinks fails for its own fault, and passes for a correct sink."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 

@@ -1,7 +1,5 @@
 """Each check of tasks fails for its own fault, and passes for a correct task."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

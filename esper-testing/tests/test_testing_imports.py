@@ -1,7 +1,5 @@
 """esper_testing costs other suites next to nothing where it is only installed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Run directories of any size, with any names; and a browser."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math

@@ -1,7 +1,5 @@
 """Comparisons of runs: which arms are compared, how, with which warnings; as text, JSON and a page."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The report of the default run is small, opens quickly, and makes no requests."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

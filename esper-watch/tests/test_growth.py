@@ -1,7 +1,5 @@
 """Growth in the report: networks step by step, decisions, what gates saw, and colours that everybody tells apart."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

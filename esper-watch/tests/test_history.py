@@ -1,7 +1,5 @@
 """The history of a run: records of steps, seeds and episodes, whatever its events are."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """The notebook view of a run: complete, small, readable in light and dark, and safe with any names."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The views of a probe: they show every candidate, load nothing, and are safe with any names and figures."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

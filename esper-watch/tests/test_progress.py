@@ -1,7 +1,5 @@
 """The live display: what it draws of a run, in terminals of any size, and that it leaves nothing behind."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

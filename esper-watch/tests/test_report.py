@@ -1,7 +1,5 @@
 """Reports: what they say of a run, that names cannot inject markup, and how they are written."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The report in a browser: on wide and narrow screens, in light and dark, by pointer, keys and touch."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re

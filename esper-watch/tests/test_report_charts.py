@@ -1,7 +1,5 @@
 """Charts of a report: everything is drawn where the axes say, from the numbers of the run."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The words of a report: the headline, the hints, and one meaning for each term."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

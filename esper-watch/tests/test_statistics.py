@@ -1,7 +1,5 @@
 """Statistics on scipy: what is added to it, and that verdicts without pairs are rarely wrong."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """The TensorBoard sink: its folders, curves and texts, and the error if TensorBoard is not installed."""
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import replace

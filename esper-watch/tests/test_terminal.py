@@ -1,7 +1,5 @@
 """``esper watch``: histories of finished, torn and foreign runs, and how they are drawn in a terminal."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

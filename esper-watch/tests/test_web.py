@@ -1,7 +1,5 @@
 """The server of live pages: who may ask, what it reads, and what it sends."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -4,8 +4,6 @@
 no times; ``python -m benchmarks.perf`` compares the figures with their bounds.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """P5 to P10: what commands, runs, rounds and updates of a policy take."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import random

@@ -5,8 +5,6 @@ the latest batch, so what it costs depends on how many batches come before it: 3
 Times are those of the processor, which other programs disturb less.
 """
 
-from __future__ import annotations
-
 import time
 from contextlib import ExitStack
 

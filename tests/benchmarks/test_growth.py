@@ -1,7 +1,5 @@
 """P3, P4, P13, P14: what seeds, slots and snapshots cost on the convolutional host, one thread."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -3,8 +3,6 @@
 The best loop stores images channels-last and uses the tuned allocator, as Esper does; both sides have the same threads.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import product

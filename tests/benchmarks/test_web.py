@@ -1,7 +1,5 @@
 """P16 and P17: how fast live pages open, and the memory of their server."""
 
-from __future__ import annotations
-
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 

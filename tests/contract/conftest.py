@@ -1,7 +1,5 @@
 """Run a small study in memory with one option changed at a time; read each source once."""
 
-from __future__ import annotations
-
 import ast
 import threading
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """An option has the same default in a file, in a program and on the command line."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Each member declares what it imports, and nothing else; the members' versions move together."""
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import re

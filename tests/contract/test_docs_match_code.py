@@ -1,7 +1,5 @@
 """The pages agree with the code: options, events, stages, links."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every setting of every component is set by some test, and its default equals that of the component's parameter."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator

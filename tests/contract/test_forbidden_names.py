@@ -1,7 +1,5 @@
 """No private names of torch, and nothing that executes foreign data: pickle, eval, torch.load, unsafe YAML."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

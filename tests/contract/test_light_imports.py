@@ -1,7 +1,5 @@
 """Commands and packages that must start fast import neither torch nor other heavy packages."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Thresholds have names: no fractions in the calculations of growth, governor, rewards and policies."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every dotted name of this project that a message, a hint or a docstring contains can be imported."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

@@ -1,7 +1,5 @@
 """The public names exist, are documented, and are the only ones that ``dir()`` shows."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 from importlib import resources

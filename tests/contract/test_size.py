@@ -1,7 +1,5 @@
 """Modules, classes and functions stay below their size limits."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

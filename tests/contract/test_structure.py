@@ -1,7 +1,5 @@
 """The structure of the packages: no import circles, a map in each package, one class for one public name."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from graphlib import CycleError, TopologicalSorter

@@ -3,8 +3,6 @@
 A source is a list of figures, each a number, the ends of a range, or a mean with both ends.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

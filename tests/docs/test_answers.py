@@ -1,7 +1,5 @@
 """The examples on the error pages print what their pages show."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from pathlib import Path

@@ -6,8 +6,6 @@ every other block. A ``yaml`` block must be a valid configuration, once missing 
 block is run, and must print what the comments behind its lines show. A block of any other kind is an error.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io

@@ -5,8 +5,6 @@ cannot leave a page behind. A figure is a number with a fraction, a sign or a un
 Code, tables and generated parts are not prose, and have tests of their own.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

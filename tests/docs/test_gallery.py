@@ -1,7 +1,5 @@
 """The gallery: its figures are those of its results, and its commands run and keep what it says."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from runpy import run_path

@@ -1,7 +1,5 @@
 """The tables of the page on gates show what ``python -m benchmarks.science.gates`` printed."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The page on growbench shows code that works, its exact output, and names that exist."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

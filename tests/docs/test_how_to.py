@@ -4,8 +4,6 @@
 package that a page installs can be imported until the end of the page.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io

@@ -1,7 +1,5 @@
 """The page on incubation shows what ``python -m benchmarks.science.incubation`` measured."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -3,8 +3,6 @@
 A test that guards a guarantee starts with its id: ``test_run_07_…`` for RUN-07.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -1,7 +1,5 @@
 """The code on the page about observations works, and the page explains every column."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from esper_core.leyline import observations as features

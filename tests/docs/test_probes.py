@@ -1,7 +1,5 @@
 """What the guide on probes says they find: the stored results, and a probe of each host with one RNG seed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

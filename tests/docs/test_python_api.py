@@ -1,7 +1,5 @@
 """The reference page on the Python API lists every public name of ``esper_core``, and only names that exist."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

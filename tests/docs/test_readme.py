@@ -1,7 +1,5 @@
 """The README: its length, its commands and snippets, and the picture of the default run."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from xml.dom import minidom

@@ -1,7 +1,5 @@
 """An interrupted run prints what the guide on resuming shows."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

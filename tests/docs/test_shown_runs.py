@@ -1,7 +1,5 @@
 """One command repeats the runs that the pages show, and the pages show and state their results."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The guide on notebooks names every column of the tables of a run."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from pathlib import Path

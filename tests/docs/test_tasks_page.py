@@ -3,8 +3,6 @@
 A slow test beside that command compares the page with a new run.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every page is in the navigation, and a broken link or a page outside of it makes ``make docs`` fail."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import yaml

@@ -1,7 +1,5 @@
 """The page on the loops of other libraries, grow-in-a-trainer.md, shows the examples that the slow tests run."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -6,8 +6,6 @@ of a ``text`` block must be in the output of the last ``sh`` block; whitespace i
 request.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

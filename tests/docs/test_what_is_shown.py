@@ -1,7 +1,5 @@
 """Files, modules and commands that the pages name exist, and the longer run of "Why grow" reaches its figure."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

@@ -1,7 +1,5 @@
 """A small run that takes a second, and the command line, called in this process."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Sequence

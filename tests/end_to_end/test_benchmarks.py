@@ -1,7 +1,5 @@
 """The command that runs the benchmarks reports figures, bounds and the baseline; compared sides do equal work."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every study has its controls: the twin, the random policy and the static control."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Results and time that the default run must reach on this machine."""
 
-from __future__ import annotations
-
 import resource
 from pathlib import Path
 

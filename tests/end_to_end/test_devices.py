@@ -1,7 +1,5 @@
 """Runs grow, learn and resume on every device and in every precision."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Commands that read a run directory neither hang nor crash, whatever its files are."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -3,8 +3,6 @@
 The disks are real: small file systems in memory that only the tested command can see.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

@@ -4,8 +4,6 @@ Another processor may round otherwise, so the numbers are compared to a thousand
 them, ``pytest tests/end_to_end/test_golden.py --write-golden`` writes them anew; say why in the commit.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Policies can be played on growbench, and are paid what the reward ``team`` pays."""
 
-from __future__ import annotations
-
 import math
 from importlib import resources
 

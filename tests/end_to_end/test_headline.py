@@ -1,7 +1,5 @@
 """The study of growth at equal compute: its records, searches, trainings and comparisons."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The heuristic policy keeps a useful seed and no other."""
 
-from __future__ import annotations
-
 import pytest
 
 GARDEN = """\

@@ -4,8 +4,6 @@ Fields are found by their type, so that new ones are included. Elements and attr
 with harmless text.
 """
 
-from __future__ import annotations
-
 import json
 import types
 from collections.abc import Mapping

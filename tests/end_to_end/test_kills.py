@@ -1,7 +1,5 @@
 """A run that is killed at any moment resumes to identical results."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The published results of the study of learned policies follow from its lines, and its command runs."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

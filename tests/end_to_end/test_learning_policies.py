@@ -1,7 +1,5 @@
 """A learning policy learns in a run, is saved, is applied elsewhere, and survives a kill."""
 
-from __future__ import annotations
-
 import json
 import math
 

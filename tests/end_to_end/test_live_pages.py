@@ -1,7 +1,5 @@
 """Live pages in Chromium, beside a run that is really running."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The example with LoRA: placed by a probe, it adapts a frozen transformer, which stays a plain one."""
 
-from __future__ import annotations
-
 import runpy
 from collections.abc import Sequence
 from functools import partial

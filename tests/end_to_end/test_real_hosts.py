@@ -1,7 +1,5 @@
 """Models of other libraries are grafted, grow a seed that is kept, are resumed, and are exported."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

@@ -1,7 +1,5 @@
 """``esper replay`` reproduces recorded episodes to the last bit, and follows another action."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Every run leaves a report, however it ended; the report of a killed run is made from its events."""
 
-from __future__ import annotations
-
 from tests.end_to_end.conftest import add_plugin
 
 

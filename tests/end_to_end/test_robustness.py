@@ -1,7 +1,5 @@
 """Warnings of a run, and results that cannot be written."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

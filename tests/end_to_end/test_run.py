@@ -1,7 +1,5 @@
 """``esper run``: what it prints, what it writes, and its exit status."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

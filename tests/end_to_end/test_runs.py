@@ -1,7 +1,5 @@
 """``esper compare`` and ``esper runs`` on real runs."""
 
-from __future__ import annotations
-
 
 def test_results_of_a_run_are_read_and_compared_as_printed(esper, small, tmp_path):
     runs = ("--runs-dir", tmp_path / "runs")

@@ -1,7 +1,5 @@
 """Strict gates with default thresholds over ten RNG seeds that nothing was tuned on."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

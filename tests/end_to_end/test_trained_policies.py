@@ -1,7 +1,5 @@
 """The trained policy that ships with esper-policies works, also on hosts that it has not seen."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The simulation of verdicts runs by its command, and the page on statistics shows its results."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Build wheels of other folders, and run a package's own tests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``esper new`` with invalid names and places writes nothing and says what is wrong."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The set-up without make in CONTRIBUTING.md works: its lines are run as written."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,7 +1,5 @@
 """A small run that takes a fraction of a second."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Components: what they build is checked, and a host's import path is resolved with each mistake at its place."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Composition: settings, tasks, learning rate schedules and prices of operations, and the errors that name them."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Several rewards in one run give the results of one run per reward, with one policy that sees all of them."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Callable, Sequence

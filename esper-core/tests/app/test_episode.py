@@ -1,7 +1,5 @@
 """Manual episodes: observations, illegal actions, and how a moment is saved and restored."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Interrupts: a first signal finishes the step, a second one ends the process, and SIGHUP is ignored under nohup."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Resolution of pins, one-file plugins and settings in a file; each mistake is reported with its place."""
 
-from __future__ import annotations
-
 import json
 import sys
 from hashlib import sha256

@@ -1,7 +1,5 @@
 """How a run ends in its manifest, and what must be unchanged to resume it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

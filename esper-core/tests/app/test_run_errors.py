@@ -1,7 +1,5 @@
 """An error that ends a run says where the run directory and its report are, and how to resume."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

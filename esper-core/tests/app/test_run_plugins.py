@@ -1,7 +1,5 @@
 """Plugins in a run: hooks are called in order, faults are attributed to their package, and policies learn."""
 
-from __future__ import annotations
-
 import importlib
 from asyncio import CancelledError
 from pathlib import PurePath

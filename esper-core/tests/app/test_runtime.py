@@ -1,7 +1,5 @@
 """The allocator setting: glibc keeps freed memory; on other systems nothing happens."""
 
-from __future__ import annotations
-
 import ctypes
 
 import pytest

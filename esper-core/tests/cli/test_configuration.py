@@ -1,7 +1,5 @@
 """``esper explain``, ``check`` and ``schema``: values are explained, problems and warnings printed, names suggested."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """``esper doctor``: a finding for each thing that a run needs, the fix, and a status for scripts."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import sys
 

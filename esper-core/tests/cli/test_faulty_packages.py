@@ -4,8 +4,6 @@ Before a run, each blueprint that a file chooses is tried, and one whose specifi
 package named. During a run, a blueprint that fails loses its seed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The command ``esper``: help without imports, commands of other packages, and a status for every end."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

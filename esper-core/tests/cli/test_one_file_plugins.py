@@ -1,7 +1,5 @@
 """One-file plugins on the command line are reported like installed packages."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Output is plain in a pipe, coloured on a terminal, and free of control characters."""
 
-from __future__ import annotations
-
 import io
 import math
 import re

@@ -1,7 +1,5 @@
 """``esper plugins`` and ``esper components`` work however broken a plugin is."""
 
-from __future__ import annotations
-
 import pytest
 
 from esper_core.plugins import loader

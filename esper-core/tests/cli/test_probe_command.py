@@ -1,7 +1,5 @@
 """``esper probe``: a file is probed, or refused with a message."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

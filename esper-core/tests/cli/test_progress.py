@@ -1,7 +1,5 @@
 """Progress of a run: plain lines on stderr, and when the terminal display of a plugin takes their place."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Callable

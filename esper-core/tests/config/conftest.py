@@ -1,7 +1,5 @@
 """Fixtures of the configuration tests: a small valid file, and the problems of one that is not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """``explain``: value, type, default, origin and description."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from enum import StrEnum

@@ -4,8 +4,6 @@ The fast suite reads a sample of the bombs that costs milliseconds. The slow one
 minutes if the cost grew with the square of the size.
 """
 
-from __future__ import annotations
-
 import random
 
 import pytest

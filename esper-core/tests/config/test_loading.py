@@ -1,7 +1,5 @@
 """Loading: every problem is reported with its place, what was received, and a hint."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import pytest

@@ -1,7 +1,5 @@
 """Reading files: each failure is one clear problem, and nothing blocks."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,7 +1,5 @@
 """Overlays: partial configuration files merged over a file, in order, before ``--set``."""
 
-from __future__ import annotations
-
 import pytest
 
 from esper_core.config import explain, load_config

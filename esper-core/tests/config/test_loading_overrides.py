@@ -1,7 +1,5 @@
 """``--set``: it changes what it names, under the same checks as the file."""
 
-from __future__ import annotations
-
 import pytest
 
 from esper_core.config.values import MAX_DEPTH

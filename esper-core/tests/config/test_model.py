@@ -1,7 +1,5 @@
 """Contradictions between options."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import pytest

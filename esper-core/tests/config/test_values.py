@@ -1,7 +1,5 @@
 """Key paths: written and parsed back."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings, strategies as st
 

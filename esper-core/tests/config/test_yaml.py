@@ -1,7 +1,5 @@
 """Reading YAML 1.2: values and their places, and what a configuration cannot contain."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

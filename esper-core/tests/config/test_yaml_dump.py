@@ -1,7 +1,5 @@
 """Writing a configuration: it is read back as an equal one, whatever its texts look like."""
 
-from __future__ import annotations
-
 from itertools import product
 
 from hypothesis import given, settings, strategies as st

@@ -1,7 +1,5 @@
 """Batches of any structure, and models that take several inputs."""
 
-from __future__ import annotations
-
 from collections import UserDict, namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass

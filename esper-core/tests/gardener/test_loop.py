@@ -1,7 +1,5 @@
 """What a Gardener does in a loop: it reports, keeps what pays, and ends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

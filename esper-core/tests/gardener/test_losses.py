@@ -1,7 +1,5 @@
 """The losses of examples are found behind the mean of a batch; where they are not, the mean is returned."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

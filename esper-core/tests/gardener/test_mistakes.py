@@ -1,7 +1,5 @@
 """Mistakes are reported where they are made, with what to do."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """How seeds are trained beside a user's optimizers, and which of their groups they join."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """A plain loop over MNIST-1D grows where growth pays, and keeps nothing where it does not."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

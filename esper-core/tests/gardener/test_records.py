@@ -1,7 +1,5 @@
 """The run directory of a loop can be read as that of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A loop that is stopped and resumed from a checkpoint ends with the numbers that it would have had."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The governor restores a model whose training broke, and the loop continues without a seed that failed."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from functools import partial

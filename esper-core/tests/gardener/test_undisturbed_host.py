@@ -3,8 +3,6 @@
 The plan keeps the seed at the end of the fourth epoch, where its branch becomes the host.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Unusual training loops, and optimizers with unusual state."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

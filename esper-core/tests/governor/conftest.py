@@ -1,7 +1,5 @@
 """Shared set-up for tests of the governor: signals without a network, and an environment that is stepped manually."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

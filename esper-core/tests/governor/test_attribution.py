@@ -1,7 +1,5 @@
 """Attribution: which mutation a panic is attributed to, and whether its blueprint is blamed."""
 
-from __future__ import annotations
-
 import pytest
 
 from esper_core.governor import MutationWatch

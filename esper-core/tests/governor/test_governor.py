@@ -1,7 +1,5 @@
 """Governor: decisions, snapshots, rollbacks and their causes, and the memory budget."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Judgement: non-finite numbers, surges and collapse are reported, ordinary courses of training are not."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import asdict, replace

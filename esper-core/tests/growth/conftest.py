@@ -1,7 +1,5 @@
 """Fixtures for tests of growth: gardens, and seeds put into a slot directly."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

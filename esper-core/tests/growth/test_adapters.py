@@ -1,7 +1,5 @@
 """Adapters: blocks beside a module, which get its inputs, and are merged into its weight on export."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

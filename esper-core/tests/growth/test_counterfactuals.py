@@ -1,7 +1,5 @@
 """Counterfactuals: a replayed pass is bit for bit a separate one, runs fewer modules, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import copy
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Garden: failed actions change nothing, parameters have one owner, and nurseries hold several seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Gardens over random lives agree with a second, plain implementation of the lifecycle tables."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Gates: statistics of paired losses, bounds on the gain, and how often a gate opens over whole episodes."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import statistics

@@ -3,8 +3,6 @@
 A graft that would change the outputs of its host is refused.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

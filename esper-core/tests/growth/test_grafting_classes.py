@@ -1,7 +1,5 @@
 """Grafted models of unusual classes and with hooks of their own keep working."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from typing import Any

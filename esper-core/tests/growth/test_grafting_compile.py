@@ -1,7 +1,5 @@
 """Slots and torch.compile: seeds act whatever was compiled before, and alpha may change without recompiling."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Numbers of a grafted model: bitwise those of the host while slots are empty, and exact with seeds."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Slots on a part of a structured output: seeds act on it, everything else passes through, in every use of a model."""
 
-from __future__ import annotations
-
 import copy
 import subprocess
 import sys

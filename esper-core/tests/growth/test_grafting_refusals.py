@@ -1,7 +1,5 @@
 """Grafting refuses models and places that cannot have a slot, says why, and leaves the model as it was."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Optimizer steps without overhead are bitwise those of torch, and gradient health follows its formulas."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

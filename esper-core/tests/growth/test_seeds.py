@@ -1,7 +1,5 @@
 """Seeds: blend operators, the identity at birth, gradients, and alpha on its curve."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Serialization: plain values, tensors, states of models, optimizers and random streams come back unchanged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

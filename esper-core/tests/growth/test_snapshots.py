@@ -1,7 +1,5 @@
 """Snapshots of host and fossils: taken into reused memory, and restored only if they are undamaged."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Transitions: incubation beside an acting seed, and errors at any line that leave everything as before."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

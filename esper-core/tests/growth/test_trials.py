@@ -1,7 +1,5 @@
 """Trials: blueprints that break their declaration are reported, and candidates are described without a trace."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Shared set-up for tests of the integrations: data, a policy that follows a plan, and bitwise comparison."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A Gardener in a loop with an Accelerator: the host stays as it was, checkpoints carry the growth."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

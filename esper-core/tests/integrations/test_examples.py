@@ -1,7 +1,5 @@
 """The examples keep a seed, in at most fifteen lines."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Growing in the real loop of Lightning: the host stays as it was, seeds are kept, checkpoints carry the growth."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Growing in the real Trainer of Hugging Face: the host stays as it was, checkpoints carry the growth."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from pathlib import Path

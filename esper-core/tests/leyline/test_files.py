@@ -1,7 +1,5 @@
 """Files are read only if they are regular files, and what cannot be read is reported with a code."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Lifecycle tables: their transitions, and errors for all others."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

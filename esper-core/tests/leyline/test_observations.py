@@ -1,7 +1,5 @@
 """Observations as rows of numbers: fixed columns, bounded values, and flags for unknown ones."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterable

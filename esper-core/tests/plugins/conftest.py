@@ -1,7 +1,5 @@
 """Fixtures for plugins: packages made up of a module on disk and metadata that declares it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint

@@ -1,7 +1,5 @@
 """Discovery: which plugins may be imported, decided from metadata; one-file plugins."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace

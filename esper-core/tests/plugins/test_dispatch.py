@@ -1,7 +1,5 @@
 """Dispatch: each plugin is called on its own, and a fault in one hook of a run is attributed to it."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

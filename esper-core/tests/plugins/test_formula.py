@@ -1,7 +1,5 @@
 """Parameter formulas: they equal Python's arithmetic, and anything else is refused."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, strategies as st
 

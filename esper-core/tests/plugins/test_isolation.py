@@ -1,7 +1,5 @@
 """Isolation: an import that fails, prints or is interrupted affects no other plugin and is attributed correctly."""
 
-from __future__ import annotations
-
 from asyncio import CancelledError
 
 import pytest

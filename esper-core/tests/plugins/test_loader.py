@@ -1,7 +1,5 @@
 """Loader: from metadata on the path to records and a registry; time and tracing."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Lookup errors: unknown, ambiguous and unusable names are explained, with a suggestion."""
 
-from __future__ import annotations
-
 import pytest
 
 from esper_core.plugins import UnknownComponent, UnusableComponent

@@ -1,7 +1,5 @@
 """Components: targets and settings models are imported when they are needed."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

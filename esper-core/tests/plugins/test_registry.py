@@ -1,7 +1,5 @@
 """Registry: invalid components are refused at the line that adds them; valid ones are found by name."""
 
-from __future__ import annotations
-
 import pytest
 
 IMPORTS = (

@@ -1,7 +1,5 @@
 """Validation: hooks that would never be called as intended are reported at the author's line."""
 
-from __future__ import annotations
-
 import pytest
 
 IMPORTS = "from esper_core import BlueprintSpec, PluginInfo, hookimpl\n"

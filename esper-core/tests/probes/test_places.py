@@ -1,7 +1,5 @@
 """Where a probe tries if no slots are named."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Probes: findings and their ranking, no side effects, and messages for mistakes."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import json

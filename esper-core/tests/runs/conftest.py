@@ -1,7 +1,5 @@
 """Run directories that were written without a run, and the commands that read them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checkpoints: complete or absent, whatever happens while they are written; and the lock of a run."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

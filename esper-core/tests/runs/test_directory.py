@@ -1,7 +1,5 @@
 """The run directory: complete files, a manifest with the status, and errors of the disk."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

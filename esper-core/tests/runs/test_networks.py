@@ -1,7 +1,5 @@
 """Saved networks: they are restored bit for bit, and damaged or foreign files are refused."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Records of runs: run directories are read, listed and found, and other folders are refused."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from importlib import metadata

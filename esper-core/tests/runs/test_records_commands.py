@@ -1,7 +1,5 @@
 """``esper runs``: what it prints, in narrow terminals and as JSON."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """Statistics: intervals have their nominal coverage, and a verdict is given only where it is justified."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Shared set-up for tests of growth and training: hosts, blocks, actions, and bitwise comparisons."""
 
-from __future__ import annotations
-
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

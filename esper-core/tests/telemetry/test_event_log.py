@@ -1,7 +1,5 @@
 """The event log: events survive a line of JSON and a killed writer, and files of other versions are read or refused."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """Sinks on threads of their own: a sink that is slow, hangs, raises or prints does not disturb the run."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Shared set-up for tests of the trainer: a driver of pools, studies with a planned policy, and a quiet host."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Batches: their order, and streamed data, which gives the numbers of resident data."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The state of an environment: another environment that restores it continues bit for bit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace

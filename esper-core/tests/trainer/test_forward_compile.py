@@ -1,7 +1,5 @@
 """The compiled training pass: failures to compile are reported once and retried with the next structure."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import replace

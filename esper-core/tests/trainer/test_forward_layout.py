@@ -1,7 +1,5 @@
 """Memory layout: images are stored channels last if host and blueprints allow it in a dry run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

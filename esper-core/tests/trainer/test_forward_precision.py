@@ -1,7 +1,5 @@
 """Half precision, loss scaling and micro-batches: results that do not depend on where a network runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

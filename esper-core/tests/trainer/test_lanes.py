@@ -1,7 +1,5 @@
 """Lanes: the order of work on streams and threads, and results that do not depend on it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Lanes on a GPU: streams, events, and no wait of the host within a step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The training loop: events in order, rewards that add up, and errors with the package that caused them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

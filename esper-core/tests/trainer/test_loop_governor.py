@@ -1,7 +1,5 @@
 """The governor in a run: rollbacks, early ends of episodes, and their costs in events and rewards."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Measurements: evaluation on a split, and how much a network depends on each acting seed."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Growth, gates and the governor together: gains, harmed hosts, branches, and what may pass."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Faults of blueprints: the seed is lost, the host goes on, and the package is named."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Incubation: until a seed blends, the host is bitwise its twin, and the seed learns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise

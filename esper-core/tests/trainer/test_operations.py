@@ -1,7 +1,5 @@
 """Floating-point operations of an episode: what is trained, tried and evaluated, discarded seeds included."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The pool: its order, rounds without leftovers, and the control of static capacity."""
 
-from __future__ import annotations
-
 import ast
 import gc
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Worker processes: identical results to threads, errors of a fork, and no process left behind."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

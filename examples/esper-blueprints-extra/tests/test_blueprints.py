@@ -1,7 +1,5 @@
 """Each blueprint computes what its formula says."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

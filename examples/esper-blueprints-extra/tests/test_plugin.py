@@ -1,7 +1,5 @@
 """The plugin is listed, and each of its blueprints passes the checks of its kind."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

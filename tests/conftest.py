@@ -53,7 +53,6 @@ class CleanEnvironment:
 
     @property
     def python(self) -> str:
-        """The interpreter."""
         return str(self.folder / "bin" / "python")
 
     def install(self, *wheels: Path) -> None:
@@ -152,7 +151,6 @@ class Processes:
         return status
 
     def call(self, *arguments: str | Path) -> int:
-        """Run a command to its end."""
         self.start(*arguments)
         return self.wait()
 
@@ -172,12 +170,10 @@ class Processes:
 
     @property
     def out(self) -> str:
-        """What the command wrote to stdout."""
         return (self.folder / "out").read_text(encoding="utf-8")
 
     @property
     def err(self) -> str:
-        """What the command wrote to stderr."""
         return (self.folder / "err").read_text(encoding="utf-8")
 
     def _empty(self, name: str) -> Path:

@@ -151,7 +151,6 @@ class SitePackages:
         (folder / "entry_points.txt").write_bytes(data)
 
     def damaged(self, package: str) -> None:
-        """A package whose metadata cannot be read."""
         self.metadata(package, "[other]\nnonsense\n")
 
     def _write(self, module: str, source: str) -> Path:

@@ -37,7 +37,6 @@ STEPS = 20
 
 
 def growing(stage, blueprint="a/conv", age=9, slot="early"):
-    """A slot in which a seed grows."""
     return SlotSignals(slot, SlotState.OCCUPIED, 0, (SeedSignals(blueprint, stage, 0.0, 10, age),))
 
 

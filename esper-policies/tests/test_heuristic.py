@@ -73,9 +73,6 @@ def decided(*looks, settings=None, **possible):
     return policy.act([looks[-1]], [mask_of(looks[-1], **possible)])[0]
 
 
-# plant
-
-
 def test_it_germinates_the_first_blueprint_that_has_not_failed_from_first_to_last_where_its_life_fits():
     assert decided(seen(10, slot("early")), settings={"speed": 2}) == Action(Op.GERMINATE, "early", "a/conv", speed=2)
     assert [decided(seen(step, slot("early"))).op for step in (0, 24, 25, 39)] == [Op.GERMINATE] * 2 + [Op.WAIT] * 2
@@ -97,9 +94,6 @@ def test_it_fills_the_nursery_before_the_next_slot_and_not_after_its_preview():
     waiting = slot("early", seed("a/conv", age=6))
     acting = slot("late", seed("a/mlp", Stage.BLENDING))
     assert decided(seen(10, waiting, acting), room={"early": ("a/mlp",)}) == WAIT
-
-
-# choose
 
 
 CONV, MLP = Action(Op.ADVANCE, "early", "a/conv"), Action(Op.ADVANCE, "early", "a/mlp")
@@ -175,9 +169,6 @@ def test_no_seed_is_advanced_without_time_to_remove_it(step, then):
     assert decided(seen(step, slot("early", seed("a/conv", age=9)))).op is then
 
 
-# keep
-
-
 @pytest.mark.parametrize(
     ("promise", "measured", "then"),
     [
@@ -205,9 +196,6 @@ def test_the_best_holding_seed_is_fossilised_first_and_the_least_promising_prune
     assert decided(*looks, seen(22, *one_goes), seen(23, blended[0], slot("late"))).op is Op.FOSSILISE
 
 
-# rid
-
-
 def held(steps, mean=0.001, at=20, **possible):
     """Return the action after a seed with this gain has held for so many steps."""
     looks = [seen(at + step, slot("early", seed("a/conv", Stage.HOLDING, mean))) for step in range(steps + 1)]
@@ -226,9 +214,6 @@ def test_a_holding_seed_that_does_not_pay_is_pruned_after_patience():
 def test_blending_and_draining_seeds_are_left_alone(stage):
     looks = [seen(step, slot("early", seed("a/conv", stage, -0.1))) for step in range(30, 40)]
     assert [decided(*looks[:count]) for count in range(1, 11)] == [WAIT] * 10
-
-
-# environments, episodes, settings
 
 
 def test_each_episode_and_each_environment_has_a_memory_of_its_own():

@@ -141,9 +141,6 @@ def test_sim_high_2_before_the_first_gradient_step_every_ratio_is_1(monkeypatch,
     assert policy.scales.whole.count > 0
 
 
-# Episodes and their parts.
-
-
 def rollout_of(policy, monkeypatch, **course):
     return Witness(policy, monkeypatch).play(**course)
 

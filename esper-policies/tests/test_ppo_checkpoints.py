@@ -105,9 +105,6 @@ def test_a_shipped_policy_is_found_by_its_name(folder, tmp_path, monkeypatch):
     assert Ppo(delayed().space, load="oak-lover", speeds=[2, 5]).network.width == 8
 
 
-# Refusals.
-
-
 def refused(folder, **settings):
     with pytest.raises(SettingError) as caught:
         Ppo(delayed().space, load=str(folder), **{"speeds": [2, 5], **settings})
@@ -187,9 +184,6 @@ def test_options_that_do_not_fit_are_refused_with_both(folder, own):
     said = refused(folder, **own)
     assert "trained to choose among {'speed': [" in said
     assert "as in its training" in said
-
-
-# Warnings.
 
 
 def heeded(rounds, **figures):

@@ -54,9 +54,6 @@ def problem(seed):
 problems = st.integers(0, 10**6).map(problem)
 
 
-# Reference: head by head.
-
-
 def mean_in_the_exponent(scores):
     most = max(scores)
     return most + math.log(math.fsum(math.exp(one - most) for one in scores) / len(scores))
@@ -208,9 +205,6 @@ def test_padding_and_other_rows_of_a_batch_change_no_chance():
         found = together.joint[place].view(-1)[1:].view(len(OPS) - 1, wide)[:, : len(one.home)].exp()
         assert torch.allclose(found, alone.joint[0, 1:].view(len(OPS) - 1, -1).exp(), atol=1e-6)
         assert together.joint[place, 0].item() == pytest.approx(alone.joint[0, 0].item(), abs=1e-5)
-
-
-# Fixed and free details.
 
 
 def test_actions_and_option_numbers_are_converted_both_ways():

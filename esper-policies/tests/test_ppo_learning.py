@@ -33,9 +33,6 @@ def generator():
     return torch.Generator().manual_seed(1)
 
 
-# SIM-MED-3: advantages.
-
-
 def slowly(rewards, values, behind, discount, trace):
     """Compute the definition: the sum of later temporal differences, each times (γλ) to the power of its distance."""
     after = [*values[1:], behind]
@@ -104,9 +101,6 @@ def test_sim_med_3_values_of_an_endless_game_include_rewards_after_the_cut():
     first, last = values_of("ends")
     assert first < 8.0, "6.5 are left of ten steps"
     assert last < 4.0, "1 is left of the last"
-
-
-# SIM-MED-2, RUN-06: passes, minibatches, and their figures.
 
 
 def test_run_06_a_round_is_learnt_in_passes_over_minibatches_with_figures(monkeypatch):

@@ -118,9 +118,6 @@ class Waits:
         return [Action()] * len(masks)
 
 
-# Invariance.
-
-
 def decisions(policy, episodes, place):
     """Return the decisions in one of some environments, and its memory in the end."""
     steps = zip(*episodes, strict=True)
@@ -152,9 +149,6 @@ def test_draws_differ_between_seeds_environments_and_rounds():
             told[seed, round_] = tuple(tuple(turn.action for turn in one.turns) for one in rollout.episodes)
     assert len(set(told.values())) == 4
     assert len(set(told[0, 0])) > 4
-
-
-# RUN-14: unseen slots and blueprints.
 
 
 def test_run_14_it_decides_among_unseen_blueprints_and_slots():
@@ -216,6 +210,3 @@ def test_forget_names_is_the_share_of_names_left_out(share):
     assert learns._numbers(seen, 3, 5) == learns._numbers(seen, 3, 5)
     played = plays._numbers(seen, 3, 5)
     assert not any(played) if share == 1.0 else all(played), "of names that were never told nothing was learnt"
-
-
-# Conformance checks and settings.

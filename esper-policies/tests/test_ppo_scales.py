@@ -79,9 +79,6 @@ def test_scales_change_between_rounds_only(monkeypatch):
         assert policy.scales.whole.count == count + 4 * game.steps
 
 
-# Returns.
-
-
 @given(st.lists(st.lists(st.floats(-1e3, 1e3), max_size=5), min_size=1, max_size=5))
 def test_returns_are_scaled_by_the_root_of_their_mean_square(rounds):
     own, every, scale = Scales(), [], None

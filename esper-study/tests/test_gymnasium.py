@@ -74,7 +74,6 @@ def guarded(file):
 
 
 def number(env, op, blueprint=None):
-    """Return the index of an action in the only slot."""
     return next(n for n, one in enumerate(env.actions) if (one.op, one.blueprint) == (op, blueprint))
 
 

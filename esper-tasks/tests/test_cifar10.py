@@ -26,7 +26,6 @@ def folder(tmp_path):
 
 
 def ranks(numbers):
-    """Return the rank of each number's level among all levels."""
     return torch.searchsorted(numbers.unique(), numbers.contiguous())
 
 

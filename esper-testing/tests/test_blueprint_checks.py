@@ -212,7 +212,6 @@ class NeedsItsSize(Right):
 
 
 def check_blueprint(factory, spec):
-    """Run every check except the one that starts an interpreter."""
     return run_checks(check for check in blueprint_checks(factory, spec) if check.name != "imports_cleanly")
 
 

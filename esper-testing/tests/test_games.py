@@ -83,7 +83,6 @@ def returns(rollout):
 
 
 def surely(found):
-    """Return the mean of the scores, and a tolerance."""
     return statistics.fmean(found), 4 * statistics.pstdev(found) / len(found) ** 0.5 + 1e-9
 
 

@@ -58,7 +58,6 @@ def with_birth(birth):
 
 
 def infinite_in_training(host, x, right):
-    """Return infinity in training passes without gradients."""
     return right(x) + (math.inf if host.training and not torch.is_grad_enabled() else 0.0)
 
 

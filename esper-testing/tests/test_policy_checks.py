@@ -262,7 +262,6 @@ def failed(factory):
 
 
 def told(factory, name):
-    """Return the message of one check with two slots."""
     (one,) = run_checks(check for check in policy_checks(factory) if (check.name, check.case) == (name, "2 slots"))
     return one
 

@@ -85,7 +85,6 @@ def with_data(change, base=Right):
 
 
 def with_attributes(**attributes):
-    """Return a task that declares something else."""
     return type("Changed", (Right,), attributes)
 
 

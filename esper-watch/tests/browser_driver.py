@@ -15,7 +15,6 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
 def found() -> str | None:
-    """Return the path of Chromium, or None."""
     return next((path for name in NAMES if (path := shutil.which(name)) is not None), None)
 
 
@@ -40,16 +39,13 @@ class Page:
         return told["result"].get("value")
 
     def press(self, key: str) -> None:
-        """Press and release a key."""
         for kind in ("rawKeyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])
 
     def point(self, x: float, y: float) -> None:
-        """Move the pointer to a position."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def tap(self, x: float, y: float) -> None:
-        """Tap the screen."""
         self.call("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=1)
         self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
         self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])

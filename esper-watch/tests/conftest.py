@@ -242,7 +242,6 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        """Return all text with single spaces."""
         return " ".join(" ".join(self.texts).split())
 
 

@@ -37,9 +37,6 @@ def life(*changes: tuple[int, Stage], slot: str = "early", number: int = 0, reas
     return told
 
 
-# --- pictures
-
-
 def test_a_pruned_seed_leaves_its_lane_to_the_next_and_seeds_at_once_have_lanes_of_their_own():
     first = life((0, Stage.GERMINATED), (9, Stage.PRUNED))
     beside = life((1, Stage.GERMINATED), (20, Stage.FOSSILISED), number=1)
@@ -114,9 +111,6 @@ def test_without_a_script_the_last_step_is_shown(report):
     assert len(re.findall(r'class="lane mark stage-fossilized"', page)) == 10
 
 
-# --- decisions and gates
-
-
 def test_a_decision_names_its_options_and_says_why():
     history = History("r")
     price = "gate before blending: lower bound 0.1374 > price 0.0656 (look 3, 800 examples)"
@@ -159,9 +153,6 @@ def test_a_gate_chart_says_from_when_the_gate_was_open():
     chart = growth._gate_chart(told, [look(3, 0.05), look(4, 0.1), look(5, 0.2)])
     assert chart.description.startswith("3 looks, open from step 5")
     assert growth._gate_chart(told, [look(3, 0.05)]).data["opened"] is None
-
-
-# --- colours
 
 
 VISION = {
@@ -251,9 +242,6 @@ def test_events_of_earlier_versions_are_drawn_without_layers(report):
     assert [name for _, name, *_ in chart.data["boxes"]] == ["host"]
     assert [name for _, name, *_ in chart.data["rings"]] == ["early", "late"]
     assert json.loads(chart.data["lanes"][0].data)[0][1] == ""
-
-
-# --- answers
 
 
 def test_a_run_that_goes_on_says_what_it_gained_so_far_and_whether_it_moves(make_run):

@@ -130,9 +130,6 @@ def test_a_long_run_of_many_arms_stays_small(unfinished):
     assert len(html) < 60_000
 
 
-# --- models and components
-
-
 HOSTILE = "<b onload=x>&'\x1b\u202e"
 
 

@@ -74,7 +74,6 @@ def svg_of(page: str, section: str) -> minidom.Element:
 
 
 def page_with(folder: Path, events: Iterator[Event] | Sequence[Event]) -> str:
-    """Return the report of a run with these events."""
     (folder / "events.jsonl").write_text("".join(f"{encode(one)}\n" for one in events), encoding="utf-8")
     return report_page(read_report(folder))
 

@@ -27,7 +27,6 @@ def headline_of(run: Path) -> str:
 
 
 def marks_of(run: Path, part: str) -> list[str]:
-    """Return the texts of the marks in a section."""
     (inside,) = re.findall(rf'<section id="{part}">(.*?)</section>', report_page(read_report(run)), flags=re.DOTALL)
     return [unescape(one) for one in re.findall(r"<title>(.*?)</title>", inside)]
 

@@ -64,7 +64,6 @@ def ask(server, path, method="GET", cookie=None, **headers):
 
 
 def address(server, path="/"):
-    """The path of a URL with the token."""
     return server.url(path).partition(str(server.port))[2]
 
 

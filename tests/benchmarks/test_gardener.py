@@ -62,7 +62,6 @@ class Loop:
             )  # fmt: skip
 
     def epoch(self) -> float:
-        """Return the seconds that an epoch takes."""
         begin = time.process_time()
         self._train()
         return time.process_time() - begin

@@ -80,7 +80,6 @@ GUESSING = 3.0
 
 @cache
 def tree(path: Path) -> ast.Module:
-    """The syntax tree of a source of the project."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
@@ -112,7 +111,6 @@ class World:
 
     @cached_property
     def recipe(self) -> Any:
-        """What all environments have in common."""
         return self.composition.recipe
 
     @cached_property
@@ -128,7 +126,6 @@ class World:
 
     @property
     def events(self) -> list[Any]:
-        """The events of the run."""
         return self._ran[1]
 
     @property
@@ -143,7 +140,6 @@ class World:
 
     @property
     def directory(self) -> Path:
-        """Its run directory."""
         return self._ran[0]
 
     @cached_property
@@ -172,7 +168,6 @@ class World:
 
     @property
     def steps(self) -> list[Any]:
-        """The events of each step."""
         return self.told("step-finished")
 
     def environment(self, plan: Mapping[int, Any] | None = None, steps: int = 0) -> Any:

@@ -48,23 +48,19 @@ def imported(member: str) -> set[str]:
 
 
 def declared(member: str) -> set[str]:
-    """The distributions that a member's metadata requires, extras included."""
     return {normal(re.split(r"[^A-Za-z0-9._-]", requirement)[0]) for requirement in requirements(member)}
 
 
 def project(member: str) -> dict[str, Any]:
-    """The project table of a member's metadata."""
     return tomllib.loads((ROOT / member / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def requirements(member: str) -> list[str]:
-    """What a member's metadata requires, extras included."""
     own = project(member)
     return [*own["dependencies"], *chain(*own.get("optional-dependencies", {}).values())]
 
 
 def normal(name: str) -> str:
-    """A distribution's name as all its spellings are compared."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -31,27 +31,22 @@ arms: Callable[[Any], tuple[str, ...]] = attrgetter("composition.arm_names")
 
 
 def has_zeros(world: Any) -> bool:
-    """Return whether there is data without noise."""
     return bool(world.recipe.data["train"].inputs.eq(0).any())
 
 
 def host_class(world: Any) -> str:
-    """Return the class of the host."""
     return type(world.recipe.build_host()).__name__
 
 
 def first_action(world: Any) -> str:
-    """Return the first action of the growing arm."""
     return world.steps[0].action
 
 
 def pays_rent(world: Any) -> bool:
-    """Return whether a seed has a price in the reward."""
     return world.steps[1].reward["rent"] < 0
 
 
 def noted(world: Any) -> str:
-    """Return what the sink of the one-file plugin recorded."""
     return world.written("noted.txt")
 
 
@@ -61,13 +56,11 @@ def updates(world: Any) -> int:
 
 
 def seed_in(environment: Any) -> Any:
-    """The living seed."""
     (seed,) = environment.garden.living_seeds()
     return seed
 
 
 def grown(world: Any) -> Any:
-    """An environment with a newborn seed."""
     return world.environment({-1: GERMINATE})
 
 
@@ -105,12 +98,10 @@ def fossil_moves(world: Any) -> bool:
 
 
 def plantable(environment: Any, slot: str = "early") -> bool:
-    """Return whether a seed could germinate in the slot now."""
     return Op.GERMINATE in environment.mask().ops[slot] and bool(environment.mask().blueprints[slot])
 
 
 def presence(world: Any) -> str:
-    """Return the presence of an incubating seed."""
     return seed_in(world.environment({-1: GERMINATE}, steps=1)).presence.value
 
 
@@ -142,18 +133,15 @@ def copies(world: Any) -> int:
 
 
 def checkpoints(world: Any) -> set[str]:
-    """Return the checkpoints of a finished run."""
     return {path.name for path in (world.directory / "checkpoints").iterdir()}
 
 
 def dependence_known(world: Any) -> bool:
-    """Return whether the dependence on an acting seed is reported."""
     seeds = [seed for event in world.told("step-finished") for seed in event.signals.seeds]
     return any(seed.dependence is not None for seed in seeds)
 
 
 def parts_of_a_batch(world: Any) -> int:
-    """Return the number of parts of a training batch."""
     environment, train = world.environment(), world.recipe.data["train"]
     return len(environment.forward.losses(train.inputs[:20], train.targets[:20]))
 
@@ -174,7 +162,6 @@ def tells_glibc(world: Any) -> bool:
 
 
 def lays_channels_last(world: Any) -> bool:
-    """Return whether images are stored channels last in the host."""
     weight: torch.Tensor = world.recipe.build_host().middle[0].weight
     return weight.is_contiguous(memory_format=torch.channels_last)
 
@@ -224,7 +211,6 @@ class Row:
 
     @property
     def set(self) -> str:
-        """The override."""
         return self.value if "=" in self.value else f"{self.path}={self.value}"
 
 

@@ -36,7 +36,6 @@ def script(path: Path) -> ModuleType:
 
 @cache
 def results(path: str) -> Any:
-    """Read the results of a study."""
     return json.loads((ROOT / "benchmarks" / path).read_text(encoding="utf-8"))
 
 
@@ -56,7 +55,6 @@ def tables(page: str, *kept: str, cell: int | None = None) -> Source:
 
 
 def figures_of(found: re.Match[str]) -> tuple[float, ...]:
-    """Return the numbers of a cell."""
     own = (found["mean"], found["low"], found["high"]) if found["mean"] else (found[0],)
     return tuple(float(one.replace(",", "").replace("−", "-")) for one in own)
 
@@ -71,8 +69,6 @@ def intervals(found: Any) -> Source:
         return [one for value in found for one in intervals(value)]
     return [(found,)] if isinstance(found, float) else []
 
-
-# --- benchmarks/science/incubation.py
 
 INCUBATION = "science/incubation.json"
 
@@ -100,11 +96,8 @@ def cost(place: str, blueprint: str, way: str) -> Source:
 
 
 def twins(place: str) -> Source:
-    """Return the accuracy of a host without growth, in percent."""
     return [(one["metric"],) for one in results(INCUBATION)["twins"] if one["place"] == place]
 
-
-# --- benchmarks/science/learned_policies
 
 LEARNED = "science/learned_policies/results.json"
 
@@ -140,8 +133,6 @@ def spans(several: Source) -> Source:
     return [(min(means), max(means)), (min(map(min, several)), max(map(max, several)))]
 
 
-# --- benchmarks/science/shown
-
 SHOWN = "science/shown/results.json"
 
 
@@ -153,9 +144,6 @@ def runs() -> Mapping[str, Any]:
     return found
 
 
-# --- benchmarks/science/verdicts.py
-
-
 def wrong_without_pairs() -> Source:
     """Return the range for arms of equal spread, and the largest share if one arm spreads further."""
     shares: dict[str, list[float]] = {}
@@ -165,10 +153,6 @@ def wrong_without_pairs() -> Source:
     return [(min(alike), max(alike)), *((max(own),) for own in shares.values())]
 
 
-# --- benchmarks/baseline.json
-
-
 def performance() -> Source:
-    """Return the figures and bounds of the benchmarks."""
     figures = results("baseline.json")["figures"]
     return [(value,) for one in figures for value in (one["value"], one["bound"]) if value is not None]

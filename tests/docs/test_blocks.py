@@ -114,12 +114,10 @@ def followed(block: Block) -> bool:
 
 
 def held(block: Block) -> bool:
-    """Return whether the block has a test of its own."""
     return any(block.page == page and words in block.body for page, words in HELD)
 
 
 def left(page: str, text: str) -> list[Block]:
-    """Return the blocks of a page that are checked here."""
     return [one for one in blocks(page, text) if not followed(one) and not held(one)]
 
 
@@ -232,7 +230,6 @@ def pip(arguments: list[str], folder: Path) -> None:
 
 
 def make(arguments: list[str], folder: Path) -> None:
-    """Check targets of the Makefile, which is in the checkout."""
     known = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert [one for one in arguments if f"\n{one}:" not in known] == [], folder
 

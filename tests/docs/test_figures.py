@@ -102,7 +102,6 @@ class Page:
         return self.path
 
     def read(self) -> str:
-        """Return the text of the page."""
         return (ROOT / self.path).read_text(encoding="utf-8")
 
     def unsupported(self, page: str) -> list[str]:

@@ -77,7 +77,6 @@ class Quick(tutorials.Reader):
             self.printed += told
 
     def esper(self, _program: str, arguments: list[str]) -> tuple[int, str]:
-        """Run the command line; return exit status and output."""
         return self.in_here(lambda: cli.main(arguments))
 
     def script(self, _program: str, arguments: list[str]) -> tuple[int, str]:

@@ -20,7 +20,6 @@ NEAR = 1.5
 
 
 def read(file: Path) -> Any:
-    """Return the results that a study wrote."""
     return json.loads(file.read_text(encoding="utf-8"))
 
 
@@ -48,7 +47,6 @@ def forced(found: Mapping[str, Any], blueprint: str, incubation: str = "shadow")
 
 
 def half(low: float, high: float) -> float:
-    """Return half the width of an interval."""
     return (high - low) / 2
 
 

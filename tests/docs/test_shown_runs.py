@@ -20,9 +20,6 @@ SHOWN = DOCS / "why-grow.md"
 Runs = Mapping[str, Mapping[str, Any]]
 
 
-# --- running
-
-
 @pytest.mark.parametrize("part", [["--quick"], ["--only", "chance"]])
 def test_partial_or_quick_results_are_not_written_for_the_pages(tmp_path, part, monkeypatch):
     monkeypatch.setattr("benchmarks.science.shown.__main__.every_run", lambda quick: pytest.fail("something was run"))
@@ -52,12 +49,6 @@ def test_a_command_sets_existing_keys(one):
 def test_the_page_shows_the_command_of_the_longer_run():
     (command,) = [one.command for one in RUNS if one.name == "longer"]
     assert f"```sh\n{command}\n```" in SHOWN.read_text(encoding="utf-8")
-
-
-# --- tables
-
-
-# --- prose
 
 
 def over_twin(runs: Runs, name: str) -> Mapping[str, Any]:
@@ -106,7 +97,6 @@ CLAIMS: list[tuple[Path, str, Callable[[Runs], bool]]] = [
 
 
 def over_all(own: Mapping[str, Any]) -> int:
-    """Return the number of environments."""
     return int(own["results"]["arms"]["twin"]["test"]["n"])
 
 

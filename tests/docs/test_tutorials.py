@@ -122,7 +122,6 @@ def figures(*lines: str) -> list[tuple[Figure, ...]]:
 
 
 def figure(found: re.Match[str]) -> Figure:
-    """Return the number of a match."""
     number = found["number"].replace(",", "")
     has_unit = bool(found["sign"] or found["unit"])
     return Figure(float(found["sign"] + number), has_unit, not has_unit and "." not in number)

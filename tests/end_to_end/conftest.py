@@ -134,20 +134,16 @@ class Ran:
 
     @property
     def path(self) -> Path:
-        """The run directory."""
         (path,) = self.runs.iterdir()
         return path
 
     def text(self, name: str) -> str:
-        """A file of the run directory."""
         return (self.path / name).read_text(encoding="utf-8")
 
     def json(self, name: str) -> Any:
-        """A JSON file of the run directory."""
         return json.loads(self.text(name))
 
     def events(self, kind: type = object) -> list[Any]:
-        """The events of one type."""
         return [event for event in read_events(self.path / "events.jsonl") if isinstance(event, kind)]
 
 

@@ -42,7 +42,6 @@ class Stopping:
         self._step = step
 
     def hear(self, event: Event) -> None:
-        """Raise at the end of the step."""
         if isinstance(event, StepFinished) and event.signals.step == self._step:
             raise KeyboardInterrupt
 

@@ -30,7 +30,6 @@ checkpoints: {every: 3, keep: 1}
 
 
 def alone(script: str, at: Path) -> subprocess.CompletedProcess[str]:
-    """Run a script in a mount namespace of its own."""
     return subprocess.run([*UNSHARED, "sh", "-c", script], cwd=at, capture_output=True, text=True, check=False)
 
 

@@ -82,9 +82,6 @@ def test_hostile_texts_are_in_all_fields_of_all_events() -> None:
     assert {type(one) for one in events} | {RunFinished} == set(get_args(Event)), "a run has an end of its own"
 
 
-# --- a run with a word in every place
-
-
 def behind(value: Any, word: str) -> Any:
     """Return the content of a JSON or YAML file with ``word`` after every text, and a key with it beside every key."""
     if isinstance(value, str):
@@ -134,9 +131,6 @@ def planted_run(ran: Path, folder: Path, word: str, *, status: str = "failed", e
     ]
     (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines) + '{"torn', encoding="utf-8")
     return folder
-
-
-# --- the structure of a page
 
 
 @dataclass

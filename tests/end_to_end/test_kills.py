@@ -55,7 +55,6 @@ def newest_in(runs: Path) -> int:
 
 
 def folder_in(runs: Path) -> Path | None:
-    """Return the only run directory there that can be resumed."""
     return next((one.parent for one in runs.glob("*/config.yaml")), None)
 
 

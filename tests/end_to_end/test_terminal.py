@@ -95,9 +95,6 @@ def manifest(runs: Path) -> Any:
     return json.loads((run_in(runs) / "manifest.json").read_text())
 
 
-# --- signals
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_run_after_the_step_in_progress(number, code, processes, arguments, runs):
     processes.start(*arguments, *ENDLESS, "--quiet")
@@ -143,9 +140,6 @@ def test_a_closed_terminal_ends_a_run_with_a_checkpoint_and_its_own_exit_code(ne
     assert len(list((run_in(runs) / "checkpoints").iterdir())) == 1
 
 
-# --- pipes and terminals that close during a run
-
-
 def test_a_reader_of_stderr_that_goes_away_does_not_end_the_run(processes, arguments, runs, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
@@ -153,9 +147,6 @@ def test_a_reader_of_stderr_that_goes_away_does_not_end_the_run(processes, argum
     os.close(reader)
     assert processes.wait() == 0
     assert json.loads(processes.out)["status"] == manifest(runs)["status"] == "done"
-
-
-# --- the live display
 
 
 def test_a_run_on_a_terminal_shows_a_bar_a_warning_and_the_table(new_terminal, arguments, runs):

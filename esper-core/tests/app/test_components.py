@@ -84,8 +84,6 @@ def test_sink_without_methods_and_invalid_score_stop_the_run(install, run_small)
         run_small("reward: odd/numb\n")
 
 
-# --- hosts by import path
-
 NETS = """
 from torch import nn
 

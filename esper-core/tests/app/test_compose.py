@@ -69,8 +69,6 @@ def test_task_with_inputs_of_another_dtype_is_refused(install, configured) -> No
         prepare(rewritten(configured(), "task: stripes", "task: doubled"))
 
 
-# --- learning rate schedules
-
 PACER = """
 asked = []
 
@@ -102,8 +100,6 @@ def test_unknown_schedule_is_reported_at_its_place(configured, problem_of) -> No
     assert (problem.code, problem.path, problem.line) == ("E230", "optimizer.seed.schedule.use", 12)
     assert 'Did you mean "cosine"' in (problem.hint or "")
 
-
-# --- a price of operations
 
 PRICED = "reward: {use: team, settings: {price: 0.0, price_of_flops: 30.0}}\n"
 KEEPS = """\

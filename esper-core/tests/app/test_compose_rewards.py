@@ -97,7 +97,6 @@ def events_of(path: Path, kind: type, arm: str) -> list[Any]:
 
 
 def bare(events: Sequence[Event]) -> list[dict[str, Any]]:
-    """Return the content of events, without their arm and seed."""
     return [{name: getattr(one, name) for name in one.__slots__ if name != "arm"} for one in events]
 
 

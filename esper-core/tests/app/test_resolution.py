@@ -51,8 +51,6 @@ def refused(configured, tmp_path):
     return tell
 
 
-# --- require
-
 EXTRA = 'E226 plugin "extra" (esper-extra 1.0) is required'
 
 
@@ -99,9 +97,6 @@ def test_pin_is_accepted_exactly_if_packaging_can_parse_it(refused, configured) 
     for pin in (">=1", "==1.*", "!=1.2.*,<3", "~=1.0", "== 1.0rc1", ">0.1.dev3", "<=2.0.post1"):
         loaded = load_config(configured(f'plugins: {{require: {{tasks: "{pin}"}}}}'))
         assert SpecifierSet(loaded.config.plugins.require["tasks"])
-
-
-# --- local
 
 
 def test_one_file_plugin_runs_and_is_kept_and_every_active_plugin_has_a_hash(
@@ -180,8 +175,6 @@ def test_one_file_plugin_that_was_edited_is_read_again(install, configured, tmp_
     assert not (tmp_path / "__pycache__").exists()
 
 
-# --- settings
-
 SETTINGS = """
 from esper_core import hookimpl
 from pydantic import BaseModel, ConfigDict
@@ -227,9 +220,6 @@ def test_invalid_settings_are_reported_with_their_places_and_all_other_problems(
     assert [line.split()[0] for line in told.splitlines() if line.startswith("  small.yaml")] == [
         f"small.yaml:{place}" for place in ("13:13", "15:20", "15:27", "16:5", "17:5", "18:9")
     ]
-
-
-# --- warnings
 
 
 def test_broken_plugin_is_a_warning_unless_the_run_uses_it(install, configured, refused) -> None:

@@ -99,9 +99,6 @@ def test_run_directory_holds_every_source_and_a_configuration_that_runs_without_
     assert resolved_config(prepare(path / "config.yaml").resolution) == again.config
 
 
-# --- resumed runs
-
-
 @pytest.fixture
 def halfway(configured, after_step, tmp_path) -> Path:
     """Return the directory of a run that was interrupted after its second step; it has an empty plugin file."""
@@ -162,7 +159,6 @@ def checkpoint_numbers(directory: Path) -> list[int]:
 
 
 def events_at(directory: Path, number: int) -> int:
-    """The position in events.jsonl at which a checkpoint was written."""
     return json.loads((directory / "checkpoints" / f"{number:06}" / "state.json").read_bytes())["state"]["events"]
 
 

@@ -44,13 +44,11 @@ def folder_in(runs: Path) -> Path:
 
 
 def how_to_resume(folder: Path) -> list[str]:
-    """The lines that end the hint of an error."""
     resume_it = f"Resume it:  esper resume {shlex.quote(str(folder))}"
     return [f"Run directory: {folder}", f"Report: {folder / 'report.html'}", resume_it]
 
 
 def hint_of(error: BaseException) -> list[str]:
-    """The lines of the last hint."""
     return error.problems[-1].hint.splitlines()
 
 

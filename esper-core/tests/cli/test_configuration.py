@@ -27,9 +27,6 @@ def file(tmp_path):
     return path
 
 
-# --- explain
-
-
 @pytest.mark.members
 def test_values_are_shown_as_yaml_and_a_setting_that_was_not_written_by_its_default(esper, file) -> None:
     answer = esper("explain", file, "reward.settings.price")
@@ -89,9 +86,6 @@ def test_component_that_ends_the_program_is_reported_as_an_error(esper, file, in
     assert answer.err.startswith(f"E231 a component exited the program: SystemExit: 0\n  {path}:6\n")
 
 
-# --- overlays
-
-
 @pytest.mark.members
 def test_overlays_are_applied_and_named_by_every_command(esper, file, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -105,9 +99,6 @@ def test_overlays_are_applied_and_named_by_every_command(esper, file, tmp_path, 
     answer = esper("check", *files, "--overlay", "wrong.yaml")
     assert (answer.status, "wrong.yaml:2:11   episode.stps" in answer.out + answer.err) == (2, True)
     assert "2 steps" in esper("run", *files, "--dry-run").out
-
-
-# --- warnings: one line each on stderr
 
 
 @pytest.mark.members
@@ -163,8 +154,6 @@ def test_error_of_another_kind_is_a_crash_though_a_package_is_damaged(esper, ins
     answer = esper("plugins", "list")
     assert (answer.status, "ZeroDivisionError" in answer.err, "E223" in answer.err) == (1, True, False)
 
-
-# --- schema
 
 EXTRA = """
 from esper_core import BlueprintSpec, TaskSpec, hookimpl

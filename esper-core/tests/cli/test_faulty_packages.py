@@ -125,8 +125,6 @@ def test_blueprint_that_ends_the_program_is_reported_as_an_error(command: str, b
     assert "esper_liars.py:" in answer.err
 
 
-# --- in the middle of a run
-
 HARMS = {
     "raise ValueError('no lock')": 'of blueprint "liars/liar" raised ValueError: no lock (esper_liars.py:31)',
     "return Bent.apply(grown)": "made its own loss not finite",

@@ -77,9 +77,6 @@ def test_unknown_path_is_refused_with_a_suggestion(loaded, path, hint, problem_o
     assert (found.code, found.hint) == ("E110", hint)
 
 
-# --- the settings of components
-
-
 class Part(BaseModel):
     step: int = Field(ge=0, description="When.")
     speed: int | None = Field(default=None, ge=1, description="How fast.")

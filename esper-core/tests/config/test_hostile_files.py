@@ -88,8 +88,6 @@ def test_bomb_is_refused_with_a_short_message(name):
     assert len(str(error)) < 100_000
 
 
-# --- mutations
-
 VALID = b"""\
 # A configuration with a bit of everything.
 name: fuzz-1

@@ -14,8 +14,6 @@ def place(problem):
     return problem.code, problem.line, problem.column, problem.path
 
 
-# --- wrong values: the code, the place, what was expected and received, the hint
-
 INTEGER = "Input should be a valid integer; received"
 BOOLEAN = "Input should be a valid boolean; received"
 USE = "the name of a component or a mapping with the keys use, settings; received 3"
@@ -82,8 +80,6 @@ def test_received_value_is_shortened_and_escaped(problem, small):
     assert "\\u001b[31mred\\u202e" in problem(small + 'name: "\\e[31mred\\u202e"').message
 
 
-# --- unknown and missing keys
-
 ONE_LEVEL_LOWER = "Settings of a component are one level lower: reward.settings.decay"
 
 
@@ -115,9 +111,6 @@ def test_all_missing_keys_are_reported(problems):
     ]
 
 
-# --- all at once
-
-
 EVERYTHING = """\
 task: 3
 slots:
@@ -146,9 +139,6 @@ def test_the_first_hundred_problems_are_listed_and_the_others_counted(problems, 
     assert [p.line for p in told[:3]] == [7, 8, 9]
     assert told[-1].code == "E100"
     assert told[-1].message == "900 more problems are not shown"
-
-
-# --- problems and origins of a configuration that was read
 
 
 @pytest.mark.parametrize(
@@ -183,9 +173,6 @@ def test_origin_names_the_file_the_override_or_the_default(small, parse):
         ("growth",): "default",
     }
     assert {path: loaded.origin(path) for path in origins} == origins
-
-
-# --- the settings of a component
 
 
 class Span(NamedTuple):
@@ -235,9 +222,6 @@ def test_wrong_value_below_a_type_without_a_model_is_located_without_a_hint(smal
     (problem,) = objections(loaded)
     assert place(problem) == ("E111", 6, 51, "policy.settings.span.low")
     assert (problem.message, problem.hint) == ('Input should be a valid integer; received "x"', None)
-
-
-# --- options of older versions
 
 
 def test_removed_option_is_ignored_only_at_the_value_that_changed_nothing(problem, small, parse):

@@ -38,9 +38,6 @@ def test_override_changes_what_it_names(small, override, path, value, parse):
     assert loaded.overrides == (override,)
 
 
-# --- components in their short form
-
-
 def test_settings_of_a_component_in_its_short_form_can_be_set(small, parse):
     loaded = parse(small, "policy.settings.x=1")
     assert (loaded.config.policy.use, loaded.config.policy.settings) == ("schedule", {"x": 1})
@@ -56,9 +53,6 @@ def test_override_replaces_a_component_as_a_whole(small, parse):
         assert (loaded.config.policy.use, loaded.config.policy.settings) == ("static", {})
         assert loaded.origin(("policy", "use")) == "--set policy=static"
         assert loaded.problem("E201", ("policy", "settings", "plan"), "x").file == "--set policy=static"
-
-
-# --- what is refused
 
 
 def test_override_without_path_and_value_is_refused(problem, small):

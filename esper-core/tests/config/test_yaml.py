@@ -30,9 +30,6 @@ def place(tree, *path):
     return node.place
 
 
-# --- values and places
-
-
 def test_every_kind_of_value_is_read():
     tree = read("a: 1\nb: [x, 2.5, null]\nc: {d: true, e: 'no'}\nf: |\n  two\n  lines\ng:\n- h: ~\n")
     value = {"a": 1, "b": ["x", 2.5, None], "c": {"d": True, "e": "no"}, "f": "two\nlines\n", "g": [{"h": None}]}
@@ -66,9 +63,6 @@ def test_alias_is_expanded_and_its_values_keep_their_places():
     assert place(tree, "c", "b") == SourcePosition("f.yaml", 2, 6, 2, 3)
 
 
-# --- what is refused
-
-
 def test_duplicate_key_is_refused():
     for text, line, column in (("a: 1\nb: {c: 1, c: 2}", 2, 11), ("a: 1\nb: 2\na: 2", 3, 1), ("a: 1\n'a': 3", 2, 1)):
         assert found(text) == ("E105", line, column)
@@ -99,9 +93,6 @@ def test_half_a_surrogate_pair_is_refused(escape):
     assert found(f'"{escape}": 1') == ("E103", 1, 1)
 
 
-# --- encoding
-
-
 HIDDEN = "\0 \x01 \x1b \x7f \x80 \x85 \u2028 \u2029 \ufeff \ufffe \uffff \u202e \u2066"
 
 
@@ -118,9 +109,6 @@ def test_wide_encodings_and_invalid_utf_8_are_refused():
     for wrong in (b"\xe9", b"\xed\xa0\x80", b"\xc3", b"\xff\xfe"):
         assert found(b"a: 1\nb: " + wrong) == ("E103", 2, 4)
         assert found("a: é\nb: ééé".encode() + wrong) == ("E103", 2, 7)  # the column counts characters
-
-
-# --- syntax
 
 
 @pytest.mark.parametrize(
@@ -157,9 +145,6 @@ def test_second_document_and_a_file_without_a_mapping_are_refused():
     assert read("{}").plain() == {}
 
 
-# --- bounds
-
-
 def test_nesting_is_bounded():
     assert found("a: " + "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)) is None
     assert found("a: " + "[" * MAX_DEPTH + "]" * MAX_DEPTH)[0] == "E108"
@@ -187,9 +172,6 @@ def test_text_of_too_many_bytes_is_refused(monkeypatch):
     monkeypatch.setattr("esper_core.config.yaml.MAX_BYTES", 1000)
     assert found(b"a: 1 " + b"#" * 995) is None
     assert found(b"a: 1 " + b"#" * 996) == ("E102", None, None)
-
-
-# --- scalars
 
 
 NULLS, TRUES, FALSES = ("", "~", "null", "Null", "NULL"), ("true", "True", "TRUE"), ("false", "False", "FALSE")

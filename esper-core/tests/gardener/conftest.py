@@ -65,7 +65,6 @@ class Loop:
 
     @property
     def seed(self) -> Any:
-        """The only seed."""
         ((seed,),) = (slot.stack for slot in slots_of(self.model).each())
         return seed
 

@@ -24,7 +24,6 @@ def per_example(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def mean_loss(model: nn.Module, batch: Any) -> torch.Tensor:
-    """A mean of losses that are not found behind it."""
     return per_example(model, batch).sum() / len(batch[1])
 
 
@@ -53,7 +52,6 @@ FULL_LIFE = None
 
 
 def epochs(count: int, plan: Any = FULL_LIFE, **given: Any) -> Callable[[Any], Any]:
-    """Return what makes a Gardener, and trains for some epochs."""
     return lambda loop: loop.tended(plan, **given).epochs(count)
 
 

@@ -17,7 +17,6 @@ MakeLoop = Callable[..., Any]
 
 
 def write(loop: Any, file: Path) -> None:
-    """Write a checkpoint as a user's loop does."""
     states = {"gardener": loop.gardener.state_dict(), "optimizer": loop.optimizer.state_dict()}
     torch.save({**states, "model": loop.model.state_dict(), "random": torch.get_rng_state()}, file)
 

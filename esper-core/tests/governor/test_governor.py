@@ -29,7 +29,6 @@ def heed(drive, loss, signals, **more):
 
 
 def back_to(drive, signals):
-    """Return the step that a rollback would restore now."""
     return drive.governor.decide(signals(drive.now, 1.0), opinion=PANIC).back_to
 
 

@@ -147,7 +147,6 @@ def separate(model: nn.Module, left_out: str | None, batches: Batches = BATCHES)
 
 
 def are_right(model: nn.Module, found: dict[str | None, Tensor], batches: Batches = BATCHES) -> bool:
-    """Return whether the losses are bitwise those of separate passes."""
     pairs = [(rows, separate(model, one, batches)) for one, rows in found.items()]
     return bool(found) and all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in pairs)
 

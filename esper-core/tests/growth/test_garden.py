@@ -223,8 +223,6 @@ def test_a_seed_that_nothing_trained_cannot_be_kept(incubation, trained, make_ga
             garden.apply(FOSSILISE, 0)
 
 
-# --- nurseries: several seeds incubate in one slot, and one of them advances
-
 NAMES = ("test/local-conv", "test/second", "test/third")
 GERMINATE_EACH = [Action(Op.GERMINATE, "early", name, speed=2) for name in NAMES]
 

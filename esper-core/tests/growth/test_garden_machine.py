@@ -82,7 +82,6 @@ class SlotBook:
 
     @property
     def seed(self) -> SeedBook | None:
-        """The only living seed, or None."""
         return self.open[0] if len(self.open) == 1 else None
 
     def meant(self, action: Action) -> list[SeedBook]:

@@ -58,7 +58,6 @@ def seed_of(site: Site, blend: Blend, *, tame: bool) -> Seed:
 
 
 def stirred(module: nn.Module) -> None:
-    """Set random parameters, as after training."""
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.7)
 

@@ -167,9 +167,6 @@ def test_a_keeper_of_other_seeds_is_refused():
         keeper.load_state_dict(State({**state.plain, "order": {"fossils": [4], "seeds": []}}, state.tensors))
 
 
-# --- random streams
-
-
 def draw(stream: RandomStream, count: int = 3) -> torch.Tensor:
     with stream:
         return torch.rand(count)

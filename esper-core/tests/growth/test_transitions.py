@@ -60,8 +60,6 @@ def test_loaded_seed_incubates_in_the_shadow_while_another_one_acts(load_garden)
     assert len(garden.incubating) == 1
 
 
-# --- faults at any line
-
 WHERE = str(Path(growth.__file__).parent)
 
 

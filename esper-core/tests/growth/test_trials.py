@@ -101,9 +101,6 @@ def test_broken_blueprint_is_reported(factory, code, said):
     assert found[1].startswith(said)
 
 
-# --- descriptions of places and candidates
-
-
 def test_wrong_parameter_count_is_reported():
     message = 'declares 32 parameters for a sequence of shape (4, 12), by "2*c*c", and has 40'
     assert tried(Honest, "2*c*c") == ("E325", message)

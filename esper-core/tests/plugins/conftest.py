@@ -65,7 +65,6 @@ class Workshop:
         return self.package("\n".join(lines), **settings)
 
     def tasks(self, *calls: str, **settings: object) -> FakeDistribution:
-        """Return a package that registers tasks with these calls."""
         head = "from esper_core import TaskSpec, hookimpl\n@hookimpl\ndef esper_register_tasks(registry):\n"
         return self.package(head + "".join(f"    {call}\n" for call in calls), **settings)
 

@@ -79,9 +79,6 @@ def test_kind_without_components_names_the_pip_command(load, refusal, kind: str,
     )
 
 
-# --- names of plugins that are not active
-
-
 @pytest.mark.parametrize(
     ("settings", "reason", "hint"),
     [

@@ -189,7 +189,6 @@ def test_nineteen_of_twenty_intervals_contain_the_true_mean():
 
 
 def verdict_of(row):
-    """Return the verdict on paired differences alone."""
     return decide(mean_interval(row, LEVEL), paired_p(row), margin=0.0)[0]
 
 
@@ -197,9 +196,6 @@ def test_without_a_difference_at_most_one_verdict_of_twenty_is_wrong():
     draws = np.random.RandomState(1).normal(0.0, 1.0, (1000, 8)).tolist()
     assert np.mean([verdict_of(row) != "no difference shown" for row in draws]) == pytest.approx(0.05, abs=0.02)
     assert np.mean([paired_p(row) <= 0.05 for row in draws]) == pytest.approx(0.05, abs=0.02)
-
-
-# --- several comparisons
 
 
 ps = st.lists(st.floats(0, 1), max_size=8)
@@ -273,9 +269,6 @@ def test_samples_are_paired_by_the_same_seeds_or_by_at_least_eight_shared_ones()
     assert shared_seeds(eight, Sample("b", dict.fromkeys(range(10), 0.5))) == list(range(8))
     assert shared_seeds(Sample("a", {0: 0.1}), Sample("b", {0: 0.3})) == [0]
     assert shared_seeds(eight, Sample("b", eight.by_seed, task="another")) == []
-
-
-# --- results of a run
 
 
 def episode(arm: str, seed: int, test: float, reward: float | None = 1.0) -> EpisodeFinished:

@@ -149,7 +149,6 @@ class Bad(nn.Module):
 def bad(
     harm: Callable[[Any, Tensor], Tensor] = out_of_patience, patience: int = 0, *, training: bool = True
 ) -> Variety:
-    """Return a blueprint "test/bad" of such blocks."""
     spec = BlueprintSpec("sequence", "c*c + c", starts_as_identity=True)
     return Variety("test/bad", spec, lambda site: Bad(site, harm, patience, training))
 
@@ -206,7 +205,6 @@ def begin_pool(recipe: Recipe, *, twin: bool = True, **growth: Any) -> Pool:
 
 
 def read(environment: Environment, step: int) -> Signals:
-    """Return the signals of an environment after a step."""
     environment.evaluate("validation")
     return environment.network.conclude_step(step, environment.network.numbers().tolist())
 

@@ -254,7 +254,6 @@ def assert_resumes(
 
 
 def stages(pool: Pool) -> dict[str, list[str]]:
-    """The stages of the seeds of each slot."""
     slots = pool.environments[0].garden.slots.items()
     return {name: [seed.stage.value for seed in slot.stack] for name, slot in slots}
 

@@ -46,9 +46,6 @@ def parameters(environment: Environment) -> list[Tensor]:
     return [parameter.detach().clone() for parameter in environment.model.parameters()]
 
 
-# --- precision
-
-
 @pytest.mark.parametrize(
     ("precision", "way"),
     [("bfloat16", "shadow"), pytest.param("float16", "shadow", marks=pytest.mark.slow), ("float16", "branch")],
@@ -109,9 +106,6 @@ def test_sim_low_3_auto_precision_is_bfloat16_or_float16_on_a_gpu_and_float32_on
     assert half_precision("auto", new) is torch.bfloat16
     assert half_precision("auto", torch.device("cpu")) is None
     assert half_precision("float32", new) is None
-
-
-# --- a loss that overflows
 
 
 def test_sim_low_3_every_environment_has_scalers_of_its_own_in_each_round(computed):
@@ -178,9 +172,6 @@ def test_host_and_fossils_skip_an_overflowed_step_together(computed, play):
     assert keeper.scaler.state_dict()["scale"] == 2.0
 
 
-# --- micro-batches
-
-
 @pytest.mark.parametrize(
     ("way", "parts"),
     [("shadow", 3), ("branch", 20), *(pytest.param("shadow", parts, marks=pytest.mark.slow) for parts in (2, 20))],
@@ -226,9 +217,6 @@ def test_random_numbers_are_drawn_for_each_micro_batch_in_turn(computed):
     assert halves.any()
     assert torch.equal(drawn(20, 1, 2), halves)
     assert torch.equal(drawn(20, 1, 1), halves)
-
-
-# --- what is read
 
 
 def test_sim_low_2_no_tensor_is_read_while_a_step_is_trained_and_measured(computed, monkeypatch):

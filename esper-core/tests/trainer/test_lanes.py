@@ -116,11 +116,7 @@ def test_the_first_error_of_several_is_raised_when_all_work_is_done():
     lanes.close()
 
 
-# --- results do not depend on lanes
-
-
 def drawn(environment: Environment, step: int) -> Action:
-    """A legal action, drawn for this environment."""
     generator = torch.Generator().manual_seed(1000 * environment.seed + step)
     legal = [WAIT, *[action for action in (GERMINATE, ADVANCE, PRUNE) if environment.mask().allows(action)]]
     return legal[int(torch.randint(len(legal), (), generator=generator))]
@@ -166,9 +162,6 @@ def test_run_08_a_trajectory_is_bitwise_the_same_with_any_number_of_environments
         assert_same(alone, trajectory(recipe, 3, lanes, index=2))
 
 
-# --- when a network draws random numbers
-
-
 def quiet(*more: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Conv1d(1, 4, 1), nn.BatchNorm1d(4), nn.Flatten(), nn.Linear(48, 3), *more)
 
@@ -180,7 +173,6 @@ def recomputing() -> nn.Module:
 
 
 def recurrent(dropout: float) -> nn.Module:
-    """A host whose dropout is not a module."""
     inner = nn.GRU(12, 3, num_layers=2, dropout=dropout)
     return Net(lambda net, x: net.inner(x.transpose(0, 1))[0].squeeze(0), inner=inner)
 
@@ -225,9 +217,6 @@ def test_a_host_that_begins_to_draw_later_is_refused_and_the_generator_restored(
     with pytest.raises(PluginError, match=r"drew random numbers in training, step 1(?s:.)*Set \"randomness: always\""):
         pool.train(1)
     assert torch.equal(default, torch.get_rng_state())
-
-
-# --- random streams
 
 
 def test_random_streams_of_two_threads_take_turns():

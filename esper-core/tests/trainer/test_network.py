@@ -99,8 +99,6 @@ def test_a_shut_mask_has_the_same_slots_and_seeds_and_allows_only_to_wait():
     assert not any(shut.allows(Action(op, "early", "a/b")) for op in Op if op is not Op.WAIT)
 
 
-# --- gates: what is unknown or not shown does not pass
-
 SLOWLY = replace(core_worlds.GERMINATE, speed=2)
 
 

@@ -65,7 +65,6 @@ def live(play: Callable[..., list[Any]]) -> Callable[..., list[tuple[bool, Any]]
 
 
 def losses(told: list[tuple[bool, Any]]) -> list[float]:
-    """The incubation losses of a seed, in order."""
     return [seed.incubation_loss for _, seed in told if seed is not None and seed.incubation_loss is not None]
 
 
@@ -176,9 +175,6 @@ def test_run_10_the_test_split_is_read_once_at_the_end(make_recipe, play):
     assert ending.test_metric != ending.signals.validation_metric
 
 
-# --- branches
-
-
 @pytest.mark.parametrize(
     ("host", "optimizer"),
     [("noisy", "foreach"), ("replacing", "clipped"), slow("noisy", "sgd"), slow("replacing", "adam")],
@@ -264,9 +260,6 @@ def test_a_fault_while_a_branch_is_kept_leaves_it_open(make_recipe, monkeypatch,
     assert grown.garden.incubating == (0,)
     grown.network.apply(FOSSILISE, 5)
     assert differing(pool)
-
-
-# --- scaled losses
 
 
 def scaled(pool: Pool, scale: float) -> Pool:

@@ -73,8 +73,6 @@ def test_b8_pt_04_every_round_leaves_as_many_tensors_as_the_one_before_and_close
     assert tensors() == before
 
 
-# --- the control: what an arm grew, trained from the start on the same seeds and data
-
 KEPT = {0: GERMINATE, 1: ADVANCE, 3: FOSSILISE}
 
 

@@ -335,7 +335,7 @@ def _grow(job: Job, cell: Cell, part: Part, start: Mapping[str, Any] | None, esp
     except GovernorStop as stop:
         failed = str(stop.problems[0].message)
     own = study.pool.environments[0]
-    model = own.model  # type: ignore[union-attr]
+    model = own.model
     kept = _kept(own)
     flops = sum(int(one.flops or 0) for one in study.pool.environments)
     if failed is None:  # the test at the end is not charged

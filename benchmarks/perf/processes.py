@@ -20,8 +20,9 @@ import torch
 
 from benchmarks.perf.workloads import NarrowConvLight, PlainLoop, activate_seeds, workload
 from esper_core.app.runtime import tune_allocator
+from esper_core.engines.processes import ForkEngine
+from esper_core.engines.worker_pool import WorkerPool
 from esper_core.trainer.pool import Pool
-from esper_core.trainer.workers import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -115,7 +116,8 @@ def stepping(setup: Setup, work: Workload) -> Iterator[Callable[[], object]]:
     if setup.program == "threads":
         pool = Pool(recipe, ["grown"], setup.trainings, lanes=setup.lanes)
     else:
-        pool = WorkerPool(recipe, ["grown"], setup.trainings, processes=setup.lanes)
+        engine, notices = ForkEngine(recipe), recipe.notices
+        pool = WorkerPool(engine, ["grown"], setup.trainings, workers=setup.lanes, notices=notices)
     with closing(pool):
         pool.reset(0, 0)
         activate_seeds(pool, list(work.slots) if setup.seeds else [])

@@ -10,7 +10,7 @@ from textwrap import dedent
 
 import pytest
 import torch
-from core_worlds import LOCAL_CONV, NoisyHost, ToyTask, toy_split
+from core_worlds import LOCAL_CONV, NoisyHost, SmoothHost, ToyTask, toy_split
 from torch import nn
 
 from esper_core.app.checkpointing import CheckpointWriter
@@ -35,6 +35,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def noisy_host() -> Callable[[], nn.Module]:
     """Builds a host from torch's default generator."""
     return NoisyHost
+
+
+@pytest.fixture
+def smooth_host() -> type[nn.Module]:
+    return SmoothHost
 
 
 @pytest.fixture

@@ -154,11 +154,22 @@ def tells_glibc(world: Any) -> bool:
         asked.append(parameter)
         return 1
 
-    around: Any = SimpleNamespace(bus=None, clock=None, pause=None, check_health=None)
+    around: Any = SimpleNamespace(bus=None, clock=None, check_health=None, engine=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("esper_core.app.runtime.glibc_mallopt", lambda: mallopt)
         world.composition.study(around).pool.close()
     return bool(asked)
+
+
+def error_of_the_run(world: Any) -> str | None:
+    """Return the code of the error that the run ends with; None if it ends well."""
+    from esper_core import EsperError
+
+    try:
+        _ = world.events
+    except EsperError as error:
+        return error.problems[0].code
+    return None
 
 
 def lays_channels_last(world: Any) -> bool:
@@ -322,6 +333,7 @@ ROWS = [
     Row("devices", "[cpu, cuda:99]", refusal, None, "E123"),
     Row("lanes", "2", lambda w: "lane" in w.threads, False, True),
     Row("engine", "processes", lambda w: w.lives_here, True, False, LANES),
+    Row("patience", "1e-9", error_of_the_run, None, "E403", ("engine=processes", *LANES)),
     Row("randomness", "always", lambda w: w.recipe.draws.name, "NEVER", "ANYWHERE"),
     Row("margin", "0.5", margin_of_the_run, "better", "no difference shown"),
     Row("capacity", "false", lambda w: bool(w.composition.controls), True, False),

@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from core_worlds import SmoothHost
-from torch import nn
 
 from esper_core.leyline import WAIT, Action, ActionMask, Observation, RewardBreakdown, Signals
 from esper_core.leyline.events import Event
@@ -14,11 +12,6 @@ from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.study import Arm, RunReward, Study
-
-
-@pytest.fixture
-def smooth_host() -> type[nn.Module]:
-    return SmoothHost
 
 
 @pytest.fixture

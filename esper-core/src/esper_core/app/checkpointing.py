@@ -29,7 +29,19 @@ if TYPE_CHECKING:
 
 
 FREE_TO_CHANGE: Final = frozenset(
-    {"name", "sinks", "lanes", "engine", "device", "devices", "checkpoints", "margin", "plugins", "capacity"}
+    {
+        "name",
+        "sinks",
+        "lanes",
+        "engine",
+        "patience",
+        "device",
+        "devices",
+        "checkpoints",
+        "margin",
+        "plugins",
+        "capacity",
+    }
 )
 """Keys of a configuration that may change before a run is resumed: no computed number depends on them."""
 

@@ -16,6 +16,7 @@ from esper_core.app.resolution import TWIN, load_run_plugins, resolve
 from esper_core.app.runtime import one_thread, tune_allocator
 from esper_core.config import load_config, parse_path
 from esper_core.config.model import CAPACITY
+from esper_core.engines.worker_pool import WorkerPool
 from esper_core.growth import (
     Draws,
     Growth,
@@ -42,7 +43,6 @@ from esper_core.trainer.event_records import record_of
 from esper_core.trainer.measurements import count_parameters
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.study import Arm, RunReward, Study
-from esper_core.trainer.workers import WorkerPool, processes_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -53,22 +53,33 @@ if TYPE_CHECKING:
     from esper_core.app.resolution import Resolution
     from esper_core.config import RunConfig
     from esper_core.config.values import KeyPath
+    from esper_core.engines.selection import ChosenEngine
+    from esper_core.engines.verdicts import Verdicts
     from esper_core.leyline.events import EpisodeFinished, HostLayer
     from esper_core.leyline.protocols import Policy, Reward, Schedule, Task
     from esper_core.leyline.signals import HealthSnapshot, Verdict
     from esper_core.leyline.specs import BlueprintSpec
     from esper_core.plugins import Component
     from esper_core.telemetry import Bus, Clock
-    from esper_core.trainer.study import AnyPool
+    from esper_core.trainer.pool import StudyPool
 
 
 @dataclass(frozen=True, slots=True)
 class StudyContext:
-    """What a study gets from the run that it is part of. See ``Study``."""
+    """What a study gets from the run that it is part of. See ``Study``.
+
+    Attributes:
+        engine: Computes the environments; None: threads of this process.
+        verdicts: Seeds that ended or blocked a worker of this run before.
+        on_wait: Called about once a second while workers compute.
+    """
 
     bus: Bus
     clock: Clock
     check_health: Callable[[HealthSnapshot], Verdict]
+    engine: ChosenEngine | None = None
+    verdicts: Verdicts | None = None
+    on_wait: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,30 +149,58 @@ class Composition:
     def study(self, context: StudyContext) -> Study:
         """Return the study of all arms and their twin."""
         twin = TWIN if self.config.twin else None
-        return self._study(context, self._pool(self.arm_names, twin), self.arms, twin)
+        return self._study(context, self._pool(context, self.arm_names, twin), self.arms, twin)
 
     def follow_up(self, context: StudyContext, finished: Sequence[EpisodeFinished]) -> Study | None:
         """Return the study of the controls: what each arm grew, trained from the start with the same RNG seeds.
 
         None if nothing was grown. ``finished`` says how the episodes of the first study ended.
         """
-        grown = {(self.controls.get(e.arm), e.seed): [record_of(Growth, one) for one in e.grown] for e in finished}
+        grown = {
+            (self.controls[e.arm], e.seed): [record_of(Growth, one) for one in e.grown]
+            for e in finished
+            if e.arm in self.controls
+        }
         arms = [own for arm, own in self.controls.items() if any(e.grown for e in finished if e.arm == arm)]
         if not arms:
             return None
-        pool = self._pool(arms, None, implants=lambda arm, seed: grown[arm, seed])
+        pool = self._pool(context, arms, None, grown)
         return self._study(context, pool, (), None)
 
-    def _pool(self, arms: Sequence[str], twin: str | None, **more: Any) -> AnyPool:
+    def _pool(
+        self,
+        context: StudyContext,
+        arms: Sequence[str],
+        twin: str | None,
+        implants: Mapping[tuple[str, int], Sequence[Growth]] | None = None,
+    ) -> StudyPool[Any]:
         config = self.config
         if config.compute.allocator == "tuned":
             tune_allocator()
-        if (processes := processes_for(config, self.devices)) > 1:
-            return WorkerPool(self.recipe, arms, config.instances, processes=processes, twin=twin, **more)
-        lanes = None if config.lanes == "auto" else config.lanes
-        return Pool(self.recipe, arms, config.instances, twin=twin, devices=self.devices, lanes=lanes, **more)
+        if context.engine is not None:
+            return WorkerPool(
+                context.engine.engine,
+                arms,
+                config.instances,
+                workers=context.engine.workers,
+                notices=self.recipe.notices,
+                twin=twin,
+                implants=implants,
+                patience=None if config.patience == "auto" else config.patience,
+                verdicts=context.verdicts,
+                on_wait=context.on_wait,
+            )
+        return Pool(
+            self.recipe,
+            arms,
+            config.instances,
+            twin=twin,
+            devices=self.devices,
+            lanes=None if config.lanes == "auto" else config.lanes,
+            implants=None if implants is None else lambda arm, seed: implants[arm, seed],
+        )
 
-    def _study(self, context: StudyContext, pool: AnyPool, arms: Sequence[Arm], twin: str | None) -> Study:
+    def _study(self, context: StudyContext, pool: StudyPool[Any], arms: Sequence[Arm], twin: str | None) -> Study:
         config, blueprints = self.config, self.resolution.blueprints.values()
         return Study(
             pool=pool,

@@ -22,6 +22,8 @@ from esper_core.app.interrupts import handled_signals
 from esper_core.app.resolution import resolved_config
 from esper_core.app.runtime import one_thread
 from esper_core.config import dump_config
+from esper_core.engines.selection import choose_engine
+from esper_core.engines.verdicts import Verdicts
 from esper_core.leyline.errors import (
     ConfigError,
     EsperError,
@@ -239,13 +241,18 @@ class _Session:
             writer = CheckpointWriter(
                 checkpoints, events, clock, warnings, settings.every, raise_if_interrupted, decisive, position.number
             )
-            context = StudyContext(bus, clock, health_check(resolution.plugins))
+            composed, verdicts = self.composition, Verdicts(path)
+            engine = choose_engine(
+                composed.config, composed.devices, composed.recipe, supervised=bool(position.number and verdicts)
+            )
+            if engine is not None:
+                closing.callback(engine.engine.close)
+            context = StudyContext(bus, clock, health_check(resolution.plugins), engine, verdicts)
             try:
                 if position.number:
                     for event in read_events(path / "events.jsonl"):
                         for listener in listeners:
                             listener.hear(event)
-                composed = self.composition
                 started = RunStarted(
                     run=info.id,
                     metric=composed.task.metric,
@@ -281,6 +288,8 @@ class _Session:
             if (study := build(context)) is None:
                 continue
             writer.stage = stage
+            if context.verdicts is not None:
+                context.verdicts.stage = stage
             progress = StudyProgress(study)
             try:
                 if position.number and stage == position.stage:

@@ -60,6 +60,8 @@ Lanes = Annotated[
     Literal["auto"] | Annotated[int, Field(ge=1, le=1024)], Described("auto, or an integer from 1 to 1024")
 ]
 
+Patience = Annotated[Literal["auto"] | Annotated[float, Field(gt=0)], Described("auto, or a number above 0")]
+
 _VERSION = r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?"
 _CLAUSE = rf"([<>]=?\s*{_VERSION}|[=!]=\s*[0-9]+(\.[0-9]+)*\.\*|[=!]=\s*{_VERSION}|~=\s*[0-9]+\.{_VERSION})"
 Versions = Annotated[
@@ -346,6 +348,10 @@ class RunConfig(Section):
     )
     engine: Literal["auto", "threads", "processes"] = Field(
         default="threads", description="What lanes are on a CPU; auto: processes if they may be faster, else threads."
+    )
+    patience: Patience = Field(
+        default="auto",
+        description="Seconds that a worker may take for a part of a step; auto: 20 times the longest, at least 60.",
     )
     randomness: Literal["auto", "always"] = Field(
         default="auto", description="Whether networks draw random numbers in a pass; auto: determined by a trial pass."

@@ -6,9 +6,7 @@ Begin reading with ``loop``. What is here, from top to bottom:
 - ``progress``: position of a study, and its checkpoint state
 - ``rollouts``: rewards of episodes, and rollouts for learners
 - ``study``: what a study is made of: pool, arms, rewards
-- ``pool``: the interface of every engine that runs environments (``Roster``), and the engine on threads (``Pool``); a
-  new engine begins here
-- ``workers``: the engine that runs environments in several processes
+- ``pool``: the interface of whatever holds environments (``Roster``), and those of this process (``Pool``)
 - ``lanes``: threads and CUDA streams
 - ``environment``: one host in training, on the data of a task
 - ``network``: one growing network, given batches and losses

@@ -62,10 +62,17 @@ class Lanes:
     Args:
         streams: The stream of each environment, by its place; none on a CPU.
         workers: How many threads run at once; 1: the caller's own.
+        on_turn: Called with the place of each environment whose work begins.
     """
 
-    def __init__(self, streams: Sequence[CudaStream] = (), workers: int = 1) -> None:
+    def __init__(
+        self,
+        streams: Sequence[CudaStream] = (),
+        workers: int = 1,
+        on_turn: Callable[[int], None] = lambda place: None,
+    ) -> None:
         self._streams = streams
+        self._on_turn = on_turn
         self._workers = ThreadPoolExecutor(workers, "lane", torch.set_num_threads, (1,)) if workers > 1 else None
 
     def run(self, places: Iterable[int], act: Callable[[int], T]) -> list[T]:
@@ -86,6 +93,7 @@ class Lanes:
 
     def on(self, place: int) -> AbstractContextManager[Any]:
         """Return a context whose work belongs to the environment at ``place``."""
+        self._on_turn(place)
         return self._streams[place].current() if self._streams else nullcontext()
 
     def hand(self, tensor: Tensor, giver: int, taker: int) -> None:
@@ -105,11 +113,13 @@ class Lanes:
             self._workers.shutdown()
 
 
-def lanes_for(devices_E: Sequence[torch.device], lanes: int | None = None) -> Lanes:
+def lanes_for(
+    devices_E: Sequence[torch.device], lanes: int | None = None, on_turn: Callable[[int], None] = lambda place: None
+) -> Lanes:
     """Return lanes for environments: ``lanes`` threads on a CPU, or streams on each GPU; None: as many as fit."""
     if any(device.type == "cuda" for device in devices_E):
-        return Lanes(assigned(devices_E, lanes or STREAMS_PER_GPU, CudaStream))
-    return Lanes(workers=min(lanes or usable_cores(), len(devices_E)))
+        return Lanes(assigned(devices_E, lanes or STREAMS_PER_GPU, CudaStream), on_turn=on_turn)
+    return Lanes(workers=min(lanes or usable_cores(), len(devices_E)), on_turn=on_turn)
 
 
 def assigned(

@@ -45,11 +45,10 @@ if TYPE_CHECKING:
     from esper_core.leyline import Action, RewardBreakdown, Signals, Verdict
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.trainer.event_records import Ending, Member
-    from esper_core.trainer.pool import Phases
+    from esper_core.trainer.pool import Roster
     from esper_core.trainer.progress import StudyProgress
     from esper_core.trainer.rollouts import RolloutRecorder
     from esper_core.trainer.study import Study
-    from esper_core.trainer.workers import WorkerPool
 
     Score = Callable[[Sequence[Signals], Mapping[int, Decision]], Sequence[RewardBreakdown | None]]
 
@@ -174,7 +173,7 @@ class Stepper:
         packages: The package behind each blueprint.
     """
 
-    pool: Phases[Any] | WorkerPool
+    pool: Roster[Any]
     score: Score | None
     check_health: Callable[[HealthSnapshot], Verdict]
     bus: Bus = field(default_factory=Bus)

@@ -189,6 +189,8 @@ class GrowingNetwork:
         """Host and fossils, and the training loss, before a step in which seeds act."""
         self._snapshot: Snapshot | None = None
         """The latest such snapshot, whose memory is reused."""
+        self._refusal: str | None = None
+        """Why the next seed cannot be built, where that is known beforehand."""
 
     def open_step(self) -> list[Transition]:
         """Begin a decision step: newborn seeds start to train."""
@@ -345,12 +347,19 @@ class GrowingNetwork:
 
     def apply(self, action: Action, step: int) -> list[Transition]:
         """Carry out what was decided after ``step``. A blueprint that cannot be built is a lost seed."""
+        refusal, self._refusal = self._refusal, None
         try:
+            if refusal is not None:
+                raise SeedFault([], refusal)
             return self.garden.apply(action, step)
         except SeedFault as fault:
             what = remove_folders(fault.what)
             self.lost.records.append(LostSeed(action.slot or "", action.blueprint or "", what, None))
             return []
+
+    def refuse_birth(self, what: str) -> None:
+        """Let the next action, which builds a seed, fail as if the blueprint did ``what``."""
+        self._refusal = what
 
     def state_dict(self) -> State:
         """Return the state between two steps, when what was decided is carried out.

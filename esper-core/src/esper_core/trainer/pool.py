@@ -129,6 +129,56 @@ class Roster(ABC, Generic[M]):
     def load_states(self, states: Mapping[int, State], latest: Sequence[Signals]) -> None:
         """Restore the state and the latest signals of each environment, by its place."""
 
+    # The phases of a step, in their order.
+
+    @abstractmethod
+    def train(self, step: int) -> Changes:
+        """Train every environment for one step, and return the seeds' changes of stage."""
+
+    @abstractmethod
+    def evaluate(self, step: int) -> None:
+        """Measure every environment on the validation split."""
+
+    @abstractmethod
+    def synchronise(self, step: int) -> list[Signals]:
+        """Read what was measured, let the gates look at it, and return ``latest``."""
+
+    @abstractmethod
+    def heal(self, step: int) -> LostSeeds:
+        """Take out seeds that broke a loss, measure their environments again, and return all seeds that were lost."""
+
+    @abstractmethod
+    def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, Decision]:
+        """Return the governor's decision for each environment whose episode goes on, given what plugins say of some."""
+
+    @abstractmethod
+    def carry_out(self, decisions: Mapping[int, Decision], step: int) -> tuple[dict[int, RolledBack], Changes]:
+        """Roll environments back, and end episodes, as the governor decided."""
+
+    @abstractmethod
+    def masks(self) -> list[ActionMask]:
+        """Return what can be done now, for each environment."""
+
+    @abstractmethod
+    def apply(self, actions: Sequence[Action], step: int) -> tuple[Changes, LostSeeds]:
+        """Carry out one action in each environment, and return what changed and which seeds could not be built."""
+
+    @abstractmethod
+    def conclude(self, step: int) -> tuple[Changes, list[Ending]]:
+        """End the episodes: prune seeds that are not fossilised, and evaluate what is left on the test split."""
+
+
+class StudyPool(Roster[M]):
+    """The environments of a study, which begin anew in each round."""
+
+    @abstractmethod
+    def reset(self, round_: int, first_seed: int) -> None:
+        """Begin a round: environments of one index share a seed, whatever their arm."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release everything. May be called twice."""
+
 
 class Phases(Roster[N]):
     """The phases of a step for members in this process.
@@ -320,7 +370,7 @@ class Phases(Roster[N]):
         return [(one.place, transition) for transition in transitions]
 
 
-class Pool(Phases[Environment]):
+class Pool(Phases[Environment], StudyPool[Environment]):
     """The environments of every arm, in this process.
 
     Args:
@@ -329,6 +379,7 @@ class Pool(Phases[Environment]):
         lanes: How many threads, or streams on each device; None: as many as fit.
         undisturbed: For a step, the losses of a twin that is trained elsewhere.
         indices: Of the environments that live here, where others live in other processes.
+        on_turn: Called with the place of each environment whose work begins.
     """
 
     def __init__(
@@ -343,6 +394,7 @@ class Pool(Phases[Environment]):
         implants: Callable[[str, int], Sequence[Growth]] | None = None,
         undisturbed: Callable[[int], Tensor | None] = lambda step: None,
         indices: range | None = None,
+        on_turn: Callable[[int], None] = lambda place: None,
     ) -> None:
         faults = FaultBook()
         recipes = [recipe.on(device) for device in devices] or [recipe]
@@ -362,7 +414,7 @@ class Pool(Phases[Environment]):
             made,
             environments * len(arms),
             faults,
-            lanes=lanes_for([environment.recipe.device for environment in made], lanes),
+            lanes=lanes_for([environment.recipe.device for environment in made], lanes, on_turn),
             twin=twin,
             undisturbed=undisturbed,
         )

@@ -6,7 +6,7 @@ import logging
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.actions import Action
 from esper_core.leyline.errors import PluginError, Problem
@@ -22,13 +22,9 @@ if TYPE_CHECKING:
     from esper_core.leyline import ActionMask, Policy, Reward, Signals, Verdict
     from esper_core.telemetry import Bus, Clock
     from esper_core.trainer.event_records import Member
-    from esper_core.trainer.pool import Pool
-    from esper_core.trainer.workers import WorkerPool
+    from esper_core.trainer.pool import StudyPool
 
 log = logging.getLogger("esper")
-
-AnyPool: TypeAlias = "Pool | WorkerPool"
-"""Environments in this process, or in worker processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +108,7 @@ class Study:
         check_health: A second opinion on each environment after each step, which can only raise the verdict.
     """
 
-    pool: AnyPool
+    pool: StudyPool[Any]
     arms: Sequence[Arm]
     twin: str | None
     reward: RunReward

@@ -20,6 +20,11 @@ from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, same
 from torch import Tensor, nn
 
 from esper_core.config import RunConfig
+from esper_core.engines import selection
+from esper_core.engines.processes import CrashReport, ForkedWorker, ForkEngine, Lifeline, can_fork
+from esper_core.engines.selection import processes_for
+from esper_core.engines.shard import sendable
+from esper_core.engines.worker_pool import WorkerPool
 from esper_core.growth import Draws
 from esper_core.leyline import (
     WAIT,
@@ -32,14 +37,11 @@ from esper_core.leyline import (
     Verdict,
 )
 from esper_core.leyline.errors import GovernorStop, WorkerLost
-from esper_core.trainer import workers
 from esper_core.trainer.environment import Recipe
-from esper_core.trainer.pool import Pool
-from esper_core.trainer.study import AnyPool
-from esper_core.trainer.workers import Lifeline, WorkerPool, WorkerProcess, can_fork, processes_for, sendable
+from esper_core.trainer.pool import Pool, StudyPool
 
 forks = pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux, without an accelerator")
-Pools = Callable[[Recipe, int, int], AnyPool]
+Pools = Callable[[Recipe, int, int], StudyPool[Any]]
 CPU = [torch.device("cpu")]
 ARMS = ["grown", "other", "twin"]
 CHOICE = [GERMINATE, ADVANCE, PRUNE, FOSSILISE]
@@ -47,14 +49,19 @@ PANIC, ENOUGH = Verdict(Level.PANIC, "too hot"), Verdict(Level.ENOUGH, "enough")
 slow = pytest.mark.slow
 
 
+def forked(recipe: Recipe, arms: list[str], environments: int, workers: int, **more: Any) -> WorkerPool:
+    """Return a pool of forked worker processes."""
+    return WorkerPool(ForkEngine(recipe), arms, environments, workers=workers, notices=recipe.notices, **more)
+
+
 @pytest.fixture
 def pools() -> Iterator[Pools]:
     """``pools(recipe, environments, processes)``: a pool of worker processes, or of threads for 0 processes."""
-    made: list[AnyPool] = []
+    made: list[StudyPool[Any]] = []
 
-    def new(recipe: Recipe, environments: int, processes: int) -> AnyPool:
+    def new(recipe: Recipe, environments: int, processes: int) -> StudyPool[Any]:
         made.append(
-            WorkerPool(recipe, ARMS, environments, twin="twin", processes=processes)
+            forked(recipe, ARMS, environments, processes, twin="twin")
             if processes
             else Pool(recipe, ARMS, environments, twin="twin", lanes=2)
         )
@@ -67,7 +74,7 @@ def pools() -> Iterator[Pools]:
 
 
 def course(
-    pool: AnyPool,
+    pool: StudyPool[Any],
     steps: range,
     *,
     choice: list[Action] = CHOICE,
@@ -99,7 +106,7 @@ def course(
     return told
 
 
-def played(pool: AnyPool, steps: int | range, **more: Any) -> tuple[list[Any], State]:
+def played(pool: StudyPool[Any], steps: int | range, **more: Any) -> tuple[list[Any], State]:
     """Play the last steps of a round; return everything that was reported, and the state before the round ends."""
     steps = range(steps) if isinstance(steps, int) else steps
     told = course(pool, steps, **more)
@@ -201,9 +208,9 @@ def test_an_error_that_cannot_be_pickled_is_sent_as_its_message():
         assert sendable(error) is error
 
 
-def pids(pool: AnyPool) -> list[int]:
+def pids(pool: StudyPool[Any]) -> list[int]:
     assert isinstance(pool, WorkerPool)
-    return [process.pid for process in pool._processes]
+    return [worker._worker.pid for worker in pool._workers]
 
 
 @forks
@@ -211,7 +218,7 @@ def test_a_host_that_cannot_be_built_is_reported_and_no_process_is_left(make_rec
     def host() -> nn.Module:
         raise GrowthError(Problem("E303", "no"))
 
-    pool = WorkerPool(make_recipe(host=host), ARMS, 2, processes=2)
+    pool = forked(make_recipe(host=host), ARMS, 2, 2)
     with pytest.raises(GrowthError, match="E303 no"):
         pool.reset(0, 0)
     ended = pids(pool)
@@ -220,23 +227,6 @@ def test_a_host_that_cannot_be_built_is_reported_and_no_process_is_left(make_rec
     for pid in ended:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-
-
-@forks
-def test_a_killed_process_is_reported_and_the_last_state_can_be_restored(make_recipe, pools):
-    recipe = make_recipe(steps=4, batches=1)
-    expected = played(pools(recipe, 2, 0), 4)
-    pool = pools(recipe, 2, 2)
-    told = course(pool, range(2))
-    state = pool.state_dict()
-    os.kill(pids(pool)[1], signal.SIGKILL)
-    with pytest.raises(WorkerLost, match=r"E403 the process of the environments with index 1 to 1 .* SIGKILL"):
-        course(pool, range(2, 4))
-    pool.close()
-    again = pools(recipe, 2, 2)
-    again.load_state_dict(state, in_round=True)
-    rest, last = played(again, range(2, 4))
-    assert_same(expected, (told + rest, last))
 
 
 @forks
@@ -253,19 +243,19 @@ def test_worker_processes_exit_when_their_parent_is_killed_in_the_middle_of_a_co
     """Each holds the write end of a pipe, whose read end sees EOF once all of them have exited."""
     end, held = os.pipe()
 
-    def compute(pipe: Connection) -> None:
+    def compute(pipe: Connection, report: CrashReport) -> None:
         pipe.send("computing")
         threading.Event().wait()
 
-    def parent(pipe: Connection) -> None:
+    def parent(pipe: Connection, report: CrashReport) -> None:
         lifeline = Lifeline()
-        children = [WorkerProcess(compute, lifeline, "a child") for _ in range(2)]
-        pipe.send([child.receive() for child in children])
+        children = [ForkedWorker(compute, lifeline) for _ in range(2)]
+        pipe.send([child.receive(60) for child in children])
         threading.Event().wait()
 
-    process = WorkerProcess(parent, Lifeline(), "a parent")
+    process = ForkedWorker(parent, Lifeline())
     os.close(held)
-    assert process.receive() == ["computing"] * 2
+    assert process.receive(60) == ["computing"] * 2
     assert not select([end], [], [], 0)[0]
     process.close()
     assert select([end], [], [], 60)[0]
@@ -279,7 +269,7 @@ def test_log_messages_of_a_process_are_logged_by_its_parent(make_recipe, smooth_
         logging.getLogger("esper").warning("a host is born")
         return smooth_host()
 
-    pool = WorkerPool(make_recipe(host=host), ["grown"], 2, processes=2)
+    pool = forked(make_recipe(host=host), ["grown"], 2, 2)
     pool.reset(0, 0)
     pool.close()
     assert caplog.messages == ["a host is born"] * 2
@@ -291,8 +281,8 @@ def test_log_messages_of_a_process_are_logged_by_its_parent(make_recipe, smooth_
 @pytest.fixture
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four cores, on which processes can be forked."""
-    monkeypatch.setattr(workers, "usable_cores", lambda: 4)
-    monkeypatch.setattr(workers, "can_fork", lambda: True)
+    monkeypatch.setattr(selection, "usable_cores", lambda: 4)
+    monkeypatch.setattr(selection, "can_fork", lambda: True)
 
 
 def config(**more: object) -> RunConfig:
@@ -338,7 +328,7 @@ def test_auto_uses_threads_in_a_notebook_and_outside_of_the_main_thread(monkeypa
 @pytest.mark.parametrize("why", ["no forks", "a GPU"])
 def test_a_warning_says_that_requested_processes_are_not_possible(why, monkeypatch, caplog):
     devices = [*CPU, torch.device("cuda")] if why == "a GPU" else CPU
-    monkeypatch.setattr(workers, "can_fork", lambda: why == "a GPU")
+    monkeypatch.setattr(selection, "can_fork", lambda: why == "a GPU")
     assert processes_for(config(engine="auto"), devices) == 1
     assert caplog.messages == []
     assert processes_for(config(engine="processes"), devices) == 1

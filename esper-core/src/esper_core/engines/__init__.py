@@ -1,0 +1,10 @@
+"""Engines: the environments of a run in several workers, and what happens when one of them is lost.
+
+- ``protocol``: the records that cross, and what an engine has to provide
+- ``worker_pool``: the run's side, behind the interface of a pool
+- ``supervision``: replaces a worker that crashes, hangs or disappears
+- ``verdicts``: the seeds that ended or blocked a worker, kept in the run directory
+- ``shard``: the worker's side, which holds environments and answers requests
+- ``processes``: workers that are forked from the run
+- ``selection``: which engine a run uses, with how many workers
+"""

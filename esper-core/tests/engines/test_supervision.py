@@ -1,0 +1,215 @@
+"""Workers that crash, hang or disappear: they are replaced, and the numbers of other environments stay the same."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pprint import pformat
+from typing import Any
+
+import pytest
+from core_worlds import LOCAL_CONV, NoisyHost, bad, out_of_patience
+from torch import Tensor, nn
+
+from esper_core.engines.processes import ForkedWorker, ForkEngine, can_fork
+from esper_core.engines.protocol import Order, Request
+from esper_core.engines.supervision import Patience
+from esper_core.engines.verdicts import Verdicts
+from esper_core.engines.worker_pool import WorkerPool
+from esper_core.growth import Variety
+from esper_core.leyline import WAIT, Action, Op, Site, State
+from esper_core.leyline.errors import WorkerLost
+from esper_core.trainer.environment import Recipe
+from esper_core.trainer.event_records import LostSeed
+from esper_core.trainer.pool import Pool, StudyPool
+
+pytestmark = pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux, without an accelerator")
+
+ARMS = ["grown", "twin"]
+STEPS = 5
+
+
+def hang(block: nn.Module, grown: Tensor) -> Tensor:
+    time.sleep(600)
+    return grown
+
+
+def hang_in_backward(block: nn.Module, grown: Tensor) -> Tensor:
+    grown.register_hook(lambda gradient: time.sleep(600))
+    return grown
+
+
+def crash(block: nn.Module, grown: Tensor) -> Tensor:
+    ctypes.string_at(0)
+    return grown
+
+
+def leave(block: nn.Module, grown: Tensor) -> Tensor:
+    os._exit(0)
+
+
+def run_out_of_memory(block: nn.Module, grown: Tensor) -> Tensor:
+    os.kill(os.getpid(), signal.SIGKILL)  # as the system does
+    return grown
+
+
+@pytest.fixture
+def workers() -> Iterator[Callable[..., WorkerPool]]:
+    made: list[WorkerPool] = []
+
+    def new(recipe: Recipe, environments: int = 2, workers: int = 2, **more: Any) -> WorkerPool:
+        engine, own = ForkEngine(recipe), {"patience": 3.0, **more}
+        made.append(WorkerPool(engine, ARMS, environments, workers=workers, notices=recipe.notices, twin="twin", **own))
+        return made[-1]
+
+    yield new
+    for one in made:
+        one.close()
+
+
+def threads(recipe: Recipe, environments: int = 2) -> Pool:
+    return Pool(recipe, ARMS, environments, twin="twin")
+
+
+def course(
+    pool: StudyPool[Any], steps: range = range(STEPS), before: Callable[[int], object] = lambda step: None
+) -> list[list[Any]]:
+    """Grow the last blueprint in the first environment, and the first one in the others; return what each reports."""
+    if steps.start == 0:
+        pool.reset(0, 7)
+    told: list[list[Any]] = [[] for _ in pool.environments]
+    for step in steps:
+        before(step)
+        changes = pool.train(step)
+        pool.evaluate(step)
+        pool.synchronise(step)
+        lost = pool.heal(step)
+        pool.carry_out(pool.judge({}), step)
+        actions = []
+        for one, mask in zip(pool.environments, pool.masks(), strict=True):
+            able = mask.blueprints.get("early", ())
+            wanted = one.arm == "grown" and step == 0 and able
+            actions.append(Action(Op.GERMINATE, "early", able[0 if one.place else -1]) if wanted else WAIT)
+        more, unborn = pool.apply(actions, step)
+        for place, what in [*changes, *lost, *more, *unborn]:
+            told[place].append(what)
+        for place, signals in enumerate(pool.latest):
+            told[place].append(signals)
+    for place, state in pool.states().items():
+        told[place] += [state.plain, {name: tensor.tolist() for name, tensor in state.tensors.items()}]
+    _, endings = pool.conclude(steps.stop - 1)
+    for own, ending in zip(told, endings, strict=True):
+        own.append(ending)
+    return told
+
+
+def recipe_with(make_recipe: Callable[..., Recipe], variety: Variety, **more: Any) -> Recipe:
+    recipe = make_recipe(steps=STEPS, batches=2, **more)
+    return replace(recipe, varieties={"early": (LOCAL_CONV, variety)})
+
+
+def marked(*arguments: Any) -> Any:
+    return pytest.param(*arguments, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("harm", "training"),
+    [
+        (leave, False),
+        marked(hang, True),
+        marked(crash, True),
+        marked(crash, False),
+        marked(leave, True),
+        marked(hang, False),
+        marked(hang_in_backward, True),
+        marked(run_out_of_memory, True),
+    ],
+)
+def test_a_seed_that_ends_or_blocks_its_worker_is_taken_out_and_changes_nobody_else(
+    make_recipe, workers, harm, training, tmp_path, caplog
+):
+    """As if it had raised an error. The verdict is kept: a second run repeats it, and not what the seed did."""
+    expected = course(threads(recipe_with(make_recipe, bad(out_of_patience, 3, training=training))))
+    recipe = recipe_with(make_recipe, bad(harm, 3, training=training))
+    found = course(workers(recipe, verdicts=Verdicts(tmp_path)))
+    assert pformat(found[1:]) == pformat(expected[1:])
+    (verdict,) = Verdicts(tmp_path)._passed
+    assert (verdict.condemned.place, verdict.condemned.blueprint) == (0, "test/bad")
+    assert f"test/bad in slot early is taken out: it {verdict.condemned.what}" in caplog.messages
+    lost = [one for one in found[0] if getattr(one, "blamed", False)]
+    assert [(one.blueprint, one.what) for one in lost] == [("test/bad", verdict.condemned.what)]
+    caplog.clear()
+    assert pformat(course(workers(recipe, verdicts=Verdicts(tmp_path)))) == pformat(found)
+    assert caplog.messages == []
+
+
+@pytest.mark.slow
+def test_a_blueprint_that_hangs_when_it_is_built_is_a_lost_seed(make_recipe, workers):
+    def build(site: Site) -> nn.Module:
+        time.sleep(600)
+        raise AssertionError
+
+    variety = replace(LOCAL_CONV, id="test/slow", factory=build)
+    expected = course(threads(recipe_with(make_recipe, LOCAL_CONV)))
+    found = course(workers(recipe_with(make_recipe, variety), patience=1.0))
+    assert pformat(found[1:]) == pformat(expected[1:])
+    assert [one.what for one in found[0] if isinstance(one, LostSeed)] == ["did not return"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
+def test_workers_that_are_killed_or_stopped_from_outside_change_nothing(make_recipe, workers, number):
+    """One is ended before each step, in turn: with the requests since the last snapshot, or since the beginning."""
+    recipe = recipe_with(make_recipe, LOCAL_CONV)
+    expected = course(threads(recipe))
+    pool = workers(recipe, patience=2.0)
+
+    def end_one(step: int) -> None:
+        os.kill(pool._workers[step % 2]._worker.pid, number)
+
+    assert pformat(course(pool, before=end_one)) == pformat(expected)
+
+
+def test_a_host_that_ends_its_worker_ends_the_run_with_its_name_and_line(make_recipe, workers):
+    class Leaving(NoisyHost):
+        left = 3
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            self.left -= self.training
+            if self.left < 0:
+                os._exit(0)
+            return super().forward(inputs)
+
+    pool = workers(recipe_with(make_recipe, LOCAL_CONV, host=Leaving))
+    with pytest.raises(WorkerLost) as caught:
+        course(pool)
+    (problem,) = caught.value.problems
+    assert "exited with code 0" in problem.message
+    assert "at work was the host, Leaving" in problem.message
+    assert (problem.file, problem.code) == (__file__, "E403")
+
+
+def test_a_worker_that_cannot_be_made_ends_the_run(make_recipe, workers):
+    class Gone(ForkEngine):
+        def start(self, order: Order) -> ForkedWorker:
+            worker = super().start(order)
+            os.kill(worker.pid, signal.SIGKILL)
+            return worker
+
+    recipe = recipe_with(make_recipe, LOCAL_CONV)
+    with pytest.raises(WorkerLost, match=r"E403 the worker of the environments with index 0 to 0 .* SIGKILL"):
+        WorkerPool(Gone(recipe), ARMS, 2, workers=2, notices=recipe.notices)
+
+
+def test_patience_is_many_times_the_longest_request():
+    patience, train, end = Patience(), Request("train", (0,), State({})), Request("apply", ([], 0), State({}))
+    patience.record(train, 30.0)
+    assert patience.seconds == 600.0  # the first step may compile
+    patience.record(end, 0.1)
+    assert patience.seconds == 60.0
+    patience.record(train, 5.0)
+    assert patience.seconds == 100.0
+    assert Patience(2.5).seconds == 2.5

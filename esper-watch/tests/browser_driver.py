@@ -84,15 +84,15 @@ class Browser:
         os.close(from_browser)
         self._rest, self._number, self._pages = b"", 0, dict[str, Page]()
 
-    def open(self, path: Path) -> Page:
-        """Open a file, and wait until it is loaded."""
+    def open(self, place: Path | str) -> Page:
+        """Open a file or a URL, and wait until it is loaded."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = self._pages[session] = Page(self, session)
         for domain in ("Page", "Runtime", "Log", "Network"):
             page.call(f"{domain}.enable")
         page.call("Page.addScriptToEvaluateOnNewDocument", source=ERRORS)
-        page.call("Page.navigate", url=path.resolve().as_uri())
+        page.call("Page.navigate", url=place if isinstance(place, str) else place.resolve().as_uri())
         while page.evaluate("document.readyState") != "complete":
             pass
         return page

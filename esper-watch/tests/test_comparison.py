@@ -287,7 +287,7 @@ def test_a_verdict_of_a_run_survives_a_comparison_with_another_run(esper, unlike
     alone, together = esper("compare", OTTER).out, esper("compare", OTTER, UNLIKE).out
     assert "\nheuristic is better than twin\n" in alone
     assert "\nquiet-otter/heuristic is better than quiet-otter/twin\n" in together
-    assert together.endswith("\n10 other pairs of arms were not compared: --all compares every pair.\n")
+    assert together.endswith("\n10 other pairs of arms were not compared: esper compare --all compares every pair.\n")
     assert "not compared" not in alone
     told = esper("compare", OTTER, UNLIKE, "--json").json["comparisons"]
     assert (len(told), told[0]["p_holm"]) == (5, pytest.approx(5 * 2 / 2**8))

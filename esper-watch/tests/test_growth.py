@@ -120,13 +120,15 @@ def test_a_decision_names_its_options_and_says_why():
     ):
         told = life((0, Stage.GERMINATED), number=seed_id)
         told.blueprint = blueprint
-        told.looks.add(look(4, 0.2 - 0.1 * seed_id))
+        price_then = math.nan if seed_id else 0.0656  # a gate tells its price when it looks for the first time
+        told.looks.add(look(4, 0.2 - 0.1 * seed_id)._replace(price=price_then))
         change = replace(life((4, now), number=seed_id).changes[0], reason=reason)
         told.changes.append(change)
         history.seeds.append(told)
     changes = [(one, one.changes[-1]) for one in history.seeds]
-    moment = growth._moment(history, history.seeds, 4, changes, [])
-    assert moment.what == "blend conv into early; prune point in early"
+    moment = growth._moment(history, history.seeds, 4, changes, [0.001])
+    assert [one.price for one in moment.options] == pytest.approx([0.0656, 0.001 * history.seeds[1].parameters])
+    assert moment.what == "blend conv into slot early; prune point in slot early"
     assert [(one.name, one.outcome, one.chosen) for one in moment.options] == [
         ("conv", "blending", True), ("point", "pruned", False),
     ]  # fmt: skip

@@ -135,6 +135,9 @@ def test_a_capacity_control_keeps_no_seeds(make_run):
     (run / "events.jsonl").write_text("\n".join(events) + "\n")
     (row,) = [row for row in rows_of(run, "arms") if row[0] == "capacity"]
     assert row[6] == "–"
+    each = [row for row in rows_of(run, "arms") if row[0] in ("0", "1")]
+    assert [len(row) for row in each] == [4, 4]
+    assert each[0][1].endswith(" %")
 
 
 @pytest.mark.parametrize(
@@ -169,10 +172,14 @@ def test_a_dead_run_is_called_dead_and_can_be_resumed(make_run):
 
 
 def test_the_headline_of_an_unfinished_run_says_what_is_known(make_run):
-    run = killed(make_run(environments=2, steps=40))
+    run = killed(make_run(environments=2, steps=40, arms=("grown", "twin", "capacity")))
+    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    (run / "events.jsonl").write_text("".join(line for line in lines if '"arm":"capacity"' not in line))
     assert headline_of(run).startswith("The run died: ")
+    assert "2 arms · 2 networks each · 40 steps" in text_of(run)
     with FileLock(run / ".lock"):
         assert headline_of(run).startswith("The run is still going. ")
+        assert "2 arms, then capacity · 2 networks each · 40 steps" in text_of(run)
         assert "esper resume" not in text_of(run)
     (run / "manifest.json").unlink()
     assert headline_of(run).startswith("The run has no final event")

@@ -30,6 +30,7 @@ from esper_watch.web.server import Server, lines
 from esper_watch.web.site import Site
 
 RUN = "20261121-101512-quiet-otter"
+LINKED = ("events.jsonl", "manifest.json", "summary.json", "config.yaml")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -73,14 +74,16 @@ def told(tmp_path_factory, usual_report):
     root = tmp_path_factory.mktemp("web")
     secret = root / "secret"
     secret.mkdir()
-    (secret / "events.jsonl").write_text("secret")
-    (secret / "manifest.json").write_text("secret")
     runs = root / "runs"
     runs.mkdir()
     shutil.copytree(usual_report.parent, runs / RUN)
     (runs / "linked").symlink_to(secret)
-    (runs / "inside").mkdir()
-    (runs / "inside" / "events.jsonl").symlink_to(secret / "events.jsonl")
+    for name in LINKED:
+        text = (usual_report.parent / name).read_text() if (usual_report.parent / name).exists() else ""
+        (secret / name).write_text(text.replace("0", "secret", 1) or "secret")
+        shutil.copytree(usual_report.parent, runs / f"inside-{name}")
+        (runs / f"inside-{name}" / name).unlink(missing_ok=True)
+        (runs / f"inside-{name}" / name).symlink_to(secret / name)
     return runs
 
 
@@ -115,12 +118,14 @@ def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_url(server):
         (f"/run/{RUN}", 200, {}),
         ("/static/live.js", 200, {}),
         ("/", 200, {"Host": "localhost:9999"}),
+        ("/", 200, {"cookie": 'other="{1: 2}|\\; b={"c": 1}; OWN; a b'}),
         ("/", 403, {"cookie": None}),
         ("/static/live.js", 403, {"cookie": None}),
         ("/", 403, {"cookie": "esper-1=x"}),
         ("/?token=wrong", 403, {}),
         ("/", 403, {"Host": "evil.example"}),
         ("/", 403, {"Host": "127.0.0.1.evil.example"}),
+        ("/", 403, {"Host": "[::1].evil.example"}),
         ("/", 403, {"Host": ""}),
         ("/", 403, {"Sec_Fetch_Site": "cross-site"}),
         ("/", 403, {"Sec_Fetch_Site": "same-site"}),
@@ -129,6 +134,7 @@ def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_url(server):
         ("/run/..%2Fsecret", 404, {}),
         ("/run/%2E%2E", 404, {}),
         ("/run/../../secret", 404, {}),
+        ("/compare", 400, {}),
         ("/compare?runs=linked", 404, {}),
         ("/compare?runs=../secret", 404, {}),
         ("/static/..%2Fpages.py", 404, {}),
@@ -136,6 +142,8 @@ def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_url(server):
     ],
 )
 def test_foreign_requests_and_paths_are_refused(server, cookie, path, status, how):
+    if "OWN" in (how.get("cookie") or ""):  # beside those of other servers on this host
+        how = {"cookie": how["cookie"].replace("OWN", cookie)}
     found, headers, text = ask(server, path, **{"cookie": cookie, **how})
     assert found == status
     assert "secret" not in text.replace("../secret", "")
@@ -143,15 +151,18 @@ def test_foreign_requests_and_paths_are_refused(server, cookie, path, status, ho
     assert not [name for name in headers if name.lower().startswith("access-control")]
 
 
-def test_a_run_with_a_link_in_it_is_not_read(server, cookie):
-    _, _, text = ask(server, "/run/inside", cookie=cookie)
-    assert "it is a link, which may lead out of the folder" in text
+@pytest.mark.parametrize("name", LINKED)
+def test_a_run_with_a_link_in_it_is_not_read(server, cookie, name):
+    for path in (f"/run/inside-{name}", f"/compare?runs={RUN},inside-{name}"):
+        _, _, text = ask(server, path, cookie=cookie)
+        assert "it is a link, which may lead out of the folder" in text
+        assert "secret" not in text
 
 
 def test_only_the_named_run_is_shown(told):
     with served(told, only=RUN) as server:
         own = ask(server, address(server))[1]["Set-Cookie"].partition(";")[0]
-        assert ask(server, "/run/inside", cookie=own)[0] == 404
+        assert ask(server, f"/run/inside-{LINKED[0]}", cookie=own)[0] == 404
         assert "inside" not in ask(server, "/", cookie=own)[2]
 
 
@@ -232,6 +243,68 @@ def test_runs_are_compared(write_run, tmp_path):
         assert "E431" in page
 
 
+@pytest.fixture(scope="module")
+def garden(tmp_path_factory):
+    """The run directory of a Gardener, and what its page showed while it grew."""
+    import torch
+    from torch import nn
+
+    from esper_core import Gardener
+
+    torch.manual_seed(0)
+    examples = [(torch.randn(50, 1, 8), torch.randint(2, (50,))) for _ in range(3)]
+    model = nn.Sequential(nn.Sequential(nn.Conv1d(1, 4, 1), nn.ReLU()), nn.Flatten(), nn.Linear(32, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+    root = tmp_path_factory.mktemp("garden")
+
+    def loss(model, batch):
+        return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    given = {"loss": loss, "slots": ["0"], "blueprints": ["conv_light"], "example": examples[0]}
+    with Gardener(model, optimizer, validation=examples[1:], steps=20, run_dir=root, **given) as gardener:
+        for batch in 3 * examples[:1]:
+            loss(model, batch).mean().backward()
+            optimizer.step()
+            gardener.step(batch)
+            gardener.tend()
+        (run,) = root.iterdir()
+        meanwhile = Site(RunsFolder(root)).run_page(run.name)
+    return run, meanwhile
+
+
+def test_a_gardener_is_watched(garden, read_page):
+    run, meanwhile = garden
+    growing, done = read_page(meanwhile).text, read_page(Site(RunsFolder(run.parent)).run_page(run.name)).text
+    for said in ("1 arm · 1 network · 20 steps · running", "(3 of 20 steps)", "Step 1 germinate conv_light in slot 0"):
+        assert said in growing
+    for said in ("· done ·", "validation loss", "command python ", "To reproduce these numbers, run the script again."):
+        assert said in done
+    assert "interval of the mean" not in done
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("which", ["gardener", "comparison"])
+def test_pages_fit_the_screen_and_obey_their_policy(which, width, garden, write_run, tmp_path, browser):
+    root, path = garden[0].parent, f"/run/{garden[0].name}"
+    if which == "comparison":
+        root, path = tmp_path / "runs", "/compare?runs=one,other"
+        for number, name in enumerate(("one", "other")):
+            run = write_run(name, {"grown": [0.8 + number / 10] * 8, "twin": [0.5] * 8})
+            (run / "events.jsonl").touch()
+    with served(root) as server:
+        page = browser.open(server.url("/"))
+        page.resize(width, 800)
+        page.evaluate(f"location = '{path}'")
+        while page.evaluate("document.readyState + location.pathname") != f"complete{path.partition('?')[0]}":
+            pass
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("getComputedStyle(document.body).maxWidth") != "none"
+        assert page.evaluate("document.querySelector('a').innerText") == "All runs"
+        page.evaluate("location = 'about:blank'")  # ends the stream
+        assert page.complaints == []
+        assert {url.split("/")[2] for url in page.requests if url != "about:blank"} == {f"127.0.0.1:{server.port}"}
+
+
 def test_the_name_of_a_folder_is_text(make_run, read_page, tmp_path):
     name = "a\"'><img src=x onerror=alert(1)>&{{7*7}}?#%2e"
     make_run(environments=1, steps=5).rename(tmp_path / name)
@@ -285,6 +358,17 @@ def test_new_events_are_read_and_a_torn_line_waits(followed):
     append(followed.path, encode(RunFinished(status="interrupted")) + "\n")
     followed.refresh()
     assert followed.history.status == "interrupted"
+
+
+def test_a_page_can_be_made_after_each_event(make_run):
+    run = make_run(environments=1, steps=8)
+    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    (run / "events.jsonl").write_text("")
+    followed = FollowedRun(run)
+    for line in lines:
+        append(run, line)
+        followed.refresh()
+        assert len(run_fragments(followed)) > 1
 
 
 @pytest.mark.parametrize("how", ["cut", "cut and continued", "replaced", "deleted"])
@@ -356,6 +440,9 @@ def test_the_stream_sends_only_what_changed_within_two_seconds(make_run, tmp_pat
             assert time.monotonic() - begin < 2
             assert "governor" in second["changed"]
             assert "courses" not in second["changed"]
+            shutil.rmtree(run)
+            assert message() == {"gone": True}
+        assert ask(server, f"/run/{run.name}", cookie=own)[0] == 404
 
 
 # --- the cache

@@ -107,7 +107,7 @@ def shows(page, script):
 @pytest.mark.parametrize("where", ["", "/"])
 def test_pages_of_a_running_run_work_on_any_screen(open_page, where, width, scheme):
     page = open_page(where, width, scheme)
-    shows(page, "document.getElementById('connection').textContent === 'live'")
+    shows(page, "document.getElementById('connection').textContent === 'up to date'")
     if not where:
         shows(page, "document.querySelector('#courses svg')")
     assert "token" not in page.url

@@ -14,6 +14,7 @@ from esper_watch import figures
 from esper_watch.figures import Scale
 from esper_watch.formats import (
     UNKNOWN,
+    format_command,
     format_difference,
     format_difference_interval,
     format_interval,
@@ -135,7 +136,7 @@ def _lack(compared: ComparedRuns, comparison: Mapping[str, Any]) -> str:
 
 def _left_out(compared: ComparedRuns) -> str:
     pairs = "1 other pair of arms was" if compared.left_out == 1 else f"{compared.left_out} other pairs of arms were"
-    return f"{pairs} not compared: --all compares every pair."
+    return f"{pairs} not compared: esper compare --all compares every pair."
 
 
 # --- page
@@ -153,12 +154,13 @@ def _interval(axis: Scale, text: str, *numbers: float | None) -> dict[str, Any]:
     return {"text": text, "middle": middle, "low": low, "high": high}
 
 
-def comparison_page(compared: ComparedRuns, histories: Sequence[History] = ()) -> str:
+def comparison_page(compared: ComparedRuns, histories: Sequence[History] = (), *, index: str = "") -> str:
     """Return a comparison as one HTML page: verdicts, arms, learning curves, sizes, and settings that differ.
 
     Args:
         compared: The comparison.
         histories: Those of its runs, if they are known already. A run without events has no curves.
+        index: Address of the list of all runs, for a link to it.
     """
     metric = compared.metric
     shown = _shown_arms(compared, histories or [_history(run) for run in compared.runs])
@@ -173,6 +175,7 @@ def comparison_page(compared: ComparedRuns, histories: Sequence[History] = ()) -
         warnings=compared.warnings,
         policy=page_policy(),
         version=__version__,
+        index=index,
     )
 
 
@@ -273,7 +276,7 @@ def _provenance(compared: ComparedRuns) -> Section:
             run.id,
             f"{run.started:%Y-%m-%d %H:%M}",
             UNKNOWN if run.seconds is None else format_seconds(run.seconds),
-            " ".join(["esper", *map(str, argv[1:])]) if isinstance(argv := run.manifest.get("argv"), list) else "",
+            format_command(run.manifest.get("argv")),
         )
         for run in compared.runs
     ]

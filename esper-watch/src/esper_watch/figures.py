@@ -336,7 +336,7 @@ def curves_by_round(history: History, metric: Metric) -> Chart | None:
     styles = arm_styles(history.arms)
     values: dict[str, dict[int, list[float]]] = {}
     for episode in history.episodes:
-        if is_usable(episode.test_metric):
+        if episode.arm in styles and is_usable(episode.test_metric):
             values.setdefault(episode.arm, {}).setdefault(episode.round, []).append(episode.test_metric)
     curves = [
         (arm, styles[arm], [(at, fmean(own)) for at, own in sorted(rounds.items())]) for arm, rounds in values.items()
@@ -367,11 +367,11 @@ def seed_lives(
     y, networks = 6.0, []
     for seed, seeds in lives.items():
         rows = [
-            (y + 20 + 15 * number, life, list(life_spans(life, history.steps_of(life.environment))))
+            (y + 20 + 17 * number, life, list(life_spans(life, history.steps_of(life.environment))))
             for number, life in enumerate(seeds)
         ]
         networks.append((y, seed, [act for act in acts if act.seed == seed], rows))
-        y += 20 + 15 * len(rows) + 5
+        y += 20 + 17 * len(rows) + 5
     x = Scale(0.0, float(max(1, history.steps_per_episode)), LIVES_LEFT, WIDTH - RIGHT)
     return Chart(
         "seed_lives",

@@ -82,6 +82,17 @@ def format_p(p: float | None) -> str:
     return "below 0.0001" if p < 1e-4 else f"{p:.2g}"
 
 
+def format_command(argv: Any) -> str:
+    """Format the command of a manifest. Loops other than that of ``esper run`` were started by ``python``.
+
+    >>> format_command(["/usr/bin/esper", "run", "plugins.yaml"]), format_command(["python", "train.py"])
+    ('esper run plugins.yaml', 'python train.py')
+    """
+    if not isinstance(argv, list) or not argv:
+        return ""
+    return " ".join([argv[0] if argv[0] == "python" else "esper", *map(str, argv[1:])])
+
+
 def short_name(name: str) -> str:
     """Return a component's name without its plugin.
 

@@ -169,7 +169,9 @@ def _where(history: History, round_: int) -> Iterator[str]:
                 for life in here:
                     if life.kept:
                         found.setdefault(short_name(life.blueprint), set()).add(seed)
-            kept = ", ".join(f"{name} in {len(seeds)} of {networks} networks" for name, seeds in found.items())
+            kept = ", ".join(
+                f"{name} in {len(seeds)} of {plural(networks, 'network')}" for name, seeds in found.items()
+            )
             yield f"{arm}, slot {slot}: {f'kept {kept}' if kept else 'nothing kept'}; {plural(tried, 'seed')} tried."
 
 
@@ -182,7 +184,7 @@ def _course(metric: Metric, own: Mapping[int, float], twin: Mapping[int, float])
         return text.replace(" %", "\N{NO-BREAK SPACE}%")
 
     last = max(own, default=-1)
-    every = last // MAX_POINTS + 1
+    every = max(0, last) // MAX_POINTS + 1
     course = [told(step) for step in range(every - 1, last + 1, every)]
     return told(last), json.dumps(course, ensure_ascii=False, separators=(",", ":")), every
 
@@ -260,7 +262,10 @@ def _frames(lives: Sequence[SeedLife], most: int) -> Iterator[Frame]:
     """Yield what a lane shows: each change of stage and strength of its seeds, in the order of steps."""
     yield Frame(0, "", 0)
     for number, life in enumerate(lives):
-        name, alphas = short_name(life.blueprint), {look.step + 1: look.alpha for look in life.looks}
+        name, alphas = (
+            short_name(life.blueprint),
+            {look.step + 1: look.alpha for look in life.looks if math.isfinite(look.alpha)},
+        )
         stages = {change.step + 1: change.now for change in life.changes}
         stage, alpha, shown = Stage.GERMINATED, 0, None
         for step in sorted(stages.keys() | alphas.keys()):
@@ -369,13 +374,13 @@ def _moment(
 ) -> Moment:
     """Describe the decision that led to these changes."""
     verbs = {
-        Stage.GERMINATED: "germinate {0} in {1}",
-        Stage.TRAINING: "train {0} in {1} again",
-        Stage.BLENDING: "blend {0} into {1}",
-        Stage.HOLDING: "hold {0} in {1}",
-        Stage.DRAINING: "blend {0} out of {1}",
-        Stage.FOSSILISED: "keep {0} in {1}",
-        Stage.PRUNED: "prune {0} in {1}",
+        Stage.GERMINATED: "germinate {0} in slot {1}",
+        Stage.TRAINING: "train {0} in slot {1} again",
+        Stage.BLENDING: "blend {0} into slot {1}",
+        Stage.HOLDING: "hold {0} in slot {1}",
+        Stage.DRAINING: "blend {0} out of slot {1}",
+        Stage.FOSSILISED: "keep {0} in slot {1}",
+        Stage.PRUNED: "prune {0} in slot {1}",
     }
     changes = sorted(changes, key=lambda one: one[1].now is Stage.PRUNED)
     what = "; ".join(verbs[one.now].format(short_name(life.blueprint), life.slot) for life, one in changes)
@@ -387,7 +392,9 @@ def _moment(
         if life.slot in slots and look is not None:
             change = changed.get(id(life))
             outcome = "stays as it is" if change is None else _SHORT[change.now]
-            price = None if math.isnan(look.price) else look.price
+            price = look.price
+            if math.isnan(price):  # measured before its gate looked for the first time
+                price = prices[0] * life.parameters if prices else None
             chosen = change is not None and change.now is not Stage.PRUNED
             options.append(Option(short_name(life.blueprint), life.parameters, look, price, outcome, chosen))
     if any(one.now is Stage.GERMINATED for _, one in changes):
@@ -436,6 +443,7 @@ def _explained(life: SeedLife, change: StageChanged) -> str:
         return f"{told}."
     kind, bound, sign, price, look, examples = gate.groups()
     state, than = ("open", "above") if sign == ">" else ("closed", "not above")
+    kind = "keeping it" if kind == "fossilisation" else kind
     return (
         f"{told}. The gate before {kind} was {state}: over {examples} examples the gain is at least {bound} nats, "
         f"{than} the price of {price} (look {look})."
@@ -471,7 +479,7 @@ def _gate_chart(life: SeedLife, looks: Sequence[Look]) -> Chart:
     """Chart the mean gain with its bounds in each look, and the price."""
     edges = [edge for look in looks for edge in (look.lower, look.upper, look.price)]
     y = scale_around([*edges, 0.0], start=96.0, end=8.0, room=0.08)
-    first, last = looks[0].step + 1, looks[-1].step + 1
+    first, last = (edge(look.step for look in looks) + 1 for edge in (min, max))
     x = Scale(first - 0.5, last + 0.5, 44.0, 214.0)
     opened = next((look for look in looks if look.opens), None)
     told = f"open from step {opened.step + 1}" if opened else "never open"

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core.leyline import Stage
 from esper_core.leyline.errors import plural
 from esper_watch import figures
-from esper_watch.formats import MAX_SECONDS, UNKNOWN, as_number
+from esper_watch.formats import MAX_SECONDS, UNKNOWN, as_number, format_command
 from esper_watch.growth import decisions, gates, pictures
 from esper_watch.headline import verdict
-from esper_watch.history import CAPACITY, TWIN
+from esper_watch.history import CAPACITY, TWIN, UNFINISHED
 from esper_watch.sections import Report, Section
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from esper_core.leyline.events import EpisodeFinished
-    from esper_watch.figures import Chart, Grown
+    from esper_watch.figures import ArmResult, Chart, Grown
     from esper_watch.history import History, SeedLife
 
 NETWORKS_AT_ONCE: Final = 8
@@ -65,8 +65,21 @@ def arms(report: Report) -> Section | None:
     metric, results = report.metric, figures.arm_results(report.history, report.metric)
     if not _tested(report.history):
         return None
-    data = {"chart": figures.arm_intervals(metric, results), "metric": metric, "results": results}
+    data = {
+        "chart": figures.arm_intervals(metric, results),
+        "metric": metric,
+        "results": results,
+        "networks": list(_each_network(report.history, results))[:MAX_ROWS],
+    }
     return Section("arms", "Arms", "arms", data)
+
+
+def _each_network(history: History, results: Sequence[ArmResult]) -> Iterator[tuple[str, list[float | None]]]:
+    """Yield each network with its test metric in each arm."""
+    found = [{(one.round, one.seed): one.test_metric for one in result.episodes} for result in results]
+    for round_, seed in sorted({place for tests in found for place in tests}):
+        name = f"{seed} in round {round_}" if len(history.rounds) > 1 else f"{seed}"
+        yield name, [tests.get((round_, seed)) for tests in found]
 
 
 def _tested(history: History) -> bool:
@@ -85,6 +98,7 @@ def curves(report: Report) -> Section | None:
     data = {
         "metric": metric,
         "rounds": len(history.rounds),
+        "networks": max(point.n for points in drawn.values() for point in points),
         "chart": figures.learning_curves(history, metric, drawn),
         "legend": [(arm, styles[arm]) for arm in drawn],
         "tested": _tested(history),
@@ -274,8 +288,8 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "run", history.name
     yield "status", f"{history.status}: {history.reason}" if history.reason else history.status
     yield from ((name, str(manifest[name])) for name in ("started", "finished") if manifest.get(name))
-    if isinstance(argv := manifest.get("argv"), list) and argv:
-        yield "command", " ".join(["esper", *map(str, argv[1:])])
+    if command := format_command(manifest.get("argv")):
+        yield "command", command
     for name, prefix in (("machine", ""), ("seeds", "seeds: "), ("git", "git ")):
         if isinstance(known := manifest.get(name), dict):
             yield from ((f"{prefix}{key}", str(value)) for key, value in known.items())
@@ -297,8 +311,11 @@ def subtitle(report: Report) -> str:
     told, history = [], report.history
     if (started := history.started) is not None:
         rounds = "" if started.rounds == 1 else f"{plural(started.rounds, 'round')} of "
-        told.append(plural(len(history.arms), "arm"))
-        told.append(f"{rounds}{plural(started.environments, 'network')} each")
+        planned = [arm for phase in history.phases for arm in phase if history.status in ("running", UNFINISHED)]
+        later = [arm for arm in planned if arm not in history.arms]
+        told.append(plural(len(history.arms), "arm") + (f", then {' and '.join(later)}" if later else ""))
+        each = " each" if len(history.arms) + len(later) > 1 else ""
+        told.append(f"{rounds}{plural(started.environments, 'network')}{each}")
         told.append(plural(started.steps, "step"))
     return " · ".join([*told, history.status, f"started {report.manifest.get('started', UNKNOWN)}"])
 

@@ -57,7 +57,7 @@ class LoopRecord:
         plugins: Plugins,
         closing: ExitStack,
     ) -> None:
-        self._directory = RunDirectory.create(Path.cwd() / root, name=name, argv=sys.argv)
+        self._directory = RunDirectory.create(Path.cwd() / root, name=name, argv=["python", *sys.argv])
         self.path = self._directory.path
         closing.enter_context(run_lock(self.path))
         text = dump(settings)

@@ -30,7 +30,10 @@
     };
   };
   const update = ({ order, changed, gone }) => {
-    if (gone) return (status.textContent = "this run was deleted");
+    if (gone) {
+      source.close();
+      return (status.textContent = "this run was deleted");
+    }
     for (const one of fragments()) if (!order.includes(one.id)) one.remove();
     let previous = null;
     for (const id of order) {
@@ -45,7 +48,7 @@
       element.dataset.digest = changed[id].digest;
       restore();
     }
-    status.textContent = "live";
+    status.textContent = "up to date";
   };
   let source = null;
   const listen = () => {
@@ -54,9 +57,12 @@
     if (document.hidden) return; // a browser opens few connections to one server
     const shown = fragments().map((one) => `${one.id}:${one.dataset.digest}`).join(",");
     source = new EventSource(`${status.dataset.stream}?shown=${encodeURIComponent(shown)}`);
-    source.onopen = () => (status.textContent = "live");
+    source.onopen = () => (status.textContent = "up to date");
     source.onmessage = (event) => update(JSON.parse(event.data));
-    source.onerror = () => (status.textContent = "no connection: trying again");
+    source.onerror = () => {
+      const closed = source.readyState === EventSource.CLOSED; // it was refused: another server, or no such run
+      status.textContent = closed ? "not live: open the URL again that esper printed" : "no connection: trying again";
+    };
   };
   document.addEventListener("visibilitychange", listen);
   addEventListener("pagehide", () => source?.close());

@@ -14,11 +14,11 @@ import socket
 from base64 import b64encode
 from dataclasses import dataclass, field
 from hashlib import sha256
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ POLICY: Final = (
 )
 """The content security policy: nothing inline, and nothing from elsewhere."""
 
+_HOST: Final = re.compile(r"(?:\[([^]]*)\]|([^:]*))(?::\d*)?")
 _INLINE: Final = re.compile("<(style|script)>(.*?)</(?:style|script)>", re.DOTALL)
 
 HEADERS: Final = {
@@ -81,11 +82,8 @@ class Access:
 
     def has_session(self, header: str | None) -> bool:
         """Return whether a Cookie header has the cookie of this server."""
-        try:
-            found = SimpleCookie(header or "").get(self.cookie)
-        except CookieError:
-            return False
-        return found is not None and secrets.compare_digest(found.value.encode(), self._session.encode())
+        found = cookie_parser(header or "").get(self.cookie, "")
+        return secrets.compare_digest(found.encode(), self._session.encode())
 
     def welcome(self, path: str, query: list[tuple[str, str]]) -> Response:
         """Return a redirect to the same page without the token, which sets the cookie."""
@@ -154,14 +152,13 @@ def _with_headers(send: Send) -> Send:
 
 
 def _host_name(header: str) -> str:
-    """Return the host of a Host header without its port and brackets.
+    """Return the host of a Host header without its port and brackets; empty if it is malformed.
 
-    >>> _host_name("127.0.0.1:6174"), _host_name("[::1]:6174"), _host_name("LOCALHOST.")
-    ('127.0.0.1', '::1', 'localhost')
+    >>> _host_name("127.0.0.1:6174"), _host_name("[::1]:6174"), _host_name("LOCALHOST."), _host_name("[::1].example")
+    ('127.0.0.1', '::1', 'localhost', '')
     """
-    if header.startswith("["):
-        return header[1:].partition("]")[0].lower()
-    return header.partition(":")[0].lower().removesuffix(".")
+    found = _HOST.fullmatch(header)
+    return "" if found is None else (found[1] or found[2]).lower().removesuffix(".")
 
 
 def _is_address(name: str) -> bool:

@@ -23,11 +23,11 @@ from esper_watch.formats import format_value
 from esper_watch.headline import facts, headline
 from esper_watch.history import UNFINISHED, History, is_usable
 from esper_watch.report import read_report
+from esper_watch.sections import Report
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from esper_watch.sections import Report
     from esper_watch.web.cache import Cache
 
 EVENTS: Final = "events.jsonl"
@@ -107,31 +107,26 @@ class FollowedRun:
         with self.lock:
             before = self.offset, self._inode, self._stamp, self.problem
             try:
-                self._refuse_links()
+                refuse_links(self.path)
                 self._follow(time.monotonic() + seconds)
                 self._stamp = self._other_files()
                 self.problem = None
             except EsperError as error:
                 self.problem = error.problems[0]
+            except OSError as error:  # it is being deleted
+                self.problem = RunFolderError.unreadable(self.path, error).problems[0]
             if before != (self.offset, self._inode, self._stamp, self.problem):
                 self.revision += 1
             return self.revision
 
     def report(self) -> Report:
-        """Return what a page shows of what was read."""
+        """Return what a page shows of what was read: nothing of a directory with links."""
         with self.lock:
+            try:
+                refuse_links(self.path)
+            except EsperError as error:
+                return Report(History(self.path.name), None, error.problems[0].message, "", has_checkpoint=False)
             return read_report(self.path, self.history)
-
-    def _refuse_links(self) -> None:
-        try:
-            if self.path.is_symlink():
-                raise _refusal(self.path)
-            with os.scandir(self.path) as entries:
-                for entry in entries:
-                    if entry.is_symlink():
-                        raise _refusal(Path(entry.path))
-        except OSError as error:
-            raise RunFolderError.unreadable(self.path, error) from None
 
     def _follow(self, deadline: float) -> None:
         """Read complete lines until the end of the file, or the deadline."""
@@ -358,6 +353,19 @@ def _stamp(run: Path) -> tuple[Any, ...]:
         except OSError:
             found.append(None)
     return tuple(found)
+
+
+def refuse_links(run: Path) -> None:
+    """Raise RunFolderError if a run directory is a link, holds one, or cannot be read."""
+    try:
+        if run.is_symlink():
+            raise _refusal(run)
+        with os.scandir(run) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    raise _refusal(Path(entry.path))
+    except OSError as error:
+        raise RunFolderError.unreadable(run, error) from None
 
 
 def _refusal(path: Path) -> RunFolderError:

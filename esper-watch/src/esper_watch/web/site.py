@@ -25,7 +25,7 @@ from esper_watch.history import History
 from esper_watch.pages import render
 from esper_watch.web.access import Guard, policy_for
 from esper_watch.web.fragments import changes, digests, index_fragments, run_fragments
-from esper_watch.web.index import KEPT
+from esper_watch.web.index import KEPT, refuse_links
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -115,6 +115,7 @@ class Site:
         found = {}
         for name in self._runs.names():
             with suppress(EsperError):
+                refuse_links(self._runs.root / name)
                 found[load_run(self._runs.root / name).started.timestamp()] = name
         newest = max(found, default=0.0)
         return RedirectResponse(_path_of(found[newest]) if newest >= self._since else "/", status_code=303)
@@ -124,12 +125,15 @@ class Site:
         from esper_watch.comparison_view import comparison_page
 
         names = [name for given in request.query_params.getlist("runs") for name in given.split(",") if name]
-        for name in names:
-            if self._runs.run(name) is None:
-                return _missing(name)
+        if not names:
+            return HTMLResponse(render("live_problem.html", title="Choose runs to compare", problems=()), 400)
         try:
+            for name in names:
+                if self._runs.run(name) is None:
+                    return _missing(name)
+                refuse_links(self._runs.root / name)
             compared = compare_runs([load_run(self._runs.root / name) for name in names])
-            page = comparison_page(compared, [self._history_of(run.path.name) for run in compared.runs])
+            page = comparison_page(compared, [self._history_of(run.path.name) for run in compared.runs], index="/")
         except EsperError as error:
             return HTMLResponse(render("live_problem.html", title="No comparison", problems=error.problems), 409)
         return HTMLResponse(page, headers={"Content-Security-Policy": policy_for(page)})

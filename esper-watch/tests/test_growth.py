@@ -139,6 +139,24 @@ def test_a_decision_names_its_options_and_says_why():
     assert moment.why[1].startswith("point: conv was chosen in its place. The gate before blending was closed: ")
 
 
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("by the policy", "conv: the policy chose this."),
+        ("alpha at 0", "conv: alpha at 0."),
+        (
+            "by the policy; gate before blending: the gate looks from step 3 on; this is step 2",
+            "The gate before blending had not looked yet: it does from the seed's step 3 on; this was 2.",
+        ),
+        ("x; gate before fossilisation: a figure is not finite", "conv: x. The gate before keeping it: a figure is"),
+    ],
+)
+def test_reasons_are_told_in_words(reason, said):
+    told = life((0, Stage.GERMINATED), (4, Stage.PRUNED))
+    told.blueprint = "b/conv"
+    assert said in growth._explained(told, replace(told.changes[-1], reason=reason))
+
+
 def look(step: int, mean: float) -> Look:
     return Look(step, 0.0, mean, 0.01, mean - 0.03, mean + 0.03, 0.0656)
 

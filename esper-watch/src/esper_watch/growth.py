@@ -74,9 +74,9 @@ _SHOWN_PRUNED: Final = 2
 _MECHANICAL: Final = ("a step began", "alpha at its target", "alpha at 0")
 """Reasons of stage changes that nobody decided."""
 
-_GATE: Final = re.compile(
-    r"; gate before (\w+): lower bound (-?[\d.]+) ([>≤]) price (-?[\d.]+) \(look (\d+), (\d+) examples\)$"
-)
+_GATE: Final = re.compile(r"; gate before (\w+): (.+)$")
+_LOOK: Final = re.compile(r"lower bound (-?[\d.]+) ([>≤]) price (-?[\d.]+) \(look (\d+), (\d+) examples\)")
+_TOO_YOUNG: Final = re.compile(r"the gate looks from step (\d+) on; this is step (\d+)")
 
 
 # --- the network as a picture
@@ -392,9 +392,9 @@ def _moment(
         if life.slot in slots and look is not None:
             change = changed.get(id(life))
             outcome = "stays as it is" if change is None else _SHORT[change.now]
-            price = look.price
-            if math.isnan(price):  # measured before its gate looked for the first time
-                price = prices[0] * life.parameters if prices else None
+            price = look.price if math.isfinite(look.price) else None
+            if price is None and prices:  # measured before its gate looked for the first time
+                price = prices[0] * life.parameters
             chosen = change is not None and change.now is not Stage.PRUNED
             options.append(Option(short_name(life.blueprint), life.parameters, look, price, outcome, chosen))
     if any(one.now is Stage.GERMINATED for _, one in changes):
@@ -439,15 +439,22 @@ def _explained(life: SeedLife, change: StageChanged) -> str:
         told = f"{name}: {short_name(first.removesuffix(' was chosen from the nursery'))} was chosen in its place"
     else:
         told = f"{name}: {first}"
-    if gate is None:
-        return f"{told}."
-    kind, bound, sign, price, look, examples = gate.groups()
-    state, than = ("open", "above") if sign == ">" else ("closed", "not above")
+    return f"{told}." if gate is None else f"{told}. {_gate_in_words(gate[1], gate[2])}"
+
+
+def _gate_in_words(kind: str, told: str) -> str:
     kind = "keeping it" if kind == "fossilisation" else kind
-    return (
-        f"{told}. The gate before {kind} was {state}: over {examples} examples the gain is at least {bound} nats, "
-        f"{than} the price of {price} (look {look})."
-    )
+    if look := _LOOK.fullmatch(told):
+        bound, sign, price, number, examples = look.groups()
+        state, than = ("open", "above") if sign == ">" else ("closed", "not above")
+        return (
+            f"The gate before {kind} was {state}: over {examples} examples the gain is at least {bound} nats, "
+            f"{than} the price of {price} (look {number})."
+        )
+    if young := _TOO_YOUNG.fullmatch(told):
+        age = f"it does from the seed's step {young[1]} on; this was {young[2]}"
+        return f"The gate before {kind} had not looked yet: {age}."
+    return f"The gate before {kind}: {told}."
 
 
 # --- gates

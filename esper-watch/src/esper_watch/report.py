@@ -55,7 +55,7 @@ def read_report(run: Path, history: History | None = None) -> Report:
         problem = error.problems[0].message.replace(f"{run}{os.sep}", "")
     if missing:
         problem = f"{missing[0]} is missing"
-    elapsed, last_event = _clock(run, known) if history.status in ("running", UNFINISHED) else (None, None)
+    elapsed, last_event = _clock(run, known) if history.status in ("running", "died", UNFINISHED) else (None, None)
     return Report(history, known, problem, _text(run / "config.yaml"), (run / "latest").exists(), elapsed, last_event)
 
 

@@ -178,7 +178,7 @@ def _life_charts(
 def stage_legend(*, untrained: bool) -> list[tuple[str, str]]:
     """Return name and CSS class of the stages. untrained: whether a seed that never trained is drawn."""
     return [
-        (f"{name} ✕" if stage is Stage.PRUNED else name, f"stage-{stage.value}")
+        (name, "cross" if stage is Stage.PRUNED else f"stage-{stage.value}")
         for stage, name in figures.STAGE_NAMES.items()
         if untrained or stage is not Stage.GERMINATED
     ]

@@ -8,7 +8,7 @@ from esper_core.app.compose import prepare
 from esper_core.app.run import resume
 from esper_core.leyline import RunFolderError
 from esper_core.runs.records import read_run
-from tests.end_to_end.conftest import SMALL, add_plugin
+from tests.end_to_end.conftest import SMALL
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,33 +46,3 @@ def test_resuming_a_run_that_another_process_just_finished_changes_nothing(run):
     with pytest.raises(RunFolderError, match="just finished by another process"):
         resume(prepare(path / "config.yaml"), read_run(path))
     assert {name: (path / name).read_bytes() for name in before} == before
-
-
-CHATTY = """
-from torch import nn
-
-from esper_core import BlueprintSpec, hookimpl
-
-
-class Chatty(nn.Module):
-    def __init__(self, site):
-        super().__init__()
-        self.mix = nn.Conv1d(site.channels, site.channels, 1)
-
-    def forward(self, hidden):
-        print("hello from the block")
-        return hidden + self.mix(hidden)
-
-
-@hookimpl
-def esper_register_blueprints(registry):
-    registry.add("chatty", Chatty, BlueprintSpec("sequence", "c*c + c"))
-"""
-
-
-def test_output_of_a_block_never_precedes_the_json(run, small):
-    small.write_text(SMALL.replace("conv_light", "chatty"))
-    add_plugin(small, CHATTY, "lanes: 2\n")
-    answer = run(options=("--json", "--quiet")).answer
-    assert answer.json["status"] == "done"
-    assert "hello from the block" in answer.err

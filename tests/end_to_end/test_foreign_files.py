@@ -87,21 +87,6 @@ def test_no_command_hangs_or_crashes_on_a_special_file(kind, every, run, esper, 
 
 
 @needs_pipes
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        *((command, "events.jsonl") for command in (["report"], ["watch"], ["replay", "--episode", "0"])),
-        *((["runs", "show"], name) for name in ("manifest.json", "summary.json", "growth.json")),
-    ],
-)
-def test_a_pipe_in_the_place_of_a_file_is_refused_with_its_path(command, name, run, esper):
-    put("pipe", run / name)
-    answer = esper(*command, run)
-    assert answer.status == 1
-    assert f"E430 cannot read {run / name}: expected a regular file, received a pipe" in answer.err
-
-
-@needs_pipes
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_interrupted_run_is_not_resumed_without_its_events(kind, run, esper):
     manifest = json.loads((run / "manifest.json").read_text())

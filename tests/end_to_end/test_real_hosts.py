@@ -5,7 +5,6 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -218,7 +217,7 @@ def train(host: Host, parts: tuple[nn.Module, torch.optim.Optimizer, Gardener], 
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_a_model_of_others_grows_resumes_and_is_exported(name: str, tmp_path: Path) -> None:
+def test_a_model_of_others_grows_resumes_and_is_exported(name, tmp_path):
     host = HOSTS[name]
     parts = loop(host)
     steps = 4 * len(host.slots)

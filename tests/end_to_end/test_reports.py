@@ -27,9 +27,3 @@ def test_a_failed_run_leaves_its_report(run, small):
     page = run(code=3).text("report.html")
     assert "The run failed." in page
     assert "no idea" in page
-
-
-def test_a_folder_that_is_not_a_run_is_an_error(esper, tmp_path):
-    for given in ("nothing", "."):
-        answer = esper("report", tmp_path / given)
-        assert (answer.status, "E420" in answer.err) == (1, True)

@@ -30,23 +30,6 @@ def test_a_warning_is_passed_on_once_and_is_in_the_summary(options, run):
         assert ran.answer.json["warnings"] == [warning]
 
 
-def test_a_sink_that_is_shut_off_is_reported_on_stderr(run, small):
-    leaky = (
-        "from esper_core import SinkSpec, hookimpl\n"
-        "class Leaky:\n"
-        "    def __init__(self, run): pass\n"
-        "    def hear(self, event): raise ValueError('full')\n"
-        "    def settle(self): pass\n"
-        "    def close(self): pass\n"
-        "@hookimpl\n"
-        "def esper_register_sinks(registry):\n"
-        "    registry.add('leaky', Leaky, SinkSpec('Leaks.'))\n"
-    )
-    add_plugin(small, leaky, "sinks: [leaky]\n")
-    said = run().answer.err
-    assert said.count("raised ValueError: full; it is shut off for the rest of the run") == 1
-
-
 @pytest.mark.parametrize("name", ["..", "a/b", "x" * 300, "", "1st", "a\nb"])
 def test_an_invalid_name_is_refused_before_anything_is_loaded(name, run, tmp_path):
     ran = run(file=tmp_path / "missing.yaml", options=("--name", name), code=2)

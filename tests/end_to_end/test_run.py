@@ -140,15 +140,6 @@ def test_a_task_that_raises_stops_the_run_with_its_package_named_and_no_seed_is_
     assert ran.events(SeedLost) == []
 
 
-def test_all_unknown_names_are_reported_at_once_with_their_lines(esper, small):
-    small.write_text(small.read_text().replace("stripes", "stripse").replace("[conv_light]", "[conv_lihgt, pointwsie]"))
-    answer = esper("check", small)
-    assert answer.status == 2
-    for place in ("small.yaml:1:7", "small.yaml:4:24", "small.yaml:4:36"):
-        assert place in answer.err
-    assert 'Did you mean "stripes"' in answer.err
-
-
 def test_a_place_that_cannot_be_written_is_reported(run, tmp_path):
     (tmp_path / "occupied").write_text("")
     answer = run(runs="occupied", code=1).answer

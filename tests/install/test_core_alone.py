@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    pass
 
 
 @pytest.mark.slow
-def test_the_core_passes_its_own_tests_with_no_other_member_installed(
-    new_environment: Callable, pytestconfig: pytest.Config, tmp_path: Path
-) -> None:
+def test_the_core_passes_its_own_tests_with_no_other_member_installed(new_environment, pytestconfig, tmp_path):
     environment = new_environment("esper-core")
     tests = pytestconfig.rootpath / "esper-core" / "tests"
     command = [environment.python, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider"]

@@ -9,14 +9,13 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from tests.conftest import CleanEnvironment
+    pass
 
 ROOT = Path(__file__).parents[2]
 MADE = {".venv", ".git", "runs", "site"}
@@ -55,9 +54,7 @@ def spent() -> float:
 
 
 @pytest.mark.install
-def test_make_run_in_a_fresh_copy_gives_a_table_and_a_report_in_less_than_five_minutes(
-    fresh: Path, new_environment: Callable[..., CleanEnvironment]
-) -> None:
+def test_make_run_in_a_fresh_copy_gives_a_table_and_a_report_in_less_than_five_minutes(fresh, new_environment):
     """The time excludes downloads: torch and other packages are linked into the environment."""
     (fresh / ".venv").symlink_to(new_environment().folder)
     before = spent()
@@ -93,7 +90,7 @@ def make_docs(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @needs_mkdocs
-def test_make_docs_finds_every_table_and_every_answer_in_order_and_builds_the_pages(fresh: Path) -> None:
+def test_make_docs_finds_every_table_and_every_answer_in_order_and_builds_the_pages(fresh):
     done = make_docs(fresh)
     assert done.returncode == 0, done.stdout + done.stderr
     pages = {page.relative_to(fresh / "docs").with_suffix(".html") for page in (fresh / "docs").rglob("*.md")}

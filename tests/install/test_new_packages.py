@@ -80,7 +80,7 @@ def nursery(
     return Nursery(environment, folders, wheels)
 
 
-def test_every_package_is_listed_and_active_and_its_names_are_none_of_the_projects(nursery: Nursery) -> None:
+def test_every_package_is_listed_and_active_and_its_names_are_none_of_the_projects(nursery):
     listed = json.loads(nursery.environment.run("esper", "plugins", "list", "--json").stdout)
     mine = {plugin["id"]: plugin for plugin in listed if plugin["id"] in COMPONENTS}
     assert {(record["status"], *record["problems"]) for record in mine.values()} == {("active",)}
@@ -93,16 +93,14 @@ def test_every_package_is_listed_and_active_and_its_names_are_none_of_the_projec
 
 
 @pytest.mark.parametrize("plugin", COMPONENTS)
-def test_a_package_passes_its_own_tests_and_the_check(
-    nursery: Nursery, own_tests: Callable[..., str], plugin: str
-) -> None:
+def test_a_package_passes_its_own_tests_and_the_check(nursery, own_tests, plugin):
     told = own_tests(nursery.environment, nursery.folders[plugin])
     assert re.search(r"\d+ passed", told)
     assert "failed" not in told
     nursery.environment.run("esper", "plugins", "check", plugin)
 
 
-def test_new_components_of_every_kind_work_together_in_a_run(nursery: Nursery, tmp_path: Path) -> None:
+def test_new_components_of_every_kind_work_together_in_a_run(nursery, tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text(COMBINED, encoding="utf-8")
     told = nursery.environment.run("esper", "run", str(file), "--runs-dir", str(tmp_path / "runs"), "--json").stdout
@@ -117,7 +115,7 @@ def test_new_components_of_every_kind_work_together_in_a_run(nursery: Nursery, t
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_configuration_in_a_new_readme_is_right(nursery: Nursery, kind: str, tmp_path: Path) -> None:
+def test_the_configuration_in_a_new_readme_is_right(nursery, kind, tmp_path):
     (shown,) = re.findall(
         r"```yaml\n(.*?)```", (nursery.folders[f"new-{kind}"] / "README.md").read_text(), flags=re.DOTALL
     )
@@ -132,14 +130,14 @@ def test_the_configuration_in_a_new_readme_is_right(nursery: Nursery, kind: str,
     }
 
 
-def test_packages_pass_mypy_in_strict_mode(nursery: Nursery, tmp_path: Path) -> None:
+def test_packages_pass_mypy_in_strict_mode(nursery, tmp_path):
     for folder in nursery.folders.values():
         command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path)]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout
 
 
-def test_a_new_package_requires_exactly_what_it_imports(nursery: Nursery) -> None:
+def test_a_new_package_requires_exactly_what_it_imports(nursery):
     for kind in KINDS:
         folder = nursery.folders[f"new-{kind}"]
         project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -150,7 +148,7 @@ def test_a_new_package_requires_exactly_what_it_imports(nursery: Nursery) -> Non
         assert {top.replace("_", "-") for top in foreign} == required
 
 
-def test_a_run_uses_one_blueprint_by_name_and_the_rest_by_glob(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_run_uses_one_blueprint_by_name_and_the_rest_by_glob(nursery, tmp_path):
     changes = ["--set", "environments=1", "--set", "episode.batches=2", "--runs-dir", str(tmp_path), "--json"]
     told = nursery.environment.run("esper", "run", str(ROOT / "examples" / "extra.yaml"), *changes).stdout
     directory = Path(json.loads(told)["run"])
@@ -165,7 +163,7 @@ def test_a_run_uses_one_blueprint_by_name_and_the_rest_by_glob(nursery: Nursery,
 
 
 @pytest.mark.parametrize("name", ["my_run.yaml", "with_plugin.yaml"])
-def test_the_snippets_of_the_readme_run(nursery: Nursery, name: str) -> None:
+def test_the_snippets_of_the_readme_run(nursery, name):
     readme = runpy.run_path(str(ROOT / "tests" / "docs" / "test_readme.py"))
     readme["write_snippets"](nursery.environment.folder)
     told = nursery.environment.run("esper", "run", name, "--json").stdout

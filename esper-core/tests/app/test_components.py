@@ -61,9 +61,7 @@ ODD = [
 
 
 @pytest.mark.parametrize(("key", "value", "fault"), ODD)
-def test_component_without_what_it_needs_is_refused_when_it_is_built(
-    key: str, value: str, fault: str, install, tmp_path, problem_of
-) -> None:
+def test_component_without_what_it_needs_is_refused_when_it_is_built(key, value, fault, install, tmp_path, problem_of):
     install.components("odd", PLUGIN, **COMPONENTS)
     slots = "{early: {at: stem, kind: sequence, blueprints: [conv_light]}}"
     lines = {"task": "stripes", "host": "pointwise-mlp", "slots": slots, "policy": "static", key: value}
@@ -76,7 +74,7 @@ def test_component_without_what_it_needs_is_refused_when_it_is_built(
     assert (problem.path or "").startswith("esper_odd:")
 
 
-def test_sink_without_methods_and_invalid_score_stop_the_run(install, run_small) -> None:
+def test_sink_without_methods_and_invalid_score_stop_the_run(install, run_small):
     install.components("odd", PLUGIN, **COMPONENTS)
     with pytest.raises(PluginError, match="builds Bare without the method hear and settle and close"):
         run_small("sinks: [odd/odd]\n")
@@ -160,7 +158,7 @@ def refusal(*overrides: str) -> str:
     return f"{told.value.exit_code}: {told.value}"
 
 
-def test_host_of_the_current_folder_can_be_run_twice(folder: Path) -> None:
+def test_host_of_the_current_folder_can_be_run_twice(folder):
     outcome = run_prepared(prepare(Path("run.yaml")), runs_dir=folder / "runs")
     again = prepare(outcome.path / "config.yaml")
     host = again.resolution.host
@@ -170,7 +168,7 @@ def test_host_of_the_current_folder_can_be_run_twice(folder: Path) -> None:
     assert function.host_parameters == 16 * 3 + 3 + 3 * 4 + 4
 
 
-def test_installed_module_comes_before_one_in_the_current_folder(folder: Path) -> None:
+def test_installed_module_comes_before_one_in_the_current_folder(folder):
     (folder / "json.py").write_text("def build(shape):\n    return None\n")
     assert "E202 json has no" in refusal("host=json:build")
 
@@ -194,6 +192,6 @@ def test_installed_module_comes_before_one_in_the_current_folder(folder: Path) -
         ("slots.late={blueprints: [mlp]}", ['2: E122 host "own_nets.towers:Ladder" declares no slot "late"']),
     ],
 )  # fmt: skip
-def test_invalid_host_is_reported_where_the_mistake_was_made(override: str, told: list[str], folder: Path) -> None:
+def test_invalid_host_is_reported_where_the_mistake_was_made(override, told, folder):
     answer = refusal(override)
     assert [part for part in told if part not in answer] == [], answer

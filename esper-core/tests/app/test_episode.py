@@ -85,7 +85,7 @@ def play(episode: Episode, seed: int, actions: list[Action]) -> list[Any]:
     return [episode.begin(seed), *(episode.act(action) for action in actions)]
 
 
-def test_episode_is_over_after_the_last_step(shared: Episode) -> None:
+def test_episode_is_over_after_the_last_step(shared):
     moments = play(shared, 3, LIFE)
     assert [moment.over for moment in moments] == [False] * STEPS + [True]
     assert [moment.observation.step for moment in moments] == [*range(STEPS), STEPS - 1]
@@ -99,7 +99,7 @@ def test_episode_is_over_after_the_last_step(shared: Episode) -> None:
         shared.act(WAIT)
 
 
-def test_observation_has_the_twin_and_the_price_and_rewards_add_up(shared: Episode) -> None:
+def test_observation_has_the_twin_and_the_price_and_rewards_add_up(shared):
     moments = play(shared, 5, LIFE)
     twin = shared.twin
     assert [moment.observation.twin for moment in moments] == [*twin.signals, twin.ending.signals]
@@ -116,7 +116,7 @@ def test_observation_has_the_twin_and_the_price_and_rewards_add_up(shared: Episo
     assert sum(reward.total for reward in rewards) == pytest.approx(gain - 20 * (share + 0.1))
 
 
-def test_any_moment_can_be_restored_with_identical_results(shared: Episode) -> None:
+def test_any_moment_can_be_restored_with_identical_results(shared):
     """This includes the end. A saved state does not change when the episode continues."""
     moments, states = [shared.begin(3)], [shared.state_dict()]
     for action in LIFE:
@@ -129,7 +129,7 @@ def test_any_moment_can_be_restored_with_identical_results(shared: Episode) -> N
         assert again == moments[step:], step
 
 
-def test_nothing_can_be_done_before_the_first_episode_and_after_an_invalid_state(shared: Episode) -> None:
+def test_nothing_can_be_done_before_the_first_episode_and_after_an_invalid_state(shared):
     shared.begin(3)
     state = shared.state_dict()
     fresh = Episode(shared.composition)
@@ -144,7 +144,7 @@ def test_nothing_can_be_done_before_the_first_episode_and_after_an_invalid_state
     assert not shared.begin(3).over
 
 
-def test_illegal_action_is_refused_and_changes_nothing(shared: Episode) -> None:
+def test_illegal_action_is_refused_and_changes_nothing(shared):
     """An empty slot has nothing to advance; a new seed cannot be advanced or fossilised, and its slot is occupied."""
     moments = play(shared, 3, LIFE)
     shared.begin(3)
@@ -160,7 +160,7 @@ def test_illegal_action_is_refused_and_changes_nothing(shared: Episode) -> None:
     assert [shared.act(action) for action in LIFE[1:]] == moments[2:]
 
 
-def test_rolled_back_environment_can_only_wait(install: Any, configured: Configured) -> None:
+def test_rolled_back_environment_can_only_wait(install, configured):
     """This holds although the slot is free, as in a run: no action follows directly on a rollback."""
     install("fright", FRIGHT)
     player = Episode.of(configured(FRIGHTENED), [*CHANGES, "growth.embargo=0"])
@@ -178,7 +178,7 @@ def test_rolled_back_environment_can_only_wait(install: Any, configured: Configu
 
 
 @pytest.mark.parametrize("whose", ["twin", "policy"])
-def test_stop_of_the_governor_is_raised(whose: str, install: Any, configured: Configured) -> None:
+def test_stop_of_the_governor_is_raised(whose, install, configured):
     """A failure of the twin is raised when the episode begins, since the twin is trained before it."""
     install("fright", FRIGHT.replace('"policy"', '"twin"') if whose == "twin" else FRIGHT)
     player = Episode.of(configured(FRIGHTENED), [*CHANGES, "governor.rollbacks=0"])
@@ -189,9 +189,7 @@ def test_stop_of_the_governor_is_raised(whose: str, install: Any, configured: Co
         player.act(WAIT)
 
 
-def test_withdrawn_blueprint_is_offered_again_in_the_next_episode(
-    install: Any, configured: Configured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_withdrawn_blueprint_is_offered_again_in_the_next_episode(install, configured, monkeypatch):
     """A blueprint is withdrawn after three faults; the next episode starts without earlier faults."""
     spec = "Broken, BlueprintSpec('sequence', '1', starts_as_identity=True)"
     install.components("extra", BROKEN, blueprint={"broken": spec})
@@ -205,7 +203,7 @@ def test_withdrawn_blueprint_is_offered_again_in_the_next_episode(
     assert not player.load_state_dict(withdrawn).mask.allows(break_down)
 
 
-def test_observations_are_those_of_a_run(install: Any, configured: Configured, tmp_path: Path) -> None:
+def test_observations_are_those_of_a_run(install, configured, tmp_path):
     """This includes the twin at the same step, if there is one, and the reward's price."""
     install.components("noting", NOTING, policy={"noting": "Noting"})
 

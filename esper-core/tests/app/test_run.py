@@ -225,16 +225,6 @@ def test_checkpoint_that_does_not_fit_the_events_is_deleted_when_the_run_is_resu
     assert (halfway / "latest").read_text() == f"{older:06}\n"
 
 
-def test_checkpoint_whose_position_is_within_a_line_is_not_used(halfway) -> None:
-    older, newest = checkpoint_numbers(halfway)
-    file = halfway / "events.jsonl"
-    file.write_bytes(file.read_bytes()[: events_at(halfway, newest) - 1] + b" " * 10 + b"\n")
-    said: list[str] = []
-    resume(prepare(halfway / "config.yaml"), read_run(halfway), on_warning=said.append)
-    (warning,) = said
-    assert warning.startswith(f"resuming from checkpoint {older:06}: newer ones cannot be used ({newest:06}: ")
-
-
 @pytest.mark.parametrize("left", [100, 0, None], ids=["cut", "empty", "gone"])
 def test_run_with_fewer_events_than_every_checkpoint_needs_is_refused(halfway, left) -> None:
     older, newest = checkpoint_numbers(halfway)

@@ -2,13 +2,11 @@
 
 import ctypes
 
-import pytest
-
 from esper_core.app import runtime
 from esper_core.app.runtime import M_MMAP_THRESHOLD, M_TOP_PAD, M_TRIM_THRESHOLD, glibc_mallopt, tune_allocator
 
 
-def test_every_bound_is_set_and_the_result_says_whether_glibc_accepted_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_bound_is_set_and_the_result_says_whether_glibc_accepted_it(monkeypatch):
     asked: list[int] = []
 
     def mallopt(parameter: int, value: int) -> int:
@@ -22,7 +20,7 @@ def test_every_bound_is_set_and_the_result_says_whether_glibc_accepted_it(monkey
     assert tune_allocator()
 
 
-def test_the_allocator_is_not_tuned_on_other_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_allocator_is_not_tuned_on_other_systems(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     assert glibc_mallopt() is None
     assert not tune_allocator()

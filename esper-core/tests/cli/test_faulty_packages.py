@@ -10,10 +10,6 @@ from typing import Any
 
 import pytest
 
-from esper_core.leyline import Stage
-from esper_core.leyline.events import RunFinished, SeedLost, StageChanged, StepFinished
-from esper_core.telemetry import read_events
-
 pytestmark = pytest.mark.members
 
 CONFIG = """\
@@ -107,7 +103,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_blueprint_that_breaks_its_specification_is_refused_before_training(name: str, lie, esper, tmp_path) -> None:
+def test_blueprint_that_breaks_its_specification_is_refused_before_training(name, lie, esper, tmp_path):
     body, code, fault = LIES[name]
     file = lie(body, *(["2*c*c"] if code == "E325" else []))
     answer = esper("run", file, "--runs-dir", tmp_path / "runs")
@@ -119,46 +115,7 @@ def test_blueprint_that_breaks_its_specification_is_refused_before_training(name
 
 
 @pytest.mark.parametrize(("command", "body"), [("check", BUILD), ("run", FORWARD)])
-def test_blueprint_that_ends_the_program_is_reported_as_an_error(command: str, body: str, lie, esper) -> None:
+def test_blueprint_that_ends_the_program_is_reported_as_an_error(command, body, lie, esper):
     answer = esper(command, lie(body.format("exit(0)")))
     assert (answer.status, answer.out) == (3, "")
     assert "esper_liars.py:" in answer.err
-
-
-HARMS = {
-    "raise ValueError('no lock')": 'of blueprint "liars/liar" raised ValueError: no lock (esper_liars.py:31)',
-    "return Bent.apply(grown)": "made its own loss not finite",
-}
-MORE_HARMS = {
-    "if self.training: 1 / 0\n        return grown": 'of blueprint "liars/liar" raised ZeroDivisionError: division',
-    "return grown[..., 1:]": 'of blueprint "liars/liar" ',  # the message depends on the blend operator
-    "return grown * math.nan": "made its own loss not finite",
-}
-
-LATER = """\
-    def forward(self, hidden):
-        self.passes += self.training and torch.is_grad_enabled()
-        grown = super().forward(hidden)
-        if self.passes <= 4:
-            return grown
-        {}
-"""
-
-
-@pytest.mark.parametrize("harm", [*HARMS, *(pytest.param(harm, marks=pytest.mark.slow) for harm in MORE_HARMS)])
-def test_blueprint_that_fails_in_training_is_named_and_withdrawn_after_three_faults(
-    harm: str, lie, esper, tmp_path
-) -> None:
-    answer = esper("run", lie(LATER.format(harm)), "--runs-dir", tmp_path / "runs", "--quiet")
-    assert answer.status == 0, answer.err
-    assert "not carried out in 1 of 1 episodes: plan[3]: germinate liars/liar in early" in answer.err
-    (run,) = (tmp_path / "runs").iterdir()
-    events = list(read_events(run / "events.jsonl"))
-    lost = [event for event in events if isinstance(event, SeedLost)]
-    assert {(one.blueprint, one.package, one.slot) for one in lost} == {("liars/liar", "esper-liars 1.0", "early")}
-    assert all(one.what.replace(f"{tmp_path}/", "").startswith((HARMS | MORE_HARMS)[harm]) for one in lost), lost
-    assert [one.withdrawn for one in lost] == [False, False, True]
-    born = [event for event in events if isinstance(event, StageChanged) and event.now is Stage.GERMINATED]
-    assert len(born) == 3
-    assert sum(isinstance(event, StepFinished) for event in events) == 2 * 12
-    assert events[-1] == RunFinished(status="done")

@@ -73,13 +73,6 @@ def test_one_file_plugin_is_listed_and_shown(esper, own, tmp_path, monkeypatch) 
     assert esper("plugins", "list", "--local", text).err.startswith("E227 expected a Python file")
 
 
-def test_module_beside_a_one_file_plugin_cannot_be_imported(esper, own, tmp_path) -> None:
-    tmp_path.joinpath("own_words.py").write_text("WORD = 1\n")
-    answer = esper("check", own("from own_words import WORD\n"))
-    assert (answer.status, answer.out) == (3, "")
-    assert '  Install the package that has the module "own_words". Fix the file.\n' in answer.err
-
-
 def test_control_characters_of_a_report_section_are_escaped(esper, own, tmp_path) -> None:
     source = """\
 from esper_core import hookimpl

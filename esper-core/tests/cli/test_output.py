@@ -80,8 +80,8 @@ def test_facts_are_aligned_and_wrapped_below_their_first_word_on_a_terminal(caps
 
 
 def test_warnings_are_wrapped_between_words_on_a_terminal(capsys, terminal, monkeypatch) -> None:
-    print_warnings(["too few " * 8])
-    assert capsys.readouterr().err == f"warning: {'too few ' * 8}\n"
+    print_warnings(["too few " * 8 + "\nmore"])
+    assert capsys.readouterr().err == f"warning: {'too few ' * 8}\nmore\n"
     monkeypatch.setenv("COLUMNS", "30")
     monkeypatch.setattr(sys, "stderr", terminal)
     print_warnings(["too few " * 8])

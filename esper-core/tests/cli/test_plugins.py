@@ -163,15 +163,6 @@ def test_component_is_shown_with_its_settings_as_text_and_as_json(esper, install
     assert (task["settings"], task["settings_schema"]) == ("not_there:Settings", None)
 
 
-def test_component_of_a_broken_plugin_is_reported_with_the_cause(esper, install) -> None:
-    install("bad", "1 / 0")
-    answer = esper("components", "show", "bad/tiny")
-    assert answer.err.startswith(
-        'E209 component "bad/tiny" belongs to plugin "bad" (esper-bad 1.0), which is broken\n  E210 '
-    )
-    assert answer.status == 3
-
-
 MISSING = """
 from esper_core import hookimpl
 

@@ -1,6 +1,5 @@
 """The losses of examples are found behind the mean of a batch; where they are not, the mean is returned."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -35,7 +34,7 @@ def cross(**settings: Any) -> Tensor:
         (lambda: functional.cross_entropy(TOKENS.flatten(0, 1), SOME.flatten()), None),
     ],
 )
-def test_the_losses_behind_a_mean_are_found(loss: Callable[[], Tensor], expected: Tensor | None) -> None:
+def test_the_losses_behind_a_mean_are_found(loss, expected):
     found = each_example(lambda model, batch: loss(), torch.nn.Identity(), (OUTPUTS, CLASSES))
     assert found.shape == (6,)
     assert found.mean() == pytest.approx(float(loss()), 1e-2 if loss().dtype is torch.bfloat16 else 1e-6)
@@ -46,12 +45,12 @@ def test_the_losses_behind_a_mean_are_found(loss: Callable[[], Tensor], expected
 @pytest.mark.parametrize(
     "loss", [lambda: cross() + 0.1, lambda: cross(reduction="sum"), lambda: OUTPUTS[:4].mean(), lambda: CLASSES.float()]
 )
-def test_any_other_loss_is_returned_as_it_is(loss: Callable[[], Tensor]) -> None:
+def test_any_other_loss_is_returned_as_it_is(loss):
     found = each_example(lambda model, batch: loss(), torch.nn.Identity(), (OUTPUTS, CLASSES))
     assert torch.equal(found, loss())
 
 
-def test_a_mean_is_as_good_as_its_losses(make_loop: Any) -> None:
+def test_a_mean_is_as_good_as_its_losses(make_loop):
     def mean_of(model: torch.nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         inputs, targets = batch
         return functional.cross_entropy(model(inputs), targets)

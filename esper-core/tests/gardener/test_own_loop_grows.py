@@ -1,7 +1,6 @@
 """A plain loop over MNIST-1D grows where growth pays, and keeps nothing where it does not."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,7 +100,7 @@ capacity: false
 
 @pytest.mark.slow
 @pytest.mark.members
-def test_the_loop_keeps_what_esper_run_keeps(tmp_path: Path) -> None:
+def test_the_loop_keeps_what_esper_run_keeps(tmp_path):
     """Of two blueprints, with the initial weights and the order of batches of the run's environments.
 
     Their optimizers round differently, so that a gate may open a step earlier in one of them.

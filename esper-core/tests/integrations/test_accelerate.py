@@ -89,9 +89,7 @@ def dynamo() -> Any:
     [{}, {"gradient_accumulation_steps": 3}, {"clip": 0.01}, {"mixed_precision": "bf16"}, {"dynamo_plugin": dynamo}],
     ids=str,
 )
-def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(
-    new: Any, same: Any, planned: Any, how: dict[str, Any]
-) -> None:
+def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(new, same, planned, how):
     states = []
     for grow in (None, planned("stem")):
         loop = new(grow, **{key: value() if callable(value) else value for key, value in how.items()})
@@ -102,9 +100,7 @@ def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 3, 5])
-def test_a_resumed_training_has_the_same_numbers_to_the_bit(
-    new: Any, same: Any, planned: Any, tmp_path: Path, epochs: int
-) -> None:
+def test_a_resumed_training_has_the_same_numbers_to_the_bit(new, same, planned, tmp_path, epochs):
     whole, first, second = (new(planned("stem", keep=4)) for _ in range(3))
     torch.manual_seed(5)
     expected = whole.train(7)
@@ -120,7 +116,7 @@ def test_a_resumed_training_has_the_same_numbers_to_the_bit(
     assert same(state_of(second, grown=True), state_of(whole, grown=True))
 
 
-def test_several_ranks_are_refused(tmp_path: Path) -> None:
+def test_several_ranks_are_refused(tmp_path):
     example = Path(__file__).parents[3] / "examples" / "integrations" / "grow_in_accelerate.py"
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", example]
     environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}

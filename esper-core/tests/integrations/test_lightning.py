@@ -148,7 +148,7 @@ def scaler(world: Any) -> list[Any]:
     ],
     ids=str,
 )
-def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world: Any, same: Any, how: dict[str, Any]) -> None:
+def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world, same, how):
     def run(grow: Any) -> Any:
         return world.fit(3, grow, **{key: value(world) if callable(value) else value for key, value in how.items()})
 
@@ -158,12 +158,12 @@ def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world: Any, s
     assert same(host_of(grown), host_of(plain))
 
 
-def test_tend_is_called_every_so_many_steps_of_the_optimizer(world: Any) -> None:
+def test_tend_is_called_every_so_many_steps_of_the_optimizer(world):
     grown = world.fit(3, {**world.planned("host.stem"), "every": 2}, accumulate_grad_batches=2)
     assert len(grown.grow.tended) == 4, "9 steps, of which 3 end an epoch"
 
 
-def test_a_training_that_fails_ends_its_run_and_can_be_resumed(world: Any, tmp_path: Path) -> None:
+def test_a_training_that_fails_ends_its_run_and_can_be_resumed(world, tmp_path):
     class Failing(world.pl.Callback):
         def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
             if trainer.current_epoch == 3:
@@ -180,9 +180,7 @@ def test_a_training_that_fails_ends_its_run_and_can_be_resumed(world: Any, tmp_p
 
 @pytest.mark.parametrize("averaged", [False, True])
 @pytest.mark.parametrize("epochs", [1, 2, 3, 5])
-def test_a_resumed_training_has_the_same_numbers_to_the_bit(
-    world: Any, same: Any, tmp_path: Path, epochs: int, averaged: bool
-) -> None:
+def test_a_resumed_training_has_the_same_numbers_to_the_bit(world, same, tmp_path, epochs, averaged):
     def run(until: int, **more: Any) -> Any:
         callbacks = ema(world) if averaged else []
         return world.fit(until, world.planned("host.stem", keep=4), callbacks=callbacks, **more)
@@ -206,9 +204,7 @@ def checkpoint(world: Any, tmp_path: Path) -> SimpleNamespace:
     return SimpleNamespace(run=run, path=tmp_path / "last.ckpt")
 
 
-def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(
-    world: Any, same: Any, checkpoint: Any
-) -> None:
+def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(world, same, checkpoint):
     from esper_core.integrations.lightning import load_from_checkpoint
 
     grown = load_from_checkpoint(world.Net, checkpoint.path)
@@ -225,16 +221,14 @@ def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(
     assert figures["validation"] == pytest.approx(float(grown.eval().losses(world.loaders[1].dataset[:]).mean()), 1e-5)
 
 
-def test_a_checkpoint_from_before_a_seed_was_kept_is_validated_without_it(
-    world: Any, same: Any, checkpoint: Any, tmp_path: Path
-) -> None:
+def test_a_checkpoint_from_before_a_seed_was_kept_is_validated_without_it(world, same, checkpoint, tmp_path):
     early = world.fit(1, folder=tmp_path / "early")
     run = checkpoint.run
     run.trainer.validate(run.net, world.loaders[1], ckpt_path=tmp_path / "early" / "last.ckpt")
     assert same(run.net.state_dict(), early.net.state_dict())
 
 
-def test_training_goes_on_with_the_same_objects_and_from_the_end(world: Any, checkpoint: Any) -> None:
+def test_training_goes_on_with_the_same_objects_and_from_the_end(world, checkpoint):
     run = checkpoint.run
     trainer = world.pl.Trainer(max_epochs=2, callbacks=[run.grow], enable_checkpointing=False, **QUIET)
     trainer.fit(run.net, *world.loaders)
@@ -253,7 +247,7 @@ def test_training_goes_on_with_the_same_objects_and_from_the_end(world: Any, che
     ],
     ids=str,
 )
-def test_a_training_that_cannot_grow_says_why(world: Any, checkpoint: Any, how: dict[str, Any], said: str) -> None:
+def test_a_training_that_cannot_grow_says_why(world, checkpoint, how, said):
     path = None
     if how.pop("forgotten", False):
         state = torch.load(checkpoint.path, weights_only=True)
@@ -268,7 +262,7 @@ def test_a_training_that_cannot_grow_says_why(world: Any, checkpoint: Any, how: 
         trainer.fit(module, *loaders, ckpt_path=path)
 
 
-def test_several_ranks_are_refused(tmp_path: Path) -> None:
+def test_several_ranks_are_refused(tmp_path):
     example = Path(__file__).parents[3] / "examples" / "integrations" / "grow_in_lightning.py"
     ranks = 'Trainer(accelerator="cpu", devices=2, strategy="ddp", '
     (tmp_path / "ranks.py").write_text(example.read_text(encoding="utf-8").replace("Trainer(", ranks))

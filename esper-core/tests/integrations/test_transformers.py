@@ -104,7 +104,7 @@ def names_of_schedules() -> list[str]:
     ]  # fmt: skip
 
 
-def test_every_schedule_is_tried(world: Any) -> None:
+def test_every_schedule_is_tried(world):
     assert {one.value for one in world.library.SchedulerType} == set(names_of_schedules())
 
 
@@ -113,7 +113,7 @@ def test_every_schedule_is_tried(world: Any) -> None:
     [*HOW, *({"lr_scheduler_type": name, "warmup_steps": 2} for name in names_of_schedules())],
     ids=str,
 )
-def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world: Any, same: Any, how: dict[str, Any]) -> None:
+def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world, same, how):
     if (settings := SCHEDULES.get(how.get("lr_scheduler_type", ""))) is not None:
         how = {**how, "lr_scheduler_kwargs": settings}
     plain = world.fit(3, **how)
@@ -125,9 +125,7 @@ def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world: Any, s
 
 
 @pytest.mark.parametrize("step", [2, 4, 9, 18, 22])
-def test_a_resumed_training_has_the_same_numbers_to_the_bit(
-    world: Any, same: Any, tmp_path: Path, step: int, caplog: Any
-) -> None:
+def test_a_resumed_training_has_the_same_numbers_to_the_bit(world, same, tmp_path, step, caplog):
     # evaluation follows a save, and draws random numbers
     saving = {"save_strategy": "steps", "save_steps": step, "eval_strategy": "no"}
     whole = world.fit(7, world.plan(keep=4), folder=tmp_path / "run", **saving)
@@ -145,7 +143,7 @@ def test_a_resumed_training_has_the_same_numbers_to_the_bit(
     assert "unexpected keys" not in caplog.text
 
 
-def test_a_frozen_model_grows_an_adapter_that_alone_is_trained(world: Any, same: Any, planned: Any) -> None:
+def test_a_frozen_model_grows_an_adapter_that_alone_is_trained(world, same, planned):
     slot = f"{SLOT}.dense"
     run = world.fit(7, {**planned(slot, blueprint="lora_small", keep=4), "slots": [slot]}, frozen=True)
     (adapter,) = slots_of(run.model).named(slot).fossils
@@ -160,9 +158,7 @@ def checkpoint(world: Any, tmp_path: Path) -> SimpleNamespace:
     return SimpleNamespace(run=run, path=tmp_path / "run" / "checkpoint-24", first=tmp_path / "run" / "checkpoint-4")
 
 
-def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(
-    world: Any, same: Any, checkpoint: Any, caplog: Any
-) -> None:
+def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(world, same, checkpoint, caplog):
     from esper_core.integrations.transformers import from_pretrained
 
     for kind in (world.kind, world.library.AutoModelForSequenceClassification):
@@ -177,7 +173,7 @@ def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(
     assert same(again.state_dict(), grown.state_dict())
 
 
-def test_the_best_model_is_loaded_as_it_had_grown(world: Any, same: Any, tmp_path: Path) -> None:
+def test_the_best_model_is_loaded_as_it_had_grown(world, same, tmp_path):
     from esper_core.integrations.transformers import from_pretrained
 
     worst = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True}
@@ -187,7 +183,7 @@ def test_the_best_model_is_loaded_as_it_had_grown(world: Any, same: Any, tmp_pat
     assert same(run.model.state_dict(), expected.state_dict())
 
 
-def test_a_training_that_cannot_grow_says_why(world: Any, checkpoint: Any, tmp_path: Path) -> None:
+def test_a_training_that_cannot_grow_says_why(world, checkpoint, tmp_path):
     from esper_core.integrations.transformers import Grow
 
     grow = Grow([SLOT], validation=[])

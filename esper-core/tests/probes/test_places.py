@@ -1,7 +1,5 @@
 """Where a probe tries if no slots are named."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -80,7 +78,7 @@ def encoder() -> nn.Module:
     ],
     ids=["activations", "inside of one block", "functional blocks", "spread over ten blocks", "called twice"],
 )
-def test_automatic_places_are_found(build: Callable[[], nn.Module], inputs: Tensor, places: dict[str, str]) -> None:
+def test_automatic_places_are_found(build, inputs, places):
     model = build()
     attach_slots(model, "auto", Example.of(inputs))
     assert {slot.name: slot.site.kind for slot in slots_of(model).each() if slot.site} == places

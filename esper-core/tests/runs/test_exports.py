@@ -5,9 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,7 +119,7 @@ def assert_same(one: nn.Module, other: nn.Module, inputs: Tensor = EXAMPLE) -> N
         assert torch.equal(mine, yours)
 
 
-def test_a_module_computes_the_same_with_torchs_own_layers_and_the_hosts_keys(grown: nn.Module) -> None:
+def test_a_module_computes_the_same_with_torchs_own_layers_and_the_hosts_keys(grown):
     before = {key: value.clone() for key, value in grown.state_dict().items()}
     plain = export(grown, example=EXAMPLE)
     assert_same(plain, grown)
@@ -140,13 +138,13 @@ def test_a_module_computes_the_same_with_torchs_own_layers_and_the_hosts_keys(gr
 
 @pytest.mark.parametrize("identity", [True, False], ids=["identity", "eased"])
 @pytest.mark.parametrize("blend", list(Blend))
-def test_every_blend_is_exported_exactly(blend: Blend, identity: bool) -> None:
+def test_every_blend_is_exported_exactly(blend, identity):
     model = graft(Host(), ["stem"], example=EXAMPLE)
     grow(model, "stem", blend=blend, identity=identity)
     assert_same(export(model, example=EXAMPLE), model)
 
 
-def test_a_block_in_half_precision_is_exported_in_half_precision(tmp_path: Path) -> None:
+def test_a_block_in_half_precision_is_exported_in_half_precision(tmp_path):
     model = graft(Host().bfloat16(), ["stem"], example=EXAMPLE.bfloat16())
     grow(model, "stem", blend=Blend.GATE)
     assert_same(export(model, path=tmp_path), model, EXAMPLE.bfloat16())
@@ -175,7 +173,7 @@ print(sum(parameter.numel() for parameter in network.parameters()))
 """
 
 
-def test_a_folder_is_loaded_by_a_process_without_esper(grown: nn.Module, tmp_path: Path) -> None:
+def test_a_folder_is_loaded_by_a_process_without_esper(grown, tmp_path):
     plain = export(grown, path=tmp_path, example=EXAMPLE).eval()
     save_file({"inputs": EXAMPLE, "outputs": plain(EXAMPLE)}, tmp_path / "seen.safetensors")
     (tmp_path / "host.py").write_text(HOST)
@@ -185,7 +183,7 @@ def test_a_folder_is_loaded_by_a_process_without_esper(grown: nn.Module, tmp_pat
     assert int(done.stdout) == sum(parameter.numel() for parameter in grown.parameters())
 
 
-def test_a_host_that_grew_nothing_is_exported_as_it_was(tmp_path: Path) -> None:
+def test_a_host_that_grew_nothing_is_exported_as_it_was(tmp_path):
     model = graft(Host(), ["stem"], example=EXAMPLE)
     plain = export(model, path=tmp_path)
     assert plain.state_dict().keys() == Host().state_dict().keys()
@@ -214,7 +212,7 @@ def structured(examples: int) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_program_takes_inputs_of_any_structure() -> None:
+def test_a_program_takes_inputs_of_any_structure():
     """Of a dataclass it takes the tensors."""
     model, more = graft(Structured(), ["stem"], example=structured(4)), structured(7)
     expected = model(**more)["sum"]
@@ -223,7 +221,7 @@ def test_a_program_takes_inputs_of_any_structure() -> None:
 
 
 @pytest.mark.slow
-def test_a_program_takes_any_number_of_examples(grown: nn.Module, tmp_path: Path) -> None:
+def test_a_program_takes_any_number_of_examples(grown, tmp_path):
     program = export(grown, "program", tmp_path / "new" / "net.pt2", example=EXAMPLE)
     more = torch.randn(9, 6)
     torch.testing.assert_close(program.module()(more), grown.eval()(more))
@@ -232,7 +230,7 @@ def test_a_program_takes_any_number_of_examples(grown: nn.Module, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # from torch's exporter itself
-def test_an_onnx_program_computes_the_same(grown: nn.Module, tmp_path: Path) -> None:
+def test_an_onnx_program_computes_the_same(grown, tmp_path):
     pytest.importorskip("onnxscript", reason="needs onnx and onnxscript")
     reference = pytest.importorskip("onnx.reference", reason="needs onnx and onnxscript")
     export(grown, "onnx", tmp_path / "net.onnx", example=EXAMPLE)
@@ -243,7 +241,7 @@ def test_an_onnx_program_computes_the_same(grown: nn.Module, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # from torch's exporter itself
-def test_an_onnx_program_takes_the_tensors_of_any_structure(tmp_path: Path) -> None:
+def test_an_onnx_program_takes_the_tensors_of_any_structure(tmp_path):
     pytest.importorskip("onnxscript", reason="needs onnx and onnxscript")
     reference = pytest.importorskip("onnx.reference", reason="needs onnx and onnxscript")
     model, more = graft(Structured(), ["stem"], example=structured(4)), structured(7)
@@ -272,9 +270,7 @@ def test_an_onnx_program_takes_the_tensors_of_any_structure(tmp_path: Path) -> N
     ],
     ids=["alive", "untraceable", "no source", "another form", "no module", "no example", "with targets", "name taken"],
 )
-def test_what_cannot_be_exported_is_refused_with_the_reason(
-    attempt: Callable[[nn.Module], object], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_exported_is_refused_with_the_reason(attempt, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = graft(Host(), {"early": "stem", "late": "body"}, example=EXAMPLE)
     grow(model, "early")
@@ -283,7 +279,7 @@ def test_what_cannot_be_exported_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize("copied", [False, True], ids=["the model", "a copy of it"])
-def test_ungraft_returns_the_model_as_it_was(copied: bool) -> None:
+def test_ungraft_returns_the_model_as_it_was(copied):
     plain = Host()
     model = graft(copy.deepcopy(plain), ["stem", "body.2"], example=EXAMPLE)
     model = ungraft(copy.deepcopy(model) if copied else model)
@@ -294,7 +290,7 @@ def test_ungraft_returns_the_model_as_it_was(copied: bool) -> None:
     graft(model, ["stem"], example=EXAMPLE)
 
 
-def test_ungraft_drops_what_grew_only_on_request(grown: nn.Module) -> None:
+def test_ungraft_drops_what_grew_only_on_request(grown):
     with pytest.raises(GrowthError, match=r"E336 the model has grown: t/b in early.*\n.*export"):
         ungraft(grown)
     plain = ungraft(grown, discard=True)

@@ -86,7 +86,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return lambda: [record.getMessage().splitlines()[0] for record in caplog.records]
 
 
-def test_a_sink_receives_all_events_in_order_on_one_thread_of_its_own(warnings) -> None:
+def test_a_sink_receives_all_events_in_order_on_one_thread_of_its_own(warnings):
     listener = SinkThread(sink := Kept(), LABEL)
     expected: list[Event | str] = []
     for number in range(200):
@@ -104,7 +104,7 @@ def test_a_sink_receives_all_events_in_order_on_one_thread_of_its_own(warnings) 
     assert warnings() == []
 
 
-def test_a_blocked_sink_does_not_block_the_run_and_its_dropped_events_are_counted(gate: Gate, warnings) -> None:
+def test_a_blocked_sink_does_not_block_the_run_and_its_dropped_events_are_counted(gate, warnings):
     listener = SinkThread(sink := Kept(gate), LABEL, places=9, kept=3)
     listener.hear(STARTED)
     assert gate.reached.wait(SECONDS)
@@ -122,7 +122,7 @@ def test_a_blocked_sink_does_not_block_the_run_and_its_dropped_events_are_counte
     assert warnings()[1:] == [f"E228 {LABEL} is slower than the run: 995 of 1,002 events were dropped"]
 
 
-def test_rare_events_have_places_of_their_own_and_these_are_limited_too(gate: Gate) -> None:
+def test_rare_events_have_places_of_their_own_and_these_are_limited_too(gate):
     listener = SinkThread(sink := Kept(gate), LABEL, places=4, kept=4)
     listener.hear(STARTED)
     assert gate.reached.wait(SECONDS)
@@ -136,7 +136,7 @@ def test_rare_events_have_places_of_their_own_and_these_are_limited_too(gate: Ga
     assert sink.told.count("settled") == 4, "at most once after each event"
 
 
-def test_a_sink_that_is_too_slow_at_the_end_still_receives_the_last_event_and_is_closed(gate: Gate, warnings) -> None:
+def test_a_sink_that_is_too_slow_at_the_end_still_receives_the_last_event_and_is_closed(gate, warnings):
     listener = SinkThread(sink := Kept(gate), LABEL, drain=0.05, closing=SECONDS)
     for number in range(10):
         listener.hear(step(number))
@@ -157,7 +157,7 @@ def test_a_sink_that_is_too_slow_at_the_end_still_receives_the_last_event_and_is
     assert warnings() == [f"E228 {LABEL} is slower than the run: 9 of 11 events were dropped"]
 
 
-def test_a_sink_that_hangs_is_left_behind(gate: Gate, warnings) -> None:
+def test_a_sink_that_hangs_is_left_behind(gate, warnings):
     listener = SinkThread(sink := Kept(gate), LABEL, drain=0.05, closing=0.05)
     for number in range(3):
         listener.hear(step(number))
@@ -168,7 +168,7 @@ def test_a_sink_that_hangs_is_left_behind(gate: Gate, warnings) -> None:
     assert warnings() == [f"E228 {LABEL} {said}"]
 
 
-def test_the_process_ends_although_a_sink_hangs() -> None:
+def test_the_process_ends_although_a_sink_hangs():
     program = """
 import threading
 from esper_core.leyline.events import RunFinished
@@ -186,7 +186,7 @@ print("over")
     assert (done.returncode, done.stdout) == (0, "over\n")
 
 
-def test_an_exception_in_a_sink_is_reported_by_the_runs_thread_at_the_next_event(gate: Gate, caplog) -> None:
+def test_an_exception_in_a_sink_is_reported_by_the_runs_thread_at_the_next_event(gate, caplog):
     def fails(name: str) -> None:
         gate(name)
         if name == "hear":
@@ -206,9 +206,7 @@ def test_an_exception_in_a_sink_is_reported_by_the_runs_thread_at_the_next_event
 
 @pytest.mark.parametrize("runner", [SinkThread, SinkGuard])
 @pytest.mark.parametrize("breaks_in", ["hear", "settle", "close", "never"])
-def test_a_sink_that_raises_is_shut_off_after_one_message(
-    breaks_in: str, runner: type[SinkThread | SinkGuard], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_sink_that_raises_is_shut_off_after_one_message(breaks_in, runner, caplog):
     sink = Kept(breaking(breaks_in, OSError("the line is dead")))
     listener = runner(sink, LABEL)
     for _ in range(3):

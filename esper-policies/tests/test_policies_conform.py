@@ -17,7 +17,7 @@ HASTY = {"preview": 1, "patience": 1, "speed": 1, "first": 0.0, "last": 1.0}
 EAGER = {"seeds": 3, "preview": 1, "first": 0.0, "speed": 1}
 
 
-SMALL = {"width": 4, "memory": False, "passes": 1, "minibatch": 1000}
+SMALL = {"width": 4, "passes": 1, "minibatch": 1000}
 """A small network, which trains faster; its checks are slow tests nevertheless."""
 
 

@@ -10,62 +10,14 @@ from hypothesis import given, settings, strategies as st
 from esper_core.leyline import Action, ActionMask, ActionSpace, Op, SlotSignals, SlotState
 from esper_policies.ppo.encoding import see
 from esper_policies.ppo.policy import Ppo
-from esper_testing.games import delayed, learn, masked, memory, play
+from esper_testing.games import delayed, play
 from esper_testing.policies import STRANGER, episode, same_state, space_of, written_and_read
 
 TINY = {"width": 8, "passes": 2, "minibatch": 16, "learning_rate": 1e-2}
-WAYS = {
-    "alone": {},
-    "together": {"together": 3},
-    "without a memory": {"memory": False},
-    "macro decisions": {"decide_every": 2, "auto_fossilise": True},
-    "all heads": {"blends": ["add", "gate"], "speeds": [0, 3], "curves": ["linear", "cosine"], "targets": [0.5, 1.0]},
-    "taught": {"teacher": "heuristic", "teach_rounds": 2},
-}
-
-FAST = ("alone", "all heads")
-"""Ways that the fast suite tries; the slow suite tries the others."""
-
-
-class Player(list):
-    """Plays games step by step, so that another policy can take over in the middle; rollouts are as in ``play``."""
-
-    def __init__(self, game, episodes, seed):
-        super().__init__(game.begin(seed + number) for number in range(episodes))
-        self.decided = []
-
-    def step(self, policy):
-        observations, masks = zip(*(scene.observe() for scene in self), strict=True)
-        actions = policy.act(observations, masks)
-        for own, action in zip(self, actions, strict=True):
-            own.act(action)
-        self.decided.append(actions)
 
 
 def same(one, other):
     return same_state(written_and_read(one.state_dict()), written_and_read(other.state_dict()))
-
-
-@pytest.mark.parametrize(
-    "ways", [pytest.param(own, marks=[] if name in FAST else pytest.mark.slow, id=name) for name, own in WAYS.items()]
-)
-def test_a_policy_resumed_within_and_after_a_round_decides_and_learns_identically(ways):
-    game = memory() if ways == {} else delayed()
-    own = {**TINY, "together": 2, **ways}
-    stays, moves = Ppo(game.space, **own), Ppo(game.space, **own)
-    for number in range(2):
-        plays = [Player(game, 2, 10 * number) for _ in range(2)]
-        for step in range(game.steps):
-            if step == game.steps // 2:
-                moves = taken_over(moves, own)
-            plays[0].step(stays)
-            plays[1].step(moves)
-            assert plays[0].decided[-1] == plays[1].decided[-1]
-        rollout = play(Repeats(plays[0].decided), game, 2, 10 * number, number)
-        assert stays.update(rollout) == moves.update(rollout)
-        assert same(stays, moves)
-        moves = taken_over(moves, own)
-        assert same(stays, moves)
 
 
 class Repeats:
@@ -76,16 +28,6 @@ class Repeats:
 
     def act(self, observations, masks):
         return self.actions[observations[0].step]
-
-
-def taken_over(policy, own):
-    """Return another policy, which learnt something else before it loaded the state from a checkpoint."""
-    heir = Ppo(policy.space, **own)
-    game = masked() if policy.space.slots == masked().space.slots else delayed()
-    if game.space == policy.space:
-        learn(heir, game, 1, 1, seed=77)
-    heir.load_state_dict(written_and_read(policy.state_dict()))
-    return heir
 
 
 def test_the_state_contains_the_memory_of_the_teacher():

@@ -149,14 +149,6 @@ def test_actions_have_a_fixed_order(env):
     assert env.actions == actions_of(space, speed=1)
 
 
-def test_the_last_step_truncates_the_episode(env):
-    steps = played(env, [])
-    assert [one[2] for one in steps] == [False] * STEPS
-    assert [one[3] for one in steps] == [False] * (STEPS - 1) + [True]
-    assert [name in steps[-2][4] for name in ("test_metric", "twin_test_metric", "grown")] == [False] * 3
-    assert steps[-1][4]["test_metric"] == steps[-1][4]["twin_test_metric"]
-
-
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("step", [1, 3, STEPS - 1])
 def test_a_rollback_terminates_the_episode_with_its_penalty(guarded, step, every):
@@ -179,14 +171,6 @@ def test_a_governor_that_may_not_roll_back_stops_the_episode(guarded):
             played(env, [])
         with pytest.raises(gymnasium.error.ResetNeeded, match="the episode is over"):
             env.step(0)
-
-
-def test_seed_and_actions_determine_the_numbers(env):
-    first, again, other = (played(env, kept_plan(env), seed=seed) for seed in (1, 1, 2))
-    for one, two in zip(first, again, strict=True):
-        assert np.array_equal(one[0], two[0])
-        assert one[1] == two[1]
-    assert not np.array_equal(first[0][0], other[0][0])
 
 
 def test_seeds_are_played_in_a_random_order_without_repetition(env, monkeypatch):

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from esper_core.leyline import WAIT, Action, ActionMask, Op, Played, Rollout, Turn
+from esper_core.leyline import WAIT, Action, Op, Played, Rollout, Turn
 from esper_testing import games
 from esper_testing.games import GAMES, learn, play, score
 
@@ -121,50 +121,6 @@ def test_the_endless_stream_is_cut_and_not_ended():
     for one in play(Player(at_random()), games.endless(7), 5).episodes:
         assert [turn.reward.total for turn in one.turns] == [1.0] * 7
         assert not one.terminated
-
-
-@pytest.mark.parametrize("name", GAMES)
-def test_a_rollout_contains_what_the_policy_was_shown(name):
-    game, shown = GAMES[name](), []
-
-    class Recorder(Player):
-        def act(self, observations, masks):
-            actions = super().act(observations, masks)
-            shown.append((observations, masks, actions))
-            return actions
-
-    rollout = play(Recorder(at_random()), game, 3, first_seed=5, round_=2)
-    assert isinstance(rollout, Rollout)
-    assert (rollout.arm, rollout.round, len(rollout.episodes), len(shown)) == (name, 2, 3, game.steps)
-    for place, one in enumerate(rollout.episodes):
-        assert isinstance(one, Played)
-        assert all(isinstance(turn, Turn) for turn in one.turns)
-        for turn, (observations, masks, actions) in zip(one.turns, shown, strict=True):
-            assert turn.observation is observations[place]
-            assert turn.mask is masks[place]
-            assert turn.action is actions[place]
-        assert [turn.observation.step for turn in one.turns] == list(range(game.steps))
-        assert one.final.step == game.steps - 1
-        planted = {turn.action.blueprint for turn in one.turns if turn.action.op is Op.GERMINATE and game.rooted}
-        assert {seed.blueprint for seed in one.final.signals.seeds} == planted
-
-
-@pytest.mark.parametrize("name", GAMES)
-def test_observations_and_masks_are_consistent(name):
-    game = GAMES[name]()
-    for one in play(Player(at_random(3)), game, 40).episodes:
-        for observation, mask in [*((turn.observation, turn.mask) for turn in one.turns), (one.final, ActionMask())]:
-            signals = observation.signals
-            assert signals.finite
-            assert observation.steps == game.steps
-            assert [slot.name for slot in signals.slots] == list(game.space.slots)
-            assert type(signals.parameters) is int
-            assert signals.parameters == signals.host_parameters + sum(seed.parameters for seed in signals.seeds)
-            for slot in signals.slots:
-                assert bool(slot.seeds) == (slot.state == "occupied")
-                assert (slot.state == "free") == bool(mask.blueprints.get(slot.name)) or observation is one.final
-                assert set(mask.blueprints.get(slot.name, ())) <= set(game.space.blueprints[slot.name])
-                assert all(seed.blueprint in game.space.blueprints[slot.name] for seed in slot.seeds)
 
 
 @pytest.mark.parametrize("name", [name for name in GAMES if name != "endless"])

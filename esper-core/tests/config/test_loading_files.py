@@ -3,7 +3,6 @@
 import errno
 import io
 import os
-import socket
 import threading
 from pathlib import Path
 
@@ -54,17 +53,6 @@ def test_operating_system_error_is_reported(tmp_path, monkeypatch, code, refused
     problem = refused(tmp_path / "run.yaml")
     assert problem.code == "E101"
     assert ("there is no such file" if code == errno.ENOENT else os.strerror(code)) in problem.message
-
-
-def test_file_that_is_not_regular_is_refused_without_waiting(tmp_path, refused):
-    os.mkfifo(tmp_path / "pipe")
-    with socket.socket(socket.AF_UNIX) as ours:
-        ours.bind(str(tmp_path / "socket"))
-    (tmp_path / "link").symlink_to("/dev/zero")
-    for path in (tmp_path, tmp_path / "pipe", tmp_path / "socket", tmp_path / "link", "/dev/zero"):
-        problem = refused(path)
-        assert problem.code == "E101"
-        assert "expected a regular file, received a" in problem.message, path
 
 
 def test_file_replaced_by_a_pipe_before_it_is_opened_does_not_hang(tmp_path, monkeypatch, refused):

@@ -71,7 +71,7 @@ def byte_text(
     training and 10 % each for validation and test, which are cut into windows without overlap.
 
     Guessing by byte frequency gives 4.67 bits per byte, ``transformer`` 3.14 after 400 batches of 16 (Python
-    3.11). ``pytest esper-tasks/tests/test_figures.py -s -k transformer`` gives both.
+    3.11). ``python -m benchmarks.science.tasks --only bytes`` gives both.
 
     >>> task = byte_text(length=32)
     >>> one = task.split("train")

@@ -46,7 +46,7 @@ class Mlp(nn.Module):
     Formula: head(second(first(x))), where first = relu(linear(flatten)), second = relu(linear), head = linear.
 
     On ``mnist1d`` it reaches 53 % in 20 epochs, and two more layers after ``first`` add nothing: it lacks what a seed
-    in a vector cannot provide. ``pytest esper-tasks/tests/test_figures.py -s -k cnn1d`` gives both figures.
+    in a vector cannot provide. ``python -m benchmarks.science.tasks --only mnist1d`` gives both figures.
 
     >>> from esper_core.leyline import DataShape
     >>> sum(p.numel() for p in Mlp(DataShape("vector", (40,), 10)).parameters())
@@ -116,7 +116,7 @@ class TokenMlp(nn.Module):
 
     On ``marked-sum`` it reaches 28 % in 30 epochs, where guessing gives 25, and 27 % with another MLP after ``embed``;
     with attention or a gated recurrent unit there it reaches 100 %.
-    ``pytest esper-tasks/tests/test_figures.py -s -k marked`` gives these figures.
+    ``python -m benchmarks.science.tasks --only marked-sum`` gives these figures.
 
     >>> from esper_core.leyline import DataShape
     >>> TokenMlp(DataShape("tokens", (12, 5), 4))(torch.zeros(2, 12, 5)).shape
@@ -207,7 +207,7 @@ def cnn2d(shape: DataShape, *, channels: int = 8, kernel: OddWidth = 3) -> Convo
 
     On ``images-synthetic`` it reaches 92 % in 12 epochs, and 98 % with two convolutions after ``early``. With
     ``kernel`` 1 it combines no neighbours and reaches 20 %, and 93 % with the convolutions.
-    ``pytest esper-tasks/tests/test_figures.py -s -k images`` gives these figures.
+    ``python -m benchmarks.science.tasks --only images`` gives these figures.
 
     >>> from esper_core.leyline import DataShape
     >>> sum(p.numel() for p in cnn2d(DataShape("image", (3, 32, 32), 10)).parameters())
@@ -227,7 +227,7 @@ def cnn1d(shape: DataShape, *, channels: int = 4, kernel: OddWidth = 3) -> Convo
 
     On ``mnist1d`` it reaches 90 % in 20 epochs, so there is little to gain. With two convolutions after ``early``
     it reaches 92 %. With ``kernel`` 1 it reaches 46 %, and 77 % with the convolutions.
-    ``pytest esper-tasks/tests/test_figures.py -s -k cnn1d`` gives these figures.
+    ``python -m benchmarks.science.tasks --only mnist1d`` gives these figures.
 
     >>> from esper_core.leyline import DataShape
     >>> sum(p.numel() for p in cnn1d(DataShape("sequence", (1, 40), 10)).parameters())
@@ -278,7 +278,7 @@ class Transformer(nn.Module):
 
     On ``bytes`` it reaches 3.14 bits per byte in 400 batches of 16, untied 3.19, and 2.63 with a gated recurrent unit
     after its first block; on ``marked-sum`` it reaches 100 %.
-    ``pytest esper-tasks/tests/test_figures.py -s -k "transformer or marked"`` gives these.
+    ``python -m benchmarks.science.tasks --only bytes marked-sum`` gives these.
 
     >>> from esper_core.leyline import DataShape
     >>> bytes_in = torch.zeros(2, 64, dtype=torch.int64)

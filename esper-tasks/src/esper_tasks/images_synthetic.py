@@ -32,7 +32,7 @@ def images_synthetic(*, samples: int = 3000, size: int = 16, seed: int = 0, nois
     depend on its class; only the relation of neighbours does.
 
     After 12 epochs: linear 15 % (guessing: 12.5), ``mlp`` 34 %, ``cnn2d`` 92 %, and 98 % with two convolutions behind
-    its first block. ``pytest esper-tasks/tests/test_figures.py -s -k images`` gives these figures, means of three
+    its first block. ``python -m benchmarks.science.tasks --only images`` gives these figures, means of three
     RNG seeds on validation.
 
     >>> task = images_synthetic(samples=600)

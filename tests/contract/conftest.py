@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -198,6 +199,16 @@ class World:
             if decisions[-1].act is Act.ROLL_BACK:
                 governor.roll_back(decisions[-1])
         return decisions
+
+    @property
+    def asked_of_ray(self) -> dict[str, Any]:
+        """What is asked of a Ray cluster."""
+        from esper_core.app import portable
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(portable, "RayEngine", lambda *_, **asked: SimpleNamespace(workers=1, asked=asked))
+            chosen = portable.open_engine(self.composition)
+        return chosen.engine.asked
 
     def written(self, name: str) -> str:
         """Return the content of a file of the run directory; empty if it does not exist."""

@@ -259,6 +259,7 @@ STRICT = (*MNIST, "growth.gates=strict")
 RARELY = ("checkpoints.keep=9", "checkpoints.every=100")
 NO_RATIO = ("governor.surge_ratio=1.0",)
 HUGE = ("host.settings.hidden=4000", ONE_SLOT)
+RAY = ("engine=ray",)
 LANES = ("lanes=2", "environments=2")
 WAVERING = [1.4, 1.0] * 3
 LEARNING = [2.5] * 3 + [1.0] * 3
@@ -334,6 +335,9 @@ ROWS = [
     Row("lanes", "2", lambda w: "lane" in w.threads, False, True),
     Row("engine", "processes", lambda w: w.lives_here, True, False, LANES),
     Row("patience", "1e-9", error_of_the_run, None, "E403", ("engine=processes", *LANES)),
+    Row("ray.address", "10.0.0.1:6379", lambda w: w.asked_of_ray["address"], None, "10.0.0.1:6379", RAY),
+    Row("ray.wait_seconds", "5", lambda w: w.asked_of_ray["wait_seconds"], 300, 5, RAY),
+    Row("ray.mixed_builds", "true", lambda w: w.asked_of_ray["mixed_builds"], False, True, RAY),
     Row("randomness", "always", lambda w: w.recipe.draws.name, "NEVER", "ANYWHERE"),
     Row("margin", "0.5", margin_of_the_run, "better", "no difference shown"),
     Row("capacity", "false", lambda w: bool(w.composition.controls), True, False),

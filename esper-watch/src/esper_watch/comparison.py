@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 EXPECTED_TO_DIFFER: Final = frozenset(
     (
         *("name", "policy", "arms", "twin", "capacity", "sinks", "plugins", "margin"),
-        *("seed", "environments", "rounds", "devices", "lanes", "engine", "workers", "checkpoints"),
+        *("seed", "environments", "rounds", "devices", "lanes", "engine", "ray", "workers", "checkpoints"),
     )
 )
 """Keys of a configuration that belong to its arms, are reported by themselves, or change no number."""

@@ -34,6 +34,7 @@ FREE_TO_CHANGE: Final = frozenset(
         "sinks",
         "lanes",
         "engine",
+        "ray",
         "patience",
         "device",
         "devices",

@@ -19,10 +19,10 @@ from esper_core.app.checkpointing import CheckpointWriter, Position, decisive_va
 from esper_core.app.components import open_display, open_sinks
 from esper_core.app.compose import Composition, StudyContext, prepare
 from esper_core.app.interrupts import handled_signals
+from esper_core.app.portable import open_engine
 from esper_core.app.resolution import resolved_config
 from esper_core.app.runtime import one_thread
 from esper_core.config import dump_config
-from esper_core.engines.selection import choose_engine
 from esper_core.engines.verdicts import Verdicts
 from esper_core.leyline.errors import (
     ConfigError,
@@ -242,9 +242,7 @@ class _Session:
                 checkpoints, events, clock, warnings, settings.every, raise_if_interrupted, decisive, position.number
             )
             composed, verdicts = self.composition, Verdicts(path)
-            engine = choose_engine(
-                composed.config, composed.devices, composed.recipe, supervised=bool(position.number and verdicts)
-            )
+            engine = open_engine(composed, supervised=bool(position.number and verdicts))
             if engine is not None:
                 closing.callback(engine.engine.close)
             context = StudyContext(bus, clock, health_check(resolution.plugins), engine, verdicts)

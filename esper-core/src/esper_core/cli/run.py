@@ -65,15 +65,21 @@ def run_name(*, finished: bool | None = None) -> Callable[[click.Context, click.
 
 _quiet_option = click.option("--quiet", is_flag=True, help="Print no progress.")
 _engine_option = click.option(
-    "--engine", metavar="NAME", help="Where lanes compute: auto, threads, processes. Short for --set engine=NAME."
+    "--engine",
+    metavar="NAME",
+    help="What lanes are: auto, threads, processes or ray. Short for --set engine=NAME.",
+)
+_address_option = click.option(
+    "--address", help="The Ray cluster of --engine ray; default: one on this machine. Short for --set ray.address=…"
 )
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object on stdout.")
 _watch_option = click.option("--watch", is_flag=True, help="Serve a live page of the run to a browser, until Ctrl-C.")
 
 
-def _with_engine(overrides: Sequence[str], engine: str | None) -> tuple[str, ...]:
-    """Return overrides with the engine that was asked for."""
-    return (*overrides, *([] if engine is None else [f"engine={engine}"]))
+def _with_engine(overrides: Sequence[str], engine: str | None, address: str | None) -> tuple[str, ...]:
+    """Return overrides with the engine that was asked for, and the cluster."""
+    given = {"engine": engine or (None if address is None else "ray"), "ray.address": address}
+    return (*overrides, *(f"{path}={value}" for path, value in given.items() if value is not None))
 
 
 WATCH_GROUP: Final = "esper.watch"
@@ -97,6 +103,7 @@ def _check_name(_context: click.Context, _parameter: click.Parameter, given: str
 @runs_dir_option
 @click.option("--name", callback=_check_name, help="Name of the run; default: two random words.")
 @_engine_option
+@_address_option
 @_quiet_option
 @_json_option
 @_watch_option
@@ -109,6 +116,7 @@ def run(
     name: str | None,
     *,
     engine: str | None,
+    address: str | None,
     quiet: bool,
     as_json: bool,
     watch: bool,
@@ -123,7 +131,7 @@ def run(
     esper run runs/20261121-101512-quiet-otter
     """
     with _watched(runs_dir, "/newest", watch=watch and not dry_run) as show:
-        composition = build(*load(config_file(file), _with_engine(overrides, engine), overlays))
+        composition = build(*load(config_file(file), _with_engine(overrides, engine, address), overlays))
 
         from esper_core.app.run import run as run_composition
 
@@ -139,10 +147,13 @@ def run(
 @click.argument("run", shell_complete=run_name(finished=False))
 @runs_dir_option
 @_engine_option
+@_address_option
 @_quiet_option
 @_json_option
 @_watch_option
-def resume(run: str, runs_dir: Path, *, engine: str | None, quiet: bool, as_json: bool, watch: bool) -> None:
+def resume(
+    run: str, runs_dir: Path, *, engine: str | None, address: str | None, quiet: bool, as_json: bool, watch: bool
+) -> None:
     """Resume an interrupted or killed run from its newest checkpoint.
 
     The results are those of a run that was not interrupted. RUN is a path, an id, or the words of an id.
@@ -159,7 +170,7 @@ def resume(run: str, runs_dir: Path, *, engine: str | None, quiet: bool, as_json
         return
     place = record.path.resolve()
     with _watched(place.parent, f"/run/{place.name}", watch=watch) as show:
-        composition = build(*load(record.path / "config.yaml", _with_engine((), engine)))
+        composition = build(*load(record.path / "config.yaml", _with_engine((), engine, address)))
         print_warnings((*changed_packages(record.manifest, record.path), *_changed_plugin_files(composition, record)))
 
         from esper_core.app.run import resume as resume_composition

@@ -1,6 +1,7 @@
 """The configuration of a run: read a file, merge overlays, apply ``--set``, validate, and explain.
 
-- ``model``: every option with its default and meaning, and which options contradict each other. Begin here.
+- ``model``: every option with its default and meaning. Begin here.
+- ``contradictions``: which options contradict each other.
 - ``loading``: from a file, overlays and ``--set`` to a ``LoadedConfig``; what ``--set`` may change; and back to YAML.
 - ``errors``: pydantic's errors as problems with a place and a hint.
 - ``explain``: type, default and origin of a value.

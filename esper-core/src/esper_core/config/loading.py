@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from esper_core.config.contradictions import contradictions
 from esper_core.config.errors import entry_at, model_problems
-from esper_core.config.model import RENAMED, RunConfig, contradictions
+from esper_core.config.model import RENAMED, RunConfig
 from esper_core.config.values import (
     MAX_BYTES,
     KeyPath,

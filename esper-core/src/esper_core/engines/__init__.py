@@ -6,5 +6,7 @@
 - ``verdicts``: the seeds that ended or blocked a worker, kept in the run directory
 - ``shard``: the worker's side, which holds environments and answers requests
 - ``processes``: workers that are forked from the run
+- ``ray``: workers on the machines of a Ray cluster
+- ``nodes``: what is installed on these machines
 - ``selection``: which engine a run uses, with how many workers
 """

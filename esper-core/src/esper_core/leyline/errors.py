@@ -10,6 +10,7 @@
     ├── GovernorStop           4   the governor stopped the run
     ├── RunFolderError         1   a run directory cannot be written or read
     ├── WorkerLost             1   a worker process died
+    ├── ClusterError           1   a cluster or its nodes cannot be used
     └── Interrupted  129/130/143   SIGHUP, SIGINT or SIGTERM; the step was finished first
 
 Each problem has a code, which docs/reference/errors explains, and says what was received and what to do.
@@ -143,6 +144,10 @@ class RunFolderError(EsperError):
 
 class WorkerLost(EsperError):
     """A worker process of the run died."""
+
+
+class ClusterError(EsperError):
+    """A cluster, or one of its nodes, cannot be used for a run."""
 
 
 class Interrupted(EsperError):

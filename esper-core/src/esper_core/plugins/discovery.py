@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.machinery import SourceFileLoader
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import decode_source, find_spec, module_from_spec, spec_from_file_location
 from keyword import iskeyword
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
@@ -245,11 +245,17 @@ class LocalFile:
     entry_point: EntryPointInfo
 
 
-def read_local(paths: Iterable[Path]) -> tuple[tuple[LocalFile, ...], list[Problem]]:
-    """Read one-file plugins, each once, without running them; return also a problem (E227) for each invalid one."""
+def read_local(paths: Iterable[Path | LocalFile]) -> tuple[tuple[LocalFile, ...], list[Problem]]:
+    """Read one-file plugins, each once, without running them; return also a problem (E227) for each invalid one.
+
+    Those that were read before, perhaps on another machine, are returned as they are.
+    """
     found: list[LocalFile] = []
     problems: list[Problem] = []
     for index, path in enumerate(paths):
+        if isinstance(path, LocalFile):
+            found.append(path)
+            continue
         try:
             _check_file_name(path)
             source = _contents(path)
@@ -293,6 +299,10 @@ class _LocalLoader(SourceFileLoader):
         """Return the compiled bytes."""
         code: CodeType = self.source_to_code(self._source, self.path)
         return code
+
+    def get_source(self, fullname: str) -> str:
+        """Return the text that was read: for tracebacks, where the file is not on this machine."""
+        return decode_source(self._source)
 
 
 def _contents(path: Path) -> bytes:

@@ -63,7 +63,7 @@ def load_plugins(
     *,
     disable: Iterable[str] = (),
     require: Mapping[str, str] | None = None,
-    local: Iterable[Path] = (),
+    local: Iterable[Path | LocalFile] = (),
     safe_mode: bool | None = None,
     distributions: Iterable[Distribution] | None = None,
 ) -> Plugins:
@@ -72,7 +72,7 @@ def load_plugins(
     Args:
         disable: ids of plugins to leave out.
         require: by plugin id, for plugins that must be there, the versions of the package: ``">=0.2,<0.3"``.
-        local: paths of one-file plugins.
+        local: paths of one-file plugins, or the plugins as they were read.
         safe_mode: whether to load the project's own packages only; None asks ``ESPER_SAFE_MODE``.
         distributions: packages to read instead of the installed ones.
     """

@@ -1,0 +1,101 @@
+"""Nodes: what is installed on the machine of a worker, and whether its results equal those of the run's own machine."""
+
+from __future__ import annotations
+
+import platform
+import socket
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from esper_core._version import __version__
+from esper_core.leyline.errors import ClusterError, Problem
+from esper_core.plugins.discovery import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from esper_core.plugins import Plugins
+
+MISSING = "not installed"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """What numbers depend on, where a worker computes.
+
+    Attributes:
+        node: Name of the machine.
+        build: torch, the instructions that it uses of the CPU, Python, and the number of threads.
+        packages: Version and hash of the code of each package that the workers use.
+    """
+
+    node: str = field(default_factory=socket.gethostname)
+    build: Mapping[str, str] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the record as the manifest of a run has it."""
+        return asdict(self)
+
+
+def describe_node(plugins: Plugins, used: Iterable[str], modules: Iterable[str] = ()) -> NodeRecord:
+    """Return what is installed here.
+
+    Args:
+        plugins: The plugins that were loaded here.
+        used: Ids of those that workers use.
+        modules: Modules of hosts that are given by their import path.
+    """
+    records = {record.id: record for record in plugins.records if record.status == "active"}
+    packages = {"esper-core": __version__}
+    for name in used:
+        record = records.get(name)
+        label = f'plugin "{name}"' if record is None else f'plugin "{name}" ({record.package})'
+        packages[label] = MISSING if record is None else _with_hash(record.version, record.sha256)
+    for module in modules:
+        spec = find_spec(module)
+        file = None if spec is None or spec.origin is None else Path(spec.origin)
+        is_there = file is not None and file.is_file()
+        packages[f'module "{module}"'] = digest(file.read_bytes())[:12] if is_there and file else MISSING
+    build = {
+        "torch": torch.__version__,
+        "CPU capability": torch.backends.cpu.get_cpu_capability(),
+        "Python": platform.python_version(),
+        "threads": "1",
+    }
+    return NodeRecord(build=build, packages=packages)
+
+
+def check_node(own: NodeRecord, other: NodeRecord, *, mixed_builds: bool) -> list[str]:
+    """Compare a worker's node with the machine of the run; return warnings.
+
+    With ``mixed_builds`` nodes may have another torch build, CPU capability or Python.
+
+    Raises:
+        ClusterError: It has other packages, or another build where that is not allowed (E405).
+    """
+    packages = _differences(other.node, own.packages, other.packages)
+    build = _differences(other.node, own.build, other.build)
+    if packages:
+        hint = "Install the same versions on every node, for example from one constraints file."
+        raise ClusterError([Problem("E405", text, hint=hint) for text in packages])
+    if build and not mixed_builds:
+        hint = "Results would differ in their last bits. Use equal nodes, or accept that:  --set ray.mixed_builds=true"
+        raise ClusterError([Problem("E405", text, hint=hint) for text in build])
+    return [f"{text}: results may differ in their last bits" for text in build]
+
+
+def _differences(node: str, own: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    return [
+        f"{name} is {other.get(name, MISSING)} on node {node}, and {value} where the run was started"
+        for name, value in own.items()
+        if other.get(name, MISSING) != value
+    ]
+
+
+def _with_hash(version: str, sha256: str | None) -> str:
+    return version if sha256 is None or sha256.startswith(version) else f"{version}, code {sha256[:12]}"

@@ -20,14 +20,17 @@ def same(one, other):
     return same_state(written_and_read(one.state_dict()), written_and_read(other.state_dict()))
 
 
-class Repeats:
-    """Repeats recorded actions."""
-
-    def __init__(self, decided):
-        self.actions = decided
-
-    def act(self, observations, masks):
-        return self.actions[observations[0].step]
+@pytest.mark.parametrize("ways", [{}, {"together": 3, "decide_every": 2, "speeds": [0, 3], "blends": ["add", "gate"]}])
+def test_a_policy_resumed_before_each_round_decides_and_learns_as_an_uninterrupted_one(ways):
+    game = delayed()
+    stays = Ppo(game.space, **TINY, **ways)
+    for number in range(3):
+        moves = Ppo(game.space, **TINY, **ways)
+        moves.load_state_dict(written_and_read(stays.state_dict()))
+        rollout, again = (play(one, game, 3, 10 * number, number) for one in (stays, moves))
+        assert rollout == again
+        assert stays.update(rollout) == moves.update(again)
+        assert same(stays, moves)
 
 
 def test_the_state_contains_the_memory_of_the_teacher():

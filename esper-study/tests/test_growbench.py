@@ -248,13 +248,6 @@ def test_a_card_that_does_not_fit_is_rejected(packed, tmp_path, fields, told):
         load_table(changed(packed, tmp_path, **fields))
 
 
-def test_a_truncated_file_is_rejected(packed, tmp_path):
-    folder = changed(packed, tmp_path)
-    (folder / NUMBERS).write_bytes((packed / NUMBERS).read_bytes()[:-1])
-    with pytest.raises(ValueError, match=r"the checksum of growbench\.npz is not the one"):
-        load_table(folder)
-
-
 def test_a_pickle_is_not_loaded(tmp_path):
     file = tmp_path / "train-000.npz"
     trap = np.empty(1, dtype=object)

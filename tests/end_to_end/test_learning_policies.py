@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from esper_core.leyline.events import EpisodeFinished, StepFinished, UpdateFinished
+from esper_core.leyline.events import EpisodeFinished, UpdateFinished
 from tests.end_to_end.test_kills import found_in, resume_after_kill
 
 RUN = """\
@@ -55,41 +55,6 @@ def test_one_policy_learns_at_several_prices_in_one_round(run, file):
         assert sum(one.round == round_ for one in ends) == 4
         assert told.figures["largest_first_ratio"] < 1e-6
         assert math.isfinite(told.figures["policy_loss"] + told.figures["value_loss"] + told.figures["return"])
-
-
-def test_a_saved_policy_decides_on_other_blueprints_and_slots(run, file, tmp_path):
-    kept = tmp_path / "kept"
-    run(f"policy.settings.save={kept}", file=file)
-    assert sorted(one.name for one in kept.iterdir()) == ["gardener.json", "gardener.safetensors"]
-    before = {one.name: one.read_bytes() for one in kept.iterdir()}
-    slots = "slots={early: {blueprints: [norm]}, late: {blueprints: [mlp]}}"
-    elsewhere = run(slots, f"policy.settings={{load: {kept}, learn: false}}", file=file, runs="elsewhere")
-    assert {one.name: one.read_bytes() for one in kept.iterdir()} == before
-    assert not any(one.figures for one in elsewhere.events(UpdateFinished))
-
-
-@pytest.mark.slow
-def test_it_learns_by_imitation_to_decide_like_the_heuristic(run, file):
-    taught = "teacher: heuristic, teach_rounds: 4, width: 32, learning_rate: 0.01, forget_names: 0.0, minibatch: 4"
-    longer = "episode={steps: 16, batches: 8, batch_size: 25}"
-    ran = run(f"policy.settings={{{taught}}}", longer, "rounds=5", file=file)
-    figures = [one.figures for one in ran.events(UpdateFinished)]
-    taught_in = [one["agreement"] for one in figures if "agreement" in one]
-    assert taught_in[-1] >= 0.8
-    assert len(taught_in) < 5
-    assert figures[0]["share_germinate"] > 0, "otherwise there is nothing to watch"
-    assert "kl" in figures[-1]
-
-
-def test_an_environment_does_not_depend_on_the_others(run, file):
-    """The first environment has the same decisions, and the same losses to the last bit."""
-    found = []
-    for count in (1, 3):
-        ran = run(f"environments={count}", "rounds=1", "policy.settings.learn=false", file=file, runs=str(count))
-        steps = [one for one in ran.events(StepFinished) if not one.arm.startswith("twin")]
-        first = min(one.seed for one in steps)
-        found.append([(one.signals, one.action) for one in steps if one.seed == first])
-    assert found[0] == found[1]
 
 
 MOMENTS = [(1, 0.1), (5, 0.9), (6, 0.5), (13, 1.2)]

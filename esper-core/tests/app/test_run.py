@@ -195,15 +195,17 @@ def test_invalid_event_before_the_checkpoints_position_is_refused_and_nothing_ch
     assert file.read_bytes() == kept
 
 
-def test_run_whose_newest_events_are_lost_resumes_from_the_checkpoint_before(expected, halfway) -> None:
+@pytest.mark.parametrize("more", [b"", b" " * 10 + b"\n"], ids=["cut", "another line"])
+def test_run_whose_newest_events_are_lost_resumes_from_the_checkpoint_before(expected, halfway, more) -> None:
     older, newest = checkpoint_numbers(halfway)
     length = events_at(halfway, newest)
     cut_events(halfway, length - 1)
+    (halfway / "events.jsonl").write_bytes((halfway / "events.jsonl").read_bytes() + more)
     said: list[str] = []
     outcome = resume(prepare(halfway / "config.yaml"), read_run(halfway), on_warning=said.append)
     warning = (
         f"resuming from checkpoint {older:06}: newer ones cannot be used ({newest:06}: events.jsonl has "
-        f"{length - 1:,} bytes, and no line ends at byte {length:,}, where the checkpoint was written)"
+        f"{length - 1 + len(more):,} bytes, and no line ends at byte {length:,}, where the checkpoint was written)"
     )
     assert said == [warning]
     assert outcome.warnings[-1] == warning

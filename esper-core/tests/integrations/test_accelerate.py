@@ -1,10 +1,6 @@
 """A Gardener in a loop with an Accelerator: the host stays as it was, checkpoints carry the growth."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,12 +110,3 @@ def test_a_resumed_training_has_the_same_numbers_to_the_bit(new, same, planned, 
     assert seen == expected
     assert torch.equal(torch.get_rng_state(), random)
     assert same(state_of(second, grown=True), state_of(whole, grown=True))
-
-
-def test_several_ranks_are_refused(tmp_path):
-    example = Path(__file__).parents[3] / "examples" / "integrations" / "grow_in_accelerate.py"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", example]
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=environment)
-    assert ended.returncode
-    assert "E343 a Gardener works in one process, and this training has 2 ranks" in ended.stderr

@@ -1,7 +1,5 @@
 """Growing in the real loop of Lightning: the host stays as it was, seeds are kept, checkpoints carry the growth."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -260,14 +258,3 @@ def test_a_training_that_cannot_grow_says_why(world, checkpoint, how, said):
     trainer = world.pl.Trainer(callbacks=[grow], enable_checkpointing=False, **{**QUIET, "max_epochs": 9, **how})
     with pytest.raises(EsperError, match=said):
         trainer.fit(module, *loaders, ckpt_path=path)
-
-
-def test_several_ranks_are_refused(tmp_path):
-    example = Path(__file__).parents[3] / "examples" / "integrations" / "grow_in_lightning.py"
-    ranks = 'Trainer(accelerator="cpu", devices=2, strategy="ddp", '
-    (tmp_path / "ranks.py").write_text(example.read_text(encoding="utf-8").replace("Trainer(", ranks))
-    (tmp_path / "data.py").write_bytes(example.with_name("data.py").read_bytes())
-    command = [sys.executable, tmp_path / "ranks.py"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
-    assert ended.returncode
-    assert "E343 a Gardener works in one process, and this training has 2 ranks" in ended.stderr

@@ -42,14 +42,6 @@ def test_damaged_metadata_is_reported_and_the_others_load(install, entry_points,
     assert " cannot be read: " in problem.message
 
 
-def test_every_installed_component_can_be_imported() -> None:
-    found = load_plugins()
-    assert found.problems == ()
-    for component in found.registry.components():
-        assert callable(component.load())
-        component.settings_model()
-
-
 TRACED = """
 from esper_core import BlueprintSpec, hookimpl
 
@@ -86,45 +78,3 @@ def test_traced_hook_call_shows_arguments_plugins_and_result(load, workshop, mon
         f"hook esper_run_started(run=[{', '.join(6 * [repr('long')])}, ...])  extra  -> [{'x' * 13}...{'x' * 14}]",
         "hook esper_component_missing(kind='blueprint', name='b\\x1bll\\n')  extra  -> raised ValueError",
     ]
-
-
-FINE = """
-from esper_core import BlueprintSpec, hookimpl
-
-@hookimpl
-def esper_register_blueprints(registry):
-    for name in ("first", "second"):
-        registry.add(name, "nowhere:Block", BlueprintSpec("vector", "c"))
-"""
-HOOK = "from esper_core import BlueprintSpec, hookimpl\n@hookimpl\ndef "
-ADD = "registry.add('a', 'm:A', BlueprintSpec('vector', '9*x'))"
-BROKEN = {
-    "E210 raises": ("1 / 0", "esper-core"),
-    "E210 lacks": ("import nowhere_to_be_found", "esper-core"),
-    "E210 syntax": ("def (", "esper-core"),
-    "E212 old": ("", "esper-core<0.1"),
-    "E213 misspelt": (HOOK + "esper_register_blueprint(registry): pass", "esper-core"),
-    "E214 argument": (HOOK + "esper_register_blueprints(registrar): pass", "esper-core"),
-    "E215 level": (HOOK + "esper_plugin_info(): return {'api': 1}", "esper-core"),
-    "E218 formula": (HOOK + f"esper_register_blueprints(registry): {ADD}", "esper-core"),
-    "E221 leaves": (HOOK + "esper_register_blueprints(registry): raise SystemExit(3)", "esper-core"),
-    "E223 metadata": ("", None),
-}
-
-
-def test_ten_broken_plugins_of_fifty_are_each_reported(install) -> None:
-    for number in range(40):
-        install(f"fine-{number:02}", FINE, requires="esper-core>=0.1,<0.2")
-    for what, (source, requires) in BROKEN.items():
-        install(what.split()[1], source, requires=requires or "", version=requires and "1.0")
-    found = load_plugins()
-    assert sorted(problem.code for problem in found.problems) == sorted(what.split()[0] for what in BROKEN)
-    status = {record.id: record.status for record in found.records}
-    assert {id_ for id_, is_ in status.items() if is_ in ("broken", "rejected")} == {
-        what.split()[1] for what in BROKEN if "metadata" not in what
-    }
-    fine = [id_ for id_ in status if id_.startswith("fine-")]
-    assert len(fine) == 40
-    assert {status[id_] for id_ in fine} == {"active"}
-    assert set(fine) <= {name for name, _ in found.manager.list_name_plugin()} <= {*status} - {"raises", "leaves"}
-    assert sum(one.plugin in fine for one in found.registry.components("blueprint")) == 80

@@ -31,6 +31,7 @@ def test_target_is_imported_by_load_only(component) -> None:
     found = component("my_blocks:Tiny")
     assert "my_blocks" not in sys.modules
     assert found.load() is sys.modules["my_blocks"].Tiny
+    assert found.settings_model() is None
 
 
 def test_a_component_and_the_registry_have_a_short_repr(load, workshop) -> None:

@@ -4,8 +4,6 @@ import hashlib
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -207,37 +205,6 @@ def test_tied_and_transposed_tensors_are_restored_and_stay_tied(grow, load, tmp_
     assert same(model, again)
     assert again.second.weight is again.first.weight
     assert torch.equal(again.turned_square, model.square.T)
-
-
-PROGRAM = """
-import sys, torch, esper_core as esper
-from esper_core.leyline import DataShape
-from esper_tasks.hosts import PointwiseMlp
-model = esper.load(PointwiseMlp(DataShape("sequence", (1, 12), 3)), sys.argv[1])
-inputs = torch.randn(5, 1, 12, generator=torch.Generator().manual_seed(1))
-torch.set_num_threads(1)
-print(model.eval()(inputs).double().flatten().tolist())
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.members
-def test_a_fresh_process_restores_the_same_network(grow, tmp_path, monkeypatch):
-    from esper_core.leyline import DataShape
-    from esper_tasks.hosts import PointwiseMlp
-
-    component = load_plugins().registry.find("blueprint", "conv_light")
-    variety = Variety(component.id, component.spec, component.load())
-    model = grow((variety, Blend.GATE, True), host=lambda: PointwiseMlp(DataShape("sequence", (1, 12), 3)))
-    esper.save(model, tmp_path)
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, check=True)
-    inputs = torch.randn(5, 1, 12, generator=torch.Generator().manual_seed(1))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        assert json.loads(done.stdout) == model.eval()(inputs).double().flatten().tolist()
-    finally:
-        torch.set_num_threads(threads)
 
 
 # --- how a folder is written

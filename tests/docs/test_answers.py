@@ -18,6 +18,7 @@ COPIED = {
     **dict.fromkeys(WARNINGS, "it is a warning of a training loop"),
     **dict.fromkeys(("E362", "E363", "E364"), "it needs a library that is not always installed"),
     "E403": "worker processes exist on Linux without a GPU only",
+    "E406": "its run takes as long as its patience",
     "E504": "every directory is writable for root",
 }
 """Pages whose examples are copied from a test, and why they cannot run on every machine."""

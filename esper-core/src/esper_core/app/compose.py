@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -54,7 +55,7 @@ class StudyContext:
     Attributes:
         engine: Computes the environments; None: threads of this process.
         verdicts: Seeds that ended or blocked a worker of this run before.
-        on_wait: Called about once a second while workers compute.
+        heartbeat: Called when work begins in the environment of a place, and about once a second for workers.
     """
 
     bus: Bus
@@ -62,7 +63,7 @@ class StudyContext:
     check_health: Callable[[HealthSnapshot], Verdict]
     engine: ChosenEngine | None = None
     verdicts: Verdicts | None = None
-    on_wait: Callable[[], None] = lambda: None
+    heartbeat: Callable[[int], None] = lambda place: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,7 @@ class Composition:
                 implants=implants,
                 patience=None if config.patience == "auto" else config.patience,
                 verdicts=context.verdicts,
-                on_wait=context.on_wait,
+                on_wait=partial(context.heartbeat, -1),
             )
         return Pool(
             self.recipe,
@@ -181,6 +182,7 @@ class Composition:
             devices=self.devices,
             lanes=None if config.lanes == "auto" else config.lanes,
             implants=None if implants is None else lambda arm, seed: implants[arm, seed],
+            on_turn=context.heartbeat,
         )
 
     def _study(self, context: StudyContext, pool: StudyPool[Any], arms: Sequence[Arm], twin: str | None) -> Study:

@@ -8,6 +8,7 @@ it says where the run is and how to resume it.
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from esper_core.app.resolution import resolved_config
 from esper_core.app.runtime import one_thread
 from esper_core.config import dump_config
 from esper_core.engines.verdicts import Verdicts
+from esper_core.engines.watchdog import watched
 from esper_core.leyline.errors import (
     ConfigError,
     EsperError,
@@ -245,7 +247,9 @@ class _Session:
             engine = open_engine(composed, supervised=bool(position.number and verdicts))
             if engine is not None:
                 closing.callback(engine.engine.close)
-            context = StudyContext(bus, clock, health_check(resolution.plugins), engine, verdicts)
+            patience = None if composed.config.patience == "auto" else composed.config.patience
+            heartbeat = closing.enter_context(watched(patience, partial(_end_hanging_run, self.directory, self.named)))
+            context = StudyContext(bus, clock, health_check(resolution.plugins), engine, verdicts, heartbeat)
             try:
                 if position.number:
                     for event in read_events(path / "events.jsonl"):
@@ -292,7 +296,7 @@ class _Session:
             try:
                 if position.number and stage == position.stage:
                     progress.load_state_dict(position.state.part("course"), before)
-                finished += run_study(progress, writer.after_step)
+                finished += run_study(progress, partial(_after_step, context, writer))
             except (GovernorStop, PluginError) as error:
                 if stage == 0:
                     raise
@@ -304,6 +308,11 @@ class _Session:
     def _results(self, finished: Sequence[EpisodeFinished]) -> dict[str, Any]:
         arms = [arm for arm in self.composition.every_arm if any(episode.arm == arm for episode in finished)]
         return results(self.composition.task.metric, arms, finished, self.composition.config.margin)
+
+
+def _after_step(context: StudyContext, writer: CheckpointWriter, progress: StudyProgress) -> None:
+    context.heartbeat(-1)
+    writer.after_step(progress)
 
 
 # --- files
@@ -384,6 +393,17 @@ def _status_of(error: BaseException) -> tuple[RunStatus, int]:
         return "failed", 141  # what a shell expects when the reader of a pipe is gone: 128 + SIGPIPE
     code = error.exit_code if isinstance(error, EsperError) else 1
     return "stopped" if isinstance(error, GovernorStop) else "failed", code
+
+
+def _end_hanging_run(directory: RunDirectory, named: Path, problem: Problem, trace: str) -> None:
+    """Record that a run hangs, and print it: in the log, in the manifest, and on stderr."""
+    error = EsperError(problem)
+    _add_location(error, named)
+    with suppress(OSError), (directory.path / "log.txt").open("a", encoding="utf-8") as file:
+        file.write(f"{problem.message}\n{trace}\n")
+    with suppress(RunFolderError):
+        directory.finish(status="failed", exit_code=128 + signal.SIGKILL, reason=str(problem))
+    print(*error.problems, sep="\n", file=sys.stderr, flush=True)
 
 
 def _reason(error: BaseException) -> str:

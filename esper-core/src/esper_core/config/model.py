@@ -368,7 +368,7 @@ class RunConfig(Section):
     ray: RayConfig = Field(default_factory=RayConfig, description="The cluster of engine: ray.")
     patience: Patience = Field(
         default="auto",
-        description="Seconds that a worker may take for a part of a step; auto: 20 times the longest, at least 60.",
+        description="Seconds after which a component hangs; auto: 20 times the longest part of a step, at least 600.",
     )
     randomness: Literal["auto", "always"] = Field(
         default="auto", description="Whether networks draw random numbers in a pass; auto: determined by a trial pass."

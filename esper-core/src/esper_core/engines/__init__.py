@@ -8,5 +8,6 @@
 - ``processes``: workers that are forked from the run
 - ``ray``: workers on the machines of a Ray cluster
 - ``nodes``: what is installed on these machines
+- ``watchdog``: ends a run that stands still in its own process
 - ``selection``: which engine a run uses, with how many workers
 """

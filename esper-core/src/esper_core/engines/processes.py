@@ -83,6 +83,23 @@ class ForkEngine:
         self._lifeline.cut()
 
 
+def fork() -> int:
+    """Fork this process, as ``os.fork``. Signals that ask a run to end are ignored in the fork."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # about threads: see the module docstring
+            pid = os.fork()
+        if pid == 0:
+            for one in _END_SIGNALS:
+                signal.signal(one, signal.SIG_IGN)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return pid
+
+
 class ForkedWorker:
     """A forked process that runs ``run`` with its end of a pipe."""
 
@@ -91,19 +108,11 @@ class ForkedWorker:
         self._report = CrashReport()
         self._pipe, other = Pipe()
         _limit_transfers(self._pipe)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)
         is_main = threading.current_thread() is threading.main_thread()
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # about threads: see the module docstring
-                self.pid = os.fork()
-            if self.pid == 0:
-                self._pipe.close()
-                _run_fork(partial(run, other, self._report), self._report, lifeline, ends_with_thread=is_main)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self.pid = fork()
+        if self.pid == 0:
+            self._pipe.close()
+            _run_fork(partial(run, other, self._report), self._report, lifeline, ends_with_thread=is_main)
         other.close()
 
     def send(self, request: Request) -> None:
@@ -129,7 +138,7 @@ class ForkedWorker:
         """End the process if it still runs, and return how it was lost and what it was doing."""
         stopped = False
         if self._status is None and self._is_running():
-            stopped = _state_of(self.pid) in ("T", "t")
+            stopped = is_stopped(self.pid)
             if not stopped:
                 self._report.request(self.pid)
             how = "was stopped" if stopped else "did not reply"
@@ -183,17 +192,24 @@ class CrashReport:
     """
 
     def __init__(self) -> None:
-        self._shared = mmap.mmap(-1, struct.calcsize("q"))
+        self._shared = mmap.mmap(-1, struct.calcsize("qqq"))
+        self._beats = self._others = 0
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  open for as long as there is a report
 
     def note_place(self, place: int) -> None:
-        """Note the place of the environment whose work begins."""
-        struct.pack_into("q", self._shared, 0, place + 1)
+        """Note the place of the environment whose work begins; -1: other work."""
+        self._beats += 1
+        self._others += place < 0
+        struct.pack_into("qqq", self._shared, 0, place + 1, self._beats, self._others)
+
+    def listen(self) -> None:
+        """Write the traceback whenever this process is asked to."""
+        faulthandler.register(TRACE_SIGNAL, self._file)
 
     def enable(self) -> None:
-        """Write the traceback whenever this process crashes, is asked to, or ends itself."""
+        """Write the traceback whenever this process is asked to, crashes, or ends itself."""
+        self.listen()
         faulthandler.enable(self._file)
-        faulthandler.register(TRACE_SIGNAL, self._file)
         leave = os._exit
 
         def write_and_exit(status: int) -> NoReturn:
@@ -219,6 +235,12 @@ class CrashReport:
         """The place of the environment whose work began last; None: of none yet."""
         (number,) = struct.unpack_from("q", self._shared)
         return number - 1 if number else None
+
+    @property
+    def beats(self) -> tuple[int, int]:
+        """How often work began, and how often other work than that of an environment."""
+        every, others = struct.unpack_from("qq", self._shared, struct.calcsize("q"))
+        return every, others
 
     @property
     def trace(self) -> str:
@@ -266,9 +288,6 @@ def _run_fork(run: Callable[[], None], report: CrashReport, lifeline: Lifeline, 
     """Run the forked process to its end. It may be killed with the thread that forked it, even if it is stopped."""
     code, leave = 1, os._exit
     try:
-        for one in _END_SIGNALS:
-            signal.signal(one, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _END_SIGNALS)
         if ends_with_thread:
             ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115, PTH123  for as long as there is this process
@@ -295,9 +314,10 @@ def _limit_transfers(pipe: Connection[Any, Any]) -> None:
             other.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", SECONDS_OF_TRANSFER, 0))
 
 
-def _state_of(pid: int) -> str:
-    """Return the state of a process as /proc gives it: ``R`` if it runs, ``T`` if it is stopped."""
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped, as by SIGSTOP."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return ""
+        return False
+    return state in ("T", "t")

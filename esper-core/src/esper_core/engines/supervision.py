@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -39,10 +38,10 @@ LOSSES_UNTIL_VERDICT: Final = 2
 ACCIDENTS_UNTIL_END: Final = 5
 """How often a worker is lost in a request, with its machine or stopped from outside, until the run ends."""
 
-FIRST_SECONDS: Final = 600.0
+FIRST_SECONDS: Final = 3600.0
 """Patience before the first step is done."""
 
-LEAST_SECONDS: Final = 60.0
+LEAST_SECONDS: Final = 600.0
 LONGEST_REQUESTS: Final = 20.0
 """Patience afterwards, in seconds and in multiples of the longest request so far; the larger one counts."""
 
@@ -59,7 +58,7 @@ class Patience:
 
     @property
     def seconds(self) -> float:
-        """The seconds after which a worker hangs."""
+        """The seconds after which a worker counts as hanging."""
         if self.fixed is not None:
             return self.fixed
         return FIRST_SECONDS if self.longest is None else max(LEAST_SECONDS, LONGEST_REQUESTS * self.longest)
@@ -101,19 +100,16 @@ class SupervisedWorker:
     _snapshot: WorkerSnapshot | None = None
     _log: list[Request] = field(default_factory=list)
     _pending: Request | None = None
-    _sent: float = 0.0
     _is_repeating: bool = False
 
     def __post_init__(self) -> None:
         self._worker = self.start()
-        self._sent = time.monotonic()
 
     def send(self, request: Request) -> None:
         """Send a request; ``receive`` must be called before the next one."""
         if request.method in ("reset", "load_packed_states"):  # nothing before it counts any more
             self._snapshot, self._log = None, []
         self._pending = replace(request, condemned=tuple(self.find_verdicts(request)))
-        self._sent = time.monotonic()
         self._worker.send(self._pending)
 
     def receive(self) -> Reply:
@@ -146,14 +142,18 @@ class SupervisedWorker:
         self._worker.close()
 
     def _next_reply(self) -> Reply:
-        """Return the worker's next reply, and wait for it as long as patience lasts."""
-        end = self._sent + self.patience.seconds
+        """Return the worker's next reply, and wait for it as long as patience lasts.
+
+        The seconds of waiting are counted one by one: those in which the run itself was stopped do not count.
+        """
+        left = self.patience.seconds
         while True:
             try:
-                return self._worker.receive(min(1.0, max(0.0, end - time.monotonic())))
+                return self._worker.receive(min(1.0, left))
             except TimeoutError:
                 self.on_wait()
-                if time.monotonic() >= end:
+                left -= 1.0
+                if left <= 0.0:
                     raise
 
     def _lose(self) -> Loss:
@@ -179,12 +179,10 @@ class SupervisedWorker:
             raise self._lost(losses[-1], None)
         self._is_repeating = True
         self._worker = self.start()
-        self._sent = time.monotonic()
         if self._pending is not None:
             self._repeat(self._pending)
             if is_decided:
                 self._pending, losses = self._without_culprit(self._pending, losses[-1]), []
-            self._sent = time.monotonic()
             self._worker.send(self._pending)
         self._is_repeating = False
         return losses
@@ -211,7 +209,6 @@ class SupervisedWorker:
 
     def _ask(self, request: Request) -> Any:
         """Return what the new worker replies to a request of which the run knows the outcome."""
-        self._sent = time.monotonic()
         self._worker.send(request)
         return _value_of(self._next_reply())
 
@@ -219,7 +216,7 @@ class SupervisedWorker:
         """Return the error for a worker that cannot be replaced."""
         at = "" if self._pending is None else f' in "{self._pending.method}"'
         who = "" if suspect is None else f"; at work was {suspect.label}"
-        frame = next((frame for frame in loss.frames if _is_authors(frame)), None)
+        frame = next((frame for frame in loss.frames if is_authors(frame)), None)
         file, line = (None, None) if frame is None else (frame.file, frame.line)
         hint = "log.txt has the traceback of its threads. " if loss.trace else ""
         hint += "Earlier results are intact: esper resume continues from the last checkpoint."
@@ -236,7 +233,7 @@ def _value_of(reply: Reply) -> Any:
     return reply.value
 
 
-def _is_authors(frame: Frame) -> bool:
+def is_authors(frame: Frame) -> bool:
     """Return whether a line is neither Esper's, nor torch's, nor of Python's library."""
     own = (Path(esper_core.__file__).parent, Path(torch.__file__).parent)
     library = Path(os.__file__).parent

@@ -16,7 +16,7 @@ WARNINGS = ("E349", "E360", "E361", "E370", "E371", "E372", "E373", "E374")
 COPIED = {
     "E343": "a test runs in one process",
     **dict.fromkeys(WARNINGS, "it is a warning of a training loop"),
-    **dict.fromkeys(("E362", "E363", "E364"), "it needs a library that is not always installed"),
+    **dict.fromkeys(("E362", "E363", "E364", "E404", "E405"), "it needs a library that is not always installed"),
     "E403": "worker processes exist on Linux without a GPU only",
     "E406": "its run takes as long as its patience",
     "E504": "every directory is writable for root",

@@ -1,18 +1,23 @@
-"""Registration and learning of the standard blueprints."""
+"""The standard blueprints are registered, conform, learn, and can be exported without Esper."""
 
 import re
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from esper_blueprints import plugin
-from esper_core import BlueprintSpec, Site
+from esper_core import BlueprintSpec, Site, SlotPlace, export, graft
+from esper_core.growth import Seed, slots_of
+from esper_core.leyline import Stage
 from esper_core.leyline.specs import SITE_KINDS
+from esper_core.plugins import load_plugins
+from esper_testing.components import plugin_checks
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "blueprints.md"
-
 SITES = {
     "image": Site("image", 4, (6, 6)),
     "sequence": Site("sequence", 4, (12,)),
@@ -112,3 +117,70 @@ def test_the_reference_page_shows_what_blueprints_declare():
     ]
     assert rows == declared
     assert common == {"deterministic", "bf16", "dynamic_spatial"}
+
+
+COSTLY = {
+    "gradient_within_two_steps",
+    "loss_falls_within_fifty_steps",
+    "host_is_unchanged_at_alpha_0",
+    "host_stands_still_while_incubating",
+    "lives_a_whole_life",
+    "compiles",
+    "imports_cleanly",
+}
+"""Checks that train or start an interpreter: in the fast suite for ``SAMPLE``, in the slow suite for the others."""
+SAMPLE = {("conv_light", None), ("conv_light", "image"), ("low_rank", "vector")}
+"""Blueprints and kinds of sites."""
+
+
+def cases():
+    """Yield the cases of one check and blueprint; those of the slow suite separately."""
+
+    def group(check):
+        return check.component, check.name, check.name in COSTLY and (check.component, check.case) not in SAMPLE
+
+    for (component, name, slow), checks in groupby(sorted(plugin_checks("blueprints"), key=group), key=group):
+        marks = (
+            [pytest.mark.slow, pytest.mark.install] if slow else []
+        )  # install: this suite must pass for every change
+        yield pytest.param(list(checks), marks=marks, id=f"{component}-{name}{'-slow' if slow else ''}")
+
+
+@pytest.mark.parametrize("checks", list(cases()))
+def test_it_conforms(checks):
+    for check in checks:
+        try:
+            check.run()
+        except Exception as error:
+            error.add_note(check.id)
+            raise
+
+
+EXAMPLES = {
+    "vector": torch.randn(3, 8),
+    "sequence": torch.randn(3, 8, 12),
+    "tokens": torch.randn(3, 12, 8),
+    "image": torch.randn(3, 8, 6, 6),
+}
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_what_grew_from_each_blueprint_is_exported_exactly(kind, tmp_path):
+    example = EXAMPLES[kind]
+    blueprints = [one for one in load_plugins().registry.components("blueprint") if kind in one.spec.accepts]
+    assert blueprints
+    behind = nn.Linear(8, 8) if kind in ("vector", "tokens") else nn.Identity()
+    model = graft(nn.Sequential(behind), {"it": SlotPlace("0", kind, stack=len(blueprints))}, example=example)
+    slot = slots_of(model).named("it")
+    for number, blueprint in enumerate(blueprints):
+        seed = Seed(
+            blueprint.load()(slot.site), blueprint=blueprint.id, spec=blueprint.spec, site=slot.site, number=number
+        )
+        with torch.no_grad():
+            for parameter in seed.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        seed.stage = Stage.FOSSILISED
+        seed.alpha.aim(1.0, 0)
+        slot.seeds.append(seed)
+    plain = export(model, path=tmp_path, example=example)
+    assert torch.equal(plain.eval()(example), model.eval()(example))

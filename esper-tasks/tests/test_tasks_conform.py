@@ -1,19 +1,100 @@
-"""The tasks and hosts pass the conformance checks."""
+"""The plugin registers tasks and hosts, which pass the conformance checks; splits and examples are as declared."""
 
 from importlib.util import find_spec
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+from esper_core.app.compose import prepare
+from esper_core.leyline import DataShape, Metric, SlotPlace, Task
+from esper_tasks import plugin
+from esper_tasks.byte_text import byte_text
+from esper_tasks.images_synthetic import images_synthetic
+from esper_tasks.marked_sum import marked_sum
+from esper_tasks.mnist1d import mnist1d
+from esper_tasks.riddles import riddles
+from esper_tasks.stripes import stripes
+from esper_tasks.supervised import drawn_parts
 from esper_testing import parametrize_with_checks
 
 
-@pytest.fixture(autouse=True)
-def _a_scikit_learn(request, check):
-    """Use a fake where scikit-learn is not installed; the checks of digits do not depend on its images."""
-    if check.component == "digits" and find_spec("sklearn") is None:
-        request.getfixturevalue("scikit_learn")
-
-
 @parametrize_with_checks("tasks")
-def test_it_conforms(check):
+def test_it_conforms(check, request):
+    if check.component == "digits" and find_spec("sklearn") is None:
+        request.getfixturevalue("scikit_learn")  # a fake: the checks do not depend on its images
     check.run()
+
+
+NAMES = (
+    *("bytes", "cifar10", "cnn1d", "cnn2d", "csv", "digits", "images-synthetic", "marked-sum", "mlp", "mnist1d"),
+    *("mnist1d-shuffled", "npz", "pointwise-mlp", "riddles", "signals-family", "signals-family-host", "stripes"),
+    *("token-mlp", "transformer", "wide-cnn1d"),
+)
+
+
+@pytest.fixture
+def registered(esper_plugins):
+    """The components of the plugin, by name."""
+    return {component.short: component for component in esper_plugins(plugin).registry.components()}
+
+
+def test_the_plugin_registers_all_tasks_and_hosts(registered):
+    assert tuple(sorted(registered)) == NAMES
+    assert registered["pointwise-mlp"].spec.slots == {
+        "early": SlotPlace("stem", "sequence"),
+        "late": SlotPlace("hidden", "vector"),
+    }
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.members
+@pytest.mark.parametrize("name", ["images", "tokens", "bytes", "control-shuffled", "no-deficit", "signals-family"])
+def test_examples_are_valid(name):
+    prepared = prepare(EXAMPLES / f"{name}.yaml")
+    assert prepared.arm_names[-1] == "twin"
+    assert prepared.resolution.warnings == ()
+
+
+SIGNAL, ACCURACY = DataShape("sequence", (1, 40), 3), Metric("accuracy", "up", "%")
+PERPLEXITY = Metric("perplexity", "down", exponential=True)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "shape", "metric", "lengths"),
+    [
+        (stripes, {}, DataShape("sequence", (1, 16), 4), ACCURACY, (200, 80, 80)),
+        (mnist1d, {}, DataShape("sequence", (1, 40), 10), ACCURACY, (3200, 800, 1000)),
+        (images_synthetic, {}, DataShape("image", (3, 16, 16), 8), ACCURACY, (2000, 500, 500)),
+        (marked_sum, {}, DataShape("tokens", (12, 5), 4), ACCURACY, (3000, 750, 750)),
+        (byte_text, {}, DataShape("tokens", (64,), 256), PERPLEXITY, (None, 200, 200)),
+        *((riddles, {"kind": kind}, SIGNAL, ACCURACY, (1000, 300, 500)) for kind in ("near", "far", "value", "joint")),
+        (riddles, {"kind": "easy"}, SIGNAL, ACCURACY, (1000, 300, 500)),
+        (riddles, {"samples": 31, "validation": 4, "test": 5}, SIGNAL, ACCURACY, (31, 4, 5)),
+    ],
+)
+def test_a_task_has_the_data_that_it_declares(task, settings, shape, metric, lengths):
+    one, symbols = task(**settings), task is byte_text
+    assert isinstance(one, Task)
+    assert (one.shape, one.metric) == (shape, metric)
+    for name, count in zip(("train", "validation", "test"), lengths, strict=True):
+        split = one.split(name)
+        assert count in (len(split), None)
+        assert split.inputs.shape == (len(split), *shape.example)
+        assert split.inputs.dtype == (torch.int64 if symbols else torch.float32)
+        assert split.inputs.is_contiguous()
+        assert split.targets.dtype == torch.int64
+        assert split.targets.shape == ((len(split), 64) if symbols else (len(split),))
+        assert 0 <= int(split.targets.min()) <= int(split.targets.max()) < shape.outputs
+        if task in (stripes, riddles):
+            each = split.targets.bincount(minlength=shape.outputs)
+            assert each.max() - each.min() <= 1, "classes are balanced"
+
+
+def test_the_requested_number_of_examples_is_held_out():
+    parts = drawn_parts(np.arange(100)[:, None], validation=15, test=20, seed=3)
+    assert {name: len(rows) for name, rows in parts.items()} == {"train": 65, "validation": 15, "test": 20}
+    assert parts["train"].tolist() != sorted(parts["train"].tolist())

@@ -1,8 +1,10 @@
-"""Results of checks in scripts, in pytest and on the command line."""
+"""Results of checks in scripts, in pytest and on the command line; what the kit imports, and tests of every check."""
 
 import json
+import subprocess
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -14,11 +16,18 @@ from esper_testing import (
     CheckResult,
     FakeDistribution,
     NotApplicable,
+    blueprint_trials,
+    blueprints,
     check_component,
     check_plugin,
     components_of,
+    hosts,
     parametrize_with_checks,
+    policies,
+    rewards,
     run_checks,
+    sinks,
+    tasks,
 )
 from esper_testing.commands import check as command
 
@@ -354,3 +363,50 @@ def test_a_function_that_lacks_hookimpl_fails_the_check(esper_cli, tmp_path):
     file.write_text("def esper_register_blueprints(registry):\n    pass\n")
     answer = esper_cli("plugins", "check", "unmarked", "--local", str(file))
     assert (answer.status, "E222" in answer.err) == (3, True)
+
+
+CHECKS = {
+    "blueprint": (
+        blueprints.is_well_declared,
+        blueprints.imports_cleanly,
+        *blueprints.CHECKS,
+        *blueprint_trials.CHECKS,
+    ),
+    "host": (hosts.is_well_declared, hosts.accepts_some_data, hosts.builds_or_says_why_not, *hosts.CHECKS),
+    "policy": policies.CHECKS,
+    "reward": rewards.CHECKS,
+    "schedule": tasks.SCHEDULE_CHECKS,
+    "sink": sinks.CHECKS,
+    "task": tasks.TASK_CHECKS,
+}
+
+
+@pytest.mark.parametrize("kind", CHECKS)
+def test_every_check_is_named_by_a_test_that_fails_it(kind):
+    source = Path(__file__).with_name(f"test_{kind}_checks.py").read_text()
+    names = [check.__name__ for check in CHECKS[kind]]
+    assert [name for name in names if f'"{name}"' not in source and f'"{name}[' not in source] == []
+
+
+HEAVY = "{'torch', 'esper_core', 'numpy', 'pydantic', 'click'}"
+
+
+@pytest.mark.parametrize("module", ["esper_testing", "esper_testing.pytest_plugin"])
+def test_importing_it_imports_neither_torch_nor_the_core(module):
+    code = f"import {module}, sys; sys.exit(bool({HEAVY} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_test_suite_of_another_project_imports_neither_torch_nor_the_core(tmp_path):
+    tmp_path.joinpath("test_it.py").write_text(
+        f"import sys\ndef test_it():\n    assert not {HEAVY} & set(sys.modules)\n"
+    )
+    run = started(tmp_path, "-p", "esper_testing.pytest_plugin")
+    assert run.returncode == 0, run.stdout.decode()
+
+
+def started(folder, *arguments):
+    """Run pytest over a folder without Esper, with the named plugins only."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, str(folder)]
+    environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PATH": ""}
+    return subprocess.run(command, check=False, capture_output=True, cwd=folder, env=environment)

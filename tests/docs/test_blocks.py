@@ -36,10 +36,10 @@ FROM_THE_CODE = re.compile(r"<!-- from the code: .*?<!-- end -->", re.DOTALL)
 FOLLOWED = {
     "docs/guides/write-a-blueprint.md": "test_tutorials.py",
     "docs/get-started.md": "test_how_to.py",
-    "docs/guides/grow-in-a-trainer.md": "test_trainers_page.py",
+    "docs/guides/grow-in-a-trainer.md": "test_pages.py",
     "docs/guides/use-your-own-data.md": "test_how_to.py",
-    "docs/reference/growbench.md": "test_growbench.py",
-    "docs/reference/observations.md": "test_observations.py",
+    "docs/reference/growbench.md": "test_pages.py",
+    "docs/reference/observations.md": "test_pages.py",
 }
 """Pages that a test follows as a reader would, besides the guides and the pages of errors."""
 
@@ -48,7 +48,7 @@ HELD = {
     ("README.md", "host: my_model:build"): "test_readme.py",
     ("README.md", "esper_register_blueprints"): "test_readme.py",
     ("README.md", "esper-blueprints-extra"): "test_readme.py",
-    ("docs/guides/resume-a-run.md", "^C"): "test_resuming.py",
+    ("docs/guides/resume-a-run.md", "^C"): "test_pages.py",
 }
 """Blocks with a test of their own, by page and by words in them; the test searches for the same words."""
 

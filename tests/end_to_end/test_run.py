@@ -1,11 +1,17 @@
-"""``esper run``: what it prints, what it writes, and its exit status."""
+"""``esper run``: what it prints and writes, its controls and its report, warnings and exit statuses."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from esper_core.app.compose import prepare
+from esper_core.app.run import resume
+from esper_core.config import parse_config
+from esper_core.leyline import ConfigError, RunFolderError
 from esper_core.leyline.events import RunFinished, RunStarted, SeedLost, StageChanged, StepFinished
-from tests.end_to_end.conftest import add_plugin
+from esper_core.runs.records import read_run
+from tests.end_to_end.conftest import SMALL, add_plugin
 
 
 def test_a_run_prints_a_table_and_leaves_everything_that_it_found(run, small):
@@ -145,3 +151,143 @@ def test_a_place_that_cannot_be_written_is_reported(run, tmp_path):
     answer = run(runs="occupied", code=1).answer
     assert "E410 cannot write" in answer.err
     assert "Traceback" not in answer.err
+
+
+def test_results_of_a_run_are_read_and_compared_as_printed(esper, small, tmp_path):
+    runs = ("--runs-dir", tmp_path / "runs")
+    told = esper("run", small, *runs, "--name", "first", "--json").json
+    (listed,) = esper("runs", "list", *runs, "--json").json
+    assert (listed["status"], listed["path"]) == ("done", told["run"])
+    shown = esper("runs", "show", "first", *runs, "--json").json
+    assert shown["summary"] == told
+    assert shown["grown"]["schedule"] == {"blueprints/conv_light in early": 1.0}
+    assert shown["grown"]["twin"] == {}
+    compared = esper("compare", "first", *runs, "--json").json
+    shown = [
+        {key: one[key] for key in own}
+        for one, own in zip(compared["comparisons"], told["results"]["comparisons"], strict=True)
+    ]
+    assert shown == told["results"]["comparisons"]
+    assert compared["warnings"] == []
+    assert "no difference shown, because a verdict needs 8 RNG seeds" in esper("compare", told["run"], *runs).out
+
+
+def test_a_run_leaves_its_report(esper, run, tmp_path):
+    ran = run()
+    assert ran.answer.out.splitlines()[-1] == f"Report: {ran.path / 'report.html'}"
+    page = ran.text("report.html")
+    assert "against twin: no difference shown" in page
+    assert "A verdict needs at least 8 RNG seeds" in page
+    assert "early" in page
+    again = esper("report", ran.path, "--out", tmp_path / "again.html")
+    assert (again.status, again.out) == (0, f"{tmp_path / 'again.html'}\n")
+    assert (tmp_path / "again.html").read_text(encoding="utf-8") == page
+
+
+def test_a_failed_run_leaves_its_report(run, small):
+    bad = (
+        "from esper_core import RewardSpec, hookimpl\n"
+        "class Bad:\n"
+        "    def score(self, *a, **k): raise ValueError('no idea')\n"
+        "@hookimpl\n"
+        "def esper_register_rewards(registry): registry.add('bad', lambda **k: Bad(), RewardSpec(''))\n"
+    )
+    add_plugin(small, bad, "reward: bad\n")
+    page = run(code=3).text("report.html")
+    assert "The run failed." in page
+    assert "no idea" in page
+
+
+def test_a_run_that_fails_while_results_are_written_says_so(run, monkeypatch):
+    def full(value: object) -> str:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("esper_core.app.run.dump_config", full)
+    told = run(options=(), code=1).json("manifest.json")
+    assert (told["status"], told["exit"], told["reason"]) == ("failed", 1, "MemoryError: no room")
+
+
+@pytest.mark.parametrize("options", [[], ["--quiet"], ["--json"]])
+def test_a_warning_is_passed_on_once_and_is_in_the_summary(options, run):
+    ran = run("policy.settings.plan[2].step=99", "rounds=2", options=options)
+    said = "arm schedule: not carried out in 2 of 2 episodes: plan[2]: fossilise in early, from step 99"
+    assert ran.answer.err.count(f"warning: {said}") == 1
+    (warning,) = ran.json("summary.json")["warnings"]
+    assert warning.startswith(said)
+    assert said in ran.text("log.txt")
+    if "--json" in options:
+        assert ran.answer.json["warnings"] == [warning]
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "x" * 300, "", "1st", "a\nb"])
+def test_an_invalid_name_is_refused_before_anything_is_loaded(name, run, tmp_path):
+    ran = run(file=tmp_path / "missing.yaml", options=("--name", name), code=2)
+    assert "--name" in ran.answer.err
+    assert "expected a letter, then at most 49 letters, digits, - and _; received" in ran.answer.err
+    assert "missing.yaml" not in ran.answer.err
+    assert not ran.runs.exists()
+
+
+def test_the_configuration_in_the_hint_for_a_missing_policy_is_valid(esper, small):
+    text = small.read_text()
+    without = text[: text.index("policy:")] + text[text.index("environments:") :]
+    with pytest.raises(ConfigError) as caught:
+        parse_config(without.encode(), file="f.yaml")
+    (problem,) = caught.value.problems
+    offered = [one for one in re.findall(r'"([^"]+)"', problem.hint or "") if one.startswith("policy:")]
+    assert len(offered) == 2
+    for one in offered:
+        small.write_text(f"{without}\n{one}\n")
+        answer = esper("check", small)
+        assert answer.status == 0, answer.err
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_results_are_printed_even_if_they_cannot_be_written(as_json, run, small):
+    in_the_way = "def esper_run_started(run): (run.path / 'summary.json').mkdir()"
+    add_plugin(small, f"from esper_core import hookimpl\n@hookimpl\n{in_the_way}\n")
+    ran = run(options=("--json", "--quiet") if as_json else ("--quiet",), code=1)
+    assert "E410 cannot write" in ran.answer.err
+    if as_json:
+        assert set(ran.answer.json["results"]["arms"]) == {"schedule", "twin"}
+    else:
+        assert "no difference shown" in ran.answer.out
+    assert ran.json("manifest.json")["status"] == "failed"
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("file", "arms"),
+    [
+        ("plugins.yaml", ["heuristic", "twin", "capacity"]),
+        ("examples/study.yaml", ["heuristic", "random", "twin", "capacity-of-heuristic", "capacity-of-random"]),
+    ],
+)
+def test_run_15_the_default_run_and_a_study_include_their_controls(file, arms, esper):
+    assert esper("run", ROOT / file, "--dry-run", "--json").json["arms"] == arms
+
+
+def test_run_15_results_include_their_controls(run):
+    ran = run("capacity=true")
+    rows = [line.split()[0] for line in ran.answer.out.splitlines() if line.strip()]
+    assert rows[1:4] == ["schedule", "twin", "capacity"]
+    results = ran.json("summary.json")["results"]
+    arms = results["arms"]
+    assert arms["capacity"]["params"] == arms["schedule"]["params"] > arms["twin"]["params"]
+    assert arms["capacity"]["reward"] is None, "nobody was beside it to be better than"
+    assert run(file=ran.path, runs="again").json("summary.json")["results"] == results
+
+
+def test_without_growth_there_is_no_static_control(run, small):
+    small.write_text(SMALL.split("policy:\n")[0] + "policy: static\n" + SMALL[SMALL.index("environments:") :])
+    assert list(run("capacity=true").json("summary.json")["results"]["arms"]) == ["static", "twin"]
+
+
+def test_resuming_a_run_that_another_process_just_finished_changes_nothing(run):
+    path = run().path
+    before = {file.name: file.read_bytes() for file in path.iterdir() if file.is_file() and file.name != ".lock"}
+    with pytest.raises(RunFolderError, match="just finished by another process"):
+        resume(prepare(path / "config.yaml"), read_run(path))
+    assert {name: (path / name).read_bytes() for name in before} == before

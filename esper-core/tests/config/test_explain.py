@@ -1,13 +1,15 @@
-"""``explain``: value, type, default, origin and description."""
+"""``explain``: value, type, default, origin and description of each key path."""
 
 import json
 from dataclasses import asdict
 from enum import StrEnum
 
 import pytest
+from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel, Field
 
-from esper_core.config import Explanation, explain
+from esper_core.config import Explanation, explain, parse_path
+from esper_core.config.values import MAX_DEPTH, MAX_SHOWN, path_text
 
 
 @pytest.fixture
@@ -113,3 +115,21 @@ MODELS = {("policy", "settings"): Plan, ("reward", "settings"): Part}
 def test_setting_is_explained_by_the_components_model(loaded, path, value, type_, default, origin):
     (found,) = explain(loaded, path, MODELS)
     assert (found.value, found.type, found.default, found.origin) == (value, type_, default, origin)
+
+
+KEYS = st.text(max_size=MAX_SHOWN)
+STEPS = st.lists(KEYS | st.integers(0, 99_999), max_size=4)
+
+
+@settings(max_examples=50)
+@given(KEYS, STEPS)
+def test_written_path_is_parsed_to_the_same_path(first, steps):
+    path = (first, *steps)
+    assert parse_path(path_text(path)) == path
+
+
+def test_path_deeper_than_any_file_is_refused_and_control_characters_are_escaped():
+    assert len(parse_path(".".join("a" * MAX_DEPTH))) == MAX_DEPTH
+    with pytest.raises(ValueError, match="deep"):
+        parse_path(".".join("a" * (MAX_DEPTH + 1)))
+    assert path_text(("\x1b[31m",)) == '["\\u001b[31m"]'

@@ -1,4 +1,4 @@
-"""The published results of the study of learned policies follow from its lines, and its command runs."""
+"""Published results of studies follow from their records, and the studies run by one command."""
 
 import json
 import subprocess
@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from benchmarks.science import verdicts
 from benchmarks.science.learned_policies.policies import MAIN_PRICE
 from benchmarks.science.learned_policies.report import picture
 from benchmarks.science.learned_policies.summary import summarise
 from benchmarks.science.learned_policies.training import read_lines
+from benchmarks.science.verdicts import QUICK, WHOLE
 from esper_study.growbench import Bench, Kept, Match, Node, shipped_table
 from esper_study.growbench.puzzles import DECISIONS
 
@@ -66,3 +68,60 @@ def test_the_study_runs_by_one_command_and_continues(tmp_path):
     again = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     assert again.stderr == ""
     assert (tmp_path / "results.json").read_text(encoding="utf-8") == found
+
+
+FILE = ROOT / "benchmarks" / "science" / "verdicts.json"
+
+
+@pytest.fixture(scope="module")
+def kept():
+    """The published figures."""
+    return json.loads(FILE.read_text(encoding="utf-8"))
+
+
+def test_simulation_runs_by_one_command_and_is_repeatable(tmp_path, capsys):
+    found = []
+    for folder in (tmp_path / "once", tmp_path / "again"):
+        assert verdicts.main(["--quick", "--write", str(folder)]) == 0
+        found.append(json.loads((folder / "verdicts.json").read_text(encoding="utf-8")))
+        assert set(found[-1].pop("by")) == {"date", "python", "numpy", "torch", "esper-core"}
+        assert found[-1]["size"]["studies"] == QUICK.studies
+        assert "## All figures" in (folder / "verdicts.md").read_text(encoding="utf-8")
+    assert found[0] == found[1]
+    assert "20 seeds, 5 arms" in capsys.readouterr().out
+
+
+def test_repeated_simulations_agree_with_the_file(kept):
+    """Two figures that take a second; the slow test simulates all of them."""
+    assert verdicts.wrong(8, 2, WHOLE.studies) == kept["wrong"][0]
+    assert {"n": 20, "told": verdicts.wrong_on_skewed(20, WHOLE.studies)} == kept["leaning"][1]
+
+
+@pytest.mark.slow
+def test_the_whole_simulation_agrees_with_the_file(kept):
+    """A few verdicts may differ, since another machine rounds differently."""
+    anew = verdicts.simulated(WHOLE)
+    assert dict(numbers(anew)) == pytest.approx(dict(numbers({name: kept[name] for name in anew})), abs=0.1)
+
+
+def numbers(found, path=""):
+    """Yield every number with its path."""
+    if isinstance(found, (int, float)):
+        yield path, found
+    elif not isinstance(found, str):
+        for key, inner in found.items() if isinstance(found, dict) else enumerate(found):
+            yield from numbers(inner, f"{path}/{key}")
+
+
+def test_the_pages_show_the_figures_of_the_file(kept):
+    assert FILE.with_suffix(".md").read_text(encoding="utf-8") == verdicts.page(kept)
+    sizes = {name: kept["size"][name] for name in ("studies", "without_pairs")}
+    assert verdicts.Size(**sizes) == WHOLE
+    page = " ".join((ROOT / "docs" / "concepts" / "statistics.md").read_text(encoding="utf-8").split())
+    sentences = [
+        f"{WHOLE.studies:,} studies each",
+        "{:.0f} % of cases with 8 RNG seeds, {:.0f} % with 20 and {:.0f} % with 40".format(
+            *(one["told"] for one in kept["leaning"])
+        ),
+    ]
+    assert [one for one in sentences if one not in page] == []

@@ -1,0 +1,257 @@
+"""Pages agree with the code: names, columns, examples, figures and navigation."""
+
+import ast
+import importlib
+import importlib.util
+import json
+import re
+import shlex
+from dataclasses import fields
+from pathlib import Path
+from runpy import run_path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+import esper_core
+from benchmarks.science import probes
+from esper_core import cli
+from esper_core.leyline import Stage, observations as features
+from esper_core.leyline.events import StageChanged
+from esper_study import growbench
+from esper_study.growbench import puzzles
+from esper_watch.history import SeedLife, Step
+from tests.docs import test_how_to as how_to
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+LISTED_BY_AN_INDEX = "errors"
+"""The folder whose pages are reached from its own index page."""
+
+
+def pages_in(nav: object) -> set[str]:
+    """Collect the paths of all pages in the ``nav`` of mkdocs.yml."""
+    if isinstance(nav, str):
+        return {nav}
+    entries = nav.values() if isinstance(nav, dict) else nav
+    return set().union(*map(pages_in, entries))
+
+
+def test_every_page_is_in_the_navigation():
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    pages = {page for page in DOCS.rglob("*.md") if page.parent.name != LISTED_BY_AN_INDEX or page.stem == "index"}
+    assert pages_in(nav) == {page.relative_to(DOCS).as_posix() for page in pages}
+
+
+gallery = SimpleNamespace(**run_path(str(ROOT / "docs" / "gallery.py")))
+
+
+def test_its_figures_are_drawn_from_its_results_and_small():
+    drawn = gallery.pictures({name: gallery.load(name) for name in gallery.EXAMPLES})
+    stored = {file: (gallery.PICTURES / file).read_text(encoding="utf-8") for file in drawn}
+    assert [file for file in drawn if drawn[file] != stored[file]] == [], "python docs/gallery.py draws them"
+    assert max(map(len, stored.values())) < 60_000
+    assert sum(len(path.read_bytes()) for path in gallery.RESULTS.iterdir()) < 150_000
+
+
+def test_its_last_example_grows_nothing_and_the_others_something():
+    kept = {name: gallery.load(name)["found"][-1] for name in gallery.EXAMPLES}
+    assert [name for name, told in kept.items() if told == "kept: nothing"] == ["nothing"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", gallery.EXAMPLES)
+def test_its_commands_run_and_keep_what_it_says(name, tmp_path, monkeypatch):
+    """With two networks in place of eight, which take minutes."""
+    monkeypatch.chdir(tmp_path)
+    example = gallery.EXAMPLES[name]
+    few = "" if example.command.startswith("python") else " --set environments=2"
+    result = gallery.result_of(gallery.run(example._replace(command=example.command + few), tmp_path / "runs"))
+    kept = [set(re.findall(r"× (\w+)", one["found"][-1])) for one in (result, gallery.load(name))]
+    assert kept[0] == kept[1]
+    assert gallery.history_of(result).share_done == 1.0
+
+
+GROWBENCH = ROOT / "docs" / "reference" / "growbench.md"
+reader = how_to.reader
+
+
+@pytest.fixture(scope="module")
+def page():
+    return GROWBENCH.read_text(encoding="utf-8")
+
+
+def test_the_page_works_and_shows_the_very_figures(page, reader):
+    parts = [part for part in page.split("\n## ") if "```text" in part]
+    assert len(parts) == 2
+    for part in parts:
+        how_to.tutorials.follow(part, reader)
+        (shown,) = re.findall(r"^```text\n(.*?)^```", part, flags=re.DOTALL | re.MULTILINE)
+        assert reader.printed == shown
+
+
+def test_the_page_counts_right(page):
+    assert f"{len(growbench.nodes())} states, {len(growbench.end_nodes())} of them final" in page
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \| \d \|$", page, flags=re.MULTILINE))
+    assert rows == {
+        slot: ", ".join(f"`{one.removeprefix('blueprints/')}`" for one in own) for slot, own in puzzles.SLOTS.items()
+    }
+    assert f"`decide_every: {puzzles.DECIDE_EVERY}`" in page
+
+
+def test_every_name_on_the_page_exists(page):
+    named = {*re.findall(r"`(\w+)\(", page)}
+    assert named - set(growbench.__all__) == set()
+    assert {"shipped_table", "load_table", "puzzle", "nodes", "Bench", "live_table"} <= named
+
+
+OBSERVATIONS = ROOT / "docs" / "reference" / "observations.md"
+generate = how_to.script(ROOT / "docs" / "generate.py")
+
+
+def test_the_page_works_as_it_is_written(reader):
+    how_to.tutorials.follow(OBSERVATIONS.read_text(encoding="utf-8"), reader, how_to.tutorials.counted)
+
+
+def test_every_column_is_on_the_page_once_and_in_order():
+    parts = generate.columns().split("### ")[1:]
+    for part, names in zip(
+        parts, (features.GLOBAL_COLUMNS, features.SLOT_COLUMNS, features.CANDIDATE_COLUMNS), strict=True
+    ):
+        cells = [line.split(" | ") for line in part.splitlines() if line.startswith("| ") and "---" not in line][1:]
+        shown = [name.strip("`") for columns, _ in cells for name in columns.removeprefix("| ").split()]
+        assert tuple(shown) == names
+        assert all(meaning.strip(" |") for _, meaning in cells)
+
+
+STORED = Path(probes.__file__).with_suffix(".json")
+
+
+def test_every_stored_probe_found_what_is_known_of_its_host_within_a_minute() -> None:
+    found = json.loads(STORED.read_text(encoding="utf-8"))["probes"]
+    cases = [(one["host"], one["task"]) for one in found]
+    assert {case: cases.count(case) for case in probes.CASES} == dict.fromkeys(probes.CASES, probes.SEEDS)
+    assert [one for one in found if not one["holds"] or one["seconds"] > probes.BUDGET] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", probes.CASES)
+def test_a_known_host_is_probed_right(case: tuple[str, str]) -> None:
+    found = probes.probed(*case, seed=0)
+    assert found["holds"], probes.line(found)
+
+
+API = Path(__file__).parents[2] / "docs" / "reference" / "python-api.md"
+LISTED = re.findall(r"^::: ([\w.]+)\.(\w+)$", API.read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+def test_every_public_name_is_listed_once():
+    assert sorted(name for module, name in LISTED if module == "esper_core") == list(esper_core.__all__)
+    assert len(LISTED) == len(set(LISTED))
+
+
+def test_every_listed_name_exists_and_has_a_docstring():
+    undocumented = [
+        name
+        for module, name in LISTED
+        if "integrations" not in module and not getattr(importlib.import_module(module), name).__doc__
+    ]
+    assert undocumented == []
+
+
+def test_every_name_that_needs_another_library_exists_and_has_a_docstring():
+    for module, name in LISTED:
+        if "integrations" in module:
+            source = Path(esper_core.__file__).parent / "integrations" / f"{module.rpartition('.')[2]}.py"
+            named = {one.name: one for one in ast.parse(source.read_text()).body if hasattr(one, "name")}
+            assert ast.get_docstring(named[name]), name
+
+
+TABLES = Path(__file__).parents[2] / "docs" / "guides" / "use-a-notebook.md"
+
+
+def seed_columns() -> list[str]:
+    life = SeedLife(0, "a", 0, "early", 0, "b/conv", 1)
+    change = StageChanged(
+        round=0, arm="a", seed=0, step=0, slot="early", seed_id=0, blueprint="b/conv", was=None, now=Stage.GERMINATED,
+        parameters=1, reason="",
+    )  # fmt: skip
+    life.changes.append(change)
+    return list(life.as_row())
+
+
+@pytest.mark.parametrize(
+    ("title", "columns"), [("`steps`", [field.name for field in fields(Step)]), ("`seeds`, as rows", seed_columns())]
+)
+def test_the_page_names_every_column(title, columns):
+    (table,) = re.findall(rf"^### {re.escape(title)}\n\n(.*?)\n\n", TABLES.read_text(encoding="utf-8"), re.M | re.S)
+    named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(named) == sorted(columns)
+
+
+def test_the_page_shows_the_examples():
+    page = (ROOT / "docs" / "guides" / "grow-in-a-trainer.md").read_text(encoding="utf-8")
+    files = [
+        ROOT / "examples" / "integrations" / f"grow_in_{name}.py"
+        for name in ("lightning", "transformers", "accelerate")
+    ]
+    assert re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE) == [file.read_text() for file in files]
+
+
+SHOWN = DOCS / "why-grow.md"
+PAGES = [*sorted(DOCS.rglob("*.md")), *ROOT.glob("*.md")]
+TESTS = "tests/(?:contract|docs|end_to_end|install)"
+FILE = re.compile(rf"(?:examples|{TESTS}|benchmarks|esper-[a-z]+)/[\w./-]+\.(?:yaml|py|md|svg)")
+MODULE = re.compile(r"python -m (benchmarks(?:\.\w+)*)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_file_or_a_module_that_a_page_names_is_there(page):
+    text = page.read_text(encoding="utf-8")
+    assert [one for one in FILE.findall(text) if not (ROOT / one).exists()] == []
+    assert [one for one in MODULE.findall(text) if importlib.util.find_spec(one) is None] == []
+
+
+@pytest.mark.slow
+def test_a_twin_that_trains_longer_stays_below_the_grown_network(tmp_path, monkeypatch, capsys):
+    (command,) = re.findall(r"^```sh\nesper (.*)\n```", SHOWN.read_text(encoding="utf-8"), re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    arguments = shlex.split(command.replace("plugins.yaml", shlex.quote(str(ROOT / "plugins.yaml"))))
+    with pytest.raises(SystemExit):
+        cli.main([*arguments, "--set", "environments=2", "--quiet", "--json"])
+    (arm,) = json.loads(capsys.readouterr().out)["results"]["arms"].values()
+    assert 0.55 < arm["test"]["mean"] < 0.68
+
+
+RESUMING = Path(__file__).parents[2] / "docs" / "guides" / "resume-a-run.md"
+STUDY = """\
+task: stripes
+host: pointwise-mlp
+slots: {early: {blueprints: [conv_light]}}
+policy: static
+environments: 1
+capacity: false
+episode: {steps: 10000, batches: 1, batch_size: 20}
+"""
+RUN_ID = re.compile(r"\d{8}-\d{6}-\w+-\w+")
+
+
+def shown() -> list[str]:
+    """Return the lines of the page between Ctrl-C and the next command."""
+    (block,) = re.findall(
+        r"^```console\n(.*?)^```", RESUMING.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+    _, _, after = block.partition("^C\n")
+    told, _, _ = after.partition("$ ")
+    return told.splitlines()
+
+
+def test_an_interrupted_run_prints_what_the_guide_shows(processes, tmp_path):
+    (tmp_path / "study.yaml").write_text(STUDY)
+    processes.start("run", tmp_path / "study.yaml", cwd=tmp_path)
+    run = processes.interrupt(tmp_path / "runs")
+    assert processes.wait() == 130
+    expected = [RUN_ID.sub(run.name, line) for line in shown()]
+    printed = [line for line in processes.err.splitlines() if " %, step " not in line]  # of progress, every few seconds
+    assert printed[-len(expected) :] == expected

@@ -1,7 +1,7 @@
 """Write the parts of these pages, and of the README, that come from the code; with ``--check`` only compare.
 
 The parts are between ``<!-- from the code: NAME -->`` and ``<!-- end -->``. ``answers``, which this calls, writes the
-output of the examples on the error pages.
+output of the examples on the error pages, and ``figures`` names figures of the prose that have no source.
 """
 
 from __future__ import annotations
@@ -403,5 +403,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    answers = import_module("answers")  # beside this one
-    sys.exit(main(sys.argv[1:]) | answers.main(sys.argv[1:]))
+    answers, figures = import_module("answers"), import_module("figures")  # beside this one
+    sys.exit(main(sys.argv[1:]) | answers.main(sys.argv[1:]) | figures.main())

@@ -1,12 +1,13 @@
 """The examples on the error pages print what their pages show."""
 
+import importlib.util
 import re
+import sys
 from collections import defaultdict
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-
-from tests.docs.measured import script
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted((DOCS / "reference" / "errors").glob("E*.md"))
@@ -22,6 +23,15 @@ COPIED = {
     "E504": "every directory is writable for root",
 }
 """Pages whose examples are copied from a test, and why they cannot run on every machine."""
+
+
+def script(path: Path) -> ModuleType:
+    """Import a Python file that no package holds."""
+    found = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(found)
+    sys.modules.setdefault(path.stem, module)
+    found.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")

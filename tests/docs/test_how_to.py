@@ -24,7 +24,7 @@ import pytest
 
 from esper_core import cli
 from tests.docs import test_tutorials as tutorials
-from tests.docs.measured import script
+from tests.docs.test_answers import script
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "guides"

@@ -16,7 +16,7 @@ from benchmarks.science.shown.__main__ import main
 from benchmarks.science.shown.runs import RUNS
 from benchmarks.science.tasks import STUDIES, WITH, study
 from esper_core.config import load_config
-from tests.docs import measured
+from tests.docs.test_answers import script
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "concepts" / "gates.md"
@@ -336,4 +336,4 @@ def over_all(own: Mapping[str, Any]) -> int:
 @pytest.mark.parametrize(("told_on", "words", "holds"), CLAIMS, ids=[words for _, words, _ in CLAIMS])
 def test_statements_about_runs_hold(told_on, words, holds):
     assert words in " ".join(told_on.read_text(encoding="utf-8").split())
-    assert holds(measured.runs())
+    assert holds(script(DOCS / "figures.py").runs())

@@ -1,0 +1,408 @@
+"""Check that every figure in the prose of the pages comes from a stored result or from a constant of the code.
+
+``PAGES`` lists the sources of each page: lists of figures, each a number, the ends of a range, or a mean with both
+ends. A figure that is in none of them is named with its line, so that new measurements cannot leave a page behind. A
+figure is a number with a fraction, a sign or a unit; a range; or a mean with a range. Code, tables and generated parts
+are not prose, and are checked elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from runpy import run_path
+from typing import Any
+
+from esper_core.leyline.constants import (
+    CHECKPOINT_SHARE,
+    CONFIDENCE,
+    GATE_ALPHA,
+    NATS_PER_PARAMETER,
+    SINK_DRAIN_SECONDS,
+)
+from esper_core.leyline.observations import LIMIT
+from esper_study.growbench import Bench, Match, best_fixed_plan, best_plan, shipped_table
+from esper_tasks.digits import digits
+
+ROOT = Path(__file__).parents[1]
+PLAIN = r"[+−-]?\d[\d,]*(?:\.\d+)?"
+IN_A_TABLE = re.compile(
+    rf"(?P<mean>{PLAIN})(?: %| points)?(?: \(| \| |  +)(?P<low>{PLAIN})(?: %)? to (?P<high>{PLAIN})|{PLAIN}"
+)
+Source = list[tuple[float, ...]]
+
+
+@cache
+def results(path: str) -> Any:
+    """Read the results of a study."""
+    return json.loads((ROOT / "benchmarks" / path).read_text(encoding="utf-8"))
+
+
+def tables(page: str, *kept: str, cell: int | None = None) -> Source:
+    """Return the figures in the tables of a page and in the output of its commands.
+
+    kept: the beginnings of the lines to use; all by default. cell: the cell of them to use; all by default.
+    """
+    text = (ROOT / page).read_text(encoding="utf-8")
+    printed = re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = [line for block in printed for line in block.splitlines()]
+    lines += [line for line in text.splitlines() if line.startswith("|")]
+    own = [line for line in lines if line.startswith(kept or "")]
+    assert own, f"{page} has no such line: {kept}"
+    cells = own if cell is None else [line.strip()[1:-1].split("|")[cell] for line in own]
+    return [figures_of(found) for one in cells for found in IN_A_TABLE.finditer(one)]
+
+
+def figures_of(found: re.Match[str]) -> tuple[float, ...]:
+    """Return the numbers of a cell."""
+    own = (found["mean"], found["low"], found["high"]) if found["mean"] else (found[0],)
+    return tuple(float(one.replace(",", "").replace("−", "-")) for one in own)
+
+
+def intervals(found: Any) -> Source:
+    """Return every mean with its interval, and every other float, anywhere in the results of a study."""
+    if isinstance(found, Mapping):
+        if {"mean", "low", "high"} <= set(found):
+            return [tuple(found[key] for key in ("mean", "low", "high") if found[key] is not None)]
+        return [one for value in found.values() for one in intervals(value)]
+    if isinstance(found, Sequence) and not isinstance(found, str):
+        return [one for value in found for one in intervals(value)]
+    return [(found,)] if isinstance(found, float) else []
+
+
+# --- benchmarks/science/incubation.py
+
+INCUBATION = "science/incubation.json"
+
+
+def forced(place: str, blueprint: str, *ways: str) -> list[Mapping[str, Any]]:
+    """Return the cells in which a seed was kept by force; ways: only with these kinds of incubation."""
+    return [
+        one
+        for one in results(INCUBATION)["forced"]
+        if (one["place"], one["blueprint"]) == (place, blueprint)
+        and one["incubation"] in (ways or (one["incubation"],))
+    ]
+
+
+def incubated(what: str, place: str, blueprint: str, *ways: str) -> Source:
+    """Return a result of such seeds, such as ``points``: in each cell, and the range of the means."""
+    found = [one[what] for one in forced(place, blueprint, *ways)]
+    each: Source = [tuple(one[:3]) if isinstance(one, list) else (one,) for one in found]
+    return [*each, *spans(each)[:1]]
+
+
+def cost(place: str, blueprint: str, way: str) -> Source:
+    """Return the operations of an episode in which it grew, relative to the twin."""
+    return [(one["cost"],) for one in forced(place, blueprint, way)]
+
+
+def twins(place: str) -> Source:
+    """Return the accuracy of a host without growth, in percent."""
+    return [(one["metric"],) for one in results(INCUBATION)["twins"] if one["place"] == place]
+
+
+# --- benchmarks/science/learned_policies
+
+LEARNED = "science/learned_policies/results.json"
+
+
+def learned(*parts: str) -> Source:
+    """Return the results of some parts of the study, or of all but the runs; regrets in percent."""
+    found = results(LEARNED)
+    regrets = [one["regret"] for own in found["table"]["policies"].values() for one in own.values()]
+    names = parts or [name for name in found if name not in ("runs", "learning_rates")]
+    return [*intervals([found[name] for name in names]), *((100 * regret,) for regret in regrets)]
+
+
+def learned_in_runs() -> Source:
+    """Return the results of real runs and of tuned learning rates, and ranges over the arms of these."""
+    found = results(LEARNED)
+    each = [one for cell in found["learning_rates"] for one in cell["arms"].values()]
+    over_twin = spans([tuple(one["over_twin"][end] for end in ("mean", "low", "high")) for one in each])
+    return [*learned("runs", "learning_rates"), *over_twin]
+
+
+def to_be_won() -> Source:
+    """Return the reward of the best fixed plan, and of the best plan of each training problem, at a price of 40."""
+    bench = Bench(shipped_table())
+    matches = [Match(number, 40.0) for number in bench.table.of_part("train")]
+    plan = best_fixed_plan(bench, matches)
+    fixed, best = ([bench.total_reward(one, plan) for one in matches], [best_plan(bench, one)[0] for one in matches])
+    return [(sum(own) / len(own),) for own in (fixed, best)]
+
+
+def spans(several: Source) -> Source:
+    """Return the range of the means, and the range of the intervals."""
+    means = [own[0] for own in several]
+    return [(min(means), max(means)), (min(map(min, several)), max(map(max, several)))]
+
+
+# --- benchmarks/science/shown
+
+SHOWN = "science/shown/results.json"
+
+
+def runs() -> Mapping[str, Any]:
+    """Return the runs that the pages show, by name."""
+    found: Mapping[str, Any] = results(SHOWN)["runs"]
+    return found
+
+
+# --- benchmarks/science/verdicts.py
+
+
+def wrong_without_pairs() -> Source:
+    """Return the range for arms of equal spread, and the largest share if one arm spreads further."""
+    shares: dict[str, list[float]] = {}
+    for one in results("science/verdicts.json")["wrong_without_pairs"]:
+        shares.setdefault(one["spread"], []).append(one["told"])
+    alike = shares.pop("alike")
+    return [(min(alike), max(alike)), *((max(own),) for own in shares.values())]
+
+
+# --- benchmarks/baseline.json
+
+
+def performance() -> Source:
+    """Return the figures and bounds of the benchmarks."""
+    figures = results("baseline.json")["figures"]
+    return [(value,) for one in figures for value in (one["value"], one["bound"]) if value is not None]
+
+
+# --- figures of pages
+
+NOT_PROSE = re.compile(
+    r"^```.*?^```|<!-- from the code.*?<!-- end -->|<!--.*?-->|^\|.*?$|^    .*?$|`[^`]*`|\]\([^)]*\)", re.DOTALL | re.M
+)
+NUMBER = r"(?<![\w.,+−-])[+−-]?\d+(?:,\d{3})*(?:\.\d+)?(?!\w|\.\d)"
+UNIT = r"\s(?:%|percent|points?|nats?|ms|µs|s|seconds|minutes|times|GB|MiB|GiB)(?!\w)"
+SPAN = rf"{NUMBER}(?:{UNIT})?(?:\sto\s|–){NUMBER}"
+FIGURE = re.compile(
+    rf"{NUMBER}(?:\s[a-z%]+){{0,4}}(?:\s\(|,\s){SPAN}|{SPAN}|{NUMBER}(?={UNIT})"
+    rf"|(?=[+−]){NUMBER}|(?=[+−-]?[\d,]+\.\d){NUMBER}"
+)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure on a page. numbers: as written; a number, the ends of a range, or a mean with both ends."""
+
+    line: int
+    numbers: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Format the figure the same way however the page writes it."""
+        if len(self.numbers) == 1:
+            return self.numbers[0]
+        *mean, low, high = self.numbers
+        return f"{mean[0]} ({low} to {high})" if mean else f"{low} to {high}"
+
+
+def figures_in(page: str) -> Iterator[Figure]:
+    """Yield the figures in a page's prose, in order."""
+    words = NOT_PROSE.sub(lambda left: re.sub(r"[^\n]", " ", left[0]), page)
+    for found in FIGURE.finditer(words):
+        yield Figure(words.count("\n", 0, found.start()) + 1, tuple(re.findall(NUMBER, found[0])))
+
+
+def is_in(source: Source, numbers: tuple[str, ...]) -> bool:
+    """Return whether one of the source's figures rounds to these numbers.
+
+    A single number may be the mean of an interval, and without a sign it may be negative. All signs of an interval may
+    be inverted, since an advantage of one side is a disadvantage of the other.
+    """
+    if len(numbers) == 1:
+        signed = numbers[0][0] in "+−-"
+        alone = [own[0] for own in source if len(own) != 2]
+        return any(rounds(one, numbers[0]) or (not signed and rounds(-one, numbers[0])) for one in alone)
+    known = [own[-len(numbers) :] for own in source if len(own) >= len(numbers)]
+    turned = [(*(-one for one in own[:-2]), -own[-1], -own[-2]) for own in known]
+    return any(all(map(rounds, own, numbers)) for own in [*known, *turned])
+
+
+def rounds(value: float, number: str) -> bool:
+    """Return whether the value rounds to ``number``, with as many digits."""
+    plain = number.replace(",", "").replace("−", "-")
+    return float(f"{value:.{len(plain.partition('.')[2])}f}") == float(plain)
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page and the sources of its figures.
+
+    sources: of the whole page. parts: of single paragraphs instead, by how they begin. given: figures that were not
+    measured, and what they are.
+    """
+
+    path: str
+    sources: Callable[[], Source] = list
+    parts: Mapping[str, Callable[[], Source]] = field(default_factory=dict)
+    given: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.path
+
+    def read(self) -> str:
+        """Return the text of the page."""
+        return (ROOT / self.path).read_text(encoding="utf-8")
+
+    def unsupported(self, page: str) -> list[str]:
+        """Return the figures of the text that are in no source, with their lines."""
+        sources = {begin: [(100 * CONFIDENCE,), *own()] for begin, own in {"": self.sources, **self.parts}.items()}
+        return [
+            f"{self.path}:{one.line}: {one}"
+            for one in figures_in(page)
+            if str(one) not in self.given and not is_in(sources[self.part_of(page, one.line)], one.numbers)
+        ]
+
+    def part_of(self, page: str, line: int) -> str:
+        """Return the beginning of the part that contains a line, or an empty string."""
+        before = "\n".join(page.splitlines()[:line])
+        paragraph = re.split(r"\n\s*\n|\n(?=- )", before)[-1].lstrip()
+        return next((begin for begin in self.parts if paragraph.startswith(begin)), "")
+
+
+FIRST_RUN = "docs/get-started.md"
+POLICIES = "docs/reference/policies.md"
+GATES, STATISTICS = "docs/concepts/gates.md", "docs/concepts/statistics.md"
+VERDICTS = "science/verdicts.json"
+
+
+def over_the_rules() -> Source:
+    """Return the advantage of learned policies over the rules, on growbench and in real runs."""
+    found = results(LEARNED)
+    parts = [found[name]["advantage"]["heuristic"] for name in ("table", "other_rng_seeds", "fresh_problems")]
+    parts.append(found["trainings"]["imitation, then PPO: three other trainings"]["over_heuristic"])
+    return intervals([*parts, *(cell["arms"]["ppo"]["over_heuristic"] for cell in found["runs"])])
+
+
+def default_run() -> Source:
+    """Return the results of the default run that the first page shows; a slow test repeats that run."""
+    return tables(FIRST_RUN, "heuristic")
+
+
+def gates() -> Source:
+    """Return the constants of the gates and of their simulation, and the gains that the page's table shows."""
+    simulated = run_path(str(ROOT / "benchmarks" / "science" / "gates.py"))
+    constants = [(simulated[name],) for name in ("DEVIATION", "CORRELATION")]
+    return [(GATE_ALPHA,), *constants, *tables(GATES, "| `conv_light` behind")]
+
+
+def incubation() -> Source:
+    """Return the gains of a seed on both ways to incubate, its final benefit, and how far the two ways differ."""
+    gains = [incubated("gain_in_training", "plain", "conv_light", way) for way in ("shadow", "branch")]
+    between = [tuple(one["points"][:3]) for one in results(INCUBATION)["between"]]
+    apart = [(abs(mean),) for mean, low, high in between if low > 0 or high < 0]
+    return [*(one for own in gains for one in own), *incubated("nats", "plain", "conv_light"), *apart]
+
+
+def linear_on_digits() -> float:
+    """Return the percentage in the docstring of ``digits``, which another test checks."""
+    (found,) = re.findall(r"linear model classifies (\d+) %", digits.__doc__ or "")
+    return float(found)
+
+
+PAGES = [
+    Page("README.md", given={"3.11": "a version of Python", "0.1": "a version of Esper"}),
+    Page(
+        "docs/why-grow.md",
+        parts={
+            "**A learned": over_the_rules,
+            "**Computation": lambda: tables(FIRST_RUN, "heuristic", "twin"),
+            "**Parameters": lambda: [
+                *incubated("points", "plain", "mlp"),
+                *incubated("nats", "plain", "mlp"),
+                *incubated("points", "no deficit", "conv_light"),
+            ],
+            "**That growth beats a better": lambda: twins("no deficit"),
+            "**Missed gains": lambda: [
+                *incubated("points", "plain", "pointwise", "shadow"),
+                *incubated("points", "shuffled", "conv_light"),
+            ],
+        },
+    ),
+    Page(POLICIES, lambda: [(NATS_PER_PARAMETER,)]),
+    Page("docs/guides/probe-a-model.md", lambda: [(NATS_PER_PARAMETER,)]),
+    Page("docs/guides/write-a-blueprint.md"),
+    Page(FIRST_RUN, default_run, given={"3.11": "a version of Python"}),
+    Page("docs/glossary.md", given={"0 to 1": "the range of alpha", "40": "points, in an example"}),
+    Page("docs/concepts/overview.md", given={"0 to 1": "the range of alpha"}),
+    Page("docs/concepts/counterfactuals.md"),
+    Page("docs/concepts/incubation.md", incubation),
+    Page(GATES, gates, given={"−3": "a skewness to simulate"}),
+    Page(
+        STATISTICS,
+        lambda: [(1 - CONFIDENCE,), (100 * (1 - CONFIDENCE),)],
+        {
+            "With eight RNG": lambda: [(results(VERDICTS)["found"]["deviations"],)],
+            "Without pairs": wrong_without_pairs,
+            "- **Skewed": lambda: [(one["told"],) for one in results(VERDICTS)["leaning"]],
+        },
+    ),
+    Page("docs/gallery.md"),
+    Page("docs/concepts/slots.md"),
+    Page(
+        "docs/concepts/twins.md",
+        lambda: cost("plain", "conv_light", "shadow"),
+        given={"+0.0 (+0.0 to +0.0)": "a host less itself"},
+    ),
+    Page("docs/guides/use-a-notebook.md", given={"0 to 1": "what a share may be"}),
+    Page("docs/guides/resume-a-run.md", lambda: [(100 * CHECKPOINT_SHARE,)]),
+    Page("docs/guides/use-an-rl-library.md", lambda: [(-LIMIT,), (LIMIT,)]),
+    Page("docs/guides/use-your-own-data.md", given={"15": "the share of examples in a split"}),
+    Page("docs/guides/write-a-sink.md", lambda: [(SINK_DRAIN_SECONDS,)]),
+    Page("docs/reference/blueprints.md"),
+    Page("docs/reference/configuration.md", given={"1.2": "a version of YAML"}),
+    Page("docs/reference/growbench.md", lambda: [(100 * math.sqrt(0.25 / examples),) for examples in (600, 500)]),
+    Page("docs/reference/rewards.md", given={"0.25": "nats, in a model", "12": "percent of parameters, in a model"}),
+    Page("docs/reference/tasks.md", lambda: [*twins("no deficit"), (linear_on_digits(),)]),
+    Page(
+        "docs/project/learned-policies.md",
+        learned,
+        {
+            "If one fixed": to_be_won,
+            "- **Transfer": learned_in_runs,
+            "- **Restraint": learned_in_runs,
+        },
+    ),
+    Page(
+        "docs/project/learned-policies-report.md",
+        learned,
+        {"Each arm": learned_in_runs},
+        given=dict.fromkeys(("0.003", "0.01", "0.03", "0.1"), "a learning rate"),
+    ),
+    Page("docs/project/performance.md", performance),
+]
+
+LEFT_OUT = ("docs/decisions/", "docs/reference/errors/")
+"""Decisions state what was known when they were made, and pages of errors what their examples print."""
+
+
+def problems(page: Page) -> list[str]:
+    """Return the figures of a page without a source, and what is listed for it and not on it."""
+    text = page.read()
+    parts = {page.part_of(text, line) for line in range(1, text.count("\n") + 1)}
+    gone = ({*page.given} - {str(one) for one in figures_in(text)}) | ({*page.parts} - parts)
+    return [*page.unsupported(text), *(f"{page}: not on the page: {one}" for one in sorted(gone))]
+
+
+def unlisted() -> list[str]:
+    """Return the pages with figures that ``PAGES`` does not list."""
+    texts = {one.relative_to(ROOT).as_posix(): one for one in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]}
+    held = {page.path for page in PAGES} | {one for one in texts if one.startswith(LEFT_OUT)}
+    return [one for one, file in texts.items() if one not in held and any(figures_in(file.read_text("utf-8")))]
+
+
+def main() -> int:
+    """Print what is wrong, and return the exit status."""
+    wrong = [one for page in PAGES for one in problems(page)]
+    wrong += [f"{one}: has figures, and is not listed in docs/figures.py" for one in unlisted()]
+    sys.stderr.writelines(f"no source for this figure: {one}\n" for one in wrong)
+    return int(bool(wrong))

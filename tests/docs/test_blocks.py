@@ -34,7 +34,7 @@ INLINE = re.compile(r"`((?:python -m|pytest|pip install|make) [^`]+)`")
 FROM_THE_CODE = re.compile(r"<!-- from the code: .*?<!-- end -->", re.DOTALL)
 
 FOLLOWED = {
-    "docs/guides/write-a-blueprint.md": "test_tutorials.py",
+    "docs/guides/write-a-blueprint.md": "test_how_to.py",
     "docs/get-started.md": "test_how_to.py",
     "docs/guides/grow-in-a-trainer.md": "test_pages.py",
     "docs/guides/use-your-own-data.md": "test_how_to.py",

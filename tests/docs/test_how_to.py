@@ -1,7 +1,10 @@
 """Follow the guides block by block in an empty folder: commands work, and print what the page shows.
 
-``test_tutorials`` says how the blocks of a page are read. To be fast, ``esper`` and ``python`` run in this process; a
-package that a page installs can be imported until the end of the page.
+A block whose first line is ``# PATH`` is written to that file. The lines of ``sh`` blocks are run in order, in the
+folder that ``cd`` selected; ``# exit status N`` at the end of a line gives its exit status, 0 by default. The lines
+of a ``text`` block must be in the output of the last ``sh`` block; whitespace is not compared, and figures only on
+request. To be fast, ``esper`` and ``python`` run in this process, except for the guide on blueprints, which is
+followed in a new environment.
 """
 
 import contextlib
@@ -18,19 +21,157 @@ import sys
 import traceback
 import unittest.mock
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from esper_core import cli
-from tests.docs import test_tutorials as tutorials
 from tests.docs.test_answers import script
 
 ROOT = Path(__file__).parents[2]
+MEMBERS = ("esper-core", "esper-testing", "esper-blueprints", "esper-policies", "esper-rewards", "esper-tasks")
+BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<body>.*?)^```", re.DOTALL | re.MULTILINE)
+NAMED = re.compile(r"# (?P<path>[\w./-]+\.(?:py|yaml))\n")
+STATUS = re.compile(r"(?P<command>.*?)\s*# exit status (?P<status>\d+)")
+FIGURE = re.compile(r"(?<![\w.])(?P<sign>[+-]?)(?P<number>\d[\d,]*(?:\.\d+)?)(?!\w|\.\d)(?P<unit>(?: %| points)?)")
+OF_THE_MOMENT = re.compile(r"\b\d{8}-\d{6}-|\d+(?:\.\d+)? ?(?:s|ms|seconds|minutes|MiB|GiB|cores)\b")
+POINTS = 3.0
+"""Largest difference of a mean over eight environments between machines, in points: about its interval."""
+# Commands of the page, and what runs in their place: the same without a network. The environment has neither pip nor
+# the programs of third-party packages, so their modules are started.
+OFFLINE = {
+    'pip install --editable ".[test]"': (
+        "{pip} install --quiet --no-deps --no-index --no-build-isolation --editable ."
+    ),
+    "pip wheel --no-deps --wheel-dir dist .": (
+        "{pip} wheel --quiet --no-deps --no-index --no-build-isolation --wheel-dir dist ."
+    ),
+    "pytest -k listed": "{python} -m pytest -q -p no:cacheprovider -k listed",
+    "pip install CHECKOUT/examples/esper-blueprints-extra": (
+        "{pip} install --quiet --no-deps --no-index --no-build-isolation "
+        + str(ROOT / "examples/esper-blueprints-extra")
+    ),
+}
+
+
+@dataclass
+class Reader:
+    """Follows a page; has a current folder, and the latest output."""
+
+    folder: Path
+    python: str
+    printed: str = ""
+    typed: list[str] = field(default_factory=list)
+
+    def write(self, path: str, text: str) -> None:
+        """Write a file, replacing it if it exists."""
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+
+    def type(self, lines: str) -> None:
+        """Run the lines, one after the other."""
+        self.printed = ""
+        for line in filter(None, map(str.strip, lines.splitlines())):
+            match = STATUS.fullmatch(line)
+            command, status = (match["command"], int(match["status"])) if match else (line, 0)
+            self.typed.append(command)
+            if command.startswith("cd "):
+                self.folder = self.folder / command.removeprefix("cd ")
+                continue
+            pip = f"{sys.executable} -m pip --disable-pip-version-check --python {self.python}"
+            run = OFFLINE.get(command, command).format(pip=pip, python=self.python) if command in OFFLINE else command
+            kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST", "ESPER"))}
+            kept["PATH"] = f"{Path(self.python).parent}{os.pathsep}{kept['PATH']}"
+            done = subprocess.run(
+                run, shell=True, cwd=self.folder, env=kept, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == status, f"{command}\n{done.stdout}\n{done.stderr}"
+            self.printed += done.stdout + done.stderr
+
+
+def plain(text: str) -> str:
+    """Return ``text`` with single spaces, and with numbers replaced by 0 unless they count checks."""
+    return re.sub(r"\d+(?!\d| checks)", "0", re.sub(r"[ \t]+", " ", text))
+
+
+def counted(shown: str, printed: str) -> bool:
+    """Return whether two lines of equal words have equal counts: integers without unit or sign."""
+    return all(one == other for one, other in figures(shown, printed) if one.is_count)
+
+
+def close(shown: str, printed: str) -> bool:
+    """Return whether two lines of equal words have equal figures, as far as machines agree.
+
+    Counts are equal. Measurements, which have a unit or a sign, differ by at most ``POINTS``. Other fractions, which
+    are p-values, are on the same side of 0.05.
+    """
+    measured = [both for both in figures(shown, printed) if both[0].has_unit]
+    shares = [both for both in figures(shown, printed) if not (both[0].has_unit or both[0].is_count)]
+    return (
+        counted(shown, printed)
+        and all(abs(one.value - other.value) <= POINTS for one, other in measured)
+        and all((one.value < 0.05) == (other.value < 0.05) for one, other in shares)
+    )
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number of a line."""
+
+    value: float
+    has_unit: bool
+    is_count: bool
+
+
+def figures(*lines: str) -> list[tuple[Figure, ...]]:
+    """Return the numbers of lines with equal words, side by side, without those of times and names of runs."""
+    return list(zip(*(map(figure, FIGURE.finditer(OF_THE_MOMENT.sub("", line))) for line in lines), strict=True))
+
+
+def figure(found: re.Match[str]) -> Figure:
+    number = found["number"].replace(",", "")
+    has_unit = bool(found["sign"] or found["unit"])
+    return Figure(float(found["sign"] + number), has_unit, not has_unit and "." not in number)
+
+
+def follow(page: str, reader: Reader, same: Callable[[str, str], bool] = lambda shown, printed: True) -> None:
+    """Carry out all blocks of the page in order. same: whether a shown line has the figures of a printed one."""
+    for block in BLOCK.finditer(page):
+        kind, body = block["kind"], block["body"]
+        if named := NAMED.match(body):
+            reader.write(named["path"], body)
+        elif kind == "sh":
+            reader.type(body)
+        elif kind == "text":
+            missing = [line for line in body.splitlines() if plain(line.strip()) not in plain(reader.printed)]
+            assert not missing, f"shown and not printed: {missing}\n{reader.printed}"
+            wrong = [line for line in body.splitlines() if not is_among(line.strip(), reader.printed, same)]
+            assert not wrong, f"shown with other figures: {wrong}\n{reader.printed}"
+        else:
+            pytest.fail(f"a {kind} block that is neither a file, nor run, nor output:\n{body}")
+
+
+def is_among(shown: str, printed: str, same: Callable[[str, str], bool]) -> bool:
+    """Return whether the line has no figures, or was printed with the same ones, perhaps within another line."""
+    words = re.sub(r"\d+", r"\\d+", re.escape(re.sub(r"[ \t]+", " ", shown))).replace(r"\ ", "[ \t]+")
+    return not figures(shown) or any(same(shown, found[0]) for found in re.finditer(words, printed))
+
+
+@pytest.mark.slow
+@pytest.mark.install
+def test_the_guide_on_blueprints_works_in_a_new_environment(new_environment, tmp_path):
+    page = (ROOT / "docs" / "guides" / "write-a-blueprint.md").read_text(encoding="utf-8")
+    reader = Reader(tmp_path, new_environment(*MEMBERS).python)
+    follow(page, reader)
+    assert set(OFFLINE) <= set(reader.typed), "a substitution that is not used"
+
+
 PAGES = ROOT / "docs" / "guides"
 INSTALL = 'pip install --editable ".[test]"'
 SETTING = re.compile(r"[A-Z_]+=\S*")
-
 # Pages with a test of their own: they need a browser, a Ctrl-C, a package, two minutes of training, or other libraries.
 OWN_TEST = {"watch-a-run.md", "resume-a-run.md", "write-a-blueprint.md", "use-your-own-data.md", "grow-in-a-trainer.md"}
 FOLLOWED = [page for page in sorted(PAGES.glob("*.md")) if page.name not in OWN_TEST]
@@ -41,8 +182,6 @@ LONG = {
         *("compare-runs.md", "use-a-gpu.md", "use-an-rl-library.md", "use-your-own-model.md", "write-a-policy.md"),
     )
 }
-
-
 answers = script(ROOT / "docs" / "answers.py")
 
 
@@ -52,14 +191,14 @@ def split_environment(words: list[str]) -> tuple[dict[str, str], list[str]]:
     return dict(one.split("=", 1) for one in settings), words[len(settings) :]
 
 
-class Quick(tutorials.Reader):
+class Quick(Reader):
     """A reader who runs ``esper`` and Python scripts in this process."""
 
     def type(self, lines: str) -> None:
         """Run the lines, one after the other."""
         self.printed = ""
         for line in filter(None, map(str.strip, lines.splitlines())):
-            match = tutorials.STATUS.fullmatch(line)
+            match = STATUS.fullmatch(line)
             command, status = (match["command"], int(match["status"])) if match else (line, 0)
             settings, (program, *arguments) = split_environment(shlex.split(command))
             if program == "cd":
@@ -154,16 +293,16 @@ def own_data():
 
 def test_the_quick_part_of_the_page_on_own_data_works(own_data, reader):
     begins, _, goes_on = own_data.partition("### Run it")
-    tutorials.follow(begins, reader)
-    for block in tutorials.BLOCK.finditer(goes_on):
-        if named := tutorials.NAMED.match(block["body"]):
+    follow(begins, reader)
+    for block in BLOCK.finditer(goes_on):
+        if named := NAMED.match(block["body"]):
             reader.write(named["path"], block["body"])
             reader.type(f"esper check {named['path']}")
 
 
 @pytest.mark.slow
 def test_the_page_on_own_data_shows_the_figures_that_its_runs_print(own_data, reader):
-    tutorials.follow(own_data, reader, tutorials.close)
+    follow(own_data, reader, close)
 
 
 @pytest.mark.slow
@@ -171,13 +310,13 @@ def test_get_started_shows_the_figures_that_its_runs_print(reader):
     page = (ROOT / "docs" / "get-started.md").read_text(encoding="utf-8")
     reader.write("plugins.yaml", (ROOT / "plugins.yaml").read_text(encoding="utf-8"))
     page = page.replace("make run", "esper run plugins.yaml").replace(".venv/bin/esper", "esper")
-    tutorials.follow(page, reader, tutorials.close)
+    follow(page, reader, close)
     assert list(reader.folder.glob("runs/*/report.html"))
 
 
 @pytest.mark.parametrize("page", [pytest.param(one, marks=LONG.get(one.name, ()), id=one.stem) for one in FOLLOWED])
 def test_a_guide_works_as_it_is_written(page, reader):
-    tutorials.follow(page.read_text(encoding="utf-8"), reader, tutorials.counted)
+    follow(page.read_text(encoding="utf-8"), reader, counted)
 
 
 STUDY, QUICK = "steps: 20, batches: 16, batch_size: 100", "steps: 6, batches: 2, batch_size: 20"
@@ -187,7 +326,7 @@ STUDY, QUICK = "steps: 20, batches: 16, batch_size: 100", "steps: 6, batches: 2,
 def test_the_guide_on_reports_describes_every_section_in_order(study, reader):
     page = (PAGES / "read-a-report.md").read_text(encoding="utf-8")
     run, _, text = page.partition("## Sections")
-    tutorials.follow(run.replace(STUDY, study), reader)
+    follow(run.replace(STUDY, study), reader)
     report = (reader.folder / "otter.html").read_text(encoding="utf-8")
     described = re.findall(r"^\*\*(.+?)\.\*\*", text, re.MULTILINE)
     shown = re.findall("<h2>(.*?)</h2>", report)

@@ -86,7 +86,7 @@ def test_the_page_works_and_shows_the_very_figures(page, reader):
     parts = [part for part in page.split("\n## ") if "```text" in part]
     assert len(parts) == 2
     for part in parts:
-        how_to.tutorials.follow(part, reader)
+        how_to.follow(part, reader)
         (shown,) = re.findall(r"^```text\n(.*?)^```", part, flags=re.DOTALL | re.MULTILINE)
         assert reader.printed == shown
 
@@ -111,7 +111,7 @@ generate = how_to.script(ROOT / "docs" / "generate.py")
 
 
 def test_the_page_works_as_it_is_written(reader):
-    how_to.tutorials.follow(OBSERVATIONS.read_text(encoding="utf-8"), reader, how_to.tutorials.counted)
+    how_to.follow(OBSERVATIONS.read_text(encoding="utf-8"), reader, how_to.counted)
 
 
 def test_every_column_is_on_the_page_once_and_in_order():

@@ -356,7 +356,7 @@ def page_of(esper, read_page, tmp_path):
     return written
 
 
-def test_the_page_has_the_words_of_the_text_and_draws_the_intervals(page_of, write_run):
+def test_the_page_has_the_words_of_the_text_draws_the_intervals_and_loads_nothing(page_of, write_run, tmp_path):
     write_run(OTTER, {"grown": BETTER, "twin": NOISE}, margin=0.01)
     page = page_of(OTTER)
     figures = ("51.0 %", "38.8 % to 63.1 %", "+20.4 points", "+20.1 to +20.6 points", "0.0078")
@@ -365,6 +365,11 @@ def test_the_page_has_the_words_of_the_text_and_draws_the_intervals(page_of, wri
     assert [one["role"] for one in drawings] == ["img", "group"], "the difference, and the arms"
     assert "grown against twin: +20.4 points, +20.1 to +20.6 points" in page.texts
     assert "".join(page.texts).count("grown: 51.0 %, 95 % interval 38.8 % to 63.1 %") == 1
+    (policy,) = [one["content"] for _, one in page.elements if one.get("http-equiv") == "Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-")
+    source = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert re.search(r"https?:|url\(|@import|<script src|<link", source) is None
+    assert len(source) < 50_000
 
 
 def test_the_page_has_curves_with_bands_of_both_runs_and_the_settings_that_differ(page_of, write_run, make_run):
@@ -383,18 +388,6 @@ def test_the_page_has_curves_with_bands_of_both_runs_and_the_settings_that_diffe
     assert page.text.count(" task.settings.noise 0.1 0.2 ") == 1
     assert "1 × test/conv in early" in page.text
     assert re.search(r"after 40 steps: quiet-otter/grown \d\d\.\d % \(", page.text)
-
-
-def test_the_page_loads_nothing_and_is_small(page_of, write_run, tmp_path):
-    write_run(OTTER, {"grown": BETTER, "twin": NOISE})
-    page = page_of(OTTER)
-    policies = [one["content"] for tag, one in page.elements if one.get("http-equiv") == "Content-Security-Policy"]
-    assert [
-        policy.startswith("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-") for policy in policies
-    ]
-    source = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert re.search(r"https?:|url\(|@import|<script src|<link", source) is None
-    assert len(source) < 50_000
 
 
 @pytest.mark.parametrize(

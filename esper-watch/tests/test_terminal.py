@@ -75,8 +75,7 @@ def write(run: Path, *events: object) -> Path:
 @pytest.fixture
 def run(tmp_path):
     (tmp_path / "manifest.json").write_text('{"id": "20261121-101512-quiet-otter"}')
-    (tmp_path / "events.jsonl").write_text("".join(encode(event) + "\n" for event in EVENTS))
-    return tmp_path
+    return write(tmp_path, *EVENTS)
 
 
 def test_the_history_of_a_finished_run_is_complete(run):
@@ -237,7 +236,7 @@ def test_acts_of_the_governor_are_shown_and_a_stopped_episode_counts_as_done(run
         for step, act in [(1, "warn"), (2, "roll-back"), (4, "early-stop")]
     ]
     twin = replace(next(event for event in kept if isinstance(event, EpisodeFinished)), arm="twin")
-    (run / "events.jsonl").write_text("".join(encode(event) + "\n" for event in [*kept[:-1], twin, *acts, kept[-1]]))
+    write(run, *kept[:-1], twin, *acts, kept[-1])
     history = read_history(run)
     assert history.share_done == 1.0
     assert [one["act"] for one in as_json(history)["governor"]] == ["warn", "roll-back", "early-stop"]
@@ -309,16 +308,12 @@ def test_figures_without_a_mean_are_drawn_as_blanks(run):
 
 # --- names in other scripts
 
-SEED = StageChanged(
-    round=0, arm="grown", seed=3, step=0, slot="early", seed_id=0, blueprint="a/conv",
-    was=None, now=Stage.GERMINATED, parameters=10, reason="asked for",
-)  # fmt: skip
+SEED = replace(changed(0, None, Stage.GERMINATED), blueprint="a/conv")
 
 
 def lines_of(run: Path, arms: tuple[str, ...], *events: object, width: int = 80) -> list[str]:
     start = RunStarted(run="r", arms=arms, rounds=1, environments=1, steps=8)
-    told = [start, *events, RunFinished(status="failed", reason="双" * 200)]
-    (run / "events.jsonl").write_text("".join(encode(event) + "\n" for event in told))
+    write(run, start, *events, RunFinished(status="failed", reason="双" * 200))
     return draw(read_history(run), width=width).splitlines()
 
 

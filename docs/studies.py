@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -22,6 +23,7 @@ LEARNED = BENCHMARKS / "science" / "learned_policies" / "report.py"
 SHOWN = BENCHMARKS / "science" / "shown" / "page.py"
 SIMULATED = BENCHMARKS / "science" / "verdicts.md"
 PROBED = BENCHMARKS / "science" / "probes.json"
+GATES = BENCHMARKS / "science" / "gates.txt"
 
 _learned, _shown = run_path(str(LEARNED)), run_path(str(SHOWN))
 table: Callable[..., str] = _shown["table"]
@@ -107,6 +109,85 @@ def spread(numbers: list[float], digits: int) -> str:
     return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
 
 
+NUMBER = re.compile(r"-?\d+\.\d+|nan")
+DIFFERENCES = {
+    ("conv_light behind stem", "15", "5"): ("`conv_light` behind `stem`", "15", "5"),
+    ("mlp behind hidden", "0", "1"): ("`mlp` behind `hidden`", "0", "1"),
+    ("mlp behind hidden", "0", "20"): ("", "", "20"),
+}
+"""The trials that the page on gates shows: seed, germination and step, and the first cells of their row."""
+
+DIGITS = (3, 3, 2, 1, 1, 2)
+TENS, ALLOWED = 10.0, 5.0
+"""Percent from which on a share has no fraction, and above which it is too large."""
+
+EACH_STEP = "each step, alpha / looks"
+PLANS = {
+    EACH_STEP: "**each step from 3, α / looks**",
+    "the same, by the plain normal bound": "the same, by the plain bound `mean − z·s/√n`",
+    "each step, alpha spent anew": "each step, full α each time",
+}
+SHAPES = {"skewed": "skewness about −3", "rare": "2 % catastrophes, skewness −5 to −10"}
+
+
+def trials(printed: str) -> dict[tuple[str, str, str], list[float]]:
+    """Return the figures of trials that ``benchmarks.science.gates`` prints, by seed, germination and step."""
+    lines = re.findall(r"^  (.+?) +germinated at +(\d+)  step +(\d+)  (.*)$", printed, re.MULTILINE)
+    return {tuple(where): [float(one) for one in NUMBER.findall(rest)] for *where, rest in lines}
+
+
+def gates(printed: str) -> dict[tuple[str, str, str], list[float]]:
+    """Return by shape, examples and plan: wrong passes in percent, the gain needed, and that of a growing gain."""
+    found, shape, examples = {}, "", ""
+    for line in printed.splitlines():
+        if head := re.match(r"  (\w+), (\d+) examples", line):
+            shape, examples = head.groups()
+        elif "passes at its price" in line:
+            plan, _, rest = line.partition("passes at its price")
+            found[shape, examples, plan.strip()] = [float(one) for one in NUMBER.findall(rest)]
+    return found
+
+
+def gate_differences() -> str:
+    """Return the differences of some trials."""
+    found = trials(GATES.read_text(encoding="utf-8"))
+    rows = [
+        (
+            *cells,
+            *(f"{one:.{d}f}".replace("-", "−").replace("nan", "") for one, d in zip(found[where], DIGITS, strict=True)),
+        )
+        for where, cells in DIFFERENCES.items()
+    ]
+    return table(
+        ("seed", "germinated at", "step", "gain", "standard error", "deviation", "skewness", "worst", "ρ"), rows
+    )
+
+
+def gate_plans() -> str:
+    """Return how often a worthless seed passes, and what a gain needs, by the plan of looks."""
+    found = gates(GATES.read_text(encoding="utf-8"))
+    rows = []
+    for plan, name in PLANS.items():
+        passes, needs, growing = found["skewed", "800", plan]
+        cells = (f"{passes:.1f} %", f"{needs:.3f}", f"{growing:.3f}")
+        rows.append((name, *(f"**{cell}**" if name.startswith("**") else cell for cell in cells)))
+    return table(("plan", "wrong passes", "needed", "needed, growing"), rows)
+
+
+def gate_errors() -> str:
+    """Return how often a worthless seed passes, by the shape of its differences and the number of examples."""
+    found = gates(GATES.read_text(encoding="utf-8"))
+    counts = ("100", "200", "400", "800", "1600")
+    rows = []
+    for shape, name in SHAPES.items():
+        passes = [found[shape, examples, EACH_STEP][0] for examples in counts]
+        cells = [f"{one:.0f} %" if one >= TENS else f"{one:.1f} %" for one in passes]
+        rows.append(
+            (name, *(f"**{cell}**" if one > ALLOWED else cell for one, cell in zip(passes, cells, strict=True)))
+        )
+    return table(("examples", *(f"{int(one):,}" for one in counts)), rows)
+
+
 def gallery() -> str:
     """Return the examples of the gallery with their figures and results."""
     page: Callable[[], str] = run_path(str(DOCS / "gallery.py"))["page"]
@@ -116,6 +197,9 @@ def gallery() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "factors": factors,
     "gallery": gallery,
+    "gate-differences": gate_differences,
+    "gate-errors": gate_errors,
+    "gate-plans": gate_plans,
     "measurements": measurements,
     "needed-seeds": partial(simulated, "RNG seeds needed for a verdict"),
     "probes": probes,

@@ -10,11 +10,13 @@ import contextlib
 import importlib
 import io
 import json
+import shutil
 import sys
 from typing import TYPE_CHECKING, Final
 from unittest import mock
 
 import torch
+from fsspec.implementations.memory import MemoryFileSystem
 from torch import nn
 
 from esper_core import BlueprintSpec, cli, graft, save
@@ -256,6 +258,31 @@ def own_script() -> dict[str, object]:
     return {"model": made["model"], "loss": made["settings"]["loss"], "batches": batches}  # type: ignore[index]
 
 
+@contextlib.contextmanager
+def stored(folder: Path) -> Iterator[Path]:
+    """Run a configuration with a store in memory; return the run directory."""
+    with mock.patch.object(MemoryFileSystem, "store", {}), mock.patch.object(MemoryFileSystem, "pseudo_dirs", [""]):
+        yield ended(folder, "quiet-otter", "--set", "store=memory://runs")
+
+
+@contextlib.contextmanager
+def damaged_store(folder: Path) -> Iterator[None]:
+    """Store a run, and lose its directory and all objects."""
+    with stored(folder) as run:
+        shutil.rmtree(run)
+        for path in [path for path in MemoryFileSystem.store if "/objects/" in path]:
+            del MemoryFileSystem.store[path]
+        yield
+
+
+@contextlib.contextmanager
+def behind(folder: Path) -> Iterator[None]:
+    """Store a run, and keep a directory without its results."""
+    with stored(folder) as run:
+        (run / "summary.json").unlink()
+        yield
+
+
 SCENES: Final[Mapping[str, Callable[[Path], object]]] = {
     "E100": many_problems,
     "E102": large_file,
@@ -272,6 +299,8 @@ SCENES: Final[Mapping[str, Callable[[Path], object]]] = {
     "E421": no_event,
     "E430": cut_off,
     "E431": died,
+    "E435": damaged_store,
+    "E437": behind,
     **dict.fromkeys(("E228", "E229", "E231", "E232", "E233", "E236", "E401", "E402", "E410"), small),
 }
 

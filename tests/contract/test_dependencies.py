@@ -28,6 +28,7 @@ NOT_IMPORTED_ITSELF = {
         for kind in ("blueprints", "policies", "rewards", "tasks")
     },
     **{("esper-core", name): "torch.onnx imports it when a network is exported" for name in ("onnx", "onnxscript")},
+    ("esper-core", "s3fs"): "fsspec imports it for s3://",
     ("esper-tasks", "scikit-learn"): "imported by name when the task digits is built",
 }
 

@@ -23,6 +23,7 @@ from esper_core.governor import Act, MemoryBudget
 from esper_core.growth import Transition
 from esper_core.leyline import Action, Gain, Op, Stage
 from esper_core.leyline.constants import FIRST_LOOK
+from esper_core.runs.storage import Storage
 
 # --- observed effects
 
@@ -135,6 +136,13 @@ def copies(world: Any) -> int:
 
 def checkpoints(world: Any) -> set[str]:
     return {path.name for path in (world.directory / "checkpoints").iterdir()}
+
+
+def stored(world: Any) -> str | None:
+    """Return the status of the newest upload."""
+    directory = world.directory
+    manifest = Storage.open("memory://runs").run(directory.name).manifest()
+    return None if manifest is None else manifest.status
 
 
 def dependence_known(world: Any) -> bool:
@@ -346,6 +354,7 @@ ROWS = [
     Row("margin", "0.5", margin_of_the_run, "better", "no difference shown"),
     Row("capacity", "false", lambda w: bool(w.composition.controls), True, False),
     Row("checkpoints.every", "1", lambda w: "000002" in checkpoints(w), False, True, RARELY),
+    Row("store", "memory://runs", stored, None, "done"),
     Row("checkpoints.keep", "1", lambda w: len(checkpoints(w)), 2, 1, ("checkpoints.every=1",)),
     Row("plugins.disable", "[policies]", refusal, None, "E203"),
     Row("plugins.require", 'plugins.require={tasks: ">=99"}', refusal, None, "E226"),

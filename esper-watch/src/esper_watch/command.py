@@ -19,12 +19,22 @@ if TYPE_CHECKING:
     from esper_watch.history import History
 
 
+class _PathOrURL(click.Path):
+    """A path, or the URL of a stored run or of a folder of them, which stays text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a Path, or the URL."""
+        from esper_core.leyline.files import is_url
+
+        return value if is_url(value) else super().convert(value, param, ctx)
+
+
 _runs_dir_option = click.option(
     "--runs-dir",
-    type=click.Path(path_type=Path),
+    type=_PathOrURL(path_type=Path),
     default=Path("runs"),
     show_default=True,
-    help="The folder of run directories.",
+    help="The folder of run directories, or a store.",
     is_eager=True,  # so that it is known when the shell completes the name of a run
 )
 
@@ -39,14 +49,14 @@ def _run_name(*, finished: bool | None = None) -> Callable[[click.Context, click
 
         if "/" in start:
             return [CompletionItem(start, type="dir")]
-        names = complete_name(context.params.get("runs_dir") or Path("runs"), start, finished=finished)
+        names = complete_name(Path(context.params.get("runs_dir") or "runs"), start, finished=finished)
         return [CompletionItem(name) for name in names]
 
     return complete
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path), required=False, shell_complete=_run_name())
+@click.argument("run", type=_PathOrURL(path_type=Path), required=False, shell_complete=_run_name())
 @_runs_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--web", is_flag=True, help="Serve live pages for a browser; without RUN, of all runs.")
@@ -54,8 +64,8 @@ def _run_name(*, finished: bool | None = None) -> Callable[[click.Context, click
 @click.option("--port", type=click.IntRange(0, 65535), help="With --web: listen on this port.  [default: 6174]")
 @click.option("--open", "open_browser", is_flag=True, help="With --web: open a browser.")
 def watch(
-    run: Path | None,
-    runs_dir: Path,
+    run: Path | str | None,
+    runs_dir: Path | str,
     host: str | None,
     port: int | None,
     *,
@@ -65,7 +75,8 @@ def watch(
 ) -> None:
     """Show curves and seed lives of a run. The run may still be going, or have been killed.
 
-    On a terminal a run that is still going is followed until it ends, or until Ctrl-C.
+    On a terminal a run that is still going is followed until it ends, or until Ctrl-C. Of a stored run, which a URL
+    names, the last upload is shown.
     """
     if web:
         from esper_watch.web.beside import require_extra
@@ -84,7 +95,8 @@ def watch(
     from esper_watch import terminal
 
     folder = _run_folder(run, runs_dir)
-    history = _followed(folder) if sys.stdout.isatty() and not as_json else None
+    is_stored = isinstance(run, str) or isinstance(runs_dir, str)
+    history = _followed(folder) if sys.stdout.isatty() and not as_json and not is_stored else None
     if history is None:
         from esper_watch.history import read_history
 
@@ -130,9 +142,13 @@ def _ending_with(*suffixes: str) -> Callable[[click.Context, click.Parameter, Pa
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path), shell_complete=_run_name())
+@click.argument("run", type=_PathOrURL(path_type=Path), shell_complete=_run_name())
 @_runs_dir_option
-@click.option("--out", type=click.Path(path_type=Path), help="File for the page; default: report.html in RUN.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="File for the page; default: report.html in RUN; of a stored run, ID.html.",
+)
 @click.option(
     "--picture",
     type=click.Path(path_type=Path),
@@ -140,7 +156,7 @@ def _ending_with(*suffixes: str) -> Callable[[click.Context, click.Parameter, Pa
     help="Write one SVG picture to this file instead of the page.",
 )
 @click.option("--animated", is_flag=True, help="With --picture: draw a network growing, step by step.")
-def report(run: Path, runs_dir: Path, *, out: Path | None, picture: Path | None, animated: bool) -> None:
+def report(run: Path | str, runs_dir: Path | str, *, out: Path | None, picture: Path | None, animated: bool) -> None:
     """Write the report of a run as one HTML page. The run may still be going, or have been killed."""
     from esper_core.leyline.errors import printable
     from esper_watch.report import write_picture, write_report
@@ -152,6 +168,8 @@ def report(run: Path, runs_dir: Path, *, out: Path | None, picture: Path | None,
         msg = "--animated needs --picture"
         raise click.UsageError(msg)
     folder = _run_folder(run, runs_dir)
+    if isinstance(run, str) or isinstance(runs_dir, str):
+        out = out or Path(f"{folder.name}.html")
     written = write_report(folder, out) if picture is None else write_picture(folder, picture, animated=animated)
     click.echo(printable(str(written)))
 
@@ -178,7 +196,7 @@ def report(run: Path, runs_dir: Path, *, out: Path | None, picture: Path | None,
     help="Also write a page.",
 )
 def compare(
-    runs: tuple[str, ...], runs_dir: Path, arms: tuple[str, ...], page: Path | None, *, every: bool, as_json: bool
+    runs: tuple[str, ...], runs_dir: Path | str, arms: tuple[str, ...], page: Path | None, *, every: bool, as_json: bool
 ) -> None:
     """Compare the arms of one or several finished runs.
 
@@ -219,9 +237,9 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _run_folder(run: Path, runs_dir: Path) -> Path:
-    """Return ``run`` if it exists, else the folder below ``runs_dir`` with this id, or with these words of an id."""
-    if run.exists():
+def _run_folder(run: Path | str, runs_dir: Path | str) -> Path:
+    """Return ``run`` if it exists, else the run in ``runs_dir`` with this id or these words; of stored runs a copy."""
+    if isinstance(run, Path) and run.exists():
         return run
     from esper_core import load_run
 

@@ -42,6 +42,7 @@ FREE_TO_CHANGE: Final = frozenset(
         "margin",
         "plugins",
         "capacity",
+        "store",
     }
 )
 """Keys of a configuration that may change before a run is resumed: no computed number depends on them."""
@@ -150,6 +151,7 @@ class CheckpointWriter:
         raise_if_interrupted: Raises Interrupted if the run has to end.
         decisive: What ``decisive_values`` gives for the configuration.
         number: Number of the checkpoint that the run resumes from, then of the latest step.
+        on_written: Gets the number of each checkpoint, and the bytes of the events before it.
         stage: The study that the run is in.
     """
 
@@ -161,6 +163,7 @@ class CheckpointWriter:
     raise_if_interrupted: Callable[[], None]
     decisive: Mapping[str, str]
     number: int
+    on_written: Callable[[int, int], None] = lambda number, events: None
     stage: int = 0
     _due: float = 0.0
     _checked: float = field(default_factory=monotonic)
@@ -191,6 +194,7 @@ class CheckpointWriter:
             self.events.sync()
             self.events.require_exists()  # "the directory is gone" says more than which file cannot be written
             self.checkpoints.write(self.number, self._state(progress))
+        self.on_written(self.number, self.events.length)
         self._due = perf_counter() + (perf_counter() - began) / CHECKPOINT_SHARE
 
     def _state(self, progress: StudyProgress) -> State:

@@ -44,6 +44,7 @@ from esper_core.runs.checkpoints import Checkpoints
 from esper_core.runs.directory import run_lock, write_json
 from esper_core.runs.records import read_run, resume_hint
 from esper_core.runs.statistics import results
+from esper_core.runs.uploads import Claims, uploading
 from esper_core.telemetry import Bus, Clock, EventFile, read_events
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.progress import StudyProgress
@@ -129,10 +130,13 @@ def run(
     """
     composition = prepare(configuration) if isinstance(configuration, Path | str) else configuration
     name = name or composition.config.name
-    directory = RunDirectory.create(Path.cwd() / runs_dir, name=name, argv=list(argv))
+    claims = Claims(composition.config.store)
+    directory = RunDirectory.create(Path.cwd() / runs_dir, name=name, argv=list(argv), is_free=claims.claim_new)
     named = Path(runs_dir) / directory.path.name
-    with run_lock(directory.path):
-        session = _Session(composition, directory, named, Position(), listeners, display, on_outcome, on_warning)
+    with run_lock(directory.path), uploading(claims.owner, named, on_warning) as upload:
+        session = _Session(
+            composition, directory, named, Position(), listeners, display, on_outcome, on_warning, upload
+        )
         return session.execute(partial(_write_start, directory, composition))
 
 
@@ -161,8 +165,13 @@ def resume(
             message = f"{path} was just finished by another process"
             raise RunFolderError(Problem("E412", message, hint="See:  esper runs"))
         directory, position = RunDirectory(path, dict(now.manifest)), find_position(path, Checkpoints(path))
-        session = _Session(composition, directory, record.path, position, listeners, display, on_outcome, on_warning)
-        return session.execute(partial(directory.resume, list(argv), position.number or None))
+        claims = Claims(composition.config.store)
+        claims.claim(path, position.number)
+        with uploading(claims.owner, record.path, on_warning) as upload:
+            session = _Session(
+                composition, directory, record.path, position, listeners, display, on_outcome, on_warning, upload
+            )
+            return session.execute(partial(directory.resume, list(argv), position.number or None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +186,7 @@ class _Session:
     display: Component | None
     on_outcome: Callable[[Outcome], None]
     on_warning: Callable[[str], None]
+    on_checkpoint: Callable[[int, int], None]
 
     def execute(self, begin: Callable[[], None]) -> Outcome:
         """Train, write the results, and record how the run ended: in the manifest, to the observers, and in the error.
@@ -243,6 +253,7 @@ class _Session:
             writer = CheckpointWriter(
                 checkpoints, events, clock, warnings, settings.every, raise_if_interrupted, decisive, position.number
             )
+            writer.on_written = self.on_checkpoint
             composed, verdicts = self.composition, Verdicts(path)
             engine = open_engine(composed, supervised=bool(position.number and verdicts))
             if engine is not None:

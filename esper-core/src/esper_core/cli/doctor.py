@@ -12,7 +12,7 @@ import click
 
 from esper_core._version import __version__
 from esper_core.cli.output import print_json, print_line
-from esper_core.cli.run import runs_dir_option
+from esper_core.cli.run import local_runs_option
 from esper_core.leyline.errors import printable
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Diagnosis:
 
 
 @click.command()
-@runs_dir_option
+@local_runs_option
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {what, state, found, fix} as JSON.")
 @click.pass_context
 def doctor(context: click.Context, runs_dir: Path, *, as_json: bool) -> None:

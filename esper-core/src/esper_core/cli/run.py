@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from esper_core.cli.output import print_json, print_line, print_warnings
 from esper_core.leyline.errors import ConfigError, EsperError, Problem, printable
+from esper_core.leyline.files import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,14 +38,23 @@ overlay_option = click.option(
     metavar="FILE",
     help="Merge a partial configuration over FILE; repeatable, applied in order.",
 )
-runs_dir_option = click.option(
-    "--runs-dir",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="The folder of run directories.",
-    is_eager=True,  # so that it is known when the shell completes the name of a run
-)
+
+
+class PathOrURL(click.Path):
+    """A path, or the URL of a stored run or of a folder of them, which stays text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return a Path, or the URL."""
+        return value if is_url(value) else super().convert(value, param, ctx)
+
+
+def _runs_dir_option(**settings: Any) -> Callable[[Any], Any]:
+    # It is eager, so that it is known when the shell completes the name of a run.
+    return click.option("--runs-dir", default=Path("runs"), show_default=True, is_eager=True, **settings)
+
+
+runs_dir_option = _runs_dir_option(type=PathOrURL(path_type=Path), help="The folder of run directories, or a store.")
+local_runs_option = _runs_dir_option(type=click.Path(path_type=Path), help="The folder of run directories.")
 
 
 def run_name(*, finished: bool | None = None) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
@@ -57,7 +67,7 @@ def run_name(*, finished: bool | None = None) -> Callable[[click.Context, click.
 
         if "/" in start:
             return [CompletionItem(start, type="dir")]
-        names = complete_name(context.params.get("runs_dir") or Path("runs"), start, finished=finished)
+        names = complete_name(Path(context.params.get("runs_dir") or "runs"), start, finished=finished)
         return [CompletionItem(name) for name in names]
 
     return complete
@@ -100,7 +110,7 @@ def _check_name(_context: click.Context, _parameter: click.Parameter, given: str
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE|RUN")
 @overlay_option
 @set_option
-@runs_dir_option
+@local_runs_option
 @click.option("--name", callback=_check_name, help="Name of the run; default: two random words.")
 @_engine_option
 @_address_option
@@ -145,7 +155,7 @@ def run(
 
 @click.command()
 @click.argument("run", shell_complete=run_name(finished=False))
-@runs_dir_option
+@local_runs_option
 @_engine_option
 @_address_option
 @_quiet_option
@@ -156,21 +166,29 @@ def resume(
 ) -> None:
     """Resume an interrupted or killed run from its newest checkpoint.
 
-    The results are those of a run that was not interrupted. RUN is a path, an id, or the words of an id.
+    The results are those of a run that was not interrupted. RUN is a path, an id, the words of an id, or the URL of a
+    stored run, which is fetched first.
 
     \b
     esper resume quiet-otter
+    esper resume s3://bucket/prefix/20261121-101512-quiet-otter
     """
     from esper_core.runs.directory import changed_packages
     from esper_core.runs.records import load_run
+    from esper_core.runs.storage import fetch_whole, open_run
 
+    overrides = list(_with_engine((), engine, address))
+    if is_url(run):
+        stored = open_run(run)
+        run = str(fetch_whole(stored, runs_dir))
+        overrides.append(f"store={stored.storage.url}")
     record = load_run(run, runs_dir=runs_dir)
     if record.status == "done":
         print_line(f"{record.path} is done. Show its results:  esper runs show {run}", stream=sys.stderr)
         return
     place = record.path.resolve()
     with _watched(place.parent, f"/run/{place.name}", watch=watch) as show:
-        composition = build(*load(record.path / "config.yaml", _with_engine((), engine, address)))
+        composition = build(*load(record.path / "config.yaml", overrides))
         print_warnings((*changed_packages(record.manifest, record.path), *_changed_plugin_files(composition, record)))
 
         from esper_core.app.run import resume as resume_composition

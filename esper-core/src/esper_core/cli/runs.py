@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,17 +23,17 @@ from esper_core.cli.output import (
     timing_text,
     value,
 )
-from esper_core.cli.run import run_name, runs_dir_option
+from esper_core.cli.run import local_runs_option, run_name, runs_dir_option
 from esper_core.config.values import cut
-from esper_core.leyline.errors import printable
+from esper_core.leyline.errors import ConfigError, Problem, printable
 from esper_core.leyline.lifecycle import Stage
-from esper_core.runs.directory import STATUS_RUNNING
+from esper_core.runs.directory import STATUS_RUNNING, run_lock
 from esper_core.runs.records import Run, UnreadableRun, list_runs, load_run, read_growth
+from esper_core.runs.uploads import upload_run
 from esper_core.telemetry.event_log import read_events
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 
 @click.group()
@@ -44,13 +45,13 @@ def runs() -> None:
 @runs_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {id, path, status, started, arms, …} as JSON.")
 @click.pass_context
-def list_command(context: click.Context, runs_dir: Path, *, as_json: bool) -> None:
+def list_command(context: click.Context, runs_dir: Path | str, *, as_json: bool) -> None:
     """List the runs, the newest first; then folders that are not runs or cannot be read.
 
     The status "died" means that the process of the run ended without finishing it.
     """
     asked_for = context.get_parameter_source("runs_dir") is not ParameterSource.DEFAULT
-    found = list_runs(runs_dir) if asked_for or runs_dir.exists() else []
+    found = list_runs(runs_dir) if asked_for or Path(runs_dir).exists() else []
     if as_json:
         print_json([_entry(one) for one in found])
     elif found:
@@ -64,7 +65,7 @@ def list_command(context: click.Context, runs_dir: Path, *, as_json: bool) -> No
 @runs_dir_option
 @click.option("--seeds", "list_seeds", is_flag=True, help="Show every seed: its last stage, gain, price and reason.")
 @click.option("--json", "as_json", is_flag=True, help="Print {path, status, manifest, summary, grown} as JSON.")
-def show_command(run: str, runs_dir: Path, *, list_seeds: bool, as_json: bool) -> None:
+def show_command(run: str, runs_dir: Path | str, *, list_seeds: bool, as_json: bool) -> None:
     """Show one run: its status, results, what grew, and where its time went. --seeds: why a seed was kept.
 
     \b
@@ -77,7 +78,7 @@ def show_command(run: str, runs_dir: Path, *, list_seeds: bool, as_json: bool) -
         return
     grown = {arm: _average(episodes) for arm, episodes in read_growth(record.path).items()}
     if as_json:
-        parts = {"path": str(record.path), "status": record.status, "manifest": record.manifest}
+        parts = {"path": record.place, "status": record.status, "manifest": record.manifest}
         print_json(parts | {"summary": record.summary, "grown": grown})
         return
     _show_facts(record)
@@ -99,16 +100,36 @@ def show_command(run: str, runs_dir: Path, *, list_seeds: bool, as_json: bool) -
         print_sections(record.summary.get("sections", []))
 
 
+@runs.command("upload")
+@click.argument("run", shell_complete=run_name())
+@click.argument("store", metavar="[URL]", required=False)
+@local_runs_option
+def upload_command(run: str, store: str | None, runs_dir: Path) -> None:
+    """Upload a run that no process works on: to its store, or to the URL of another folder.
+
+    \b
+    esper runs upload quiet-otter
+    esper runs upload quiet-otter s3://bucket/prefix
+    """
+    record = load_run(run, runs_dir=runs_dir)
+    store = store or record.config().get("store")
+    if store is None:
+        message = f"{record.path} has no store to which it could be uploaded"
+        raise ConfigError(Problem("E434", message, hint=f"Name one:  esper runs upload {run} s3://bucket/prefix"))
+    with run_lock(record.path):
+        print_line(upload_run(record.path, str(store)))
+
+
 # --- the list
 
 
 def _entry(one: Run | UnreadableRun) -> dict[str, Any]:
     if isinstance(one, UnreadableRun):
-        return {"id": one.path.name, "path": str(one.path), "status": one.status, "problem": one.problem.as_json()}
+        return {"id": one.path.name, "path": one.place, "status": one.status, "problem": one.problem.as_json()}
     results = one.results or {"metric": None, "arms": {}}
     return {
         "id": one.id,
-        "path": str(one.path),
+        "path": one.place,
         "status": one.status,
         "started": one.manifest["started"],
         "seconds": one.seconds,
@@ -119,7 +140,7 @@ def _entry(one: Run | UnreadableRun) -> dict[str, Any]:
 
 def _row(one: Run | UnreadableRun) -> list[str]:
     if isinstance(one, UnreadableRun):  # without its path: the name is in the first column
-        reason = one.problem.message.replace(f"{one.path}{os.sep}", "").replace(str(one.path), "this")
+        reason = one.problem.message.replace(f"{one.place}{os.sep}", "").replace(one.place, "this")
         return [one.path.name, one.status, "", "", cut(reason, 100)]
     if one.results is None:
         headline = cut(one.reason.partition("\n")[0], 100)
@@ -213,13 +234,14 @@ def _show_facts(run: Run) -> None:
         ("reason", run.reason),
         ("began", f"{run.started.astimezone():%Y-%m-%d %H:%M:%S}"),
         ("took", duration(run.seconds)),
+        ("uploaded", run.uploaded),
         ("command", " ".join(str(word) for word in manifest.get("argv") or [])),
         ("seeds", _seeds_text(first, count)),
         ("git", sha),
         ("machine", ", ".join(f"{key} {machine[key]}" for key in ("esper-core", "torch", "python") if key in machine)),
         ("plugins", ", ".join(f"{one.get('package')} {one.get('version')}" for one in plugins)),
     ]
-    print_line(printable(str(run.path)))
+    print_line(printable(run.place))
     print_facts([(name, text.split("\n")[0]) for name, text in facts])
 
 

@@ -59,6 +59,11 @@ Lanes = Annotated[
 ]
 
 Patience = Annotated[Literal["auto"] | Annotated[float, Field(gt=0)], Described("auto, or a number above 0")]
+StoreURL = Annotated[
+    str,
+    Field(pattern=r"^[a-z][a-z0-9+.-]*://([^:/@\s]+@)?[^@\s]*$", max_length=1000),
+    Described("a URL without a password, such as s3://bucket/prefix"),
+]
 
 _VERSION = r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?"
 _CLAUSE = rf"([<>]=?\s*{_VERSION}|[=!]=\s*[0-9]+(\.[0-9]+)*\.\*|[=!]=\s*{_VERSION}|~=\s*[0-9]+\.{_VERSION})"
@@ -375,6 +380,9 @@ class RunConfig(Section):
     )
     checkpoints: CheckpointConfig = Field(
         default_factory=CheckpointConfig, description="How often checkpoints are written."
+    )
+    store: StoreURL | None = Field(
+        default=None, description="URL of a folder to which the run is also uploaded; null: it stays local."
     )
     margin: float = Field(default=0.0, ge=0, description="Difference in the metric below which arms count as equal.")
     plugins: PluginsConfig = Field(default_factory=PluginsConfig, description="Which plugins take part.")

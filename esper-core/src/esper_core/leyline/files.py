@@ -12,13 +12,13 @@ import os
 import re
 import stat
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.errors import RunFolderError
 
 if TYPE_CHECKING:
     from io import BufferedReader
-    from pathlib import Path
 
 _KINDS: Final = {"d": "a folder", "p": "a pipe", "s": "a socket"}
 """Kinds of files by their letter in ``ls -l``; all others are devices."""
@@ -68,6 +68,21 @@ def read_json(path: Path) -> Any:
         raise RunFolderError.unreadable(path, error) from None
     except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or nested too deeply
         raise RunFolderError.unreadable(path, f"it is not JSON: {error}") from None
+
+
+def is_url(path: object) -> bool:
+    """Return whether this names something in a storage, and no local path.
+
+    >>> is_url("s3://bucket/prefix"), is_url("runs/quiet-otter")
+    (True, False)
+    """
+    return isinstance(path, str) and re.match(r"[a-z][a-z0-9+.-]*://", path) is not None
+
+
+def user_cache(name: str) -> Path:
+    """Return the folder of this name in the user's cache folder."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if Path(given).is_absolute() else Path.home() / ".cache") / name
 
 
 def refuse_link(path: Path) -> None:

@@ -5,6 +5,8 @@ What is here:
     checkpoints: writes, finds and restores the state of a run.
     records: reads run directories: ``load_run``, the list of runs, hints for unfinished runs.
     networks: saves and loads grown networks.
+    storage: reads and writes runs in any storage that fsspec knows, such as S3.
+    uploads: uploads a run to a storage while it trains.
     exports: exports grown networks as modules, programs and ONNX files without Esper.
     statistics: means, intervals, paired comparisons and their adjustment for multiple tests.
 

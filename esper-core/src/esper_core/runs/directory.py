@@ -35,7 +35,7 @@ from esper_core.leyline.errors import Problem, RunFolderError
 from esper_core.leyline.files import open_regular, refuse_link
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 try:
@@ -69,8 +69,16 @@ class RunDirectory:
         self.manifest = manifest
 
     @classmethod
-    def create(cls, root: Path, *, name: str | None, argv: list[str]) -> RunDirectory:
+    def create(
+        cls, root: Path, *, name: str | None, argv: list[str], is_free: Callable[[Path], bool] = lambda path: True
+    ) -> RunDirectory:
         """Create a folder for a new run below ``root`` and write its first manifest.
+
+        Args:
+            root: Folder of the runs.
+            name: What the id of the run ends with; None: two random words.
+            argv: The command.
+            is_free: Returns whether the run may have the id that this folder has.
 
         Raises:
             RunFolderError: the folder cannot be created.
@@ -82,6 +90,7 @@ class RunDirectory:
             with report_os_errors(path):
                 try:
                     path.mkdir()
+                    _give_up_unless(is_free, path)
                 except FileExistsError:
                     name = None if name is None else f"{name}-again"
                     continue
@@ -127,6 +136,18 @@ class RunDirectory:
 
     def _write_manifest(self) -> None:
         write_json(self.path / "manifest.json", self.manifest)
+
+
+def _give_up_unless(is_free: Callable[[Path], bool], path: Path) -> None:
+    """Remove a folder that was just made and raise FileExistsError, unless the run may have its id."""
+    is_ours = False
+    try:
+        is_ours = is_free(path)
+    finally:
+        if not is_ours:
+            path.rmdir()
+    if not is_ours:
+        raise FileExistsError(path)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
@@ -19,9 +20,10 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, V
 
 from esper_core.leyline.constants import RUN_FORMAT
 from esper_core.leyline.errors import ConfigError, Problem, RunFolderError, nearest, one_line
-from esper_core.leyline.files import read_json, words_of
+from esper_core.leyline.files import is_url, read_json, words_of
 from esper_core.leyline.notebooks import html_of
 from esper_core.runs.directory import STATUS_RUNNING, is_locked
+from esper_core.runs.storage import Storage, copied_from, fetch_copy, open_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -132,6 +134,10 @@ class Run:
     """``done``, ``failed``, ``interrupted``, ``stopped``, ``running``, or ``died`` if its process is gone."""
     started: datetime
     finished: datetime | None
+    url: str = ""
+    """URL of the stored run of which ``path`` is a copy; empty for a run directory."""
+    uploaded: str = ""
+    """When the stored run was uploaded. One that is ``running`` may have died since."""
 
     @property
     def id(self) -> str:
@@ -171,9 +177,16 @@ class Run:
         return None if self.finished is None else (self.finished - self.started).total_seconds()
 
     @property
+    def place(self) -> str:
+        """URL of a stored run, or path of a run directory."""
+        return self.url or str(self.path)
+
+    @property
     def resume_hint(self) -> str:
         """How to finish an unfinished run."""
-        return "Wait for it to finish." if self.status == STATUS_RUNNING else resume_hint(self.path)
+        if self.status == STATUS_RUNNING and not self.url:
+            return "Wait for it to finish."
+        return resume_hint(self.place)
 
     def config(self) -> Mapping[str, Any]:
         """Read the configuration of the run. Raises RunFolderError E430 if it cannot be read."""
@@ -209,8 +222,10 @@ def read_run(path: Path) -> Run:
         summary, _ = _read(_Summary, path / "summary.json")
     except FileNotFoundError:
         summary = None
-    died = known.status == STATUS_RUNNING and not is_locked(path)
-    return Run(path, manifest, summary, DIED if died else known.status, known.started, known.finished)
+    url, uploaded = copied_from(path) or ("", "")
+    died = known.status == STATUS_RUNNING and not url and not is_locked(path)
+    status = DIED if died else known.status
+    return Run(path, manifest, summary, status, known.started, known.finished, url, uploaded)
 
 
 def read_growth(path: Path) -> dict[str, list[list[str]]]:
@@ -226,7 +241,7 @@ def read_growth(path: Path) -> dict[str, list[list[str]]]:
     return found
 
 
-def resume_hint(path: Path) -> str:
+def resume_hint(path: Path | str) -> str:
     """Return how to resume a run. Without a checkpoint, it starts from the beginning."""
     return f"Resume it:  esper resume {shlex.quote(str(path))}"
 
@@ -251,6 +266,12 @@ class UnreadableRun:
 
     path: Path
     problem: Problem
+    url: str = ""
+
+    @property
+    def place(self) -> str:
+        """URL of a stored run, or path of a folder."""
+        return self.url or str(self.path)
 
     @property
     def status(self) -> str:
@@ -258,46 +279,81 @@ class UnreadableRun:
         return "no run" if self.problem.code == "E420" else "unreadable"
 
 
-def list_runs(root: Path) -> list[Run | UnreadableRun]:
-    """Return the runs in ``root``, the newest first, then the other folders by name. Files are ignored.
+def list_runs(root: Path | str) -> list[Run | UnreadableRun]:
+    """Return the runs in a folder or a store, the newest first, then the other folders by name. Files are ignored.
 
     Raises:
-        RunFolderError: E420 if there is no such folder, E430 if it cannot be read.
+        RunFolderError: E420 if there is no such folder, E430 or E434 if it cannot be read.
     """
-    runs: list[Run] = []
-    odd: list[UnreadableRun] = []
-    for path in _folders(root):
-        try:
-            runs.append(read_run(path))
-        except RunFolderError as error:
-            odd.append(UnreadableRun(path, error.problems[0]))
+    found = _list_stored(str(root)) if is_url(root) else [_read_or_problem(path) for path in _folders(Path(root))]
+    runs = [one for one in found if isinstance(one, Run)]
+    odd = [one for one in found if isinstance(one, UnreadableRun)]
     runs.sort(key=lambda run: (run.started, run.path.name), reverse=True)
     return [*runs, *odd]
+
+
+def _read_or_problem(path: Path) -> Run | UnreadableRun:
+    try:
+        return read_run(path)
+    except RunFolderError as error:
+        return UnreadableRun(path, error.problems[0])
+
+
+def _list_stored(url: str) -> list[Run | UnreadableRun]:
+    """Return the runs in a store, of which only what a list needs is fetched."""
+    storage = Storage.open(url)
+
+    def read(id_: str) -> Run | UnreadableRun:
+        run = storage.run(id_)
+        try:
+            return read_run(fetch_copy(run, ("manifest.json", "summary.json")))
+        except RunFolderError as error:
+            return UnreadableRun(Path(id_), error.problems[0], run.url)
+
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(read, storage.runs()))
 
 
 def load_run(path: str | os.PathLike[str], *, runs_dir: str | os.PathLike[str] = "runs") -> Run:
     """Load a run, whether it is finished, still running, or was killed.
 
     Args:
-        path: Its folder, or its id below ``runs_dir``, or the words of its id.
-        runs_dir: Folder of the runs.
+        path: Its folder, or its id below ``runs_dir``, or the words of its id. Of a stored run, its URL: what is read
+            is a copy in the user's cache, as it was uploaded last.
+        runs_dir: Folder of the runs, or the URL of a store.
 
     Raises:
-        RunFolderError: E420 if there is no such run, or several with these words; E430 if it cannot be read.
+        RunFolderError: E420 if there is no such run, or several with these words; E430 if it cannot be read. A stored
+            run also raises E434 if its storage cannot be read, and E435 if it is damaged.
     """
+    if is_url(path):
+        return read_run(fetch_copy(open_run(str(path))))
+    if is_url(runs_dir):
+        return _load_stored(Storage.open(str(runs_dir)), os.fspath(path))
     root, name = Path(runs_dir), os.fspath(path)
     for folder in (Path(path), root / name):
         if folder.is_dir():
             return read_run(folder)
-    known = [folder.name for folder in _folders(root)] if root.is_dir() else []
+    return read_run(root / _id_of(name, [folder.name for folder in _folders(root)] if root.is_dir() else [], str(root)))
+
+
+def _load_stored(storage: Storage, name: str) -> Run:
+    """Load a run from a store, by its id or the words of its id."""
+    known = storage.runs()
+    id_ = name if name in known else _id_of(name, known, storage.url)
+    return read_run(fetch_copy(storage.run(id_)))
+
+
+def _id_of(name: str, known: Sequence[str], root: str) -> str:
+    """Return the only id with these words among those in ``root``. Raises RunFolderError (E420)."""
     named = [id_ for id_ in known if words_of(id_) == name]
     if len(named) == 1:
-        return read_run(root / named[0])
+        return named[0]
     if named:
         hint = f"Give the whole id: {', '.join(named[-3:])}"
         raise RunFolderError(Problem("E420", f"{len(named)} runs in {root} are called {name}", hint=hint))
     close = nearest(Path(name).name, known)
-    hint = f"Did you mean {root / close}?" if close else f"List the runs:  esper runs list --runs-dir {root}"
+    hint = f"Did you mean {root}/{close}?" if close else f"List the runs:  esper runs list --runs-dir {root}"
     raise RunFolderError(Problem("E420", f"there is no run {name}", hint=hint))
 
 

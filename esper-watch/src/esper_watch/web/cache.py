@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from esper_core.leyline import events
+from esper_core.leyline.files import user_cache
 from esper_watch import history
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ SEQUENCES: Final = {"l": list, "t": tuple, "s": set}
 
 def cache_folder() -> Path:
     """Return the folder of this package in the user's cache folder."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if Path(given).is_absolute() else Path.home() / ".cache") / "esper-watch"
+    return user_cache("esper-watch")
 
 
 class Cache:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import threading
+import time
 import webbrowser
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
 import click
 
-from esper_core import load_run
+from esper_core import EsperError, load_run
 from esper_core.leyline.errors import printable
 from esper_watch.web.server import HOST, Server, lines
 
-if TYPE_CHECKING:
-    from pathlib import Path
+SECONDS_BETWEEN_FETCHES: Final = 10.0
+"""How often the copy of a stored run is updated."""
 
 
-def serve_runs(given: Path | None, runs_dir: Path, *, host: str | None, port: int | None, open_browser: bool) -> None:
+def serve_runs(
+    given: Path | str | None, runs_dir: Path | str, *, host: str | None, port: int | None, open_browser: bool
+) -> None:
     """Serve one run, or all runs of a folder, until Ctrl-C.
 
     Raises:
@@ -31,15 +36,33 @@ def serve_runs(given: Path | None, runs_dir: Path, *, host: str | None, port: in
     click.echo("Ctrl-C ends it.", err=True)
     if open_browser:
         threading.Timer(0.5, webbrowser.open, [server.url(path)]).start()
+    if given is not None and (isinstance(given, str) or isinstance(runs_dir, str)):
+        threading.Thread(target=_keep_fetching, args=(given, runs_dir), daemon=True).start()
     server.serve()
 
 
-def place_of(given: Path | None, runs_dir: Path) -> tuple[Path, str | None]:
+def place_of(given: Path | str | None, runs_dir: Path | str) -> tuple[Path, str | None]:
     """Return the folder of runs, and the name of the only run to show; None for all of them."""
-    if given is None:
+    if given is None and isinstance(runs_dir, Path):
         return runs_dir, None
-    if given.is_dir() and not (given / "manifest.json").exists() and not (given / "events.jsonl").exists():
+    if given is None:
+        msg = f"name one of the runs in the store:  esper watch --web {runs_dir}/RUN"
+        raise click.UsageError(msg)
+    if (
+        isinstance(given, Path)
+        and given.is_dir()
+        and not (given / "manifest.json").exists()
+        and not (given / "events.jsonl").exists()
+    ):
         return given, None
-    run = given if given.is_dir() else load_run(given, runs_dir=runs_dir).path
-    run = run.resolve()
+    is_folder = isinstance(given, Path) and given.is_dir()
+    run = Path(given if is_folder else load_run(given, runs_dir=runs_dir).path).resolve()
     return run.parent, run.name
+
+
+def _keep_fetching(run: Path | str, runs_dir: Path | str) -> None:
+    """Update the copy of a stored run that is served, for ever. A failed attempt is followed by another."""
+    while True:
+        time.sleep(SECONDS_BETWEEN_FETCHES)
+        with suppress(EsperError):
+            load_run(run, runs_dir=runs_dir)

@@ -1,0 +1,239 @@
+"""A run with a store ends as one without, whatever was uploaded when its machine was lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from safetensors.torch import load_file
+
+RUN = """
+task: {use: mnist1d, settings: {samples: 400, validation: 100}}
+host: pointwise-mlp
+slots:
+  early: {blueprints: [conv_light, pointwise]}
+policy:
+  use: schedule
+  settings:
+    plan:
+      - {step: 0, slot: early, op: germinate, blueprint: conv_light}
+      - {step: 2, slot: early, op: advance}
+      - {step: 5, slot: early, op: prune}
+growth: {incubation: shadow, nursery: 1, embargo: 1}
+environments: 1
+rounds: %d
+episode: {steps: 6, batches: 2, batch_size: 20}
+checkpoints: {every: 1}
+store: %s
+"""
+
+
+def found_in(run: Path) -> tuple[object, ...]:
+    """Return all that a run found: results, events without the run's name, and the numbers of its last checkpoint."""
+    results = json.loads((run / "summary.json").read_text())["results"]
+    events = re.sub(r'"run":"[^"]*"', "", (run / "events.jsonl").read_text())
+    newest = run / "checkpoints" / (run / "latest").read_text().strip()
+    numbers = {name: tensor.tolist() for name, tensor in load_file(newest / "tensors.safetensors").items()}
+    return results, events, json.loads((run / "growth.json").read_text()), repr(sorted(numbers.items()))
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, bytes | None]]:
+    """Every change of an empty memory://: a path and the bytes written there, or paths that were deleted and None."""
+    told: list[tuple[Any, bytes | None]] = []
+    monkeypatch.setattr(MemoryFileSystem, "store", {})
+    monkeypatch.setattr(MemoryFileSystem, "pseudo_dirs", [""])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("esper_core.runs.uploads.UPLOAD_SHARE", 1.0)
+    write, delete = MemoryFileSystem.pipe_file, MemoryFileSystem.rm
+
+    def pipe_file(files: Any, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        write(files, path, value, mode)
+        told.append((path, value))
+
+    def rm(files: Any, paths: Any, **_: Any) -> None:
+        delete(files, paths)
+        told.append((paths, None))
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", pipe_file)
+    monkeypatch.setattr(MemoryFileSystem, "rm", rm)
+    return told
+
+
+def repeat(writes: list[tuple[Any, bytes | None]]) -> None:
+    """Bring memory:// to the state after these changes."""
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
+    for path, data in [*writes]:
+        MemoryFileSystem().rm(path) if data is None else MemoryFileSystem().pipe_file(path, data)
+
+
+@pytest.mark.parametrize("resumes", [1, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_run_resumes_from_whatever_was_uploaded(esper, writes, tmp_path, resumes) -> None:
+    (tmp_path / "run.yaml").write_text(RUN % (1, "memory://runs"))
+    assert esper("run", tmp_path / "run.yaml", "--runs-dir", tmp_path / "whole", "--quiet").status == 0
+    whole = next((tmp_path / "whole").iterdir())
+    expected, told, url = found_in(whole), list(writes), f"memory://runs/{whole.name}"
+    manifests = [number for number, (path, data) in enumerate(told) if data and "/manifests/" in path]
+    resumed = 0
+    for moment in range(len(told)) if resumes > 1 else [0, manifests[0] + 1, manifests[1], manifests[1] + 1, len(told)]:
+        repeat(told[:moment])
+        if (half := told[moment : moment + 1]) and half[0][1]:
+            MemoryFileSystem().pipe_file(half[0][0], half[0][1][: len(half[0][1]) // 2])
+        answer = esper("runs", "show", url, "--json")
+        if moment <= manifests[1]:
+            assert answer.err.startswith(("E420 ", "E435 ")), answer.err
+            continue
+        status = json.loads(answer.out)["status"]
+        assert status == ("done" if moment > manifests[-1] else "running")
+        if status == "running":
+            runs = tmp_path / str(moment)
+            answer = esper("resume", url, "--runs-dir", runs, "--quiet")
+            assert answer.status == 0, answer.err
+            assert found_in(runs / whole.name) == expected
+            shutil.rmtree(runs)
+            resumed += 1
+    assert min(resumes, 2) <= resumed
+
+
+class Bucket:
+    """A bucket of an S3 server on this machine, which can be stopped and started; and ``esper`` with access to it."""
+
+    def __init__(self, processes: Any, tmp_path: Path, port: int = 0) -> None:
+        self.processes, self.url = processes, "s3://bucket/prefix"
+        self.start(port)
+        self.env = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
+        self.env |= {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}", "AWS_EC2_METADATA_DISABLED": "true"}
+        self.env["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+
+    def start(self, port: int) -> None:
+        from moto.server import ThreadedMotoServer
+
+        self.server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+        self.server.start()
+        self.port = self.server.get_host_and_port()[1]
+
+    def begin(self, *arguments: str | Path) -> int:
+        return self.processes.start(*arguments, **self.env)
+
+    def esper(self, *arguments: str | Path, status: int = 0) -> str:
+        """Run a command to its end; return what it printed on stdout, or on stderr if it failed."""
+        self.begin(*arguments)
+        assert self.processes.wait() == status, self.processes.err
+        return self.processes.err if status else self.processes.out
+
+    @property
+    def objects(self) -> dict[str, bytes]:
+        """The content of the bucket."""
+        from moto.s3.models import s3_backends
+
+        bucket = s3_backends["123456789012"]["aws"].buckets["bucket"]
+        return {name: key.value for name, key in bucket.keys.items()}
+
+    def manifests(self) -> list[str]:
+        return sorted(name for name in self.objects if "/manifests/" in name)
+
+
+@pytest.fixture
+def bucket(processes, tmp_path) -> Iterator[Bucket]:
+    pytest.importorskip("moto.server")
+    from moto.s3.models import s3_backends
+
+    s3_backends.reset()
+    s3_backends["123456789012"]["aws"].create_bucket("bucket", "us-east-1")
+    made = Bucket(processes, tmp_path)
+    yield made
+    made.server.stop()
+
+
+on_s3 = [pytest.mark.slow, pytest.mark.library("moto"), pytest.mark.filterwarnings("default::DeprecationWarning")]
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    (tmp_path / "run.yaml").write_text(RUN % (8, "s3://bucket/prefix"))
+    return tmp_path / "run.yaml"
+
+
+def whole_run(bucket: Bucket, file: Path) -> Path:
+    """Run it without a store."""
+    runs = file.parent / "whole"
+    bucket.esper("run", file, "--runs-dir", runs, "--quiet", "--set", "store=null")
+    return next(runs.iterdir())
+
+
+class TestOnS3:
+    """With a real server, and processes that are killed."""
+
+    pytestmark = on_s3
+
+    def test_a_killed_run_whose_directory_is_lost_resumes_to_identical_results(self, bucket, file, tmp_path) -> None:
+        expected, draw, resumed = found_in(whole_run(bucket, file)), random.Random(1), 0
+        for number in range(4):
+            runs = tmp_path / str(number)
+            before = len(bucket.manifests())
+            pid = bucket.begin("run", file, "--runs-dir", runs, "--quiet")
+            bucket.processes.wait_for(lambda before=before: len(bucket.manifests()) > before)
+            time.sleep(draw.uniform(0, 2))
+            os.kill(pid, signal.SIGKILL)
+            assert bucket.processes.wait() == -signal.SIGKILL
+            (lost,) = runs.iterdir()
+            shutil.rmtree(runs)
+            bucket.begin("resume", f"{bucket.url}/{lost.name}", "--runs-dir", runs, "--quiet")
+            if bucket.processes.wait():
+                assert bucket.processes.err.startswith("E420 "), "nothing was uploaded"
+                continue
+            resumed += 1
+            assert found_in(runs / lost.name) == expected
+            shown = json.loads(bucket.esper("runs", "show", lost.name, "--runs-dir", bucket.url, "--json"))
+            assert (shown["status"], shown["path"]) == ("done", f"{bucket.url}/{lost.name}")
+        assert resumed >= 2
+
+    def test_an_old_process_that_comes_back_changes_nothing(self, bucket, file, tmp_path) -> None:
+        expected = found_in(whole_run(bucket, file))
+        pid = bucket.begin("run", file, "--runs-dir", tmp_path / "old", "--quiet")
+        bucket.processes.wait_for(lambda: len(bucket.manifests()) > 2)
+        os.kill(pid, signal.SIGSTOP)
+        (old,) = (tmp_path / "old").iterdir()
+        command = ["resume", f"{bucket.url}/{old.name}", "--runs-dir", str(tmp_path / "new"), "--quiet"]
+        subprocess.run([sys.executable, "-m", "esper_core", *command], env=os.environ | bucket.env, check=True)
+        uploaded = bucket.objects
+        os.kill(pid, signal.SIGCONT)
+        assert bucket.processes.wait() == 0
+        assert "E436 another process has resumed the run" in bucket.processes.err
+        manifests = [name for name in uploaded if "/manifests/" in name]
+        assert {name: bucket.objects[name] for name in manifests} == {name: uploaded[name] for name in manifests}
+        for runs in ("old", "new"):
+            assert found_in(tmp_path / runs / old.name) == expected
+        shutil.rmtree(tmp_path / "new")
+        bucket.esper("runs", "show", f"{bucket.url}/{old.name}")
+
+    def test_a_server_that_goes_away_costs_no_result(self, bucket, file, tmp_path) -> None:
+        bucket.begin("run", file, "--runs-dir", tmp_path / "runs", "--quiet")
+        bucket.processes.wait_for(lambda: len(bucket.manifests()) > 2)
+        bucket.server.stop()
+        assert bucket.processes.wait() == 0
+        (run,) = (tmp_path / "runs").iterdir()
+        assert f"Upload it:  esper runs upload {run}" in bucket.processes.err
+        bucket.start(bucket.port)
+        assert bucket.esper("runs", "upload", run) == f"{bucket.url}/{run.name}\n"
+        for command in (["watch"], ["report", "--out", tmp_path / "report.html"], ["compare"]):
+            bucket.esper(*command, f"{bucket.url}/{run.name}")
+        assert f"{run.name}  done" in bucket.esper("runs", "list", "--runs-dir", bucket.url)
+
+    def test_a_bucket_that_is_not_there_is_reported_before_the_run(self, bucket, file, tmp_path) -> None:
+        command = ("run", file, "--runs-dir", tmp_path / "runs", "--set", "store=s3://another/prefix")
+        assert "E434 the store s3://another/prefix" in bucket.esper(*command, status=1)
+        assert list((tmp_path / "runs").iterdir()) == []

@@ -49,6 +49,8 @@ HELD = {
     ("README.md", "esper_register_blueprints"): "test_readme.py",
     ("README.md", "esper-blueprints-extra"): "test_readme.py",
     ("docs/guides/resume-a-run.md", "^C"): "test_pages.py",
+    ("docs/guides/use-kuberay.md", "FROM"): "test_ray_pages.py",
+    ("docs/guides/use-slurm.md", "#SBATCH"): "test_ray_pages.py",
 }
 """Blocks with a test of their own, by page and by words in them; the test searches for the same words."""
 
@@ -70,7 +72,7 @@ SURROUNDINGS = {
 STANDS_FOR = {"my-plugin": "rewards"}
 """Placeholders on pages, and what replaces them."""
 
-ELSEWHERE = ("eval", "pip", "sed", "tensorboard")
+ELSEWHERE = ("eval", "helm", "kubectl", "pip", "ray", "sbatch", "sed", "tensorboard")
 """Programs that are not the project's."""
 
 
@@ -226,7 +228,7 @@ def pip(arguments: list[str], folder: Path) -> None:
                 project = tomllib.loads((at / "pyproject.toml").read_text(encoding="utf-8"))["project"]
                 assert not extra or extra in project["optional-dependencies"], word
             else:
-                assert f"\n{word.replace('-', '_')}==" in versions, word
+                assert f"\n{name.replace('-', '_')}==" in versions, word
 
 
 def make(arguments: list[str], folder: Path) -> None:

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import yaml
 
 import esper_core
 from esper_core.app import run as run_module
@@ -14,7 +15,7 @@ from esper_core.app.compose import Composition, prepare
 from esper_core.app.resolution import resolved_config
 from esper_core.app.run import resume, run
 from esper_core.config import dump_config, load_config
-from esper_core.leyline import GovernorStop, PluginError, Problem, RunFolderError
+from esper_core.leyline import ConfigError, GovernorStop, PluginError, Problem, RunFolderError
 from esper_core.runs.records import read_run
 from esper_core.telemetry import read_events
 
@@ -34,6 +35,19 @@ class Listener:
     def settle(self) -> None:
         if self.error is not None:
             raise self.error
+
+
+def test_configuration_can_be_given_as_plain_data_with_overrides(configured, tmp_path) -> None:
+    given = yaml.safe_load(configured().read_text())
+    outcome = run(given, overrides=["environments=1", "twin=false", "capacity=false"], runs_dir=tmp_path / "runs")
+    assert list(outcome.results["arms"]) == ["schedule"]
+    kept = load_config(outcome.path / "config.yaml").config
+    assert (kept.environments, kept.episode.steps) == (1, 3)
+    with pytest.raises(ConfigError) as raised:
+        run({**given, "environments": 0}, runs_dir=tmp_path / "runs")
+    assert (raised.value.problems[0].file, raised.value.problems[0].path) == ("configuration", "environments")
+    with pytest.raises(ConfigError, match="E111"):
+        run({**given, "task": object()})
 
 
 def test_broken_pipe_is_recorded_with_its_status(configured, tmp_path) -> None:

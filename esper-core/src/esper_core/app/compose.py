@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from esper_core.app.recipes import build_component, build_prototype, choose_devices, name_in_file
 from esper_core.app.resolution import TWIN, load_run_plugins, resolve
 from esper_core.app.runtime import one_thread, tune_allocator
-from esper_core.config import load_config
+from esper_core.config import config_of, load_config
 from esper_core.config.model import CAPACITY
 from esper_core.engines.worker_pool import WorkerPool
 from esper_core.growth import (
@@ -31,7 +32,7 @@ from esper_core.trainer.pool import Pool
 from esper_core.trainer.study import Arm, RunReward, Study
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
 
@@ -204,15 +205,20 @@ class Composition:
         )
 
 
-def prepare(file: Path | str, overrides: Sequence[str] = (), overlays: Sequence[Path] = ()) -> Composition:
-    """Load, resolve and compose a configuration.
+def prepare(
+    configuration: Mapping[str, Any] | Path | str, overrides: Sequence[str] = (), overlays: Sequence[Path] = ()
+) -> Composition:
+    """Load, resolve and compose a configuration: a file with overlays, or what such a file would contain.
 
     Raises:
-        ConfigError: Something in the file is wrong.
-        PluginError: A plugin that the file uses is at fault.
+        ConfigError: Something in the configuration is wrong.
+        PluginError: A plugin that it uses is at fault.
     """
-    loaded = load_config(file, overrides, overlays)
-    return compose(resolve(loaded, load_run_plugins(loaded, Path(file).parent)))
+    if isinstance(configuration, Mapping):
+        loaded, folder = config_of(configuration, overrides), Path()
+    else:
+        loaded, folder = load_config(configuration, overrides, overlays), Path(configuration).parent
+    return compose(resolve(loaded, load_run_plugins(loaded, folder)))
 
 
 def compose(resolution: Resolution) -> Composition:

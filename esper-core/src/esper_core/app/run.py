@@ -106,8 +106,9 @@ def ignore_outcome(outcome: Outcome) -> None:
 
 
 def run(
-    configuration: Composition | Path | str,
+    configuration: Composition | Mapping[str, Any] | Path | str,
     *,
+    overrides: Sequence[str] = (),
     runs_dir: Path | str = "runs",
     name: str | None = None,
     argv: Sequence[str] = (),
@@ -119,7 +120,8 @@ def run(
     """Run a study in a new run directory.
 
     Args:
-        configuration: A configuration file, or what ``app.compose.prepare`` built from one.
+        configuration: A configuration file, what it would contain, or what ``app.compose.prepare`` built from it.
+        overrides: ``PATH=VALUE`` for single values, as ``--set`` takes them; not for a composition.
         runs_dir: Where the run directory is made.
         name: What the run is called, instead of the configuration's name.
         argv: The command, for the manifest.
@@ -128,7 +130,7 @@ def run(
         on_outcome: Gets the outcome before it is written, so that a full disk does not take it away.
         on_warning: Gets each warning, once.
     """
-    composition = prepare(configuration) if isinstance(configuration, Path | str) else configuration
+    composition = configuration if isinstance(configuration, Composition) else prepare(configuration, overrides)
     name = name or composition.config.name
     claims = Claims(composition.config.store)
     directory = RunDirectory.create(Path.cwd() / runs_dir, name=name, argv=list(argv), is_free=claims.claim_new)

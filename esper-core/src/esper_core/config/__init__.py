@@ -13,7 +13,7 @@ Names of components are only looked up, and their settings only checked, in ``ap
 
 from esper_core.config.errors import model_problems
 from esper_core.config.explain import Explanation, explain
-from esper_core.config.loading import LoadedConfig, dump_config, load_config, parse_config, section_of
+from esper_core.config.loading import LoadedConfig, config_of, dump_config, load_config, parse_config, section_of
 from esper_core.config.model import (
     ArmConfig,
     CheckpointConfig,
@@ -43,6 +43,7 @@ __all__ = [
     "RunConfig",
     "SlotConfig",
     "Use",
+    "config_of",
     "dump_config",
     "explain",
     "load_config",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from yaml import YAMLError
 
 from esper_core.config.contradictions import contradictions
 from esper_core.config.errors import entry_at, model_problems
@@ -87,6 +88,15 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), overlays: Seque
     return parse_config(own.source, file=own.file, overrides=overrides, overlays=others, folder=own.folder)
 
 
+def config_of(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> LoadedConfig:
+    """Return a configuration that is given as plain data; plugins' paths are relative to the current folder.
+
+    Raises:
+        ConfigError: Values are wrong, or are not plain data (E111).
+    """
+    return parse_config(_dump(values).encode(), file="configuration", overrides=overrides, folder=Path())
+
+
 def parse_config(
     data: bytes,
     *,
@@ -137,9 +147,13 @@ def section_of(model: type[ModelT], given: Mapping[str, Any], name: str) -> Mode
 
 def dump_config(config: RunConfig) -> str:
     """Write the whole configuration with its defaults as YAML. ConfigError E111 for a value that no file can hold."""
+    return _dump(config.model_dump(mode="json"))
+
+
+def _dump(values: Mapping[str, Any]) -> str:
     try:
-        return dump(config.model_dump(mode="json"))
-    except ValueError as error:
+        return dump(values)
+    except (ValueError, YAMLError) as error:
         hint = "Use texts, numbers, true, false, null, lists and mappings."
         raise ConfigError(Problem("E111", f"a setting cannot be written to a file: {error}", hint=hint)) from None
 

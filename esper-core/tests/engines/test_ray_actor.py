@@ -1,0 +1,87 @@
+"""The actor of a Ray cluster, called in this process: it passes on requests, and ends a worker that hangs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from core_worlds import NoisyHost
+from torch import Tensor
+
+from esper_core.engines.processes import can_fork
+from esper_core.engines.protocol import Order, Request
+from esper_core.engines.ray import ShardActor
+from esper_core.growth import FaultBook
+from esper_core.leyline import State
+from esper_core.leyline.errors import ClusterError, Problem
+from esper_core.trainer.environment import Recipe
+from esper_core.trainer.pool import Pool
+
+pytestmark = pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux, without an accelerator")
+ORDER = Order(("grown", "twin"), 2, range(0, 2), "twin")
+
+
+class SlowHost(NoisyHost):
+    def forward(self, inputs: Tensor) -> Tensor:
+        time.sleep(600)
+        return super().forward(inputs)
+
+
+@pytest.fixture
+def actor() -> Iterator[ShardActor]:
+    made = ShardActor()
+    yield made
+    made.close()
+
+
+def request(method: str, *arguments: object) -> Request:
+    return Request(method, arguments, FaultBook().state_dict())
+
+
+def build(actor: ShardActor, recipe: Recipe) -> None:
+    actor._loaded = SimpleNamespace(build=lambda data: recipe)
+    assert actor.build(None) is None
+
+
+def test_actor_passes_on_what_a_shard_replies(actor, make_recipe):
+    build(actor, make_recipe())
+    pool = Pool(make_recipe(), ["grown", "twin"], 2, twin="twin")
+    pool.reset(0, 0)
+    pool.train(0)
+    pool.evaluate(0)
+    for _study in range(2):  # the actor is used again
+        assert actor.start(ORDER).error is None
+        replies = [actor.exchange(request(*call)) for call in (("reset", 0, 0), ("train", 0), ("evaluate", 0))]
+        assert [reply.error for reply in replies] == [None] * 3
+        assert actor.exchange(request("synchronise", 0)).value == pool.synchronise(0)
+        actor.close()
+        assert actor.exchange(request("masks")) is None
+
+
+def test_worker_that_hangs_is_ended_beside_the_request(actor, make_recipe):
+    build(actor, make_recipe(host=SlowHost))
+    actor.start(ORDER)
+    replies: list[object] = ["none"]
+    asking = threading.Thread(target=lambda: replies.append(actor.exchange(request("reset", 0, 0))))
+    asking.start()
+    time.sleep(0.3)
+    loss = actor.end()
+    asking.join(timeout=10)
+    assert replies == ["none", None]
+    assert (loss.how, loss.accidental) == ("did not reply", False)
+    assert "forward" in [frame.function for frame in loss.frames]
+
+
+def test_errors_of_an_actor_are_returned(actor):
+    error = ClusterError(Problem("E404", "no data"))
+
+    def fail(data: State) -> Recipe:
+        raise error
+
+    actor._loaded = SimpleNamespace(build=fail)
+    assert actor.build(None) is error
+    node = actor.load("0.0.0", [])
+    assert node.packages["esper-core"] != "0.0.0"

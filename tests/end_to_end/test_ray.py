@@ -1,0 +1,114 @@
+"""Runs on a Ray cluster: identical results on any number of nodes, with nodes lost, and after a change of engine."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.conftest import run_once
+from tests.end_to_end.test_kills import found_in
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray")]
+
+RUN = """\
+task: stripes
+host: pointwise-mlp
+slots:
+  early: {blueprints: [conv_light, pointwise]}
+arms:
+  planned:
+    policy:
+      use: schedule
+      settings:
+        plan:
+          - {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 2}
+          - {step: 2, op: advance, slot: early}
+          - {step: 5, op: fossilise, slot: early}
+  learning:
+    policy: {use: ppo, settings: {width: 8, passes: 2, minibatch: 8, learning_rate: 0.01}}
+environments: 3
+rounds: 2
+lanes: 3
+episode: {steps: 7, batches: 2, batch_size: 20}
+checkpoints: {every: 1}
+"""
+"""Two rounds, after each of which a policy learns; then the study of the controls."""
+
+MOMENTS = 10
+"""Moments at which a node is lost; two of them in each run."""
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
+    """What a run with threads finds."""
+    return found_in(run_once(tmp_path_factory.mktemp("threads"), RUN, "--engine", "threads"))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., dict[str, Any]]]:
+    """``cluster(nodes=2, kill=[30])``: run on so many nodes of a cluster, and return how it ended."""
+    folder = tmp_path_factory.mktemp("cluster")
+    (folder / "run.yaml").write_text(RUN)
+    script = Path(__file__).with_name("ray_cluster.py")
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen(
+            [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+
+    def ask(**job: Any) -> dict[str, Any]:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        given = {"file": str(folder / "run.yaml"), "runs": str(folder / "runs"), **job}
+        print(json.dumps(given), file=server.stdin, flush=True)
+        answer = server.stdout.readline()
+        assert answer, (folder / "log").read_text()[-3000:]
+        return dict(json.loads(answer))
+
+    yield ask
+    server.communicate(timeout=60)
+
+
+def test_processes_and_ray_on_any_number_of_nodes_produce_the_results_of_threads(tmp_path, expected, cluster):
+    assert found_in(run_once(tmp_path, RUN, "--engine", "processes")) == expected
+    for nodes in (1, 2, 3):
+        ran = cluster(nodes=nodes, sets=[f"lanes={nodes}"])
+        assert found_in(Path(ran["run"])) == expected, nodes
+
+
+def test_a_lost_node_changes_no_result_whenever_it_is_lost(expected, cluster):
+    whole = cluster(nodes=3)["events"]
+    moments = [number * whole // (MOMENTS + 1) for number in range(1, MOMENTS + 1)]
+    for index, pair in enumerate(zip(moments[::2], moments[1::2], strict=True)):
+        ran = cluster(nodes=5, kill=pair, delay=0.03 * (index % 2))
+        assert found_in(Path(ran["run"])) == expected, (pair, ran["warnings"])
+        assert sum(text.endswith("and is replaced") for text in ran["warnings"]) == 2, ran["warnings"]
+
+
+def test_workers_that_do_not_start_end_the_run_with_the_cpus_that_there_are(cluster):
+    ran = cluster(nodes=1, sets=["lanes=3", "ray.wait_seconds=20"])
+    assert "E404 3 workers of one CPU each did not start in 20 seconds: the cluster has 1 CPUs" in ran["error"]
+
+
+@pytest.mark.parametrize(("first", "then"), [("threads", "ray"), ("ray", "processes")])
+def test_a_run_is_resumed_on_another_engine(first, then, tmp_path, expected):
+    (tmp_path / "run.yaml").write_text(RUN)
+    start = [sys.executable, "-m", "esper_core", "run", "run.yaml", "--quiet", "--engine", first]
+    process = subprocess.Popen(start, cwd=tmp_path)
+    while not list(tmp_path.glob("runs/*/checkpoints/000003")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    (run,) = (tmp_path / "runs").iterdir()
+    again = [sys.executable, "-m", "esper_core", "resume", str(run), "--quiet", "--engine", then]
+    subprocess.run(again, cwd=tmp_path, check=True)
+    assert found_in(run) == expected

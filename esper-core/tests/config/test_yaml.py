@@ -153,8 +153,10 @@ def test_nesting_is_bounded():
 def test_aliases_do_not_nest_deeper_than_brackets_may_nor_in_themselves():
     for text in ("&a [*a]", "a: &a {b: {c: *a}}", "&a {b: *a}"):
         assert found(text)[0] == "E108"
-    chain = "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, MAX_DEPTH + 1))
-    assert found("a0: &a0 x\n" + chain)[0] == "E108"
+    for value in ("[*a%d]", "{k: *a%d}"):
+        chain = ["a0: &a0 x\n", *(f"a{i + 1}: &a{i + 1} {value % i}\n" for i in range(MAX_DEPTH - 1))]
+        assert found("".join(chain[:-1])) is None
+        assert found("".join(chain))[0] == "E108"
 
 
 def test_number_of_values_and_characters_is_bounded_with_aliases_expanded(monkeypatch):

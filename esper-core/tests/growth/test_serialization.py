@@ -10,9 +10,9 @@ from core_worlds import Falling, same, through_files
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
-from esper_core.growth import OptimizerKeeper, OptimizerSettings, RandomStream, decode_state, encode_state
+from esper_core.growth import OptimizerKeeper, OptimizerSettings, RandomStream, decode_state, encode_state, graft
 from esper_core.growth.serialization import load_model_state, model_state
-from esper_core.leyline import GrowthError, State
+from esper_core.leyline import GrowthError, SlotPlace, State
 from esper_core.leyline.lifecycle import Stage
 
 KEYS = st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.tuples(st.integers(), st.text(max_size=2))
@@ -158,6 +158,28 @@ def test_any_optimizer_continues_bit_for_bit(build):
     stepped(build, twin, 3, other)
     assert torch.equal(parameter, twin)
     assert other.state_dict().plain == keeper.state_dict().plain
+
+
+def test_a_state_dict_is_refused_by_a_network_that_has_grown_otherwise(add_seed, noisy_host):
+    def grown(*stages):
+        model = graft(noisy_host(), {"early": SlotPlace("stem", stack=2)}, example=torch.randn(4, 1, 12))
+        for number, stage in enumerate(stages):
+            seed = add_seed(model, "early", fossil=stage is Stage.FOSSILISED)
+            seed.stage, seed.number = stage, number
+        return model
+
+    fossil, held, one = Stage.FOSSILISED, Stage.HOLDING, "test/bend in early"
+    state = grown(fossil, held).state_dict()
+    for stages, said in {
+        (): f"is of a network with {one}, {one}, and this one has no seeds",
+        (fossil,): f"is of a network with {one}, {one}, and this one has {one}\n",
+        (fossil, Stage.TRAINING): f"{one} was holding and acting .*, and is training and acting",
+        (fossil, fossil): f"{one} was holding and acting .*, and is fossil",
+    }.items():
+        with pytest.raises(RuntimeError, match=f"E334 (?s:.)*{said}"):
+            grown(*stages).load_state_dict(state)
+    for stage in (held, Stage.BLENDING):
+        grown(fossil, stage).load_state_dict(state)
 
 
 def test_a_keeper_of_other_seeds_is_refused():

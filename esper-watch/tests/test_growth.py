@@ -12,7 +12,7 @@ import pytest
 
 from esper_core.leyline import Metric, Stage
 from esper_core.leyline.events import HostLayer, StageChanged
-from esper_watch import growth, headline, pages
+from esper_watch import growth, headline, pages, views
 from esper_watch.history import History, SeedLife
 from esper_watch.records import Look
 from esper_watch.report import read_report, write_report
@@ -170,9 +170,9 @@ def test_every_decision_stands_under_its_network(report):
 
 def test_a_gate_chart_says_from_when_the_gate_was_open():
     told = life((0, Stage.GERMINATED))
-    chart = growth._gate_chart(told, [look(3, 0.05), look(4, 0.1), look(5, 0.2)])
+    chart = views._gate_chart(told, [look(3, 0.05), look(4, 0.1), look(5, 0.2)])
     assert chart.description.startswith("3 looks, open from step 5")
-    assert growth._gate_chart(told, [look(3, 0.05)]).data["opened"] is None
+    assert views._gate_chart(told, [look(3, 0.05)]).data["opened"] is None
 
 
 VISION = {

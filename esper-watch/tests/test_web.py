@@ -24,7 +24,7 @@ from esper_core.telemetry import encode
 from esper_watch.report import read_report, report_page
 from esper_watch.web.beside import ServerBeside, require_extra
 from esper_watch.web.cache import Cache
-from esper_watch.web.fragments import run_fragments
+from esper_watch.web.fragments import LivePage, run_fragments
 from esper_watch.web.index import FollowedRun, RunsFolder
 from esper_watch.web.server import Server, lines
 from esper_watch.web.site import Site
@@ -358,6 +358,23 @@ def test_new_events_are_read_and_a_torn_line_waits(followed):
     append(followed.path, encode(RunFinished(status="interrupted")) + "\n")
     followed.refresh()
     assert followed.history.status == "interrupted"
+
+
+def test_a_part_that_takes_long_is_made_again_after_a_pause_or_at_the_end(followed, monkeypatch):
+    page = LivePage()
+
+    def changed(text):
+        before = {one.id: one.digest for one in page.fragments(followed)}
+        append(followed.path, text + "\n")
+        followed.refresh()
+        return {one.id for one in page.fragments(followed) if before.get(one.id) != one.digest}
+
+    monkeypatch.setattr("esper_watch.web.fragments.PAUSES", 0)
+    assert "governor" in changed(act("a"))
+    monkeypatch.setattr("esper_watch.web.fragments.PAUSES", 1e9)
+    assert "governor" in changed(act("b"))  # the pause begins with this
+    assert "governor" not in changed(act("c"))
+    assert {"governor", "verdict"} <= changed(encode(RunFinished(status="interrupted")))
 
 
 def test_a_page_can_be_made_after_each_event(make_run):

@@ -1,7 +1,9 @@
-"""P16 and P17: how fast live pages open, and the memory of their server."""
+"""P16 to P18: how fast live pages open, and what their server takes."""
 
 import multiprocessing
+import sys
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +11,7 @@ pytest.importorskip("starlette", reason="needs starlette and uvicorn, which `mak
 
 from benchmarks.perf.event_files import write_run
 from benchmarks.perf.figures import Figure
-from benchmarks.perf.live_pages import open_page
+from benchmarks.perf.live_pages import follow_run, open_page
 
 
 def opened(run, cache):
@@ -42,3 +44,21 @@ def test_run_of_a_million_events(benchmark, record, quick, tmp_path):
             "P17", "resident memory of its server beyond imports", max(first.megabytes, later.megabytes), "MB", 200.0, 0
         ),
     )
+
+
+def test_server_beside_a_run(benchmark, record, quick):
+    sizes = {"environments": 1, "episode.steps": 4} if quick else {"environments": 4}
+    settings = [argument for key, value in sizes.items() for argument in ("--set", f"{key}={value}")]
+    command = [
+        sys.executable,
+        "-m",
+        "esper_core",
+        "run",
+        "plugins.yaml",
+        "--quiet",
+        "--set",
+        "capacity=false",
+        *settings,
+    ]
+    share = benchmark.pedantic(lambda: follow_run(command, Path(__file__).parents[2]), rounds=1)
+    record(Figure("P18", "server of a live page that is followed, share of two cores", 50 * share, "%", 1.0))

@@ -1,4 +1,4 @@
-"""Growth in pictures and words: networks step by step, decisions with their options, and what gates saw.
+"""Growth in pictures and words: networks step by step, and decisions with their options.
 
 A picture draws each layer, slot and seed once. What a seed is like in a step is a list of frames: the page shows the
 last one, and its script another one when the slider moves.
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from esper_core.leyline import Stage
 from esper_core.leyline.errors import plural
-from esper_watch.figures import STAGE_NAMES, Axis, Chart, Scale, fate, fate_class, scale_around
+from esper_watch.figures import STAGE_NAMES, Chart, scale_around
 from esper_watch.formats import format_value, short_name, shorten
 from esper_watch.history import TWIN, is_control
 from esper_watch.sections import Report, Section
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from esper_core.leyline import Metric
     from esper_core.leyline.events import HostLayer, StageChanged
@@ -45,8 +45,6 @@ MAX_LANES: Final = 8
 
 MAX_MOMENTS: Final = 240
 MAX_OPTIONS: Final = 8
-MAX_GATES: Final = 48
-GATES_AT_ONCE: Final = 12
 
 SYMBOLS: Final = {
     Stage.GERMINATED: "◌",
@@ -455,54 +453,3 @@ def _gate_in_words(kind: str, told: str) -> str:
         age = f"it does from the seed's step {young[1]} on; this was {young[2]}"
         return f"The gate before {kind} had not looked yet: {age}."
     return f"The gate before {kind}: {told}."
-
-
-# --- gates
-
-
-def gates(report: Report) -> Section | None:
-    """Return the section of what each gate saw, step by step: the confidence sequence of the gain against the price."""
-    history = report.history
-    last = history.rounds[-1] if history.rounds else 0
-    charts: list[tuple[SeedLife, Chart]] = []
-    place = {arm: number for number, arm in enumerate(history.arms)}
-    for life in sorted(history.seeds, key=lambda life: (place.get(life.arm, 0), life.seed)):
-        if life.round != last or not life.looks.judged or len(charts) == MAX_GATES:
-            continue
-        if looks := [look for look in life.looks if math.isfinite(look.lower + look.upper + look.mean)]:
-            charts.append((life, _gate_chart(life, looks)))
-    if not charts:
-        return None
-    judged = sum(life.looks.judged > 0 for life in history.seeds if life.round == last)
-    data = {
-        "shown": charts[:GATES_AT_ONCE],
-        "folded": charts[GATES_AT_ONCE:],
-        "missing": judged - len(charts),
-    }
-    return Section("gates", "What the gates saw", "gates", data)
-
-
-def _gate_chart(life: SeedLife, looks: Sequence[Look]) -> Chart:
-    """Chart the mean gain with its bounds in each look, and the price."""
-    edges = [edge for look in looks for edge in (look.lower, look.upper, look.price)]
-    y = scale_around([*edges, 0.0], start=96.0, end=8.0, room=0.08)
-    first, last = (edge(look.step for look in looks) + 1 for edge in (min, max))
-    x = Scale(first - 0.5, last + 0.5, 44.0, 214.0)
-    opened = next((look for look in looks if look.opens), None)
-    told = f"open from step {opened.step + 1}" if opened else "never open"
-    title = f"{life.arm} {life.seed}: {short_name(life.blueprint)} in {life.slot}"
-    return Chart(
-        "gate",
-        title,
-        f"{plural(len(looks), 'look')}, {told}; {fate(life)}.",
-        128.0,
-        {"looks": list(_thinned(looks)), "css_class": fate_class(life), "opened": opened, "told": told},
-        x=Axis(x, 96.0, 8.0, lambda step: f"{step:g}" if step == int(step) else ""),
-        y=Axis(y, 44.0, 214.0, lambda one: f"{one:g}"),
-        width=220.0,
-    )
-
-
-def _thinned(looks: Sequence[Look], most: int = 25) -> Iterable[Look]:
-    every = -(-len(looks) // most)
-    return [look for at, look in enumerate(looks) if at % every == 0 or at == len(looks) - 1]

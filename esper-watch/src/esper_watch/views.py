@@ -13,22 +13,27 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core.leyline import Stage
 from esper_core.leyline.errors import plural
 from esper_watch import figures
-from esper_watch.formats import MAX_SECONDS, UNKNOWN, as_number, format_command
-from esper_watch.growth import decisions, gates, pictures
+from esper_watch.formats import MAX_SECONDS, UNKNOWN, as_number, format_command, short_name
+from esper_watch.growth import decisions, pictures
 from esper_watch.headline import verdict
 from esper_watch.history import CAPACITY, TWIN, UNFINISHED
 from esper_watch.sections import Report, Section
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from esper_core.leyline.events import EpisodeFinished
     from esper_watch.figures import ArmResult, Chart, Grown
     from esper_watch.history import History, SeedLife
+    from esper_watch.records import Look
+
+    Maker = Callable[[Report], Section | list[Section] | None]
 
 NETWORKS_AT_ONCE: Final = 8
 """Networks of an arm whose lives are shown; the others are folded up."""
 
+MAX_GATES: Final = 48
+GATES_AT_ONCE: Final = 12
 MAX_LIVES: Final = 4_000
 MAX_GAINS: Final = 40
 MAX_ROWS: Final = 400
@@ -42,8 +47,13 @@ _REGION_NAMES: Final = dict.fromkeys(("incubate", "shadow"), "incubate (seeds tr
 
 def sections(report: Report) -> list[Section]:
     """Return the sections that have something to show, in the order of the page."""
-    found = [make(report) for make in SECTIONS]
-    return [section for section in found if section is not None] + [*plugins(report), provenance(report)]
+    return [section for make in SECTIONS for section in made(make, report)]
+
+
+def made(make: Maker, report: Report) -> list[Section]:
+    """Return what one of ``SECTIONS`` makes of a report."""
+    found = make(report)
+    return found if isinstance(found, list) else [] if found is None else [found]
 
 
 def arm_description(arm: str) -> str:
@@ -223,6 +233,54 @@ def gains(report: Report) -> Section | None:
     return Section("evidence", "Evidence for each seed", "gains", data)
 
 
+def gates(report: Report) -> Section | None:
+    """Return the section of what each gate saw, step by step: the confidence sequence of the gain against the price."""
+    history = report.history
+    last = history.rounds[-1] if history.rounds else 0
+    charts: list[tuple[SeedLife, Chart]] = []
+    place = {arm: number for number, arm in enumerate(history.arms)}
+    for life in sorted(history.seeds, key=lambda life: (place.get(life.arm, 0), life.seed)):
+        if life.round != last or not life.looks.judged or len(charts) == MAX_GATES:
+            continue
+        if looks := [look for look in life.looks if math.isfinite(look.lower + look.upper + look.mean)]:
+            charts.append((life, _gate_chart(life, looks)))
+    if not charts:
+        return None
+    judged = sum(life.looks.judged > 0 for life in history.seeds if life.round == last)
+    data = {
+        "shown": charts[:GATES_AT_ONCE],
+        "folded": charts[GATES_AT_ONCE:],
+        "missing": judged - len(charts),
+    }
+    return Section("gates", "What the gates saw", "gates", data)
+
+
+def _gate_chart(life: SeedLife, looks: Sequence[Look]) -> Chart:
+    """Chart the mean gain with its bounds in each look, and the price."""
+    edges = [edge for look in looks for edge in (look.lower, look.upper, look.price)]
+    y = figures.scale_around([*edges, 0.0], start=96.0, end=8.0, room=0.08)
+    first, last = (edge(look.step for look in looks) + 1 for edge in (min, max))
+    x = figures.Scale(first - 0.5, last + 0.5, 44.0, 214.0)
+    opened = next((look for look in looks if look.opens), None)
+    told = f"open from step {opened.step + 1}" if opened else "never open"
+    title = f"{life.arm} {life.seed}: {short_name(life.blueprint)} in {life.slot}"
+    return figures.Chart(
+        "gate",
+        title,
+        f"{plural(len(looks), 'look')}, {told}; {figures.fate(life)}.",
+        128.0,
+        {"looks": list(_thinned(looks)), "css_class": figures.fate_class(life), "opened": opened, "told": told},
+        x=figures.Axis(x, 96.0, 8.0, lambda step: f"{step:g}" if step == int(step) else ""),
+        y=figures.Axis(y, 44.0, 214.0, lambda one: f"{one:g}"),
+        width=220.0,
+    )
+
+
+def _thinned(looks: Sequence[Look], most: int = 25) -> Iterable[Look]:
+    every = -(-len(looks) // most)
+    return [look for at, look in enumerate(looks) if at % every == 0 or at == len(looks) - 1]
+
+
 # --- the rest
 
 
@@ -320,7 +378,7 @@ def subtitle(report: Report) -> str:
     return " · ".join([*told, history.status, f"started {report.manifest.get('started', UNKNOWN)}"])
 
 
-SECTIONS: Final[tuple[Callable[[Report], Section | None], ...]] = (
+SECTIONS: Final[tuple[Maker, ...]] = (
     verdict,
     arms,
     curves,
@@ -334,8 +392,10 @@ SECTIONS: Final[tuple[Callable[[Report], Section | None], ...]] = (
     updates,
     time,
     governor,
+    plugins,
+    provenance,
 )
-"""The sections in the order of the page, but for those of plugins and the provenance, which come last."""
+"""What makes the sections, in the order of the page."""
 
 
 def grown_seeds(episode: EpisodeFinished) -> Grown:

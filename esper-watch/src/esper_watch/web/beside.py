@@ -46,6 +46,11 @@ class ServerBeside:
         )
         self._say({"root": str(root), "page": page})
 
+    @property
+    def pid(self) -> int:
+        """Number of the other process."""
+        return self._process.pid
+
     def _say(self, given: dict[str, str]) -> None:
         if self._process.stdin is not None:
             with suppress(OSError):  # it has ended already, which ``lines`` reports

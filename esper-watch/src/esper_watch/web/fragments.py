@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -12,15 +13,27 @@ from markupsafe import Markup
 
 from esper_core.leyline.errors import plural
 from esper_watch import views
+from esper_watch.headline import verdict
 from esper_watch.pages import render
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from esper_watch.sections import Report, Section
+    from esper_watch.views import Maker
     from esper_watch.web.index import FollowedRun, RunsFolder
 
 HEAD: Final = "head"
 """Id of the fragment with the title and the navigation."""
+
+PAUSES: Final = 600
+"""A part of a page is made again after so many times what it took, so that it takes a sixth of a percent of a core."""
+
+LONGEST: Final = 20.0
+"""Seconds after which a part is made again at the latest."""
+
+AGING: Final = 5.0
+"""Seconds after which it is told again how long a run has taken."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +49,62 @@ class Fragment:
         return sha256(self.html.encode()).hexdigest()[:12]
 
 
+class LivePage:
+    """The page of a run, in parts: a part that changed is made again at once if that is cheap, or else after a pause.
+
+    So the server takes little of the processor that the run needs, and what is read first is always up to date.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[Maker, _Part] = {}
+        self._shown: tuple[object, list[Fragment]] = None, []
+
+    def fragments(self, followed: FollowedRun) -> list[Fragment]:
+        """Return the head, and each section of the report, of a run that was refreshed."""
+        with followed.lock:
+            now = time.monotonic()
+            revision = followed.identity, followed.revision
+            moment = revision if followed.is_over else (*revision, int(now / AGING))
+            parts = {make: moment if make is verdict else revision for make in views.SECTIONS}
+            late = [
+                make for make, own in parts.items() if not self._is_fresh(make, own, now, wait=not followed.is_over)
+            ]
+            if late or self._shown[0] != moment:
+                report = followed.report()
+                for make in late:
+                    self._parts[make] = _part(make, report, parts[make])
+                sections = [section for make in parts for section in self._parts[make].sections]
+                head = _fragment(HEAD, "live_head.html", report=report, sections=sections, followed=followed)
+                self._shown = moment, [head, *(one for make in parts for one in self._parts[make].fragments)]
+            return self._shown[1]
+
+    def _is_fresh(self, make: Maker, revision: object, now: float, *, wait: bool) -> bool:
+        part = self._parts.get(make)
+        return part is not None and (part.revision == revision or (wait and now < part.due))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one of ``views.SECTIONS`` made."""
+
+    revision: object
+    due: float
+    """Before this time it is not made again, unless the run ends."""
+    sections: list[Section]
+    fragments: list[Fragment]
+
+
+def _part(make: Maker, report: Report, revision: object) -> _Part:
+    begin = time.thread_time()
+    sections = views.made(make, report)
+    fragments = [_fragment(one.anchor, "live_section.html", report=report, section=one) for one in sections]
+    pause = min(LONGEST, PAUSES * (time.thread_time() - begin))
+    return _Part(revision, time.monotonic() + pause, sections, fragments)
+
+
 def run_fragments(followed: FollowedRun) -> list[Fragment]:
     """Return the fragments of a run's page: its head, and each section of its report."""
-    with followed.lock:
-        report = followed.report()
-        sections = views.sections(report)
-        head = _fragment(HEAD, "live_head.html", report=report, sections=sections, followed=followed)
-        return [head, *(_fragment(one.anchor, "live_section.html", report=report, section=one) for one in sections)]
+    return LivePage().fragments(followed)
 
 
 def index_fragments(runs: RunsFolder, seconds: float, tunnel: str) -> list[Fragment]:

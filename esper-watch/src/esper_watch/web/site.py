@@ -10,7 +10,6 @@ import asyncio
 import json
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -24,7 +23,7 @@ from esper_core import EsperError, load_run
 from esper_watch.history import History
 from esper_watch.pages import render
 from esper_watch.web.access import Guard, policy_for
-from esper_watch.web.fragments import changes, digests, index_fragments, run_fragments
+from esper_watch.web.fragments import LivePage, changes, digests, index_fragments
 from esper_watch.web.index import KEPT, refuse_links
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from esper_watch.web.fragments import Fragment
     from esper_watch.web.index import RunsFolder
 
-PAUSE: Final = 0.8
+PAUSE: Final = 1.0
 """Seconds between two looks at a run."""
 
 LOAD: Final = 4.0
@@ -49,9 +48,6 @@ PATIENCE: Final = 2.0
 HEARTBEAT: Final = 15.0
 """Seconds of silence after which a stream shows that it is alive."""
 
-AGING: Final = 5.0
-"""Seconds after which the page of a run that goes on is rendered again, since it tells how long things take."""
-
 FILES: Final = {
     "report.css": "text/css",
     "comparison.css": "text/css",
@@ -60,14 +56,6 @@ FILES: Final = {
     "report.js": "text/javascript",
     "live.js": "text/javascript",
 }
-
-
-@dataclass
-class Rendered:
-    """The fragments of a page, and the revision of the run that they show."""
-
-    revision: object
-    fragments: list[Fragment]
 
 
 class Site:
@@ -83,7 +71,7 @@ class Site:
         self._runs = runs
         self._tunnel = tunnel
         self._since = newest_since
-        self._rendered: dict[str, Rendered] = {}
+        self._pages: dict[str, LivePage] = {}
         self._lock = RLock()
         self.is_closing: Callable[[], bool] = lambda: False
         """Tells that streams must end."""
@@ -204,13 +192,11 @@ class Site:
         if followed is None:
             return None
         with followed.lock:
-            revision = followed.identity, followed.refresh(patience), followed.is_over or int(time.monotonic() / AGING)
-            known = self._rendered.get(name)
-            if known is None or known.revision != revision:
-                known = self._rendered[name] = Rendered(revision, run_fragments(followed))
-                while len(self._rendered) > KEPT:
-                    del self._rendered[next(one for one in self._rendered if one != name)]
-            return known.fragments
+            followed.refresh(patience)
+            page = self._pages.setdefault(name, LivePage())
+            for other in [one for one in list(self._pages) if one != name][: -KEPT + 1]:  # the oldest
+                self._pages.pop(other, None)
+            return page.fragments(followed)
 
     def _index_fragments(self) -> list[Fragment]:
         with self._lock:

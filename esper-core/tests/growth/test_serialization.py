@@ -174,7 +174,7 @@ def test_a_state_dict_is_refused_by_a_network_that_has_grown_otherwise(add_seed,
         (): f"is of a network with {one}, {one}, and this one has no seeds",
         (fossil,): f"is of a network with {one}, {one}, and this one has {one}\n",
         (fossil, Stage.TRAINING): f"{one} was holding and acting .*, and is training and acting",
-        (fossil, fossil): f"{one} was holding and acting .*, and is fossil",
+        (fossil, fossil): f"{one} was holding and acting .*, and is fossilised and acting",
     }.items():
         with pytest.raises(RuntimeError, match=f"E334 (?s:.)*{said}"):
             grown(*stages).load_state_dict(state)

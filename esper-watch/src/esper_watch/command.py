@@ -11,53 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from esper_core.leyline.options import PathOrURL, run_name, runs_dir_option
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from click.shell_completion import CompletionItem
 
     from esper_watch.history import History
 
 
-class _PathOrURL(click.Path):
-    """A path, or the URL of a stored run or of a folder of them, which stays text."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return a Path, or the URL."""
-        from esper_core.leyline.files import is_url
-
-        return value if is_url(value) else super().convert(value, param, ctx)
-
-
-_runs_dir_option = click.option(
-    "--runs-dir",
-    type=_PathOrURL(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="The folder of run directories, or a store.",
-    is_eager=True,  # so that it is known when the shell completes the name of a run
-)
-
-
-def _run_name(*, finished: bool | None = None) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Return a function by which the shell completes the names of runs: of all, or of those with results."""
-
-    def complete(context: click.Context, _parameter: click.Parameter, start: str) -> list[CompletionItem]:
-        from click.shell_completion import CompletionItem
-
-        from esper_core.leyline.files import complete_name
-
-        if "/" in start:
-            return [CompletionItem(start, type="dir")]
-        names = complete_name(Path(context.params.get("runs_dir") or "runs"), start, finished=finished)
-        return [CompletionItem(name) for name in names]
-
-    return complete
-
-
 @click.command()
-@click.argument("run", type=_PathOrURL(path_type=Path), required=False, shell_complete=_run_name())
-@_runs_dir_option
+@click.argument("run", type=PathOrURL(path_type=Path), required=False, shell_complete=run_name())
+@runs_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--web", is_flag=True, help="Serve live pages for a browser; without RUN, of all runs.")
 @click.option("--host", metavar="ADDRESS", help="With --web: listen on this address.  [default: 127.0.0.1]")
@@ -142,8 +106,8 @@ def _ending_with(*suffixes: str) -> Callable[[click.Context, click.Parameter, Pa
 
 
 @click.command()
-@click.argument("run", type=_PathOrURL(path_type=Path), shell_complete=_run_name())
-@_runs_dir_option
+@click.argument("run", type=PathOrURL(path_type=Path), shell_complete=run_name())
+@runs_dir_option
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -175,8 +139,8 @@ def report(run: Path | str, runs_dir: Path | str, *, out: Path | None, picture: 
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=_run_name(finished=True))
-@_runs_dir_option
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=run_name(finished=True))
+@runs_dir_option
 @click.option(
     "--arm", "arms", multiple=True, metavar="NAME", help="Compare only arms of this name; all of their pairs."
 )

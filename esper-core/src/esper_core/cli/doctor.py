@@ -12,8 +12,8 @@ import click
 
 from esper_core._version import __version__
 from esper_core.cli.output import print_json, print_line
-from esper_core.cli.run import local_runs_option
 from esper_core.leyline.errors import printable
+from esper_core.leyline.options import local_runs_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,10 +23,10 @@ from esper_core.cli.output import (
     timing_text,
     value,
 )
-from esper_core.cli.run import local_runs_option, run_name, runs_dir_option
 from esper_core.config.values import cut
 from esper_core.leyline.errors import ConfigError, Problem, printable
 from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.options import local_runs_option, run_name, runs_dir_option
 from esper_core.runs.directory import STATUS_RUNNING, run_lock
 from esper_core.runs.records import Run, UnreadableRun, list_runs, load_run, read_growth
 from esper_core.runs.uploads import upload_run

@@ -313,6 +313,9 @@ def test_the_name_of_a_folder_is_text(make_run, read_page, tmp_path):
         assert name in page.text or quote(name, safe="") in str(page.elements)
         assert not {"img"} & {tag for tag, _ in page.elements}
         assert not {key for _, attributes in page.elements for key in attributes if key.startswith("on")}
+    no_text = (tmp_path / name).rename(tmp_path / os.fsdecode(b"\xff"))
+    assert "0 runs" in site.index_page()
+    no_text.rename(tmp_path / name)
     links = [attributes["href"] for tag, attributes in read_page(site.index_page()).elements if tag == "a"]
     with served(tmp_path) as server:
         own = ask(server, address(server))[1]["Set-Cookie"].partition(";")[0]

@@ -61,7 +61,7 @@
     source.onmessage = (event) => update(JSON.parse(event.data));
     source.onerror = () => {
       const closed = source.readyState === EventSource.CLOSED; // it was refused: another server, or no such run
-      status.textContent = closed ? "not live: open the URL again that esper printed" : "no connection: trying again";
+      status.textContent = closed ? "not live: open the URL that esper printed" : "no connection: trying again";
     };
   };
   document.addEventListener("visibilitychange", listen);

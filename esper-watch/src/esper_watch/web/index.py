@@ -225,7 +225,7 @@ class RunsFolder:
         self._cards: dict[str, tuple[tuple[Any, ...], Card]] = {}
 
     def names(self) -> list[str]:
-        """Return the names of the run directories, the newest first. Links are left out."""
+        """Return the names of the run directories, the newest first; not those of links, or that no URL can hold."""
         try:
             with os.scandir(self.root) as entries:
                 found = [
@@ -233,6 +233,7 @@ class RunsFolder:
                     for entry in entries
                     if (self.only is None or entry.name == self.only)
                     and entry.is_dir(follow_symlinks=False)
+                    and entry.name.encode(errors="ignore").decode() == entry.name
                     and Path(entry.path, EVENTS).exists()
                 ]
         except OSError:

@@ -129,7 +129,7 @@ def test_a_saved_network_is_rebuilt_on_the_same_part(kind, tmp_path):
 
 
 class Component:
-    id, spec = BLOCK.id, BLOCK.spec
+    id, spec, title = BLOCK.id, BLOCK.spec, BLOCK.title
 
     def load(self) -> Any:
         return Block

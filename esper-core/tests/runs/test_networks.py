@@ -62,7 +62,7 @@ def plugins(varieties):
     def find(kind: str, name: str, *, context: str = "") -> Any:
         if name in varieties:
             variety = varieties[name]
-            return SimpleNamespace(id=variety.id, spec=variety.spec, load=lambda: variety.factory)
+            return SimpleNamespace(id=variety.id, spec=variety.spec, title=variety.title, load=lambda: variety.factory)
         return real.find("blueprint", name)
 
     return SimpleNamespace(registry=SimpleNamespace(find=find))

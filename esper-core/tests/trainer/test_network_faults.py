@@ -59,11 +59,13 @@ def setting(change: Callable[[], Any]) -> Callable[[Any, Tensor], Tensor]:
     return harm
 
 
+KEPT: list[Any] = []
 HARMS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "raise": out_of_patience,
     "shape": lambda block, grown: grown[:, :, 1:],
     "nan": lambda block, grown: grown * math.nan,
     "no gradients": setting(lambda: torch.set_grad_enabled(False)),
+    "inference": setting(lambda: KEPT.append(torch.inference_mode()) or KEPT[-1].__enter__()),
     "default dtype": setting(lambda: torch.set_default_dtype(torch.float64)),
     "nan gradient": lambda block, grown: NanGradient.apply(grown),
     "raise in backward": lambda block, grown: RaisingGradient.apply(grown),

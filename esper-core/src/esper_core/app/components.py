@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from inspect import isfunction
 from pathlib import Path
@@ -53,11 +53,11 @@ class ConfiguredComponent:
     component: Component
     settings: Mapping[str, Any]
     path: KeyPath
+    label: Label = field(init=False, repr=False, compare=False)
+    """The component in messages: ``policy "policies/schedule" (esper-policies 0.1.0)``."""
 
-    @property
-    def label(self) -> Label:
-        """The component in messages: ``policy "policies/schedule" (esper-policies 0.1.0)``."""
-        return self.component.title
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "label", self.component.title)
 
     def build(self, *arguments: Any, **runtime: Any) -> Any:
         """Build the component and check it; PluginError names its package if it raises or lacks a method."""

@@ -29,6 +29,7 @@ from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, PROBE_EXAMPL
 from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
 from esper_core.leyline.protocols import Split, SplitName
 from esper_core.plugins.isolation import AttributedSchedule, AttributedTask, attributed_to, output_to_stderr
+from esper_core.plugins.process_state import Guard, Scope
 from esper_core.trainer.batches import sent
 from esper_core.trainer.environment import Recipe
 
@@ -90,12 +91,15 @@ def build_prototype(
         compute=config.compute,
         host_schedule=_build_schedule(resolution, "host"),
         seed_schedule=_build_schedule(resolution, "seed"),
-    ).laid_out(host)
-    if config.randomness == "auto":
-        recipe = replace(recipe, draws=_find_draws(recipe, host))
+        label=" or ".join(_labels_of_training(resolution)),
+    )
     sites = {slot.name: slot.site for slot in slots_of(host).each() if slot.site is not None}
     example = sent(data["train"].inputs[:1], device)
-    recipe = replace(recipe, operations=count_operations(host, sites, varieties, example))
+    with Guard(recipe.label, Scope.PROCESS):
+        recipe = recipe.laid_out(host)
+        if config.randomness == "auto":
+            recipe = replace(recipe, draws=_find_draws(recipe, host))
+        recipe = replace(recipe, operations=count_operations(host, sites, varieties, example))
     return Prototype(recipe, host, PlaceDescriptions(host, sites, varieties, example))
 
 
@@ -211,7 +215,9 @@ def _select_varieties(resolution: Resolution, host: nn.Module, device: torch.dev
             if why is not None and (not fitting or (isinstance(path[-1], int) and not elsewhere)):
                 message = f'blueprint "{component.id}" cannot grow in slot "{slot.name}": {why}'
                 misfits.append(resolution.loaded.problem("E305", path, message, "See: esper components list blueprint"))
-        varieties[slot.name] = tuple(Variety(component.id, spec, component.load()) for component, spec in fitting)
+        varieties[slot.name] = tuple(
+            Variety(component.id, spec, component.load(), component.title) for component, spec in fitting
+        )
         for (component, _), variety in zip(fitting, varieties[slot.name], strict=True):
             if (fault := audition(variety, slot.site, device)) is not None:
                 path = _path_of_blueprint(resolution, name, component.id)
@@ -233,6 +239,12 @@ def _path_of_blueprint(resolution: Resolution, slot: str, id_: str) -> KeyPath:
 
 
 # --- components
+
+
+def _labels_of_training(resolution: Resolution) -> list[str]:
+    """Return the names of the components that are called while an environment trains, beside blueprints."""
+    schedules = (resolution.components.get(("optimizer", side, "schedule")) for side in ("host", "seed"))
+    return [one.label for one in (resolution.host, resolution.task, *schedules) if one is not None]
 
 
 def _build_schedule(resolution: Resolution, side: str) -> Schedule | None:

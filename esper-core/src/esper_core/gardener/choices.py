@@ -79,7 +79,7 @@ def _varieties(named: str | Variety, registry: Registry, slots: Sequence[Slot]) 
     if isinstance(named, Variety):
         return [named]
     found = registry.match("blueprint", named, context=f'slot "{slots[0].name}"')
-    return [Variety(own.id, cast("BlueprintSpec", own.spec), own.load()) for own in found]
+    return [Variety(own.id, cast("BlueprintSpec", own.spec), own.load(), own.title) for own in found]
 
 
 def _misfit(variety: Variety, slot: Slot) -> str | None:

@@ -43,7 +43,6 @@ from .optimizers import (
 from .random_streams import (
     RandomStream as RandomStream,
     derive_seed as derive_seed,
-    restore_torch_defaults as restore_torch_defaults,
 )
 from .rebuilding import implant as implant
 from .seeds import (

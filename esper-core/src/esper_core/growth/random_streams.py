@@ -1,4 +1,4 @@
-"""Random streams: independent random numbers, and checks of torch's global state.
+"""Random streams: independent random numbers from torch's default generators.
 
 Layers such as dropout draw from torch's default generators. A RandomStream lends its own state to them while a block
 runs and takes it back, so the code that runs next finds them unchanged. The default generators belong to the process,
@@ -121,18 +121,3 @@ class RandomStream:
     def state_dict(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return copies of the states of the CPU's and the device's generator."""
         return self._cpu.clone(), None if self._cuda is None else self._cuda.clone()
-
-
-DTYPE = torch.float32
-
-
-def restore_torch_defaults() -> str | None:
-    """Restore gradient mode and default dtype; return a description of what had changed, or None."""
-    found = []
-    if not torch.is_grad_enabled():
-        torch.set_grad_enabled(True)
-        found.append("turned gradients off")
-    if torch.get_default_dtype() is not DTYPE:
-        found.append(f"made {torch.get_default_dtype()} torch's default")
-        torch.set_default_dtype(DTYPE)
-    return " and ".join(found) or None

@@ -122,7 +122,7 @@ def _build_seed(growth: Growth, variety: Variety, model: nn.Module, tensors: Map
     try:
         with RandomStream(derive_seed(0, "rebuilding")):
             seed = Seed(
-                variety.factory(site),
+                variety.build(site),
                 blueprint=growth.blueprint,
                 spec=variety.spec,
                 site=site,
@@ -130,6 +130,7 @@ def _build_seed(growth: Growth, variety: Variety, model: nn.Module, tensors: Map
                 blend=growth.blend,
                 schedule=AlphaSchedule(growth.target, growth.speed, growth.curve),
                 identity=growth.identity,
+                title=variety.title,
             )
     except (Exception, SystemExit) as error:
         hint = f"{growth.blueprint} {describe_error(error)} when it was built for {site}."

@@ -39,6 +39,7 @@ from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.lifecycle import INCUBATING, SeedEvent, Stage, next_stage
 from esper_core.plugins import evaluate_formula
 from esper_core.plugins.isolation import is_third_party, location_of, target_of
+from esper_core.plugins.process_state import Guard, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -232,6 +233,7 @@ class Seed(nn.Module):
 
     ``number`` counts the seeds of one model from 0, ``identity`` says whether the block starts as the identity, or very
     nearly (None: it is measured), ``born`` is the step of its germination and ``kept`` that of its fossilisation.
+    ``title`` names the blueprint and its package in messages.
     """
 
     def __init__(
@@ -245,6 +247,7 @@ class Seed(nn.Module):
         blend: Blend = Blend.ADD,
         schedule: AlphaSchedule | None = None,
         identity: bool | None = None,
+        title: str = "",
     ) -> None:
         super().__init__()
         if identity is None:
@@ -253,6 +256,7 @@ class Seed(nn.Module):
         self.block, self.operator = blended(block, blend, site, identity=identity)
         self.adapts = spec.adapts
         self.blueprint = blueprint
+        self.title = title or f'blueprint "{blueprint}"'
         self.version = spec.version
         self.blend = blend
         self.site = site
@@ -361,11 +365,20 @@ def inform(
 
 @dataclass(frozen=True, slots=True)
 class Variety:
-    """A blueprint that may grow here: its full id, its spec, and the factory of its blocks."""
+    """A blueprint that may grow here: its full id, its spec, the factory of its blocks, and its name in messages."""
 
     id: str
     spec: BlueprintSpec
     factory: Callable[[Site], nn.Module]
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", self.title or f'blueprint "{self.id}"')
+
+    def build(self, site: Site) -> nn.Module:
+        """Return a new block, built while the process's state is guarded."""
+        with Guard(self.title, Scope.PROCESS):
+            return self.factory(site)
 
     def most_parameters(self, site: Site) -> int:
         """Return how many parameters a seed of it has at ``site`` at most, over all blend operators."""
@@ -392,20 +405,22 @@ class SeedBuilder:
         birth = (action.slot or "", variety.id, step)
         device = device_of(self.model)
         try:
-            with RandomStream(derive_seed(self.seed, "birth", *birth), device):
-                block = variety.factory(site).to(device, dtype)
-            if self.probe is not None and TRAIT in variety.spec.traits:
-                stream = RandomStream(derive_seed(self.seed, "informing", *birth), device)
-                inform(block, self.model, tap, self.probe, stream, adapts=variety.spec.adapts)
-            seed = Seed(
-                block,
-                blueprint=variety.id,
-                spec=variety.spec,
-                site=site,
-                number=number,
-                blend=action.blend,
-                schedule=AlphaSchedule(action.target, action.speed, action.curve),
-            )
+            with Guard(variety.title, Scope.PROCESS):
+                with RandomStream(derive_seed(self.seed, "birth", *birth), device):
+                    block = variety.factory(site).to(device, dtype)
+                if self.probe is not None and TRAIT in variety.spec.traits:
+                    stream = RandomStream(derive_seed(self.seed, "informing", *birth), device)
+                    inform(block, self.model, tap, self.probe, stream, adapts=variety.spec.adapts)
+                seed = Seed(
+                    block,
+                    blueprint=variety.id,
+                    spec=variety.spec,
+                    site=site,
+                    number=number,
+                    blend=action.blend,
+                    schedule=AlphaSchedule(action.target, action.speed, action.curve),
+                    title=variety.title,
+                )
         except BaseException as error:
             of_task = isinstance(error, PluginError) and not isinstance(error, SeedFault)
             if isinstance(error, KeyboardInterrupt) or of_task:

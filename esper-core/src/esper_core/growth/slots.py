@@ -18,6 +18,7 @@ from esper_core.leyline.events import HostLayer
 from esper_core.leyline.lifecycle import SlotState, Stage
 from esper_core.leyline.notebooks import html_of
 from esper_core.leyline.specs import SlotPlace
+from esper_core.plugins.process_state import Guard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -100,18 +101,28 @@ class Slot(nn.Module):
         return 0.0 if seed.presence is Presence.BRANCHED and not tried else seed.alpha.value
 
     def _blend(self, seed: Seed, hidden: Tensor, inputs: Any, alpha: float) -> Tensor:
-        # A compiler takes a plain number for a constant and compiles anew for each value, but not for a tensor.
-        strength: Any = hidden.new_ones(()) * alpha if torch.compiler.is_compiling() else alpha
+        if torch.compiler.is_compiling():  # a compiler compiles anew for each plain number, but not for a tensor
+            return self._run(seed, hidden, hidden.new_ones(()) * alpha, inputs)
+        faults: list[str] = []
+        with Guard(seed.title, faults=faults):
+            outputs = self._run(seed, hidden, alpha, inputs)
+        if faults:
+            raise self._fault(seed, " and ".join(faults))
+        return outputs
+
+    def _run(self, seed: Seed, hidden: Tensor, strength: Any, inputs: Any) -> Tensor:
         try:
             outputs: Tensor = seed(hidden, strength, inputs)
         except BaseException as error:
             # Checkpointing ends a second pass that has seen enough by an exception of its own.
             if isinstance(error, KeyboardInterrupt) or type(error).__module__ == checkpoint.__name__:
                 raise
-            slots = [] if seed.stage is Stage.FOSSILISED else [self.name]  # a fossil cannot be removed
-            what = f'of blueprint "{seed.blueprint}" {describe_error(error, seed.block)}'
-            raise SeedFault(slots, what, number=seed.number) from error
+            raise self._fault(seed, describe_error(error, seed.block)) from error
         return outputs
+
+    def _fault(self, seed: Seed, what: str) -> SeedFault:
+        slots = [] if seed.stage is Stage.FOSSILISED else [self.name]  # a fossil cannot be removed
+        return SeedFault(slots, f'of blueprint "{seed.blueprint}" {what}', number=seed.number)
 
     @property
     def stack(self) -> Iterator[Seed]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -25,6 +25,7 @@ from esper_core.leyline.errors import Problem
 from esper_core.leyline.specs import Candidate, Operations, Place
 from esper_core.plugins import FormulaError, evaluate_formula
 from esper_core.plugins.isolation import attempt
+from esper_core.plugins.process_state import Guard, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,14 +44,15 @@ def audition(variety: Variety, site: Site, device: torch.device) -> Problem | No
     """Return the first thing that is wrong with ``variety`` at ``site``; None if it does what its spec says."""
     place = f"a {site.kind} of shape {site.example_shape}"
     with RandomStream(derive_seed(0, "audition", variety.id), device), torch.enable_grad():
-        built = attempt(lambda: variety.factory(site))
+        built = attempt(lambda: variety.build(site))
         if built.error is not None:
             return Problem("E321", f"{describe_error(built.error, variety.factory)} when it was built for {place}")
         block = built.value
         if not isinstance(block, nn.Module):
             return Problem("E321", f"builds a {type(block).__name__}, not a torch.nn.Module, for {place}")
         inputs = torch.randn(BATCH, *variety.spec.input_shape(site), device=device)
-        tried = attempt(lambda: next(_problems(block.to(device), variety, site, inputs), None))
+        problems = partial(_problems, block.to(device), variety, site, inputs)
+        tried = attempt(lambda: next(problems(), None), variety.title, Scope.PROCESS)
         if tried.error is not None:
             return Problem("E322", f"{describe_error(tried.error, variety.factory)} when it was tried on {place}")
         return tried.value
@@ -188,11 +190,12 @@ def draws_of_variety(
 ) -> Draws:
     """Return when a block of the blueprint at ``site`` draws, tried on images in ``memory_format``."""
     with RandomStream(derive_seed(0, "drawing", variety.id), device):
-        block = variety.factory(site).to(device)
+        block = variety.build(site).to(device)
         inputs = torch.randn(EXAMPLES, *variety.spec.input_shape(site), device=device)
         if site.kind == "image":
             inputs = inputs.contiguous(memory_format=memory_format)
-    return draws_of(block, lambda module: module(inputs).square().mean())
+    with Guard(variety.title, Scope.PROCESS):
+        return draws_of(block, lambda module: module(inputs).square().mean())
 
 
 def _tried(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Draws:
@@ -281,7 +284,7 @@ def count_operations(
     """Return the operations of a grafted, empty host and of each blueprint; None if torch cannot count one of them."""
     of_host = PlaceDescriptions(host, sites, {}, example).host_flops
     blocks = {
-        (slot, variety.id): _block_flops(_built(variety, site), variety.spec.input_shape(site))
+        (slot, variety.id): _block_flops(_built(variety, site), variety, site)
         for slot, site in sites.items()
         for variety in varieties.get(slot, ())
     }
@@ -289,22 +292,23 @@ def count_operations(
     return Operations(of_host, known) if of_host and len(known) == len(blocks) else None
 
 
-def _block_flops(block: nn.Module | None, shape: Sequence[int]) -> int | None:
-    return None if block is None else flops(lambda: block(torch.zeros(1, *shape)))
+def _block_flops(block: nn.Module | None, variety: Variety, site: Site) -> int | None:
+    with Guard(variety.title, Scope.PROCESS):
+        return None if block is None else flops(lambda: block(torch.zeros(1, *variety.spec.input_shape(site))))
 
 
 def describe(variety: Variety, site: Site) -> Candidate:
     """Return what is known of a blueprint at ``site``; what cannot be counted is None."""
     block = _built(variety, site)
-    shape = variety.spec.input_shape(site)
-    return Candidate(
-        blueprint=variety.id,
-        parameters=variety.most_parameters(site) if block is None else _parameters(block, variety, site),
-        flops=_block_flops(block, shape),
-        reach=None if block is None else reach(block, site, shape),
-        identity=variety.spec.starts_as_identity,
-        traits=variety.spec.traits,
-    )
+    with Guard(variety.title, Scope.PROCESS):
+        return Candidate(
+            blueprint=variety.id,
+            parameters=variety.most_parameters(site) if block is None else _parameters(block, variety, site),
+            flops=_block_flops(block, variety, site),
+            reach=None if block is None else reach(block, site, variety.spec.input_shape(site)),
+            identity=variety.spec.starts_as_identity,
+            traits=variety.spec.traits,
+        )
 
 
 def flops(run: Callable[[], object]) -> int | None:
@@ -371,7 +375,7 @@ def _parameters(block: nn.Module, variety: Variety, site: Site) -> int:
 def _built(variety: Variety, site: Site) -> nn.Module | None:
     try:
         with RandomStream(derive_seed(0, "description")):
-            return variety.factory(site).eval()
+            return variety.build(site).eval()
     except Exception:  # a plugin's factory raises anything; its trial reports it
         return None
 

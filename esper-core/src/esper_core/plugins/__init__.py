@@ -1,7 +1,8 @@
-"""The plugin system: find, load and call packages that extend Esper. Nothing in it imports torch.
+"""The plugin system: find, load and call packages that extend Esper. It imports torch only where a plugin has done so.
 
 Begin with ``load_plugins`` in ``loader``: it is the whole sequence. The modules, from the bottom up:
 
+* ``process_state``: put back what plugin code changes of torch's and Python's settings, and report it.
 * ``isolation``: call plugin code, and attribute what it raises or prints to its package.
 * ``formula``: evaluate the formulas in which blueprints declare their numbers of parameters.
 * ``records``: what is known of a plugin (``PluginRecord``) and of what it provides (``Component``).

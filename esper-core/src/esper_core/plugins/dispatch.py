@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -27,6 +28,7 @@ from esper_core.plugins.isolation import (
     target_of,
     top_package,
 )
+from esper_core.plugins.process_state import Guard, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -122,7 +124,7 @@ class Observers:
 
     def _call(self, hook: str, plugin: str, **arguments: Any) -> None:
         observer = self._hooks[hook][plugin]
-        called = attempt(lambda: observer.call(**arguments))
+        called = attempt(lambda: observer.call(**arguments), observer.label, Scope.RUN)
         if called.error is not None:
             observer.warn(called.error, "its observers are not called again in this run")
             for hooks in self._hooks.values():
@@ -136,7 +138,7 @@ def health_check(plugins: Plugins) -> Callable[[HealthSnapshot], Verdict]:
     def check(snapshot: HealthSnapshot) -> Verdict:
         verdicts = []
         for hook in hooks:
-            with attributed_to(hook.label, f"in {hook.hook}"):
+            with attributed_to(hook.label, f"in {hook.hook}", Scope.RUN):
                 returned = hook.call(snapshot=snapshot)
             verdicts += [_signed(hook, verdict) for verdict in returned]
         return most_severe(verdicts)
@@ -171,11 +173,16 @@ def collect_sections(plugins: Plugins, run: RunInfo) -> tuple[PluginSection, ...
     """Return the report sections of every plugin, in loading order; a plugin that fails is reported and left out."""
     found: list[PluginSection] = []
     for plugin, hook in plugin_hooks(plugins, "esper_report_sections").items():
-        called = attempt(lambda hook=hook: [_checked(one) for returned in hook.call(run=run) for one in returned])  # type: ignore[misc]
+        collect = partial(_sections_of, hook, run)
+        called = attempt(collect, hook.label, Scope.RUN)
         if called.error is not None:
             hook.warn(called.error, "the report does without its sections")
         found += [PluginSection(plugin, section) for section in called.value or ()]
     return tuple(found)
+
+
+def _sections_of(hook: PluginHook, run: RunInfo) -> list[ReportSection]:
+    return [_checked(section) for returned in hook.call(run=run) for section in returned]
 
 
 def _checked(section: Any) -> ReportSection:
@@ -193,17 +200,22 @@ def run_wrapped(plugins: Plugins, context: RunContext, train: Callable[[], T]) -
     """
     results: list[T] = []
     failures: list[BaseException] = []
+    outside = Guard(" or ".join(hook.label for hook in plugin_hooks(plugins, "esper_run").values()), Scope.RUN)
 
     def esper_run(context: RunContext) -> object:
+        outside.__exit__(None, None, None)
         try:
             results.append(train())
         except BaseException as error:
             failures.append(error)
             raise
+        finally:
+            outside.__enter__()
         return results
 
     try:
-        plugins.manager.hook.esper_run.call_extra([esper_run], {"context": context})
+        with outside:
+            plugins.manager.hook.esper_run.call_extra([esper_run], {"context": context})
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a wrapper may raise CancelledError, too

@@ -3,6 +3,8 @@
 * ``attempt(call)`` returns what the call raised as data.
 * ``attributed_to(component, activity)`` raises it as a PluginError that names the component and its author's line.
 
+Both guard the process's state (``process_state``), ``attempt`` only where it is told the component.
+
 Every exception counts as the plugin's fault, SystemExit and CancelledError included. Only KeyboardInterrupt passes: it
 comes from the user. ``fault_problem`` and ``component_problem`` build the messages. Nothing else in Esper decides which
 package is at fault.
@@ -13,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from functools import partial, reduce
 from importlib import import_module
@@ -21,6 +23,7 @@ from traceback import format_exception_only, walk_tb
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from esper_core.leyline.errors import EsperError, PluginError, Problem
+from esper_core.plugins.process_state import Guard, Memory, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -55,10 +58,10 @@ class Attempt(Generic[T]):
     error: BaseException | None
 
 
-def attempt(call: Callable[[], T]) -> Attempt[T]:
-    """Call plugin code and return whatever it raises as data. What it prints goes to stderr."""
+def attempt(call: Callable[[], T], component: str | None = None, scope: Scope = Scope.SETTINGS) -> Attempt[T]:
+    """Call plugin code, of ``component``, and return whatever it raises as data. What it prints goes to stderr."""
     try:
-        with output_to_stderr():
+        with output_to_stderr(), nullcontext() if component is None else Guard(component, scope):
             return Attempt(call(), None)
     except KeyboardInterrupt:
         raise
@@ -72,13 +75,15 @@ def output_to_stderr() -> AbstractContextManager[object]:
 
 
 @contextmanager
-def attributed_to(component: str, activity: str) -> Iterator[None]:
+def attributed_to(component: str, activity: str, guard: Guard | Scope = Scope.PROCESS) -> Iterator[None]:
     """Raise what the ``with`` block raises as PluginError E231, which names the component and its author's line.
 
     ``activity`` says for the message what it was doing: ``"when it computed losses"``. An EsperError passes unchanged.
+    ``guard`` says what is compared of the process's state.
     """
     try:
-        yield
+        with Guard(component, guard) if isinstance(guard, Scope) else guard:
+            yield
     except (EsperError, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -97,7 +102,7 @@ class AttributedSchedule:
 
     def factor(self, step: int, steps: int | None) -> float:
         """Return the schedule's factor on the learning rate."""
-        with attributed_to(self._label, f"in step {step} of {steps}"):
+        with attributed_to(self._label, f"in step {step} of {steps}", Scope.SETTINGS):
             factor = float(self._schedule.factor(step, steps))
         if not math.isfinite(factor) or factor < 0.0:
             message = f"{self._label} gave the factor {factor} for step {step} of {steps}"
@@ -121,12 +126,12 @@ class AttributedTask:
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each example."""
-        with attributed_to(self._label, "when it computed losses"):
+        with attributed_to(self._label, "when it computed losses", Scope.SETTINGS):
             return self._task.losses(outputs, targets)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the score of each example."""
-        with attributed_to(self._label, "when it computed scores"):
+        with attributed_to(self._label, "when it computed scores", Scope.SETTINGS):
             return self._task.scores(outputs, targets)
 
 
@@ -154,15 +159,23 @@ def import_target(target: str) -> Any:
 
 
 class Label(str):
-    """How messages name a component, with the ``target`` ("module:attribute") of its code."""
+    """How messages name a component, with the ``target`` ("module:attribute") of its code.
+
+    ``memory`` holds what is remembered of the component as long as it is used.
+    """
 
     target: str
+    memory: Memory
 
     def __new__(cls, text: str, target: str) -> Label:
         """Return the text with its target."""
         label = super().__new__(cls, text)
         label.target = target
+        label.memory = Memory()
         return label
+
+    def __reduce__(self) -> tuple[type[Label], tuple[str, str]]:
+        return Label, (str(self), self.target)
 
 
 def fault_problem(

@@ -123,7 +123,7 @@ def _import_plugin(files: Sequence[LocalFile], candidate: PluginCandidate) -> Pl
     entry = candidate.entry_point
     file = next((file for file in files if file.entry_point == entry), None)
     started = perf_counter()
-    imported = attempt(lambda: import_target(entry.target) if file is None else import_local(file))
+    imported = attempt(lambda: import_target(entry.target) if file is None else import_local(file), candidate.title)
     load_ms = round(1000 * (perf_counter() - started), 3)
     sha256 = _hash_of_module(entry.target) if file is None else digest(file.source)
     candidate = replace(candidate, plugin=imported.value, load_ms=load_ms, sha256=sha256)
@@ -160,7 +160,7 @@ def _registration_problems(
 ) -> list[Problem]:
     """Call one registration hook of one plugin with the registrar; return what went wrong."""
     call = hook_callers(manager, hook)[candidate.id]
-    called = attempt(lambda: call(registry=registrar))
+    called = attempt(lambda: call(registry=registrar), candidate.title)
     if isinstance(called.error, PluginError):
         file, line = location_of(called.error, candidate.entry_point.target)
         return [replace(problem, file=file, line=line) for problem in called.error.problems]

@@ -130,7 +130,7 @@ def ask_plugins(
     titles = {record.id: record.title for record in records}
     lines: list[str] = []
     for plugin, call in hook_callers(manager, "esper_component_missing").items():
-        asked = attempt(lambda call=call: call(kind=kind, name=name))  # type: ignore[misc]
+        asked = attempt(lambda call=call: call(kind=kind, name=name), titles[plugin])  # type: ignore[misc]
         if asked.error is not None:
             lines.append(f"{titles[plugin]} failed in esper_component_missing: {summarise(asked.error)}")
         elif isinstance(asked.value, str) and asked.value.strip():

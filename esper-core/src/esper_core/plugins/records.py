@@ -138,7 +138,7 @@ class Component:
         raise PluginError(Problem("E217", message, hint=hint))
 
     def _import(self, target: str, failure: str) -> Any:
-        imported = attempt(lambda: import_target(target))
+        imported = attempt(lambda: import_target(target), self.title)
         if imported.error is not None:
             message = f"{self.title} {failure}"
             problem = fault_problem("E219", message, imported.error, target=target, package=self.package)

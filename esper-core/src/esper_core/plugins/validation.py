@@ -70,7 +70,7 @@ def check_api_level(candidate: PluginCandidate) -> PluginCandidate:
     hook = candidate.hooks.get("esper_plugin_info")
     if hook is None:
         return replace(candidate, api=1)
-    called = attempt(hook)
+    called = attempt(hook, candidate.title)
     if called.error is not None:
         return candidate.broken_by("E221", "failed in esper_plugin_info", called.error)
     info = called.value
@@ -91,7 +91,7 @@ def read_settings_model(candidate: PluginCandidate) -> PluginCandidate:
     hook = candidate.hooks.get("esper_settings_model")
     if hook is None:
         return candidate
-    called = attempt(hook)
+    called = attempt(hook, candidate.title)
     if called.error is not None:
         return candidate.broken_by("E221", "failed in esper_settings_model", called.error)
     from pydantic import BaseModel  # imported late: a plugin with settings has imported it already

@@ -95,7 +95,7 @@ def load(model: ModelT, source: str | Path | Mapping[str, Any], *, plugins: Plug
     def find(id_: str) -> Variety:
         component = registry.find("blueprint", id_)
         assert isinstance(component.spec, BlueprintSpec)
-        return Variety(component.id, component.spec, component.load())
+        return Variety(component.id, component.spec, component.load(), component.title)
 
     rebuild(model, network, state, find, source=where)
     return model

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ from esper_core.leyline.constants import SINK_CLOSING_SECONDS, SINK_DRAIN_SECOND
 from esper_core.leyline.errors import Problem
 from esper_core.leyline.events import Event, StepFinished
 from esper_core.plugins.isolation import component_problem, summarise
+from esper_core.plugins.process_state import Guard, log_change
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +61,7 @@ class SinkThread:
         self._seconds = (drain, closing)
         self._queue: SimpleQueue[Event | str] = SimpleQueue()
         self._last_put: Event | str | None = None
+        self._changes: SimpleQueue[Problem] = SimpleQueue()  # what the sink changed of the process's state
         self._heard = 0
         self._passed_on = 0  # written by the sink's thread only
         self._error: BaseException | None = None
@@ -116,19 +119,21 @@ class SinkThread:
             self._thread.start()
 
     def _work(self) -> None:
-        sink = self._sink
+        sink, guard = self._sink, Guard(self._label, report=self._changes.put)
         while self._error is None and (item := self._queue.get()) != _END:
             if self._is_late and self._queue.qsize() > 2:
                 continue  # of what still waits, only the last event is passed on: it tells how the run ended
             if isinstance(item, str):
-                self._error = _error_in(sink.settle)
+                self._error = _error_in(sink.settle, guard)
             else:
                 self._passed_on += 1
-                self._error = _error_in(lambda event=item: sink.hear(event))  # type: ignore[misc]
-        closing = _error_in(sink.close)
+                self._error = _error_in(partial(sink.hear, item), guard)
+        closing = _error_in(sink.close, guard)
         self._error = self._error or closing  # an error in closing a broken sink adds nothing
 
     def _report_error(self) -> None:
+        while not self._changes.empty():
+            log_change(self._changes.get())
         if self._error is not None and not self._shut_off:
             self._shut_off = True
             _report_shut_off(self._label, self._error)
@@ -149,11 +154,12 @@ class SinkGuard:
     def __init__(self, sink: Sink, label: str) -> None:
         self._sink = sink
         self._label = label
+        self._guard = Guard(label)
         self._shut_off = False
 
     def hear(self, event: Event) -> None:
         """Pass on an event."""
-        self._try(lambda: self._sink.hear(event))
+        self._try(partial(self._sink.hear, event))
 
     def settle(self) -> None:
         """Pass on the end of a step."""
@@ -161,12 +167,12 @@ class SinkGuard:
 
     def close(self) -> None:
         """Close the sink, even if it was shut off."""
-        error = _error_in(self._sink.close)
+        error = _error_in(self._sink.close, self._guard)
         if error is not None and not self._shut_off:
             _report_shut_off(self._label, error)
 
     def _try(self, call: Callable[[], None]) -> None:
-        if not self._shut_off and (error := _error_in(call)) is not None:
+        if not self._shut_off and (error := _error_in(call, self._guard)) is not None:
             self._shut_off = True
             _report_shut_off(self._label, error)
 
@@ -176,10 +182,11 @@ def _report_shut_off(label: str, error: BaseException) -> None:
     log.warning("%s", component_problem("E228", message, error, label))
 
 
-def _error_in(call: Callable[[], None]) -> BaseException | None:
+def _error_in(call: Callable[[], None], guard: Guard) -> BaseException | None:
     """Return what a call raises. A KeyboardInterrupt is the sink's own: in a run, Ctrl-C only sets a flag."""
     try:
-        call()
+        with guard:
+            call()
     except BaseException as error:
         return error
     return None

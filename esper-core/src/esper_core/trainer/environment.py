@@ -30,6 +30,7 @@ from esper_core.growth import (
 )
 from esper_core.leyline.constants import PROBE_EXAMPLES
 from esper_core.leyline.protocols import State
+from esper_core.plugins.process_state import Guard, Memory, Scope
 from esper_core.trainer.batches import BatchOrder, feed_for, sent
 from esper_core.trainer.forward import (
     CompiledHost,
@@ -66,6 +67,8 @@ class Recipe:
         draws: When host and blueprints draw random numbers, as far as a dry run showed.
         operations: Operations of host and blueprints; None: torch cannot count them.
         price_operations: Whether a reward prices them, so that signals contain them.
+        label: Names host and task in messages.
+        told: Which changes of the process's state were reported of them.
         compiler: Compiles a host where ``compute.compile`` is set.
     """
 
@@ -87,6 +90,8 @@ class Recipe:
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     compiler: Compiler = torch_compiler
     notices: Notices = field(default_factory=Notices)
+    label: str = "the host"
+    told: set[str] = field(default_factory=set)
 
     def on(self, device: torch.device) -> Recipe:
         """Return the recipe for another device, with the data on it unless they are streamed."""
@@ -136,6 +141,7 @@ class Environment:
         self.governor = Governor(recipe.governor, metric=recipe.task.metric, faults=self._faults)
         self.forward = ForwardPass(recipe.compute, recipe.task, recipe.device)
         self._operations = OperationCount(recipe.operations)
+        self._memory = Memory(recipe.told)
         self._feed = feed_for(recipe.compute.data, recipe.data["train"], recipe.device)
 
     @property
@@ -157,6 +163,15 @@ class Environment:
     def keeper(self) -> OptimizerKeeper:
         """The network's optimizers."""
         return self.network.keeper
+
+    def guard(self, scope: Scope = Scope.PROCESS) -> Guard:
+        """Return a guard around calls into the code of host, task and seeds."""
+        return Guard(" or ".join(dict.fromkeys(self.components())), scope, memory=self._memory)
+
+    def components(self) -> list[str]:
+        """Return the names in messages of everything that computes here."""
+        seeds = [seed for slot in self.garden.slots.values() for seed in slot.stack] if hasattr(self, "network") else []
+        return [self.recipe.label, *(seed.title for seed in seeds)]
 
     def reset(self, round_: int, seed: int, *, bare: bool = False) -> None:
         """Begin an episode with a new host from ``seed``; ``bare`` leaves out implants, for a state to be loaded."""
@@ -243,7 +258,8 @@ class Environment:
 
     def measure_again(self, step: int) -> Signals:
         """Return the signals of a network that was changed after its step was read. The training loss stays."""
-        self.evaluate("validation")
+        with self.guard():
+            self.evaluate("validation")
         self.signals = self.network.signals(step, self.network.numbers().tolist())
         return self.signals
 

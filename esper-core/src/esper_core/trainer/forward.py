@@ -24,9 +24,10 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 
-from esper_core.growth import KeptBuffers, draws_of, draws_of_variety, restore_torch_defaults, slots_of
+from esper_core.growth import KeptBuffers, draws_of, draws_of_variety, slots_of
 from esper_core.leyline.constants import PROBE_EXAMPLES
 from esper_core.plugins.isolation import attempt, summarise
+from esper_core.plugins.process_state import restore_defaults
 from esper_core.trainer.batches import IMAGES, sent
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class CompiledHost:
             compiled = self.compiler(model) if fresh else self._compiled
             result = train(cast("nn.Module", compiled))
         except Exception as error:
-            restore_torch_defaults()
+            restore_defaults()
             if kept is not None:
                 kept.put_back()
             result = train(model)

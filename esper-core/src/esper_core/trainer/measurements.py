@@ -32,11 +32,11 @@ from esper_core.growth import (
     host_parameters,
     paired,
     read_gain,
-    restore_torch_defaults,
 )
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import GradientHealth, SeedSignals, Signals, SlotSignals
+from esper_core.plugins.process_state import restore_defaults
 from esper_core.trainer.batches import chunks
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class SeedGains:
 
 def check_settings(garden: Garden, number: int) -> None:
     """Raise SeedFault if a pass with an incubating seed changed torch's settings."""
-    if what := restore_torch_defaults():
+    if what := restore_defaults():
         slot, _ = garden.slot_of(number)
         raise SeedFault([slot.name], what, number=number)
 

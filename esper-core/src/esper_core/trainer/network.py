@@ -42,10 +42,10 @@ from esper_core.growth import (
     device_of,
     encode_state,
     remove_folders,
-    restore_torch_defaults,
     summed,
 )
 from esper_core.leyline.protocols import State
+from esper_core.plugins.process_state import restore_defaults
 from esper_core.trainer.event_records import LostSeed, plain_of, record_of
 from esper_core.trainer.measurements import SeedDependence, SeedGains, StepMeasurements, check_settings
 
@@ -87,7 +87,7 @@ class SeedLosses:
             try:
                 return act(*arguments, **named)
             except SeedFault as fault:
-                restore_torch_defaults()  # an error in the middle of a pass may leave others
+                restore_defaults()  # an error in the middle of a pass may leave others
                 if not self.remove(fault.what, fault.slots, fault.number):
                     raise
 
@@ -243,7 +243,7 @@ class GrowingNetwork:
     def _forward_backward(self, compute: Callable[[], Tensor]) -> Tensor:
         with self._drawing(Draws.FORWARD):
             loss = compute()
-        if what := restore_torch_defaults():
+        if what := restore_defaults():
             self.lost.blame_acting(f"{what} while it was in the host")
         if not loss.requires_grad:
             if self.garden.blended or any(share.parameters for share in self.keeper.host_shares()):
@@ -276,7 +276,7 @@ class GrowingNetwork:
 
         def checked() -> Evaluation:
             evaluation = evaluate()
-            if what := restore_torch_defaults():
+            if what := restore_defaults():
                 self.lost.blame_acting(what)
             return evaluation
 

@@ -8,6 +8,7 @@ the same for any number of lanes.
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import partial
@@ -23,6 +24,7 @@ from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import CALM, Signals
 from esper_core.plugins.isolation import attributed_to, output_to_stderr
+from esper_core.plugins.process_state import Guard, Memory, Scope
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.event_records import Changes, Ending, LostSeeds, Member, plain_of, record_of
 from esper_core.trainer.lanes import Lanes, lanes_for
@@ -419,11 +421,13 @@ class Pool(Phases[Environment], StudyPool[Environment]):
             undisturbed=undisturbed,
         )
         self._deterministic = recipe.draws is Draws.NEVER
+        self._scope = Scope.SETTINGS if recipe.compute.compile else Scope.PROCESS  # a compiler changes what is Python's
+        self._memory = Memory(recipe.told)
 
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round: environments of one index share a seed, whatever their arm."""
         for one in self.environments:
-            with self._lanes.on(one.place):
+            with self._lanes.on(one.place), one.guard():
                 one.reset(round_, first_seed + one.index)
         self.begin()
 
@@ -441,16 +445,19 @@ class Pool(Phases[Environment], StudyPool[Environment]):
 
         Errors are attributed to the environment's host and seeds. ``doing`` completes the message.
         """
-        by_place = {one.place: one for one in members}
+        by_place, own_thread = {one.place: one for one in members}, threading.get_ident()
 
         def at(place: int) -> T:
             one = by_place[place]
+            scope = self._scope if threading.get_ident() == own_thread else Scope.SETTINGS
             grown = {seed.blueprint for slot in one.garden.slots.values() for seed in slot.stack}
-            with attributed_to("the host" + (f" with {', '.join(sorted(grown))}" if grown else ""), doing):
+            component = "the host" + (f" with {', '.join(sorted(grown))}" if grown else "")
+            with attributed_to(component, doing, one.guard(scope)):
                 return act(one)
 
+        components = dict.fromkeys(name for one in members for name in one.components())
         before = torch.get_rng_state() if self._deterministic else None
-        with output_to_stderr():
+        with output_to_stderr(), Guard(" or ".join(components), self._scope, memory=self._memory):
             done = self._lanes.run(by_place, at)
         if before is not None and not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)

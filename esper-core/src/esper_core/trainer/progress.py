@@ -11,6 +11,7 @@ from esper_core.growth.serialization import stored_copy
 from esper_core.leyline.errors import GrowthError, PluginError, Problem
 from esper_core.leyline.protocols import Resumable, State
 from esper_core.plugins.isolation import attributed_to, summarise
+from esper_core.plugins.process_state import Scope
 from esper_core.trainer.rollouts import EpisodeRewards, RolloutRecorder
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class StudyProgress:
         policies = state.part("policies")
         for arm in self.study.arms:
             if arm.name in policies.plain and isinstance(arm.policy, Resumable):
-                with attributed_to(arm.label, "when its state was restored"):
+                with attributed_to(arm.label, "when its state was restored", Scope.RUN):
                     arm.policy.load_state_dict(policies.part(arm.name))
 
 
@@ -104,7 +105,7 @@ def _state_of_policy(arm: Arm) -> State | None:
     """Return the state of an arm's policy as a checkpoint would give it back; None where it has none."""
     if not isinstance(arm.policy, Resumable):
         return None
-    with attributed_to(arm.label, "when its state was saved"):
+    with attributed_to(arm.label, "when its state was saved", Scope.RUN):
         given = arm.policy.state_dict()
     try:
         plain = dict(given.plain)

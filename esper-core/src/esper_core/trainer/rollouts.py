@@ -13,6 +13,7 @@ from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.protocols import Learner, Played, Rollout, Turn
 from esper_core.leyline.signals import Observation, RewardBreakdown, Signals
 from esper_core.plugins.isolation import attributed_to
+from esper_core.plugins.process_state import Scope
 from esper_core.trainer.event_records import plain_of, record_of
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class EpisodeRewards:
         now = signals_E[place]
         twin_now = signals_E[twin] if twin_before is None or place not in self._stopped else twin_before
         own = self._rewards[place]
-        with attributed_to(own.label, f"on a step of environment {place}"):
+        with attributed_to(own.label, f"on a step of environment {place}", Scope.RUN):
             breakdown = own.reward.score(now, before, twin_now, twin_before)
         if not isinstance(breakdown, RewardBreakdown):
             message = f"{own.label} scored a step with {type(breakdown).__name__}, not a RewardBreakdown"
@@ -122,7 +123,7 @@ class RolloutRecorder:
                 if self._turns[place] or not self._ended[place]:
                     episodes.append(Played(tuple(self._turns[place]), final_E[place]))
             assert isinstance(arm.policy, Learner)
-            with attributed_to(arm.label, f"when it learnt from round {round_}"):
+            with attributed_to(arm.label, f"when it learnt from round {round_}", Scope.RUN):
                 figures = arm.policy.update(Rollout(name, round_, tuple(episodes)))
                 plain = {str(figure): float(value) for figure, value in figures.items()}
             yield name, plain

@@ -13,6 +13,7 @@ from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.protocols import FollowsPlan
 from esper_core.leyline.signals import CALM, HealthSnapshot, Observation
 from esper_core.plugins.isolation import attributed_to
+from esper_core.plugins.process_state import Scope
 from esper_core.trainer.event_records import describe
 
 if TYPE_CHECKING:
@@ -51,12 +52,12 @@ class Arm:
         find = getattr(self.policy, "impossible", None)
         if find is None:
             return ()
-        with attributed_to(self.label, "when it examined its plan"):
+        with attributed_to(self.label, "when it examined its plan", Scope.RUN):
             return tuple(map(str, find(steps)))
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> Sequence[Action]:
         """Return the policy's actions; PluginError if they are not one legal action for each environment."""
-        with attributed_to(self.label, "when it chose actions"):
+        with attributed_to(self.label, "when it chose actions", Scope.RUN):
             actions = list(self.policy.act(observations, masks))
         if len(actions) != len(observations):
             message = f"{self.label} returned {len(actions)} actions for {len(observations)} environments"
@@ -161,7 +162,8 @@ class Study:
         """Log a warning for each entry of a plan that was never carried out, which is a mistake in the plan."""
         for arm in self.arms:
             if isinstance(arm.policy, FollowsPlan):
-                left = [note for notes in arm.policy.unfinished() for note in notes]
+                with attributed_to(arm.label, "when it said what it had not carried out", Scope.RUN):
+                    left = [note for notes in arm.policy.unfinished() for note in notes]
                 for note, count in Counter(left).items():
                     share = f"{count} of {len(self.places(arm))} episodes"
                     log.warning("arm %s: not carried out in %s: %s", arm.name, share, note)

@@ -1,0 +1,185 @@
+"""Settings of the process that plugin code changes are put back, and reported once with the component's name."""
+
+from __future__ import annotations
+
+import contextlib
+import locale
+import os
+import random
+import signal
+import sys
+import warnings
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from esper_core.plugins.isolation import Label
+from esper_core.plugins.process_state import Guard, Scope, restore_defaults
+
+KEPT = []
+
+
+def entered(context: AbstractContextManager[Any]) -> None:
+    """Enter a context, and never leave it."""
+    KEPT.append(context)
+    context.__enter__()
+
+
+FLAGS = {
+    "made torch.float64 torch's default": lambda: torch.set_default_dtype(torch.float64),
+    "turned gradients off": lambda: torch.set_grad_enabled(False),
+    "left torch in inference mode": lambda: entered(torch.inference_mode()),
+    "changed torch's thread count from 1 to 2": lambda: torch.set_num_threads(2),
+    "changed torch's default device from cpu to meta": lambda: torch.set_default_device("meta"),
+    "changed torch's flushing of denormal numbers from False to True": lambda: torch.set_flush_denormal(True),
+    "changed torch's anomaly mode from (False, True) to (True, False)": lambda: torch.set_anomaly_enabled(True, False),
+    "changed torch's autocast": lambda: entered(torch.autocast("cpu")),
+    "changed torch's precision of products from highest to medium": lambda: torch.set_float32_matmul_precision(
+        "medium"
+    ),
+    "changed torch's precision of products from highest to mixed": lambda: setattr(
+        torch.backends.mkldnn.matmul, "fp32_precision", "bf16"
+    ),
+    "changed torch.backends.mkldnn.enabled from True to False": lambda: setattr(
+        torch.backends.mkldnn, "enabled", False
+    ),
+}
+"""What a guard says, and the meddling; compared around every call."""
+
+DETERMINISTIC = (
+    "changed torch's deterministic mode from 0 to 1",
+    lambda: torch.use_deterministic_algorithms(True, warn_only=True),
+)
+REST = {
+    "changed torch.backends.cudnn.benchmark": lambda: setattr(torch.backends.cudnn, "benchmark", True),
+    "changed torch.backends.cudnn.deterministic": lambda: setattr(torch.backends.cudnn, "deterministic", True),
+    "changed torch.backends.cudnn.allow_tf32": lambda: setattr(torch.backends.cudnn, "allow_tf32", False),
+    "changed torch.backends.mkldnn.conv.fp32_precision": lambda: setattr(
+        torch.backends.mkldnn.conv, "fp32_precision", "bf16"
+    ),
+    "uses Python's random generator": random.random,
+    "uses NumPy's random generator": lambda: np.random.seed(3),
+    "changed the current folder": lambda: os.chdir("/"),
+    "changed the environment variables HOME, MEDDLED": lambda: os.environ.update(MEDDLED="1", HOME="/"),
+    "changed signal handlers": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
+    "changed the filters of warnings": lambda: warnings.simplefilter("ignore"),
+    "changed Python's recursion limit": lambda: sys.setrecursionlimit(5000),
+    "changed the locale": lambda: locale.setlocale(locale.LC_ALL, "C"),
+}
+"""The same for what is compared less often."""
+
+
+def state() -> list[object]:
+    """Return everything that FLAGS and REST change."""
+    backends = torch.backends
+    return [
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_num_threads(),
+        torch.get_default_device(),
+        sys.float_info.min * torch.tensor(0.5, dtype=torch.float64).item(),
+        torch.get_deterministic_debug_mode(),
+        (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_float32_matmul_precision(),
+        *(one.fp32_precision for one in (backends, backends.mkldnn.matmul, backends.mkldnn.conv, backends.cuda.matmul)),
+        (backends.mkldnn.enabled, backends.cudnn.benchmark, backends.cudnn.deterministic, backends.cudnn.allow_tf32),
+        torch.get_rng_state().tolist(),
+        random.getstate(),
+        str(np.random.get_state()),
+        Path.cwd(),
+        dict(os.environ),
+        signal.getsignal(signal.SIGTERM),
+        list(warnings.filters),
+        sys.getrecursionlimit(),
+        locale.setlocale(locale.LC_ALL),
+    ]
+
+
+@pytest.fixture(autouse=True)
+def calm(monkeypatch):
+    """One thread, and a locale that can be changed."""
+    before, place = torch.get_num_threads(), locale.setlocale(locale.LC_ALL)
+    torch.set_num_threads(1)
+    with contextlib.suppress(locale.Error):
+        locale.setlocale(locale.LC_ALL, "C.UTF-8")
+    yield
+    torch.set_num_threads(before)
+    locale.setlocale(locale.LC_ALL, place)
+
+
+@pytest.fixture
+def told(caplog):
+    """``told()``: the messages that were logged, without their hints."""
+    return lambda: [record.getMessage().partition("\n")[0] for record in caplog.records]
+
+
+@pytest.mark.parametrize(
+    ("what", "meddle", "scope"),
+    [(*one, Scope.SETTINGS) for one in FLAGS.items()]
+    + [(*one, Scope.PROCESS) for one in REST.items()]
+    + [("uses torch's default generator", lambda: torch.rand(1), Scope.RUN)]
+    + [pytest.param(*DETERMINISTIC, Scope.SETTINGS, marks=pytest.mark.slow)],  # torch imports its compiler for it
+)
+def test_a_change_is_put_back_and_reported_once_for_the_component(what, meddle, scope, told):
+    component = Label('policy "odd/policy" (esper-odd 1.0)', "esper_odd:Policy")
+    for _ in range(2):
+        before = state()
+        with contextlib.suppress(ZeroDivisionError), Guard(component, scope):
+            meddle()
+            raise ZeroDivisionError
+        assert state() == before or what == DETERMINISTIC[0]
+    assert told()[0].startswith(f"E237 {component} {what}")
+    assert len(told()) == (2 if "inference" in what else 1)
+
+
+def test_everything_at_once_is_put_back(told):
+    before = state()
+    with Guard("x", Scope.RUN):
+        for meddle in (*FLAGS.values(), *REST.values()):
+            meddle()
+    assert state() == before
+    assert len(told()) > len(REST) + 8
+
+
+def test_a_component_keeps_its_own_state_of_a_random_generator(told):
+    own, other = Label("policy", "odd:Policy"), Label("sink", "odd:Sink")
+    random.seed(5)
+    alone = [random.random() for _ in range(4)]
+    random.seed(7)
+    ambient = random.getstate()
+    with Guard(own, Scope.PROCESS):
+        random.seed(5)
+    drawn = []
+    for _ in range(4):
+        with Guard(other, Scope.PROCESS):
+            random.random()
+        with Guard(own, Scope.PROCESS):
+            drawn.append(random.random())
+    assert (drawn, random.getstate()) == (alone, ambient)
+    assert len(told()) == 2
+
+
+def test_faults_of_a_seed_are_collected_and_other_changes_reported(told):
+    faults: list[str] = []
+    with torch.no_grad(), Guard("seed", faults=faults):
+        torch.set_grad_enabled(True)
+        torch.set_num_threads(2)
+        torch.set_default_dtype(torch.float64)
+    assert faults == ["turned gradients on", "made torch.float64 torch's default"]
+    assert (torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads()) == (True, torch.float32, 1)
+    (line,) = told()
+    assert line == "E237 seed changed torch's thread count from 1 to 2; it was put back"
+
+
+def test_defaults_without_which_nothing_trains_are_restored():
+    assert restore_defaults() is None
+    torch.set_grad_enabled(False)
+    torch.set_default_dtype(torch.float64)
+    assert restore_defaults() == "turned gradients off and made torch.float64 torch's default"
+    assert restore_defaults() is None

@@ -180,7 +180,7 @@ def patience_of_the_run(world: Any) -> float | None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("esper_core.app.run.watched", watched)
-        _ = world.events
+        _ = type(world)(world._sets, world._folder).events
     return seen[0]
 
 

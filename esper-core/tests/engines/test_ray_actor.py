@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from core_worlds import NoisyHost
 from torch import Tensor
 
+from esper_core.engines.nodes import NodeRecord
 from esper_core.engines.processes import can_fork
 from esper_core.engines.protocol import Order, Request
-from esper_core.engines.ray import ShardActor
+from esper_core.engines.ray import RayEngine, ShardActor
 from esper_core.growth import FaultBook
 from esper_core.leyline import State
 from esper_core.leyline.errors import ClusterError, Problem
@@ -83,5 +86,22 @@ def test_errors_of_an_actor_are_returned(actor):
 
     actor._loaded = SimpleNamespace(build=fail)
     assert actor.build(None) is error
-    node = actor.load("0.0.0", [])
-    assert node.packages["esper-core"] != "0.0.0"
+    assert set(actor.load("0.0.0", []).packages) == {"esper-core"}
+
+
+def ray_engine(**more: object) -> RayEngine:
+    return RayEngine(SimpleNamespace(), {}, NodeRecord(), most=2, **more)
+
+
+def test_missing_ray_and_an_address_where_nothing_listens_are_reported(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ClusterError, match="E404 engine: ray needs Ray, which cannot be imported"):
+        ray_engine()
+    monkeypatch.setitem(sys.modules, "ray.exceptions", ModuleType("ray.exceptions"))
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    for given in (address, f"ray://{address}"):
+        with pytest.raises(ClusterError, match=f"cluster at {given}: nothing listens there"):
+            ray_engine(address=given)

@@ -27,7 +27,7 @@ from esper_core.plugins import load_plugins
 from esper_core.plugins.discovery import is_set
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy as np
 
@@ -158,8 +158,13 @@ def portable_data(recipe: Recipe) -> PortableData:
     }
 
 
-def open_engine(composition: Composition, *, supervised: bool = False) -> ChosenEngine | None:
-    """Return the engine of a run, with how many workers; None: threads of this process. See ``choose_engine``."""
+def open_engine(
+    composition: Composition, *, supervised: bool = False, on_node: Callable[[NodeRecord], None] = lambda node: None
+) -> ChosenEngine | None:
+    """Return the engine of a run, with how many workers; None: threads of this process.
+
+    See ``choose_engine`` and ``RayEngine``.
+    """
     config, recipe = composition.config, composition.recipe
     if not config.is_on_ray:
         return choose_engine(config, composition.devices, recipe, supervised=supervised)
@@ -173,5 +178,6 @@ def open_engine(composition: Composition, *, supervised: bool = False) -> Chosen
         address=config.ray.address,
         wait_seconds=config.ray.wait_seconds,
         mixed_builds=config.ray.mixed_builds,
+        on_node=on_node,
     )
     return ChosenEngine(engine, engine.workers)

@@ -52,6 +52,7 @@ from esper_core.trainer.progress import StudyProgress
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from esper_core.engines.selection import ChosenEngine
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.leyline.protocols import RunStatus
     from esper_core.plugins import Component
@@ -257,9 +258,7 @@ class _Session:
             )
             writer.on_written = self.on_checkpoint
             composed, verdicts = self.composition, Verdicts(path)
-            engine = open_engine(composed, supervised=bool(position.number and verdicts))
-            if engine is not None:
-                closing.callback(engine.engine.close)
+            engine = self._open_engine(closing, supervised=bool(position.number and verdicts))
             patience = None if composed.config.patience == "auto" else composed.config.patience
             heartbeat = closing.enter_context(watched(patience, partial(_end_hanging_run, self.directory, self.named)))
             context = StudyContext(bus, clock, health_check(resolution.plugins), engine, verdicts, heartbeat)
@@ -285,6 +284,17 @@ class _Session:
                 bus.publish(RunFinished(status=_status_of(error)[0], reason=_reason(error)))
                 raise
             return finished, clock
+
+    def _open_engine(self, closing: ExitStack, *, supervised: bool) -> ChosenEngine | None:
+        """Return the engine of the run, which ``closing`` closes."""
+        engine = open_engine(
+            self.composition,
+            supervised=supervised,
+            on_node=lambda node: self.directory.add_node(node.as_json()),
+        )
+        if engine is not None:
+            closing.callback(engine.engine.close)
+        return engine
 
     def _train_studies(self, context: StudyContext, writer: CheckpointWriter) -> list[EpisodeFinished]:
         """Train the study of the configuration, then that of its controls; return how every episode ended."""

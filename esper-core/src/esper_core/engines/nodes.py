@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import socket
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,8 +38,8 @@ class NodeRecord:
     packages: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record as the manifest of a run has it."""
-        return asdict(self)
+        """Return the record as the manifest of a run has it: without a name that identifies the machine."""
+        return {"build": dict(self.build), "packages": dict(self.packages)}
 
 
 def describe_node(plugins: Plugins, used: Iterable[str], modules: Iterable[str] = ()) -> NodeRecord:

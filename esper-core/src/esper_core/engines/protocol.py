@@ -146,6 +146,10 @@ class WorkerGone(Exception):
     """A worker does not exist any more; ``Worker.end`` says how it was lost."""
 
 
+class WorkerStarting(TimeoutError):
+    """A worker waits for a machine, or is being prepared there; this is not counted as its own time."""
+
+
 class Worker(Protocol):
     """One worker, as the run sees it. Its first reply, before any request, says whether its shard could be made."""
 
@@ -157,6 +161,7 @@ class Worker(Protocol):
 
         Raises:
             WorkerGone: The worker is gone.
+            WorkerStarting: It is not ready for its first reply.
             TimeoutError: It did not reply in so many seconds.
         """
 

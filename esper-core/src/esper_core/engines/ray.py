@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -22,13 +24,13 @@ import torch
 from esper_core._version import __version__
 from esper_core.engines.nodes import NodeRecord, check_node
 from esper_core.engines.processes import ForkEngine
-from esper_core.engines.protocol import Loss, WorkerGone
+from esper_core.engines.protocol import Loss, WorkerGone, WorkerStarting
 from esper_core.engines.shard import sendable
 from esper_core.leyline.errors import ClusterError, Problem, one_line
 from esper_core.trainer.lanes import usable_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from esper_core.engines.processes import ForkedWorker
     from esper_core.engines.protocol import Order, Reply, Request
@@ -39,14 +41,11 @@ log = logging.getLogger("esper")
 SECONDS_TO_END: Final = 10.0
 """How long an actor may take to say how its worker was lost."""
 
-SECONDS_TO_MAKE_SHARD: Final = 60.0
-"""How long a worker may take to make its environments, whatever patience a run has."""
-
 SECONDS_BETWEEN_LOOKS: Final = 0.2
 """How often an actor looks whether its worker is to be ended while a request is under way."""
 
-LOCAL: Final = "127.0.0.1"
-"""Address of a cluster that is started for a run."""
+SECONDS_TO_CONNECT: Final = 10.0
+"""How long a cluster may take to accept a connection."""
 
 
 class Loaded(Protocol):
@@ -159,11 +158,11 @@ class RayEngine:
         address: Of a cluster; None: that of ``RAY_ADDRESS``, else one is started on this machine.
         wait_seconds: How long actors may take to start.
         mixed_builds: Whether nodes may have another torch build, CPU capability or Python.
+        on_node: Gets what is installed on the node of each worker, once it was found to fit.
 
     Attributes:
         workers: How many workers the run takes.
         wait_seconds: How long actors may take to start.
-        nodes: What is installed on each node, by its name.
     """
 
     def __init__(
@@ -177,10 +176,10 @@ class RayEngine:
         address: str | None = None,
         wait_seconds: float = 300.0,
         mixed_builds: bool = False,
+        on_node: Callable[[NodeRecord], None] = lambda node: None,
     ) -> None:
-        self.nodes: dict[str, NodeRecord] = {}
         self.wait_seconds = wait_seconds
-        self._own, self._mixed_builds = own, mixed_builds
+        self._own, self._mixed_builds, self._on_node = own, mixed_builds, on_node
         self._free: list[_Actor] = []
         self._actors: list[_Actor] = []
         self._ray = _import_ray()
@@ -249,12 +248,13 @@ class RayEngine:
         if address is None:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             given = {"address": "local", "num_cpus": cpus, "include_dashboard": False}
+        elif not _is_reachable(address):
+            raise _connection_error(address, "nothing listens there")
         try:
-            self._ray.init(**given, logging_level="error", log_to_driver=False)
+            with _kept_signal_handlers():
+                self._ray.init(**given, logging_level="error", log_to_driver=False)
         except Exception as error:
-            hint = "Check the address:  ray status --address ADDRESS"
-            message = f"cannot connect to a Ray cluster at {address or LOCAL}: {one_line(str(error))}"
-            raise ClusterError(Problem("E404", message, hint=hint)) from error
+            raise _connection_error(address or "this machine", one_line(str(error))) from error
 
     def _create(self) -> _Actor:
         options = {"num_cpus": 1, "max_restarts": 0, "concurrency_groups": {"control": 1}}
@@ -270,7 +270,7 @@ class RayEngine:
             raise found
         for text in check_node(self._own, found, mixed_builds=self._mixed_builds):
             log.warning("%s", text)
-        self.nodes[found.node] = found
+        self._on_node(found)
 
     def _start_error(self, error: Exception) -> ClusterError:
         """Return the error for an actor whose process cannot do its work."""
@@ -299,7 +299,6 @@ class RayWorker:
         self._actor: _Actor | None = actor
         self._until = time.monotonic() + engine.wait_seconds
         self._reply = actor.handle.start.remote(order)
-        self._has_replied = False
 
     def send(self, request: Request) -> None:
         """Send a request. If the actor is gone, ``receive`` says so."""
@@ -307,16 +306,14 @@ class RayWorker:
             self._reply = self._actor.handle.exchange.remote(request)
 
     def receive(self, seconds: float) -> Reply:
-        """Return the next reply. See ``Worker``. The first one is waited for as long as actors may take to start."""
+        """Return the next reply. See ``Worker``."""
         if self._actor is None:
             raise WorkerGone
-        if not self._has_replied:
-            self._wait_for_recipe(self._actor)
-            seconds = max(seconds, SECONDS_TO_MAKE_SHARD)
+        if self._actor.owed:
+            self._wait_for_recipe(self._actor, seconds)
         reply: Reply | None = self._engine.get(self._reply, seconds)
         if reply is None:
             raise WorkerGone
-        self._has_replied = True
         return reply
 
     def end(self) -> Loss:
@@ -328,17 +325,17 @@ class RayWorker:
         """End the worker, whatever it is doing."""
         self._ask_beside("close")
 
-    def _wait_for_recipe(self, actor: _Actor) -> None:
+    def _wait_for_recipe(self, actor: _Actor, seconds: float) -> None:
         """Wait until the actor has built the recipe, and check what is installed on its node."""
         while actor.owed:
             reference, check = actor.owed[0]
             try:
-                check(self._engine.get(reference, 1.0))
+                check(self._engine.get(reference, seconds))
             except TimeoutError:
                 if time.monotonic() >= self._until:
                     raise self._engine.pending_error() from None
-            else:
-                actor.owed.pop(0)
+                raise WorkerStarting from None
+            actor.owed.pop(0)
 
     def _ask_beside(self, method: str) -> Any:
         """Call a method beside the one that is under way, and release the actor; None if it does not answer."""
@@ -352,6 +349,37 @@ class RayWorker:
             return None
         self._engine.release(actor)
         return answer
+
+
+@contextmanager
+def _kept_signal_handlers() -> Iterator[None]:
+    """Restore the signal handlers after the block: Ray's own one would end a run in the middle of a step."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _is_reachable(address: str) -> bool:
+    """Return whether something listens at an address; Ray itself would try for minutes. True if it names no port."""
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if not host or not port.isdecimal():
+        return True
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), SECONDS_TO_CONNECT).close()
+    except OSError:
+        return False
+    return True
+
+
+def _connection_error(address: str, why: str) -> ClusterError:
+    hint = "Check the address:  ray status --address ADDRESS\nA cluster with tokens needs RAY_AUTH_MODE=token."
+    return ClusterError(Problem("E404", f"cannot connect to a Ray cluster at {address}: {why}", hint=hint))
 
 
 def _raise(error: BaseException | None) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 import esper_core
-from esper_core.engines.protocol import Request, WorkerGone
+from esper_core.engines.protocol import Request, WorkerGone, WorkerStarting
 from esper_core.leyline.errors import Problem, WorkerLost
 
 if TYPE_CHECKING:
@@ -150,6 +150,8 @@ class SupervisedWorker:
         while True:
             try:
                 return self._worker.receive(min(1.0, left))
+            except WorkerStarting:
+                self.on_wait()
             except TimeoutError:
                 self.on_wait()
                 left -= 1.0

@@ -120,6 +120,12 @@ class RunDirectory:
             self.write("git.patch", patch)
         self._write_manifest()
 
+    def add_node(self, node: dict[str, Any]) -> None:
+        """Record what is installed on machines of a cluster that compute for the run, once for equal ones."""
+        if node not in (nodes := self.manifest.setdefault("nodes", [])):
+            nodes.append(node)
+            self._write_manifest()
+
     def finish(self, *, status: str, exit_code: int, reason: str = "") -> None:
         """Record how the run ended."""
         self.manifest |= {"status": status, "exit": exit_code, "reason": reason, "finished": _now()}

@@ -179,6 +179,10 @@ def test_the_headline_of_an_unfinished_run_says_what_is_known(make_run):
     assert "2 arms · 2 networks each · 40 steps" in text_of(run)
     with FileLock(run / ".lock"):
         assert headline_of(run).startswith("The run is still going. ")
+        assert re.search(r"% \(\d+ of 240 steps\), .* so far, .* steps per second, about .* left", text_of(run))
+        manifest = json.loads((run / "manifest.json").read_text())
+        (run / "manifest.json").write_text(json.dumps(manifest | {"resumed": [{"at": manifest["started"]}]}))
+        assert "of 240 steps), resumed" in text_of(run)
         assert "2 arms, then capacity · 2 networks each · 40 steps" in text_of(run)
         assert "esper resume" not in text_of(run)
     (run / "manifest.json").unlink()

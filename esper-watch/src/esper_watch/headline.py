@@ -132,8 +132,11 @@ def _progress(report: Report) -> str:
     history = report.history
     told = [f"{100 * history.share_done:.0f} % ({history.finished_steps:,} of {history.total_steps:,} steps)"]
     if history.status == "running" and report.elapsed is not None:
+        if report.manifest.get("resumed"):  # for how long nothing ran in between is not known
+            return f"{told[0]}, resumed"
         told.append(f"{format_seconds(report.elapsed)} so far")
-        if history.share_done > 0:
+        if history.share_done > 0 and report.elapsed > 0:
+            told.append(f"{history.finished_steps / report.elapsed:.2g} steps per second")
             left = report.elapsed * (1 / history.share_done - 1)
             told.append(f"about {format_seconds(left)} left")
     return ", ".join(told)

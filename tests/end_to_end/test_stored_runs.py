@@ -32,7 +32,8 @@ policy:
       - {step: 2, slot: early, op: advance}
       - {step: 5, slot: early, op: prune}
 growth: {incubation: shadow, nursery: 1, embargo: 1}
-environments: 1
+environments: 2
+lanes: 2
 rounds: %d
 episode: {steps: 6, batches: 2, batch_size: 20}
 checkpoints: {every: 1}
@@ -184,14 +185,15 @@ class TestOnS3:
         for number in range(4):
             runs = tmp_path / str(number)
             before = len(bucket.manifests())
-            pid = bucket.begin("run", file, "--runs-dir", runs, "--quiet")
+            engine = ("--engine", "processes" if number % 2 else "threads")
+            pid = bucket.begin("run", file, "--runs-dir", runs, "--quiet", *engine)
             bucket.processes.wait_for(lambda before=before: len(bucket.manifests()) > before)
             time.sleep(draw.uniform(0, 2))
             os.kill(pid, signal.SIGKILL)
             assert bucket.processes.wait() == -signal.SIGKILL
             (lost,) = runs.iterdir()
             shutil.rmtree(runs)
-            bucket.begin("resume", f"{bucket.url}/{lost.name}", "--runs-dir", runs, "--quiet")
+            bucket.begin("resume", f"{bucket.url}/{lost.name}", "--runs-dir", runs, "--quiet", *engine)
             if bucket.processes.wait():
                 assert bucket.processes.err.startswith("E420 "), "nothing was uploaded"
                 continue
@@ -223,7 +225,7 @@ class TestOnS3:
     def test_a_server_that_goes_away_costs_no_result(self, bucket, file, tmp_path) -> None:
         bucket.begin("run", file, "--runs-dir", tmp_path / "runs", "--quiet")
         bucket.processes.wait_for(lambda: len(bucket.manifests()) > 2)
-        bucket.server.stop()
+        bucket.server.stop()  # what the server holds stays
         assert bucket.processes.wait() == 0
         (run,) = (tmp_path / "runs").iterdir()
         assert f"Upload it:  esper runs upload {run}" in bucket.processes.err

@@ -394,6 +394,10 @@ def newest_checkpoint(path: Path) -> int:
 
 def copied_from(path: Path) -> tuple[str, str] | None:
     """Return the URL of which a folder is a copy in the cache, and when that was uploaded; None for other folders."""
+    if (
+        path.resolve().parent.parent != user_cache("esper").resolve()
+    ):  # a foreign run directory must not name a URL to resume from
+        return None
     try:
         mark = json.loads(read_bytes(path / _COPY, limit=10_000))
         return str(mark["url"]), str(mark["uploaded"])

@@ -43,7 +43,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("esper")
 
 UPLOAD_SHARE: Final = 0.1
-"""Largest share of the time in which checkpoints are uploaded while the run trains."""
+"""Largest share of the time in which checkpoints are uploaded while the run trains, if uploads are short."""
+
+LONGEST_PAUSE: Final = 60.0
+"""Largest number of seconds between an upload and the next one."""
 
 SECONDS_KEPT: Final = 60.0
 """How long objects stay after the last manifest that needs them, for processes that are reading them."""
@@ -277,6 +280,8 @@ class Upload:
     def finish(self) -> str | None:
         """Upload the run directory as it is now, and wait for that; return why it failed, or None."""
         self._ending.set()
+        if not (self.owner.path / "manifest.json").exists():  # it was removed, which ended the run
+            return None
         if not self.is_lost:
             with self._changed:
                 self._failures.clear()
@@ -311,7 +316,7 @@ class Upload:
                     self._failures.append(failure)
             if is_last:
                 return
-            self._ending.wait((monotonic() - began) / UPLOAD_SHARE)
+            self._ending.wait(min((monotonic() - began) / UPLOAD_SHARE, LONGEST_PAUSE))
 
     def _attempt(self, what: Extent) -> str | None:
         """Upload once; return why that failed."""

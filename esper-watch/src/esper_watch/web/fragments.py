@@ -65,22 +65,22 @@ class LivePage:
             now = time.monotonic()
             revision = followed.identity, followed.revision
             moment = revision if followed.is_over else (*revision, int(now / AGING))
-            parts = {make: moment if make is verdict else revision for make in views.SECTIONS}
-            late = [
-                make for make, own in parts.items() if not self._is_fresh(make, own, now, wait=not followed.is_over)
-            ]
+            wanted = {make: moment if make is verdict else revision for make in views.SECTIONS}
+            over = followed.is_over
+            late = [make for make in wanted if self._is_late(make, wanted[make], now, must=over or make is verdict)]
             if late or self._shown[0] != moment:
                 report = followed.report()
                 for make in late:
-                    self._parts[make] = _part(make, report, parts[make])
-                sections = [section for make in parts for section in self._parts[make].sections]
+                    self._parts[make] = _part(make, report, wanted[make])
+                sections = [section for make in wanted for section in self._parts[make].sections]
                 head = _fragment(HEAD, "live_head.html", report=report, sections=sections, followed=followed)
-                self._shown = moment, [head, *(one for make in parts for one in self._parts[make].fragments)]
+                self._shown = moment, [head, *(one for make in wanted for one in self._parts[make].fragments)]
             return self._shown[1]
 
-    def _is_fresh(self, make: Maker, revision: object, now: float, *, wait: bool) -> bool:
+    def _is_late(self, make: Maker, revision: object, now: float, *, must: bool) -> bool:
+        """Return whether a part has to be made now. must: even during its pause."""
         part = self._parts.get(make)
-        return part is not None and (part.revision == revision or (wait and now < part.due))
+        return part is None or (part.revision != revision and (must or now >= part.due))
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class _Part:
 
     revision: object
     due: float
-    """Before this time it is not made again, unless the run ends."""
+    """Before this time it is not made again, unless the run ends, or it is the verdict."""
     sections: list[Section]
     fragments: list[Fragment]
 

@@ -8,10 +8,12 @@ What is here:
     probe: ``esper probe``.
     runs: ``esper runs``.
     doctor: ``esper doctor``.
+    exits: ends the process with the command's own status, whatever components do.
     output: tables, problems and JSON, and the tables of results at the end of a run.
     progress: what a run prints while it runs.
 
-``esper --help`` imports only ``main`` and ``output``; ``esper.commands`` are the entry points of other packages.
+``esper --help`` imports only ``main``, ``exits`` and ``output``. Other packages add commands by the entry points
+``esper.commands``.
 """
 
 from esper_core.cli.main import main

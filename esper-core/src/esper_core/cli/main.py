@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from esper_core._version import __version__
+from esper_core.cli.exits import end_process, exits_refused
 from esper_core.cli.output import print_line, print_problems
 from esper_core.leyline.errors import EsperError, Interrupted, PluginError, Problem, nearest, printable
 from esper_core.plugins.discovery import (
@@ -228,10 +229,13 @@ class LazyGroup(OpenGroup):
             return super().main(prog_name="esper")
         typed = kwargs.get("args", args[0] if args else None)
         try:
-            status = run_command(self, sys.argv[1:] if typed is None else typed)
+            with exits_refused():
+                status = run_command(self, sys.argv[1:] if typed is None else typed)
         except BrokenPipeError:
             _redirect_to_devnull()
             status = READER_GONE
+        if typed is None:  # the process is this command's own
+            end_process(status)
         sys.exit(status)
 
 

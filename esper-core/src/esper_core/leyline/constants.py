@@ -120,3 +120,6 @@ SINK_DRAIN_SECONDS: Final = 10.0
 
 SINK_CLOSING_SECONDS: Final = 5.0
 """Seconds after that in which a sink must close."""
+
+EXIT_SECONDS: Final = 10.0
+"""Seconds for which the command ``esper`` waits at its end for threads that components left."""

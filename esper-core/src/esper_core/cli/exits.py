@@ -1,0 +1,83 @@
+"""Exits: nothing but the command itself ends its process, and threads that components left do not keep it alive."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import io
+import os
+import sys
+import threading
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import TYPE_CHECKING, NoReturn
+
+from esper_core.leyline.constants import EXIT_SECONDS
+from esper_core.leyline.errors import printable
+from esper_core.plugins.isolation import is_third_party, package_of_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def exits_refused() -> Iterator[None]:
+    """Within the block raise SystemExit where code calls ``os._exit``, which could end the process with status 0.
+
+    So it is attributed to its component as any other error. Forks of the process can end as they like.
+    """
+    leave, own = os._exit, os.getpid()
+
+    def refuse(status: int) -> NoReturn:
+        if os.getpid() != own:
+            leave(status)
+        thread, frame = threading.current_thread(), inspect.currentframe()
+        if thread is not threading.main_thread() and frame and frame.f_back:  # where nobody may see what is raised
+            where = f"{frame.f_back.f_code.co_filename}:{frame.f_back.f_lineno}"
+            _print(f'warning: os._exit({status}) was called in thread "{thread.name}", which ends alone  {where}')
+        msg = f"os._exit({status}) was called"
+        raise SystemExit(msg)
+
+    os._exit = refuse
+    try:
+        yield
+    finally:
+        os._exit = leave
+
+
+def end_process(status: int, seconds: float = EXIT_SECONDS) -> NoReturn:
+    """Exit; after so many seconds even if threads that are no daemons still run, which a line on stderr names."""
+
+    def wait() -> None:
+        end = monotonic() + seconds
+        for thread in _threads_left():
+            thread.join(max(0.0, end - monotonic()))
+        if names := [_describe(thread) for thread in _threads_left()]:
+            _print(f"warning: the process ends, although components left threads: {', '.join(names)}")
+            for file in [one for one in gc.get_objects() if issubclass(type(one), io.IOBase)]:
+                with suppress(Exception):  # closed, for example
+                    file.flush()
+            os._exit(status)
+
+    if _threads_left():
+        threading.Thread(target=wait, name="end", daemon=True).start()  # Python waits for the others itself
+    sys.exit(status)
+
+
+def _threads_left() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if not one.daemon and one is not threading.main_thread()]
+
+
+def _describe(thread: threading.Thread) -> str:
+    """Return a thread's name, and the package whose code it runs, where that is a third party's."""
+    frame, packages = sys._current_frames().get(thread.ident or 0), []
+    while frame is not None:
+        packages.append(package_of_frame(frame))
+        frame = frame.f_back
+    package = next((one for one in packages if is_third_party(one)), None)
+    return f'"{thread.name}"' + (f" of {package}" if package else "")
+
+
+def _print(line: str) -> None:
+    with suppress(OSError, ValueError):  # stderr may be closed
+        print(printable(line), file=sys.stderr, flush=True)

@@ -1,0 +1,104 @@
+"""A component cannot end the command with a status that looks like success, nor keep its process alive."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+PLUGIN = """
+import os, sys, threading, time
+from esper_core import BlueprintSpec, hookimpl
+
+{at_import}
+
+def beat():
+    time.sleep(60)
+
+@hookimpl
+def esper_register_blueprints(registry):
+    {at_registration}
+    registry.add("block", "torch.nn:Identity", BlueprintSpec("sequence", "0"))
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    """The smallest configuration."""
+    path = tmp_path / "small.yaml"
+    path.write_text("task: stripes\nhost: pointwise-mlp\nslots: {early: {blueprints: [conv_light]}}\npolicy: static\n")
+    return path
+
+
+@pytest.mark.members
+@pytest.mark.parametrize("end", ["os._exit(0)", "sys.exit(0)"])
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [("at_import", 'E210 plugin "quitter" (local file'), ("at_registration", 'E221 plugin "quitter" (local file')],
+)
+def test_a_plugin_that_ends_the_process_is_an_error_that_names_it(end, place, told, esper, file, tmp_path):
+    places = {"at_import": "", "at_registration": "pass", place: end}
+    (tmp_path / "quitter.py").write_text(PLUGIN.format(**places))
+    answer = esper("check", file, "--set", f"plugins.local=[{tmp_path / 'quitter.py'}]")
+    assert answer.status == 3
+    assert answer.err.startswith(told)
+    assert ("os._exit(0) was called" if "os" in end else "SystemExit: 0") in answer.err
+
+
+def ended(code: str) -> subprocess.CompletedProcess[str]:
+    """Return how a process ended that runs this code."""
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_a_process_ends_with_its_status_although_threads_are_left(tmp_path):
+    done = ended(f"""
+        import sys, threading, time
+        from esper_core.cli.exits import end_process
+        file = open({str(tmp_path / "kept.txt")!r}, "w")
+        file.write("all of it")
+        print("result")
+        threading.Thread(target=time.sleep, args=(0.1,)).start()
+        threading.Thread(target=time.sleep, args=(60,), name="beat").start()
+        end_process(4, seconds=0.2)
+    """)
+    assert (done.returncode, done.stdout) == (4, "result\n")
+    assert done.stderr == 'warning: the process ends, although components left threads: "beat"\n'
+    assert (tmp_path / "kept.txt").read_text() == "all of it"
+
+
+def test_forks_end_as_they_like_and_other_threads_alone(tmp_path):
+    done = ended("""
+        import os, threading
+        from esper_core.cli.exits import end_process, exits_refused
+        with exits_refused():
+            if (pid := os.fork()) == 0:
+                os._exit(7)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+            thread = threading.Thread(target=os._exit, args=(0,), name="odd")
+            thread.start()
+            thread.join()
+        end_process(5)
+    """)
+    assert done.returncode == 5
+    assert done.stderr.startswith('warning: os._exit(0) was called in thread "odd", which ends alone  ')
+
+
+@pytest.mark.slow
+@pytest.mark.members
+def test_a_run_ends_although_a_plugin_left_a_thread(tmp_path, file):
+    (tmp_path / "beater.py").write_text(
+        PLUGIN.format(at_import="", at_registration="threading.Thread(target=beat, name='beat').start()")
+    )
+    sets = ["--set", f"plugins.local=[{tmp_path / 'beater.py'}]"]
+    done = subprocess.run(
+        [sys.executable, "-m", "esper_core", "check", str(file), *sets],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, "in order" in done.stdout) == (0, True)
+    assert 'although components left threads: "beat" of ' in done.stderr

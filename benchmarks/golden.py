@@ -211,7 +211,7 @@ def main() -> int:
     equal = [compare(name, base.plain(text), head.plain(NEWER.get(name, text))) for name, text in RUNS.items()]
     equal.append(compare("replay", base.replayed(RUNS["plan"]), head.replayed(NEWER.get("plan", RUNS["plan"]))))
     equal.append(compare("killed-and-resumed", base.plain(KILLED), head.killed_and_resumed(KILLED)))
-    threads = STRIPES + PLAN + SMALL + "lanes: 2\nengine: threads\n"
+    threads = STRIPES + PLAN + SMALL + SHADOW + "lanes: 2\nengine: threads\n"
     equal.append(compare("threads-processes", head.plain(threads), head.plain(RUNS["processes"])))
     return 0 if all(equal) else 1
 

@@ -47,9 +47,9 @@ WORKER = """
 import pickle, sys
 run, data = pickle.load(open(sys.argv[1], "rb"))
 loaded = run.load()
-recipe = loaded.build(data)
+recipe, decider = loaded.build(data)
 varieties = {name: [one.id for one in own] for name, own in recipe.varieties.items()}
-told = recipe.draws, recipe.operations, recipe.episode, varieties
+told = recipe.draws, recipe.operations, recipe.episode, varieties, decider.prices, str(decider.arms[0].label)
 splits = {name: (own.inputs, own.targets) for name, own in recipe.data.items()}
 pickle.dump((loaded.describe(), told, splits, type(recipe.build_host()).__name__), open(sys.argv[2], "wb"))
 """
@@ -73,7 +73,9 @@ def test_recipe_is_built_from_plain_data_in_another_process_and_folder(tmp_path,
     subprocess.run([sys.executable, "-c", WORKER, sent, received], cwd=there, check=True)
     node, told, splits, host = pickle.loads(received.read_bytes())
     varieties = {name: [one.id for one in own] for name, own in recipe.varieties.items()}
-    assert told == (recipe.draws, recipe.operations, recipe.episode, varieties)
+    decider = composition.decider
+    there = recipe.draws, recipe.operations, recipe.episode, varieties, decider.prices, str(decider.arms[0].label)
+    assert told == there
     assert "own/widen" in varieties["early"]
     assert host == "Sequential"
     assert all(torch.equal(recipe.data[name].inputs, inputs) for name, (inputs, _) in splits.items())

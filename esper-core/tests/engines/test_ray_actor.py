@@ -45,7 +45,7 @@ def request(method: str, *arguments: object) -> Request:
 
 
 def build(actor: ShardActor, recipe: Recipe) -> None:
-    actor._loaded = SimpleNamespace(build=lambda data: recipe)
+    actor._loaded = SimpleNamespace(build=lambda data: (recipe, None))
     assert actor.build(None) is None
 
 

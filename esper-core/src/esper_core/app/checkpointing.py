@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import dataclass, field
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -168,8 +169,12 @@ class CheckpointWriter:
     _due: float = 0.0
     _checked: float = field(default_factory=monotonic)
 
+    def steps_left(self) -> int:
+        """Return after how many steps a checkpoint is due, if that is fixed."""
+        return self.every - self.number % self.every if isinstance(self.every, int) else sys.maxsize
+
     def after_step(self, progress: StudyProgress) -> None:
-        """Write a checkpoint if it is time.
+        """Write a checkpoint if it is time, as soon as no environment is ahead of the study.
 
         Raises:
             Interrupted: The run has to end; a checkpoint was written.
@@ -179,6 +184,8 @@ class CheckpointWriter:
         if monotonic() - self._checked >= SECONDS_BETWEEN_CHECKS:
             self._checked = monotonic()
             self.events.require_exists()
+        if progress.study.pool.is_ahead:
+            return
         try:
             self.raise_if_interrupted()
         except Interrupted:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,13 +18,13 @@ from esper_core.app.resolution import TWIN, load_run_plugins, resolve
 from esper_core.app.runtime import one_thread, tune_allocator
 from esper_core.config import config_of, load_config
 from esper_core.config.model import CAPACITY
+from esper_core.engines.ahead import Decider
 from esper_core.engines.worker_pool import WorkerPool
 from esper_core.growth import (
     Growth,
     Variety,
     host_layers,
 )
-from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.errors import ConfigError, Problem
 from esper_core.plugins.isolation import output_to_stderr
 from esper_core.trainer.event_records import record_of
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from esper_core.config import RunConfig
     from esper_core.engines.selection import ChosenEngine
     from esper_core.engines.verdicts import Verdicts
+    from esper_core.leyline.actions import ActionSpace
     from esper_core.leyline.events import EpisodeFinished, HostLayer
     from esper_core.leyline.protocols import Policy, Reward, Task
     from esper_core.leyline.signals import HealthSnapshot, Verdict
@@ -56,6 +58,7 @@ class StudyContext:
     Attributes:
         engine: Computes the environments; None: threads of this process.
         verdicts: Seeds that ended or blocked a worker of this run before.
+        until_checkpoint: Returns after how many steps a checkpoint is due, if that is fixed.
         heartbeat: Called when work begins in the environment of a place, and about once a second for workers.
     """
 
@@ -65,6 +68,7 @@ class StudyContext:
     engine: ChosenEngine | None = None
     verdicts: Verdicts | None = None
     heartbeat: Callable[[int], None] = lambda place: None
+    until_checkpoint: Callable[[], int] = lambda: sys.maxsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,12 @@ class Composition:
         """The reward of each arm that has a policy."""
         return {name: judge for arm in self.arms for name, judge in zip(arm.names, self.judges, strict=True)}
 
+    @property
+    def decider(self) -> Decider:
+        """What a worker needs to choose actions as the run does."""
+        prices = {name: reward.price for name, reward in self.rewards.items()}
+        return Decider(self.arms, prices, self.config.episode.steps)
+
     def judge_of(self, arm: str | None) -> RunReward:
         """Return the reward of an arm, or the only one of the run if ``arm`` is None; ConfigError (E114) otherwise."""
         if arm is None and len(self.judges) == 1:
@@ -173,6 +183,8 @@ class Composition:
                 implants=implants,
                 patience=None if config.patience == "auto" else config.patience,
                 verdicts=context.verdicts,
+                steps=config.episode.steps if context.engine.decides else 0,
+                until_checkpoint=context.until_checkpoint,
                 on_wait=partial(context.heartbeat, -1),
             )
         return Pool(
@@ -240,9 +252,7 @@ def _compose(resolution: Resolution) -> Composition:
         RunReward(cast("Reward", build_component(resolution, chosen, metric=recipe.task.metric)), chosen.label)
         for chosen in resolution.of_kind("reward")
     )
-    space = ActionSpace(
-        {name: tuple(variety.id for variety in own) for name, own in recipe.varieties.items()}, prototype.places
-    )
+    space = prototype.space
     priced = any(judge.counts_flops for judge in judges)
     if priced and recipe.operations is None:
         raise _uncounted(resolution, judges, space)
@@ -251,15 +261,7 @@ def _compose(resolution: Resolution) -> Composition:
         task=recipe.task,
         recipe=replace(recipe, price_operations=priced),
         space=space,
-        arms=tuple(
-            Arm(
-                name,
-                cast("Policy", build_component(resolution, chosen, space)),
-                chosen.label,
-                _part_names(name, judges),
-            )
-            for name, chosen in resolution.policies.items()
-        ),
+        arms=build_arms(resolution, space, lambda name: _part_names(name, judges)),
         judges=judges,
         host_parameters=count_parameters(host),
         layers=host_layers(host),
@@ -282,6 +284,14 @@ def _fitting_blueprints(
 
 
 # --- policies and rewards
+
+
+def build_arms(resolution: Resolution, space: ActionSpace, parts: Callable[[str], tuple[str, ...]]) -> tuple[Arm, ...]:
+    """Build the policy of each arm; ``parts`` gives the names of an arm under several rewards."""
+    return tuple(
+        Arm(name, cast("Policy", build_component(resolution, chosen, space)), chosen.label, parts(name))
+        for name, chosen in resolution.policies.items()
+    )
 
 
 def _part_names(arm: str, judges: Sequence[RunReward]) -> tuple[str, ...]:

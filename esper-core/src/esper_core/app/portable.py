@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from esper_core.app.recipes import compose_recipe
+from esper_core.app.compose import build_arms
+from esper_core.app.recipes import build_prototype, choose_devices
 from esper_core.app.resolution import resolve, resolved_config
+from esper_core.app.runtime import one_thread
 from esper_core.config import dump_config
 from esper_core.config.loading import parse_config
+from esper_core.engines.ahead import Decider
 from esper_core.engines.nodes import describe_node
 from esper_core.engines.ray import RayEngine
 from esper_core.engines.selection import ChosenEngine, choose_engine
 from esper_core.leyline.protocols import Split
 from esper_core.plugins import load_plugins
 from esper_core.plugins.discovery import is_set
+from esper_core.plugins.isolation import output_to_stderr
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
     from esper_core.trainer.environment import Recipe
 
 WORKER_KINDS: Final = ("task", "host", "schedule")
-"""Kinds of components that workers build, besides blueprints."""
+"""Kinds of components that workers build, besides blueprints, and policies that do not learn."""
 
 WORKER_KEYS: Final[Mapping[str, Any]] = {"sinks": (), "device": "cpu", "devices": (), "engine": "threads"}
 """Values of a worker's configuration: it has no sinks, and computes on a CPU."""
@@ -89,6 +93,8 @@ class PortableRun:
         search_path: Where the run looks for modules.
         safe_mode: Whether only the project's own packages are loaded.
         price_operations: ``Recipe.price_operations``.
+        prices: ``Decider.prices``; None: a policy learns, and workers have none.
+        parts: ``Arm.parts`` of each arm.
     """
 
     config: str
@@ -99,12 +105,15 @@ class PortableRun:
     search_path: tuple[str, ...]
     safe_mode: bool
     price_operations: bool
+    prices: Mapping[str, float | None] | None
+    parts: Mapping[str, tuple[str, ...]]
 
     @classmethod
     def of(cls, composition: Composition) -> PortableRun:
         """Return what ``composition`` was built from."""
-        resolution = composition.resolution
-        chosen = [one.component for one in resolution.components.values() if one.component.kind in WORKER_KINDS]
+        resolution, decider = composition.resolution, composition.decider
+        kinds = WORKER_KINDS if decider.learns else (*WORKER_KINDS, "policy")
+        chosen = [one.component for one in resolution.components.values() if one.component.kind in kinds]
         chosen += [component for own in resolution.blueprints.values() for component in own]
         return cls(
             config=dump_config(resolved_config(resolution).model_copy(update=WORKER_KEYS)),
@@ -115,6 +124,8 @@ class PortableRun:
             search_path=tuple(sys.path),
             safe_mode=is_set("ESPER_SAFE_MODE"),
             price_operations=composition.recipe.price_operations,
+            prices=None if decider.learns else decider.prices,
+            parts={arm.name: arm.parts for arm in decider.arms},
         )
 
     def describe(self, plugins: Plugins) -> NodeRecord:
@@ -144,11 +155,16 @@ class LoadedRun:
         """Return what is installed here."""
         return self.run.describe(self.plugins)
 
-    def build(self, data: PortableData) -> Recipe:
-        """Build the recipe with the data of the run."""
+    def build(self, data: PortableData) -> tuple[Recipe, Decider | None]:
+        """Build the recipe with the data of the run, and policies if they do not learn."""
         splits = {name: Split(inputs.tensor(), targets.tensor()) for name, (inputs, targets) in data.items()}
-        recipe = compose_recipe(resolve(self.loaded, self.plugins), splits)
-        return replace(recipe, price_operations=self.run.price_operations)
+        resolution, run, decider = resolve(self.loaded, self.plugins), self.run, None
+        with one_thread(), output_to_stderr():
+            prototype = build_prototype(resolution, choose_devices(resolution)[0], splits)
+            if run.prices is not None:
+                arms = build_arms(resolution, prototype.space, run.parts.__getitem__)
+                decider = Decider(arms, run.prices, self.loaded.config.episode.steps)
+        return replace(prototype.recipe, price_operations=run.price_operations), decider
 
 
 def portable_data(recipe: Recipe) -> PortableData:
@@ -165,9 +181,9 @@ def open_engine(
 
     See ``choose_engine`` and ``RayEngine``.
     """
-    config, recipe = composition.config, composition.recipe
+    config, recipe, decider = composition.config, composition.recipe, composition.decider
     if not config.is_on_ray:
-        return choose_engine(config, composition.devices, recipe, supervised=supervised)
+        return choose_engine(config, composition.devices, recipe, decider, supervised=supervised)
     run = PortableRun.of(composition)
     engine = RayEngine(
         run,
@@ -180,4 +196,4 @@ def open_engine(
         mixed_builds=config.ray.mixed_builds,
         on_node=on_node,
     )
-    return ChosenEngine(engine, engine.workers)
+    return ChosenEngine(engine, engine.workers, decides=not decider.learns)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import torch
 
-from esper_core.app.runtime import one_thread
 from esper_core.config import parse_path
 from esper_core.growth import (
     Draws,
@@ -25,10 +24,11 @@ from esper_core.growth import (
     graft,
     slots_of,
 )
+from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, PROBE_EXAMPLES
 from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
 from esper_core.leyline.protocols import Split, SplitName
-from esper_core.plugins.isolation import AttributedSchedule, AttributedTask, attributed_to, output_to_stderr
+from esper_core.plugins.isolation import AttributedSchedule, AttributedTask, attributed_to
 from esper_core.plugins.process_state import Guard, Scope
 from esper_core.trainer.batches import sent
 from esper_core.trainer.environment import Recipe
@@ -45,15 +45,6 @@ if TYPE_CHECKING:
     from esper_core.leyline.specs import BlueprintSpec
 
 
-def compose_recipe(resolution: Resolution, data: Mapping[SplitName, Split] | None = None) -> Recipe:
-    """Build and check what the environments of a run have in common, as ``compose`` does.
-
-    Rewards are not built, so that ``price_operations`` is unset. ``data`` are the splits, instead of the task's.
-    """
-    with one_thread(), output_to_stderr():
-        return build_prototype(resolution, choose_devices(resolution)[0], data).recipe
-
-
 @dataclass(frozen=True, slots=True)
 class Prototype:
     """The recipe of a run, and what was found out about one host of it."""
@@ -61,6 +52,12 @@ class Prototype:
     recipe: Recipe
     host: nn.Module
     places: PlaceDescriptions
+
+    @property
+    def space(self) -> ActionSpace:
+        """What can be done in the host."""
+        varieties = self.recipe.varieties.items()
+        return ActionSpace({name: tuple(variety.id for variety in own) for name, own in varieties}, self.places)
 
 
 def build_prototype(

@@ -261,7 +261,9 @@ class _Session:
             engine = self._open_engine(closing, supervised=bool(position.number and verdicts))
             patience = None if composed.config.patience == "auto" else composed.config.patience
             heartbeat = closing.enter_context(watched(patience, partial(_end_hanging_run, self.directory, self.named)))
-            context = StudyContext(bus, clock, health_check(resolution.plugins), engine, verdicts, heartbeat)
+            context = StudyContext(
+                bus, clock, health_check(resolution.plugins), engine, verdicts, heartbeat, writer.steps_left
+            )
             try:
                 if position.number:
                     for event in read_events(path / "events.jsonl"):

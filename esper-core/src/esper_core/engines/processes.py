@@ -40,8 +40,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
 
+    from esper_core.engines.ahead import Decider
     from esper_core.engines.protocol import Order, Reply, Request
     from esper_core.trainer.environment import Recipe
+    from esper_core.trainer.forward import Notices
 
 TRACE_SIGNAL: Final = signal.SIGUSR2
 """Asks a worker process for the traceback of its threads."""
@@ -64,19 +66,23 @@ def can_fork() -> bool:
 
 
 class ForkEngine:
-    """Starts worker processes that have ``recipe`` in common with this process."""
+    """Starts worker processes that have recipe and policies in common with this process."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
+    def __init__(self, recipe: Recipe, decider: Decider | None = None) -> None:
+        self._recipe, self._decider = recipe, decider
         self._lifeline = Lifeline()
 
     def start(self, order: Order) -> ForkedWorker:
         """Fork a worker process."""
 
         def run(connection: Connection[Any, Any], report: CrashReport) -> None:
-            serve(lambda notices: Shard.of(order, self._recipe, notices, report.note_place), connection)
+            make = partial(self._make, order, report)
+            serve(make, connection, self._decider)
 
         return ForkedWorker(run, self._lifeline)
+
+    def _make(self, order: Order, report: CrashReport, notices: Notices) -> Shard:
+        return Shard.of(order, self._recipe, notices, report.note_place)
 
     def close(self) -> None:
         """Let workers that are left exit."""

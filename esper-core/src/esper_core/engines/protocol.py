@@ -8,7 +8,7 @@ says nothing of training, so that forked processes and actors on other machines 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from safetensors.torch import load, save
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
     from esper_core.growth import Growth
     from esper_core.leyline import Signals
+
+
+RUN_AHEAD: Final = "run_ahead"
+"""Name of the request to go through some steps without the run: from the first argument to before the second."""
 
 
 @dataclass(frozen=True, slots=True)

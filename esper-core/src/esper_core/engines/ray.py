@@ -32,6 +32,7 @@ from esper_core.trainer.lanes import usable_cores
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from esper_core.engines.ahead import Decider
     from esper_core.engines.processes import ForkedWorker
     from esper_core.engines.protocol import Order, Reply, Request
     from esper_core.trainer.environment import Recipe
@@ -54,8 +55,8 @@ class Loaded(Protocol):
     def describe(self) -> NodeRecord:
         """Return what is installed here."""
 
-    def build(self, data: Any) -> Recipe:
-        """Build the recipe with the data of the run."""
+    def build(self, data: Any) -> tuple[Recipe, Decider | None]:
+        """Build the recipe with the data of the run, and policies if they do not learn."""
 
 
 class Portable(Protocol):
@@ -97,7 +98,7 @@ class ShardActor:
         """Build the recipe of the run."""
         assert self._loaded is not None
         try:
-            self._engine = ForkEngine(self._loaded.build(data))
+            self._engine = ForkEngine(*self._loaded.build(data))
         except BaseException as error:
             return sendable(error)
         return None

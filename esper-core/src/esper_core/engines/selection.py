@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from esper_core.config import RunConfig
+    from esper_core.engines.ahead import Decider
     from esper_core.engines.protocol import Engine
     from esper_core.trainer.environment import Recipe
 
@@ -28,24 +29,30 @@ UNEVEN: Final = 1.15
 
 @dataclass(frozen=True, slots=True)
 class ChosenEngine:
-    """An engine, and how many workers of it a run takes."""
+    """An engine, and how many workers of it a run takes.
+
+    Attributes:
+        decides: Whether its workers have policies of their own, and may run ahead.
+    """
 
     engine: Engine
     workers: int
+    decides: bool = False
 
 
 def choose_engine(
-    config: RunConfig, devices: Sequence[torch.device], recipe: Recipe, *, supervised: bool = False
+    config: RunConfig, devices: Sequence[torch.device], recipe: Recipe, decider: Decider, *, supervised: bool = False
 ) -> ChosenEngine | None:
     """Return the engine of a run; None: threads of this process.
 
     A ``supervised`` run needs workers, since it has to repeat verdicts.
     """
-    count = processes_for(config, devices)
+    count, decides = processes_for(config, devices), not decider.learns
     if count == 1 and supervised and can_fork() and all(device.type == "cpu" for device in devices):
         log.info("the run continues in a process of its own, so that what a seed did is not repeated")
-        return ChosenEngine(ForkEngine(recipe), 1)
-    return ChosenEngine(ForkEngine(recipe), count) if count > 1 else None
+    elif count == 1:
+        return None
+    return ChosenEngine(ForkEngine(recipe, decider if decides else None), count, decides)
 
 
 def processes_for(config: RunConfig, devices: Sequence[torch.device]) -> int:

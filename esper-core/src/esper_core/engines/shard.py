@@ -6,11 +6,22 @@ import inspect
 import logging
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from esper_core.engines.protocol import Condemned, EnvironmentStatus, PackedState, Reply, Request, pack, unpack
+from esper_core.engines.ahead import run_ahead
+from esper_core.engines.protocol import (
+    RUN_AHEAD,
+    Condemned,
+    EnvironmentStatus,
+    PackedState,
+    Reply,
+    Request,
+    pack,
+    unpack,
+)
 from esper_core.leyline.actions import Op
 from esper_core.leyline.errors import EsperError
 from esper_core.plugins.isolation import is_third_party, target_of
@@ -20,6 +31,7 @@ from esper_core.trainer.pool import Pool
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from esper_core.engines.ahead import Decider
     from esper_core.engines.protocol import Frame, Order
     from esper_core.leyline import Signals
     from esper_core.trainer.environment import Recipe
@@ -47,11 +59,14 @@ class Suspect:
 class Shard(Pool):
     """The environments of one worker, with what only a worker is asked."""
 
+    order: Order
+    """Which environments there are, here and elsewhere."""
+
     @classmethod
     def of(cls, order: Order, recipe: Recipe, notices: Notices, on_turn: Callable[[int], None]) -> Shard:
         """Return the shard of an order; ``on_turn`` is called with the place of each environment that works."""
         implants = order.implants
-        return cls(
+        shard = cls(
             replace(recipe, notices=notices),
             order.arms,
             order.environments,
@@ -60,6 +75,8 @@ class Shard(Pool):
             indices=order.indices,
             on_turn=on_turn,
         )
+        shard.order = order
+        return shard
 
     def packed_states(self) -> dict[int, PackedState]:
         """Return the state of each environment, by its place."""
@@ -160,10 +177,11 @@ class Connection(Protocol):
         """Send a reply."""
 
 
-def serve(make: Callable[[Notices], Shard], connection: Connection) -> None:
+def serve(make: Callable[[Notices], Shard], connection: Connection, decider: Decider | None = None) -> None:
     """Make a shard, and answer requests until the connection ends (EOFError).
 
-    The first reply, before any request, says whether the shard could be made.
+    The first reply, before any request, says whether the shard could be made. With a ``decider`` the request
+    "run_ahead" is answered by the requests that the worker expects for some steps, each with the reply.
     """
     logged = _Logged()
     log.handlers, log.propagate = [logged], False
@@ -171,7 +189,7 @@ def serve(make: Callable[[Notices], Shard], connection: Connection) -> None:
     shard: Shard | None = None
     sent: list[EnvironmentStatus] = []
 
-    def reply(act: Callable[[], Any]) -> None:
+    def replied(act: Callable[[], Any]) -> Reply:
         nonlocal sent
         value, error, trace, began = None, None, "", time.perf_counter()
         try:
@@ -180,21 +198,38 @@ def serve(make: Callable[[Notices], Shard], connection: Connection) -> None:
             error, trace = sendable(raised), "".join(traceback.format_exception(raised))
         before, sent = sent, [] if shard is None else [_status_of(one) for one in shard.environments]
         changed = [status for status in sent if status not in before]
-        seconds = time.perf_counter() - began
-        connection.send(Reply(value, error, trace, changed, logged.kept, notices.kept, seconds))
+        kept = logged.kept, notices.kept
         logged.kept, notices.kept = [], []
+        return Reply(value, error, trace, changed, *kept, time.perf_counter() - began)
 
     def begin() -> None:
         nonlocal shard
         shard = make(notices)
 
+    def expected(first: int, end: int) -> list[tuple[Request, Reply]]:
+        assert shard is not None
+        assert decider is not None
+        found: list[tuple[Request, Reply]] = []
+
+        def ask(method: str, *arguments: Any) -> Any:
+            request = Request(method, arguments, shard.faults.state_dict())
+            reply = replied(partial(shard.answer, request))
+            found.append((request, reply))
+            if reply.error is not None:
+                raise reply.error
+            return reply.value
+
+        with suppress(BaseException):  # the run comes upon the same error at the same point
+            run_ahead(shard, shard.order, decider, first, end, ask)
+        return found
+
     def answer(request: Request) -> Any:
         assert shard is not None
-        return shard.answer(request)
+        return expected(*request.arguments) if request.method == RUN_AHEAD else shard.answer(request)
 
-    reply(begin)
+    connection.send(replied(begin))
     while True:
-        reply(partial(answer, connection.recv()))
+        connection.send(replied(partial(answer, connection.recv())))
 
 
 def sendable(error: BaseException) -> BaseException:

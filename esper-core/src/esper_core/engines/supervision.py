@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 import esper_core
-from esper_core.engines.protocol import Request, WorkerGone, WorkerStarting
+from esper_core.engines.ahead import is_as_expected
+from esper_core.engines.protocol import RUN_AHEAD, Request, WorkerGone, WorkerStarting
 from esper_core.leyline.errors import Problem, WorkerLost
 
 if TYPE_CHECKING:
@@ -77,7 +79,7 @@ class WorkerSnapshot:
     latest: Sequence[Signals]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SupervisedWorker:
     """A worker that is replaced when it is lost.
 
@@ -101,16 +103,41 @@ class SupervisedWorker:
     _log: list[Request] = field(default_factory=list)
     _pending: Request | None = None
     _is_repeating: bool = False
+    _expected: deque[tuple[Request, Reply]] = field(default_factory=deque)
+    """What the worker expects of the run, where it is ahead."""
+    _ready: Reply | None = None
+    _runs_ahead: bool = False
+    _has_turned_back: bool = False
+    _was_wrong: bool = False
+    _has_new_policies: bool = False
+    """Whether the policies of the worker have seen what those of the run have."""
 
     def __post_init__(self) -> None:
         self._worker = self.start()
 
-    def send(self, request: Request) -> None:
-        """Send a request; ``receive`` must be called before the next one."""
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the worker is ahead of the run."""
+        return bool(self._expected)
+
+    def send(self, request: Request, end: int | None = None) -> None:
+        """Send a request; ``receive`` must be called before the next one.
+
+        Where it can, the worker goes on without the run to before the step ``end``.
+        """
         if request.method in ("reset", "load_packed_states"):  # nothing before it counts any more
             self._snapshot, self._log = None, []
+            self._has_new_policies = request.method == "reset" and not self._was_wrong
         self._pending = replace(request, condemned=tuple(self.find_verdicts(request)))
-        self._worker.send(self._pending)
+        if self._expected:
+            expected, self._ready = self._expected.popleft()
+            if not is_as_expected(expected, self._pending):
+                self._turn_back()
+        elif end is not None and self._has_new_policies:
+            self._runs_ahead = True
+            self._worker.send(Request(RUN_AHEAD, (*request.arguments, end), request.faults))
+        else:
+            self._worker.send(self._pending)
 
     def receive(self) -> Reply:
         """Return the reply to the request, or the first one, for which there is no request.
@@ -119,19 +146,39 @@ class SupervisedWorker:
             WorkerLost: The worker is lost again and again, and no seed is to blame.
         """
         losses: list[Loss] = []
-        while True:
+        while self._ready is None:
             try:
-                if losses:
+                if losses or self._has_turned_back:
                     losses = self._replace(losses)
-                reply = self._next_reply()
-                break
+                self._ready = self._next_reply()
+                if self._runs_ahead:
+                    self._ready = self._first_of(self._ready)
             except (WorkerGone, TimeoutError):
                 losses.append(self._lose())
+        reply, self._ready = self._ready, None
         if (request := self._pending) is not None:
             self.patience.record(request, reply.seconds)
             self._log.append(request)
             self._pending = None
         return reply
+
+    def _first_of(self, reply: Reply) -> Reply | None:
+        """Keep what a worker expects that ran ahead, and return its first reply; None if it expects something else."""
+        self._runs_ahead = False
+        self._expected.extend(reply.value or ())
+        assert self._pending is not None
+        if self._expected and is_as_expected(self._expected[0][0], self._pending):
+            return self._expected.popleft()[1]
+        self._turn_back()
+        return None
+
+    def _turn_back(self) -> None:
+        """Let another worker repeat what the run did, since this one went on in another way."""
+        log.info("the worker of %s went on in another way than the run, and repeats it step by step", self.whose)
+        self._worker.close()
+        self._expected.clear()
+        self._ready = None
+        self._has_turned_back = self._was_wrong = True
 
     def keep(self, snapshot: WorkerSnapshot) -> None:
         """Keep a snapshot that was taken now, between two steps: nothing before it has to be repeated."""
@@ -161,7 +208,7 @@ class SupervisedWorker:
     def _lose(self) -> Loss:
         """End the worker, and log how it was lost."""
         loss = self._worker.end()
-        if self._is_repeating:  # where it was not lost the first time: by chance
+        if self._is_repeating or self._runs_ahead:  # by chance, or in a request that is not known yet
             loss = replace(loss, accidental=True)
         at = "" if self._pending is None else f' in "{self._pending.method}"'
         log.warning("the worker of %s %s%s, and is replaced", self.whose, loss.how, at)
@@ -179,14 +226,14 @@ class SupervisedWorker:
         is_decided = len(losses) - accidents >= LOSSES_UNTIL_VERDICT
         if accidents >= ACCIDENTS_UNTIL_END or (is_decided and self._pending is None):
             raise self._lost(losses[-1], None)
-        self._is_repeating = True
+        self._is_repeating, self._runs_ahead, self._has_new_policies = True, False, False
         self._worker = self.start()
         if self._pending is not None:
             self._repeat(self._pending)
             if is_decided:
                 self._pending, losses = self._without_culprit(self._pending, losses[-1]), []
             self._worker.send(self._pending)
-        self._is_repeating = False
+        self._is_repeating = self._has_turned_back = False
         return losses
 
     def _repeat(self, pending: Request) -> None:

@@ -14,12 +14,14 @@ from functools import partial
 from itertools import chain, pairwise, product
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from esper_core.engines.ahead import SECONDS_AHEAD
 from esper_core.engines.protocol import EnvironmentStatus, Order, Request, pack, unpack
 from esper_core.engines.shard import Shard
 from esper_core.engines.supervision import SNAPSHOT_SHARE, Patience, SupervisedWorker, WorkerSnapshot
 from esper_core.governor import Act
 from esper_core.growth import FaultBook
 from esper_core.leyline.actions import Action, Op
+from esper_core.leyline.signals import CALM
 from esper_core.trainer.pool import StudyPool
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         notices: Gets each notice of the workers, once.
         patience: Seconds that a worker may take for a request; None: many times what others took.
         verdicts: Seeds that were condemned before the run was resumed; new ones are added.
+        steps: Length of an episode, up to which workers may run ahead; 0: they do not.
+        until_checkpoint: Returns after how many steps states will be read.
         on_wait: Called about once a second while a worker computes.
     """
 
@@ -64,6 +68,8 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         implants: Mapping[tuple[str, int], Sequence[Growth]] | None = None,
         patience: float | None = None,
         verdicts: Verdicts | None = None,
+        steps: int = 0,
+        until_checkpoint: Callable[[], int] = lambda: 1,
         on_wait: Callable[[], None] = lambda: None,
     ) -> None:
         every = enumerate(product(range(environments), arms))
@@ -72,7 +78,12 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         self._notices = notices
         self._round = 0
         self._snapshot_due = 0.0
+        self._steps, self._until_checkpoint = steps, until_checkpoint
+        self._level = 0, 0.0
+        """The step in which all workers were last where the run is, and when that was."""
+        self._arms = len(arms)
         self._workers: list[SupervisedWorker] = []
+        self._orders: list[Order] = []
         shared = Patience(patience)
         try:
             for part in split(environments, workers):
@@ -82,22 +93,32 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
                     worker.find_verdicts = partial(self._find_verdicts, verdicts, order)
                     worker.on_verdict = partial(self._add_verdict, verdicts)
                 self._workers.append(worker)
-            self._receive_all()
+                self._orders.append(order)
+            self._receive_all(self._workers)
         except BaseException:
             self.close()
             raise
 
+    @property
+    def is_ahead(self) -> bool:  # type: ignore[override]
+        """Whether a worker is ahead of the run."""
+        return any(worker.is_ahead for worker in self._workers)
+
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round."""
-        self._round = round_
+        self._round, self._level = round_, (0, 0.0)
         self._call(Shard.reset, round_, first_seed)
 
     def train(self, step: int) -> Changes:
         """Train every environment for one step, and return the seeds' changes of stage."""
-        if len(self.latest) == len(self.environments) and time.monotonic() >= self._snapshot_due:
-            self._packed_states()
+        end = None
+        if not self.is_ahead:
+            if len(self.latest) == len(self.environments) and time.monotonic() >= self._snapshot_due:
+                self._packed_states()
+            end = self._end_of_lead(step) if self._steps else None
         turns = [one.place for one in self.turns(step)]
-        return sorted(self._call(Shard.train, step), key=lambda change: turns.index(change[0]))
+        changes = self._call_each(Shard.train, lambda order: (step,), None, end)
+        return sorted(changes, key=lambda change: turns.index(change[0]))
 
     def evaluate(self, step: int) -> None:
         """Measure every environment on the validation split."""
@@ -113,14 +134,17 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
 
     def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, Decision]:
         """Return the governor's decisions."""
-        return self._call(Shard.judge, opinions)
+        doubts = {place: one for place, one in opinions.items() if one != CALM}
+        return self._call_each(Shard.judge, lambda order: (self._own(order, doubts),), {})
 
     def carry_out(self, decisions: Mapping[int, Decision], step: int) -> tuple[dict[int, RolledBack], Changes]:
         """Roll environments back, and end episodes, as the governor decided."""
         active = {place: one for place, one in decisions.items() if one.act is Act.ROLL_BACK or one.truncated}
-        if not active:
-            return {}, []
-        rolled, changes = self._call(Shard.carry_out, active, step)
+
+        def own(order: Order) -> tuple[Any, ...] | None:
+            return (found, step) if (found := self._own(order, active)) else None
+
+        rolled, changes = self._call_each(Shard.carry_out, own, ({}, []))
         counted = {
             place: replace(one, withdrawn=decisions[place].counted(self.faults)) for place, one in rolled.items()
         }
@@ -130,11 +154,15 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         """Return what can be done now, for each environment."""
         return self._call(Shard.masks)
 
-    def apply(self, actions: Sequence[Action], step: int) -> tuple[Changes, LostSeeds]:
+    def apply(self, actions: Sequence[Action] | Mapping[int, Action], step: int) -> tuple[Changes, LostSeeds]:
         """Carry out one action in each environment."""
-        if all(action.op is Op.WAIT for action in actions):
-            return [], []
-        changes, lost = self._call(Shard.apply, actions, step)
+        by_place = actions if isinstance(actions, dict) else dict(enumerate(actions))
+
+        def own(order: Order) -> tuple[Any, ...] | None:
+            found = self._own(order, by_place)
+            return (found, step) if any(action.op is not Op.WAIT for action in found.values()) else None
+
+        changes, lost = self._call_each(Shard.apply, own, ([], []))
         return changes, self._counted(lost)
 
     def conclude(self, step: int) -> tuple[Changes, list[Ending]]:
@@ -148,38 +176,65 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
     def load_states(self, states: Mapping[int, State], latest: Sequence[Signals]) -> None:
         """Restore the state and the latest signals of each environment, by its place."""
         packed = {place: pack(state) for place, state in states.items()}
-        self._call(Shard.load_packed_states, packed, latest)
+        self._call_each(Shard.load_packed_states, lambda order: (self._own(order, packed), latest), None)
         self._round = self.environments[0].round
 
     def close(self) -> None:
         """End the workers, whatever they are doing."""
-        workers, self._workers = self._workers, []
+        workers, self._workers, self._orders = self._workers, [], []
         for worker in workers:
             worker.close()
         self.environments = []
 
     def _call(self, method: Callable[Concatenate[Shard, P], T], *arguments: P.args, **named: P.kwargs) -> T:
         """Call a method of every worker's shard, and return what they return, joined in the order of places."""
-        for worker in self._workers:
-            worker.send(Request(method.__name__, arguments, self.faults.state_dict()))
-        result: T = joined(self._receive_all())
+        result: T = self._call_each(method, lambda order: arguments, None)
         return result
+
+    def _call_each(
+        self,
+        method: Callable[..., T],
+        arguments: Callable[[Order], tuple[Any, ...] | None],
+        idle: Any,
+        end: int | None = None,
+    ) -> T:
+        """Call a method of each worker's shard with its own arguments. Where these are None, ``idle`` is its value."""
+        asked = []
+        for worker, order in zip(self._workers, self._orders, strict=True):
+            if (own := arguments(order)) is not None:
+                worker.send(Request(method.__name__, own, self.faults.state_dict()), end)
+                asked.append(worker)
+        values = iter(self._receive_all(asked))
+        result: T = joined([next(values) if worker in asked else idle for worker in self._workers])
+        return result
+
+    def _own(self, order: Order, by_place: Mapping[int, T]) -> dict[int, T]:
+        """Return what belongs to the environments of a worker."""
+        return {place: one for place, one in by_place.items() if place // self._arms in order.indices}
+
+    def _end_of_lead(self, step: int) -> int:
+        """Return to before which step workers may go on by themselves from here, where all of them are."""
+        now, (before, since) = time.monotonic(), self._level
+        self._level = step, now
+        pace = (now - since) / (step - before) if since and step > before else SECONDS_AHEAD
+        steps = max(1, min(int(SECONDS_AHEAD / max(pace, 1e-6)), self._until_checkpoint()))
+        return min(self._steps, step + steps)
 
     def _packed_states(self) -> dict[int, PackedState]:
         """Return the packed state of each environment, and let the workers keep them as snapshots."""
         began = time.monotonic()
         for worker in self._workers:
             worker.send(Request(Shard.packed_states.__name__, (), self.faults.state_dict()))
-        parts = self._receive_all()
+        parts = self._receive_all(self._workers)
         if len(latest := self.latest) == len(self.environments):
             for worker, part in zip(self._workers, parts, strict=True):
                 worker.keep(WorkerSnapshot(part, latest))
         self._snapshot_due = time.monotonic() + (time.monotonic() - began) / SNAPSHOT_SHARE
         return {place: one for part in parts for place, one in part.items()}
 
-    def _receive_all(self) -> list[Any]:
-        """Wait for all replies, and return their values; if several raised an error, raise the first one."""
-        replies: list[Reply] = [worker.receive() for worker in self._workers]
+    def _receive_all(self, workers: Sequence[SupervisedWorker]) -> list[Any]:
+        """Wait for the replies of workers, and return their values; if several raised an error, raise the first one."""
+        replies: list[Reply] = [worker.receive() for worker in workers]
         for reply in replies:
             for status in reply.statuses:
                 self.environments[status.place] = status
@@ -198,7 +253,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
 
     def _find_verdicts(self, verdicts: Verdicts, order: Order, request: Request) -> list[Condemned]:
         found = verdicts.find(self._round, _step_of(request), request.method)
-        return [one for one in found if self.environments[one.place].index in order.indices]
+        return [one for one in found if one.place // self._arms in order.indices]
 
     def _add_verdict(self, verdicts: Verdicts, request: Request, condemned: Condemned) -> None:
         verdicts.add(self._round, _step_of(request), request.method, condemned)

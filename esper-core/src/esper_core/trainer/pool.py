@@ -162,7 +162,7 @@ class Roster(ABC, Generic[M]):
         """Return what can be done now, for each environment."""
 
     @abstractmethod
-    def apply(self, actions: Sequence[Action], step: int) -> tuple[Changes, LostSeeds]:
+    def apply(self, actions: Sequence[Action] | Mapping[int, Action], step: int) -> tuple[Changes, LostSeeds]:
         """Carry out one action in each environment, and return what changed and which seeds could not be built."""
 
     @abstractmethod
@@ -172,6 +172,9 @@ class Roster(ABC, Generic[M]):
 
 class StudyPool(Roster[M]):
     """The environments of a study, which begin anew in each round."""
+
+    is_ahead: bool = False
+    """Whether some environments are ahead of the study, so that their states cannot be read now."""
 
     @abstractmethod
     def reset(self, round_: int, first_seed: int) -> None:
@@ -305,10 +308,11 @@ class Phases(Roster[N]):
         """Return what can be done now, for each environment."""
         return [one.mask() for one in self.environments]
 
-    def apply(self, actions: Sequence[Action], step: int) -> tuple[Changes, LostSeeds]:
+    def apply(self, actions: Sequence[Action] | Mapping[int, Action], step: int) -> tuple[Changes, LostSeeds]:
         """Carry out one action in each environment, and return what changed and which seeds could not be built.
 
-        Faults are counted after all actions: each was chosen by a mask that holds for the whole step.
+        Actions are by place. Faults are counted after all of them: each was chosen by a mask that holds for the whole
+        step.
         """
         changes: Changes = []
         active = [one for one in self.environments if actions[one.place].op is not Op.WAIT]

@@ -1,0 +1,74 @@
+"""Workers that run ahead: a run asks them seldom, and finds what it would have found step by step."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from esper_core.engines.processes import ForkedWorker, can_fork
+from esper_core.engines.protocol import RUN_AHEAD
+from tests.end_to_end.conftest import run_once
+from tests.end_to_end.test_kills import found_in
+
+pytestmark = pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux, without an accelerator")
+
+RUN = """
+task: stripes
+host: pointwise-mlp
+slots: {early: {blueprints: [conv_light, pointwise]}}
+arms:
+  heuristic: {policy: {use: heuristic, settings: {preview: 2}}}
+  chance: {policy: random}
+CROWD
+environments: 3
+lanes: 3
+growth: {embargo: 0}
+episode: {steps: 20, batches: 2, batch_size: 20}
+plugins: {local: [own.py]}
+"""
+OWN = '''
+from esper_core import PolicySpec, hookimpl
+from esper_core.leyline import WAIT, Action, Op
+
+
+class Crowd:
+    """Germinates where its arm has the lowest loss."""
+
+    def __init__(self, space):
+        pass
+
+    def act(self, observations, masks):
+        losses = [one.signals.validation_loss for one in observations]
+        able = masks[losses.index(min(losses))].blueprints.get("early", ())
+        seed = Action(Op.GERMINATE, "early", able[0]) if able else WAIT
+        return [seed if loss == min(losses) else WAIT for loss in losses]
+
+
+@hookimpl
+def esper_register_policies(registry):
+    registry.add("crowd", Crowd, PolicySpec())
+'''
+APART, CROWD = "went on in another way", "  crowd: {policy: own/crowd}\n"
+
+
+@pytest.mark.parametrize("crowd", ["", pytest.param(CROWD, marks=pytest.mark.slow)], ids=["alone", "crowd"])
+def test_workers_that_run_ahead_find_what_they_would_step_by_step(tmp_path, monkeypatch, crowd):
+    """A policy that looks at environments of other workers makes them return to where they went astray."""
+    monkeypatch.setattr("esper_core.engines.worker_pool.SECONDS_AHEAD", 1e9)
+    folders = {engine: tmp_path / engine for engine in ("threads", "processes")}
+    sent: Counter[str] = Counter()
+    send = ForkedWorker.send
+    monkeypatch.setattr(ForkedWorker, "send", lambda self, one: (sent.update([one.method]), send(self, one))[1])
+    runs = {}
+    for engine, folder in folders.items():
+        folder.mkdir()
+        (folder / "own.py").write_text(OWN)
+        runs[engine] = run_once(folder, RUN.replace("CROWD\n", crowd), "--engine", engine)
+    assert found_in(runs["processes"]) == found_in(runs["threads"])
+    assert b'"action":"germinate early' in (runs["threads"] / "events.jsonl").read_bytes()
+    log = (runs["processes"] / "log.txt").read_text()
+    assert (APART in log) == bool(crowd)
+    if not crowd:
+        assert sent[RUN_AHEAD] == 2 * 2 * 3  # in both studies, for the first step and the rest, of three workers
+        assert sent["train"] == 0

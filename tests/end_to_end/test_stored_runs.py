@@ -107,6 +107,16 @@ def test_a_run_resumes_from_whatever_was_uploaded(esper, writes, tmp_path, resum
             shutil.rmtree(runs)
             resumed += 1
     assert min(resumes, 2) <= resumed
+    for command in ("watch", url), ("report", url, "--out", tmp_path / "page.html"), ("compare", url):
+        assert esper(*command).status == 0
+    assert "name one of the runs in the store" in esper("watch", "--web", "--runs-dir", "memory://runs").err
+    listed = json.loads(esper("runs", "list", "--runs-dir", "memory://runs", "--json").out)
+    assert [(one["path"], one["status"]) for one in listed] == [(url, "done")]
+
+
+def test_a_store_of_an_unknown_protocol_is_found_by_a_check(esper, tmp_path) -> None:
+    (tmp_path / "run.yaml").write_text(RUN % (1, "s4://runs"))
+    assert esper("check", tmp_path / "run.yaml").err.startswith("E434 the store s4://runs cannot be used: Protocol not")
 
 
 class Bucket:

@@ -213,6 +213,10 @@ def build(loaded: LoadedConfig, plugins: Plugins) -> Composition:
 
     try:
         resolution = resolve(loaded, plugins)
+        if (store := resolution.config.store) is not None:
+            from esper_core.runs.storage import Storage
+
+            Storage.open(store)
 
         from esper_core.app.compose import compose
 

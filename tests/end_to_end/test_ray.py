@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -112,3 +114,98 @@ def test_a_run_is_resumed_on_another_engine(first, then, tmp_path, expected):
     again = [sys.executable, "-m", "esper_core", "resume", str(run), "--quiet", "--engine", then]
     subprocess.run(again, cwd=tmp_path, check=True)
     assert found_in(run) == expected
+
+
+HOSTILE = """
+import os, signal, time
+import torch
+from torch import nn
+from esper_core import BlueprintSpec, hookimpl
+
+
+class Block(nn.Module):
+    def __init__(self, site):
+        super().__init__()
+        self.mix = nn.Conv1d(site.channels, site.channels, 1)
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, inputs):
+        if self.training:
+            self.passes += 1
+        if self.passes == 6:
+            self.act()
+        return self.mix(inputs)
+
+
+class Crash(Block):
+    def act(self):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class Hang(Block):
+    def act(self):
+        time.sleep(600)
+
+
+@hookimpl
+def esper_register_blueprints(registry):
+    for kind in (Crash, Hang):
+        registry.add(kind.__name__.lower(), kind, BlueprintSpec(accepts="sequence", params="c*c + c"))
+"""
+
+
+SMALL_RUN = """\
+task: stripes
+host: pointwise-mlp
+plugins: {local: [hostile.py]}
+slots:
+  early: {blueprints: [%s]}
+policy: {use: schedule, settings: {plan: [{step: 0, op: germinate, slot: early, blueprint: %s}]}}
+environments: 2
+lanes: 2
+patience: 5
+capacity: false
+episode: {steps: 4, batches: 2, batch_size: 20}
+checkpoints: {every: 1}
+"""
+
+
+@pytest.mark.parametrize("kind", ["crash", "hang"])
+def test_a_seed_that_ends_its_worker_is_taken_out_as_with_processes(kind, tmp_path, cluster):
+    own = SMALL_RUN % (kind, kind)
+    (tmp_path / "hostile.py").write_text(HOSTILE)
+    expected = run_once(tmp_path, own, "--engine", "processes")
+    ran = cluster(nodes=2, file=str(tmp_path / "run.yaml"))
+    assert found_in(Path(ran["run"])) == found_in(expected)
+    lost = [text for text in ran["warnings"] if "is taken out" in text]
+    assert lost, ran["warnings"]
+    assert all(f"hostile/{kind}" in text for text in lost)
+    assert "seed-lost" in (expected / "events.jsonl").read_text()
+
+
+def marked(mark: str) -> list[str]:
+    """Return the commands of all processes with an environment variable that has this value."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark.encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+    return found
+
+
+@pytest.mark.parametrize(("end", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_finishes_its_step_and_leaves_no_process(end, code, tmp_path):
+    (tmp_path / "run.yaml").write_text(RUN.replace("steps: 7", "steps: 400"))
+    mark = f"mark-{tmp_path}-{end}"
+    command = [sys.executable, "-m", "esper_core", "run", "run.yaml", "--quiet", "--engine", "ray"]
+    process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "MARK": mark})
+    while not list(tmp_path.glob("runs/*/checkpoints/000003")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    assert [one for one in marked(mark) if "raylet" in one]
+    process.send_signal(end)
+    assert process.wait() == code
+    deadline = time.monotonic() + 20
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert left == []

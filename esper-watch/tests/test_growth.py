@@ -53,11 +53,13 @@ def test_a_deep_host_is_drawn_with_all_slots_and_few_layers(report):
     layers = [HostLayer(name=f"block{n}", kind="Block", parameters=n, slots=slots.get(n, ())) for n in range(90)]
     history = report.history
     history.started = replace(history.started, host=tuple(layers))
-    drawn = growth._layers(history, "grown")
+    drawn = growth.layers_of(history, "grown")
     assert len(drawn) == growth.MAX_LAYERS
     assert sum(parameters for _, _, parameters, _ in drawn) == sum(range(90))
     assert next(name for name, *_, slots in drawn if "early" in slots).endswith("block40")
     assert drawn[-1][3] == ("late",), "a slot that no layer names is behind the last"
+    marks = growth.network(drawn[-2:], (("late", "b/conv", 72), ("gone", "b/mlp", 9)), "").data["marks"]
+    assert [name for _, _, _, _, name, *_ in marks] == [drawn[-2][0], drawn[-1][0], "late", "conv", "gone", "mlp"]
 
 
 def test_the_section_tells_what_was_kept_where(report):
@@ -146,7 +148,7 @@ def test_a_decision_names_its_options_and_says_why():
         ("alpha at 0", "conv: alpha at 0."),
         (
             "by the policy; gate before blending: the gate looks from step 3 on; this is step 2",
-            "The gate before blending had not looked yet: it does from the seed's step 3 on; this was 2.",
+            "The gate before blending had not looked yet: it begins in a seed's step 3; this was 2.",
         ),
         ("x; gate before fossilisation: a figure is not finite", "conv: x. The gate before keeping it: a figure is"),
     ],

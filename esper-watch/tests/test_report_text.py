@@ -90,14 +90,13 @@ def test_networks_are_numbered_and_many_are_folded_up(make_run):
     assert [one for one in said if one not in text] == []
 
 
-def test_a_network_is_drawn_from_input_to_output_with_its_slots_and_what_they_kept(make_run):
+def test_a_network_is_drawn_with_its_slots_and_what_they_kept(make_run):
     assert marks_of(make_run(environments=2, steps=4), "networks") == [
         "A network",
-        "where the data comes in",
+        "layer host: layers unknown",
         "slot early: followed by what was kept",
         "test/conv, kept in slot early: 72 parameters",
         "slot late: nothing was kept here",
-        "the output of the network",
     ]
 
 

@@ -464,29 +464,6 @@ def fate(life: SeedLife) -> str:
     return f"{STAGE_NAMES[life.stage]}: {life.reason}" if life.reason else STAGE_NAMES[life.stage]
 
 
-def network(slots: Sequence[str], grown: Grown, description: str) -> Chart:
-    """Chart a network as boxes: the host with its slots, and what was kept in them."""
-    box, ring, gap = 112.0, 28.0, 26.0
-    x, marks = 8.0, []
-
-    def add(kind: str, width: float, css_class: str, name: str, text: str, below: str = "") -> None:
-        nonlocal x
-        marks.append((kind, x, width, css_class, name, text, below))
-        x += width + gap
-
-    add("box", box, "host", "input", "where the data comes in")
-    for slot in dict.fromkeys([*slots, *(own for own, _, _ in grown)]):
-        kept = [(blueprint, parameters) for own, blueprint, parameters in grown if own == slot]
-        text = "followed by what was kept" if kept else "nothing was kept here"
-        add("slot", ring, "slot" if kept else "slot empty", slot, f"slot {slot}: {text}")
-        for blueprint, parameters in kept:
-            text = f"{blueprint}, kept in slot {slot}: {plural(parameters, 'parameter')}"
-            add("box", box, "stage-fossilized", short_name(blueprint), text, f"{parameters:,} param.")
-    add("box", box, "host", "output", "the output of the network")
-    end = x - gap
-    return Chart("network", "A network", description, 82.0, {"marks": marks, "end": end}, width=max(420.0, end + 8))
-
-
 def time_shares(seconds: Mapping[str, float], total: float) -> Chart:
     """Chart the share of each region of a run's time, given from the longest to the shortest."""
     x, bars = 0.0, []

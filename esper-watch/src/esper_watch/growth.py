@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from esper_core.leyline import Metric
     from esper_core.leyline.events import HostLayer, StageChanged
+    from esper_watch.figures import Grown
     from esper_watch.history import Decision, EnvironmentKey, History, SeedLife
     from esper_watch.records import Look
 
@@ -66,6 +67,9 @@ _SHORT: Final = {
     Stage.FOSSILISED: "kept",
     Stage.PRUNED: "pruned",
 }
+Layer = tuple[str, str, int, tuple[str, ...]]
+"""Name, class and parameters of a layer of the host, and the slots behind it."""
+
 _SHOWN_PRUNED: Final = 2
 """Steps for which a pruned seed is still shown."""
 
@@ -189,7 +193,7 @@ def _course(metric: Metric, own: Mapping[int, float], twin: Mapping[int, float])
 
 def picture(history: History, arm: str, seed: int, lives: Sequence[SeedLife]) -> Chart:
     """Draw a network as its host's layers from top to bottom, with its slots and seeds beside them."""
-    layers = _layers(history, arm)
+    layers = layers_of(history, arm)
     most = max([parameters for _, _, parameters, _ in layers] + [life.parameters for life in lives], default=1) or 1
     steps = max((history.steps_of(life.environment) for life in lives), default=0)
     y, boxes, rings, lanes = 10.0, [], [], list[Lane]()
@@ -218,8 +222,8 @@ def _bar(parameters: int, most: int) -> float:
     return (LAYER_WIDTH - 12) * parameters / most
 
 
-def _layers(history: History, arm: str) -> list[tuple[str, str, int, tuple[str, ...]]]:
-    """Return name, class and parameters of the host's layers, each with the slots behind it.
+def layers_of(history: History, arm: str) -> list[Layer]:
+    """Return the layers of the host, as a picture of it shows them.
 
     Without knowledge of the host, it is one layer in front of all slots. Of a deep host the layers that are far from
     any slot are one.
@@ -282,6 +286,33 @@ def _frames(lives: Sequence[SeedLife], most: int) -> Iterator[Frame]:
             gone = life.changes[-1].step + 1 + _SHOWN_PRUNED
             if number + 1 == len(lives) or lives[number + 1].changes[0].step + 1 > gone:
                 yield Frame(gone, "", 0)
+
+
+def network(layers: Sequence[Layer], grown: Grown, description: str) -> Chart:
+    """Chart a network as boxes: the layers of the host with their slots, and what was kept in them."""
+    box, ring, gap = 112.0, 28.0, 26.0
+    x, marks = 8.0, []
+
+    def add(kind: str, width: float, css_class: str, name: str, text: str, below: str = "") -> None:
+        nonlocal x
+        marks.append((kind, x, width, css_class, name, text, below))
+        x += width + gap
+
+    named = {slot for *_, slots in layers for slot in slots}
+    others = tuple(dict.fromkeys(slot for slot, _, _ in grown if slot not in named))
+    for layer, kind, size, slots in [*layers, ("", "", 0, others)]:
+        if layer or kind:
+            text = f"layer {layer}: {kind}" + (f", {plural(size, 'parameter')}" if size else "")
+            add("box", box, "host", layer or kind, text, f"{size:,} param." if size else "")
+        for slot in slots:
+            kept = [(blueprint, parameters) for own, blueprint, parameters in grown if own == slot]
+            text = "followed by what was kept" if kept else "nothing was kept here"
+            add("slot", ring, "slot" if kept else "slot empty", slot, f"slot {slot}: {text}")
+            for blueprint, parameters in kept:
+                text = f"{blueprint}, kept in slot {slot}: {plural(parameters, 'parameter')}"
+                add("box", box, "stage-fossilized", short_name(blueprint), text, f"{parameters:,} param.")
+    end = x - gap
+    return Chart("network", "A network", description, 82.0, {"marks": marks, "end": end}, width=max(420.0, end + 8))
 
 
 # --- decisions
@@ -450,6 +481,5 @@ def _gate_in_words(kind: str, told: str) -> str:
             f"{than} the price of {price} (look {number})."
         )
     if young := _TOO_YOUNG.fullmatch(told):
-        age = f"it does from the seed's step {young[1]} on; this was {young[2]}"
-        return f"The gate before {kind} had not looked yet: {age}."
+        return f"The gate before {kind} had not looked yet: it begins in a seed's step {young[1]}; this was {young[2]}."
     return f"The gate before {kind}: {told}."

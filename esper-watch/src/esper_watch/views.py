@@ -14,7 +14,7 @@ from esper_core.leyline import Stage
 from esper_core.leyline.errors import plural
 from esper_watch import figures
 from esper_watch.formats import MAX_SECONDS, UNKNOWN, as_number, format_command, short_name
-from esper_watch.growth import decisions, pictures
+from esper_watch.growth import decisions, layers_of, network, pictures
 from esper_watch.headline import verdict
 from esper_watch.history import CAPACITY, TWIN, UNFINISHED
 from esper_watch.sections import Report, Section
@@ -208,7 +208,7 @@ def networks(report: Report) -> Section | None:
         for grown, number in kinds.most_common(MAX_KINDS):
             more = sum(parameters for _, _, parameters in grown)
             text = f"{number} of {plural(len(episodes), 'network')}: {host} of the host, {more:,} {how}"
-            charts.append(figures.network(history.slots.get(arm, ()), grown, text))
+            charts.append(network(layers_of(history, arm), grown, text))
         drawn.append((arm, charts, len(kinds) - len(charts)))
     return Section("networks", "Resulting networks", "networks", {"arms": drawn}) if drawn else None
 

@@ -147,12 +147,12 @@ def section_of(model: type[ModelT], given: Mapping[str, Any], name: str) -> Mode
 
 def dump_config(config: RunConfig) -> str:
     """Write the whole configuration with its defaults as YAML. ConfigError E111 for a value that no file can hold."""
-    return _dump(config.model_dump(mode="json"))
+    return _dump(config)
 
 
-def _dump(values: Mapping[str, Any]) -> str:
+def _dump(values: Mapping[str, Any] | RunConfig) -> str:
     try:
-        return dump(values)
+        return dump(values.model_dump(mode="json") if isinstance(values, RunConfig) else values)
     except (ValueError, YAMLError) as error:
         hint = "Use texts, numbers, true, false, null, lists and mappings."
         raise ConfigError(Problem("E111", f"a setting cannot be written to a file: {error}", hint=hint)) from None

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, LOCAL_CONV, bad, begin, same
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, LOCAL_CONV, bad, begin, same, through_files
 
 from esper_core.config import GovernorConfig, OptimizerConfig
 from esper_core.config.model import OptimizersConfig
@@ -39,6 +39,22 @@ def test_snapshot_is_taken_after_an_improvement_or_enough_steps(drive, signals):
         heed(driven, loss, signals)
         seen.append(back_to(driven, signals))
     assert seen == [0, 1, 1, 1, 4, 4, 6]
+
+
+def test_resumed_governor_rolls_back_to_the_snapshots_of_the_first_and_stops_as_soon(drive, signals):
+    first, second = (drive(Governor(settings(snapshot_steps=9, rollbacks=1))) for _ in range(2))
+    for loss in [2.0, 1.9, 1.95]:
+        heed(first, loss, signals)
+    second.governor.load_state_dict(through_files(first.governor.state_dict()))
+    for driven in (first, second):
+        driven.now = 3
+        heed(driven, 1.95, signals)
+        decision = heed(driven, math.nan, signals)
+        assert (decision.act, decision.back_to) == (Act.ROLL_BACK, 1)
+        driven.governor.roll_back(decision)
+    assert same(first.numbers(), second.numbers())
+    first.governor.load_state_dict(through_files(second.governor.state_dict()))
+    assert heed(first, math.nan, signals).act is Act.STOP
 
 
 def test_no_snapshot_is_taken_of_a_step_with_a_warning(drive, signals):
@@ -145,6 +161,7 @@ def test_opinion_of_a_plugin_can_raise_the_level_and_not_lower_it(drive, signals
     decision = heed(drive(), loss, signals, opinion=Verdict(level, "says a plugin"))
     assert decision.act is act
     assert (decision.reason == "says a plugin") is math.isfinite(loss)
+    assert decision.second_opinion is (act is Act.ROLL_BACK and math.isfinite(loss))
 
 
 def test_sim_low_1_an_episode_on_a_plateau_ends_early_and_is_cut_not_terminal(drive, signals):
@@ -280,7 +297,8 @@ def environment(make_recipe):
 
 
 def preflight(environment, host="adam", seed="adam", **changes) -> MemoryBudget:
-    optimizers = OptimizersConfig.model_validate({"host": {"kind": host}, "seed": {"kind": seed}})
+    own = host if isinstance(host, dict) else {"kind": host}
+    optimizers = OptimizersConfig.model_validate({"host": own, "seed": {"kind": seed}})
     return MemoryBudget(GovernorConfig.model_validate(changes), optimizers, environment.recipe.varieties, "shadow")
 
 
@@ -298,6 +316,7 @@ def test_germination_beyond_the_memory_budget_is_masked(environment, mebibytes, 
         ("adamw", {"snapshots": 4}, 8),
         ("sgd", {}, 5),
         ("sgd", {"rollback": False}, 3),
+        ({"kind": "sgd", "momentum": 0.0}, {}, 4),
     ],
 )
 def test_estimate_counts_all_copies_of_each_parameter(environment, kind, changes, copies):

@@ -1,7 +1,5 @@
 """A run whose own process hangs ends in bounded time, with the line at fault, and can be resumed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Runs on a Ray cluster: identical results on any number of nodes, with nodes lost, and after a change of engine."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A run with a store ends as one without, whatever was uploaded when its machine was lost."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

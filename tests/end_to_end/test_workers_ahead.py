@@ -1,7 +1,5 @@
 """Workers that run ahead: a run asks them seldom, and finds what it would have found step by step."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """The tests of the core pass where no other member is installed."""
 
-from __future__ import annotations
-
 import subprocess
 from typing import TYPE_CHECKING
 

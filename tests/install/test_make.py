@@ -1,7 +1,5 @@
 """``make`` in a fresh copy of the project: the default run and the pages."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """A worker builds the recipe of a run from plain data, in another process and another folder."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Whatever a component changes of the process's state, other environments compute the same numbers."""
 
-from __future__ import annotations
-
 import os
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A component cannot end the command with a status that looks like success, nor keep its process alive."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap

@@ -1,7 +1,5 @@
 """The actor of a Ray cluster, called in this process: it passes on requests, and ends a worker that hangs."""
 
-from __future__ import annotations
-
 import socket
 import sys
 import threading

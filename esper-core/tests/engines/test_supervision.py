@@ -1,7 +1,5 @@
 """Workers that crash, hang or disappear: they are replaced, and the numbers of other environments stay the same."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

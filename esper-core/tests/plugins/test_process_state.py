@@ -1,7 +1,5 @@
 """Settings of the process that plugin code changes are put back, and reported once with the component's name."""
 
-from __future__ import annotations
-
 import contextlib
 import locale
 import os

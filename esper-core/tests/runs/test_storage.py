@@ -1,7 +1,5 @@
 """Runs in a storage: what is uploaded and read back, and what happens to torn, foreign and contested uploads."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

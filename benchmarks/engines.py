@@ -1,0 +1,104 @@
+"""What workers cost a run: ``python -m benchmarks.engines [--ray]``.
+
+Prints the time of an empty request, and what messages and snapshots of an environment of the default configuration
+take. Nothing is trained for long: each figure is of a few steps, or the median of many requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pickle
+import time
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from esper_core.app.compose import prepare
+from esper_core.app.portable import open_engine
+from esper_core.app.runtime import one_thread
+from esper_core.engines.ahead import Decider, run_ahead
+from esper_core.engines.protocol import Order, Reply, Request, pack
+from esper_core.engines.shard import Shard
+from esper_core.engines.worker_pool import WorkerPool
+from esper_core.growth import FaultBook
+from esper_core.trainer.forward import Notices
+
+if TYPE_CHECKING:
+    from esper_core.app.compose import Composition
+
+CONFIGURATION: Final = Path(__file__).parents[1] / "plugins.yaml"
+STEPS: Final = 12
+"""Steps in which sizes are measured: enough for seeds to live."""
+
+EMPTY: Final = ("of_arm", ("nobody",))
+"""A request that does nothing."""
+
+
+def measure_requests(composition: Composition, count: int = 300) -> float:
+    """Return the median of the seconds between an empty request and its reply."""
+    engine = open_engine(composition)
+    assert engine is not None
+    pool = WorkerPool(engine.engine, composition.arm_names, 2, workers=2, notices=Notices())
+    with closing(engine.engine), closing(pool):
+        request, seconds = Request(*EMPTY, FaultBook().state_dict()), []
+        for _ in range(count):
+            began = time.perf_counter()
+            pool._workers[0].send(request)
+            pool._workers[0].receive()
+            seconds.append(time.perf_counter() - began)
+    return median(seconds[count // 10 :])
+
+
+def measure_sizes(composition: Composition) -> dict[str, float]:
+    """Return what a step of one environment, and a snapshot of it, take in time and in bytes."""
+    order = Order(tuple(composition.arm_names), 2, range(2), "twin")
+    shard = Shard.of(order, composition.recipe, Notices(), lambda place: None)
+    decider: Decider = composition.decider
+    told: list[tuple[Request, Any]] = []
+
+    def ask(method: str, *arguments: Any) -> Any:
+        request = Request(method, arguments, shard.faults.state_dict())
+        told.append((request, shard.answer(request)))
+        return told[-1][1]
+
+    with closing(shard), one_thread():
+        shard.reset(0, 0)
+        began = time.perf_counter()
+        run_ahead(shard, order, decider, 0, STEPS, ask)
+        trained = time.perf_counter() - began
+        members = len(shard.environments) * STEPS
+        began = time.perf_counter()
+        states = {place: pack(state) for place, state in shard.states().items()}
+        packed = time.perf_counter() - began
+    requests = pickle.dumps([request for request, _ in told])
+    replies = pickle.dumps([Reply(value) for _, value in told])
+    began = time.perf_counter()
+    pickle.loads(replies)
+    read = time.perf_counter() - began
+    return {
+        "a step of an environment, ms": 1000 * trained / members,
+        "its requests, bytes": len(requests) / members,
+        "its replies, bytes": len(replies) / members,
+        "reading its replies, ms": 1000 * read / members,
+        "a snapshot of an environment, bytes": len(pickle.dumps(states)) / len(states),
+        "taking it, ms": 1000 * packed / len(states),
+    }
+
+
+def main() -> None:
+    """Print the figures."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.engines", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--ray", action="store_true", help="Measure requests to a local Ray cluster, too.")
+    parsed = parser.parse_args()
+    for engine in ("processes", "ray") if parsed.ray else ("processes",):
+        composition = prepare(CONFIGURATION, [f"engine={engine}", "lanes=2"])
+        print(f"empty request, {engine}: {1000 * measure_requests(composition):.2f} ms")
+    for name, value in measure_sizes(prepare(CONFIGURATION)).items():
+        print(f"{name}: {value:,.3g}")
+
+
+if __name__ == "__main__":
+    main()

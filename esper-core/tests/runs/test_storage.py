@@ -66,6 +66,8 @@ def content(path: Path) -> dict[str, bytes]:
 def test_a_run_comes_back_as_it_was_with_its_newest_checkpoint(run, folder, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(storage, "PART_BYTES", 10)
     monkeypatch.setattr(uploads, "PART_BYTES", 10)
+    (folder / ".lock").touch()
+    (folder / "link").symlink_to("/etc/passwd")
     owner = Owner.claim(folder, run, 1)
     for number in (2, 3, 4):
         what = advance(folder, number)
@@ -74,8 +76,6 @@ def test_a_run_comes_back_as_it_was_with_its_newest_checkpoint(run, folder, tmp_
             file.write("not part of the checkpoint\n")
         owner.upload(what)
         os.truncate(folder / "events.jsonl", len(events))
-    (folder / ".lock").touch()
-    (folder / "link").symlink_to("/etc/passwd")
     expected = content(folder)
     for name in [*expected]:
         if name[:18] in ("checkpoints/000001", "checkpoints/000002", "checkpoints/000003", ".lock", "link"):
@@ -88,7 +88,7 @@ def test_a_run_comes_back_as_it_was_with_its_newest_checkpoint(run, folder, tmp_
 
 def test_only_what_changed_is_uploaded_and_what_nobody_needs_is_deleted(run, folder, memory, monkeypatch) -> None:
     monkeypatch.setattr(uploads, "SECONDS_KEPT", -1)
-    owner, puts = Owner.claim(folder, run, 1), []
+    owner, puts, later = Owner.claim(folder, run, 1), [], run.put(99, b"of a process that claims the run right now")
     monkeypatch.setattr(StoredRun, "put", lambda *given, real=StoredRun.put: puts.append(given[2]) or real(*given))
     for number in range(2, 6):
         puts.clear()
@@ -97,7 +97,11 @@ def test_only_what_changed_is_uploaded_and_what_nobody_needs_is_deleted(run, fol
     assert len(puts) == 5, "three files of the checkpoint, the events, and latest"
     assert run.numbers() == [4, 5]
     both = [run.read(number) for number in run.numbers()]
-    assert {path.rpartition("/")[2] for path in memory if "/objects/" in path} == both[0].objects | both[1].objects
+    assert {path.rpartition("/")[2] for path in memory if "/objects/" in path} == {
+        later.object,
+        *both[0].objects,
+        *both[1].objects,
+    }
 
 
 def cut(data: bytes) -> bytes:
@@ -162,6 +166,8 @@ def test_files_that_exclude_each_other_are_reported(run, folder, tmp_path) -> No
     MemoryFileSystem().pipe_file(f"/bucket/prefix/{NAME}/manifests/00000002.json", json.dumps(manifest).encode())
     with pytest.raises(RunFolderError, match=r"E410|E435"):
         fetch_whole(run, tmp_path / "elsewhere")
+    MemoryFileSystem().pipe_file(f"/bucket/prefix/{NAME}/manifests/00000003.json", json.dumps(manifest).encode())
+    assert run.read(3) is None, "it has another number"
 
 
 def test_the_later_of_two_owners_keeps_the_run(run, folder, memory, tmp_path, monkeypatch) -> None:
@@ -208,6 +214,14 @@ def test_a_failed_upload_is_a_warning_and_is_tried_again(run, folder, monkeypatc
     assert [record.levelname for record in caplog.records[:1]] == ["WARNING"]
     assert "E436 the store memory://bucket/prefix" in caplog.text.replace(f"/{NAME}", "")
     assert warnings == []
+    last, real, calls = run.manifest(), MemoryFileSystem.pipe_file, []
+    assert (last.checkpoint, content(fetch_copy(run))["events.jsonl"]) == (1, b"event 1\n")
+    with monkeypatch.context() as patch, uploading(Owner.claim(folder, run, 1), folder, warnings.append):
+        patch.setattr(
+            MemoryFileSystem, "pipe_file", lambda *a, **k: calls.append(a) or (real(*a, **k) if calls[1:] else 1 / 0)
+        )
+    assert run.manifest().number > last.number + 1
+    assert warnings == []
     with monkeypatch.context() as patch, uploading(Owner.claim(folder, run, 1), Path("runs/x"), warnings.append):
         patch.setattr(MemoryFileSystem, "pipe_file", lambda *args, **kwargs: 1 / 0)
     (warning,) = warnings
@@ -250,6 +264,12 @@ def test_a_run_directory_that_is_behind_is_refused_and_one_that_is_ahead_is_kept
             act()
     advance(folder, 2)
     assert fetch_whole(run, folder.parent) == folder
+    owner = Owner.claim(folder, run, 2)
+    (folder / "manifest.json").write_text(json.dumps(MANIFEST | {"status": "done"}))
+    owner.upload(Extent(2))
+    with pytest.raises(RunFolderError, match=r"E437 .*is done"):
+        Owner.claim(folder, run, 2)
+    (folder / "summary.json").touch()
     Owner.claim(folder, run, 2)
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +14,8 @@ from typing import Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from safetensors.torch import load_file
+
+from tests.end_to_end.test_kills import found_in
 
 RUN = """
 task: {use: mnist1d, settings: {samples: 400, validation: 100}}
@@ -37,15 +37,6 @@ episode: {steps: 6, batches: 2, batch_size: 20}
 checkpoints: {every: 1}
 store: %s
 """
-
-
-def found_in(run: Path) -> tuple[object, ...]:
-    """Return all that a run found: results, events without the run's name, and the numbers of its last checkpoint."""
-    results = json.loads((run / "summary.json").read_text())["results"]
-    events = re.sub(r'"run":"[^"]*"', "", (run / "events.jsonl").read_text())
-    newest = run / "checkpoints" / (run / "latest").read_text().strip()
-    numbers = {name: tensor.tolist() for name, tensor in load_file(newest / "tensors.safetensors").items()}
-    return results, events, json.loads((run / "growth.json").read_text()), repr(sorted(numbers.items()))
 
 
 @pytest.fixture
@@ -210,6 +201,27 @@ class TestOnS3:
             shown = json.loads(bucket.esper("runs", "show", lost.name, "--runs-dir", bucket.url, "--json"))
             assert (shown["status"], shown["path"]) == ("done", f"{bucket.url}/{lost.name}")
         assert resumed >= 2
+
+    @pytest.mark.library("ray")
+    def test_a_job_on_ray_whose_driver_is_lost_is_repeated_from_the_store(self, bucket, file, tmp_path) -> None:
+        pytest.importorskip("ray")
+        expected = found_in(whole_run(bucket, file))
+        env = os.environ | bucket.env | {"RAY_USAGE_STATS_ENABLED": "0"}
+        words = [sys.executable, "-m", "esper_core", "run", str(file), "--engine", "ray", "--quiet"]
+        driver = subprocess.Popen([*words, "--runs-dir", tmp_path / "lost"], env=env, start_new_session=True)
+        try:
+            deadline = time.monotonic() + 120
+            while len(bucket.manifests()) <= 2:
+                assert driver.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        finally:
+            os.killpg(driver.pid, signal.SIGKILL)  # with the local Ray that it started
+            driver.wait()
+        (lost,) = (tmp_path / "lost").iterdir()
+        words[3:5] = ["resume", f"{bucket.url}/{lost.name}"]
+        subprocess.run([*words, "--runs-dir", tmp_path / "new"], env=env, check=True, capture_output=True)
+        assert found_in(tmp_path / "new" / lost.name) == expected
 
     def test_an_old_process_that_comes_back_changes_nothing(self, bucket, file, tmp_path) -> None:
         expected = found_in(whole_run(bucket, file))

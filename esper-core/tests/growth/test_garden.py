@@ -207,7 +207,9 @@ def test_slot_keeps_the_dtype_of_the_host_under_autocast(dtype, blend):
 
 @pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize("incubation", ["shadow", "branch"])
-def test_a_seed_that_nothing_trained_cannot_be_kept(incubation, trained, make_garden, noisy_host, local_conv):
+def test_only_a_trained_seed_is_kept_and_an_error_undoes_it(
+    incubation, trained, make_garden, noisy_host, local_conv, monkeypatch
+):
     model = graft(noisy_host(), {"early": "stem"}, example=torch.randn(4, 1, 12))
     garden = make_garden(model, local_conv, growth={"incubation": incubation})
     garden.apply(replace(GERMINATE, speed=0), 0)
@@ -216,8 +218,17 @@ def test_a_seed_that_nothing_trained_cannot_be_kept(incubation, trained, make_ga
         garden.incubate(0, lambda model: model(torch.randn(4, 1, 12)).square().mean())
     garden.apply(ADVANCE, 0)
     garden.close_step()
+    (seed,), before = garden.living_seeds(), numbers(model)
+    presence = seed.presence
     if trained:
+        with monkeypatch.context() as patch:
+            patch.setattr(garden.keeper, "settle", None)
+            with pytest.raises(TypeError):
+                garden.apply(FOSSILISE, 0)
+        assert seed.presence is presence
+        assert same(numbers(model), before)
         assert garden.apply(FOSSILISE, 0)
+        assert same(numbers(model), before) is (incubation == "shadow")
     else:
         with pytest.raises(GrowthError, match=r"E309 seed 0, .* was never trained(?s:.)*garden\.incubate"):
             garden.apply(FOSSILISE, 0)

@@ -33,40 +33,51 @@ arms:
           - {step: 0, op: germinate, slot: early, blueprint: conv_light, speed: 2}
           - {step: 2, op: advance, slot: early}
           - {step: 5, op: fossilise, slot: early}
-  learning:
-    policy: {use: ppo, settings: {width: 8, passes: 2, minibatch: 8, learning_rate: 0.01}}
+  other:
+    policy: %s
 environments: 3
 rounds: 2
 lanes: 3
 episode: {steps: 7, batches: 2, batch_size: 20}
 checkpoints: {every: 1}
 """
-"""Two rounds, after each of which a policy learns; then the study of the controls."""
+"""Two rounds, after each of which a policy may learn; then the study of the controls."""
 
-MOMENTS = 10
-"""Moments at which a node is lost; two of them in each run."""
+RUNS = {
+    "learning": RUN % "{use: ppo, settings: {width: 8, passes: 2, minibatch: 8, learning_rate: 0.01}}",
+    "ahead": RUN % "random",  # workers run ahead, where no policy learns
+}
+
+MOMENTS = 6
+"""Moments at which a node is lost in each of ``RUNS``; two of them in one run."""
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def text(request: pytest.FixtureRequest) -> str:
+    """The configuration."""
+    return RUNS[request.param]
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
+def expected(text: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[object, ...]:
     """What a run with threads finds."""
-    return found_in(run_once(tmp_path_factory.mktemp("threads"), RUN, "--engine", "threads"))
+    return found_in(run_once(tmp_path_factory.mktemp("threads"), text, "--engine", "threads"))
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., dict[str, Any]]]:
-    """``cluster(nodes=2, kill=[30])``: run on so many nodes of a cluster, and return how it ended."""
+    """``cluster(text, nodes=2, kill=[30])``: run on so many nodes of a cluster, and return how it ended."""
     folder = tmp_path_factory.mktemp("cluster")
-    (folder / "run.yaml").write_text(RUN)
     script = Path(__file__).with_name("ray_cluster.py")
     with (folder / "log").open("w") as log:
         server = subprocess.Popen(
             [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
         )
 
-    def ask(**job: Any) -> dict[str, Any]:
+    def ask(text: str, folder: Path = folder, **job: Any) -> dict[str, Any]:
         assert server.stdin is not None
         assert server.stdout is not None
+        (folder / "run.yaml").write_text(text)
         given = {"file": str(folder / "run.yaml"), "runs": str(folder / "runs"), **job}
         print(json.dumps(given), file=server.stdin, flush=True)
         answer = server.stdout.readline()
@@ -77,30 +88,31 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., 
     server.communicate(timeout=60)
 
 
-def test_processes_and_ray_on_any_number_of_nodes_produce_the_results_of_threads(tmp_path, expected, cluster):
-    assert found_in(run_once(tmp_path, RUN, "--engine", "processes")) == expected
+def test_processes_and_ray_on_any_number_of_nodes_produce_the_results_of_threads(tmp_path, text, expected, cluster):
+    assert found_in(run_once(tmp_path, text, "--engine", "processes")) == expected
     for nodes in (1, 2, 3):
-        ran = cluster(nodes=nodes, sets=[f"lanes={nodes}"])
+        ran = cluster(text, nodes=nodes, sets=[f"lanes={nodes}"])
         assert found_in(Path(ran["run"])) == expected, nodes
 
 
-def test_a_lost_node_changes_no_result_whenever_it_is_lost(expected, cluster):
-    whole = cluster(nodes=3)["events"]
+def test_a_lost_node_changes_no_result_whenever_it_is_lost(text, expected, cluster):
+    whole = cluster(text, nodes=3)["events"]
     moments = [number * whole // (MOMENTS + 1) for number in range(1, MOMENTS + 1)]
     for index, pair in enumerate(zip(moments[::2], moments[1::2], strict=True)):
-        ran = cluster(nodes=5, kill=pair, delay=0.03 * (index % 2))
+        ran = cluster(text, nodes=5, kill=pair, delay=0.03 * (index % 2))
         assert found_in(Path(ran["run"])) == expected, (pair, ran["warnings"])
-        assert sum(text.endswith("and is replaced") for text in ran["warnings"]) == 2, ran["warnings"]
+        replaced = sum(warning.endswith("and is replaced") for warning in ran["warnings"])
+        assert replaced >= (2 if "ppo" in text else 1), ran["warnings"]  # one that ran ahead to the end is not missed
 
 
 def test_workers_that_do_not_start_end_the_run_with_the_cpus_that_there_are(cluster):
-    ran = cluster(nodes=1, sets=["lanes=3", "ray.wait_seconds=20"])
+    ran = cluster(RUNS["ahead"], nodes=1, sets=["lanes=3", "ray.wait_seconds=20"])
     assert "E404 3 workers of one CPU each did not start in 20 seconds: the cluster has 1 CPUs" in ran["error"]
 
 
 @pytest.mark.parametrize(("first", "then"), [("threads", "ray"), ("ray", "processes")])
-def test_a_run_is_resumed_on_another_engine(first, then, tmp_path, expected):
-    (tmp_path / "run.yaml").write_text(RUN)
+def test_a_run_is_resumed_on_another_engine(first, then, tmp_path, text, expected):
+    (tmp_path / "run.yaml").write_text(text)
     start = [sys.executable, "-m", "esper_core", "run", "run.yaml", "--quiet", "--engine", first]
     process = subprocess.Popen(start, cwd=tmp_path)
     while not list(tmp_path.glob("runs/*/checkpoints/000003")):
@@ -173,7 +185,7 @@ def test_a_seed_that_ends_its_worker_is_taken_out_as_with_processes(kind, tmp_pa
     own = SMALL_RUN % (kind, kind)
     (tmp_path / "hostile.py").write_text(HOSTILE)
     expected = run_once(tmp_path, own, "--engine", "processes")
-    ran = cluster(nodes=2, file=str(tmp_path / "run.yaml"))
+    ran = cluster(own, tmp_path, nodes=2)
     assert found_in(Path(ran["run"])) == found_in(expected)
     lost = [text for text in ran["warnings"] if "is taken out" in text]
     assert lost, ran["warnings"]
@@ -193,7 +205,7 @@ def marked(mark: str) -> list[str]:
 
 @pytest.mark.parametrize(("end", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_run_finishes_its_step_and_leaves_no_process(end, code, tmp_path):
-    (tmp_path / "run.yaml").write_text(RUN.replace("steps: 7", "steps: 400"))
+    (tmp_path / "run.yaml").write_text(RUNS["ahead"].replace("steps: 7", "steps: 400"))
     mark = f"mark-{tmp_path}-{end}"
     command = [sys.executable, "-m", "esper_core", "run", "run.yaml", "--quiet", "--engine", "ray"]
     process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "MARK": mark})

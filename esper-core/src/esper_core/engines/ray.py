@@ -208,7 +208,8 @@ class RayEngine:
 
     def discard(self, actor: _Actor) -> None:
         """End an actor's process, and with it the worker."""
-        self._actors.remove(actor)
+        if actor in self._actors:
+            self._actors.remove(actor)
         with suppress(self._ray.exceptions.RayError, ValueError):
             self._ray.kill(actor.handle, no_restart=True)
 
@@ -339,9 +340,15 @@ class RayWorker:
             actor.owed.pop(0)
 
     def _ask_beside(self, method: str) -> Any:
-        """Call a method beside the one that is under way, and release the actor; None if it does not answer."""
+        """Call a method beside the one that is under way, and release the actor; None if it does not answer.
+
+        An actor that has not started is not asked.
+        """
         actor, self._actor = self._actor, None
         if actor is None:
+            return None
+        if actor.owed:
+            self._engine.discard(actor)
             return None
         try:
             answer = self._engine.get(actor.call_beside(method), SECONDS_TO_END)

@@ -140,16 +140,18 @@ class Informed(nn.Module):
 
 
 class InPlace(nn.Module):
-    """Writes into the output of the slot, as many hosts do."""
+    """Writes into the output of the slot, as many hosts do, and into a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.register_buffer("passes", torch.zeros(()))
         self.stem = nn.Conv1d(1, 4, 1)
         self.head = nn.Linear(32, 2)
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = self.stem(inputs)
         hidden += 1.0
+        self.passes += 1.0
         return self.head(torch.relu_(hidden).flatten(1))
 
 
@@ -161,6 +163,7 @@ def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place(make_ga
     model = graft(InPlace(), ["stem"], example=INPUTS)
     own = make_garden(model, Variety("test/informed", SPEC, Informed), probe=lambda m: m(INPUTS).square().mean())
     own.apply(Action(Op.GERMINATE, "stem", "test/informed"), 0)
+    assert model.passes == 0.0
     hidden = model.stem(INPUTS).detach().requires_grad_()
     (wanted,) = torch.autograd.grad(model.head(torch.relu(hidden + 1.0).flatten(1)).square().mean(), hidden)
     assert Informed.seen is not None
@@ -216,6 +219,7 @@ def test_only_a_trained_seed_is_kept_and_an_error_undoes_it(
     garden.open_step()
     if trained:
         garden.incubate(0, lambda model: model(torch.randn(4, 1, 12)).square().mean())
+    assert list(garden.take_incubation_losses()) == [0] * trained
     garden.apply(ADVANCE, 0)
     garden.close_step()
     (seed,), before = garden.living_seeds(), numbers(model)

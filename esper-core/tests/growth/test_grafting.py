@@ -34,9 +34,9 @@ def test_observing_leaves_parameters_buffers_modes_and_random_numbers_unchanged(
 
 def test_slot_has_the_site_of_its_module():
     model = graft(NoisyHost(), {"early": "stem", "late": "hidden"}, example=EXAMPLE)
-    assert [(slot.name, slot.site) for slot in slots_of(model).each()] == [
-        ("early", Site("sequence", 4, (12,))),
-        ("late", Site("vector", 8, ())),
+    assert [(slot.name, slot.site, slot.strength) for slot in slots_of(model).each()] == [
+        ("early", Site("sequence", 4, (12,)), 0.0),
+        ("late", Site("vector", 8, ()), 0.0),
     ]
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import product
 from typing import Any
 from unittest import mock
 
@@ -90,7 +91,7 @@ def slowly(batches: list[list[list[float] | None]]) -> GradientHealth:
     """Compute the documented formulas, one number after the other."""
     norms, whole = [], []
     for batch in batches:
-        own = [0.0 if gradient is None else root_of_squares(gradient) for gradient in batch]
+        own = norms_of(batch)
         norms += own
         whole.append(root_of_squares(own))
     numeric = [norm for norm in norms if math.isfinite(norm)]
@@ -104,14 +105,18 @@ def slowly(batches: list[list[list[float] | None]]) -> GradientHealth:
     )
 
 
+def norms_of(batch: list[list[float] | None]) -> list[float]:
+    return [0.0 if gradient is None else root_of_squares(gradient) for gradient in batch]
+
+
 def root_of_squares(values: list[float]) -> float:
     return math.sqrt(sum(value * value for value in values))
 
 
-def gathered(batches: list[list[list[float] | None]]) -> GradientHealth:
+def gathered(batches: list[list[list[float] | None]], *, scaled: bool = False) -> GradientHealth:
     collector = GradientCollector()
     for batch in batches:
-        collector.collect([None if values is None else torch.tensor(values) for values in batch])
+        collector.collect([None if values is None else torch.tensor(values) for values in batch], scaled=scaled)
     taken = collector.take()
     assert taken is not None
     assert taken.shape == (WIDTH,)
@@ -121,10 +126,11 @@ def gathered(batches: list[list[list[float] | None]]) -> GradientHealth:
 @given(
     st.integers(1, 5).flatmap(lambda n: st.lists(st.lists(gradients, min_size=n, max_size=n), min_size=1, max_size=4))
 )
-def test_the_numbers_are_those_of_the_slow_formulas(batches):
-    found, expected = gathered(batches), slowly(batches)
-    for name in GradientHealth.__slots__:
-        assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-4, abs=1e-7, nan_ok=True), name
+def test_the_numbers_are_those_of_the_slow_formulas_and_of_scaled_losses_those_without_overflows(batches):
+    found, rest = gathered(batches), [batch for batch in batches if all(map(math.isfinite, norms_of(batch)))]
+    pairs = [(found, slowly(batches)), *([(gathered(batches, scaled=True), slowly(rest))] if rest else [])]
+    for (one, other), name in product(pairs, GradientHealth.__slots__):
+        assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-4, abs=1e-7, nan_ok=True), name
     assert found.vanishing + found.exploding + found.non_finite <= 1 + 1e-6
 
 

@@ -8,7 +8,7 @@ import pytest
 from esper_core.leyline import PluginError
 from esper_core.leyline.protocols import RunContext, RunInfo
 from esper_core.leyline.signals import HealthSnapshot, Signals
-from esper_core.plugins.dispatch import health_check, run_wrapped
+from esper_core.plugins.dispatch import Observers, health_check, run_wrapped
 
 RUN = RunInfo("otter", Path("runs/otter"), ("grown",), 1, 1, 4, "cpu")
 SIGNALS = Signals(0, 1.0, 1.0, 0.5, 9, 9, ())
@@ -47,6 +47,16 @@ def test_a_health_check_without_a_verdict_is_an_error(load, workshop, verdict: s
     (problem,) = refused.value.problems
     assert str(problem).startswith(message)
     assert problem.file == str(workshop.folder / "esper_extra.py")
+
+
+def test_an_observer_that_raises_is_reported_once_and_not_called_again(load, workshop, warnings):
+    source = "from esper_core import hookimpl\n@hookimpl\ndef esper_run_started(run): 1 / 0\n"
+    observers = Observers(load(workshop.package(source)))
+    for _ in range(2):
+        observers.run_started(RUN)
+    (line,) = warnings()
+    assert line.startswith('E228 plugin "extra" (esper-extra 0.2.0) failed in esper_run_started: ZeroDivisionError')
+    assert "its observers are not called again in this run\n  esper_extra.py:3\n" in line
 
 
 WRAPPER = """

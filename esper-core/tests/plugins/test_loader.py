@@ -22,6 +22,7 @@ def test_installed_package_is_found_through_its_metadata(workshop, install) -> N
     assert (record.package, record.version, record.origin) == ("blueprints-Extra", "1.0", "my_package")
     assert (record.status, record.components) == ("active", ("blueprints-extra/tiny-conv",))
     assert found.registry.find("blueprint", "tiny-conv").package == "blueprints-Extra"
+    assert found.settings == {}
 
 
 @pytest.mark.members

@@ -1,11 +1,12 @@
 """Isolation: an import that fails, prints or is interrupted affects no other plugin and is attributed correctly."""
 
+import signal
 from asyncio import CancelledError
 
 import pytest
 
 from esper_core.leyline import GrowthError, PluginError, Problem
-from esper_core.plugins.isolation import Label, attributed_to
+from esper_core.plugins.isolation import Label, attributed_to, is_interrupt
 
 
 def test_missing_module_is_reported_at_the_plugins_own_line(told, workshop) -> None:
@@ -97,3 +98,15 @@ def test_ctrl_c_and_errors_with_a_code_pass_unchanged(error: BaseException) -> N
     with pytest.raises(type(error)) as passed, attributed_to("reward r (p 1)", "at work"):
         raise error
     assert passed.value is error
+
+
+def test_only_ctrl_c_interrupts_and_not_what_plugin_code_raises_where_a_run_handles_the_signal():
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        for handler, is_users in ((signal.default_int_handler, True), (signal.SIG_IGN, False)):
+            signal.signal(signal.SIGINT, handler)
+            assert is_interrupt(KeyboardInterrupt()) is is_users
+            with pytest.raises(KeyboardInterrupt if is_users else PluginError), attributed_to("policy", "in act"):
+                raise KeyboardInterrupt
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -27,6 +27,7 @@ from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.leyline.errors import EsperError, GrowthError, Problem, suggestion
 from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotState, Stage, next_slot_state
 from esper_core.leyline.protocols import State
+from esper_core.plugins.isolation import is_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -365,9 +366,11 @@ def attributed_to_seed(slot: Slot, seed: Seed) -> Iterator[None]:
     """Raise whatever the ``with`` block raises as a SeedFault of ``seed``, unless it is an EsperError already."""
     try:
         yield
-    except (EsperError, KeyboardInterrupt):
+    except EsperError:
         raise
     except BaseException as error:
+        if is_interrupt(error):
+            raise
         what = f'of blueprint "{seed.blueprint}" {describe_error(error, seed.block)}'
         raise SeedFault([slot.name], what, number=seed.number) from error
 

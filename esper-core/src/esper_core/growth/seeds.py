@@ -38,7 +38,7 @@ from esper_core.leyline.constants import FULL, RAMP_STEPS
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.lifecycle import INCUBATING, SeedEvent, Stage, next_stage
 from esper_core.plugins import evaluate_formula
-from esper_core.plugins.isolation import is_third_party, location_of, target_of
+from esper_core.plugins.isolation import is_interrupt, is_third_party, location_of, target_of
 from esper_core.plugins.process_state import Guard, Scope
 
 if TYPE_CHECKING:
@@ -423,7 +423,7 @@ class SeedBuilder:
                 )
         except BaseException as error:
             of_task = isinstance(error, PluginError) and not isinstance(error, SeedFault)
-            if isinstance(error, KeyboardInterrupt) or of_task:
+            if is_interrupt(error) or of_task:
                 raise
             what = f'of blueprint "{variety.id}" {describe_error(error, variety.factory)} when it was built'
             raise SeedFault([], what) from error

@@ -18,6 +18,7 @@ from esper_core.leyline.events import HostLayer
 from esper_core.leyline.lifecycle import SlotState, Stage
 from esper_core.leyline.notebooks import html_of
 from esper_core.leyline.specs import SlotPlace
+from esper_core.plugins.isolation import is_interrupt
 from esper_core.plugins.process_state import Guard
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Slot(nn.Module):
             outputs: Tensor = seed(hidden, strength, inputs)
         except BaseException as error:
             # Checkpointing ends a second pass that has seen enough by an exception of its own.
-            if isinstance(error, KeyboardInterrupt) or type(error).__module__ == checkpoint.__name__:
+            if is_interrupt(error) or type(error).__module__ == checkpoint.__name__:
                 raise
             raise self._fault(seed, describe_error(error, seed.block)) from error
         return outputs

@@ -24,6 +24,7 @@ from esper_core.plugins.isolation import (
     definition_of,
     fault_problem,
     hook_callers,
+    is_interrupt,
     package_of_frame,
     target_of,
     top_package,
@@ -216,9 +217,9 @@ def run_wrapped(plugins: Plugins, context: RunContext, train: Callable[[], T]) -
     try:
         with outside:
             plugins.manager.hook.esper_run.call_extra([esper_run], {"context": context})
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # a wrapper may raise CancelledError, too
+        if is_interrupt(error):
+            raise
         if error not in failures:
             wrapper = _wrapper_at_fault(plugins, error)
             if not results and not failures:

@@ -5,8 +5,8 @@
 
 Both guard the process's state (``process_state``), ``attempt`` only where it is told the component.
 
-Every exception counts as the plugin's fault, SystemExit and CancelledError included. Only KeyboardInterrupt passes: it
-comes from the user. ``fault_problem`` and ``component_problem`` build the messages. Nothing else in Esper decides which
+Every exception counts as the plugin's fault, SystemExit and CancelledError included. Only a KeyboardInterrupt of the
+user passes. ``fault_problem`` and ``component_problem`` build the messages. Nothing else in Esper decides which
 package is at fault.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import re
+import signal
 import sys
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
@@ -63,10 +64,15 @@ def attempt(call: Callable[[], T], component: str | None = None, scope: Scope = 
     try:
         with output_to_stderr(), nullcontext() if component is None else Guard(component, scope):
             return Attempt(call(), None)
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
+        if is_interrupt(error):
+            raise
         return Attempt(None, error)
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether an error is a KeyboardInterrupt of the user's. In a run Ctrl-C only sets a flag instead."""
+    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def output_to_stderr() -> AbstractContextManager[object]:
@@ -84,9 +90,11 @@ def attributed_to(component: str, activity: str, guard: Guard | Scope = Scope.PR
     try:
         with Guard(component, guard) if isinstance(guard, Scope) else guard:
             yield
-    except (EsperError, KeyboardInterrupt):
+    except EsperError:
         raise
     except BaseException as error:
+        if is_interrupt(error):
+            raise
         received = str(error).strip().split("\n")[0][:300]
         message = f"{component} raised {type(error).__name__} {activity}: {received}"
         problem = component_problem("E231", message, error, component, "Fix it there, or report it to its author.")
@@ -108,6 +116,11 @@ class AttributedSchedule:
             message = f"{self._label} gave the factor {factor} for step {step} of {steps}"
             raise PluginError(Problem("E231", message, hint="A factor on the learning rate is a number, 0 or more."))
         return factor
+
+    @property
+    def origin(self) -> tuple[str, Schedule]:
+        """How messages name the schedule, and the schedule itself."""
+        return self._label, self._schedule
 
 
 class AttributedTask:
@@ -133,6 +146,11 @@ class AttributedTask:
         """Return the score of each example."""
         with attributed_to(self._label, "when it computed scores", Scope.SETTINGS):
             return self._task.scores(outputs, targets)
+
+    @property
+    def origin(self) -> tuple[str, Task]:
+        """How messages name the task, and the task itself."""
+        return self._label, self._task
 
 
 def hook_callers(manager: pluggy.PluginManager, hook: str) -> dict[str, Callable[..., Any]]:

@@ -8,7 +8,6 @@ it says where the run is and how to resume it.
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -41,7 +40,7 @@ from esper_core.plugins.dispatch import Observers, collect_sections, health_chec
 from esper_core.plugins.isolation import LOCAL_FILE, output_to_stderr
 from esper_core.runs import RunDirectory
 from esper_core.runs.checkpoints import Checkpoints
-from esper_core.runs.directory import run_lock, write_json
+from esper_core.runs.directory import STATUS_RUNNING, run_lock, write_json
 from esper_core.runs.records import read_run, resume_hint
 from esper_core.runs.statistics import results
 from esper_core.runs.uploads import Claims, uploading
@@ -51,8 +50,10 @@ from esper_core.trainer.progress import StudyProgress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from esper_core.engines.selection import ChosenEngine
+    from esper_core.engines.watchdog import Heartbeat
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.leyline.protocols import RunStatus
     from esper_core.plugins import Component
@@ -205,7 +206,8 @@ class _Session:
                 begin()
                 warnings += self.position.state.plain["warnings"]
                 finished, clock = self._train(info, observers, warnings, raise_if_interrupted)
-                sections = collect_sections(plugins, info)
+                with self._watched():
+                    sections = collect_sections(plugins, info)
                 timing = {region: round(seconds, 4) for region, seconds in clock.summary().items()}
                 outcome = Outcome(path, self.named, self._results(finished), timing, tuple(warnings), sections)
                 self.on_outcome(outcome)
@@ -217,11 +219,18 @@ class _Session:
                     self.directory.finish(status=status, exit_code=exit_code, reason=_reason(error))
                 except RunFolderError as second:
                     log.warning("the manifest does not say how the run ended: %s", second.problems[0].message)
-                observers.run_finished(info, RunOutcome(status, _reason(error)))
+                with self._watched():
+                    observers.run_finished(info, RunOutcome(status, _reason(error)))
                 _add_location(error, self.named)
                 raise
-            observers.run_finished(info, RunOutcome("done", results=frozen(outcome.results)))
+            with self._watched():
+                observers.run_finished(info, RunOutcome("done", results=frozen(outcome.results)))
         return outcome
+
+    def _watched(self) -> AbstractContextManager[Heartbeat]:
+        """Return a context in which a component that blocks or crashes this process is named."""
+        patience = self.composition.config.patience
+        return watched(None if patience == "auto" else patience, partial(_record_end, self.directory, self.named))
 
     def _size(self) -> dict[str, Any]:
         """Return what both plugins and the first event say of the run."""
@@ -236,7 +245,8 @@ class _Session:
         config, settings = resolved_config(resolution).model_dump(mode="json"), self.composition.config.checkpoints
         decisive = decisive_values(config)
         position.check_unchanged(decisive, path)
-        with output_to_stderr(), ExitStack() as closing:  # stdout is for what the command prints
+        # stdout is for what the command prints; sinks close in bounded time by themselves
+        with output_to_stderr(), ExitStack() as closing, self._watched() as heartbeat:
             start = f"resumes from checkpoint {position.number}" if position.number else "starts"
             log.info("run %s %s", info.id, start)
             if position.skipped:
@@ -259,8 +269,6 @@ class _Session:
             writer.on_written = self.on_checkpoint
             composed, verdicts = self.composition, Verdicts(path)
             engine = self._open_engine(closing, supervised=bool(position.number and verdicts))
-            patience = None if composed.config.patience == "auto" else composed.config.patience
-            heartbeat = closing.enter_context(watched(patience, partial(_end_hanging_run, self.directory, self.named)))
             context = StudyContext(
                 bus, clock, health_check(resolution.plugins), engine, verdicts, heartbeat, writer.steps_left
             )
@@ -420,14 +428,15 @@ def _status_of(error: BaseException) -> tuple[RunStatus, int]:
     return "stopped" if isinstance(error, GovernorStop) else "failed", code
 
 
-def _end_hanging_run(directory: RunDirectory, named: Path, problem: Problem, trace: str) -> None:
-    """Record that a run hangs, and print it: in the log, in the manifest, and on stderr."""
+def _record_end(directory: RunDirectory, named: Path, problem: Problem, trace: str, exit_code: int) -> None:
+    """Record that the run's process is ended by a component: in the log, in the manifest, and on stderr."""
     error = EsperError(problem)
-    _add_location(error, named)
     with suppress(OSError), (directory.path / "log.txt").open("a", encoding="utf-8") as file:
         file.write(f"{problem.message}\n{trace}\n")
-    with suppress(RunFolderError):
-        directory.finish(status="failed", exit_code=128 + signal.SIGKILL, reason=str(problem))
+    if directory.manifest["status"] == STATUS_RUNNING:  # else its results are complete
+        _add_location(error, named)
+        with suppress(RunFolderError):
+            directory.finish(status="failed", exit_code=exit_code, reason=str(problem))
     print(*error.problems, sep="\n", file=sys.stderr, flush=True)
 
 

@@ -25,7 +25,7 @@ import threading
 import time
 import traceback
 import warnings
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
@@ -37,7 +37,7 @@ from esper_core.engines.protocol import Frame, Loss, WorkerGone
 from esper_core.engines.shard import Shard, serve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
 
     from esper_core.engines.ahead import Decider
@@ -145,8 +145,7 @@ class ForkedWorker:
         stopped = False
         if self._status is None and self._is_running():
             stopped = is_stopped(self.pid)
-            if not stopped:
-                self._report.request(self.pid)
+            self._report.request(self.pid)
             how = "was stopped" if stopped else "did not reply"
             self._kill()
         else:
@@ -208,27 +207,38 @@ class CrashReport:
         self._others += place < 0
         struct.pack_into("qqq", self._shared, 0, place + 1, self._beats, self._others)
 
-    def listen(self) -> None:
-        """Write the traceback whenever this process is asked to."""
+    @contextmanager
+    def enabled(self) -> Iterator[None]:
+        """Write the traceback within the block whenever this process is asked to, or crashes."""
+        was_enabled = faulthandler.is_enabled()
         faulthandler.register(TRACE_SIGNAL, self._file)
-
-    def enable(self) -> None:
-        """Write the traceback whenever this process is asked to, crashes, or ends itself."""
-        self.listen()
         faulthandler.enable(self._file)
-        leave = os._exit
+        try:
+            yield
+        finally:
+            faulthandler.unregister(TRACE_SIGNAL)
+            if was_enabled:
+                faulthandler.enable(2)
+            else:
+                faulthandler.disable()
+
+    def trace_exits(self) -> None:
+        """Write the traceback when this process ends itself, too."""
+        leave, own = os._exit, os.getpid()
 
         def write_and_exit(status: int) -> NoReturn:
-            faulthandler.dump_traceback(self._file)
+            if os.getpid() == own:  # not in a fork of a component's
+                faulthandler.dump_traceback(self._file)
             leave(status)
 
         os._exit = write_and_exit
 
     def request(self, pid: int) -> None:
-        """Ask a process for its traceback, and wait until it is there."""
+        """Ask a process for its traceback, and wait until it is there. If it is stopped, it runs on for that."""
         os.kill(pid, TRACE_SIGNAL)
+        os.kill(pid, signal.SIGCONT)
         end, before = time.monotonic() + SECONDS_FOR_TRACE, -1
-        while time.monotonic() < end and not 0 < before == (before := len(self.trace)):
+        while time.monotonic() < end and not before == (before := len(self.trace)) > 0:
             time.sleep(0.05)
 
     def close(self) -> None:
@@ -256,13 +266,21 @@ class CrashReport:
 
 
 def frames_of(trace: str) -> tuple[Frame, ...]:
-    """Return the frames of the current thread in what faulthandler wrote, the innermost first.
+    """Return the frames of the current thread in what faulthandler wrote last, the innermost first.
 
     >>> frames_of('Current thread 0x1 (most recent call first):\\n  File "/a.py", line 3 in forward\\n')
     (Frame(file='/a.py', line=3, function='forward'),)
     """
-    current = trace.rpartition("Current thread")[2].partition("\n\n")[0]
-    found = (_FRAME.match(line) for line in current.splitlines())
+    return _frames_in(trace.rpartition("Current thread")[2].partition("\n\n")[0])
+
+
+def frames_of_others(trace: str) -> list[tuple[Frame, ...]]:
+    """Return the frames of each other thread."""
+    return [_frames_in(block) for block in trace.split("\n\n") if block.startswith("Thread")]
+
+
+def _frames_in(block: str) -> tuple[Frame, ...]:
+    found = (_FRAME.match(line) for line in block.splitlines())
     return tuple(Frame(one["file"], int(one["line"]), one["function"]) for one in found if one)
 
 
@@ -279,6 +297,7 @@ class Lifeline:
         leave = os._exit
 
         def wait() -> None:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {TRACE_SIGNAL})  # the traceback is that of the main thread
             os.read(end, 1)
             leave(0)
 
@@ -300,10 +319,11 @@ def _run_fork(run: Callable[[], None], report: CrashReport, lifeline: Lifeline, 
         own = open(2, "w", buffering=1, closefd=False, errors="replace", encoding="utf-8")  # noqa: SIM115
         sys.stdout = sys.stderr = own
         lifeline.hold_on()
-        report.enable()
         torch.set_num_threads(1)
 
-        run()
+        report.trace_exits()
+        with report.enabled():
+            run()
         code = 0
     except EOFError:
         code = 0  # the parent closed the pipe

@@ -24,7 +24,7 @@ from esper_core.engines.protocol import (
 )
 from esper_core.leyline.actions import Op
 from esper_core.leyline.errors import EsperError
-from esper_core.plugins.isolation import is_third_party, target_of
+from esper_core.plugins.isolation import AttributedSchedule, AttributedTask, is_third_party, target_of
 from esper_core.trainer.forward import Notices
 from esper_core.trainer.pool import Pool
 
@@ -123,8 +123,12 @@ class Shard(Pool):
         inside = {id(module) for _, seed in seeds for module in seed.modules()}
         host = (module for module in one.model.modules() if id(module) not in inside)
         owners.append((_sources(host), Suspect(f"the host, {type(one.model).__name__}")))
-        for frame in frames:
-            for matches in (_Source.holds, _Source.is_beside):
+        for own in (one.recipe.task, one.recipe.host_schedule, one.recipe.seed_schedule):
+            if isinstance(own, AttributedTask | AttributedSchedule):
+                label, component = own.origin
+                owners.append((_sources([component]), Suspect(str(label))))
+        for matches in (_Source.holds, _Source.is_beside):  # several components may share a file
+            for frame in frames:
                 for sources, suspect in owners:
                     if any(matches(source, frame) for source in sources):
                         return suspect

@@ -18,12 +18,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
 import esper_core
 from esper_core.engines.ahead import is_as_expected
 from esper_core.engines.protocol import RUN_AHEAD, Request, WorkerGone, WorkerStarting
 from esper_core.leyline.errors import Problem, WorkerLost
+from esper_core.plugins.isolation import is_third_party
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -207,7 +206,11 @@ class SupervisedWorker:
 
     def _lose(self) -> Loss:
         """End the worker, and log how it was lost."""
+        self.on_wait()
         loss = self._worker.end()
+        self.on_wait()
+        if loss.accidental and loss.frames and find_author(loss.frames[:1]):  # a component stopped its own process
+            loss = replace(loss, accidental=False)
         if self._is_repeating or self._runs_ahead:  # by chance, or in a request that is not known yet
             loss = replace(loss, accidental=True)
         at = "" if self._pending is None else f' in "{self._pending.method}"'
@@ -265,7 +268,7 @@ class SupervisedWorker:
         """Return the error for a worker that cannot be replaced."""
         at = "" if self._pending is None else f' in "{self._pending.method}"'
         who = "" if suspect is None else f"; at work was {suspect.label}"
-        frame = next((frame for frame in loss.frames if is_authors(frame)), None)
+        frame = find_author(loss.frames)
         file, line = (None, None) if frame is None else (frame.file, frame.line)
         hint = "log.txt has the traceback of its threads. " if loss.trace else ""
         hint += "Earlier results are intact: esper resume continues from the last checkpoint."
@@ -282,10 +285,20 @@ def _value_of(reply: Reply) -> Any:
     return reply.value
 
 
-def is_authors(frame: Frame) -> bool:
-    """Return whether a line is neither Esper's, nor torch's, nor of Python's library."""
-    own = (Path(esper_core.__file__).parent, Path(torch.__file__).parent)
-    library = Path(os.__file__).parent
-    file = Path(frame.file)
-    in_library = library in file.parents and "site-packages" not in file.parts
-    return file.is_absolute() and not in_library and not any(one in file.parents for one in own)
+def find_author(frames: Sequence[Frame]) -> Frame | None:
+    """Return the innermost line of a plugin's; None if all are Esper's, of what Esper uses, or of Python's library.
+
+    Lines outside of Esper's outermost one belong to the program that called it, such as the command ``esper``.
+    """
+    own = Path(esper_core.__file__).parent
+    folders = (Path(one.file).parents for one in frames)
+    ours = (place for place, parents in enumerate(folders) if own in parents and own / "cli" not in parents)
+    outermost = max(ours, default=len(frames))
+    return next((one for one in frames[:outermost] if _is_authors(Path(one.file), own)), None)
+
+
+def _is_authors(file: Path, own: Path) -> bool:
+    _, installed, rest = file.as_posix().rpartition("/site-packages/")
+    if installed:
+        return is_third_party(rest.partition("/")[0])
+    return file.is_absolute() and not any(folder in file.parents for folder in (own, Path(os.__file__).parent))

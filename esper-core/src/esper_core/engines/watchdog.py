@@ -1,25 +1,34 @@
 """Watchdog: end a run that stands still in this process, from a process beside it.
 
-What runs here cannot be replaced: policies, rewards, observers, and networks on threads. If none of them returns, the
-run is ended, and its log, its manifest and stderr say in which line it was. A thread could not do that while a
-component holds Python's lock. Seconds in which the run is stopped do not count.
+What runs here cannot be replaced: policies, rewards, observers, and networks on threads. If none of them returns, or
+one crashes the process, the run is ended, and its log, its manifest and stderr say in which line it was. A
+thread could not do that while a component holds Python's lock. Seconds in which the run is stopped do not count.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import os
+import re
+import select
 import signal
-import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NoReturn
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from esper_core.engines.processes import TRACE_SIGNAL, CrashReport, can_fork, fork, frames_of, is_stopped
-from esper_core.engines.supervision import Patience, is_authors
+from esper_core.engines.processes import CrashReport, can_fork, fork, frames_of, frames_of_others, is_stopped
+from esper_core.engines.supervision import Patience, find_author
 from esper_core.leyline.errors import Problem
+from esper_core.telemetry import sinks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from esper_core.engines.protocol import Frame
+
+    OnEnd = Callable[[Problem, str, int], object]
+
+
+_HINT: Final = "log.txt has the traceback of its threads."
 
 
 class Heartbeat:
@@ -35,38 +44,41 @@ class Heartbeat:
 
 
 @contextmanager
-def watched(patience: float | None, on_hang: Callable[[Problem, str], object]) -> Iterator[Heartbeat]:
+def watched(patience: float | None, on_end: OnEnd) -> Iterator[Heartbeat]:
     """Watch this process within the block; yield what has to be called again and again.
 
     Args:
         patience: Seconds between two calls after which the process is killed; None: as for workers.
-        on_hang: Called in the watching process before that, with the error and the traceback of all threads.
+        on_end: Called in the watching process before that, or when the process crashed, with the error, the traceback
+            of all threads, and the exit code for the manifest.
     """
     if not can_fork():
         yield Heartbeat(None)
         return
     report, run = CrashReport(), os.getpid()
-    report.listen()
     pid = fork()
     if pid == 0:
-        _watch(run, report, Patience(patience), on_hang)
+        _watch(run, report, Patience(patience), on_end)
     try:
-        yield Heartbeat(report)
+        with report.enabled():
+            yield Heartbeat(report)
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        faulthandler.unregister(TRACE_SIGNAL)
         report.close()
 
 
-def _watch(run: int, report: CrashReport, patience: Patience, on_hang: Callable[[Problem, str], object]) -> NoReturn:
+def _watch(run: int, report: CrashReport, patience: Patience, on_end: OnEnd) -> NoReturn:
     """Watch the process of the run until it ends, or stands still for too long."""
     leave = os._exit
     try:
         tick, waited, beats = min(1.0, patience.seconds / 4), 0.0, (0, 0)
+        process = os.pidfd_open(run)
         while waited < patience.seconds:
-            time.sleep(tick)
-            if os.getppid() != run:
+            ended, _, _ = select.select([process], [], [], tick)
+            if ended or os.getppid() != run:
+                if trace := report.trace:
+                    on_end(_crash(trace), trace, 1)
                 leave(0)
             if report.beats != beats:
                 beats = report.beats
@@ -76,20 +88,34 @@ def _watch(run: int, report: CrashReport, patience: Patience, on_hang: Callable[
             elif not is_stopped(run):
                 waited += tick
         report.request(run)
-        on_hang(_problem(report.trace, waited), report.trace)
+        on_end(_hang(report.trace, waited), report.trace, 128 + signal.SIGKILL)
         os.kill(run, signal.SIGKILL)
     finally:
         leave(1)
 
 
-def _problem(trace: str, seconds: float) -> Problem:
+def _hang(trace: str, seconds: float) -> Problem:
     """Return the error for a run that stood still, with the line that it stood at."""
-    frame = next((frame for frame in frames_of(trace) if is_authors(frame)), None)
-    function = "" if frame is None else f" in {frame.function}"
-    return Problem(
-        "E406",
-        f"the run stood still for {seconds:.0f} seconds{function}, and was killed",
-        file=None if frame is None else frame.file,
-        line=None if frame is None else frame.line,
-        hint="log.txt has the traceback of its threads. If the component is only slow, raise patience.",
-    )
+    hint = f"{_HINT} If the component is only slow, raise patience."
+    return _problem("E406", f"the run stood still for {seconds:.0f} seconds%s, and was killed", trace, hint)
+
+
+def _crash(trace: str) -> Problem:
+    """Return the error for a run whose process was ended by a component, with the line that did it."""
+    how = re.search(r"^Fatal Python error: (.+)", trace, re.MULTILINE)
+    return _problem("E407", f"the run's process crashed%s: {how[1] if how else 'unknown'}", trace, _HINT)
+
+
+def _problem(code: str, message: str, trace: str, hint: str) -> Problem:
+    """Return an error with the line of a plugin's: of the thread at work, or else of another one."""
+    others = (frames for frames in frames_of_others(trace) if not any(map(_is_of_a_sink, frames)))
+    found = (find_author(frames) for frames in chain([frames_of(trace)], others))
+    frame = next((one for one in found if one is not None), None)
+    message %= "" if frame is None else f" in {frame.function}"
+    file, line = (None, None) if frame is None else (frame.file, frame.line)
+    return Problem(code, message, file=file, line=line, hint=hint)
+
+
+def _is_of_a_sink(frame: Frame) -> bool:
+    """Return whether a line belongs to the thread of a sink, which no run waits for."""
+    return frame.file == sinks.__file__

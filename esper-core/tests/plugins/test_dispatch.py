@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 import pytest
+import torch
 
 from esper_core.leyline import PluginError
 from esper_core.leyline.protocols import RunContext, RunInfo
@@ -49,14 +50,25 @@ def test_a_health_check_without_a_verdict_is_an_error(load, workshop, verdict: s
     assert problem.file == str(workshop.folder / "esper_extra.py")
 
 
-def test_an_observer_that_raises_is_reported_once_and_not_called_again(load, workshop, warnings):
-    source = "from esper_core import hookimpl\n@hookimpl\ndef esper_run_started(run): 1 / 0\n"
-    observers = Observers(load(workshop.package(source)))
+OBSERVER = """
+import torch
+from esper_core import hookimpl
+@hookimpl
+def esper_run_started(run):
+    torch.set_grad_enabled(False)
+    1 / 0
+"""
+
+
+def test_an_observer_that_raises_is_reported_once_not_called_again_and_what_it_set_put_back(load, workshop, warnings):
+    observers = Observers(load(workshop.package(OBSERVER)))
     for _ in range(2):
         observers.run_started(RUN)
-    (line,) = warnings()
+    assert torch.is_grad_enabled()
+    put_back, line = sorted(warnings(), key=lambda line: line.startswith("E228"))
+    assert "turned gradients off" in put_back
     assert line.startswith('E228 plugin "extra" (esper-extra 0.2.0) failed in esper_run_started: ZeroDivisionError')
-    assert "its observers are not called again in this run\n  esper_extra.py:3\n" in line
+    assert "its observers are not called again in this run\n  esper_extra.py:6\n" in line
 
 
 WRAPPER = """

@@ -50,7 +50,7 @@ def test_glob_without_matches_is_explained(registry, refusal, glob: str, hint: s
 
 @pytest.mark.parametrize(("count", "more"), [(12, ""), (13, ", …")])
 def test_a_dozen_known_names_are_listed(load, workshop, refusal, count, more):
-    names = [f"known-{number:02}" for number in range(count)]
+    names = [f"known{number:02}" for number in range(count)]
     registry = load(workshop.blueprints(*names)).registry
     assert f"Known: {', '.join(names[:12])}{more}\n" in refusal(lambda: registry.find("blueprint", "zzz"))[1]
 

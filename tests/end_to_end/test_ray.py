@@ -126,6 +126,25 @@ def test_a_run_is_resumed_on_another_engine(first, then, tmp_path, text, expecte
     assert found_in(run) == expected
 
 
+def test_a_run_whose_machine_is_lost_is_resumed_from_its_store(tmp_path):
+    """The driver is killed, and with it the head of the cluster; its run directory is gone, too."""
+    text = RUNS["ahead"].replace("steps: 7", "steps: 30")
+    expected = found_in(run_once(tmp_path / "threads", text, "--engine", "threads"))
+    (tmp_path / "run.yaml").write_text(text)
+    store, program = f"file://{tmp_path}/store", [sys.executable, "-m", "esper_core"]
+    set_store = ("--set", f"store={store}")
+    process = subprocess.Popen([*program, "run", "run.yaml", "--quiet", "--engine", "ray", *set_store], cwd=tmp_path)
+    while not list(tmp_path.glob("runs/*/checkpoints/000012")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    (run,) = (tmp_path / "runs").iterdir()
+    run.rename(tmp_path / "lost")
+    subprocess.run([*program, "resume", f"{store}/{run.name}", "--quiet", "--engine", "ray"], cwd=tmp_path, check=True)
+    assert found_in(run) == expected
+
+
 HOSTILE = """
 import os, signal, time
 import torch

@@ -77,7 +77,7 @@ class ForkEngine:
 
         def run(connection: Connection[Any, Any], report: CrashReport) -> None:
             make = partial(self._make, order, report)
-            serve(make, connection, self._decider)
+            serve(make, _OwnConnection(connection), self._decider)
 
         return ForkedWorker(run, self._lifeline)
 
@@ -91,8 +91,9 @@ class ForkEngine:
 
 def fork() -> int:
     """Fork this process, as ``os.fork``. Signals that ask a run to end are ignored in the fork."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # a component replaced or closed it
+            stream.flush()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)
     try:
         with warnings.catch_warnings():
@@ -188,6 +189,20 @@ class ForkedWorker:
         if self._status is None:
             self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self._status
+
+
+class _OwnConnection:
+    """A worker's end of its pipe. A fork of the worker that a component made ends before it sends a reply, too."""
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
+        self._connection, self._pid = connection, os.getpid()
+        self.recv = connection.recv
+
+    def send(self, message: Any) -> None:
+        """Send a reply."""
+        if os.getpid() != self._pid:
+            os._exit(1)
+        self._connection.send(message)
 
 
 class CrashReport:

@@ -23,8 +23,14 @@ from esper_core.engines.protocol import (
     unpack,
 )
 from esper_core.leyline.actions import Op
-from esper_core.leyline.errors import EsperError
-from esper_core.plugins.isolation import AttributedSchedule, AttributedTask, is_third_party, target_of
+from esper_core.leyline.errors import EsperError, PluginError
+from esper_core.plugins.isolation import (
+    AttributedSchedule,
+    AttributedTask,
+    component_problem,
+    is_third_party,
+    target_of,
+)
 from esper_core.trainer.forward import Notices
 from esper_core.trainer.pool import Pool
 
@@ -236,8 +242,13 @@ def serve(make: Callable[[Notices], Shard], connection: Connection, decider: Dec
         connection.send(replied(partial(answer, connection.recv())))
 
 
+_HINT: Final = "Its package must raise an error instead; report it there."
+
+
 def sendable(error: BaseException) -> BaseException:
     """Return ``error`` if it can be sent to the run, else a RuntimeError with its message."""
+    if isinstance(error, KeyboardInterrupt):  # of a component: workers ignore Ctrl-C
+        return PluginError(component_problem("E231", "a component raised KeyboardInterrupt", error, "", _HINT))
     home = type(error).__module__
     ours = isinstance(error, EsperError) and home.startswith("esper_core.")
     plain = home == "builtins" and all(isinstance(one, str | int | float | None) for one in error.args)

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache, partial, reduce
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from esper_core.leyline.errors import Problem
 
@@ -91,7 +91,18 @@ class Guard:
         faults: Collects changes that make a seed fail, instead of reporting them: see ``restore_defaults``.
     """
 
-    __slots__ = ("_before", "_component", "_faults", "_imported", "_memory", "_report", "_scope", "_settings", "_torch")
+    __slots__ = (
+        "_before",
+        "_component",
+        "_faults",
+        "_imported",
+        "_memory",
+        "_pid",
+        "_report",
+        "_scope",
+        "_settings",
+        "_torch",
+    )
 
     def __init__(
         self,
@@ -109,7 +120,7 @@ class Guard:
         self._faults = faults
 
     def __enter__(self) -> Guard:
-        self._torch, self._imported = "torch" in sys.modules, len(sys.modules)
+        self._pid, self._torch, self._imported = os.getpid(), "torch" in sys.modules, len(sys.modules)
         self._settings = _settings(self._scope, self._torch)
         self._before = [one.read() for one in self._settings]
         if self._scope and (own := self._remembered().generators):
@@ -121,6 +132,8 @@ class Guard:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if os.getpid() != self._pid:
+            _end_fork(self._component)
         now = [one.read() for one in self._settings]
         if now != self._before:
             imported = len(sys.modules) != self._imported
@@ -162,6 +175,13 @@ def restore_defaults() -> str | None:
             one.write(one.default)
             found.append(one.change(one.default, now))
     return " and ".join(found) or None
+
+
+def _end_fork(component: str) -> NoReturn:
+    """End a fork of this process that a component made and let return: two processes would go on with one run."""
+    with suppress(OSError, ValueError):
+        print(f"warning: {component} forked the process, and its fork is ended", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def _problem(component: str, one: Setting, before: Any, after: Any) -> Problem:
@@ -380,7 +400,9 @@ def _describe_environment(before: Mapping[Any, Any], after: Mapping[Any, Any]) -
     return f"changed the environment variables {', '.join(map(os.fsdecode, _differing(before, after)))}"
 
 
-_SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+_SIGNALS: Final = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGCHLD") if hasattr(signal, name)
+)
 
 
 def _handlers() -> list[Any]:

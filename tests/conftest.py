@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -145,9 +146,16 @@ class Processes:
         self.pid, self.running = self._number(), True
         return self.pid
 
-    def wait(self) -> int:
-        """Return the exit status of the command that was started last; negative: the signal that ended it."""
+    def wait(self, seconds: float | None = None) -> int:
+        """Return the exit status of the command that was started last; negative: the signal that ended it.
+
+        After ``seconds`` it is killed, and the test fails.
+        """
+        in_time = seconds is None or bool(select.select([self.server.stdout], [], [], seconds)[0])
+        if not in_time:
+            os.kill(self.pid, signal.SIGKILL)
         status, self.running = self._number(), False
+        assert in_time, f"it did not end in {seconds} seconds\n{self.err[-3000:]}"
         return status
 
     def call(self, *arguments: str | Path) -> int:

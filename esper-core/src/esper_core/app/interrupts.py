@@ -38,6 +38,12 @@ class _SignalHandler:
             ends_at_once = one in (signal.SIGINT, signal.SIGTERM)
             signal.signal(one, signal.SIG_DFL if ends_at_once else signal.SIG_IGN)
 
+    def __eq__(self, other: object) -> bool:
+        """Equal what replaces it when a signal comes, so that no component is blamed for that change."""
+        return self is other or (self.number is not None and other in (signal.SIG_DFL, signal.SIG_IGN))
+
+    __hash__ = object.__hash__
+
     def raise_if_interrupted(self) -> None:
         """Raise Interrupted if a signal came."""
         if self.number is not None:

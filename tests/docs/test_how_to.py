@@ -172,11 +172,11 @@ def test_the_guide_on_blueprints_works_in_a_new_environment(new_environment, tmp
 PAGES = ROOT / "docs" / "guides"
 INSTALL = 'pip install --editable ".[test]"'
 SETTING = re.compile(r"[A-Z_]+=\S*")
-# Pages with a test of their own: they need a browser, a Ctrl-C, a package, two minutes of training, other libraries, or
-# a cluster.
+# Pages with a test of their own: they need a browser, a Ctrl-C, a package, two minutes of training, other libraries, a
+# store, or a cluster.
 OWN_TEST = {
     *("watch-a-run.md", "resume-a-run.md", "write-a-blueprint.md", "use-your-own-data.md", "grow-in-a-trainer.md"),
-    *("use-kuberay.md", "use-ray.md", "use-slurm.md"),
+    *("store-runs.md", "use-kuberay.md", "use-ray.md", "use-slurm.md"),
 }
 FOLLOWED = [page for page in sorted(PAGES.glob("*.md")) if page.name not in OWN_TEST]
 LONG = {

@@ -215,7 +215,7 @@ def test_a_file_or_a_module_that_a_page_names_is_there(page):
 
 @pytest.mark.slow
 def test_a_twin_that_trains_longer_stays_below_the_grown_network(tmp_path, monkeypatch, capsys):
-    (command,) = re.findall(r"^```sh\nesper (.*)\n```", SHOWN.read_text(encoding="utf-8"), re.MULTILINE)
+    _, command = re.findall(r"^```sh\nesper (.*)\n```", SHOWN.read_text(encoding="utf-8"), re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     arguments = shlex.split(command.replace("plugins.yaml", shlex.quote(str(ROOT / "plugins.yaml"))))
     with pytest.raises(SystemExit):

@@ -175,7 +175,11 @@ def portable_data(recipe: Recipe) -> PortableData:
 
 
 def open_engine(
-    composition: Composition, *, supervised: bool = False, on_node: Callable[[NodeRecord], None] = lambda node: None
+    composition: Composition,
+    *,
+    supervised: bool = False,
+    on_node: Callable[[NodeRecord], None] = lambda node: None,
+    on_wait: Callable[[], None] = lambda: None,
 ) -> ChosenEngine | None:
     """Return the engine of a run, with how many workers; None: threads of this process.
 
@@ -195,5 +199,6 @@ def open_engine(
         wait_seconds=config.ray.wait_seconds,
         mixed_builds=config.ray.mixed_builds,
         on_node=on_node,
+        on_wait=on_wait,
     )
     return ChosenEngine(engine, engine.workers, decides=not decider.learns)

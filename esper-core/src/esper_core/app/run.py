@@ -268,7 +268,7 @@ class _Session:
             )
             writer.on_written = self.on_checkpoint
             composed, verdicts = self.composition, Verdicts(path)
-            engine = self._open_engine(closing, supervised=bool(position.number and verdicts))
+            engine = self._open_engine(closing, raise_if_interrupted, supervised=bool(position.number and verdicts))
             context = StudyContext(
                 bus, clock, health_check(resolution.plugins), engine, verdicts, heartbeat, writer.steps_left
             )
@@ -295,12 +295,13 @@ class _Session:
                 raise
             return finished, clock
 
-    def _open_engine(self, closing: ExitStack, *, supervised: bool) -> ChosenEngine | None:
+    def _open_engine(self, closing: ExitStack, on_wait: Callable[[], None], *, supervised: bool) -> ChosenEngine | None:
         """Return the engine of the run, which ``closing`` closes."""
         engine = open_engine(
             self.composition,
             supervised=supervised,
             on_node=lambda node: self.directory.add_node(node.as_json()),
+            on_wait=on_wait,
         )
         if engine is not None:
             closing.callback(engine.engine.close)

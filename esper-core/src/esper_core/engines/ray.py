@@ -160,6 +160,7 @@ class RayEngine:
         wait_seconds: How long actors may take to start.
         mixed_builds: Whether nodes may have another torch build, CPU capability or Python.
         on_node: Gets what is installed on the node of each worker, once it was found to fit.
+        on_wait: Called about once a second while an actor starts; may raise Interrupted.
 
     Attributes:
         workers: How many workers the run takes.
@@ -178,8 +179,9 @@ class RayEngine:
         wait_seconds: float = 300.0,
         mixed_builds: bool = False,
         on_node: Callable[[NodeRecord], None] = lambda node: None,
+        on_wait: Callable[[], None] = lambda: None,
     ) -> None:
-        self.wait_seconds = wait_seconds
+        self.wait_seconds, self.on_wait = wait_seconds, on_wait
         self._own, self._mixed_builds, self._on_node = own, mixed_builds, on_node
         self._free: list[_Actor] = []
         self._actors: list[_Actor] = []
@@ -232,7 +234,7 @@ class RayEngine:
         except errors.RayError as error:
             if "creation task" in str(error):
                 raise self._start_error(error) from error
-            raise WorkerGone(one_line(str(error))) from error
+            raise WorkerGone(str(error)) from error
 
     def pending_error(self) -> ClusterError:
         """Return the error for actors that do not start."""
@@ -301,6 +303,7 @@ class RayWorker:
         self._actor: _Actor | None = actor
         self._until = time.monotonic() + engine.wait_seconds
         self._reply = actor.handle.start.remote(order)
+        self._why = ""
 
     def send(self, request: Request) -> None:
         """Send a request. If the actor is gone, ``receive`` says so."""
@@ -321,7 +324,7 @@ class RayWorker:
     def end(self) -> Loss:
         """End the worker if it still runs, and return how it was lost; its actor is free then, if it answers."""
         loss = self._ask_beside("end")
-        return Loss("was lost with its actor or node", accidental=True) if loss is None else loss
+        return Loss("was lost with its actor or node", trace=self._why, accidental=True) if loss is None else loss
 
     def close(self) -> None:
         """End the worker, whatever it is doing."""
@@ -336,7 +339,11 @@ class RayWorker:
             except TimeoutError:
                 if time.monotonic() >= self._until:
                     raise self._engine.pending_error() from None
+                self._engine.on_wait()
                 raise WorkerStarting from None
+            except WorkerGone as error:
+                self._why = str(error)
+                raise
             actor.owed.pop(0)
 
     def _ask_beside(self, method: str) -> Any:
@@ -352,7 +359,8 @@ class RayWorker:
             return None
         try:
             answer = self._engine.get(actor.call_beside(method), SECONDS_TO_END)
-        except (WorkerGone, TimeoutError):
+        except (WorkerGone, TimeoutError) as error:
+            self._why = str(error) or "It does not answer."
             self._engine.discard(actor)
             return None
         self._engine.release(actor)

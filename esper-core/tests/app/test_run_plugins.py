@@ -290,6 +290,7 @@ def test_error_of_a_seed_names_its_authors_line_or_what_built_it() -> None:
     assert describe_error(caught.error, click.Command).endswith(" (click.core:Command)")
 
 
+@pytest.mark.usefixtures("ctrl_c_raises")
 def test_cancelled_seed_is_a_fault_of_the_seed_and_ctrl_c_is_not() -> None:
     slot: Any = SimpleNamespace(name="early")
     seed: Any = SimpleNamespace(number=0, blueprint="a/b", block=None)

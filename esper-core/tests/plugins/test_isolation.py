@@ -77,6 +77,7 @@ def test_any_exception_on_import_breaks_only_that_plugin(load, workshop, source,
     assert len(problem.message) < 500
 
 
+@pytest.mark.usefixtures("ctrl_c_raises")
 def test_ctrl_c_during_an_import_is_raised(load, workshop) -> None:
     with pytest.raises(KeyboardInterrupt):
         load(workshop.package("raise KeyboardInterrupt\n"))
@@ -93,6 +94,7 @@ def test_any_exception_of_a_component_names_it_and_its_code(error: BaseException
     assert "\n" not in problem.message
 
 
+@pytest.mark.usefixtures("ctrl_c_raises")
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), GrowthError(Problem("E301", "no"))])
 def test_ctrl_c_and_errors_with_a_code_pass_unchanged(error: BaseException) -> None:
     with pytest.raises(type(error)) as passed, attributed_to("reward r (p 1)", "at work"):

@@ -75,11 +75,13 @@ def arms(report: Report) -> Section | None:
     metric, results = report.metric, figures.arm_results(report.history, report.metric)
     if not _tested(report.history):
         return None
+    networks = list(_each_network(report.history, results))
     data = {
         "chart": figures.arm_intervals(metric, results),
         "metric": metric,
         "results": results,
-        "networks": list(_each_network(report.history, results))[:MAX_ROWS],
+        "networks": networks[:MAX_ROWS],
+        "missing": max(0, len(networks) - MAX_ROWS),
     }
     return Section("arms", "Arms", "arms", data)
 
@@ -87,8 +89,9 @@ def arms(report: Report) -> Section | None:
 def _each_network(history: History, results: Sequence[ArmResult]) -> Iterator[tuple[str, list[float | None]]]:
     """Yield each network with its test metric in each arm."""
     found = [{(one.round, one.seed): one.test_metric for one in result.episodes} for result in results]
+    has_rounds = len(history.rounds) > 1
     for round_, seed in sorted({place for tests in found for place in tests}):
-        name = f"{seed} in round {round_}" if len(history.rounds) > 1 else f"{seed}"
+        name = f"{seed} in round {round_}" if has_rounds else f"{seed}"
         yield name, [tests.get((round_, seed)) for tests in found]
 
 

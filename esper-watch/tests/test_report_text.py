@@ -262,3 +262,10 @@ def test_any_content_of_summary_and_manifest_gives_a_page(data, whole):
         assert "Provenance" in report_page(read_report(whole))
     finally:
         (whole / name).write_text(kept)
+
+
+def test_the_table_of_networks_says_how_many_rows_it_leaves_out(make_run, monkeypatch):
+    run = make_run(environments=3, steps=4)
+    assert "more, in events.jsonl" not in text_of(run)
+    monkeypatch.setattr("esper_watch.views.MAX_ROWS", 1)
+    assert "… and 2 more, in events.jsonl." in text_of(run)

@@ -1,5 +1,7 @@
 """Workers that run ahead: a run asks them seldom, and finds what it would have found step by step."""
 
+import json
+import re
 from collections import Counter
 
 import pytest
@@ -70,3 +72,23 @@ def test_workers_that_run_ahead_find_what_they_would_step_by_step(tmp_path, monk
     if not crowd:
         assert sent[RUN_AHEAD] == 2 * 2 * 3  # in both studies, for the first step and the rest, of three workers
         assert sent["train"] == 0
+        timing = json.loads((runs["processes"] / "summary.json").read_text())["timing"]
+        assert {"evaluate", "govern", "grow", "incubate"} <= timing.keys()
+        assert timing["train"] < 0.9 * sum(timing[name] for name in ("train", "evaluate", "grow", "incubate"))
+
+
+def test_workers_whose_episodes_are_over_wait_for_the_others(tmp_path, monkeypatch):
+    """They have no twin, and are asked for every step anew."""
+    monkeypatch.setattr("esper_core.engines.worker_pool.SECONDS_AHEAD", 1e-9)
+    text = RUN.replace("CROWD\n", "").replace(
+        "growth:", "governor: {patience: 2}\ntwin: false\ncapacity: false\ngrowth:"
+    )
+    runs = {}
+    for engine in ("threads", "processes"):
+        (tmp_path / engine).mkdir()
+        (tmp_path / engine / "own.py").write_text(OWN)
+        runs[engine] = run_once(tmp_path / engine, text, "--engine", engine)
+    found = found_in(runs["processes"])
+    assert found == found_in(runs["threads"])
+    assert len(set(re.findall(r'"steps":(\d+),"flops"', str(found[1])))) > 1, "episodes of several lengths"
+    assert APART not in (runs["processes"] / "log.txt").read_text()

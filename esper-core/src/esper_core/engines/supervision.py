@@ -89,6 +89,7 @@ class SupervisedWorker:
         find_verdicts: Returns the seeds that were condemned in a request before the run was resumed.
         on_verdict: Gets each new one.
         on_wait: Called about once a second while nothing comes.
+        lead: Seconds by method that the worker took when it ran ahead last.
     """
 
     whose: str
@@ -97,6 +98,7 @@ class SupervisedWorker:
     find_verdicts: Callable[[Request], Sequence[Condemned]] = lambda request: ()
     on_verdict: Callable[[Request, Condemned], None] = lambda request, condemned: None
     on_wait: Callable[[], None] = lambda: None
+    lead: dict[str, float] = field(default_factory=dict)
     _worker: Worker = field(init=False)
     _snapshot: WorkerSnapshot | None = None
     _log: list[Request] = field(default_factory=list)
@@ -136,6 +138,8 @@ class SupervisedWorker:
             self._runs_ahead = True
             self._worker.send(Request(RUN_AHEAD, (*request.arguments, end), request.faults))
         else:
+            if request.method == "train":
+                self._has_new_policies = False  # of the worker: they see no step that is asked for
             self._worker.send(self._pending)
 
     def receive(self) -> Reply:
@@ -162,12 +166,19 @@ class SupervisedWorker:
         return reply
 
     def _first_of(self, reply: Reply) -> Reply | None:
-        """Keep what a worker expects that ran ahead, and return its first reply; None if it expects something else."""
+        """Keep what a worker expects that ran ahead, and return its first reply; None if it must be asked again."""
         self._runs_ahead = False
-        self._expected.extend(reply.value or ())
         assert self._pending is not None
-        if self._expected and is_as_expected(self._expected[0][0], self._pending):
-            return self._expected.popleft()[1]
+        if not reply.value:  # the episodes of all its environments are over
+            self._has_new_policies = False
+            self._worker.send(self._pending)
+            return None
+        self._expected.extend(reply.value)
+        for request, own in self._expected:
+            self.lead[request.method] = self.lead.get(request.method, 0.0) + own.seconds
+        expected, first = self._expected.popleft()
+        if is_as_expected(expected, self._pending):
+            return first
         self._turn_back()
         return None
 

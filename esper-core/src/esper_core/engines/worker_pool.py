@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise, product
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from esper_core.engines.ahead import SECONDS_AHEAD
 from esper_core.engines.protocol import EnvironmentStatus, Order, Request, pack, unpack
@@ -40,6 +40,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger("esper")
+
+REGIONS: Final = {
+    "evaluate": "evaluate",
+    "synchronise": "evaluate",
+    "heal": "evaluate",
+    "judge": "govern",
+    "carry_out": "govern",
+    "masks": "policy",
+    "apply": "grow",
+}
+"""The region of a step, as ``trainer.loop`` names it, that the time of each method belongs to."""
 
 
 class WorkerPool(StudyPool[EnvironmentStatus]):
@@ -104,6 +115,21 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         """Whether a worker is ahead of the run."""
         return any(worker.is_ahead for worker in self._workers)
 
+    @property
+    def time_shares(self) -> dict[str, float]:
+        """Shares of the time of the latest ``train``, in which workers that ran ahead did other things, too."""
+        leads = [(method, seconds) for worker in self._workers for method, seconds in worker.lead.items()]
+        whole = sum(seconds for _, seconds in leads)
+        if not whole:
+            return super().time_shares
+        shares = {"incubate": 0.0}
+        for method, seconds in leads:
+            if method == "train":
+                shares["incubate"] += self._incubation_share * seconds / whole
+            else:
+                shares[REGIONS[method]] = shares.get(REGIONS[method], 0.0) + seconds / whole
+        return shares
+
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round."""
         self._round, self._level = round_, (0, 0.0)
@@ -117,6 +143,8 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
                 self._packed_states()
             end = self._end_of_lead(step) if self._steps else None
         turns = [one.place for one in self.turns(step)]
+        for worker in self._workers:
+            worker.lead.clear()
         changes = self._call_each(Shard.train, lambda order: (step,), None, end)
         return sorted(changes, key=lambda change: turns.index(change[0]))
 

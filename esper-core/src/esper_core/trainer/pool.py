@@ -100,7 +100,12 @@ class Roster(ABC, Generic[M]):
         return sorted(self.running(), key=lambda one: (one.place < first, one.place))
 
     @property
-    def incubation_share(self) -> float:
+    def time_shares(self) -> dict[str, float]:
+        """Shares of the time of the latest ``train`` that belong to other regions of a step, by their names."""
+        return {"incubate": self._incubation_share}
+
+    @property
+    def _incubation_share(self) -> float:
         """Share of the latest step's training that incubating seeds took, over all environments."""
         whole, incubation = (sum(times) for times in zip(*(one.seconds for one in self.environments), strict=True))
         return incubation / whole if whole else 0.0
@@ -359,7 +364,9 @@ class Phases(Roster[N]):
         return dict(zip(members, done, strict=True))
 
     def _read(self, numbers: Mapping[N, Tensor]) -> Iterable[tuple[N, list[float]]]:
-        """Copy the numbers of some environments to the host."""
+        """Copy the numbers of some environments to the host; of none, where each episode is over."""
+        if not numbers:
+            return []
         self._lanes.drain(one.place for one in numbers)
         on_host = torch.cat([own.reshape(-1).cpu() for own in numbers.values()])
         parts = on_host.split([own.numel() for own in numbers.values()])

@@ -179,7 +179,6 @@ def meddled(tmp_path, run_file, caplog, monkeypatch):
 @pytest.mark.parametrize(
     ("places", "overrides"),
     [
-        ([], ("engine=threads", "lanes=1")),
         ([one for one in PLACES if one not in (*IN_ENVIRONMENTS, "host")], ("engine=threads", "lanes=1")),
         (IN_ENVIRONMENTS, ("engine=threads", "lanes=1")),
         (IN_ENVIRONMENTS, ("engine=threads", "lanes=2")),
@@ -188,11 +187,13 @@ def meddled(tmp_path, run_file, caplog, monkeypatch):
     ],
 )
 def test_state_of_the_process_is_put_back_and_the_component_named(places, overrides, meddled):
-    told, seen = meddled(places, *overrides)
-    if not places:
+    if not EXPECTED:
+        told, seen = meddled([])
         assert told == []
         EXPECTED.update(seen)
+    told, seen = meddled(places, *overrides)
     assert seen == EXPECTED
+    assert not torch.is_anomaly_enabled()
     for place in places:
         named = [message for message in told if f'{PLACES[place]} "meddler' in message and "(local file" in message]
         changes = FLAGS[place in ("host", "sink") or "processes" in overrides[0] :]

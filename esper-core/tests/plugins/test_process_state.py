@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import warnings
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -161,6 +162,27 @@ def test_a_component_keeps_its_own_state_of_a_random_generator(told):
             drawn.append(random.random())
     assert (drawn, random.getstate()) == (alone, ambient)
     assert len(told()) == 2
+
+
+def test_a_change_on_another_thread_is_not_taken_for_the_value_to_keep(told, tmp_path):
+    """A sink's guard opens while a policy has changed settings, and closes after they were put back."""
+    opened, put_back, folder = threading.Event(), threading.Event(), Path.cwd()
+
+    def sink() -> None:
+        with Guard("sink", Scope.PROCESS):
+            opened.set()
+            put_back.wait(60)
+
+    thread = threading.Thread(target=sink)
+    with Guard("policy", Scope.PROCESS):
+        torch.set_anomaly_enabled(True)
+        os.chdir(tmp_path)
+        thread.start()
+        assert opened.wait(60)
+    put_back.set()
+    thread.join()
+    assert (torch.is_anomaly_enabled(), Path.cwd()) == (False, folder)
+    assert all(message.startswith("E237 policy") for message in told())
 
 
 def test_faults_of_a_seed_are_collected_and_other_changes_reported(told):

@@ -5,7 +5,8 @@ around a call into plugin code compares them before and after it, puts back what
 component (E237). A component that draws from a global random generator has its own state of it from then on.
 
 ``Scope`` says what is compared: torch's settings for calls that are made for every batch, everything for the others.
-Threads that compute at the same time see each other's changes until they are put back.
+Threads that compute at the same time see each other's changes until they are put back, and either component may be
+named.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import logging
 import os
 import signal
 import sys
+import threading
 import warnings
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -51,6 +54,7 @@ class Setting:
         describe: Says in a message what changed, given the values before and after.
         own_state: Whether it is a random generator, of which a component keeps the state that it left.
         by_imports: Whether modules change it when they are imported, which is left alone.
+        is_shared: Whether it belongs to the process, not to a thread, and Esper itself leaves it as it is.
     """
 
     name: str
@@ -60,6 +64,7 @@ class Setting:
     describe: Callable[[Any, Any], str] | None = None
     own_state: bool = False
     by_imports: bool = False
+    is_shared: bool = False
 
     def change(self, before: Any, after: Any) -> str:
         """Return what a component did, for messages."""
@@ -74,6 +79,54 @@ class Memory:
 
     told: set[str] = field(default_factory=set)
     generators: dict[str, Any] = field(default_factory=dict)
+
+
+class _Settled:
+    """Values of shared settings from before the guards that are open now.
+
+    A guard that opens while a component on another thread has changed a setting must not take that for its value.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: Counter[int] = Counter()
+        self._values: dict[str, Any] = {}
+
+    def open(self, settings: tuple[Setting, ...]) -> list[Any]:
+        """Open a guard of this thread, and return the values that its settings have to keep."""
+        with self._lock:
+            if not self._open:
+                self._values.clear()
+            own = threading.get_ident()
+            beside_others = len(self._open) > (own in self._open)
+            self._open[own] += 1
+            return [self._value(one) if beside_others and one.is_shared else self._read(one) for one in settings]
+
+    def close(self) -> None:
+        """Close a guard of this thread, which has put its settings back."""
+        with self._lock:
+            own = threading.get_ident()
+            self._open[own] -= 1
+            if not self._open[own]:
+                del self._open[own]
+
+    def keep(self, one: Setting, value: Any) -> None:
+        """Take a value that a setting has now for its own."""
+        with self._lock:
+            self._values[one.name] = value
+
+    def _value(self, one: Setting) -> Any:
+        return self._values[one.name] if one.name in self._values else self._read(one)
+
+    def _read(self, one: Setting) -> Any:
+        value = one.read()
+        if one.is_shared:
+            self._values.setdefault(one.name, value)
+        return value
+
+
+_SETTLED: Final = _Settled()
+os.register_at_fork(after_in_child=_SETTLED.__init__)  # type: ignore[misc]  # a fork has no other thread
 
 
 def log_change(problem: Problem) -> None:
@@ -122,7 +175,7 @@ class Guard:
     def __enter__(self) -> Guard:
         self._pid, self._torch, self._imported = os.getpid(), "torch" in sys.modules, len(sys.modules)
         self._settings = _settings(self._scope, self._torch)
-        self._before = [one.read() for one in self._settings]
+        self._before = _SETTLED.open(self._settings)
         if self._scope and (own := self._remembered().generators):
             for one in self._settings:
                 if one.name in own:
@@ -134,12 +187,20 @@ class Guard:
     ) -> None:
         if os.getpid() != self._pid:
             _end_fork(self._component)
+        try:
+            self._put_back()
+        finally:
+            _SETTLED.close()
+
+    def _put_back(self) -> None:
         now = [one.read() for one in self._settings]
         if now != self._before:
             imported = len(sys.modules) != self._imported
             for one, before, after in zip(self._settings, self._before, now, strict=True):
                 if not (imported and one.by_imports):
                     self._compare(one, before, after)
+                elif one.is_shared:
+                    _SETTLED.keep(one, after)
         if not self._torch and "torch" in sys.modules:
             for one in _torch_settings():
                 self._compare(one, one.default, one.read())
@@ -235,22 +296,30 @@ def _torch_settings() -> tuple[Setting, ...]:
             torch.set_default_dtype,
             torch.float32,
             lambda before, after: f"made {after} torch's default",
+            is_shared=True,
         ),
         Setting("torch's thread count", torch.get_num_threads, torch.set_num_threads),
         Setting("torch's default device", lambda: torch.empty(0).device, _set_device, torch.device("cpu")),
         Setting("torch's flushing of denormal numbers", _flushes_denormal, torch.set_flush_denormal, False),
-        Setting("torch's deterministic mode", torch.get_deterministic_debug_mode, _set_deterministic, 0),
+        Setting(
+            "torch's deterministic mode",
+            torch.get_deterministic_debug_mode,
+            _set_deterministic,
+            0,
+            is_shared=True,
+        ),
         Setting(
             "torch's anomaly mode",
             lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
             lambda values: torch.set_anomaly_enabled(*values),
+            is_shared=True,
         ),
         Setting(
             "torch's autocast",
             lambda: (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
             _set_autocast,
         ),
-        Setting("torch's precision of products", _precision, _set_precision),
+        Setting("torch's precision of products", _precision, _set_precision, is_shared=True),
         _backend("mkldnn.enabled", True),
         *(_cudnn() if torch.backends.cuda.is_built() else ()),
     )
@@ -281,7 +350,7 @@ def _backend(path: str, default: Any = None) -> Setting:
         except RuntimeError:  # it was set through two interfaces that contradict each other
             return "mixed"
 
-    return Setting(f"torch.backends.{path}", read, partial(setattr, module, name), default)
+    return Setting(f"torch.backends.{path}", read, partial(setattr, module, name), default, is_shared=True)
 
 
 _TINY: Final = [sys.float_info.min]
@@ -463,8 +532,15 @@ def _python_settings() -> tuple[Setting, ...]:
     return (
         _generator("Python's random generator", random.getstate, random.setstate),
         _numpy_generator(),
-        Setting("the current folder", _folder, os.chdir),
-        Setting("the environment", _environment, _set_environment, describe=_describe_environment, by_imports=True),
+        Setting("the current folder", _folder, os.chdir, is_shared=True),
+        Setting(
+            "the environment",
+            _environment,
+            _set_environment,
+            describe=_describe_environment,
+            by_imports=True,
+            is_shared=True,
+        ),
         Setting("signal handlers", _handlers, _set_handlers, describe=lambda *_: "changed signal handlers"),
         Setting(
             "filters of warnings",

@@ -185,6 +185,26 @@ def test_a_change_on_another_thread_is_not_taken_for_the_value_to_keep(told, tmp
     assert [message for message in told() if "E237 sink" in message] == []
 
 
+def test_what_a_program_sets_while_a_component_hangs_on_another_thread_is_left_alone(told, monkeypatch):
+    opened, end = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        with Guard("sink", Scope.PROCESS):
+            opened.set()
+            end.wait(60)
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    assert opened.wait(60)
+    monkeypatch.setenv("ESPER_TEST", "1")
+    with Guard("policy", Scope.PROCESS):
+        pass
+    assert os.environ["ESPER_TEST"] == "1"
+    assert [message for message in told() if "ESPER_TEST" in message] == []
+    end.set()
+    thread.join()
+
+
 def test_faults_of_a_seed_are_collected_and_other_changes_reported(told):
     faults: list[str] = []
     with torch.no_grad(), Guard("seed", faults=faults):

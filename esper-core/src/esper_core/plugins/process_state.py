@@ -61,7 +61,8 @@ class Memory:
 class _Settled:
     """Values of shared settings from before the guards that are open now.
 
-    A guard that opens while a component on another thread has changed a setting must not take that for its value.
+    Where one differs when a guard opens beside those of other threads, a component may have changed it whose own guard
+    will put it back, or code without a guard may have, for good. So the new guard leaves it alone.
     """
 
     def __init__(self) -> None:
@@ -70,14 +71,14 @@ class _Settled:
         self._values: dict[str, Any] = {}
 
     def open(self, settings: tuple[Setting, ...]) -> list[Any]:
-        """Open a guard of this thread, and return the values that its settings have to keep."""
+        """Open a guard of this thread, and return the values that its settings have to keep; None: any."""
         with self._lock:
             if not self._open:
                 self._values.clear()
             own = threading.get_ident()
             beside_others = len(self._open) > (own in self._open)
             self._open[own] += 1
-            return [self._value(one) if beside_others and one.is_shared else self._read(one) for one in settings]
+            return [self._settled(one) if beside_others and one.is_shared else self._read(one) for one in settings]
 
     def close(self) -> None:
         """Close a guard of this thread, which has put its settings back."""
@@ -92,8 +93,9 @@ class _Settled:
         with self._lock:
             self._values[one.name] = value
 
-    def _value(self, one: Setting) -> Any:
-        return self._values[one.name] if one.name in self._values else self._read(one)
+    def _settled(self, one: Setting) -> Any:
+        value = self._read(one)
+        return value if value == self._values[one.name] else None
 
     def _read(self, one: Setting) -> Any:
         value = one.read()

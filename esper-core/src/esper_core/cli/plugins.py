@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from esper_core.cli.exits import preparation
 from esper_core.cli.main import OpenGroup
 from esper_core.cli.output import print_facts, print_json, print_line, print_problems, print_table
 from esper_core.leyline.errors import ConfigError, PluginError, printable, suggestion
@@ -98,7 +99,8 @@ def _load(local: Sequence[Path] = ()) -> Plugins:
     """Load the plugins; ConfigError if one of the files cannot be a plugin."""
     from esper_core.plugins import load_plugins
 
-    found = load_plugins(local=local) if local else load_plugins()
+    with preparation():
+        found = load_plugins(local=local) if local else load_plugins()
     if refused := [replace(problem, path=None) for problem in found.problems if problem.code == "E227"]:
         raise ConfigError(refused)
     return found

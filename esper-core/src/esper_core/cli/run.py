@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from esper_core.cli.exits import preparation
 from esper_core.cli.output import print_json, print_line, print_warnings
+from esper_core.leyline.constants import PREPARATION_SECONDS
 from esper_core.leyline.errors import ConfigError, EsperError, Problem, printable
 from esper_core.leyline.files import is_url
 from esper_core.leyline.options import local_runs_option, run_name
@@ -201,7 +203,8 @@ def load(file: Path, overrides: Sequence[str] = (), overlays: Sequence[Path] = (
     from esper_core.config import load_config
 
     loaded = load_config(file, overrides, overlays)
-    return loaded, load_run_plugins(loaded, file.parent)
+    with preparation(_seconds(loaded)):
+        return loaded, load_run_plugins(loaded, file.parent)
 
 
 def build(loaded: LoadedConfig, plugins: Plugins) -> Composition:
@@ -209,27 +212,40 @@ def build(loaded: LoadedConfig, plugins: Plugins) -> Composition:
 
     If that fails, unmarked hooks are among the warnings, since they may be the cause.
     """
-    from esper_core.app.resolution import one_line, resolve, unmarked_hooks
+    from esper_core.app.resolution import one_line, unmarked_hooks
 
     try:
-        resolution = resolve(loaded, plugins)
-        if (store := resolution.config.store) is not None:
-            from esper_core.runs.storage import Storage
-
-            Storage.open(store)
-
-        from esper_core.app.compose import compose
-
-        composition = compose(resolution)
+        with preparation(_seconds(loaded)):
+            composition = _compose(loaded, plugins)
     except EsperError as error:
         print_warnings(one_line(problem) for problem in unmarked_hooks(plugins) if problem not in error.problems)
         raise
     steps = composition.config.episode.steps
-    print_warnings(resolution.warnings)
+    print_warnings(composition.resolution.warnings)
     for arm in composition.arms:
         for note in arm.impossible(steps):
             print_warnings([f"arm {arm.name}: {steps} steps (episode.steps) are too few for {note}"])
     return composition
+
+
+def _compose(loaded: LoadedConfig, plugins: Plugins) -> Composition:
+    from esper_core.app.resolution import resolve
+
+    resolution = resolve(loaded, plugins)
+    if (store := resolution.config.store) is not None:
+        from esper_core.runs.storage import Storage
+
+        Storage.open(store)
+
+    from esper_core.app.compose import compose
+
+    return compose(resolution)
+
+
+def _seconds(loaded: LoadedConfig) -> float:
+    """Return how long preparations may take: an hour, or ``patience`` if that is longer."""
+    patience = loaded.config.patience
+    return PREPARATION_SECONDS if patience == "auto" else max(PREPARATION_SECONDS, patience)
 
 
 def _execute_and_show(execute: partial[Outcome], composition: Composition, *, quiet: bool, as_json: bool) -> None:

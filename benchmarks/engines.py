@@ -1,19 +1,23 @@
 """What workers cost a run: ``python -m benchmarks.engines [--ray]``.
 
-Prints the time of an empty request, and what messages and snapshots of an environment of the default configuration
-take. Nothing is trained for long: each figure is of a few steps, or the median of many requests.
+Prints the time of an empty request; what messages and snapshots of an environment of the default configuration take;
+and what a run of that configuration with two workers spends in its own process, on snapshots, and on what it keeps to
+replace a worker. With ``--ray`` also how much longer that run takes there. It needs a quiet machine and five minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import pickle
+import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
+from unittest import mock
 
+import esper_core
 from esper_core.app.compose import prepare
 from esper_core.app.portable import open_engine
 from esper_core.app.runtime import one_thread
@@ -26,6 +30,7 @@ from esper_core.trainer.forward import Notices
 
 if TYPE_CHECKING:
     from esper_core.app.compose import Composition
+    from esper_core.leyline.events import Event
 
 CONFIGURATION: Final = Path(__file__).parents[1] / "plugins.yaml"
 STEPS: Final = 12
@@ -86,6 +91,51 @@ def measure_sizes(composition: Composition) -> dict[str, float]:
     }
 
 
+class _Meter:
+    """Listens to a run: how long it and its own process took from the first finished step to the last."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.seconds, self.processor = 0.0, 0.0
+
+    def hear(self, event: Event) -> None:
+        """Take account of a finished step."""
+        if event.type != "step-finished":
+            return
+        now, processor = time.perf_counter(), time.process_time()
+        if self.steps == 0:
+            self._began = now, processor
+        self.steps += 1
+        self.seconds, self.processor = now - self._began[0], processor - self._began[1]
+
+    def settle(self) -> None:
+        """Do nothing at the end of a step."""
+
+
+def measure_run(engine: str) -> dict[str, float]:
+    """Return what a run spends in its own process, on snapshots, and on keeping them with the requests since."""
+    meter, spent, kept = _Meter(), [], []
+    take = WorkerPool._packed_states
+
+    def timed(pool: WorkerPool) -> Any:
+        kept.append(sum(len(pickle.dumps((one._snapshot, one._log))) for one in pool._workers) / len(pool.environments))
+        began = time.perf_counter()
+        try:
+            return take(pool)
+        finally:
+            spent.append(time.perf_counter() - began)
+
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(WorkerPool, "_packed_states", timed):
+        overrides = [f"engine={engine}", "lanes=2", "checkpoints.every=1000", "capacity=false"]
+        esper_core.run(CONFIGURATION, overrides=overrides, runs_dir=folder, listeners=[meter])
+    return {
+        "the run from its first step, s": meter.seconds,
+        "its own process, ms per step of an environment": 1000 * meter.processor / meter.steps,
+        "snapshots, share of the time, %": 100 * sum(spent) / meter.seconds,
+        "snapshot and requests since, most, bytes per environment": max(kept, default=0.0),
+    }
+
+
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(
@@ -93,11 +143,15 @@ def main() -> None:
     )
     parser.add_argument("--ray", action="store_true", help="Measure requests to a local Ray cluster, too.")
     parsed = parser.parse_args()
-    for engine in ("processes", "ray") if parsed.ray else ("processes",):
+    engines = ("processes", "ray") if parsed.ray else ("processes",)
+    for engine in engines:
         composition = prepare(CONFIGURATION, [f"engine={engine}", "lanes=2"])
         print(f"empty request, {engine}: {1000 * measure_requests(composition):.2f} ms")
     for name, value in measure_sizes(prepare(CONFIGURATION)).items():
         print(f"{name}: {value:,.3g}")
+    for engine in engines:
+        for name, value in measure_run(engine).items():
+            print(f"{engine}: {name}: {value:,.3g}")
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def test_a_run_with_control_characters_in_its_names_has_a_printable_repr(make_ru
     assert repr(load_run(run)).isprintable()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data(), begun=st.booleans())
 def test_any_events_give_a_valid_page(unfinished, any_event, read_page, data, begun):
     events = data.draw(st.lists(any_event, max_size=12))

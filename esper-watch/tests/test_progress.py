@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from esper_core.leyline import Metric, Signals, SlotSignals, SlotState, Stage
-from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, RunStarted, StageChanged, StepFinished
+from esper_core.leyline.events import Event, GovernorActed, RunStarted, StageChanged, StepFinished
 from esper_testing import check_sink
 from esper_watch.progress import LiveDisplay
 
@@ -38,13 +38,6 @@ def moved(now: Stage, seed: int = 0, blueprint: str = "b/x", slot: str = "early"
     return StageChanged(
         **place, arm="grown", seed=seed, slot=slot, blueprint=blueprint, was=None, now=now, parameters=1, reason="asked"
     )
-
-
-def ended(arm: str = "grown", seed: int = 0) -> EpisodeFinished:
-    return EpisodeFinished(
-        round=0, arm=arm, seed=seed, test_loss=1.0, test_metric=0.5, validation_metric=0.5, parameters=1,
-        host_parameters=1, fossils=1, steps=1, reward=None,
-    )  # fmt: skip
 
 
 def acted(act: str, reason: str = "the loss rose") -> GovernorActed:
@@ -124,17 +117,6 @@ def test_rounds_and_acts_of_the_governor_are_drawn():
     lines = " ".join(drawn(events))
     assert "round 2 of 3, step 2 of 4" in lines
     assert re.search(r"governor: roll-back of grown 0, step 2: loss\\x1b\[2J +governor: 2 warnings", lines)
-
-
-def test_the_bar_is_over_all_phases_and_keeps_what_the_first_one_reached():
-    three = ("grown", "twin", "capacity")
-    over = [ended(arm, seed) for arm in ("grown", "twin") for seed in range(4)]
-    head, where, *below = drawn(
-        [started(three, environments=4), *GROWING[1:], *over, *(step(0, "capacity", seed) for seed in range(4))]
-    )
-    assert head.endswith(" 75 %")
-    assert where == "phase 2 of 2 (capacity), step 1 of 4, 4 networks"
-    assert [line.split()[0] for line in below] == ["validation", *three, "▁", "early", "late"]
 
 
 @pytest.mark.parametrize("width", [20, 40, 79, 199])

@@ -155,10 +155,9 @@ CURVES: dict[str, tuple[Values, str]] = {
 }
 
 
-@pytest.mark.parametrize("rounds", [1, 3])
 @pytest.mark.parametrize(("values", "unit"), CURVES.values(), ids=CURVES.keys())
-def test_a_curve_shows_the_means_and_its_band_the_intervals(values, unit, rounds, tmp_path):
-    curves = Curves(page_with(tmp_path, events_of(values, metric_of(unit), rounds)))
+def test_a_curve_shows_the_means_and_its_band_the_intervals(values, unit, tmp_path):
+    curves = Curves(page_with(tmp_path, events_of(values, metric_of(unit), rounds=2)))
     assert (len(curves.lines), len(curves.bands)) == (len(values), len(values))
     for own, line, band in zip(values.values(), curves.lines, curves.bands, strict=True):
         told = {step + 1: interval_of(row, unit) for step, row in own.items()}  # the page counts steps from 1
@@ -169,7 +168,7 @@ def test_a_curve_shows_the_means_and_its_band_the_intervals(values, unit, rounds
             assert [y for _, y in drawn] == pytest.approx([y for _, y in expected], abs=2 * CLOSE)
 
 
-@pytest.mark.parametrize("steps", [200, 201, 1001])
+@pytest.mark.parametrize("steps", [200, 201])
 def test_a_long_curve_is_thinned_out_and_keeps_its_last_step(steps, tmp_path):
     values = {"grown": {step: [0.1 + 0.5 * step / steps, 0.2 + 0.5 * step / steps] for step in range(steps)}}
     curves = Curves(page_with(tmp_path, events_of(values, metric_of("%"))))

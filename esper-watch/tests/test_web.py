@@ -21,11 +21,10 @@ pytest.importorskip("starlette", reason="needs starlette and uvicorn, which `mak
 from esper_core.leyline import ConfigError
 from esper_core.leyline.events import GovernorActed, RunFinished
 from esper_core.telemetry import encode
-from esper_watch import views
 from esper_watch.report import read_report, report_page
 from esper_watch.web.beside import ServerBeside, require_extra
 from esper_watch.web.cache import Cache
-from esper_watch.web.fragments import LivePage, run_fragments
+from esper_watch.web.fragments import run_fragments
 from esper_watch.web.index import FollowedRun, RunsFolder
 from esper_watch.web.server import Server, lines
 from esper_watch.web.site import Site
@@ -244,9 +243,7 @@ def test_runs_are_compared(write_run, tmp_path):
         assert "E431" in page
 
 
-@pytest.fixture(scope="module")
-def garden(tmp_path_factory):
-    """The run directory of a Gardener, and what its page showed while it grew."""
+def test_a_gardener_is_watched(tmp_path, read_page):
     import torch
     from torch import nn
 
@@ -256,26 +253,20 @@ def garden(tmp_path_factory):
     examples = [(torch.randn(50, 1, 8), torch.randint(2, (50,))) for _ in range(3)]
     model = nn.Sequential(nn.Sequential(nn.Conv1d(1, 4, 1), nn.ReLU()), nn.Flatten(), nn.Linear(32, 2))
     optimizer = torch.optim.Adam(model.parameters())
-    root = tmp_path_factory.mktemp("garden")
 
     def loss(model, batch):
         return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
 
     given = {"loss": loss, "slots": ["0"], "blueprints": ["conv_light"], "example": examples[0]}
-    with Gardener(model, optimizer, validation=examples[1:], steps=20, run_dir=root, **given) as gardener:
+    with Gardener(model, optimizer, validation=examples[1:], steps=20, run_dir=tmp_path, **given) as gardener:
         for batch in 3 * examples[:1]:
             loss(model, batch).mean().backward()
             optimizer.step()
             gardener.step(batch)
             gardener.tend()
-        (run,) = root.iterdir()
-        meanwhile = Site(RunsFolder(root)).run_page(run.name)
-    return run, meanwhile
-
-
-def test_a_gardener_is_watched(garden, read_page):
-    run, meanwhile = garden
-    growing, done = read_page(meanwhile).text, read_page(Site(RunsFolder(run.parent)).run_page(run.name)).text
+        (run,) = tmp_path.iterdir()
+        growing = read_page(Site(RunsFolder(tmp_path)).run_page(run.name)).text
+    done = read_page(Site(RunsFolder(tmp_path)).run_page(run.name)).text
     for said in ("1 arm · 1 network · 20 steps · running", "(3 of 20 steps)", "Step 1 germinate conv_light in slot 0"):
         assert said in growing
     for said in ("· done ·", "validation loss", "command python ", "To reproduce these numbers, run the script again."):
@@ -283,22 +274,17 @@ def test_a_gardener_is_watched(garden, read_page):
     assert "interval of the mean" not in done
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("which", ["gardener", "comparison"])
-def test_pages_fit_the_screen_and_obey_their_policy(which, width, garden, write_run, tmp_path, browser):
-    root, path = garden[0].parent, f"/run/{garden[0].name}"
-    if which == "comparison":
-        root, path = tmp_path / "runs", "/compare?runs=one,other"
-        for number, name in enumerate(("one", "other")):
-            run = write_run(name, {"grown": [0.8 + number / 10] * 8, "twin": [0.5] * 8})
-            (run / "events.jsonl").touch()
-    with served(root) as server:
+@pytest.mark.parametrize("path", [f"/run/{RUN}", f"/compare?runs={RUN},other"], ids=["run", "comparison"])
+def test_pages_fit_the_screen_and_obey_their_policy(path, usual_report, tmp_path, browser):
+    for name in (RUN, "other"):
+        shutil.copytree(usual_report.parent, tmp_path / name)
+    with served(tmp_path) as server:
         page = browser.open(server.url("/"))
-        page.resize(width, 800)
+        page.resize(390, 800)
         page.evaluate(f"location = '{path}'")
         while page.evaluate("document.readyState + location.pathname") != f"complete{path.partition('?')[0]}":
             pass
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
         assert page.evaluate("getComputedStyle(document.body).maxWidth") != "none"
         assert page.evaluate("document.querySelector('a').innerText") == "All runs"
         page.evaluate("location = 'about:blank'")  # ends the stream
@@ -362,26 +348,6 @@ def test_new_events_are_read_and_a_torn_line_waits(followed):
     append(followed.path, encode(RunFinished(status="interrupted")) + "\n")
     followed.refresh()
     assert followed.history.status == "interrupted"
-
-
-def test_a_part_that_takes_long_is_made_again_after_a_pause_or_at_the_end(followed, monkeypatch):
-    page = LivePage()
-
-    def changed(text):
-        before = {one.id: one.digest for one in page.fragments(followed)}
-        append(followed.path, text + "\n")
-        followed.refresh()
-        return {one.id for one in page.fragments(followed) if before.get(one.id) != one.digest}
-
-    monkeypatch.setattr("esper_watch.web.fragments.PAUSES", 0)
-    assert "governor" in changed(act("a"))
-    monkeypatch.setattr("esper_watch.web.fragments.PAUSES", 1e9)
-    assert "governor" in changed(act("b"))  # the pause begins with this
-    with monkeypatch.context() as patch:
-        patch.setattr("esper_watch.web.fragments.verdict", views.governor)
-        assert "governor" in changed(act("c")), "as the verdict is, at once"
-    assert "governor" not in changed(act("d"))
-    assert {"governor", "verdict"} <= changed(encode(RunFinished(status="interrupted")))
 
 
 def test_a_page_can_be_made_after_each_event(make_run):
@@ -476,7 +442,7 @@ def test_the_stream_sends_only_what_changed_within_two_seconds(make_run, tmp_pat
 def cached(make_run, tmp_path, monkeypatch):
     """A run of which everything is cached."""
     monkeypatch.setattr("esper_watch.web.index.LONG", 1)
-    run, cache = make_run(environments=3, steps=400), Cache(tmp_path / "cache")
+    run, cache = make_run(environments=3, steps=60), Cache(tmp_path / "cache")
     FollowedRun(run, cache).refresh()
     return run, cache
 

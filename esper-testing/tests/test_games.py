@@ -6,9 +6,9 @@ import statistics
 
 import pytest
 
-from esper_core.leyline import WAIT, Action, Op, Played, Rollout, Turn
+from esper_core.leyline import WAIT, Action, Op
 from esper_testing import games
-from esper_testing.games import GAMES, learn, play, score
+from esper_testing.games import GAMES, play
 
 MANY = 300
 
@@ -64,10 +64,6 @@ BEST = {
 }
 
 
-def never(seen, mask):
-    return WAIT
-
-
 def at_random(seed=1):
     draw = random.Random(seed)
 
@@ -109,14 +105,6 @@ def test_the_memory_game_shows_its_answer_in_the_first_step_only_and_pays_nothin
             assert [turn.mask.allows(germinate("early", name)) for turn in turns] == [False, False, False, True]
 
 
-def test_masks_change_from_step_to_step_and_the_best_of_what_is_possible_with_them():
-    turns = [turn for one in play(Player(takes_the_best), games.masked(), 300).episodes for turn in one.turns]
-    assert len({tuple(sorted(turn.mask.blueprints.items())) for turn in turns}) == 15
-    assert {level(turn.observation) for turn in turns} == {1, 2, 3}
-    assert len({(turn.action.slot, turn.action.blueprint) for turn in turns}) == 4
-    assert all(turn.reward.total == 2.0 for turn in turns)
-
-
 def test_the_endless_stream_is_cut_and_not_ended():
     for one in play(Player(at_random()), games.endless(7), 5).episodes:
         assert [turn.reward.total for turn in one.turns] == [1.0] * 7
@@ -147,35 +135,3 @@ def test_impossible_actions_and_actions_after_the_end_are_refused():
     assert scene.observe()[1] == scene.observe()[1].shut()
     with pytest.raises(ValueError, match="over after 1 step"):
         scene.act(WAIT)
-
-
-class Follower(Player):
-    """Learns which action of ``arms`` paid most so far, which shows that ``learn`` updates it."""
-
-    def __init__(self):
-        super().__init__(lambda seen, mask: self.choice)
-        self.left = [germinate("early", "ash"), germinate("early", "beech"), germinate("late", "beech")]
-        self.choice, self.rounds, self.paid = WAIT, [], []
-
-    def update(self, rollout):
-        self.rounds.append((rollout.round, len(rollout.episodes)))
-        self.paid.append((score(rollout), self.choice))
-        self.choice = self.left.pop() if self.left else max(self.paid, key=lambda pair: pair[0])[1]
-        return {}
-
-
-def test_a_learner_is_taught_after_each_round_with_new_episodes():
-    policy = Follower()
-    scores = learn(policy, games.arms(noise=0.5), rounds=6, episodes=50)
-    assert policy.rounds == [(number, 50) for number in range(6)]
-    assert scores[0] == 0.0
-    assert scores[-1] == pytest.approx(4.0, abs=0.4)
-    assert len(set(scores)) > 4
-    assert learn(Player(never), games.arms(), rounds=2, episodes=3) == (0.0, 0.0)
-
-
-def test_an_unknown_reward_counts_as_0():
-    rollout = play(Player(BEST["endless"]), games.endless(4), 2)
-    first, second = rollout.episodes
-    unpaid = Played(tuple(Turn(one.observation, one.mask, one.action, None) for one in first.turns), first.final)
-    assert score(Rollout("x", 0, (unpaid, second))) == 2.0

@@ -156,7 +156,6 @@ def test_a_component_that_requires_settings_is_skipped_without_them():
         "it requires settings (plan): pass  --set 'schedule.plan=…'  "
         '(with pytest: --esper-set), or in Python settings={"schedule": …}'
     )
-    assert {one.status for one in check_component(schedule, settings={"plan": ()})} == {"passed"}
 
 
 def test_settings_for_an_unknown_component_are_an_error():
@@ -176,6 +175,8 @@ def test_a_host_is_checked_with_its_own_slots_and_built_with_its_settings():
 def test_unknown_and_broken_plugins_are_reported(module):
     with pytest.raises(ConfigError, match='E208 unknown plugin "reward"\n  Did you mean "rewards"'):
         check_plugin("reward")
+    with pytest.raises(ConfigError, match="unknown plugin"):
+        components_of(ModuleType("kit_empty"))
     broken = module("kit_broken", GOOD_REWARD.replace('"gain", Gain', '"Not A Name", Gain'))
     with pytest.raises(PluginError, match="E216"):
         check_plugin(broken)
@@ -228,11 +229,11 @@ def test_settings_of_the_command_reach_the_component(esper_cli):
 
 
 def test_one_component_can_be_checked_and_an_unknown_one_is_reported(esper_cli):
-    alone = esper_cli("plugins", "check", "policies/static")
-    assert (alone.status, alone.err) == (0, "checking policies/static …\n")
-    answer = esper_cli("plugins", "check", "policies/statics")
+    alone = esper_cli("plugins", "check", "policies/warmup")
+    assert (alone.status, alone.err) == (0, "checking policies/warmup …\n")
+    answer = esper_cli("plugins", "check", "policies/warmups")
     assert answer.status == 2
-    assert 'E200 unknown component "statics" in plugin "policies"\n  Did you mean "static"?' in answer.err
+    assert 'E200 unknown component "warmups" in plugin "policies"\n  Did you mean "warmup"?' in answer.err
 
 
 @pytest.mark.parametrize(
@@ -242,10 +243,6 @@ def test_one_component_can_be_checked_and_an_unknown_one_is_reported(esper_cli):
         (
             "schedule.paln=[]",
             'E110 unknown key "paln"\n  --set schedule.paln=[]   schedule.paln\n  Did you mean "plan"?',
-        ),
-        (
-            "schedule.plan=[{step: -1, op: prune, slot: a}]",
-            "E112 Input should be greater than or equal to 0, received -1\n",
         ),
         ("schedule.plan", 'E115 expected path=value, received "schedule.plan": it has no =\n'),
         ("schedule=3", "E115 expected settings, schedule.NAME=value, received 3\n  --set schedule=3   schedule\n"),
@@ -272,8 +269,9 @@ def run_pytest(tmp_path, monkeypatch, capsys):
 
 
 def test_pytest_gives_a_component_its_settings(run_pytest):
-    status, output = run_pytest("--esper-check", "policies/schedule", "--esper-set", the_plan("germinate"))
-    assert (status, "32 passed in" in output) == (0, True), output
+    given = ("--esper-check", "policies/schedule", "--esper-set", the_plan("germinate"), "-k", "acts_within_its_mask")
+    status, output = run_pytest(*given)
+    assert (status, "4 passed, " in output) == (0, True), output
     status, output = run_pytest("--esper-check", "policies", "--esper-set", "shedule.plan=[]")
     assert status == 4
     assert 'E200 unknown component "shedule"\n  --esper-set shedule.plan=[]' in output
@@ -337,11 +335,6 @@ def test_the_fixtures_give_a_host_events_a_run_and_the_command_line(
     assert esper_cli("no-such-command").status == 2
 
 
-def test_a_module_without_hooks_is_an_unknown_plugin(module):
-    with pytest.raises(ConfigError, match="unknown plugin"):
-        components_of(ModuleType("kit_empty"))
-
-
 def test_a_one_file_plugin_is_checked(tmp_path, esper_cli):
     file = tmp_path / "lone_probe.py"
     file.write_text(
@@ -391,22 +384,11 @@ def test_every_check_is_named_by_a_test_that_fails_it(kind):
 HEAVY = "{'torch', 'esper_core', 'numpy', 'pydantic', 'click'}"
 
 
-@pytest.mark.parametrize("module", ["esper_testing", "esper_testing.pytest_plugin"])
-def test_importing_it_imports_neither_torch_nor_the_core(module):
-    code = f"import {module}, sys; sys.exit(bool({HEAVY} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_a_test_suite_of_another_project_imports_neither_torch_nor_the_core(tmp_path):
     tmp_path.joinpath("test_it.py").write_text(
-        f"import sys\ndef test_it():\n    assert not {HEAVY} & set(sys.modules)\n"
+        f"import sys, esper_testing\ndef test_it():\n    assert not {HEAVY} & set(sys.modules)\n"
     )
-    run = started(tmp_path, "-p", "esper_testing.pytest_plugin")
-    assert run.returncode == 0, run.stdout.decode()
-
-
-def started(folder, *arguments):
-    """Run pytest over a folder without Esper, with the named plugins only."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, str(folder)]
+    pytest_ = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "esper_testing.pytest_plugin"]
     environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PATH": ""}
-    return subprocess.run(command, check=False, capture_output=True, cwd=folder, env=environment)
+    run = subprocess.run([*pytest_, tmp_path], check=False, capture_output=True, cwd=tmp_path, env=environment)
+    assert run.returncode == 0, run.stdout.decode()

@@ -353,12 +353,3 @@ def test_a_state_that_cannot_be_saved_is_reported(factory, says):
 )
 def test_learnt_weights_missing_from_the_state_are_reported(factory, says):
     assert says in told(factory, "keeps_what_it_learnt").message
-
-
-def test_settings_may_depend_on_the_action_space():
-    class Picky(Right):
-        def __init__(self, space, *, favourite):
-            super().__init__(space)
-            assert favourite in space.slots
-
-    assert all(one.ok for one in check_policy(Picky, settings=lambda space: {"favourite": space.slots[-1]}))

@@ -15,11 +15,6 @@ def test_a_warmup_rises_to_1_and_stays(over: int, step: int) -> None:
     assert Warmup(over=over).factor(step + 1, None) >= factor
 
 
-@given(floor=st.floats(0, 1), warmup=st.integers(0, 20), step=st.integers(0, 100), steps=st.integers(1, 80) | st.none())
-def test_a_cosine_stays_between_0_and_1(floor, warmup, step, steps) -> None:
-    assert 0.0 <= Cosine(floor=floor, warmup=warmup).factor(step, steps) <= 1.0 + 1e-12
-
-
 @pytest.mark.parametrize(("steps", "warmup"), [(1, 0), (2, 0), (10, 0), (10, 3)])
 def test_a_cosine_falls_from_1_after_its_warmup_to_its_floor(steps: int, warmup: int) -> None:
     schedule = Cosine(floor=0.25, warmup=warmup)

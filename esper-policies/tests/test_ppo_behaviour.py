@@ -1,15 +1,12 @@
 """What ppo learns: known optima, imitation of a teacher, and to try blueprints that were never seen."""
 
-import logging
 from dataclasses import replace
 
 import pytest
-import torch
 
 from esper_core.leyline import WAIT, Action, ActionMask, Op, rows_of
 from esper_policies.heuristic import Heuristic
-from esper_policies.ppo.encoding import Seen, episodes_of
-from esper_policies.ppo.learning import lesson_of
+from esper_policies.ppo.encoding import Seen
 from esper_policies.ppo.policy import Ppo, germination_of_new
 from esper_testing.games import GAMES, contextual, learn, masked, play, score
 from esper_testing.policies import episode, space_of
@@ -49,27 +46,6 @@ def test_run_06_it_reaches_an_optimum_that_is_known_with_4_of_5_seeds(name):
 
 def test_it_learns_a_contextual_bandit():
     assert reached("contextual", 1, 25, 64) >= ENOUGH
-
-
-def test_without_a_memory_it_cannot_play_the_memory_game():
-    game = GAMES["memory"]()
-    policy = Ppo(game.space, **{**OWN, "width": 8}, memory=False)
-    scores = learn(policy, game, 2, 32)
-    assert max(scores) < 0.5 * game.best
-
-
-def test_the_layers_of_the_network_keep_states_apart():
-    """Otherwise the signal fades from layer to layer, and nothing is learnt in the first thirty rounds."""
-    game = GAMES["contextual"]()
-    policy = Ppo(game.space, **OWN)
-    episodes, _ = episodes_of(game.space, play(policy, game, 64), policy.pace, endless=False)
-    policy._update_columns(episodes)
-    lesson = lesson_of(episodes, policy._numbering(0), policy.options, policy.scales)
-    states = []
-    policy.network.together.register_forward_hook(lambda layer, inputs, state: states.append(state))
-    with torch.no_grad():
-        policy.network(lesson.batch, None, lesson.there.shape)
-    assert states[0].std(0).mean() > 0.1
 
 
 TINY = {"width": 16, "together": 16, "minibatch": 16, "learning_rate": 3e-3, "forget_names": 0.0}
@@ -135,17 +111,6 @@ def test_a_teacher_acts_within_the_options_and_pace_of_the_policy():
                 assert action == WAIT
             if action.op in (Op.GERMINATE, Op.PRUNE):
                 assert action.speed == 7
-
-
-def test_a_round_without_known_rewards_teaches_nothing(caplog):
-    game = contextual()
-    policy = Ppo(game.space, **TINY, teacher="heuristic")
-    rollout = play(policy, game, 2)
-    unpaid = [replace(one, turns=tuple(replace(turn, reward=None) for turn in one.turns)) for one in rollout.episodes]
-    with caplog.at_level(logging.WARNING, logger="esper"):
-        assert policy.update(replace(rollout, episodes=tuple(unpaid))) == {}
-    assert ["all rewards are unknown" in record.getMessage() for record in caplog.records] == [True]
-    assert policy.imitate(replace(rollout, episodes=())) == {}
 
 
 SPACE = space_of(2)

@@ -184,29 +184,6 @@ def test_decisions_are_drawn_with_their_chances():
         assert (torch.bincount(one, minlength=HEADS[head]) / count - expected).abs().max() < 4 * 0.5 / count**0.5
 
 
-def test_padding_and_other_rows_of_a_batch_change_no_chance():
-    own, other = problem(7), problem(8)
-    wide = max(len(own.home), len(other.home)) + 2
-    rows = []
-    for one in (own, other):
-        more = wide - len(one.home)
-        rows.append(
-            (
-                one.ops,
-                [[*row, *[3.0] * more] for row in one.candidates],
-                [[*row, *[False] * more] for row in one.legal],
-                [*one.home, *[0] * more],
-            )
-        )
-    ops, candidates, legal, home = (torch.tensor([row[n] for row in rows]) for n in range(4))
-    together = Chances(Scores(ops, candidates, {}, torch.zeros(2)), legal, home)
-    for place, one in enumerate((own, other)):
-        alone = one.chances
-        found = together.joint[place].view(-1)[1:].view(len(OPS) - 1, wide)[:, : len(one.home)].exp()
-        assert torch.allclose(found, alone.joint[0, 1:].view(len(OPS) - 1, -1).exp(), atol=1e-6)
-        assert together.joint[place, 0].item() == pytest.approx(alone.joint[0, 0].item(), abs=1e-5)
-
-
 def test_actions_and_option_numbers_are_converted_both_ways():
     options = Options.of(["add", "gate"], [3, 7], ["cosine"], [0.5, 1.0])
     grown = options.with_options(Action(Op.GERMINATE, "early", "a/conv"), {"blend": 1, "speed": 1, "target": 0})

@@ -214,8 +214,9 @@ def test_padding_does_not_affect_training():
     assert weights[0] == weights[1]
 
 
-def test_a_round_without_known_rewards_changes_no_weights():
-    policy = Ppo(contextual().space, **TINY)
+@pytest.mark.parametrize("teacher", [None, "heuristic"])
+def test_a_round_without_known_rewards_changes_no_weights(teacher):
+    policy = Ppo(contextual().space, **TINY, teacher=teacher)
     rollout = play(policy, contextual(), 4)
     unpaid = [replace(one, turns=tuple(replace(turn, reward=None) for turn in one.turns)) for one in rollout.episodes]
     before = [one.tolist() for one in policy.network.parameters()]
@@ -280,28 +281,6 @@ def test_flags_and_one_hot_columns_are_not_scaled():
     assert {"progress", "validation_loss", "trend_metric"} <= set(WHOLE_COLUMNS)
 
 
-def test_scales_change_between_rounds_only(monkeypatch):
-    game = masked()
-    policy = Ppo(game.space, width=8, together=4, passes=2)
-    for number in range(2):
-        count, mean = policy.scales.whole.count, policy.scales.whole.mean.clone()
-        rollout = play(policy, game, 4, 4 * number, number)
-        assert policy.scales.whole.count == count
-        assert torch.equal(policy.scales.whole.mean, mean)
-        during = []
-        step = torch.optim.Adam.step
-
-        def watched(*args, step=step, during=during):
-            during.append(policy.scales.whole.count)
-            return step(*args)
-
-        monkeypatch.setattr(torch.optim.Adam, "step", watched)
-        policy.update(rollout)
-        monkeypatch.undo()
-        assert set(during) == {count}
-        assert policy.scales.whole.count == count + 4 * game.steps
-
-
 @given(st.lists(st.lists(st.floats(-1e3, 1e3), max_size=5), min_size=1, max_size=5))
 def test_returns_are_scaled_by_the_root_of_their_mean_square(rounds):
     own, every, scale = Scales(), [], None
@@ -314,9 +293,8 @@ def test_returns_are_scaled_by_the_root_of_their_mean_square(rounds):
         scale = own.returns if every else None
 
 
-@pytest.mark.parametrize("unit", [1e-3, 1e3])
-def test_learning_does_not_depend_on_the_scale_of_rewards(unit):
-    game, found = masked(), {}
+def test_learning_does_not_depend_on_the_scale_of_rewards():
+    game, found, unit = masked(), {}, 1e3
     for factor in (1.0, unit):
         policy = Ppo(game.space, width=8, together=4, passes=2, learning_rate=1e-2)
         told = []

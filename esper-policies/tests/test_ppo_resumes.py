@@ -1,6 +1,5 @@
 """A resumed ppo decides and learns as an uninterrupted one, whatever environments are beside it."""
 
-import logging
 from dataclasses import replace
 
 import pytest
@@ -24,7 +23,7 @@ def same(one, other):
 def test_a_policy_resumed_before_each_round_decides_and_learns_as_an_uninterrupted_one(ways):
     game = delayed()
     stays = Ppo(game.space, **TINY, **ways)
-    for number in range(3):
+    for number in range(2):
         moves = Ppo(game.space, **TINY, **ways)
         moves.load_state_dict(written_and_read(stays.state_dict()))
         rollout, again = (play(one, game, 3, 10 * number, number) for one in (stays, moves))
@@ -43,24 +42,6 @@ def test_the_state_contains_the_memory_of_the_teacher():
     assert told.part("teacher").plain != fresh.part("teacher").plain
     heir.load_state_dict(told)
     assert same(policy, heir)
-
-
-def test_a_resumed_policy_does_not_repeat_warnings(caplog):
-    game = delayed()
-    policy = Ppo(game.space, **TINY)
-    policy.diagnosis.lasting, policy.diagnosis.told = {"flat": 9}, ["flat"]
-    heir = Ppo(game.space, **TINY)
-    heir.load_state_dict(written_and_read(policy.state_dict()))
-    assert (heir.diagnosis.lasting, heir.diagnosis.told) == ({"flat": 9}, ["flat"])
-    idle = play(Waits(), game, 2)
-    with caplog.at_level(logging.WARNING, logger="esper"):
-        heir.update(idle)
-    assert [record for record in caplog.records if "came to the same" in record.getMessage()] == []
-
-
-class Waits:
-    def act(self, observations, masks):
-        return [Action()] * len(masks)
 
 
 def decisions(policy, episodes, place):

@@ -61,11 +61,6 @@ def test_each_entry_is_carried_out_at_its_step_with_names_looked_up():
 
 
 def test_each_environment_has_its_own_position_in_the_plan_and_starts_afresh_in_a_new_round():
-    policy = Schedule(SPACE, plan=[GERMINATE, ADVANCE])
-    for step in range(7):
-        first, second = policy.act([seen(step)] * 2, [EVERYTHING, NOTHING if step < 6 else EVERYTHING])
-    assert (first, second.op) == (WAIT, Op.GERMINATE)
-    assert policy.unfinished() == [(), ("plan[1]: advance in early, from step 5",)]
     policy = Schedule(SPACE, plan=[GERMINATE])
     assert [action.op for action in played(policy, [EVERYTHING] * 3)] == [Op.GERMINATE, Op.WAIT, Op.WAIT]
     assert [action.op for action in played(policy, [EVERYTHING] * 3)] == [Op.GERMINATE, Op.WAIT, Op.WAIT]
@@ -110,7 +105,7 @@ masks = st.builds(
 )
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(plans, st.lists(st.lists(masks, min_size=3, max_size=3), min_size=1, max_size=16))
 def test_it_equals_a_slow_reference(plan, masks_by_step):
     policy = Schedule(SPACE, plan=plan)
@@ -136,18 +131,11 @@ def test_it_equals_a_slow_reference(plan, masks_by_step):
     [
         ({"slot": "erly"}, "plan[1].slot", 'there is no slot "erly"', 'Did you mean "early"?'),
         ({"slot": None}, "plan[1].slot", "germinate needs a slot", "Slots of this run: early, late"),
-        ({"op": "prune", "slot": None, "blueprint": None}, "plan[1].slot", "prune needs a slot", "Slots of this run"),
         (
             {"blueprint": "conv-ligth"},
             "plan[1].blueprint",
             'no blueprint "conv-ligth" may grow in slot "early"',
             'Did you mean "conv_light"?',
-        ),
-        (
-            {"blueprint": "blueprint/conv_light"},
-            "plan[1].blueprint",
-            'no blueprint "blueprint/conv_light" may grow',
-            'Did you mean "blueprints/conv_light"?',
         ),
         ({"blueprint": "mlp"}, "plan[1].blueprint", 'no blueprint "mlp" may grow in slot "early"', "Known: conv_light"),
         ({"blueprint": None}, "plan[1].blueprint", "germinate needs a blueprint", 'In slot "early": blueprints/'),
@@ -161,9 +149,7 @@ def test_it_equals_a_slow_reference(plan, masks_by_step):
             ({**OTHER, "op": op, name: value}, f"plan[1].{name}", f"{op} takes no {name}", f"Received: {shown}")
             for op, name, value, shown in [
                 ("advance", "speed", 3, "3"),
-                ("advance", "target", 0.5, "0.5"),
                 ("retarget", "blend", "gate", '"gate"'),
-                ("retarget", "blueprint", "conv_light", '"conv_light"'),
                 ("prune", "target", 0.5, "0.5"),
                 ("fossilise", "curve", "linear", '"linear"'),
             ]

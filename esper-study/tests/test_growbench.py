@@ -233,11 +233,10 @@ def changed(packed, folder, **fields):
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        *((fields, "another format than this version reads") for fields in ({"format": 0}, {"format": None})),
+        ({"format": 0}, "another format than this version reads"),
         ({"columns": [*COLUMNS, "mood"]}, "another format than this version reads"),
         ({"nodes": 98}, "another format than this version reads"),
         ({"sha256": "0" * 64}, r"the checksum of growbench\.npz is not the one"),
-        ({"sha256": None}, r"the checksum of growbench\.npz is not the one"),
         ({"puzzles": ...}, "puzzle train-000 differs from the one in the table"),
     ],
 )

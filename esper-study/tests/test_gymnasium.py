@@ -149,8 +149,7 @@ def test_actions_have_a_fixed_order(env):
     assert env.actions == actions_of(space, speed=1)
 
 
-@pytest.mark.parametrize("every", [1, 4])
-@pytest.mark.parametrize("step", [1, 3, STEPS - 1])
+@pytest.mark.parametrize(("step", "every"), [(1, 1), (3, 4), (STEPS - 1, 1)])
 def test_a_rollback_terminates_the_episode_with_its_penalty(guarded, step, every):
     with guarded("PANIC", step, decide_every=every) as env:
         steps = played(env, [])

@@ -90,7 +90,7 @@ def home(filled, tmp_path):
     return shutil.copytree(filled, tmp_path / "home")
 
 
-@pytest.mark.parametrize("states", [1, 2, 64])
+@pytest.mark.parametrize("states", [1, 64])
 def test_records_equal_those_of_a_play_and_no_step_is_trained_twice(file, plain, tmp_path, monkeypatch, states):
     monkeypatch.setattr(step_cache, "STATES_KEPT", states)
     one = cached(file, tmp_path)
@@ -99,13 +99,6 @@ def test_records_equal_those_of_a_play_and_no_step_is_trained_twice(file, plain,
     if states == 64:
         assert one.trained == DIFFERENT
         assert one.trained + one.recalled == sum(len(plan) + 1 for plan in PLANS)
-
-
-def test_without_a_home_every_step_is_trained(file, plain):
-    one = cached(file)
-    for plan in PLANS[2:]:
-        assert episode(one, plan) == episode(plain, plan)
-    assert (one.trained, one.recalled) == (12, 0)
 
 
 def test_another_process_trains_nothing_that_is_cached(file, home, plain, monkeypatch):

@@ -18,7 +18,7 @@ LINEAR = [
     (lora_large, Site("tokens", 64, (5,), inputs=64)),
 ]
 CONVOLUTIONS = [(ConvLight, Site("sequence", 6, (20,))), (ConvLight, Site("image", 4, (7, 6)))]
-ALL = [*LINEAR, *CONVOLUTIONS]
+ALL = [LINEAR[1], LINEAR[2], *CONVOLUTIONS]
 
 
 def probe(site, count=32):

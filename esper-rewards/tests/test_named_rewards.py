@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
-from esper_core import cli, read_events
 from esper_core.leyline import Metric, Signals, SlotSignals, SlotState
-from esper_core.leyline.events import EpisodeFinished, StepFinished
 from esper_rewards import plugin
 from esper_rewards.dense import Basic, BasicPlus, Shaped
 from esper_rewards.plugin import REWARDS
@@ -55,7 +53,7 @@ def test_a_step_before_without_its_twin_is_refused(name):
 
 
 @pytest.mark.parametrize("make", [Escrow, Sparse])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_delayed_rewards_add_up_to_those_of_team(make, seed):
     """This holds if something was kept, whatever happened before."""
     course = random_episode(ACCURACY, seed)
@@ -134,8 +132,8 @@ def test_no_probe_beats_the_sane_script(name, direction):
 
 
 @pytest.mark.parametrize("name", ["team", "loss"])
-@pytest.mark.parametrize("brings", [(0.07, 0.07), (0.2, 0.05), (0.5, 3.0)])
-@pytest.mark.parametrize("price", [1.0, 5.0, 25.0])
+@pytest.mark.parametrize("brings", [(0.2, 0.05), (0.5, 3.0)])
+@pytest.mark.parametrize("price", [1.0, 25.0])
 def test_no_probe_beats_the_sane_script_at_other_gains_and_prices(name, brings, price):
     """As long as one seed pays. Six seeds earn more only if the other five are worth their price."""
     garden, reward = {"useful": Brings(*brings)}, CLASSES[name](metric=ACCURACY, price=price)
@@ -177,43 +175,6 @@ def test_the_reference_page_has_the_table_of_probes():
     assert "".join(f"| {name} | {probe.does} |\n" for name, probe in PROBES.items()) in text
 
 
-RUN = """\
-task: stripes
-host: cnn1d
-slots: {early: {blueprints: [norm]}, late: {blueprints: [norm]}}
-environments: 1
-capacity: false
-growth: {gates: "off"}
-episode: {steps: 12, batches: 1, batch_size: 20}
-reward: {use: simplified, settings: {churn: 1, shaping: 0}}
-policy:
-  use: schedule
-  settings:
-    plan:
-      - {step: 0, op: germinate, slot: early, blueprint: norm}
-      - {step: 2, op: prune, slot: early}
-      - {step: 3, op: germinate, slot: late, blueprint: norm, speed: 1}
-      - {step: 4, op: advance, slot: late}
-      - {step: 8, op: fossilise, slot: late}
-"""
-
-
-def test_simplified_is_paid_at_the_end_of_a_run(tmp_path):
-    """Before the end, only two germinations and a prune are charged for."""
-    (tmp_path / "run.yaml").write_text(RUN)
-    with pytest.raises(SystemExit) as end:
-        cli.main(["run", str(tmp_path / "run.yaml"), "--runs-dir", str(tmp_path / "runs"), "--quiet"])
-    assert end.value.code in (0, None)
-    (file,) = (tmp_path / "runs").glob("*/events.jsonl")
-    events = [one for one in read_events(file) if getattr(one, "arm", "twin") != "twin"]
-    steps = [one.reward for one in events if isinstance(one, StepFinished)]
-    (last,) = (one for one in events if isinstance(one, EpisodeFinished))
-    assert [one["fossil_fee"] for one in steps] == [0.0] * 12
-    assert last.closing["fossil_fee"] == -2.0
-    assert [one["churn"] for one in steps if one["churn"]] == [-1.0, -1.0, -1.0]
-    assert last.reward == pytest.approx(math.fsum(last.closing.values()) - 3.0)
-
-
 PERPLEXITY = Metric("perplexity", "down")
 HOST = 5000
 
@@ -247,13 +208,6 @@ def test_a_step_is_scored_by_the_formula():
         "rent": pytest.approx(-30 * 500 / HOST),
         "fossil_fee": pytest.approx(-30 * 0.10),
     }
-
-
-def test_the_first_step_is_compared_with_nothing():
-    terms = Team(metric=ACCURACY).score(signals(0.5, added=HOST), None, signals(0.4), None).terms
-    assert terms["improvement"] == pytest.approx(10.0)
-    assert terms["rent"] == pytest.approx(-20.0)
-    assert terms["fossil_fee"] == 0.0
 
 
 @given(rewards, episodes)

@@ -14,19 +14,20 @@ from esper_tasks.riddles import riddles
 from esper_tasks.settings import RiddleKind
 
 
-def all_images(task):
+def examples_of(task):
+    """Return the inputs and targets of all splits."""
     splits = [task.split(name) for name in ("train", "validation", "test")]
     return torch.cat([split.inputs for split in splits]), torch.cat([split.targets for split in splits])
 
 
-def test_no_example_occurs_twice():
-    inputs, targets = all_images(images_synthetic())
-    assert len(torch.unique(inputs.flatten(1), dim=0)) == len(inputs) == 3000
-    assert targets.bincount().tolist() == [375] * 8
+@pytest.mark.parametrize(("make", "count"), [(images_synthetic, 3000), (marked_sum, 4500)])
+def test_no_example_occurs_twice(make, count):
+    inputs, _ = examples_of(make())
+    assert len(torch.unique(inputs.flatten(1), dim=0)) == len(inputs) == count
 
 
 def test_waves_run_along_their_orientation_and_have_their_length():
-    inputs, targets = all_images(images_synthetic(samples=240, size=64, noise=0.0))
+    inputs, targets = examples_of(images_synthetic(samples=240, size=64, noise=0.0))
     spectra = torch.fft.fft2(inputs).abs().sum(dim=1)
     for one in range(8):
         spectrum = spectra[targets == one].sum(dim=0)
@@ -38,7 +39,7 @@ def test_waves_run_along_their_orientation_and_have_their_length():
 
 
 def test_no_pixel_and_no_colour_tells_the_class():
-    inputs, targets = all_images(images_synthetic(samples=24_000, size=8))
+    inputs, targets = examples_of(images_synthetic(samples=24_000, size=8))
     strength = inputs.square().mean(dim=(0, 2, 3))
     for one in range(8):
         own = inputs[targets == one]
@@ -46,19 +47,9 @@ def test_no_pixel_and_no_colour_tells_the_class():
         assert (own.square().mean(dim=(0, 2, 3)) / strength - 1).abs().max() < 0.03
 
 
-def all_tokens(task):
-    splits = [task.split(name) for name in ("train", "validation", "test")]
-    return torch.cat([split.inputs for split in splits]), torch.cat([split.targets for split in splits])
-
-
-def test_no_tokens_occur_twice():
-    inputs, _ = all_tokens(marked_sum())
-    assert len(torch.unique(inputs.flatten(1), dim=0)) == len(inputs) == 4500
-
-
 @pytest.mark.parametrize(("length", "symbols"), [(12, 4), (16, 3), (40, 2)])
 def test_the_target_is_the_sum_of_the_two_marked_symbols(length, symbols):
-    inputs, targets = all_tokens(marked_sum(samples=300, length=length, symbols=symbols))
+    inputs, targets = examples_of(marked_sum(samples=300, length=length, symbols=symbols))
     assert torch.equal(inputs[:, :, :-1].sum(dim=2), torch.ones(300, length))
     assert inputs[:, :, -1].sum(dim=1).tolist() == [2.0] * 300
     for tokens, target in zip(inputs, targets, strict=True):
@@ -67,7 +58,7 @@ def test_the_target_is_the_sum_of_the_two_marked_symbols(length, symbols):
 
 
 def test_one_marked_symbol_says_nothing_of_the_sum():
-    inputs, targets = all_tokens(marked_sum(samples=4500))
+    inputs, targets = examples_of(marked_sum(samples=4500))
     first = torch.stack([tokens[tokens[:, -1] == 1, :-1].argmax(dim=1)[0] for tokens in inputs])
     share = torch.stack(
         [targets[first == symbol].bincount(minlength=4) / (first == symbol).sum() for symbol in range(4)]
@@ -136,17 +127,16 @@ def test_the_shuffled_task_has_the_same_signals_with_their_positions_permuted():
 
 
 KINDS = get_args(RiddleKind)
-SPLITS = ("train", "validation", "test")
 
 
 def signals_of(task):
-    splits = [task.split(name) for name in SPLITS]
-    signals = torch.cat([split.inputs[:, 0] for split in splits])
-    return signals, torch.cat([split.targets for split in splits])
+    inputs, targets = examples_of(task)
+    return inputs[:, 0], targets
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("easy", "void"), [(0.3, 0.4), (1.0, 0.0), (0.0, 1.0)])
+@pytest.mark.parametrize(
+    ("kind", "easy", "void"), [*((kind, 0.3, 0.4) for kind in KINDS), ("near", 1.0, 0.0), ("near", 0.0, 1.0)]
+)
 def test_shares_of_the_examples_are_easy_or_void_and_the_others_unchanged(kind, easy, void):
     plain, classes = signals_of(riddles(kind=kind))
     mixed, same = signals_of(riddles(kind=kind, easy=easy, void=void))

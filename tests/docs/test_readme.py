@@ -51,7 +51,7 @@ def test_its_snippets_are_a_valid_configuration(tmp_path, monkeypatch):
 
 
 def test_the_package_that_it_installs_and_runs_is_there():
-    """tests/install/test_blueprints_extra.py installs it and runs the configuration."""
+    """tests/install/test_new_packages.py installs it and runs the configuration."""
     (commands,) = [block for block in blocks("sh") if "esper-blueprints-extra" in block]
     assert re.findall(r"examples/\S+", commands) == ["examples/esper-blueprints-extra", "examples/extra.yaml"]
 

@@ -41,12 +41,6 @@ def test_run_05_it_keeps_a_useful_seed_and_prunes_useless_ones(grown):
     assert kept == [[USEFUL]]
 
 
-def test_an_episode_too_short_for_any_seed_is_reported(run):
-    assert (
-        "not carried out in 2 of 2 episodes: any blueprint, which needs 15 steps" in run("policy=heuristic").answer.err
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("gates", ["off", "strict"])
 def test_from_a_nursery_it_keeps_the_best_in_every_environment(gates, grown):

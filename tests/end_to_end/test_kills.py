@@ -124,23 +124,3 @@ def test_run_13_a_run_killed_before_its_last_checkpoint_was_named_resumes_from_i
     assert esper("resume", run, "--quiet").status == 0
     assert int((run / "latest").read_text()) == last
     assert found_in(run) == expected
-
-
-def test_a_run_in_use_by_another_process_is_not_resumed(processes, esper, tmp_path):
-    file = configuration(tmp_path / "run.yaml")
-    pid = processes.start("run", file, "--runs-dir", tmp_path / "runs", "--quiet", "--set", "rounds=40")
-    processes.wait_for(lambda: newest_in(tmp_path / "runs") >= 1)
-    run = folder_in(tmp_path / "runs")
-    assert run is not None
-    os.kill(pid, signal.SIGSTOP)  # the process exists and changes nothing
-    try:
-        before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
-        second = esper("resume", run)
-        assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
-    finally:
-        os.kill(pid, signal.SIGCONT)
-        os.kill(pid, signal.SIGTERM)
-        processes.wait()
-    assert second.status == 1
-    assert second.err.startswith("E412 ")
-    assert "manifest.json has its process id" in second.err

@@ -145,35 +145,3 @@ def test_a_page_follows_its_run_and_leaves_what_was_opened_and_scrolled(open_pag
     assert process.poll() is None, "the page is served after the run"
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 0
-
-
-def test_a_killed_run_and_its_resumption_are_followed(tmp_path):
-    pytest.importorskip("starlette", reason="needs starlette, which `make test` installs")
-    from esper_watch import read_history
-    from esper_watch.terminal import as_json
-    from esper_watch.web.index import FollowedRun
-
-    sizes = ["--set", "environments=2", "--set", "episode.steps=12", "--set", "episode.batches=4"]
-    more = ["--set", "checkpoints.every=2", "--runs-dir", tmp_path, "--quiet"]
-    command = [sys.executable, "-m", "esper_core"]
-    process = subprocess.Popen([*command, "run", "plugins.yaml", *sizes, *more], cwd=ROOT)
-    try:
-        path = wait_for(lambda: next(tmp_path.glob("*/events.jsonl"), None)).parent
-        followed = FollowedRun(path)
-        wait_for(lambda: followed.refresh() and (path / "latest").exists() and followed.history.share_done > 0.3)
-        assert followed.history.status == "running"
-    finally:
-        process.kill()
-        process.wait()
-    followed.refresh()
-    assert followed.history.status == "died"
-    resumed = subprocess.Popen([*command, "resume", path.name, "--runs-dir", tmp_path, "--quiet"], cwd=ROOT)
-    seen = set()
-    while resumed.poll() is None:
-        followed.refresh()
-        seen.add(followed.history.status)
-        time.sleep(0.1)
-    followed.refresh()
-    assert seen >= {"died", "running"}
-    assert as_json(followed.history) == as_json(read_history(path))
-    assert followed.history.status == "done"

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, interpolate, mse_loss
+from torch.nn.functional import cross_entropy
 
 from esper_core import Gardener, export
 from esper_core.growth import slots_of
@@ -19,7 +19,7 @@ from esper_core.growth.examples import call
 from esper_core.growth.grafting import alike
 from esper_core.leyline import Action, Op, SlotPlace
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:The tensor attributes self.gru:UserWarning")]
+pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True)
@@ -99,46 +99,6 @@ def without_labels(batch: Any) -> dict[str, Tensor]:
     return {key: value for key, value in batch.items() if key != "labels"}
 
 
-class UNet(nn.Module):
-    """Two levels with a skip connection."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.down = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.SiLU())
-        self.middle = nn.Sequential(nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.SiLU())
-        self.up = nn.ConvTranspose2d(16, 8, 2, stride=2)
-        self.out = nn.Conv2d(16, 1, 1)
-
-    def forward(self, noisy: Tensor) -> Tensor:
-        skip = self.down(noisy)
-        return self.out(torch.cat([self.up(self.middle(skip)), skip], 1))
-
-
-def noisy(seed: int) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(seed)
-    clean = interpolate(torch.randn(16, 1, 4, 4), 16)
-    return clean + 0.3 * torch.randn_like(clean), clean
-
-
-def denoised(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    return mse_loss(model(batch[0]), batch[1], reduction="none")
-
-
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.gru = nn.GRU(1, 12, batch_first=True)
-        self.head = nn.Linear(12, 3)
-
-    def forward(self, series: Tensor) -> Tensor:
-        return self.head(self.gru(series)[0][:, -1])
-
-
-def series(seed: int) -> tuple[Tensor, Tensor]:
-    inputs, targets = images(seed)
-    return inputs.mean(2).transpose(1, 2), targets
-
-
 GPT2 = {"use_cache": False, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
 BERT = {
     "use_cache": False,
@@ -170,8 +130,6 @@ HOSTS = {
         {"layer": SlotPlace("model.layers.1"), "attention": SlotPlace("model.layers.0.self_attn")}, "mlp",
         without_labels,
     ),
-    "unet": Host(UNet, noisy, denoised, {"skip": SlotPlace("down")}, "conv_light"),
-    "gru": Host(Recurrent, series, classified, {"states": SlotPlace("gru")}, "mlp"),
 }  # fmt: skip
 
 

@@ -158,8 +158,6 @@ def test_an_impossible_action_is_rejected_with_the_possible_ones(planned):
         ("planed:0", None, 'no episode "planed:0"', 'Did you mean "planned"?'),
         ("0", None, "2 arms have a policy", "planned:0 or chance:0"),
         ("", None, '"" names no episode', "planned:0"),
-        ("planned", None, '"planned" names no episode', "planned:0"),
-        ("planned:-1", None, "names no episode", "planned:0"),
         ("planned:٣", None, "names no episode", "planned:0"),
         (f"planned:{'9' * 5000}", None, "names no episode", "planned:0"),
         ("planned:0", 6, "no step 6 in planned:0", "0 to 5."),

@@ -78,16 +78,9 @@ def test_without_a_twin_nothing_is_compared_and_the_reward_is_unknown(run):
     ("changes", "code", "said"),
     [
         (["task=stripse"], 2, 'E205 unknown task "stripse"'),
-        (["slots.early.blueprints=[conv_lihgt]"], 2, 'E201 unknown blueprint "conv_lihgt"'),
         (["slots.early.blueprints=[mlp]"], 2, 'E305 blueprint "blueprints/mlp" cannot grow in slot "early"'),
-        (["slots.early.at=stme"], 2, 'E313 no module of PointwiseMlp is called "stme"'),
-        (["slots.erly={blueprints: [conv_light]}"], 2, 'E122 host "tasks/pointwise-mlp" declares no slot'),
         (["policy.settings.plan[0].slot=erly"], 2, "E120"),
-        (["policy.settings.plan[0].stepp=1"], 2, "E110"),
-        (["host.settings.channels=many"], 2, "E111"),
         (["episode.batch_size=5000"], 2, "E124 a batch of 5000 is larger than the training data"),
-        (["device=cuda:77"], 2, 'E123 there is no device "cuda:77"'),
-        (["rounds=1000000", "environments=64"], 2, "E114 expected at most 10,000,000 episodes"),
         (["optimizer.host.kind=sgd", "optimizer.host.weight_decay=1e30"], 4, "E402 arm"),
     ],
 )
@@ -136,7 +129,7 @@ def esper_register_tasks(registry):
 """
 
 
-@pytest.mark.parametrize("patience", [20, 23, 27, 31])
+@pytest.mark.parametrize("patience", [20, 27])
 def test_a_task_that_raises_stops_the_run_with_its_package_named_and_no_seed_is_blamed(patience, run, small):
     add_plugin(small, SICK_TASK.replace("PATIENCE", str(patience)))
     ran = run("task=own/sick", code=3)
@@ -144,6 +137,9 @@ def test_a_task_that_raises_stops_the_run_with_its_package_named_and_no_seed_is_
     assert "raised ArithmeticError when it computed losses: out of sums" in ran.answer.err
     assert ran.events(RunFinished)[-1].status == "failed"
     assert ran.events(SeedLost) == []
+    page = ran.text("report.html")
+    assert "The run failed." in page
+    assert "out of sums" in page
 
 
 def test_a_place_that_cannot_be_written_is_reported(run, tmp_path):
@@ -184,20 +180,6 @@ def test_a_run_leaves_its_report(esper, run, tmp_path):
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == page
 
 
-def test_a_failed_run_leaves_its_report(run, small):
-    bad = (
-        "from esper_core import RewardSpec, hookimpl\n"
-        "class Bad:\n"
-        "    def score(self, *a, **k): raise ValueError('no idea')\n"
-        "@hookimpl\n"
-        "def esper_register_rewards(registry): registry.add('bad', lambda **k: Bad(), RewardSpec(''))\n"
-    )
-    add_plugin(small, bad, "reward: bad\n")
-    page = run(code=3).text("report.html")
-    assert "The run failed." in page
-    assert "no idea" in page
-
-
 def test_a_run_that_fails_while_results_are_written_says_so(run, monkeypatch):
     def full(value: object) -> str:
         raise MemoryError("no room")
@@ -207,7 +189,7 @@ def test_a_run_that_fails_while_results_are_written_says_so(run, monkeypatch):
     assert (told["status"], told["exit"], told["reason"]) == ("failed", 1, "MemoryError: no room")
 
 
-@pytest.mark.parametrize("options", [[], ["--quiet"], ["--json"]])
+@pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_warning_is_passed_on_once_and_is_in_the_summary(options, run):
     ran = run("policy.settings.plan[2].step=99", "rounds=2", options=options)
     said = "arm schedule: not carried out in 2 of 2 episodes: plan[2]: fossilise in early, from step 99"
@@ -219,7 +201,7 @@ def test_a_warning_is_passed_on_once_and_is_in_the_summary(options, run):
         assert ran.answer.json["warnings"] == [warning]
 
 
-@pytest.mark.parametrize("name", ["..", "a/b", "x" * 300, "", "1st", "a\nb"])
+@pytest.mark.parametrize("name", ["..", "x" * 300, "a\nb"])
 def test_an_invalid_name_is_refused_before_anything_is_loaded(name, run, tmp_path):
     ran = run(file=tmp_path / "missing.yaml", options=("--name", name), code=2)
     assert "--name" in ran.answer.err

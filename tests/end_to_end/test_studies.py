@@ -113,15 +113,8 @@ def numbers(found, path=""):
             yield from numbers(inner, f"{path}/{key}")
 
 
-def test_the_pages_show_the_figures_of_the_file(kept):
+def test_the_page_shows_the_figures_of_the_file(kept):
     assert FILE.with_suffix(".md").read_text(encoding="utf-8") == verdicts.page(kept)
     sizes = {name: kept["size"][name] for name in ("studies", "without_pairs")}
     assert verdicts.Size(**sizes) == WHOLE
-    page = " ".join((ROOT / "docs" / "concepts" / "statistics.md").read_text(encoding="utf-8").split())
-    sentences = [
-        f"{WHOLE.studies:,} studies each",
-        "{:.0f} % of cases with 8 RNG seeds, {:.0f} % with 20 and {:.0f} % with 40".format(
-            *(one["told"] for one in kept["leaning"])
-        ),
-    ]
-    assert [one for one in sentences if one not in page] == []
+    assert f"{WHOLE.studies:,} studies each" in (ROOT / "docs/concepts/statistics.md").read_text(encoding="utf-8")

@@ -1,12 +1,8 @@
 """The tests of the core pass where no other member is installed."""
 
 import subprocess
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    pass
 
 
 @pytest.mark.slow

@@ -8,12 +8,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    pass
 
 ROOT = Path(__file__).parents[2]
 MADE = {".venv", ".git", "runs", "site"}

@@ -2,12 +2,8 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    pass
 
 ROOT = Path(__file__).parents[2]
 

@@ -162,8 +162,8 @@ def test_a_run_on_a_terminal_shows_a_bar_a_warning_and_the_table(new_terminal, a
 @pytest.mark.slow
 def test_an_interrupted_run_resumes_its_display_where_it_was(new_terminal, processes, arguments, runs):
     terminal = new_terminal().start(*arguments, "--set", "rounds=3")
-    terminal.read(lambda shown: "round 2 of 3" in shown and "early  conv_light: 2 " in terminal.words)
-    assert "early  conv_light: 2 " in terminal.words
+    terminal.read(lambda shown: re.search(r"round 2 of 3(?s:.)*early +conv_light +\d", terminal.words) is not None)
+    assert re.search(r"early +conv_light +\d", terminal.words)
     terminal.resize(40)
     os.kill(processes.pid, signal.SIGINT)
     assert terminal.end() == 130
@@ -174,7 +174,7 @@ def test_an_interrupted_run_resumes_its_display_where_it_was(new_terminal, proce
     assert again.end() == 0
     assert "round 1 of 3" not in again.words
     assert "test accuracy" in again.words
-    shares = [int(share) for share in re.findall(r"━.*?(\d+)%", again.words)]
+    shares = [int(share) for share in re.findall(r"━.*?(\d+) %", again.words)]
     assert shares == sorted(shares)
     assert shares[0] > 20
     for shown in (terminal.shown, again.shown):

@@ -58,7 +58,7 @@ OFFLINE = {
 
 @dataclass
 class Reader:
-    """Follows a page; has a current folder, and the latest output."""
+    """Follows a page with an interpreter; has a current folder, and the latest output."""
 
     folder: Path
     python: str
@@ -79,17 +79,20 @@ class Reader:
             command, status = (match["command"], int(match["status"])) if match else (line, 0)
             self.typed.append(command)
             if command.startswith("cd "):
-                self.folder = self.folder / command.removeprefix("cd ")
+                self.folder = (self.folder / command.removeprefix("cd ")).resolve()
                 continue
-            pip = f"{sys.executable} -m pip --disable-pip-version-check --python {self.python}"
-            run = OFFLINE.get(command, command).format(pip=pip, python=self.python) if command in OFFLINE else command
-            kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST", "ESPER"))}
-            kept["PATH"] = f"{Path(self.python).parent}{os.pathsep}{kept['PATH']}"
-            done = subprocess.run(
-                run, shell=True, cwd=self.folder, env=kept, capture_output=True, text=True, check=False
-            )
-            assert done.returncode == status, f"{command}\n{done.stdout}\n{done.stderr}"
-            self.printed += done.stdout + done.stderr
+            ended, told = self.run(command)
+            assert ended == status, f"{command} ended with {ended}\n{told}"
+            self.printed += told
+
+    def run(self, command: str) -> tuple[int, str]:
+        """Return the exit status of a command in the folder, and its output."""
+        pip = f"{sys.executable} -m pip --disable-pip-version-check --python {self.python}"
+        run = OFFLINE[command].format(pip=pip, python=self.python) if command in OFFLINE else command
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST", "ESPER"))}
+        kept["PATH"] = f"{Path(self.python).parent}{os.pathsep}{kept['PATH']}"
+        done = subprocess.run(run, shell=True, cwd=self.folder, env=kept, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
 
 
 def plain(text: str) -> str:
@@ -198,26 +201,17 @@ def split_environment(words: list[str]) -> tuple[dict[str, str], list[str]]:
 class Quick(Reader):
     """A reader who runs ``esper`` and Python scripts in this process."""
 
-    def type(self, lines: str) -> None:
-        """Run the lines, one after the other."""
-        self.printed = ""
-        for line in filter(None, map(str.strip, lines.splitlines())):
-            match = STATUS.fullmatch(line)
-            command, status = (match["command"], int(match["status"])) if match else (line, 0)
-            settings, (program, *arguments) = split_environment(shlex.split(command))
-            if program == "cd":
-                self.folder = (self.folder / arguments[0]).resolve()
-                os.chdir(self.folder)
-                continue
-            if command == INSTALL:
-                self.install()
-                continue
-            run = {"esper": self.esper, "python": self.script}.get(program, self.other)
-            with unittest.mock.patch.dict(os.environ, settings):
-                ended, told = run(program, arguments)
-            self.forget()
-            assert ended == status, f"{command} ended with {ended}\n{told}"
-            self.printed += told
+    def run(self, command: str) -> tuple[int, str]:
+        os.chdir(self.folder)
+        if command == INSTALL:
+            self.install()
+            return 0, ""
+        settings, (program, *arguments) = split_environment(shlex.split(command))
+        run = {"esper": self.esper, "python": self.script}.get(program, self.other)
+        with unittest.mock.patch.dict(os.environ, settings):
+            ended, told = run(program, arguments)
+        self.forget()
+        return ended, told
 
     def esper(self, _program: str, arguments: list[str]) -> tuple[int, str]:
         return self.in_here(lambda: cli.main(arguments))

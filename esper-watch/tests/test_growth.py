@@ -62,16 +62,6 @@ def test_a_deep_host_is_drawn_with_all_slots_and_few_layers(report):
     assert [name for _, _, _, _, name, *_ in marks] == [drawn[-2][0], drawn[-1][0], "late", "conv", "gone", "mlp"]
 
 
-def test_the_section_tells_what_was_kept_where(report):
-    told = growth.pictures(report).data
-    assert list(told["summary"]) == [
-        "grown, slot early: kept conv in 10 of 10 networks; 20 seeds tried.",
-        "grown, slot late: nothing kept; 0 seeds tried.",
-    ]
-    ((arm, shown, folded, more),) = told["arms"]
-    assert (arm, len(shown), len(folded), more) == ("grown", 8, 2, 0)
-
-
 def test_a_long_course_is_told_every_few_steps():
     metric = Metric("accuracy", "up", "%")
     for steps, number, every in ((200, 200, 1), (201, 100, 2), (1000, 200, 5)):
@@ -143,13 +133,6 @@ def test_a_decision_names_its_options_and_says_why():
 
 def look(step: int, mean: float) -> Look:
     return Look(step, 0.0, mean, 0.01, mean - 0.03, mean + 0.03, 0.0656)
-
-
-def test_every_decision_stands_under_its_network(report):
-    data = growth.decisions(report).data
-    assert len(data["networks"]) == 10
-    assert {len(moments) for _, moments in data["networks"]} == {7}
-    assert data["missing"] == 0
 
 
 def test_a_gate_chart_says_from_when_the_gate_was_open():

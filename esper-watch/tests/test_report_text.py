@@ -90,16 +90,6 @@ def test_networks_are_numbered_and_many_are_folded_up(make_run):
     assert [one for one in said if one not in text] == []
 
 
-def test_a_network_is_drawn_with_its_slots_and_what_they_kept(make_run):
-    assert marks_of(make_run(environments=2, steps=4), "networks") == [
-        "A network",
-        "layer host: layers unknown",
-        "slot early: followed by what was kept",
-        "test/conv, kept in slot early: 72 parameters",
-        "slot late: nothing was kept here",
-    ]
-
-
 def test_steps_count_from_one_everywhere(make_run):
     """The event that germinates a network's second seed says step 8: that is the ninth step, where its bar begins."""
     run = make_run(environments=2, steps=40)

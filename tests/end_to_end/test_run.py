@@ -50,13 +50,6 @@ def test_json_is_one_object_on_stdout_and_the_same_as_the_summary(run):
     assert told["timing"]["total"] > 0
 
 
-def test_the_same_seeds_give_the_same_results_and_a_run_directory_can_be_run_again(run):
-    first = run(runs="a")
-    results = first.json("summary.json")["results"]
-    assert run(runs="b", file=first.path).json("summary.json")["results"] == results
-    assert run("seed=100", runs="c").json("summary.json")["results"] != results
-
-
 def test_arms_are_compared_with_each_other_and_the_twin(run, small):
     plan = "[{step: 5, op: germinate, slot: early, blueprint: conv_light}]"
     arms = f"{{never: {{policy: static}}, late: {{policy: {{use: schedule, settings: {{plan: {plan}}}}}}}}}"

@@ -146,6 +146,21 @@ def test_beliefs_are_normal_inverse_gamma_posteriors():
 # Learning.
 
 
+def test_a_seed_is_credited_with_the_return_of_its_episode():
+    policy = Bandit(SPACE)
+    figures = policy.update(
+        round_of(
+            part([germinate(*ARMS[1]), Action(Op.ADVANCE, *ARMS[0]), WAIT], [1.0, 2.5, 4.0]),
+            part([WAIT, germinate(*ARMS[1])], [0, -0.5]),
+        )
+    )
+    assert policy.state_dict().plain["records"] == [["early", "a/mlp", 2, 3.5, 32.0]]
+    assert figures["early/a/mlp/pulls"] == 2.0
+    assert figures["early/a/mlp/mean"] == pytest.approx(3.5, rel=0.1)
+    assert figures["late/a/conv/pulls"] == figures["late/a/conv/mean"] == 0.0
+    assert figures["taught"] == 2.0
+
+
 @pytest.mark.parametrize(
     ("actions", "rewards", "brought"),
     [

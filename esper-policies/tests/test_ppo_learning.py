@@ -1,5 +1,6 @@
 """The PPO update: formulas, early stop and statistics, and the scales of observations and returns."""
 
+import logging
 import math
 import random
 import statistics
@@ -215,12 +216,14 @@ def test_padding_does_not_affect_training():
 
 
 @pytest.mark.parametrize("teacher", [None, "heuristic"])
-def test_a_round_without_known_rewards_changes_no_weights(teacher):
+def test_a_round_without_known_rewards_changes_no_weights_and_is_reported(teacher, caplog):
     policy = Ppo(contextual().space, **TINY, teacher=teacher)
     rollout = play(policy, contextual(), 4)
     unpaid = [replace(one, turns=tuple(replace(turn, reward=None) for turn in one.turns)) for one in rollout.episodes]
     before = [one.tolist() for one in policy.network.parameters()]
-    assert policy.update(replace(rollout, episodes=tuple(unpaid))) == {}
+    with caplog.at_level(logging.WARNING, logger="esper"):
+        assert policy.update(replace(rollout, episodes=tuple(unpaid))) == {}
+    assert [message.startswith("arm contextual: ") for message in caplog.messages] == [True]
     assert [one.tolist() for one in policy.network.parameters()] == before
     assert policy.round == 1
 

@@ -49,6 +49,12 @@ def test_classes_stay_with_their_images_and_colours_with_their_channels(folder):
     assert number[-EACH:].tolist() == list(range(5 * EACH, 6 * EACH))
 
 
+def test_colours_are_normalised_by_the_training_data(folder):
+    train = cifar10(folder=str(folder), validation=10).split("train").inputs
+    assert torch.allclose(train.mean(dim=(0, 2, 3)), torch.zeros(3), atol=1e-4)
+    assert torch.allclose(train[:, [0, 2]].std(dim=(0, 2, 3), correction=0), torch.ones(2), atol=1e-4)
+
+
 def test_fewer_examples_do_not_change_the_validation_split(folder):
     all_of, few = (cifar10(folder=str(folder), validation=10, examples=most) for most in (None, 20))
     assert len(few.split("train")) == 20

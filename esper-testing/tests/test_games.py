@@ -6,9 +6,9 @@ import statistics
 
 import pytest
 
-from esper_core.leyline import WAIT, Action, Op
+from esper_core.leyline import WAIT, Action, Op, Played, Rollout, Turn
 from esper_testing import games
-from esper_testing.games import GAMES, play
+from esper_testing.games import GAMES, learn, play, score
 
 MANY = 300
 
@@ -135,3 +135,14 @@ def test_impossible_actions_and_actions_after_the_end_are_refused():
     assert scene.observe()[1] == scene.observe()[1].shut()
     with pytest.raises(ValueError, match="over after 1 step"):
         scene.act(WAIT)
+
+
+def test_an_unknown_reward_counts_as_0():
+    rollout = play(Player(BEST["endless"]), games.endless(4), 2)
+    first, second = rollout.episodes
+    unpaid = Played(tuple(Turn(one.observation, one.mask, one.action, None) for one in first.turns), first.final)
+    assert score(Rollout("x", 0, (unpaid, second))) == 2.0
+
+
+def test_a_policy_that_does_not_learn_is_scored_in_each_round():
+    assert learn(Player(BEST["delayed"]), games.delayed(), rounds=2, episodes=3) == (games.delayed().best,) * 2

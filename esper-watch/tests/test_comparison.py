@@ -92,6 +92,13 @@ def test_runs_of_one_name_in_two_folders_are_two_runs(write_run, tmp_path):
     assert pairs(found) == [(f"{path}/a", f"{path}/twin"), (f"{path}/a", f"{other}/a"), (f"{other}/a", f"{other}/twin")]
 
 
+def test_a_run_that_is_given_twice_is_one_run(write_run):
+    run = load_run(write_run(OTTER, {"grown": BETTER, "twin": NOISE}))
+    found = compare_runs([run, run])
+    assert [one.sample.name for one in found.arms] == ["grown", "twin"]
+    assert found.warnings == []
+
+
 def test_arms_with_other_seeds_are_not_paired_with_a_warning(compared):
     found = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": BEST}, {"first": 100}))
     (one,) = found.comparisons

@@ -85,6 +85,20 @@ def test_a_gain_belongs_to_the_seed_that_lived_when_it_was_measured():
     assert (first.stage, second.ended) == (Stage.PRUNED, False)
 
 
+def test_a_history_without_steps_has_everything_else():
+    acted = GovernorActed(**PLACE, step=3, act="roll-back", verdict="sick", reason="the loss rose", back_to=1)
+    ended = EpisodeFinished(
+        **PLACE, test_loss=1.0, test_metric=0.6, validation_metric=0.6, parameters=1120, host_parameters=1000,
+        fossils=1, steps=4, reward=1.5,
+    )  # fmt: skip
+    history = History("r", keep_steps=False)
+    for event in (stage(0, None, Stage.GERMINATED), step(1, gain=0.1), acted, ended):
+        history.add(event)
+    assert len(history.steps) == 0
+    assert (history.governor, history.episodes, len(history.seeds)) == ([acted], [ended], 1)
+    assert history.steps_of((0, "grown", 7)) == 4
+
+
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_every_event_has_its_record(any_event, data):

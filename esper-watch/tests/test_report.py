@@ -54,6 +54,20 @@ def test_a_pipe_is_refused_and_a_symbolic_link_is_kept(kind, make_run, tmp_path)
         assert behind.read_text().startswith("<!doctype html>")
 
 
+def test_an_unfinished_run_is_drawn_up_to_its_last_step(make_run):
+    run = make_run(environments=2, steps=40, arms=("grown", "twin", "capacity"))
+    (run / "summary.json").unlink()
+    late = re.compile(r'"step":(3[6-9])\b|"type":"(episode|update|run)-finished"')
+    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
+    known = [line for line in lines if not late.search(line) and ("capacity" not in line or "run-started" in line)]
+    (run / "events.jsonl").write_text("".join(known))
+    record = read_report(run)
+    assert 0.55 < record.history.share_done < 0.65, "two of three arms, 36 of 40 steps"
+    assert record.history.steps_of((0, record.history.arms[0], 0)) == 36
+    ends = re.findall(r"from step \d+ to step (\d+)", report_page(record))
+    assert max(map(int, ends)) == 36
+
+
 def test_a_run_without_steps_has_a_report(make_run, read_page):
     run = make_run(environments=2, steps=4)
     (run / "summary.json").unlink()

@@ -140,6 +140,16 @@ def test_the_reason_for_pruning_is_shown_beside_a_seed(reason, said, make_run):
     assert "kept" in shown
 
 
+def test_a_dead_run_is_called_dead_and_can_be_resumed(make_run):
+    run = killed(make_run(environments=2, steps=40))
+    text = text_of(run)
+    for said in (f"esper resume {run.name}", "the test split has not been read yet", "still living"):
+        assert said in text
+    assert "running or killed" not in text
+    (forest,) = re.findall(r'<section id="evidence">(.*?)<details>', report_page(read_report(run)), flags=re.DOTALL)
+    assert 'class="mark living"' in forest
+
+
 def test_the_headline_of_an_unfinished_run_says_what_is_known(make_run):
     run = killed(make_run(environments=2, steps=40, arms=("grown", "twin", "capacity")))
     lines = (run / "events.jsonl").read_text().splitlines(keepends=True)

@@ -1,5 +1,6 @@
 """The TensorBoard sink: its folders, curves and texts, and the error if TensorBoard is not installed."""
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from esper_core import EsperError
 from esper_core.leyline.events import RunStarted, StageChanged, StepFinished
 from esper_testing import check_sink, recorded_events
+from esper_testing.fakes import sick_events
 from esper_watch.tensorboard import TensorboardSink, tensorboard
 
 
@@ -96,6 +98,14 @@ def test_every_thins_out_curves_but_not_texts():
     (writer,) = shelf.values()
     assert [at for at, _ in writer.scalars["loss/train"]] == [0, 3, 6]
     assert [at for *_, at in writer.texts] == list(range(8))
+
+
+def test_figures_that_are_not_finite_are_written_as_they_are():
+    sink = (shelf := Shelf()).sink()
+    for event in sick_events():
+        sink.hear(event)
+    assert math.isnan(shelf["top/grown/environment-0"].scalars["test/loss"][0][1])
+    assert "reward/episode" not in shelf["top/grown/environment-0"].scalars
 
 
 def test_the_sink_passes_the_conformance_checks():

@@ -122,7 +122,7 @@ def esper_register_tasks(registry):
 """
 
 
-@pytest.mark.parametrize("patience", [20, 27])
+@pytest.mark.parametrize("patience", [20, 23, 27, 31])
 def test_a_task_that_raises_stops_the_run_with_its_package_named_and_no_seed_is_blamed(patience, run, small):
     add_plugin(small, SICK_TASK.replace("PATIENCE", str(patience)))
     ran = run("task=own/sick", code=3)

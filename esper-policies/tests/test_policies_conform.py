@@ -16,11 +16,16 @@ HASTY = {"preview": 1, "patience": 1, "speed": 1, "first": 0.0, "last": 1.0}
 
 EAGER = {"seeds": 3, "preview": 1, "first": 0.0, "speed": 1}
 
+SWIFT = {"preview": 1, "speed": 1, "effort": 0.0}
+
 
 SMALL = {"width": 4, "passes": 1, "minibatch": 1000}
 """A small network, which trains faster; its checks are slow tests nevertheless."""
 
 
-@parametrize_with_checks("policies", settings={"schedule": a_plan, "heuristic": HASTY, "bandit": EAGER, "ppo": SMALL})
+SETTINGS = {"schedule": a_plan, "heuristic": HASTY, "forecaster": SWIFT, "bandit": EAGER, "ppo": SMALL}
+
+
+@parametrize_with_checks("policies", settings=SETTINGS)
 def test_it_conforms(check):
     check.run()

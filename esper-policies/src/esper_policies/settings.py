@@ -113,6 +113,36 @@ class HeuristicSettings(Settings):
     )
 
 
+class ForecasterSettings(Settings):
+    """Settings of ``forecaster``."""
+
+    preview: int = Field(default=2, ge=1, le=100_000, description="Steps that a seed trains before it is judged first.")
+    every: int = Field(
+        default=1, ge=1, le=1000, description="Steps from one decision about germination and previews to the next."
+    )
+    last: float = Field(default=1.0, ge=0, le=1, description="Share of the episode after which no seed is blended in.")
+    speed: int = Field(
+        default=RAMP_STEPS, ge=1, le=100_000, description="Steps over which a seed is blended in, or out again."
+    )
+    seeds: int = Field(default=1, ge=1, le=1000, description="Maximum number of seeds that it keeps in an episode.")
+    effort: float = Field(
+        default=0.1,
+        ge=0,
+        le=1e6,
+        description="Points of reward that a trial, or one look more, must be expected to bring.",
+    )
+    price: float | None = Field(
+        default=None,
+        ge=0,
+        le=1e6,
+        description="Price of growth in points; null: the price of the reward, if it has one.",
+    )
+    coefficients: str | None = Field(
+        default=None,
+        description="JSON file of coefficients that benchmarks.science.forecaster wrote; null: those of this package.",
+    )
+
+
 _SOME: Final = Field(strict=False, min_length=1)
 """A non-empty list, as YAML has it."""
 

@@ -6,14 +6,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.science import verdicts
+from benchmarks.science.forecaster.regressions import NOISY, Row, Rows, coverage, fit, standardised
 from benchmarks.science.learned_policies.policies import MAIN_PRICE
 from benchmarks.science.learned_policies.report import picture
 from benchmarks.science.learned_policies.summary import summarise
 from benchmarks.science.learned_policies.training import read_lines
 from benchmarks.science.verdicts import QUICK, WHOLE
+from esper_policies.posteriors import EVIDENCE
 from esper_study.growbench import Bench, Kept, Match, Node, shipped_table
 from esper_study.growbench.puzzles import DECISIONS
 
@@ -68,6 +71,28 @@ def test_the_study_runs_by_one_command_and_continues(tmp_path):
     again = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     assert again.stderr == ""
     assert (tmp_path / "results.json").read_text(encoding="utf-8") == found
+
+
+def synthetic_rows(generator, problems):
+    """Return looks at seeds whose gain follows some features, with more noise early in the episode."""
+    rows = []
+    for problem in range(problems):
+        for _ in range(4):
+            values = generator.normal(size=len(EVIDENCE))
+            noise = 0.05 + 0.1 * (values[EVIDENCE.index("left")] > 0)
+            gain = 0.1 + 0.05 * values[EVIDENCE.index("recent")] + noise * generator.normal()
+            rows.append(Row(f"{problem}", f"{problem}", tuple(values), gain))
+    return Rows.of(rows)
+
+
+def test_intervals_of_a_fit_cover_the_gains_of_problems_that_it_has_not_seen():
+    generator = np.random.RandomState(0)
+    fitted, own = fit(synthetic_rows(generator, 150), EVIDENCE, NOISY["tried"])
+    unseen = synthetic_rows(generator, 500)
+    for found in (coverage(own, np.ones(len(own))), coverage(standardised(fitted, unseen), unseen.weights)):
+        assert list(found.values()) == pytest.approx([0.5, 0.8, 0.95], abs=0.07)
+    weights = dict(zip(EVIDENCE, fitted["weights"][1:], strict=True))
+    assert max(weights, key=lambda name: abs(weights[name])) == "recent"
 
 
 FILE = ROOT / "benchmarks" / "science" / "verdicts.json"

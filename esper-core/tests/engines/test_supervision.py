@@ -6,11 +6,10 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pprint import pformat
 from typing import Any
 
 import pytest
-from core_worlds import LOCAL_CONV, NoisyHost, bad, out_of_patience
+from core_worlds import LOCAL_CONV, NoisyHost, bad, out_of_patience, spelled
 from torch import Tensor, nn
 
 from esper_core.engines.processes import ForkedWorker, ForkEngine, can_fork
@@ -98,7 +97,7 @@ def course(
         for place, signals in enumerate(pool.latest):
             told[place].append(signals)
     for place, state in pool.states().items():
-        told[place] += [state.plain, {name: tensor.tolist() for name, tensor in state.tensors.items()}]
+        told[place] += [state.plain, state.tensors]
     _, endings = pool.conclude(steps.stop - 1)
     for own, ending in zip(told, endings, strict=True):
         own.append(ending)
@@ -134,14 +133,14 @@ def test_a_seed_that_ends_or_blocks_its_worker_is_taken_out_and_changes_nobody_e
     expected = course(threads(recipe_with(make_recipe, bad(out_of_patience, 3, training=training))))
     recipe = recipe_with(make_recipe, bad(harm, 3, training=training))
     found = course(workers(recipe, verdicts=Verdicts(tmp_path)))
-    assert pformat(found[1:]) == pformat(expected[1:])
+    assert spelled(found[1:]) == spelled(expected[1:])
     (verdict,) = Verdicts(tmp_path)._passed
     assert (verdict.condemned.place, verdict.condemned.blueprint) == (0, "test/bad")
     assert f"test/bad in slot early is taken out: it {verdict.condemned.what}" in caplog.messages
     lost = [one for one in found[0] if getattr(one, "blamed", False)]
     assert [(one.blueprint, one.what) for one in lost] == [("test/bad", verdict.condemned.what)]
     caplog.clear()
-    assert pformat(course(workers(recipe, verdicts=Verdicts(tmp_path)))) == pformat(found)
+    assert spelled(course(workers(recipe, verdicts=Verdicts(tmp_path)))) == spelled(found)
     assert caplog.messages == []
 
 
@@ -154,7 +153,7 @@ def test_a_blueprint_that_hangs_when_it_is_built_is_a_lost_seed(make_recipe, wor
     variety = replace(LOCAL_CONV, id="test/slow", factory=build)
     expected = course(threads(recipe_with(make_recipe, LOCAL_CONV)))
     found = course(workers(recipe_with(make_recipe, variety), patience=1.0))
-    assert pformat(found[1:]) == pformat(expected[1:])
+    assert spelled(found[1:]) == spelled(expected[1:])
     assert [one.what for one in found[0] if isinstance(one, LostSeed)] == ["did not return"]
 
 
@@ -168,7 +167,7 @@ def test_workers_that_are_killed_or_stopped_from_outside_change_nothing(make_rec
     def end_one(step: int) -> None:
         os.kill(pool._workers[step % 2]._worker.pid, number)
 
-    assert pformat(course(pool, before=end_one)) == pformat(expected)
+    assert spelled(course(pool, before=end_one)) == spelled(expected)
 
 
 def test_a_host_that_ends_its_worker_ends_the_run_with_its_name_and_line(make_recipe, workers):

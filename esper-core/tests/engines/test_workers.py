@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
-from pprint import pformat
 from select import select
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, same
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, same, spelled
 from torch import Tensor, nn
 
 from esper_core.config import RunConfig
@@ -26,16 +25,7 @@ from esper_core.engines.selection import processes_for
 from esper_core.engines.shard import sendable
 from esper_core.engines.worker_pool import WorkerPool
 from esper_core.growth import Draws
-from esper_core.leyline import (
-    WAIT,
-    Action,
-    GrowthError,
-    Level,
-    PluginError,
-    Problem,
-    State,
-    Verdict,
-)
+from esper_core.leyline import WAIT, Action, GrowthError, Level, PluginError, Problem, State, Verdict
 from esper_core.leyline.errors import GovernorStop, WorkerLost
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool, StudyPool
@@ -117,7 +107,7 @@ def played(pool: StudyPool[Any], steps: int | range, **more: Any) -> tuple[list[
 def assert_same(left: tuple[list[Any], State], right: tuple[list[Any], State]) -> None:
     (told, state), (other, there) = left, right
     for number, (one, another) in enumerate(zip(told, other, strict=True)):
-        is_same = pformat(one) == pformat(another)  # which sorts sets
+        is_same = spelled(one) == spelled(another)
         assert is_same, f"report {number} differs"  # pytest would take long to find the place
     assert list(state.tensors) == list(there.tensors)
     assert same(state.tensors, there.tensors)

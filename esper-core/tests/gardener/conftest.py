@@ -8,41 +8,19 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import toy_split
+from core_worlds import PlannedPolicy, per_example, same, toy_split
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten
 
 from esper_core import Gardener
 from esper_core.growth import Variety, host_parameters, slots_of
-from esper_core.leyline import Action, ActionMask, Observation, Op
+from esper_core.leyline import Action, Op
 
 Batch = tuple[Tensor, Tensor]
 Optimizers = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
-def per_example(model: nn.Module, batch: Batch) -> Tensor:
-    """Return one loss for each example, as a user's function does."""
-    inputs, targets = batch
-    return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
-
-
 def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=1e-2)
-
-
-class Plan:
-    """Carries out a plan: an action for some steps, and WAIT otherwise."""
-
-    def __init__(self, plan: Mapping[int, Action]) -> None:
-        self.plan = dict(plan)
-        self.seen: list[int] = []
-        self.masks: list[ActionMask] = []
-
-    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
-        (observation,) = observations
-        self.seen.append(observation.step)
-        self.masks += masks
-        return [self.plan.get(observation.step, Action())]
 
 
 @dataclass
@@ -55,7 +33,7 @@ class Loop:
     validation: list[Batch]
     variety: Variety
     gardener: Gardener | None = None
-    policy: Plan | None = None
+    policy: PlannedPolicy | None = None
     after: list[Callable[[], Any]] = field(default_factory=list)
     """Functions that the loop calls after each batch, such as a schedule or an average."""
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
@@ -83,7 +61,7 @@ class Loop:
             "example": self.batches[0],
             "validation": self.validation,
             "steps": 8,
-            "policy": (policy := Plan(plan)),
+            "policy": (policy := PlannedPolicy(plan)),
             "growth": {"gates": "off"},
             **more,
         }
@@ -133,11 +111,7 @@ class Loop:
 
     def is_as(self, state: dict[str, Any]) -> bool:
         """Return whether the host is bitwise equal to that of another loop."""
-        mine, others = (tree_flatten(each) for each in (self.state(), state))
-        return mine[1] == others[1] and all(
-            torch.equal(one, other) if isinstance(one, Tensor) else one == other
-            for one, other in zip(mine[0], others[0], strict=True)
-        )
+        return same(self.state(), state)
 
     def state(self) -> dict[str, Any]:
         """Return the state of the host that a Gardener must not change, without that of seeds."""

@@ -27,7 +27,6 @@ class Record:
 
 
 BATCHES: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]] = {
-    "tuple": (lambda inputs, targets: (inputs, targets), lambda batch: batch),
     "named tuple": (Pair, lambda batch: (batch.inputs, batch.targets)),
     "dict": (lambda x, y: {"x": x, "y": y, "name": "few"}, lambda batch: (batch["x"], batch["y"])),
     "user dict": (lambda x, y: UserDict(x=x, y=y), lambda batch: (batch["x"], batch["y"])),

@@ -1,6 +1,5 @@
 """What a Gardener does in a loop: it reports, keeps what pays, writes a run directory, and ends."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,8 +12,6 @@ from esper_core.leyline.events import EpisodeFinished, RunFinished, RunStarted, 
 from esper_core.runs.directory import is_locked
 from esper_core.runs.records import read_growth
 
-MakeLoop = Callable[..., Any]
-
 
 def stages(tended: Any) -> list[str]:
     return [change.now.value for change in tended.changes]
@@ -23,13 +20,7 @@ def stages(tended: Any) -> list[str]:
 def test_a_seed_lives_through_its_stages_and_is_kept(make_loop):
     loop = make_loop().tended()
     seen = loop.epochs(5)
-    assert [stages(one) for one in seen] == [
-        ["germinated"],
-        ["training", "blending"],
-        ["holding"],
-        ["fossilized"],
-        [],
-    ]
+    assert [stages(one) for one in seen] == [["germinated"], ["training", "blending"], ["holding"], ["fossilized"], []]
     assert [one.blueprint for one in seen[3].kept] == [loop.variety.id]
     assert "stem: test/local-conv is kept" in str(seen[3])
     before = [parameter.detach().clone() for parameter in loop.seed.parameters()]
@@ -54,7 +45,7 @@ def test_nothing_germinates_after_the_planned_steps_and_living_seeds_finish(make
     assert stages(loop.epoch()) == ["holding"]
     loop.policy.plan = {1: Action(Op.FOSSILISE, "stem")}
     assert stages(loop.epoch()) == ["fossilized"]
-    assert loop.policy.seen == [0, 1, 1, 1]
+    assert [one.step for one in loop.policy.seen] == [0, 1, 1, 1]
     assert Op.GERMINATE in loop.policy.masks[0].ops["stem"]
     assert all(Op.GERMINATE not in mask.ops["stem"] for mask in loop.policy.masks[2:])
 

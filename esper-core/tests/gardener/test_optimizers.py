@@ -1,6 +1,5 @@
 """How seeds are trained beside a user's optimizers, and which of their groups they join."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,8 +11,6 @@ from torch.optim.swa_utils import AveragedModel
 
 from esper_core.growth import slots_of
 from esper_core.leyline import Action, Op, Stage
-
-MakeLoop = Callable[..., Any]
 
 
 def decayed(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from core_worlds import per_example
+from torch import nn
 
 from esper_core import Gardener
 from esper_core.app.run import run
@@ -13,11 +14,6 @@ from esper_core.growth import derive_seed, slots_of
 from esper_core.plugins import load_plugins
 
 EPOCHS = 40
-
-
-def per_example(model: nn.Module, batch: Any) -> Tensor:
-    inputs, targets = batch
-    return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
 
 
 def train(task_name: str, seed: int, *, grown: bool, like_a_run: bool = False) -> tuple[nn.Module, float]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import PlannedPolicy, per_example
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from esper_core import Gardener, export, graft, load, save
 from esper_core.growth import Seed, Variety, observe, slots_of
@@ -177,27 +177,19 @@ def test_programs_and_compilers_capture_a_grafted_model_as_one_graph(kind):
 
 @pytest.mark.parametrize("kind", ["tuple", "dict"])
 def test_a_gardener_grows_there_on_a_branch(kind):
-    class Plan:
-        def act(self, observations: Any, masks: Any) -> list[Action]:
-            plan = {0: Op.GERMINATE, 1: Op.ADVANCE, 3: Op.FOSSILISE}
-            op = plan.get(observations[0].step, Op.WAIT)
-            return [Action(op, "here", BLOCK.id) if op is Op.GERMINATE else Action(op, "here") if op else Action()]
-
+    plan = {0: Action(Op.GERMINATE, "here", BLOCK.id), 1: Action(Op.ADVANCE, "here"), 3: Action(Op.FOSSILISE, "here")}
     model = grafted(kind)
     batch = (EXAMPLE, torch.arange(5) % 3)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
-    def loss(model: nn.Module, batch: Any) -> Tensor:
-        return cross_entropy(model(batch[0]), batch[1], reduction="none")
-
     gardener = Gardener(
-        model, optimizer, loss=loss, blueprints=[BLOCK], example=batch, validation=[batch], steps=8, policy=Plan(),
-        growth={"gates": "off"},
+        model, optimizer, loss=per_example, blueprints=[BLOCK], example=batch, validation=[batch], steps=8,
+        policy=PlannedPolicy(plan), growth={"gates": "off"},
     )  # fmt: skip
     plain = copy.deepcopy(model)
     for _ in range(4):
         optimizer.zero_grad()
-        loss(model, batch).mean().backward()
+        per_example(model, batch).mean().backward()
         optimizer.step()
         gardener.step(batch)
         tended = gardener.tend()

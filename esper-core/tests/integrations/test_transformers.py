@@ -109,9 +109,7 @@ def test_every_schedule_is_tried(world):
 
 
 @pytest.mark.parametrize(
-    "how",
-    [*HOW, *({"lr_scheduler_type": name, "warmup_steps": 2} for name in names_of_schedules())],
-    ids=str,
+    "how", [*HOW, *({"lr_scheduler_type": name, "warmup_steps": 2} for name in names_of_schedules())], ids=str
 )
 def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world, same, how):
     if (settings := SCHEDULES.get(how.get("lr_scheduler_type", ""))) is not None:

@@ -4,7 +4,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +14,21 @@ from torch import Tensor, nn
 
 from esper_core.config import GrowthConfig, OptimizerConfig
 from esper_core.growth import Garden, OptimizerKeeper, OptimizerSettings, Seed, Variety, graft
-from esper_core.leyline import Action, BlueprintSpec, Metric, Op, Signals, Site, SlotPlace, Split, State
+from esper_core.leyline import (
+    WAIT,
+    Action,
+    ActionMask,
+    BlueprintSpec,
+    Metric,
+    Observation,
+    Op,
+    Signals,
+    Site,
+    SlotPlace,
+    Split,
+    State,
+)
+from esper_core.leyline.protocols import Rollout
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.lanes import CudaStream
 from esper_core.trainer.pool import Pool
@@ -182,6 +196,32 @@ def toy_split(examples: int, seed: int) -> Split:
     return Split(inputs, targets)
 
 
+def per_example(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Return one loss for each example, as a user's function does."""
+    inputs, targets = batch
+    return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+
+
+class PlannedPolicy:
+    """Carries out a plan where the mask allows it, and records observations, masks and rollouts."""
+
+    def __init__(self, plan: Mapping[int, Action] | None = None) -> None:
+        self.plan = plan or {}
+        self.seen: list[Observation] = []
+        self.masks: list[ActionMask] = []
+        self.rollouts: list[Rollout] = []
+
+    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
+        self.seen += observations
+        self.masks += masks
+        wanted = [self.plan.get(one.step, WAIT) for one in observations]
+        return [action if mask.allows(action) else WAIT for action, mask in zip(wanted, masks, strict=True)]
+
+    def update(self, rollout: Rollout) -> dict[str, float]:
+        self.rollouts.append(rollout)
+        return {}
+
+
 class Falling:
     """A schedule that differs in each step."""
 
@@ -215,11 +255,29 @@ def numbers(model: nn.Module) -> dict[str, Tensor]:
     return {name: one.detach().clone() for name, one in named if not name.startswith("_esper")}
 
 
-def same(one: Iterable[Tensor] | Mapping[str, Tensor], other: Iterable[Tensor] | Mapping[str, Tensor]) -> bool:
-    """Return whether tensors are equal, in their order or by their names."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
-    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+def same(one: Any, other: Any) -> bool:
+    """Return whether tensors, or anything that holds them in their order or by their names, are bitwise equal."""
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
+    if isinstance(one, Iterable) and not isinstance(one, str):
+        mine, others = list(one), list(other)
+        return len(mine) == len(others) and all(map(same, mine, others))
+    return bool(one == other)
+
+
+def spelled(value: Any) -> Any:
+    """Return nested lists and mappings of texts, which are equal only for bitwise equal values: NaN equals itself."""
+    if isinstance(value, Tensor):
+        return spelled(value.tolist())
+    if is_dataclass(value) and not isinstance(value, type):
+        return [type(value).__name__, *(spelled(getattr(value, field.name)) for field in fields(value))]
+    if isinstance(value, Mapping):
+        return {repr(key): spelled(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [spelled(one) for one in value]
+    return sorted(map(repr, value)) if isinstance(value, set | frozenset) else repr(value)
 
 
 def through_files(state: State) -> State:
@@ -262,10 +320,7 @@ class LinearWorld:
         more: dict[str, Any] = {"batches": batches, "settings": growth}
         if ready is not None:
             more["gates"] = SimpleNamespace(
-                ready=ready,
-                refusal=lambda seed, op: None,
-                lead=lambda seed: 0.0,
-                explain=lambda reason, seed: reason,
+                ready=ready, refusal=lambda seed, op: None, lead=lambda seed: 0.0, explain=lambda reason, seed: reason
             )
         self.garden = Garden(self.model, self.keeper, dict.fromkeys(places, varieties), seed=3, **more)
 

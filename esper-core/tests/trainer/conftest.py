@@ -1,13 +1,13 @@
 """Shared set-up for tests of the trainer: a driver of pools, studies with a planned policy, and a quiet host."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
+from core_worlds import PlannedPolicy
 
-from esper_core.leyline import WAIT, Action, ActionMask, Observation, RewardBreakdown, Signals
+from esper_core.leyline import WAIT, Action, RewardBreakdown, Signals
 from esper_core.leyline.events import Event
-from esper_core.leyline.protocols import Rollout
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
@@ -45,26 +45,6 @@ def play() -> Callable[..., list[Any]]:
         return kept
 
     return drive
-
-
-class PlannedPolicy:
-    """Carries out a plan where the mask allows it, and records observations and rollouts."""
-
-    def __init__(self, plan: Mapping[int, Action] | None = None) -> None:
-        self.plan = plan or {}
-        self.seen: list[Observation] = []
-        self.masks: list[ActionMask] = []
-        self.rollouts: list[Rollout] = []
-
-    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
-        self.seen += observations
-        self.masks += masks
-        wanted = [self.plan.get(one.step, WAIT) for one in observations]
-        return [action if mask.allows(action) else WAIT for action, mask in zip(wanted, masks, strict=True)]
-
-    def update(self, rollout: Rollout) -> dict[str, float]:
-        self.rollouts.append(rollout)
-        return {}
 
 
 class ImprovementReward:

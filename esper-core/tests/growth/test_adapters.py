@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from esper_core import BlueprintSpec, SlotPlace, export, graft
-from esper_core.growth import Garden, GrowthConfig, OptimizerConfig, OptimizerKeeper, Seed, Variety, slots_of
+from esper_core.growth import Seed, Variety, slots_of
 from esper_core.growth.grafting import alike
 from esper_core.growth.journal import network_in
 from esper_core.growth.rebuilding import rebuild
@@ -124,7 +124,7 @@ def test_an_adapter_adds_a_map_of_what_its_module_gets(alpha):
     torch.testing.assert_close(model(TOKENS), wanted)
 
 
-def test_an_adapter_that_chooses_its_first_weights_sees_what_it_will_get():
+def test_an_adapter_that_chooses_its_first_weights_sees_what_it_will_get(make_garden):
     seen = []
 
     class Informed(Adapter):
@@ -133,28 +133,16 @@ def test_an_adapter_that_chooses_its_first_weights_sees_what_it_will_get():
 
     spec = BlueprintSpec("tokens", "2*(i + c)", starts_as_identity=True, adapts=True, traits=("informed_birth",))
     model = host(nn.Linear(8, 6))
-    settings = OptimizerConfig()
-    garden = Garden(
-        model,
-        OptimizerKeeper(model.parameters(), host_settings=settings, seed_settings=settings),
-        {"here": [Variety("t/b", spec, Informed)]},
-        seed=0,
-        batches=1,
-        settings=GrowthConfig(),
-        probe=lambda model: model(TOKENS).square().mean(),
-    )
+    garden = make_garden(model, Variety("t/b", spec, Informed), probe=lambda model: model(TOKENS).square().mean())
     garden.apply(Action(Op.GERMINATE, "here", "t/b"), 0)
     ((inputs, gradients),) = seen
     assert torch.equal(inputs, model.first(TOKENS))
     assert gradients == (4, 5, 6)
 
 
-def test_an_adapter_is_refused_where_its_module_gets_no_features():
-    model = host(nn.Identity())
-    settings = OptimizerConfig()
-    keeper = OptimizerKeeper(model.parameters(), host_settings=settings, seed_settings=settings)
+def test_an_adapter_is_refused_where_its_module_gets_no_features(make_garden):
     with pytest.raises(GrowthError, match=r'"t/b" cannot grow in slot "here": it is an adapter') as caught:
-        Garden(model, keeper, {"here": [Variety("t/b", SPEC, Adapter)]}, seed=0, batches=1, settings=GrowthConfig())
+        make_garden(host(nn.Identity()), Variety("t/b", SPEC, Adapter))
     assert caught.value.problems[0].code == "E303"
 
 

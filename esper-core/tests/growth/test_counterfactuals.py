@@ -13,9 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
 from esper_core.growth import RandomStream, SeedFault, counterfactuals as reasons, derive_seed, graft, slots_of
-from esper_core.growth.counterfactuals import (
-    Counterfactuals,
-)
+from esper_core.growth.counterfactuals import Counterfactuals
 from esper_core.growth.seeds import Seed
 from esper_core.leyline.lifecycle import Stage
 
@@ -245,8 +243,7 @@ def everything(model: nn.Module) -> list[Any]:
 
 
 @pytest.mark.parametrize("build", [Chain, Noisy, Sly])
-@pytest.mark.parametrize("looked", [False, True])
-@pytest.mark.parametrize("raising", [None, 2, 6])
+@pytest.mark.parametrize(("looked", "raising"), [(False, None), (False, 2), (False, 6), (True, 2)])
 def test_measuring_leaves_nothing_behind_even_if_it_raises(build, looked, raising, add_seed):
     model = network(add_seed, build)
     model.mid.eval().requires_grad_(False)
@@ -437,8 +434,9 @@ def test_each_replayed_pass_is_bit_for_bit_a_separate_one(name, add_seed):
         assert are_right(model, found, batches)
 
 
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-@pytest.mark.parametrize("name", ["residual", "odd"])
+@pytest.mark.parametrize(
+    ("name", "mode"), [("residual", torch.no_grad), ("odd", torch.inference_mode), ("odd", torch.enable_grad)]
+)
 def test_fossils_act_and_incubating_seeds_do_not_in_any_autograd_mode(name, mode, add_seed):
     model, batches, names = grown(name, add_seed)
     fossil, incubating = slots_of(model).named(names[0]).living, slots_of(model).named(names[-1]).living

@@ -9,18 +9,8 @@ import torch
 from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, begin, numbers, same
 from torch import Tensor, nn
 
-from esper_core.growth import Garden, Gates, Seed, SeedFault, Variety, graft
-from esper_core.leyline import (
-    WAIT,
-    Action,
-    Blend,
-    BlueprintSpec,
-    GrowthError,
-    LifecycleError,
-    Op,
-    Site,
-    Stage,
-)
+from esper_core.growth import Garden, Gates, Seed, SeedFault, Transition, Variety, graft
+from esper_core.leyline import WAIT, Action, Blend, BlueprintSpec, GrowthError, LifecycleError, Op, Site, Stage
 from esper_core.leyline.signals import Gain
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
@@ -225,12 +215,14 @@ def test_only_a_trained_seed_is_kept_and_an_error_undoes_it(
     (seed,), before = garden.living_seeds(), numbers(model)
     presence = seed.presence
     if trained:
-        with monkeypatch.context() as patch:
-            patch.setattr(garden.keeper, "settle", None)
-            with pytest.raises(TypeError):
-                garden.apply(FOSSILISE, 0)
-        assert seed.presence is presence
-        assert same(numbers(model), before)
+        for place, name in ((garden.keeper, "settle"), (Transition, "of")):
+            with monkeypatch.context() as patch:
+                patch.setattr(place, name, None)
+                with pytest.raises(TypeError):
+                    garden.apply(FOSSILISE, 0)
+            assert seed.presence is presence
+            assert garden.incubating == ((0,) if incubation == "branch" else ())
+            assert same(numbers(model), before)
         assert garden.apply(FOSSILISE, 0)
         assert same(numbers(model), before) is (incubation == "shadow")
     else:

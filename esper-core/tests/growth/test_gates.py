@@ -80,16 +80,6 @@ def test_gates_that_are_off_open_always(gain):
     assert Gate("off").look(gain, PRICE) == Opinion(Finding.OFF, "gates are off")
 
 
-def test_reason_compares_the_bound_with_the_price():
-    assert judge(GOOD, PRICE, strictness="strict", alpha=0.05, look=3).reason == (
-        "lower bound 0.1131 > price 0.0400 (look 3, 800 examples)"
-    )
-    assert judge(GOOD, 0.14, strictness="strict", alpha=0.05).reason.startswith("lower bound 0.1131 ≤ price 0.1400")
-    assert judge(GOOD, PRICE, strictness="permissive", alpha=0.05).reason == (
-        "mean gain 0.1500 > price 0.0400, lower bound 0.1131 > 0 (look 1, 800 examples)"
-    )
-
-
 @pytest.mark.parametrize(
     ("gate", "gains", "findings"),
     [

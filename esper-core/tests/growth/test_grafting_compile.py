@@ -78,10 +78,7 @@ def test_plain_twin_and_grafted_model_are_right_in_either_order_of_compilation(f
     twin, model = tower(), graft(tower(), ["blocks.1.first"], example=INPUTS)
     add_seed(model, "blocks.1.first")
     expected = {"twin": twin(INPUTS), "grafted": model(INPUTS)}
-    compiled = {
-        "twin": torch.compile(twin, backend="aot_eager"),
-        "grafted": torch.compile(model, backend="aot_eager"),
-    }
+    compiled = {"twin": torch.compile(twin, backend="aot_eager"), "grafted": torch.compile(model, backend="aot_eager")}
     for name in (first, *(other for other in compiled if other != first)):
         torch.testing.assert_close(compiled[name](INPUTS), expected[name])
     assert not torch.allclose(expected["twin"], expected["grafted"])

@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 from itertools import product
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -59,15 +58,6 @@ def test_fused_steps_equal_those_of_torch_to_the_last_bit(kind, decay, steps):
         torchs.step()
 
     assert same(bits_of(ours, own), bits_of(torchs, other))
-
-
-@pytest.mark.parametrize("implementation", ["plain", "foreach"])
-def test_unfused_and_custom_optimizers_use_their_own_step(implementation):
-    made = build_optimizer(OptimizerConfig(implementation=implementation), parameters())  # type: ignore[arg-type]
-    assert type(made) is torch.optim.Adam
-    with mock.patch.object(made, "step") as step:
-        step_optimizer(made)
-    step.assert_called_once_with()
 
 
 def test_a_hook_on_a_fused_optimizer_of_ones_own_is_called():

@@ -184,14 +184,3 @@ def test_alpha_is_monotonic_on_its_curve_and_ends_exactly_on_its_target(start, t
     way = math.copysign(1.0, target - start)
     assert all((later - earlier) * way >= -ULP for earlier, later in pairwise(path))
     assert all(0.0 <= value <= 1.0 for value in path)
-
-
-@given(ticks=st.integers(1, 100_000), curve=curves)
-def test_alpha_is_positive_after_the_first_tick_and_arrives_with_the_last(ticks, curve):
-    alpha = Alpha()
-    alpha.aim(1.0, ticks, curve)
-    alpha.tick()
-    assert 0.0 < alpha.value <= 1.0
-    alpha.done = ticks - 1
-    alpha.tick()
-    assert (alpha.value, alpha.moving) == (1.0, False)

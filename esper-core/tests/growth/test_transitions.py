@@ -169,8 +169,7 @@ CASES: dict[str, Case] = {
             World, after("train"), act(Op.GERMINATE, blueprint=f"test/{name}", blend=blend),
             {"early": Stage.GERMINATED},
         )
-        for blend in Blend
-        for name in ("tame", "wild")
+        for name, blend in (("tame", Blend.ADD), ("wild", Blend.GATE))
     },
     "a second behind a fossil": (
         STACK, after(*HOLDING, "fossilise"), act(Op.GERMINATE), {"early": Stage.GERMINATED},

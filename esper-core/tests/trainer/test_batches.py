@@ -86,15 +86,6 @@ def test_the_thread_of_a_feed_that_is_not_closed_ends():
     del streamed  # the fixture waits for the thread
 
 
-def test_data_can_be_mapped_from_a_file(tmp_path):
-    (tmp_path / "inputs.bin").write_bytes(SPLIT.inputs.numpy().tobytes())
-    mapped = torch.from_file(str(tmp_path / "inputs.bin"), shared=False, size=60).reshape(30, 2)
-    feed = Streamed(Split(mapped, SPLIT.targets), CPU)
-    inputs, targets = feed.next(BatchOrder(30, 7, 5))
-    assert torch.equal(inputs, SPLIT.inputs[targets])
-    feed.close()
-
-
 class ReadingStream:
     """The stream on which a batch is read: the marks that it waited for, and the tensors whose memory it keeps."""
 

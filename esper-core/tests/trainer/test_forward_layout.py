@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, Net, begin, zeroed
+from core_worlds import Net, begin, zeroed
 from torch import Tensor, nn
 
 from esper_core.growth import Variety, graft
 from esper_core.leyline import Action, BlueprintSpec, Op, Site, Split
 from esper_core.trainer.batches import BatchOrder, Resident, chunks
-from esper_core.trainer.environment import Environment, Recipe
+from esper_core.trainer.environment import Recipe
 
 Flat = Callable[[Tensor], Tensor]
 
@@ -100,25 +100,3 @@ def test_a_host_or_blueprint_that_views_memory_in_another_shape_keeps_its_layout
     own.network.apply(Action(Op.GERMINATE, "early", "test/seed"), 0)
     own.train()
     assert own.network.lost.take() == []
-
-
-def test_an_environment_with_channels_last_continues_from_its_state_bit_for_bit(make_recipe):
-    laid, _ = tried(recipe_of(make_recipe))
-    plan = {0: replace(GERMINATE, blueprint="test/seed"), 2: ADVANCE, 4: FOSSILISE}
-
-    def live(environment: Environment, steps: range) -> list[list[float]]:
-        told = []
-        for step in steps:
-            environment.train()
-            told.append(environment.evaluate("validation").tolist())
-            environment.network.apply(plan.get(step, Action()), step)
-        return told
-
-    for stop in (1, 4):
-        one, other = (Environment(laid, arm="grown", index=0) for _ in range(2))
-        one.reset(0, 5)
-        other.reset(0, 8)
-        live(one, range(stop))
-        other.load_state_dict(one.state_dict())
-        assert is_channels_last(other.model)
-        assert live(one, range(stop, 6)) == live(other, range(stop, 6))

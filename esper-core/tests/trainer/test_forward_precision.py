@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, begin
-from torch import Tensor, nn
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE
+from torch import Tensor
 
 from esper_core.config import ComputeConfig
 from esper_core.governor import Act
-from esper_core.growth import Draws
-from esper_core.leyline import Action, SlotPlace
+from esper_core.leyline import Action
 from esper_core.leyline.signals import CALM
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.forward import half_precision
@@ -189,34 +188,6 @@ def test_without_batch_norm_micro_batches_equal_one_batch(way, parts, computed, 
     (whole, whole_losses), (parted, parted_losses) = found
     torch.testing.assert_close(whole, parted, rtol=0, atol=1e-6)
     assert parted_losses == pytest.approx(whole_losses, abs=1e-6)
-
-
-def test_random_numbers_are_drawn_for_each_micro_batch_in_turn(computed):
-    """The masks of a batch in two parts are those of two batches of half the size."""
-    masks: list[Tensor] = []
-
-    class Peeking(nn.Dropout):
-        def forward(self, hidden: Tensor) -> Tensor:
-            dropped = super().forward(hidden)
-            if self.training and len(hidden) > 2:
-                masks.append(dropped == 0)
-            return dropped
-
-    def host() -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(12, 8), Peeking(0.5), nn.Linear(8, 3))
-
-    def drawn(size: int, batches: int, micro_batches: int) -> Tensor:
-        masks.clear()
-        recipe = computed(micro_batches=micro_batches, more={"place": SlotPlace("1"), "host": host})
-        episode = recipe.episode.model_copy(update={"batch_size": size, "batches": batches})
-        recipe = replace(recipe, episode=episode, draws=Draws.FORWARD, varieties={})
-        begin(recipe).train()
-        return torch.cat(masks)
-
-    halves = drawn(10, 2, 1)
-    assert halves.any()
-    assert torch.equal(drawn(20, 1, 2), halves)
-    assert torch.equal(drawn(20, 1, 1), halves)
 
 
 def test_sim_low_2_no_tensor_is_read_while_a_step_is_trained_and_measured(computed, monkeypatch):

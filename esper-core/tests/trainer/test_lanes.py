@@ -219,20 +219,6 @@ def test_a_host_that_begins_to_draw_later_is_refused_and_the_generator_restored(
     assert torch.equal(default, torch.get_rng_state())
 
 
-def test_random_streams_of_two_threads_take_turns():
-    def draw(seed: int, count: int = 50) -> list[float]:
-        stream, found = RandomStream(seed), []
-        for _ in range(count):
-            with stream:
-                found.append(torch.rand(()).item())
-        return found
-
-    expected = [draw(0), draw(1)]
-    lanes = Lanes(workers=2)
-    assert lanes.run([0, 1], draw) == expected
-    lanes.close()
-
-
 def test_a_random_stream_that_cannot_be_used_blocks_no_other():
     broken = RandomStream(1)
     broken.load_state_dict((torch.zeros(3, dtype=torch.uint8), None))

@@ -13,10 +13,7 @@ from esper_core.trainer.environment import Recipe
 from esper_core.trainer.lanes import CudaStream, Lanes, assigned
 from esper_core.trainer.pool import Pool
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 Make = Callable[..., Recipe]
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv")

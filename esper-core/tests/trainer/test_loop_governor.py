@@ -47,10 +47,7 @@ def poisoned(make_recipe, monkeypatch) -> Callable[..., Any]:
     return make
 
 
-@pytest.mark.parametrize(
-    ("step", "kind"),
-    [(0, "adam"), (3, "sgd"), (5, "sgd")],
-)
+@pytest.mark.parametrize(("step", "kind"), [(0, "adam"), (3, "sgd"), (5, "sgd")])
 def test_run_09_a_step_on_nan_is_rolled_back_and_costs_a_penalty(step, kind, poisoned, make_study, planned):
     recipe = poisoned(step, optimizer={"kind": kind, **({"momentum": 0.9} if kind == "sgd" else {})})
     study, events = make_study(recipe, planned())
@@ -68,7 +65,7 @@ def test_run_09_a_step_on_nan_is_rolled_back_and_costs_a_penalty(step, kind, poi
     assert grown.reward == pytest.approx(grown.validation_metric - twin.validation_metric - 5.0)
 
 
-@pytest.mark.parametrize("step", [0, 1, 3])
+@pytest.mark.parametrize("step", [0, 3])
 def test_a_rollback_ends_an_episode_for_the_learner_with_the_penalty_in_its_last_reward(
     step, poisoned, make_study, planned
 ):

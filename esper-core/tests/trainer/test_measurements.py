@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, begin, noisy_in_evaluation, same
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, begin, noisy_in_evaluation, same
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from esper_core.config import GrowthConfig
 from esper_core.growth import count_operations, graft, slots_of
-from esper_core.leyline import Action, Op, SeedSignals
+from esper_core.leyline import SeedSignals
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 
@@ -80,22 +80,7 @@ def test_a_host_that_is_evaluated_in_whole_passes_without_each_seed_is_logged_on
     ]
 
 
-def test_dependence_is_no_evidence_for_a_gate(make_recipe, play):
-    """Without a twin there is no evidence for an acting seed, even if the network depends on it."""
-    pool = Pool(make_recipe(), ["grown"], 1)
-    play(pool, 3, LIFE)
-    gates = pool.environments[0].garden.gates
-    gates._settings = gates._settings.model_copy(update={"gates": "strict"})
-    ((signals,),) = play(pool, range(3, 5))[-1:]
-    (seed,) = signals.seeds
-    assert seed.dependence is not None
-    assert (seed.gain, seed.opinion.finding) == (None, "unknown")
-
-
-GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=1)
-BLEND = Action(Op.ADVANCE, "early")
-KEEP = Action(Op.FOSSILISE, "early")
-PRUNE = Action(Op.PRUNE, "early", speed=0)
+KEPT = {0: GERMINATE, 1: ADVANCE, 2: FOSSILISE}
 
 
 @pytest.fixture
@@ -114,7 +99,7 @@ def cost(recipe, play, plan, steps=4):
     return pool
 
 
-@pytest.mark.parametrize("plan", [{}, {0: GERMINATE, 1: BLEND, 2: KEEP}], ids=["host", "grown"])
+@pytest.mark.parametrize("plan", [{}, KEPT], ids=["host", "grown"])
 def test_the_count_is_close_to_what_torch_counts_in_the_passes(recipe, play, plan):
     for incubation in ("shadow", "branch"):
         own = replace(recipe, growth=GrowthConfig(incubation=incubation, dependence=False))
@@ -126,7 +111,7 @@ def test_the_count_is_close_to_what_torch_counts_in_the_passes(recipe, play, pla
 def test_a_pruned_seed_is_counted(recipe, play):
     plain, pruned, kept = (
         cost(recipe, play, plan).environments[0].flops
-        for plan in ({}, {0: GERMINATE, 2: PRUNE}, {0: GERMINATE, 1: BLEND, 2: KEEP})
+        for plan in ({}, {0: GERMINATE, 2: replace(PRUNE, speed=0)}, KEPT)
     )
     assert plain < pruned < kept
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE
-from torch import nn
 
 import esper_core.trainer
 from esper_core.growth import Growth, derive_seed, read_network, slots_of
@@ -160,20 +159,3 @@ def test_sim_med_4_an_observation_contains_no_tensor(recipe, play):
         return sum(map(tensors, value)) if isinstance(value, tuple | list) else 0
 
     assert tensors(Observation(step=3, steps=4, signals=signals)) == 0
-
-
-def test_hosts_train_in_training_mode_and_are_evaluated_in_evaluation_mode(make_recipe, noisy_host, play):
-    """In every step, although an evaluation comes before each but the first."""
-    modes: list[tuple[bool, bool]] = []
-
-    def host() -> nn.Module:
-        model = noisy_host()
-        model.register_forward_pre_hook(lambda module, inputs: modes.append((module.training, torch.is_grad_enabled())))
-        return model
-
-    pool = Pool(make_recipe(steps=3, batches=2, host=host), ["grown"], 1)
-    play(pool, 3)
-    pool.close()
-    assert modes.count((True, True)) == 3 * 2
-    assert (False, False) in modes
-    assert (False, True) not in modes

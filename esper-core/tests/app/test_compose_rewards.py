@@ -1,6 +1,5 @@
 """Several rewards in one run give the results of one run per reward, with one policy that sees all of them."""
 
-import importlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,35 +25,6 @@ KEEPS = """\
       - {step: 4, op: fossilise, slot: early}
 """
 
-WATCHER = """
-from esper_core.leyline import WAIT, Action, Op, Resumable, State
-
-class Watcher:
-    seen = []
-    rollouts = []
-    known = 0
-
-    def __init__(self, space):
-        slot = space.slots[0]
-        self.grow = Action(Op.GERMINATE, slot, space.blueprints[slot][0])
-
-    def act(self, observations, masks):
-        self.seen.append(list(observations))
-        turns = enumerate(zip(observations, masks))
-        return [self.grow if one.price == 5 and mask.allows(self.grow) else WAIT for place, (one, mask) in turns]
-
-    def update(self, rollout):
-        self.rollouts.append(rollout)
-        self.known += len(rollout.episodes)
-        return {"known": self.known}
-
-    def state_dict(self):
-        return State.of({}, known=self.known)
-
-    def load_state_dict(self, state):
-        self.known = state.plain["known"]
-"""
-
 
 def written(folder: Path, text: str, more: str = PRICES, environments: int = 4, steps: int = 6) -> Path:
     """The small run in a file of its own, long enough to keep a seed."""
@@ -74,16 +44,16 @@ def planned(configured) -> str:
 
 
 @pytest.fixture
-def watched(configured, install) -> str:
+def watcher(recorder) -> Any:
     """A policy that grows only at a low price, and records its observations."""
-    install.components("watching", WATCHER, policy={"watcher": "Watcher"})
-    text = configured("capacity: false\nrounds: 2\n").read_text()
-    return text.replace(text[text.index("policy:") : text.index("environments")], "policy: watcher\n")
+    return recorder("one.price == 5").Recorder
 
 
 @pytest.fixture
-def watcher(watched) -> Any:
-    return importlib.import_module("esper_watching").Watcher
+def watched(configured, watcher) -> str:
+    """The configuration of two rounds with this policy."""
+    text = configured("capacity: false\nrounds: 2\n").read_text()
+    return text.replace(text[text.index("policy:") : text.index("environments")], "policy: recorder\n")
 
 
 @pytest.fixture
@@ -137,19 +107,19 @@ def test_every_seed_is_played_under_every_reward_as_in_a_run_of_its_own(planned,
 
 def test_policy_sees_each_instance_at_each_price_in_one_round(watched, watcher, played, tmp_path) -> None:
     path = played(written(tmp_path / "own", watched))
-    assert [one.price for one in watcher.seen[0]] == [5, 50, 5, 50]
-    first = [one.signals.validation_loss for one in watcher.seen[0]]
+    ((begun, _), (after, _), *_), (rollout, _) = watcher.seen, watcher.rollouts
+    assert [one.price for one in begun] == [5, 50, 5, 50]
+    first = [one.signals.validation_loss for one in begun]
     assert first[0] == first[1] != first[2] == first[3]
-    assert [one.twin.validation_loss for one in watcher.seen[0]] == first
-    (begun, after), (rollout, _) = watcher.seen[:2], watcher.rollouts
+    assert [one.twin.validation_loss for one in begun] == first
     assert [len(one.signals.seeds) for one in after] == [1, 0, 1, 0], "noise is shared, and decisions are not"
-    assert rollout.arm == "watcher"
+    assert rollout.arm == "recorder"
     assert [episode.turns[0].observation for episode in rollout.episodes] == begun
-    told = [events_of(path, EpisodeFinished, f"watcher@price-{price}") for price in (5, 50)]
+    told = [events_of(path, EpisodeFinished, f"recorder@price-{price}") for price in (5, 50)]
     assert [[one.seed for one in own] for own in told] == [[0, 1, 2, 3], [0, 1, 2, 3]], "two rounds of two seeds"
     sums = [sum(turn.reward.total for turn in episode.turns) for episode in rollout.episodes]
     first_step = [
-        events_of(path, StepFinished, f"watcher@price-{price}")[place] for place in (0, 1) for price in (5, 50)
+        events_of(path, StepFinished, f"recorder@price-{price}")[place] for place in (0, 1) for price in (5, 50)
     ]
     earned = [told[place % 2][place // 2].reward - sum(first_step[place].reward.values()) for place in range(4)]
     assert sums == pytest.approx(earned), "what comes before the first decision is nobody's"
@@ -163,19 +133,6 @@ def test_each_price_has_its_own_control(planned, played, tmp_path) -> None:
     assert {found["arms"][arm]["params"] for arm in controls} == {found["arms"][PLANNED[0]]["params"]}
     told = next(iter(read_events(path / "events.jsonl")))
     assert (told.arms, told.environments) == ((*PLANNED, "twin", *controls), 2)
-
-
-@pytest.mark.slow
-def test_written_configuration_gives_the_same_results_on_any_number_of_lanes(watched, played, tmp_path) -> None:
-    path = played(written(tmp_path / "own", watched, PRICES + "lanes: 1\n"))
-    assert (path / "config.yaml").read_text().count("use: rewards/team") == 2, "names in full, as everywhere"
-    again = tmp_path / "again"
-    again.mkdir()
-    (again / "run.yaml").write_text((path / "config.yaml").read_text().replace("lanes: 1", "lanes: 3"))
-    other = played(again / "run.yaml")
-    assert results_of(other) == results_of(path)
-    steps = [[one for one in read_events(own / "events.jsonl") if one.type == "step-finished"] for own in (path, other)]
-    assert steps[0] == steps[1]
 
 
 @pytest.mark.slow

@@ -1,8 +1,7 @@
 """Manual episodes: observations, illegal actions, and how a moment is saved and restored."""
 
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -52,22 +51,6 @@ class Broken(nn.Module):
     def forward(self, inputs):
         return inputs + self.shift
 """
-NOTING = """
-from esper_core.leyline import WAIT, Action, Op
-
-class Noting:
-    seen = []
-
-    def __init__(self, space):
-        self.space = space
-
-    def act(self, observations, masks):
-        self.seen += zip(observations, masks)
-        grow = Action(Op.GERMINATE, "early", "blueprints/conv_light")
-        return [grow if mask.allows(grow) else WAIT for mask in masks]
-"""
-
-Configured = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
@@ -203,15 +186,14 @@ def test_withdrawn_blueprint_is_offered_again_in_the_next_episode(install, confi
     assert not player.load_state_dict(withdrawn).mask.allows(break_down)
 
 
-def test_observations_are_those_of_a_run(install, configured, tmp_path):
+def test_observations_are_those_of_a_run(recorder, configured, tmp_path):
     """This includes the twin at the same step, if there is one, and the reward's price."""
-    install.components("noting", NOTING, policy={"noting": "Noting"})
+    policy = recorder().Recorder
 
     def noted(*overrides: str) -> list[Any]:
-        prepared = prepare(configured(), [*overrides, "policy=noting/noting"])
-        prepared.arms[0].policy.seen.clear()
-        run(prepared, runs_dir=tmp_path / "runs")
-        return list(prepared.arms[0].policy.seen)
+        policy.seen.clear()
+        run(prepare(configured(), [*overrides, "policy=recorder"]), runs_dir=tmp_path / "runs")
+        return [pair for step in policy.seen for pair in zip(*step, strict=True)]
 
     changes = [*CHANGES, "reward={use: team, settings: {price: 7.5}}"]
     seen = noted(*changes)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from esper_core.app import interrupts, runtime
+from esper_core.app import interrupts
 from esper_core.app.interrupts import handled_signals
-from esper_core.app.runtime import M_MMAP_THRESHOLD, M_TOP_PAD, M_TRIM_THRESHOLD, glibc_mallopt, tune_allocator
+from esper_core.app.runtime import glibc_mallopt, tune_allocator
 from esper_core.leyline import Interrupted
 
 RUN = Path("runs/quiet-otter")
@@ -72,20 +72,6 @@ def test_the_end_is_announced_at_once_after_a_signal_and_only_then(monkeypatch) 
     ((path, thread),) = announced
     assert path == RUN
     assert thread is not threading.main_thread()  # the interrupted code may have been writing
-
-
-def test_every_bound_is_set_and_the_result_says_whether_glibc_accepted_it(monkeypatch):
-    asked: list[int] = []
-
-    def mallopt(parameter: int, value: int) -> int:
-        asked.append(parameter)
-        return int(value > 0 and parameter == M_MMAP_THRESHOLD)
-
-    monkeypatch.setattr(runtime, "glibc_mallopt", lambda: mallopt)
-    assert not tune_allocator()
-    assert asked == [M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_TOP_PAD]
-    monkeypatch.setattr(runtime, "glibc_mallopt", lambda: lambda parameter, value: 1)
-    assert tune_allocator()
 
 
 def test_the_allocator_is_not_tuned_on_other_systems(monkeypatch):

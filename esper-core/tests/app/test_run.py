@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 
@@ -23,18 +24,16 @@ pytestmark = pytest.mark.members
 
 
 class Listener:
-    """Keeps the events; ``settle`` raises the given error."""
+    """Keeps the events."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self) -> None:
         self.events: list[object] = []
-        self.error = error
 
     def hear(self, event: object) -> None:
         self.events.append(event)
 
     def settle(self) -> None:
-        if self.error is not None:
-            raise self.error
+        """Do nothing: the events are kept as they come."""
 
 
 def test_configuration_can_be_given_as_plain_data_with_overrides(configured, tmp_path) -> None:
@@ -48,14 +47,6 @@ def test_configuration_can_be_given_as_plain_data_with_overrides(configured, tmp
     assert (raised.value.problems[0].file, raised.value.problems[0].path) == ("configuration", "environments")
     with pytest.raises(ConfigError, match="E111"):
         run({**given, "task": object()})
-
-
-def test_broken_pipe_is_recorded_with_its_status(configured, tmp_path) -> None:
-    with pytest.raises(BrokenPipeError):
-        run(prepare(configured()), runs_dir=tmp_path / "runs", listeners=[Listener(BrokenPipeError())])
-    (directory,) = (tmp_path / "runs").iterdir()
-    told = json.loads((directory / "manifest.json").read_text())
-    assert (told["status"], told["exit"]) == ("failed", 141)
 
 
 @pytest.mark.parametrize("kind", [GovernorStop, PluginError])
@@ -113,20 +104,26 @@ def test_run_directory_holds_every_source_and_a_configuration_that_runs_without_
     assert resolved_config(prepare(path / "config.yaml").resolution) == again.config
 
 
+KEPT: dict[str, Path] = {}
+"""The directories of runs that several tests begin with, which no test changes."""
+
+
 @pytest.fixture
-def halfway(configured, after_step, tmp_path) -> Path:
+def halfway(configured, after_step, tmp_path, tmp_path_factory) -> Path:
     """Return the directory of a run that was interrupted after its second step; it has an empty plugin file."""
 
     def end() -> None:
         raise KeyboardInterrupt
 
-    (tmp_path / "own_plugin.py").write_text("from esper_core import hookimpl\n")
-    prepared = prepare(configured("checkpoints: {every: 1}\nplugins: {local: [own_plugin.py]}"))
-    after_step(2, end)
-    with pytest.raises(KeyboardInterrupt):
-        run(prepared, runs_dir=tmp_path / "runs")
-    (directory,) = (tmp_path / "runs").iterdir()
-    return directory
+    if "halfway" not in KEPT:
+        (tmp_path / "own_plugin.py").write_text("from esper_core import hookimpl\n")
+        prepared = prepare(configured("checkpoints: {every: 1}\nplugins: {local: [own_plugin.py]}"))
+        after_step(2, end)
+        runs = tmp_path_factory.mktemp("halfway")
+        with pytest.raises(KeyboardInterrupt):
+            run(prepared, runs_dir=runs)
+        (KEPT["halfway"],) = runs.iterdir()
+    return shutil.copytree(KEPT["halfway"], tmp_path / "runs" / KEPT["halfway"].name)
 
 
 def go_on(directory: Path, *changes: str) -> None:
@@ -160,12 +157,11 @@ def test_run_resumes_with_the_same_configuration_only_apart_from_lanes(halfway) 
     assert read_run(halfway).status == "done"
 
 
-@pytest.mark.parametrize("more", ["", "# mended\n"])
-def test_changed_plugin_file_is_reported_when_a_run_is_resumed(halfway, esper, more) -> None:
+def test_changed_plugin_file_is_reported_when_a_run_is_resumed(halfway, esper) -> None:
     file = halfway / "own_plugin.py"
-    file.write_text(file.read_text() + more)
+    file.write_text(f"{file.read_text()}# mended\n")
     told = f"own_plugin.py changed since {halfway.name} began: the numbers of the resumed run may differ"
-    assert (told in esper("resume", halfway, "--quiet").err) == bool(more)
+    assert told in esper("resume", halfway, "--quiet").err
 
 
 def checkpoint_numbers(directory: Path) -> list[int]:
@@ -182,10 +178,12 @@ def cut_events(directory: Path, length: int) -> None:
 
 
 @pytest.fixture
-def expected(configured, tmp_path) -> list[str]:
+def expected(configured, tmp_path_factory) -> list[str]:
     """Return the lines of events.jsonl, without the run's id, of the uninterrupted run of ``halfway``."""
-    path = run(prepare(configured("checkpoints: {every: 1}")), runs_dir=tmp_path / "whole").path
-    return (path / "events.jsonl").read_text().splitlines()[1:]
+    if "whole" not in KEPT:
+        runs = tmp_path_factory.mktemp("whole")
+        KEPT["whole"] = run(prepare(configured("checkpoints: {every: 1}")), runs_dir=runs).path
+    return (KEPT["whole"] / "events.jsonl").read_text().splitlines()[1:]
 
 
 def test_nothing_behind_the_checkpoints_position_is_read_when_a_run_is_resumed(expected, halfway) -> None:
@@ -241,7 +239,7 @@ def test_checkpoint_that_does_not_fit_the_events_is_deleted_when_the_run_is_resu
     assert (halfway / "latest").read_text() == f"{older:06}\n"
 
 
-@pytest.mark.parametrize("left", [100, 0, None], ids=["cut", "empty", "gone"])
+@pytest.mark.parametrize("left", [100, None], ids=["cut", "gone"])
 def test_run_with_fewer_events_than_every_checkpoint_needs_is_refused(halfway, left) -> None:
     older, newest = checkpoint_numbers(halfway)
     cut_events(halfway, left or 0)

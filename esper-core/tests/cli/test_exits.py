@@ -31,18 +31,17 @@ def file(tmp_path):
 
 
 @pytest.mark.members
-@pytest.mark.parametrize("end", ["os._exit(0)", "sys.exit(0)"])
 @pytest.mark.parametrize(
     ("place", "told"),
     [("at_import", 'E210 plugin "quitter" (local file'), ("at_registration", 'E221 plugin "quitter" (local file')],
 )
-def test_a_plugin_that_ends_the_process_is_an_error_that_names_it(end, place, told, esper, file, tmp_path):
-    places = {"at_import": "", "at_registration": "pass", place: end}
+def test_a_plugin_that_ends_the_process_is_an_error_that_names_it(place, told, esper, file, tmp_path):
+    places = {"at_import": "", "at_registration": "pass", place: "os._exit(0)"}
     (tmp_path / "quitter.py").write_text(PLUGIN.format(**places))
     answer = esper("check", file, "--set", f"plugins.local=[{tmp_path / 'quitter.py'}]")
     assert answer.status == 3
     assert answer.err.startswith(told)
-    assert ("os._exit(0) was called" if "os" in end else "SystemExit: 0") in answer.err
+    assert "os._exit(0) was called" in answer.err
 
 
 def ended(code: str) -> subprocess.CompletedProcess[str]:

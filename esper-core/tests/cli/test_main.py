@@ -132,10 +132,11 @@ def test_crash_of_another_packages_command_names_that_package(grow):
     assert request.startswith(f'"grow" is from esper-extra 1.0: please report this there (esper {__version__}, Python ')
 
 
-def test_crash_of_a_built_in_command_asks_for_a_report(esper, monkeypatch):
+def test_crash_of_a_built_in_command_asks_for_a_report_though_a_package_is_damaged(esper, install, monkeypatch):
+    install.damaged("other-torn")
     monkeypatch.setattr("esper_core.plugins.load_plugins", lambda: 1 / 0)
     answer = esper("plugins", "list")
-    assert answer.status == 1
+    assert (answer.status, "E223" in answer.err) == (1, False)
     assert answer.err.splitlines()[-1].startswith(
         f"This is a bug in Esper: please report it, with the lines above (esper {__version__}, Python "
     )

@@ -10,14 +10,7 @@ import click
 import pytest
 
 from esper_core.app.run import REPORT, Outcome
-from esper_core.cli.output import (
-    print_facts,
-    print_line,
-    print_outcome,
-    print_problems,
-    print_table,
-    print_warnings,
-)
+from esper_core.cli.output import print_facts, print_line, print_outcome, print_problems, print_table, print_warnings
 from esper_core.leyline import Problem
 from esper_core.leyline.errors import printable
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel, Field
 
-from esper_core.config import Explanation, explain, parse_path
+from esper_core.config import explain, parse_path
 from esper_core.config.values import MAX_DEPTH, MAX_SHOWN, path_text
 
 
@@ -18,33 +18,7 @@ def loaded(small, parse):
     return parse(text, "episode.steps=3", "arms={}")
 
 
-def test_value_of_the_file_is_explained(loaded):
-    assert explain(loaded, "slots.early.blueprints") == [
-        Explanation(
-            path="slots.early.blueprints", value=["conv_light"], type="list, length ≥ 1", default=None,
-            has_default=False, origin="f.yaml:5:17", description="Blueprints that may grow here: names or globs.",
-        )
-    ]  # fmt: skip
-
-
 NAME = "a name of 1 to 100 characters"
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "default", "type_", "origin"),
-    [
-        ("slots.early.stack", 1, 1, "integer, ≥ 1, ≤ 8", "default"),
-        ("episode.steps", 3, 40, "integer, ≥ 1, ≤ 100,000", "--set episode.steps=3"),
-        ("slots.early.blueprints[0]", "conv_light", None, NAME, "f.yaml:5:18"),
-        ("policy.settings.plan[0].step", 0, None, "any value", "f.yaml:6:50"),
-        ("task.use", "mnist1d", None, NAME, "f.yaml:1:7"),
-        ("task.settings", {}, {}, "mapping", "default"),
-        ("optimizer.seed.kind", "adam", "adam", "adam | adamw | sgd", "default"),
-    ],
-)
-def test_any_path_can_be_explained(loaded, path, value, default, type_, origin):
-    (found,) = explain(loaded, path)
-    assert (found.path, found.value, found.default, found.type, found.origin) == (path, value, default, type_, origin)
 
 
 def test_without_a_path_everything_is_explained_once_and_fits_into_json(loaded):
@@ -103,6 +77,13 @@ MODELS = {("policy", "settings"): Plan, ("reward", "settings"): Part}
 @pytest.mark.parametrize(
     ("path", "value", "type_", "default", "origin"),
     [
+        ("slots.early.blueprints", ["conv_light"], "list, length ≥ 1", None, "f.yaml:5:17"),
+        ("slots.early.blueprints[0]", "conv_light", NAME, None, "f.yaml:5:18"),
+        ("slots.early.stack", 1, "integer, ≥ 1, ≤ 8", 1, "default"),
+        ("episode.steps", 3, "integer, ≥ 1, ≤ 100,000", 40, "--set episode.steps=3"),
+        ("task.use", "mnist1d", NAME, None, "f.yaml:1:7"),
+        ("task.settings", {}, "mapping", {}, "default"),
+        ("optimizer.seed.kind", "adam", "adam | adamw | sgd", "adam", "default"),
         ("policy.settings.seed", 3, "integer", 1, "f.yaml:6:61"),
         ("policy.settings.plan[0].step", 0, "integer, ≥ 0", None, "f.yaml:6:50"),
         ("policy.settings.plan[0].speed", None, "integer, ≥ 1, or null", None, "default"),
@@ -112,9 +93,9 @@ MODELS = {("policy", "settings"): Plan, ("reward", "settings"): Part}
         ("reward.settings.speed", None, "integer, ≥ 1, or null", None, "default"),
     ],
 )
-def test_setting_is_explained_by_the_components_model(loaded, path, value, type_, default, origin):
+def test_any_path_is_explained_and_a_setting_by_the_components_model(loaded, path, value, type_, default, origin):
     (found,) = explain(loaded, path, MODELS)
-    assert (found.value, found.type, found.default, found.origin) == (value, type_, default, origin)
+    assert (found.path, found.value, found.type, found.default, found.origin) == (path, value, type_, default, origin)
 
 
 KEYS = st.text(max_size=MAX_SHOWN)

@@ -26,8 +26,6 @@ SPECIFIER = "version specifiers as pip takes them, for example >=0.2,<0.3; recei
     [
         ("seed: many", "E111", 7, f'{INTEGER} "many"', None),
         ("seed: -1", "E112", 7, "Input should be greater than or equal to 0; received -1", None),
-        ("seed: 2147483648", "E112", 7, "Input should be less than 2147483648; received 2147483648", None),
-        ("rounds: 40.0", "E111", 9, f"{INTEGER} 40.0", None),
         ("rounds:", "E111", 8, f"{INTEGER} nothing", "it has a default"),
         ("margin: .inf", "E112", 9, "Input should be a finite number; received Infinity", None),
         ("growth: {price: 1e308}", "E112", 17, "less than or equal to 1000000; received 1e+308", None),
@@ -44,7 +42,6 @@ SPECIFIER = "version specifiers as pip takes them, for example >=0.2,<0.3; recei
         ("plugins: {disable: 'a, b'}", "E111", 20, 'Input should be a valid list; received "a, b"', "disable: [a, b]"),
         ("plugins: {disable: [3]}", "E111", 21, "Input should be a valid string; received 3", '"3"'),
         ("optimizer: {host: {kind: adm}}", "E112", 26, "'adam', 'adamw' or 'sgd'; received \"adm\"", "Did you mean"),
-        ("optimizer: {host: {momentum: 1}}", "E112", 30, "Input should be less than 1; received 1", None),
         ("reward: {use: x, settings: 3}", "E111", 28, "Input should be a valid mapping; received 3", None),
     ],
 )
@@ -86,7 +83,6 @@ ONE_LEVEL_LOWER = "Settings of a component are one level lower: reward.settings.
 @pytest.mark.parametrize(
     ("line", "column", "path", "hint"),
     [
-        ("enviroments: 8", 1, "enviroments", 'Did you mean "environments"?'),
         ("episode: {stps: 3}", 11, "episode.stps", 'Did you mean "steps"?'),
         ("episode: {zzz: 3}", 11, "episode.zzz", "Known: batch_size, batches, steps"),
         ("steps: 3", 1, "steps", "The key belongs at: episode.steps"),
@@ -156,23 +152,6 @@ def test_problem_is_located_at_the_nearest_value_of_the_file(small, path, line, 
     problem = loaded.problem("E201", path, "unknown", "hint")
     assert (problem.code, problem.line, problem.column) == ("E201", line, column)
     assert (problem.file, problem.path, problem.hint) == ("f.yaml", path_text(path) or None, "hint")
-
-
-def test_origin_names_the_file_the_override_or_the_default(small, parse):
-    loaded = parse(small + "episode: {steps: 3}", "episode.batches=4", "reward.settings.x=1")
-    origins = {
-        ("episode", "steps"): "f.yaml:7:18",
-        ("episode", "batches"): "--set episode.batches=4",
-        ("episode", "batch_size"): "default",
-        ("slots", "early", "blueprints", 0): "f.yaml:5:18",
-        ("slots", "early", "stack"): "default",
-        ("task", "use"): "f.yaml:1:7",
-        ("task", "settings"): "default",
-        ("reward", "use"): "default",
-        ("reward", "settings", "x"): "--set reward.settings.x=1",
-        ("growth",): "default",
-    }
-    assert {path: loaded.origin(path) for path in origins} == origins
 
 
 class Span(NamedTuple):

@@ -1,7 +1,6 @@
 """Reading files: each failure is one clear problem, and nothing blocks."""
 
 import errno
-import io
 import os
 import threading
 from pathlib import Path
@@ -78,18 +77,6 @@ def test_file_of_the_kernel_is_refused_with_a_code(refused):
     for path in ("/proc/kmsg", "/proc/self/mem", "/proc/self/status", "/proc/1/environ"):
         if Path(path).exists():
             assert refused(path).code.startswith("E10")
-
-
-def test_file_without_data_yet_is_refused_instead_of_waited_for(tmp_path, monkeypatch, refused):
-    class Silent(io.BytesIO):
-        def read(self, *_):
-            return None  # as a non-blocking read returns without data
-
-    (tmp_path / "x").touch()
-    monkeypatch.setattr("esper_core.leyline.files.open_regular", lambda _: Silent())
-    problem = refused(tmp_path / "x")
-    assert problem.code == "E101"
-    assert "would wait for data" in problem.message
 
 
 def test_path_that_leads_to_no_file_is_refused_and_printed_harmlessly(tmp_path, refused):

@@ -61,9 +61,6 @@ ROWS = {
         f"{REWARDS}environments: 4\n", ("E114", 8, 15, "environments"), f"{MULTIPLE}4", "Use 3 or 6.",
         (f"{REWARDS}environments: 6\n",),
     ),
-    "2 environments for 3 rewards": Row(
-        f"{REWARDS}environments: 2\n", ("E114", 8, 15, "environments"), f"{MULTIPLE}2", "Use 3.", ()
-    ),
     "the default environments for 3 rewards": Row(
         REWARDS, ("E114", 7, 10, "rewards"), f"{MULTIPLE}8", "Use 6 or 9.", ()
     ),
@@ -83,9 +80,6 @@ ROWS = {
         PARTS % 101, ("E114", 7, 26, "compute.micro_batches"), "larger than episode.batch_size (100), received 101",
         "compute.micro_batches", (PARTS % 100,),
     ),
-    "more parts than a batch of one": Row(
-        PARTS % 2 + "episode: {batch_size: 1}\n", ("E114", 7, 26, "compute.micro_batches"), "(1), received 2", "", ()
-    ),
     "more episodes than a run can have": Row(
         "rounds: 1000000\n", ("E114", 7, 9, "rounds"), f"{MANY}16,000,000", "Use fewer rounds", ("rounds: 600000\n",)
     ),
@@ -102,7 +96,6 @@ ROWS = {
         ("policy: null\narms: {a: {policy: x}}\n",), POLICY,
     ),
     "nothing that runs": Row("twin: false\n", ("E113", 1, 1, None), "nothing would run", "", (), POLICY),
-    "no arms": Row("policy: null\narms: {}\n", ("E113", 1, 1, None), "only the twin", "", (), POLICY),
 }  # fmt: skip
 
 

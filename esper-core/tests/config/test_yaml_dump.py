@@ -79,7 +79,7 @@ def test_written_configuration_is_read_back_equal(run, who):
 
 def test_long_key_is_read_back():
     """Around the lengths at which YAML needs the key on a line of its own."""
-    for letter, length in product(["x", "é", "😀", "\0", "\U000e0001"], (127, 128, 999, 1000, 1024, 1025)):
+    for letter, length in product(["x", "é", "\0", "\U000e0001"], (127, 128, 1024, 1025)):
         key = letter * length
         config = with_settings({key: 1, "inside": {key: {"a": 1}}, "list": [{key: 1}, {key: [[]]}]})
         assert again(config) == config, (letter, length)

@@ -82,22 +82,6 @@ def test_safe_mode_loads_first_party_plugins_only(load, workshop, monkeypatch) -
     assert [record.status for record in load(workshop.blueprints("tiny"), safe_mode=False).records] == ["active"]
 
 
-def test_unknown_id_in_disable_is_reported_with_a_suggestion(told, workshop) -> None:
-    assert told(workshop.blueprints("tiny"), disable=["extr", "watch", "zzz"]) == (
-        'E208 unknown plugin "extr"\n'
-        "  plugins.disable[0]\n"
-        '  Did you mean "extra" (esper-extra 0.2.0)?\n'
-        "  List them:  esper plugins list\n"
-        'E208 unknown plugin "watch"\n'
-        "  plugins.disable[1]\n"
-        "  Install it:  pip install esper-watch\n"
-        "  List them:  esper plugins list\n"
-        'E208 unknown plugin "zzz"\n'
-        "  plugins.disable[2]\n"
-        "  List them:  esper plugins list"
-    )
-
-
 PLUGIN = "from esper_core import hookimpl\n"
 
 

@@ -48,13 +48,6 @@ def test_glob_without_matches_is_explained(registry, refusal, glob: str, hint: s
     assert told == (UnknownComponent, text)
 
 
-@pytest.mark.parametrize(("count", "more"), [(12, ""), (13, ", …")])
-def test_a_dozen_known_names_are_listed(load, workshop, refusal, count, more):
-    names = [f"known{number:02}" for number in range(count)]
-    registry = load(workshop.blueprints(*names)).registry
-    assert f"Known: {', '.join(names[:12])}{more}\n" in refusal(lambda: registry.find("blueprint", "zzz"))[1]
-
-
 def test_ambiguous_short_name_is_refused(load, workshop, refusal) -> None:
     registry = load(*(workshop.blueprints("same", plugin=plugin) for plugin in ("one", "two"))).registry
     assert refusal(lambda: registry.find("blueprint", "same", context='slot "early"')) == (
@@ -70,10 +63,7 @@ def test_ambiguous_short_name_is_refused(load, workshop, refusal) -> None:
 @pytest.mark.parametrize(
     ("kind", "code", "package"),
     [
-        ("blueprint", "E201", "esper-blueprints"),
         ("host", "E202", "esper-tasks"),
-        ("policy", "E203", "esper-policies"),
-        ("reward", "E204", "esper-rewards"),
         ("task", "E205", "esper-tasks"),
     ],
 )

@@ -78,40 +78,6 @@ def test_unmarked_hook_function_is_a_warning(load, told, workshop) -> None:
     )
 
 
-def test_specname_names_the_hook(load, workshop) -> None:
-    source = hook(
-        "my_blueprints(registry)",
-        'registry.add("tiny", "m:T", BlueprintSpec("vector", "c"))',
-        "@hookimpl(specname='esper_register_blueprints')",
-    )
-    (record,) = load(workshop.package(source)).records
-    assert (record.hooks, record.components) == (("esper_register_blueprints",), ("extra/tiny",))
-
-
-OBJECT = f"""{IMPORTS}
-class Plugin:
-    __hash__ = None
-    def __eq__(self, other): raise ValueError("not comparable")
-    @property
-    def esper_trap(self): raise ValueError("not to be read")
-    @hookimpl
-    def esper_register_blueprints(self, registry):
-        registry.add("tiny", Plugin, BlueprintSpec("vector", "c"))
-    @staticmethod
-    @hookimpl
-    def esper_plugin_info():
-        return PluginInfo()
-plugin = Plugin()
-"""
-
-
-def test_plugin_can_be_an_object_that_is_neither_hashable_nor_comparable(load, workshop) -> None:
-    packages = [workshop.package(OBJECT, plugin=name, target=f"esper_{name}:plugin") for name in ("one", "two")]
-    found = load(*packages)
-    assert found.problems == ()
-    assert [component.id for component in found.registry.components()] == ["one/tiny", "two/tiny"]
-
-
 def test_unsupported_api_level_is_rejected(load, told, workshop) -> None:
     package = workshop.package(hook("esper_plugin_info()", "return PluginInfo(api=2)"))
     assert [(record.status, record.api) for record in load(package).records] == [("rejected", 2)]

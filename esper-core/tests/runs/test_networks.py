@@ -172,15 +172,6 @@ def test_a_network_is_restored_from_its_state_dict_in_a_plain_or_a_grafted_model
     assert same(model, load(model.state_dict(), lambda: graft(noisy_host(), {"early": SlotPlace("stem", stack=3)})))
 
 
-def test_a_living_seed_is_restored_with_its_strength(grow, load, local_conv, tmp_path):
-    model = grow((local_conv, Blend.RESIDUAL, False))
-    esper.save(model, tmp_path)
-    again = load(tmp_path)
-    assert same(model, again)
-    assert slots_of(again).named("early").state is SlotState.OCCUPIED
-    assert (living(again).stage, living(again).alpha.value) == (Stage.HOLDING, 0.5)
-
-
 class Tied(nn.Module):
     """Two names for one tensor, and tensors that are not contiguous, one of them square."""
 
@@ -208,16 +199,6 @@ def test_tied_and_transposed_tensors_are_restored_and_stay_tied(grow, load, tmp_
 
 
 # --- how a folder is written
-
-
-def test_saving_replaces_an_older_network_in_the_folder(grow, load, tmp_path):
-    esper.save(grow((LOUD, Blend.ADD, True)), tmp_path)
-    model = grow()
-    esper.save(model, tmp_path)
-    assert same(model, load(tmp_path))
-    journal, numbers = sorted(path.name for path in tmp_path.iterdir())
-    assert journal == "growth.json"
-    assert re.fullmatch(r"model-[0-9a-f]{8}\.safetensors", numbers), "nothing is pickled"
 
 
 @pytest.mark.parametrize("step", ["numbers half written", "numbers written", "journal half written", "old ones there"])
@@ -342,7 +323,6 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], Any], str]] = {
     "no journal": (JOURNAL, Path.unlink, "E332 cannot read"),
     "journal a pipe": (JOURNAL, replace_by_pipe, PIPE),
     "journal cut off": (JOURNAL, cut, NO_JOURNAL),
-    "journal empty": (JOURNAL, write(""), NO_JOURNAL),
     "another object": (JOURNAL, write('{"a": 1}'), NO_JOURNAL),
     "a list": (JOURNAL, write("[]"), NO_JOURNAL),
     "no text": (JOURNAL, write(b"\xff\xfe\x00"), NO_JOURNAL),
@@ -388,20 +368,15 @@ INVALID: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
     ((), {"slots": []}, 'there is no slot "early"'),
     (SLOT, {"embargo": -1}, f"slots.0.embargo: {AT_LEAST} -1"),
     (SLOT, {"dtypes": ["x", "float32"]}, "slots.0.dtypes.0: Input should be 'float16'"),
-    (SLOT, {"stack": 0}, "stack: Input should be greater than or equal to 1. Received: 0"),
     (SLOT, {"stack": 257}, "stack: Input should be less than or equal to 256. Received: 257"),
     (SLOT, {"kind": "image"}, "example_shape is (4, 12), and kind image"),
     (SLOT, {"at": "head"}, "differ from those of its slot"),
     (SLOT, {"example_shape": [5, 12]}, "differ from those of its slot"),
     (RAMP, {"done": 4, "ticks": 3}, "4 of 3 ticks"),
     (RAMP, {"target": 2.0}, "ramp.target: Input should be less than or equal to 1. Received: 2.0"),
-    (RAMP, {"start": -1.0}, f"ramp.start: {AT_LEAST} -1.0"),
-    (RAMP, {"done": -2, "ticks": -1}, f"ramp.ticks: {AT_LEAST} -1"),
     *((SEED, {name: -1}, f"{name}: {AT_LEAST} -1") for name in ("number", "version", "born", "kept", "parameters")),
     (SEED, {"alpha": float("nan")}, "alpha: Input should be"),
-    (SEED, {"alpha": -3.0}, f"alpha: {AT_LEAST} -3.0"),
     (SEED, {"alpha": 0.3}, "is a fossil, and its alpha is 0.3"),
-    (SEED, {"target": 9.0}, "target: Input should be less than or equal to 1. Received: 9.0"),
     (SEED, {"stage": "pruned"}, "seed 0 is pruned"),
     (SEED, {"speed": 10**30}, "speed: Input should be less than or equal to 9007199254740992. Received: 1000"),
     (SEED, {"example_shape": []}, "example_shape: Tuple should have at least 1 item"),
@@ -612,11 +587,6 @@ def test_load_state_dict_works_where_the_same_has_grown_and_else_says_what_to_do
     assert same(one, other)
     with pytest.raises(RuntimeError, match=r'"_esper\.for_esper_core\.load"'):
         build(noisy_host).load_state_dict(one.state_dict())
-    empty = graft(build(noisy_host), {"early": SlotPlace("stem")})
-    with pytest.raises(
-        RuntimeError, match=r"(?s)test/local-conv in early, and this one has no seeds.*esper_core\.load"
-    ):
-        empty.load_state_dict(one.state_dict())
 
 
 def test_load_state_dict_restores_alpha(noisy_host, local_conv):
@@ -630,20 +600,6 @@ def test_load_state_dict_restores_alpha(noisy_host, local_conv):
     model.load_state_dict(before)
     assert (living(model).stage, living(model).alpha.value) == (Stage.HOLDING, 0.5)
     assert torch.equal(model(EXAMPLE), expected)
-
-
-def test_load_state_dict_refuses_another_stage_of_life(noisy_host, load, local_conv):
-    model = graft(build(noisy_host), {"early": "stem"}, example=EXAMPLE)
-    garden = tend(model, [local_conv])
-    garden.apply(Action(Op.GERMINATE, "early", local_conv.id, speed=0), 0)
-    garden.open_step()
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    garden.apply(Action(Op.ADVANCE, "early"), 0)
-    message = r"was training and acting in the state dict, and is blending and acting here"
-    with pytest.raises(RuntimeError, match=message):
-        model.load_state_dict(before)
-    assert living(model).stage is Stage.BLENDING
-    assert living(load(before)).stage is Stage.TRAINING
 
 
 JOURNALS: list[Any] = [

@@ -82,9 +82,8 @@ def test_a_run_of_another_format_is_refused(write_run, refused):
 
 FIGURES = [
     *(("results.arms.grown.test.mean", value) for value in ("NaN", True, 10**400)),
-    *(("results.arms.grown.params", value) for value in ("many", "Infinity")),
-    *(("timing.total", value) for value in ("NaN", float("nan"))),
-    ("results.arms.grown.test.ci_low", "0.5"),
+    ("results.arms.grown.params", "Infinity"),
+    ("timing.total", float("nan")),
     ("results.arms.grown.test.n", "2"),
     ("results.arms.twin.episodes.0.test", "NaN"),
     ("results.comparisons.0.p", "NaN"),

@@ -97,23 +97,6 @@ def test_show_says_how_to_resume_a_run_that_is_not_done(write_run, status, esper
         assert esper_runs("show", path).out.endswith("\nThere are no results yet.\n") is (status == "running")
 
 
-def test_an_invalid_summary_does_not_hide_other_runs(write_run, esper_runs):
-    spoilt = write_run(OTTER, {"grown": BETTER, "twin": NOISE}) / "summary.json"
-    write_run(HERON, {"grown": BETTER, "twin": NOISE})
-    summary = json.loads(spoilt.read_text())
-    summary["results"]["arms"]["grown"]["test"]["mean"] = "NaN"
-    spoilt.write_text(json.dumps(summary))
-    listed = esper_runs("list")
-    assert listed.status == 0
-    assert "accuracy: grown 51.3 %" in listed.out
-    row = next(line for line in listed.out.splitlines() if OTTER in line)
-    why = "cannot read summary.json: results.arms.grown.test.mean: Input should be a valid number"
-    assert row.split(maxsplit=2) == [OTTER, "unreadable", why]
-    answer = esper_runs("show", OTTER)
-    assert (answer.status, answer.out) == (1, "")
-    assert "E430 cannot read" in answer.err
-
-
 def test_several_comparisons_of_a_run_are_printed_as_a_table(write_run, esper_runs):
     arms = dict.fromkeys(("a", "b", "c", "d"), NOISE) | {"e": BETTER}
     write_run(OTTER, arms)

@@ -13,7 +13,6 @@ from esper_core.leyline.events import EpisodeFinished
 from esper_core.runs.statistics import (
     Comparison,
     Sample,
-    compare_arms,
     decide,
     holm,
     judge_together,
@@ -178,26 +177,6 @@ def test_values_that_cannot_be_compared_are_refused(call, received):
         call()
 
 
-def share_covered(n, repeats, confidence, seed):
-    draws = np.random.RandomState(seed).normal(3.0, 2.0, (repeats, n))
-    intervals = [mean_interval(row, confidence) for row in draws.tolist()]
-    return np.mean([interval.low <= 3.0 <= interval.high for interval in intervals])
-
-
-def test_nineteen_of_twenty_intervals_contain_the_true_mean():
-    assert share_covered(8, 1500, 0.95, seed=0) == pytest.approx(0.95, abs=0.02)
-
-
-def verdict_of(row):
-    return decide(mean_interval(row, LEVEL), paired_p(row), margin=0.0)[0]
-
-
-def test_without_a_difference_at_most_one_verdict_of_twenty_is_wrong():
-    draws = np.random.RandomState(1).normal(0.0, 1.0, (1000, 8)).tolist()
-    assert np.mean([verdict_of(row) != "no difference shown" for row in draws]) == pytest.approx(0.05, abs=0.02)
-    assert np.mean([paired_p(row) <= 0.05 for row in draws]) == pytest.approx(0.05, abs=0.02)
-
-
 ps = st.lists(st.floats(0, 1), max_size=8)
 
 
@@ -250,17 +229,6 @@ def test_b8_drl_13_at_most_one_in_twenty_studies_without_a_difference_finds_one(
 
 NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
 BETTER = [value + 0.2 + 0.001 * place for place, value in enumerate(NOISE)]
-
-
-def test_every_pair_of_arms_is_compared_with_an_adjusted_p():
-    samples = [Sample(name, dict(enumerate(own))) for name, own in (("a", BETTER), ("b", NOISE), ("c", NOISE))]
-    found = {(one["a"], one["b"]): one for one in compare_arms(samples, direction="up", margin=0.0)}
-    assert list(found) == [("a", "b"), ("a", "c"), ("b", "c")]
-    clear, none = found["a", "b"], found["b", "c"]
-    assert (clear["verdict"], clear["why"], clear["p_holm"]) == ("better", None, 3 * 2 / 2**8)
-    assert clear["ci_low"] < clear["difference"] < clear["ci_high"]
-    assert clear["effect_size"] > 50
-    assert (none["verdict"], none["why"], none["p"]) == ("no difference shown", "interval", 1.0)
 
 
 def test_samples_are_paired_by_the_same_seeds_or_by_at_least_eight_shared_ones():

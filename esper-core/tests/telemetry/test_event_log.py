@@ -13,13 +13,7 @@ from hypothesis import given, strategies as st
 
 from esper_core.leyline import GradientHealth, RunFolderError, SeedSignals, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.constants import EVENT_FORMAT
-from esper_core.leyline.events import (
-    EpisodeFinished,
-    Event,
-    RunFinished,
-    RunStarted,
-    StepFinished,
-)
+from esper_core.leyline.events import EpisodeFinished, Event, RunFinished, RunStarted, StepFinished
 from esper_core.telemetry import Bus, EventFile, decode, encode, read_events
 
 SKIPPED = ("type", "v", "arguments", "grown")
@@ -182,18 +176,6 @@ def test_invalid_line_is_refused_with_its_number_and_the_reason(line: str, why: 
     assert (problem.code, Path(problem.file or "").name, problem.line) == ("E421", "events.jsonl", 2)
     assert why in str(problem)
     assert "packages.txt" in (problem.hint or "")
-
-
-def test_reading_stops_at_the_given_byte(write: Write) -> None:
-    file = write(records())
-    length, first = file.stat().st_size, file.read_bytes().index(b"\n") + 1
-    with file.open("ab") as more:
-        more.write(b"not an event\n")
-    assert repr(list(read_events(file, end=length))) == repr(EVENTS)
-    assert repr(list(read_events(file, end=first))) == repr(EVENTS[:1])
-    assert list(read_events(file, end=0)) == []
-    with pytest.raises(RunFolderError, match="E421"):
-        list(read_events(file))
 
 
 def test_torn_last_line_is_skipped_and_reported(write: Write, caplog: pytest.LogCaptureFixture) -> None:

@@ -138,8 +138,8 @@ def test_it_looks_longer_at_a_seed_that_may_still_pay(policy_of, deviation, step
 
 def test_it_keeps_a_good_seed_before_it_may_become_impossible(policy_of):
     look = seen(10, HOLDING)
-    assert decided(policy_of(tried=(0.3, 0.1), hazard=0.0), look) == WAIT
-    assert decided(policy_of(tried=(0.3, 0.1), hazard=0.1), look) == Action(Op.FOSSILISE, "early")
+    assert decided(policy_of(tried=(0.3, 0.2), hazard=0.0), look) == WAIT
+    assert decided(policy_of(tried=(0.3, 0.2), hazard=0.3), look) == Action(Op.FOSSILISE, "early")
 
 
 def test_it_drops_a_seed_for_a_candidate_that_is_worth_more(policy_of):
@@ -166,7 +166,7 @@ def test_blueprints_that_no_place_describes_are_tried_and_judged(policy_of):
     policy = policy_of(untried=(0.3, 0.1), tried=(0.3, 1e-6), space=ActionSpace({"early": ("b/new",)}))
     look = seen(0)
     assert policy.act([look], [mask_of(look, ("b/new",))])[0].blueprint == "b/new"
-    assert decided(policy, seen(3, seed("b/new", age=3))) == Action(Op.ADVANCE, "early", "b/new")
+    assert decided(policy, seen(4, seed("b/new", age=4))) == Action(Op.ADVANCE, "early", "b/new")
 
 
 def test_a_larger_gain_is_believed_to_last(policy_of):

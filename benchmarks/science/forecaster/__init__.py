@@ -5,4 +5,5 @@ curves       training: what is measured of a seed from its germination to the en
 episodes     episodes on curves
 tables       rows and episodes of the table of growbench
 regressions  fitting, and calibration
+report       the tables of the documentation
 """

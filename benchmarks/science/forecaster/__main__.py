@@ -1,8 +1,8 @@
 """``python -m benchmarks.science.forecaster``: train curves, fit the policy ``forecaster``, and compare it.
 
-The folder receives the curves of each problem, the coefficients, and ``results.json``. An interrupted command continues
-when it is repeated. The published results are beside this module. ``--install`` also writes the coefficients of all
-training problems into the package.
+The folder receives the curves of each problem, the coefficients, the rewards on held-out problems, and the results. An
+interrupted command continues when it is repeated. The published results are beside this module.
+``--install`` also writes the coefficients of all training problems into the package.
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ if TYPE_CHECKING:
 
 COMMAND: Final = "python -m benchmarks.science.forecaster"
 TABLE: Final = "table of growbench"
+TOGETHER: Final = "families learned on"
 TRAINING: Final = 18
 """Training problems of each family that is learned on, beside the table."""
-HELD_OUT: Final = {"pointwise-mlp": 36, "wide-cnn1d": 36, "cnn1d": 48}
+HELD_OUT: Final = {"pointwise-mlp": 51, "wide-cnn1d": 51, "cnn1d": 48}
 """Held-out problems of each family, beside the table."""
 TRAININGS: Final = 3
 """Independent fits, each on a bootstrap sample of the training problems."""
-SETTINGS: Final[dict[str, Any]] = {"every": DECIDE_EVERY, "speed": RAMP}
-ON_TABLE: Final[dict[str, Any]] = {**SETTINGS, "last": LAST_DECISION}
+SETTINGS: Final[dict[str, Any]] = {"speed": RAMP}
+ON_TABLE: Final[dict[str, Any]] = {**SETTINGS, "every": DECIDE_EVERY, "last": LAST_DECISION}
 TUNED: Final[dict[str, Any]] = {"points": 120.0, "preview": 12, "rise": 0.0, "caution": 0.5}
 """What the study of learned policies tuned on the training problems of the table, at the price of this study."""
 ORDER: Final = ("depthwise_separable", "pointwise", "dilated", "mlp")
@@ -84,7 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         count = 2 if parsed.quick else HELD_OUT[family]
         unseen = [open_curves(one, folder) for one in problems("held_out", family, count)]
         groups.append(on_curves(family, unseen, folder, fitted))
-    results = {"fitted": fitted["fitted"], "price": PRICE, "groups": summarise(groups)}
+    lines = [line for group in groups for line in group.lines()]
+    (folder / "rewards.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    covered = {group.family: group.coverage for group in groups}
+    results = {"fitted": fitted["fitted"], "price": PRICE, "coverage": covered, "groups": summarise(lines)}
     (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     sys.stderr.write(f"written: {folder / 'results.json'}\n")
     return 0
@@ -104,7 +108,7 @@ def write_coefficients(bench: Bench, learned: Mapping[str, Sequence[Curves]], fo
     several = [table_rows(bench, puzzles), *(curve_rows(curves) for curves in learned.values())]
     untried, tried = (Rows.of_families(rows) for rows in zip(*several, strict=True))
     every = [own for curves in learned.values() for own in curves]
-    stays = [flag for own in every for seed in own.seeds() for flag in own.curve(*seed).stays]
+    stays = [flag for own in every for seed in own.seeds(0) for flag in own.curve(*seed).stays]
     hazard = 1.0 - (sum(stays) + 1.0) / (len(stays) + 2.0)
     names = list(dict.fromkeys(untried.problems))
     made = {
@@ -128,11 +132,11 @@ def coefficients_file(folder: Path, training: int | None) -> Path:
 
 
 def curve_rows(several: Sequence[Curves]) -> tuple[list[Row], list[Row]]:
-    """Return what was known before each known seed of some problems germinated, and at each look at it."""
+    """Return what was known before each seed of some problems germinated in the first step, and at each look at it."""
     before: list[Row] = []
     looks: list[Row] = []
     for curves in several:
-        for seed in curves.seeds():
+        for seed in curves.seeds(0):
             own, further = rows_of(curves, seed)
             before.append(own)
             looks += further
@@ -150,6 +154,18 @@ class Group:
     problems: tuple[str, ...]
     played: Mapping[str, Sequence[Played]]
     coverage: Mapping[str, Mapping[str, float]]
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return the reward and the kept seed of each policy, problem by problem."""
+        return [
+            {
+                "family": self.family,
+                "problem": problem,
+                "rewards": {name: round(own[place].reward, 4) for name, own in self.played.items()},
+                "kept": {name: own[place].kept for name, own in self.played.items()},
+            }
+            for place, problem in enumerate(self.problems)
+        ]
 
 
 def makers(folder: Path, settings: Mapping[str, Any]) -> dict[str, Maker]:
@@ -191,37 +207,29 @@ def coverages(rows: tuple[Sequence[Row], Sequence[Row]], fitted: Mapping[str, An
     return {name: coverage(standardised(fitted[name], one), one.weights) for name, one in own.items()}
 
 
-def summarise(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """Return for each group mean rewards, the forecaster's advantages with 95 % intervals, and regrets.
+def summarise(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the comparison for each family, and for those that are learned on together, without the table.
 
     The forecaster of a problem is the mean of the trainings.
     """
-    return [
-        {
-            "family": group.family,
-            "problems": len(group.problems),
-            **compared({name: [one.reward for one in own] for name, own in group.played.items()}),
-            "kept": {name: sum(one.kept is not None for one in own) for name, own in group.played.items()},
-            "coverage": group.coverage,
-            "rewards": {
-                name: dict(zip(group.problems, (_short(one.reward) for one in own), strict=True))
-                for name, own in group.played.items()
-            },
-        }
-        for group in groups
-    ]
+    families = dict.fromkeys(line["family"] for line in lines)
+    groups = {family: [line for line in lines if line["family"] == family] for family in families}
+    groups[TOGETHER] = [line for line in lines if line["family"] in LEARNED_ON]
+    return {name: compared([line["rewards"] for line in own]) for name, own in groups.items()}
 
 
-def compared(rewards: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Return mean rewards, the forecaster's advantages over the others, and the regret of each policy."""
-    trainings = zip(*(rewards[f"{FORECASTER} {training}"] for training in range(TRAININGS)), strict=True)
-    found = {**rewards, FORECASTER: [fmean(own) for own in trainings]}
+def compared(lines: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Return mean rewards, the forecaster's advantages over the others with 95 % intervals, and regrets."""
+    found = {name: [line[name] for line in lines] for name in lines[0]}
+    trainings = zip(*(found[f"{FORECASTER} {training}"] for training in range(TRAININGS)), strict=True)
+    found[FORECASTER] = [fmean(own) for own in trainings]
     best, advantages = sum(found[BEST]), {}
     for name, other in found.items():
         if name != FORECASTER:
             own = paired_comparison(found[FORECASTER], other, direction="up", margin=0.0)
             advantages[name] = [_short(end) for end in (own.difference, own.low, own.high)]
     return {
+        "problems": len(lines),
         "reward": {name: _short(fmean(own)) for name, own in found.items()},
         "advantage": advantages,
         "regret": {name: _short(1.0 - sum(own) / best) if best else 0.0 for name, own in found.items()},

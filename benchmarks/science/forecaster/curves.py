@@ -65,11 +65,11 @@ class Curves:
     def host(self) -> Mapping[str, list[float]]:
         """The host alone: training loss, validation loss and metric by step, and ``parameters``."""
         if "host" not in self._known:
-            self._play.begin(self.problem.seed)
-            twin = self._play.twin
+            self.episode.begin(self.problem.seed)
+            twin = self.episode.twin
             own = {name: [getattr(one, name) for one in twin.signals] for name in SERIES}
-            own["parameters"] = [self._play.host_parameters]
-            places = {name: asdict(place) for name, place in self._play.space.places.items()}
+            own["parameters"] = [self.episode.host_parameters]
+            places = {name: asdict(place) for name, place in self.episode.space.places.items()}
             self._keep({"host": own, "places": places, "curves": {}})
         series: dict[str, list[float]] = self._known["host"]
         return series
@@ -80,10 +80,14 @@ class Curves:
         assert self.host
         return {name: _place(plain) for name, plain in self._known["places"].items()}
 
-    def seeds(self) -> list[tuple[str, str, int]]:
-        """Return slot, blueprint and step of germination of every known curve whose seed can be kept."""
+    def seeds(self, germinated: int | None = None) -> list[tuple[str, str, int]]:
+        """Return slot, blueprint and step of germination of every known curve whose seed can be kept.
+
+        germinated: only of those that germinated after this step.
+        """
         known = [(slot, name, int(step)) for slot, name, step in (key.split() for key in self._known["curves"])]
-        return [seed for seed in known if not math.isnan(self.curve(*seed).metric)]
+        wanted = [seed for seed in known if germinated is None or seed[2] == germinated]
+        return [seed for seed in wanted if not math.isnan(self.curve(*seed).metric)]
 
     def curve(self, slot: str, blueprint: str, step: int) -> Curve:
         """Return the curve of a seed that germinates after ``step``."""
@@ -96,7 +100,8 @@ class Curves:
         return Curve(own["parameters"], tuple(map(tuple, own["looks"])), own["metric"])
 
     @cached_property
-    def _play(self) -> Episode:
+    def episode(self) -> Episode:
+        """The problem in the engine, to step through."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "problem.yaml"
             file.write_text(json.dumps(self.problem.config()))
@@ -104,22 +109,22 @@ class Curves:
 
     def _train(self, slot: str, blueprint: str, step: int) -> Curve:
         """Advance the seed at once, record every step, and keep the seed at the last step where that is possible."""
-        now = self._play.begin(self.problem.seed)
+        now = self.episode.begin(self.problem.seed)
         while now.observation.step < step:
-            now = self._play.act(WAIT)
+            now = self.episode.act(WAIT)
         keep, advance = Action(Op.FOSSILISE, slot), Action(Op.ADVANCE, slot, blueprint)
-        now, looks, parameters, state = self._play.act(Action(Op.GERMINATE, slot, blueprint)), [], 0, None
+        now, looks, parameters, state = self.episode.act(Action(Op.GERMINATE, slot, blueprint)), [], 0, None
         while now.observation.step < STEPS - 1:
             looks.append(_look(now.observation.signals.seeds, float(now.mask.allows(keep))))
             parameters = max([parameters, *(seed.parameters for seed in now.observation.signals.seeds)])
-            state = self._play.state_dict() if now.mask.allows(keep) else state
-            now = self._play.act(advance if now.mask.allows(advance) else WAIT)
+            state = self.episode.state_dict() if now.mask.allows(keep) else state
+            now = self.episode.act(advance if now.mask.allows(advance) else WAIT)
         if state is None:
             return Curve(parameters, tuple(looks), math.nan)
-        self._play.load_state_dict(state)
-        now = self._play.act(keep)
+        self.episode.load_state_dict(state)
+        now = self.episode.act(keep)
         while not now.over:
-            now = self._play.act(WAIT)
+            now = self.episode.act(WAIT)
         assert now.ending is not None
         return Curve(parameters, tuple(looks), now.ending.signals.validation_metric)
 

@@ -116,7 +116,7 @@ class HeuristicSettings(Settings):
 class ForecasterSettings(Settings):
     """Settings of ``forecaster``."""
 
-    preview: int = Field(default=2, ge=1, le=100_000, description="Steps that a seed trains before it is judged first.")
+    preview: int = Field(default=4, ge=1, le=100_000, description="Steps that a seed trains before it is judged first.")
     every: int = Field(
         default=1, ge=1, le=1000, description="Steps from one decision about germination and previews to the next."
     )
@@ -126,7 +126,7 @@ class ForecasterSettings(Settings):
     )
     seeds: int = Field(default=1, ge=1, le=1000, description="Maximum number of seeds that it keeps in an episode.")
     effort: float = Field(
-        default=0.1,
+        default=0.3,
         ge=0,
         le=1e6,
         description="Points of reward that a trial, or one look more, must be expected to bring.",

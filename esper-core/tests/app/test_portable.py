@@ -43,11 +43,14 @@ policy: static
 """
 WORKER = """
 import pickle, sys
+from esper_core.app import portable
+tuned = []
+portable.tune_allocator = lambda: tuned.append(True)
 run, data = pickle.load(open(sys.argv[1], "rb"))
 loaded = run.load()
 recipe, decider = loaded.build(data)
 varieties = {name: [one.id for one in own] for name, own in recipe.varieties.items()}
-told = recipe.draws, recipe.operations, recipe.episode, varieties, decider.prices, str(decider.arms[0].label)
+told = recipe.draws, recipe.operations, recipe.episode, varieties, decider.prices, str(decider.arms[0].label), tuned
 splits = {name: (own.inputs, own.targets) for name, own in recipe.data.items()}
 pickle.dump((loaded.describe(), told, splits, type(recipe.build_host()).__name__), open(sys.argv[2], "wb"))
 """
@@ -72,8 +75,8 @@ def test_recipe_is_built_from_plain_data_in_another_process_and_folder(tmp_path,
     node, told, splits, host = pickle.loads(received.read_bytes())
     varieties = {name: [one.id for one in own] for name, own in recipe.varieties.items()}
     decider = composition.decider
-    there = recipe.draws, recipe.operations, recipe.episode, varieties, decider.prices, str(decider.arms[0].label)
-    assert told == there
+    arm = str(decider.arms[0].label)
+    assert told == (recipe.draws, recipe.operations, recipe.episode, varieties, decider.prices, arm, [True])
     assert "own/widen" in varieties["early"]
     assert host == "Sequential"
     assert all(torch.equal(recipe.data[name].inputs, inputs) for name, (inputs, _) in splits.items())

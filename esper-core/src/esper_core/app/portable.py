@@ -18,7 +18,7 @@ import torch
 from esper_core.app.compose import build_arms
 from esper_core.app.recipes import build_prototype, choose_devices
 from esper_core.app.resolution import resolve, resolved_config
-from esper_core.app.runtime import one_thread
+from esper_core.app.runtime import one_thread, tune_allocator
 from esper_core.config import dump_config
 from esper_core.config.loading import parse_config
 from esper_core.engines.ahead import Decider
@@ -159,6 +159,8 @@ class LoadedRun:
         """Build the recipe with the data of the run, and policies if they do not learn."""
         splits = {name: Split(inputs.tensor(), targets.tensor()) for name, (inputs, targets) in data.items()}
         resolution, run, decider = resolve(self.loaded, self.plugins), self.run, None
+        if self.loaded.config.compute.allocator == "tuned":
+            tune_allocator()
         with one_thread(), output_to_stderr():
             prototype = build_prototype(resolution, choose_devices(resolution)[0], splits)
             if run.prices is not None:

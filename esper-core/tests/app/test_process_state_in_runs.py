@@ -180,6 +180,7 @@ def meddled(tmp_path, run_file, caplog, monkeypatch):
     ("places", "overrides"),
     [
         ([one for one in PLACES if one not in (*IN_ENVIRONMENTS, "host")], ("engine=threads", "lanes=1")),
+        (IN_ENVIRONMENTS, ("engine=threads", "lanes=1")),
         (IN_ENVIRONMENTS, ("engine=threads", "lanes=2")),
         (IN_ENVIRONMENTS, ("engine=processes", "lanes=2")),
         (["host"], ("engine=threads", "lanes=1")),

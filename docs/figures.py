@@ -129,6 +129,22 @@ def learned_in_runs() -> Source:
     return [*learned("runs", "learning_rates"), *over_twin]
 
 
+FORECASTER = "science/forecaster/results.json"
+
+
+def forecaster() -> Source:
+    """Return the rewards and advantages of the forecaster, its regrets in percent, and what of them is beyond BOUND."""
+    groups = results(FORECASTER)["groups"].values()
+    means = [(reward,) for own in groups for reward in own["reward"].values()]
+    advantages = [tuple(ends) for own in groups for ends in own["advantage"].values() if None not in ends]
+    regrets = [100 * own["regret"]["forecaster"] for own in groups]
+    return [*means, *advantages, *((one,) for one in regrets), *((one - BOUND,) for one in regrets), (BOUND,)]
+
+
+BOUND = 25.0
+"""The regret in percent that the forecaster should not exceed."""
+
+
 def to_be_won() -> Source:
     """Return the reward of the best fixed plan, and of the best plan of each training problem, at a price of 40."""
     bench = Bench(shipped_table())
@@ -370,6 +386,7 @@ PAGES = [
             "If one fixed": to_be_won,
             "- **Transfer": learned_in_runs,
             "- **Restraint": learned_in_runs,
+            "`forecaster` ": forecaster,
         },
     ),
     Page(

@@ -20,12 +20,13 @@ DOCS = Path(__file__).parent
 BENCHMARKS = DOCS.parent / "benchmarks"
 MEASURED = BENCHMARKS / "baseline.json"
 LEARNED = BENCHMARKS / "science" / "learned_policies" / "report.py"
+FORECAST = BENCHMARKS / "science" / "forecaster" / "report.py"
 SHOWN = BENCHMARKS / "science" / "shown" / "page.py"
 SIMULATED = BENCHMARKS / "science" / "verdicts.md"
 PROBED = BENCHMARKS / "science" / "probes.json"
 GATES = BENCHMARKS / "science" / "gates.txt"
 
-_learned, _shown = run_path(str(LEARNED)), run_path(str(SHOWN))
+_learned, _forecast, _shown = (run_path(str(file)) for file in (LEARNED, FORECAST, SHOWN))
 table: Callable[..., str] = _shown["table"]
 
 
@@ -68,6 +69,12 @@ def learned(part: str) -> str:
     """Return a table of the study of learned policies."""
     found = json.loads(LEARNED.with_name("results.json").read_text(encoding="utf-8"))
     return str(_learned["PARTS"][part](found))
+
+
+def forecast(part: str) -> str:
+    """Return a table of the study of the forecaster."""
+    found = json.loads(FORECAST.with_name("results.json").read_text(encoding="utf-8"))
+    return str(_forecast["PARTS"][part](found))
 
 
 def ran(part: str) -> str:
@@ -206,4 +213,5 @@ PARTS: dict[str, Callable[[], str]] = {
     "wrong-verdicts": partial(simulated, "Wrong verdicts"),
     **{part: partial(ran, part) for part in _shown["PARTS"]},
     **{part: partial(learned, part) for part in _learned["PARTS"]},
+    **{part: partial(forecast, part) for part in _forecast["PARTS"]},
 }

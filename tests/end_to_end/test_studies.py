@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,20 @@ import numpy as np
 import pytest
 
 from benchmarks.science import verdicts
+from benchmarks.science.forecaster import __main__ as forecaster
+from benchmarks.science.forecaster.curves import Curves
+from benchmarks.science.forecaster.episodes import play
+from benchmarks.science.forecaster.problems import problems
 from benchmarks.science.forecaster.regressions import NOISY, Row, Rows, coverage, fit, standardised
 from benchmarks.science.learned_policies.policies import MAIN_PRICE
 from benchmarks.science.learned_policies.report import picture
 from benchmarks.science.learned_policies.summary import summarise
 from benchmarks.science.learned_policies.training import read_lines
 from benchmarks.science.verdicts import QUICK, WHOLE
-from esper_policies.posteriors import EVIDENCE
+from esper_core.leyline import WAIT
+from esper_policies.forecaster import Forecaster
+from esper_policies.heuristic import Heuristic
+from esper_policies.posteriors import COEFFICIENTS, EVIDENCE
 from esper_study.growbench import Bench, Kept, Match, Node, shipped_table
 from esper_study.growbench.puzzles import DECISIONS
 
@@ -70,6 +78,42 @@ def test_the_study_runs_by_one_command_and_continues(tmp_path):
     assert json.loads(found).keys() == json.loads((STUDY / "results.json").read_text(encoding="utf-8")).keys()
     again = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     assert again.stderr == ""
+    assert (tmp_path / "results.json").read_text(encoding="utf-8") == found
+
+
+FORECAST = ROOT / "benchmarks" / "science" / "forecaster"
+
+
+def test_results_of_the_forecaster_follow_from_the_rewards_on_each_problem():
+    found = json.loads((FORECAST / "results.json").read_text(encoding="utf-8"))
+    assert is_same(forecaster.summarise(read_lines(FORECAST / "rewards.jsonl")), found["groups"])
+    shipped = json.loads((resources.files("esper_policies") / COEFFICIENTS).read_text(encoding="utf-8"))
+    assert shipped["fitted"] == found["fitted"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [Heuristic, Forecaster])
+def test_episodes_on_curves_are_those_of_the_engine(make, tmp_path):
+    """The first learns to keep a seed, and the other to drop one."""
+    for problem in (problems("train", "wide-cnn1d", 3)[2], problems("train", "pointwise-mlp", 1)[0]):
+        curves = Curves(problem, tmp_path)
+        played, engine = play(make, curves), curves.episode
+        now, policy, reward = engine.begin(problem.seed), make(engine.space), 0.0
+        while not now.over:
+            (action,) = policy.act([now.observation], [now.mask])
+            now = engine.act(action if now.mask.allows(action) else WAIT)
+            reward += now.reward.total
+        assert reward == pytest.approx(played.reward, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_the_study_of_the_forecaster_runs_by_one_command_and_continues(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.science.forecaster", "--quick", "--into", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    found = (tmp_path / "results.json").read_text(encoding="utf-8")
+    published = json.loads((FORECAST / "results.json").read_text(encoding="utf-8"))
+    assert json.loads(found)["groups"].keys() == published["groups"].keys()
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     assert (tmp_path / "results.json").read_text(encoding="utf-8") == found
 
 

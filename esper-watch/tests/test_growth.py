@@ -62,6 +62,16 @@ def test_a_deep_host_is_drawn_with_all_slots_and_few_layers(report):
     assert [name for _, _, _, _, name, *_ in marks] == [drawn[-2][0], drawn[-1][0], "late", "conv", "gone", "mlp"]
 
 
+def test_the_section_tells_what_was_kept_where(report):
+    told = growth.pictures(report).data
+    assert list(told["summary"]) == [
+        "grown, slot early: kept conv in 10 of 10 networks; 20 seeds tried.",
+        "grown, slot late: nothing kept; 0 seeds tried.",
+    ]
+    ((arm, shown, folded, more),) = told["arms"]
+    assert (arm, len(shown), len(folded), more) == ("grown", 8, 2, 0)
+
+
 def test_a_long_course_is_told_every_few_steps():
     metric = Metric("accuracy", "up", "%")
     for steps, number, every in ((200, 200, 1), (201, 100, 2), (1000, 200, 5)):
@@ -131,8 +141,33 @@ def test_a_decision_names_its_options_and_says_why():
     assert moment.why[1].startswith("point: conv was chosen in its place. The gate before blending was closed: ")
 
 
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("by the policy", "conv: the policy chose this."),
+        ("alpha at 0", "conv: alpha at 0."),
+        (
+            "by the policy; gate before blending: the gate looks from step 3 on; this is step 2",
+            "The gate before blending had not looked yet: it begins in a seed's step 3; this was 2.",
+        ),
+        ("x; gate before fossilisation: a figure is not finite", "conv: x. The gate before keeping it: a figure is"),
+    ],
+)
+def test_reasons_are_told_in_words(reason, said):
+    told = life((0, Stage.GERMINATED), (4, Stage.PRUNED))
+    told.blueprint = "b/conv"
+    assert said in growth._explained(told, replace(told.changes[-1], reason=reason))
+
+
 def look(step: int, mean: float) -> Look:
     return Look(step, 0.0, mean, 0.01, mean - 0.03, mean + 0.03, 0.0656)
+
+
+def test_every_decision_stands_under_its_network(report):
+    data = growth.decisions(report).data
+    assert len(data["networks"]) == 10
+    assert {len(moments) for _, moments in data["networks"]} == {7}
+    assert data["missing"] == 0
 
 
 def test_a_gate_chart_says_from_when_the_gate_was_open():
@@ -149,10 +184,6 @@ VISION = {
     "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.3039)),
 }
 """What is seen of linear red, green and blue, by Machado, Oliveira and Fernandes (2009)."""
-
-
-LEAST_APART = 17.0
-"""Euclidean distance in CIELAB; about 2 is just noticeable."""
 
 
 def _product(row, column):
@@ -174,6 +205,35 @@ def lab(colour: str, vision: str) -> tuple[float, float, float]:
     return 116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)
 
 
+def ciede2000(one: tuple[float, float, float], other: tuple[float, float, float]) -> float:
+    """Return the difference of two colours in CIELAB, by Sharma, Wu and Dalal (2005)."""
+    (l1, a1, b1), (l2, a2, b2) = one, other
+    mean = (math.hypot(a1, b1) + math.hypot(a2, b2)) / 2
+    wider = 1.5 - 0.5 * math.sqrt(mean**7 / (mean**7 + 25**7))
+    a1, a2 = a1 * wider, a2 * wider
+    c1, c2 = math.hypot(a1, b1), math.hypot(a2, b2)
+    h1, h2 = (math.degrees(math.atan2(b, a)) % 360 for a, b in ((a1, b1), (a2, b2)))
+    turn = (h2 - h1 + 180) % 360 - 180
+    hue = 2 * math.sqrt(c1 * c2) * math.sin(math.radians(turn / 2))
+    light, chroma = (l1 + l2) / 2, (c1 + c2) / 2
+    middle = (h1 + h2) / 2 if abs(h1 - h2) <= 180 else ((h1 + h2 + 360) / 2) % 360
+    t = (
+        1 - 0.17 * math.cos(math.radians(middle - 30)) + 0.24 * math.cos(math.radians(2 * middle))
+        + 0.32 * math.cos(math.radians(3 * middle + 6)) - 0.2 * math.cos(math.radians(4 * middle - 63))
+    )  # fmt: skip
+    sl = 1 + 0.015 * (light - 50) ** 2 / math.sqrt(20 + (light - 50) ** 2)
+    sc, sh = 1 + 0.045 * chroma, 1 + 0.015 * chroma * t
+    turned = -math.sin(math.radians(60 * math.exp(-(((middle - 275) / 25) ** 2))))
+    rt = 2 * turned * math.sqrt(chroma**7 / (chroma**7 + 25**7))
+    dl, dc, dh = (l2 - l1) / sl, (c2 - c1) / sc, hue / sh
+    return math.sqrt(dl**2 + dc**2 + dh**2 + rt * dc * dh)
+
+
+def test_the_difference_of_colours_is_that_of_the_published_data():
+    assert ciede2000((50.0, 2.6772, -79.7751), (50.0, 0.0, -82.7485)) == pytest.approx(2.0425, abs=1e-4)
+    assert ciede2000((2.0776, 0.0795, -1.135), (0.9033, -0.0636, -0.5514)) == pytest.approx(0.9082, abs=1e-4)
+
+
 def palettes(kind: str) -> list[dict[str, str]]:
     """Return the named colours of a kind, in light and in dark."""
     light, dark = STYLE.read_text(encoding="utf-8").split("@media (prefers-color-scheme: dark)", 1)
@@ -193,7 +253,7 @@ def test_colours_stand_out_and_are_told_apart_with_every_colour_vision(kind, dar
         (one, other, vision): round(apart, 1)
         for vision in VISION
         for one, other in combinations(colours, 2)
-        if (apart := math.dist(lab(colours[one], vision), lab(colours[other], vision))) < LEAST_APART
+        if (apart := ciede2000(lab(colours[one], vision), lab(colours[other], vision))) < 15.0
     }
     assert alike == {}
 

@@ -17,6 +17,7 @@ from esper_core.leyline import (
     Op,
     Place,
     SeedSignals,
+    SettingError,
     Signals,
     SlotSignals,
     SlotState,
@@ -186,6 +187,16 @@ def test_the_coefficients_of_the_package_know_every_feature_and_how_they_were_fi
     assert 0 <= known.hazard < known.shrink <= 1
     assert 0 < known.doubt <= 1
     assert decided(Forecaster(SPACE), seen(0)).op is Op.GERMINATE
+
+
+@pytest.mark.parametrize(("text", "said"), [(None, "cannot be read"), ("{}", "does not hold"), ("{", "does not hold")])
+def test_a_file_without_coefficients_is_named(text, said, tmp_path):
+    file = tmp_path / "own.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SettingError, match=said) as caught:
+        load_coefficients(str(file))
+    assert [one.path for one in caught.value.problems] == ["coefficients"]
 
 
 def test_it_continues_from_its_state_with_the_beliefs_that_it_had():

@@ -15,6 +15,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from esper_core.leyline import SettingError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -137,9 +139,21 @@ class Coefficients:
 
 
 def load_coefficients(file: str | None = None) -> Coefficients:
-    """Return the coefficients of a file; None: those that come with this package."""
+    """Return the coefficients of a file; None: those that come with this package.
+
+    Raises:
+        SettingError: The file cannot be read, or does not hold coefficients.
+    """
     home = resources.files("esper_policies").joinpath(COEFFICIENTS) if file is None else Path(file)
-    return Coefficients.of(json.loads(home.read_text(encoding="utf-8")))
+    try:
+        return Coefficients.of(json.loads(home.read_text(encoding="utf-8")))
+    except OSError as error:
+        at, message = "coefficients", f"{home} cannot be read: {error.strerror}"
+        raise SettingError(at, message, f"Give an existing file. Received: {file}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        at, message = "coefficients", f"{home} does not hold the coefficients of a forecaster"
+        hint = f"python -m benchmarks.science.forecaster writes such a file. Received: {file}"
+        raise SettingError(at, message, hint) from error
 
 
 def situation(seen: Observation, losses: Series, parameters: int, reach: float) -> dict[str, float]:

@@ -16,7 +16,7 @@ from torch import nn
 from esper_blueprints.conv_light import ConvLight
 from esper_blueprints.layers import convolution, start_at_zero
 from esper_core import BlueprintSpec, Site
-from esper_core.config import EpisodeConfig, GovernorConfig, GrowthConfig, OptimizersConfig
+from esper_core.config import ComputeConfig, EpisodeConfig, GovernorConfig, GrowthConfig, OptimizersConfig
 from esper_core.growth import Draws, Variety, graft
 from esper_core.leyline import Action, DataShape, Op, SlotPlace, Split, SplitName
 from esper_core.trainer.environment import Recipe
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from esper_core.trainer.pool import Pool
 
 SEED: Final = "blueprints/conv_light"
+CPU: Final = torch.device("cpu")
+
 IMAGES: Final = 4
 """Dimensions of a batch of images."""
 
@@ -70,7 +72,14 @@ class Workload:
         names: tuple[SplitName, ...] = ("train", "validation", "test")
         return {name: self.task.split(name) for name in names}
 
-    def recipe(self, *, channels_last: bool = False, seed: Callable[[Site], nn.Module] = ConvLight) -> Recipe:
+    def recipe(
+        self,
+        *,
+        channels_last: bool = False,
+        seed: Callable[[Site], nn.Module] = ConvLight,
+        device: torch.device = CPU,
+        compute: ComputeConfig | None = None,
+    ) -> Recipe:
         """Return the recipe of Esper's environments, without scheduled growth."""
         kind = "image" if self.name == "conv" else "sequence"
         formula = "50*c*c + 2*c" if self.name == "conv" else "10*c*c + 2*c"
@@ -85,17 +94,18 @@ class Workload:
             optimizers=OptimizersConfig(),
             growth=GrowthConfig(incubation="shadow", auto_advance=False),
             governor=GovernorConfig(),
-            device=torch.device("cpu"),
+            device=CPU,
             draws=Draws.NEVER,
-        )
+            compute=compute or ComputeConfig(),
+        ).on(device)
         if not channels_last:
             return recipe
-        host = self.build_host()
+        host = self.build_host().to(device)
         graft(host, self.slots, example=recipe.data["train"].inputs[:2])
         return recipe.laid_out(host)
 
 
-def conv(batches: int = 15, validation: int = 4, batch_size: int = 128) -> Workload:
+def conv(batches: int = 15, validation: int = 4, batch_size: int = 128, *, channels: int = 8) -> Workload:
     """Build the convolutional workload with this many training and validation batches per step."""
     shape = DataShape("image", (3, 32, 32), 10)
     generator = torch.Generator().manual_seed(0)
@@ -108,7 +118,7 @@ def conv(batches: int = 15, validation: int = 4, batch_size: int = 128) -> Workl
     data: dict[SplitName, Split] = {"train": split(batches), "validation": split(validation), "test": split(1)}
     task = Classification(data, "image", classes=shape.outputs)
     slots = {slot: SlotPlace(slot) for slot in ("early", "middle", "late")}
-    return Workload("conv", task, partial(cnn2d, shape), slots, batches, batch_size)
+    return Workload("conv", task, partial(cnn2d, shape, channels=channels), slots, batches, batch_size)
 
 
 def one_d(batches: int = 32, samples: int = 5000) -> Workload:
@@ -130,11 +140,16 @@ class PlainLoop:
     seeds: insert a block after each of the host's slots, and evaluate the network without each of them as well.
     """
 
-    def __init__(self, work: Workload, *, channels_last: bool = False, seeds: bool = False) -> None:
-        self.batches, self.size = work.batches, work.batch_size
+    def __init__(
+        self, work: Workload, *, channels_last: bool = False, seeds: bool = False, device: torch.device = CPU
+    ) -> None:
+        self.batches, self.size, self.device = work.batches, work.batch_size, device
         self.model = work.build_host()
         self.blocks = self._insert_blocks(work) if seeds else []
-        self.data = work.data
+        self.model.to(device)
+        self.data = {
+            name: Split(split.inputs.to(device), split.targets.to(device)) for name, split in work.data.items()
+        }
         if channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self.data = {
@@ -143,7 +158,7 @@ class PlainLoop:
             }
         rate = OptimizersConfig().host.learning_rate
         self.optimizer = torch.optim.Adam(self.model.parameters(), rate, fused=True)
-        self.order = torch.empty(0, dtype=torch.int64)
+        self.order = torch.empty(0, dtype=torch.int64, device=device)
 
     def evaluate_all(self) -> None:
         """Evaluate, and without each block in turn."""
@@ -152,11 +167,11 @@ class PlainLoop:
 
     def train(self) -> float:
         """Train for one step; return the mean loss."""
-        data, total = self.data["train"], torch.zeros(())
+        data, total = self.data["train"], torch.zeros((), device=self.device)
         self.model.train()
         for _ in range(self.batches):
             if len(self.order) < self.size:
-                self.order = torch.randperm(len(data))
+                self.order = torch.randperm(len(data), device=self.device)
             batch, self.order = self.order[: self.size], self.order[self.size :]
             # Brackets keep the memory layout of images; index_select is faster but does not.
             inputs = data.inputs[batch] if data.inputs.dim() == IMAGES else data.inputs.index_select(0, batch)
@@ -169,7 +184,7 @@ class PlainLoop:
 
     def evaluate(self, left_out: Residual | None = None) -> float:
         """Evaluate on the validation split, without one of the blocks if given; return the mean loss."""
-        data, total = self.data["validation"], torch.zeros(())
+        data, total = self.data["validation"], torch.zeros((), device=self.device)
         self.model.eval()
         if left_out is not None:
             left_out.active = False

@@ -1,0 +1,173 @@
+"""Training on a GPU against plain PyTorch loops: ``python -m benchmarks.gpu``, about two minutes.
+
+Two convolutional hosts on random images, ``narrow`` (8, 16 and 32 channels, batches of 128) and ``wide`` (64, 128 and
+256 channels, batches of 512). A step is 15 training batches and 4 validation batches, with the data on the device. All
+sides of a comparison step in turn, and medians of their times are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import nn
+
+from benchmarks.perf.figures import Interleaved
+from benchmarks.perf.workloads import PlainLoop, activate_seeds, conv
+from esper_core import Gardener
+from esper_core.config import ComputeConfig
+from esper_core.leyline import Action, Op
+from esper_core.trainer.pool import Pool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from benchmarks.perf.workloads import Workload
+    from esper_core.trainer.environment import Recipe
+
+TURNS: Final = 12
+WARM_UP: Final = 4
+"""Turns that are not counted: they choose algorithms, compile, and fill the allocator."""
+
+TRAININGS: Final = 4
+
+
+class OwnLoop:
+    """A user's loop with a ``Gardener``; if ``seed`` is set, a seed incubates in the slot ``early``."""
+
+    def __init__(self, work: Workload, device: torch.device, *, seed: bool) -> None:
+        self.model = work.build_host().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.optimizer = torch.optim.Adam(self.model.parameters(), 1e-3, fused=True)
+        batches = {}
+        for name, split in work.data.items():
+            inputs = split.inputs.to(device).contiguous(memory_format=torch.channels_last).split(work.batch_size)
+            batches[name] = list(zip(inputs, split.targets.to(device).split(work.batch_size), strict=True))
+        self.batches = batches["train"]
+        self.gardener = Gardener(
+            self.model,
+            self.optimizer,
+            loss=per_example,
+            slots=list(work.slots),
+            blueprints=["conv_light"],
+            example=self.batches[0],
+            validation=batches["validation"],
+            steps=1000,
+            policy=Once(seed=seed),
+            growth={"gates": "off", "auto_advance": False},
+        )
+
+    def step(self) -> None:
+        """Train on each batch, and tend the slots, which evaluates."""
+        self.model.train()
+        for batch in self.batches:
+            self.optimizer.zero_grad()
+            per_example(self.model, batch).mean().backward()
+            self.optimizer.step()
+            self.gardener.step(batch)
+        self.gardener.tend()
+
+
+class Once:
+    """Germinates a seed in the first step, or nothing."""
+
+    def __init__(self, *, seed: bool) -> None:
+        self.seed = seed
+
+    def act(self, observations: Sequence[object], masks: object) -> list[Action]:
+        """Return the action of the only environment."""
+        begins = self.seed and observations[0].step == 0  # type: ignore[attr-defined]
+        return [Action(Op.GERMINATE, "early", "blueprints/conv_light") if begins else Action()]
+
+
+def per_example(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
+    """Return the loss of each example."""
+    inputs, targets = batch
+    return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda", help="cpu shows that it runs (default: cuda)")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, which only show that it runs")
+    given = parser.parse_args()
+    device = torch.device(given.device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else given.device
+    print(f"{name}, torch {torch.__version__}")
+    torch.set_num_threads(1)
+    for host, channels, size in (("narrow", 8, 128), ("wide", 64, 512)):
+        work = conv(1, 1, 8) if given.quick else conv(15, 4, size, channels=channels)
+        measure(host, work, device, turns=1 if given.quick else TURNS)
+
+
+def measure(host: str, work: Workload, device: torch.device, turns: int) -> None:
+    """Print how long each side takes for a step, and against which other one."""
+    loop = partial(PlainLoop, work, channels_last=True, device=device)
+    one, four = loop(), [loop() for _ in range(TRAININGS)]
+    pools = {
+        "one network": Pool(work.recipe(channels_last=True, device=device), ["grown"], 1),
+        "one network, bfloat16": Pool(precise(work, device, precision="bfloat16"), ["grown"], 1),
+        "one network, compiled": Pool(precise(work, device, compile=True), ["grown"], 1),
+        "one network, three acting seeds": Pool(work.recipe(channels_last=True, device=device), ["grown"], 1),
+        "4 networks, 1 stream": Pool(work.recipe(channels_last=True, device=device), ["grown"], TRAININGS, lanes=1),
+        "4 networks, 4 streams": Pool(work.recipe(channels_last=True, device=device), ["grown"], TRAININGS, lanes=4),
+    }
+    sides: dict[str, Callable[[], object]] = {
+        "plain loop": lambda: (one.train(), one.evaluate()),
+        "plain loop, bfloat16": lambda: in_bfloat16(one, device),
+        "4 plain loops in turn": lambda: [(each.train(), each.evaluate()) for each in four],
+    }
+    for name, pool in pools.items():
+        pool.reset(0, 0)
+        if "seeds" in name:
+            activate_seeds(pool, list(work.slots))
+        sides[name] = partial(step, pool)
+    gardeners = {"Gardener, empty slots": False, "Gardener, a seed incubates": True}
+    for name, seed in gardeners.items():
+        sides[name] = OwnLoop(work, device, seed=seed).step
+    timing = Interleaved({name: partial(timed, act, device) for name, act in sides.items()})
+    for _ in range(turns + WARM_UP):
+        timing.turn()
+    took = timing.medians(turns)
+    for name, seconds in took.items():
+        against = took["4 plain loops in turn" if name.startswith("4") else "plain loop"]
+        print(f"{host:8}{name:34}{1e3 * seconds:9.2f} ms {seconds / against:7.2f} ×")
+    for pool in pools.values():
+        pool.close()
+
+
+def precise(work: Workload, device: torch.device, **compute: object) -> Recipe:
+    """Return the recipe with options of ``compute``."""
+    return work.recipe(channels_last=True, device=device, compute=ComputeConfig.model_validate(compute))
+
+
+def in_bfloat16(loop: PlainLoop, device: torch.device) -> None:
+    """Train and evaluate under autocast; a loss under autocast is float32."""
+    with torch.autocast(device.type, torch.bfloat16):
+        loop.train()
+        loop.evaluate()
+
+
+def step(pool: Pool) -> None:
+    """Train all environments for a step, and evaluate them."""
+    pool.train(0)
+    pool.evaluate(0)
+    pool.synchronise(0)
+
+
+def timed(act: Callable[[], object], device: torch.device) -> float:
+    """Return the seconds until the device has done everything."""
+    began = time.perf_counter()
+    act()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main()

@@ -76,7 +76,7 @@ class Resident:
 
     def next(self, order: BatchOrder) -> tuple[Tensor, Tensor]:
         """Return the next batch."""
-        indices = order.next().to(self.device)
+        indices = sent(order.next(), self.device)
         inputs, targets = self.split.inputs, self.split.targets
         taken = inputs[indices] if inputs.dim() == IMAGES else inputs.index_select(0, indices)
         return taken, targets.index_select(0, indices)

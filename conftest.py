@@ -1,4 +1,4 @@
-"""What holds for every test: one thread, the same examples each time, and a short summary of what was skipped."""
+"""What holds for every test: one thread, no GPU, the same examples, and a short summary of what was skipped."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ settings.load_profile("esper")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--write-golden``: for changes that are meant to change the course of a run."""
     parser.addoption("--write-golden", action="store_true", help="write the golden numbers anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide GPUs, whose numbers differ in the last bits from run to run, from all tests but those of ``-m gpu``."""
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

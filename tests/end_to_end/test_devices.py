@@ -1,6 +1,7 @@
-"""Runs grow, learn and resume on every device and in every precision."""
+"""Runs grow, learn and resume on every device and in every precision, and lose no seed on a GPU."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from esper_core.app.compose import prepare
 from esper_core.app.run import resume, run
 from esper_core.leyline.errors import Interrupted
-from esper_core.leyline.events import Event, StepFinished
+from esper_core.leyline.events import Event, SeedLost, StepFinished
 from esper_core.runs.records import read_run
 
 RUN = """
@@ -30,6 +31,18 @@ checkpoints: {every: 2}
 """
 CHANCE = 0.1
 
+MANY = """
+task: {use: mnist1d, settings: {samples: 300, validation: 100}}
+host: pointwise-mlp
+slots:
+  early: {blueprints: [conv_light, pointwise]}
+  late: {blueprints: [mlp]}
+policy: random
+growth: {nursery: 2, embargo: 1, gates: "off"}
+environments: 4
+episode: {steps: 12, batches: 2, batch_size: 20}
+"""
+
 ON_A_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 PLACES = [pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", marks=ON_A_GPU)]
 WAYS = ["{}", "{precision: bfloat16}", "{precision: float16}", "{micro_batches: 2}", "{data: streamed}"]
@@ -44,6 +57,20 @@ class Stopping:
     def hear(self, event: Event) -> None:
         if isinstance(event, StepFinished) and event.signals.step == self._step:
             raise KeyboardInterrupt
+
+    def settle(self) -> None:
+        """Do nothing at the end of a step."""
+
+
+class Collecting:
+    """Collects the seeds that were lost."""
+
+    def __init__(self, lost: list[SeedLost]) -> None:
+        self._lost = lost
+
+    def hear(self, event: Event) -> None:
+        if isinstance(event, SeedLost):
+            self._lost.append(event)
 
     def settle(self) -> None:
         """Do nothing at the end of a step."""
@@ -67,3 +94,19 @@ def test_a_run_grows_learns_and_continues(tmp_path, device, compute):
     assert again["fossils"] == 1.0
     closely: Callable[[float], Any] = pytest.approx if device == "cpu" else lambda mean: pytest.approx(mean, abs=0.05)
     assert again["test"]["mean"] == closely(whole["test"]["mean"])
+
+
+@pytest.mark.parametrize("device", PLACES[1:])
+@pytest.mark.parametrize("incubation", ["shadow", "branch"])
+@pytest.mark.parametrize("of", ["images", "tokens", "many"])
+def test_no_seed_is_lost(tmp_path, of, incubation, device):
+    """Convolutions on images, recurrent layers and attention, and seeds that are pruned in every stage."""
+    file = Path(__file__).parents[2] / "examples" / f"{of}.yaml"
+    if of == "many":
+        file = tmp_path / "many.yaml"
+        file.write_text(MANY, encoding="utf-8")
+    lost: list[SeedLost] = []
+    overrides = [f"device={device}", f"growth.incubation={incubation}", "episode.batches=2"]
+    composition = prepare(file, overrides)
+    run(composition, runs_dir=tmp_path / "runs", listeners=[Collecting(lost)], on_warning=lambda warning: None)
+    assert lost == []

@@ -131,6 +131,12 @@ def test_sim_low_4_the_global_norm_is_the_global_norm():
     assert gathered([[[3.0], [4.0]], [[1.0], None]]).global_norm == 3.0
 
 
+def test_numbers_are_on_the_device_of_the_parameters_though_no_gradient_came():
+    collector = GradientCollector()
+    collector.collect([None, None], device="meta")
+    assert collector.take().device.type == "meta"
+
+
 @pytest.mark.parametrize("once", [iter, lambda gradients: (each for each in gradients), reversed, enumerate])
 def test_sim_low_3_the_gradient_collector_takes_a_sequence_and_refuses_an_exhausted_iterator(once):
     """Iterators are refused, exhausted or not, and so is an empty sequence."""

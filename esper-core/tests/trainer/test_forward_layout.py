@@ -9,6 +9,7 @@ import torch
 from core_worlds import Net, begin, zeroed
 from torch import Tensor, nn
 
+from esper_core.config import GrowthConfig, OptimizersConfig
 from esper_core.growth import Variety, graft
 from esper_core.leyline import Action, BlueprintSpec, Op, Site, Split
 from esper_core.trainer.batches import BatchOrder, Resident, chunks
@@ -80,6 +81,26 @@ def test_images_and_weights_lie_channels_last_and_all_numbers_are_the_same(make_
     assert all(map(torch.equal, batch, expected))
     for inputs in [batch[0], *(own for own, _ in chunks(laid.data["validation"], torch.device("cpu")))]:
         assert inputs.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("incubation", ["shadow", "branch"])
+@pytest.mark.parametrize("implementation", ["fused", "plain"])
+def test_a_seed_learns_the_same_in_either_layout(make_recipe, incubation, implementation):
+    """Gradients of convolutions lie like the images, their parameters do not; fused steps take what lies first."""
+    how = {"implementation": implementation}
+    optimizers = OptimizersConfig.model_validate({"host": how, "seed": how})
+    recipe = recipe_of(make_recipe, optimizers=optimizers, growth=GrowthConfig(incubation=incubation))
+    laid, _ = tried(recipe)
+    learnt = []
+    for one in (recipe, laid):
+        own = begin(one)
+        own.network.apply(Action(Op.GERMINATE, "early", "test/seed"), 0)
+        own.train()
+        (seed,) = own.network.garden.living_seeds()
+        learnt.append([parameter.detach() for parameter in seed.parameters()])
+    (plain,), (other,) = learnt
+    assert plain.abs().max() > 1e-4
+    torch.testing.assert_close(other, plain, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize(

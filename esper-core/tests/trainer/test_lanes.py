@@ -172,6 +172,19 @@ def recomputing() -> nn.Module:
     return Net(lambda net, x: torch.utils.checkpoint.checkpoint(net.inner, x, use_reentrant=False), inner=inner)
 
 
+def passed_back_in_training() -> nn.Module:
+    """A network without a backward pass in evaluation, as recurrent layers are on a GPU."""
+
+    def checked(net: nn.Module, x: Tensor) -> Tensor:
+        outputs = net.inner(x)
+        if outputs.requires_grad:
+            training = net.training
+            outputs.register_hook(lambda gradient: gradient if training else pytest.fail("passed back in evaluation"))
+        return outputs
+
+    return Net(checked, inner=quiet())
+
+
 def recurrent(dropout: float) -> nn.Module:
     inner = nn.GRU(12, 3, num_layers=2, dropout=dropout)
     return Net(lambda net, x: net.inner(x.transpose(0, 1))[0].squeeze(0), inner=inner)
@@ -186,8 +199,9 @@ def recurrent(dropout: float) -> nn.Module:
         (recurrent(0.5), Draws.FORWARD),
         (recurrent(0.0), Draws.NEVER),
         (recomputing(), Draws.ANYWHERE),
+        (passed_back_in_training(), Draws.NEVER),
     ],
-    ids=["nothing", "dropout of 0", "dropout", "recurrent dropout", "recurrent", "recomputed"],
+    ids=["nothing", "dropout of 0", "dropout", "recurrent dropout", "recurrent", "recomputed", "training alone"],
 )
 def test_a_dry_run_finds_out_when_a_network_draws_and_changes_nothing(model, expected):
     inputs = torch.randn(4, 1, 12, generator=torch.Generator().manual_seed(1))

@@ -190,7 +190,8 @@ class BorrowedOptimizers(OptimizerKeeper):
             share.unscale(self.scaler)
         for share in seeds:
             if share.parameters:
-                share.gradients.collect([own.grad for own in share.parameters], scaled=self.scaler is not None)
+                gradients, device = [own.grad for own in share.parameters], share.parameters[0].device
+                share.gradients.collect(gradients, scaled=self.scaler is not None, device=device)
         if self._clip_norm is not None:
             clip_grad_norm_([own for share in shares for own in share.parameters], self._clip_norm)
         for share in shares:

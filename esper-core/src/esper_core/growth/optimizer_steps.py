@@ -95,7 +95,9 @@ Memory = dict[Any, dict[str, Any]]
 def decode_memory(parameters: Sequence[nn.Parameter], encoded: Sequence[dict[str, Any] | None]) -> Memory:
     """Return the state of ``parameters``, given in their order; None for one that never had a gradient."""
     return {
-        parameter: {key: _laid_out(value, parameter) for key, value in memory.items()}
+        parameter: {
+            key: laid_out(value, parameter) if isinstance(value, Tensor) else value for key, value in memory.items()
+        }
         for parameter, memory in zip(parameters, encoded, strict=True)
         if memory is not None
     }
@@ -157,9 +159,14 @@ def decode_scaler(state: State, scaler: GradScaler | None, device: torch.device)
     return scaler
 
 
-def _laid_out(value: Any, parameter: nn.Parameter) -> Any:
-    """Return a tensor in the memory layout of the parameter, which fused code relies on."""
-    if not isinstance(value, Tensor) or value.shape != parameter.shape:
+def laid_out(value: Tensor, parameter: nn.Parameter) -> Tensor:
+    """Return a tensor in the memory layout of the parameter if it has its shape.
+
+    Fused optimizers walk through parameter, gradient and state as they lie in memory. On a CPU they do not check that
+    all lie alike, and ``torch.autograd.grad`` returns gradients of convolutions in the layout of the images.
+    """
+    dense = value.layout is torch.strided and value.shape == parameter.shape
+    if not dense or value.stride() == parameter.stride():
         return value
     return torch.empty_like(parameter, dtype=value.dtype, device=value.device, requires_grad=False).copy_(value)
 
@@ -181,8 +188,10 @@ class GradientCollector:
         self._scaled = False
         self.used = False
 
-    def collect(self, gradients: Sequence[Tensor | None], *, scaled: bool = False) -> None:
-        """Record the gradients of one batch, one per parameter; None if a parameter got none.
+    def collect(
+        self, gradients: Sequence[Tensor | None], *, scaled: bool = False, device: torch.device | str = "cpu"
+    ) -> None:
+        """Record the gradients of one batch, one per parameter on ``device``; None if a parameter got none.
 
         ``scaled``: they come from a scaled loss. Training skips batches that overflow, and so do the statistics: if all
         did, every mean and share is NaN. Nothing is read, so the device does not wait.
@@ -195,7 +204,7 @@ class GradientCollector:
             raise ValueError(msg)
         there = [gradient for gradient in gradients if gradient is not None]
         norms = [_norm(gradient.detach()) for gradient in there]
-        absent = [torch.zeros((), device=norms[0].device if norms else None)] * (len(gradients) - len(there))
+        absent = [torch.zeros((), device=device)] * (len(gradients) - len(there))
         self._norms.append(torch.stack([*norms, *absent]))
         self._scaled, self.used = scaled, True
 

@@ -28,6 +28,7 @@ from esper_core.growth.optimizer_steps import (
     decode_scaler,
     encode_scaler,
     hand_over_state,
+    laid_out,
     settings_of,
     step_optimizer,
 )
@@ -365,7 +366,7 @@ class OptimizerKeeper:
         """
         share = self.seeds[number]
         for parameter, gradient in zip(share.parameters, gradients, strict=True):
-            parameter.grad = gradient
+            parameter.grad = None if gradient is None else laid_out(gradient, parameter)
         self._step_alone(share, scaler)
         update_scaler(scaler, [share])
         share.zero_grad()
@@ -393,7 +394,8 @@ class OptimizerKeeper:
         share.unscale(scaler)
         if share.settings is not None:
             gradients = [parameter.grad for parameter in share.parameters]
-            share.gradients.collect(gradients, scaled=scaler is not None)
+            device = share.parameters[0].device
+            share.gradients.collect(gradients, scaled=scaler is not None, device=device)
             if share.settings.clip_norm is not None:
                 clip_grad_norm_(share.parameters, share.settings.clip_norm)
         share.step(scaler)

@@ -175,7 +175,8 @@ def draws_of(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Draws:
     try:
         with RandomStream(0, device_of(model)), torch.enable_grad():
             training = _tried(model.train(), loss)
-            evaluation = _tried(model.eval(), loss)
+            with torch.no_grad():  # as in evaluation; recurrent layers have no backward pass there on a GPU
+                evaluation = _tried(model.eval(), loss)
     finally:
         model.train(was)
         kept.put_back()

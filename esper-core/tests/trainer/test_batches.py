@@ -58,7 +58,7 @@ def streamed() -> Iterator[Streamed]:
 
 def test_streamed_batches_equal_resident_ones_and_continue_from_the_state_of_their_order(streamed):
     """The state of an order counts what was consumed, not what was gathered ahead."""
-    resident, one, other = Resident(SPLIT, CPU), BatchOrder(30, 7, 5), BatchOrder(30, 7, 5)
+    resident, one, other = Resident(SPLIT), BatchOrder(30, 7, 5), BatchOrder(30, 7, 5)
     batches = [streamed.next(one) for _ in range(5)]
     again = BatchOrder(30, 7, 0)
     again.load_state_dict(one.state_dict())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from esper_core.config import ComputeConfig
 from esper_core.growth import Draws
 from esper_core.leyline import Action, PluginError
-from esper_core.trainer.forward import CompiledHost
+from esper_core.trainer.forward import CompiledHost, torch_compiler
 from esper_core.trainer.pool import Pool
 
 LIFE = {1: GERMINATE, 3: replace(ADVANCE, speed=0), 6: FOSSILISE}
@@ -47,6 +47,12 @@ def course(play):
 
 def assert_same(left: list[list[Tensor]], right: list[list[Tensor]]) -> None:
     assert [same(one, other) for one, other in zip(left, right, strict=True)] == [True] * len(left)
+
+
+def test_a_torch_that_cannot_isolate_recompilations_compiles_all_the_same(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda model, *, dynamic, options: (model, dynamic))
+    model = nn.Identity()
+    assert torch_compiler(model) == (model, False)
 
 
 class Compilers:

@@ -76,7 +76,7 @@ def test_images_and_weights_lie_channels_last_and_all_numbers_are_the_same(make_
     twin.load_state_dict(plain.state_dict())
     torch.testing.assert_close(twin(inputs), plain(inputs))
 
-    resident, other = (Resident(own.data["train"], torch.device("cpu")) for own in (recipe, laid))
+    resident, other = (Resident(own.data["train"]) for own in (recipe, laid))
     batch, expected = other.next(BatchOrder(60, 20, 7)), resident.next(BatchOrder(60, 20, 7))
     assert all(map(torch.equal, batch, expected))
     for inputs in [batch[0], *(own for own, _ in chunks(laid.data["validation"], torch.device("cpu")))]:

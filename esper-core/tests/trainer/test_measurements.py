@@ -13,6 +13,7 @@ from esper_core.config import GrowthConfig
 from esper_core.growth import count_operations, graft, slots_of
 from esper_core.leyline import SeedSignals
 from esper_core.trainer.environment import Recipe
+from esper_core.trainer.measurements import are_finite
 from esper_core.trainer.pool import Pool
 
 LIFE = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
@@ -47,6 +48,25 @@ def test_sim_low_3_evaluation_is_in_inference_mode_and_its_figures_are_ordinary_
     figures = environment.evaluate("validation")
     assert seen == {(False, True)}
     assert not figures.is_inference()
+
+
+HUGE, TINY = torch.tensor([3e38, -3e38]), torch.tensor([1e-45])
+
+
+@pytest.mark.parametrize(
+    ("tensors", "expected"),
+    [
+        ([], True),
+        ([torch.empty(0), HUGE, TINY, torch.ones(2, dtype=torch.bfloat16), HUGE.double() * 1e200], True),
+        ([HUGE, torch.tensor([0.0, torch.nan])], False),
+        ([torch.tensor(-torch.inf), HUGE], False),
+        ([torch.tensor([torch.inf], dtype=torch.bfloat16), HUGE.double()], False),
+        ([torch.ones(3).to_sparse(), TINY], True),
+        ([torch.tensor([0.0, torch.nan]).to_sparse()], False),
+    ],
+)
+def test_one_value_that_is_not_finite_is_found_among_all(tensors, expected):
+    assert are_finite(tensors, torch.device("cpu")).item() is expected
 
 
 @pytest.fixture

@@ -293,7 +293,7 @@ _MERSENNE_BYTES: Final = 625 * 4
 def _numpy_generator() -> Setting:
     """Return NumPy's global generator, read from memory because NumPy itself takes 90 µs.
 
-    Its value is None as long as NumPy is not imported, and for generators of other kinds.
+    Its value is None until NumPy is imported, which another thread may be doing, and for generators of other kinds.
     """
     import ctypes
 
@@ -301,9 +301,10 @@ def _numpy_generator() -> Setting:
 
     def read() -> _NumpyState | None:
         nonlocal latest
-        module = sys.modules.get("numpy.random")
-        generator: Any = None if module is None else module.get_bit_generator()
-        if module is None or type(generator).__name__ != "MT19937":
+        module: Any = sys.modules.get("numpy.random")
+        ready = hasattr(module, "get_bit_generator") and hasattr(module, "get_state")
+        generator: Any = module.get_bit_generator() if ready else None
+        if type(generator).__name__ != "MT19937":
             return None
         raw = ctypes.string_at(generator.ctypes.state_address, _MERSENNE_BYTES)
         if raw != latest.raw:

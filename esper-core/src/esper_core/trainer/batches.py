@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from esper_core.leyline import Split, State
 
 
+CPU = torch.device("cpu")
+
 IMAGES = 4
 """Dimensions of a batch of images. Indexing with brackets keeps their memory layout; ``index_select``, which is faster,
 does not."""
@@ -36,16 +38,20 @@ CHUNK = 500
 
 
 class BatchOrder:
-    """Indices of ``batch_size`` examples at a time; each example comes once in a pass, and no batch is short."""
+    """Indices of ``batch_size`` examples at a time; each example comes once in a pass, and no batch is short.
 
-    def __init__(self, examples: int, batch_size: int, seed: int) -> None:
+    They are drawn on the CPU, and sent to ``device`` once a pass.
+    """
+
+    def __init__(self, examples: int, batch_size: int, seed: int, device: torch.device = CPU) -> None:
         self._examples = examples
         self._batch_size = batch_size
+        self._device = device
         self._generator = torch.Generator().manual_seed(seed)
-        self._rest = torch.empty(0, dtype=torch.int64)
+        self._rest = torch.empty(0, dtype=torch.int64, device=device)
 
     def next(self) -> torch.Tensor:
-        """Return the indices of the next batch, on the CPU."""
+        """Return the indices of the next batch."""
         batch = self.peek()
         self._rest = self._rest[self._batch_size :]
         return batch
@@ -53,17 +59,18 @@ class BatchOrder:
     def peek(self) -> torch.Tensor:
         """Return what ``next`` will return. In a saved state it is still to come."""
         while len(self._rest) < self._batch_size:
-            self._rest = torch.cat([self._rest, torch.randperm(self._examples, generator=self._generator)])
+            drawn = torch.randperm(self._examples, generator=self._generator)
+            self._rest = torch.cat([self._rest, sent(drawn, self._device)])
         return self._rest[: self._batch_size]
 
     def state_dict(self) -> State:
         """Return what is left of the pass, and the generator's state."""
-        return encode_state({"rest": self._rest, "generator": self._generator.get_state()})
+        return encode_state({"rest": self._rest.cpu(), "generator": self._generator.get_state()})
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned, for the same numbers of examples and batch size."""
         known = decode_state(state)
-        self._rest = known["rest"]
+        self._rest = sent(known["rest"], self._device)
         self._generator.set_state(known["generator"])
 
 
@@ -72,11 +79,10 @@ class Resident:
     """Batches of data on the device."""
 
     split: Split
-    device: torch.device
 
     def next(self, order: BatchOrder) -> tuple[Tensor, Tensor]:
-        """Return the next batch."""
-        indices = sent(order.next(), self.device)
+        """Return the next batch; ``order`` is on the device of the data."""
+        indices = order.next()
         inputs, targets = self.split.inputs, self.split.targets
         taken = inputs[indices] if inputs.dim() == IMAGES else inputs.index_select(0, indices)
         return taken, targets.index_select(0, indices)
@@ -144,5 +150,5 @@ def chunks(split: Split, device: torch.device) -> Iterator[tuple[Tensor, Tensor]
 def feed_for(data: str, split: Split, device: torch.device) -> Resident | Streamed:
     """Return the feed that ``compute.data`` asks for: ``resident`` or ``streamed``."""
     if data == "resident":
-        return Resident(split, device)
+        return Resident(split)
     return Streamed(split, device, CudaStream(device) if device.type == "cuda" else None)

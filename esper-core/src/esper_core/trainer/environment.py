@@ -207,7 +207,7 @@ class Environment:
             operations=recipe.operations if recipe.price_operations else None,
             compile_host=compile_host if recipe.compute.compile else None,
         )
-        self.order = BatchOrder(len(train), episode.batch_size, derive_seed(seed, "order"))
+        self.order = BatchOrder(len(train), episode.batch_size, derive_seed(seed, "order"), train.inputs.device)
         self._operations = OperationCount(recipe.operations)
         self.steps = 0
         self.over = False

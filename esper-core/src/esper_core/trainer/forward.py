@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
@@ -113,9 +114,11 @@ def torch_compiler(model: nn.Module) -> Any:
     """Compile ``model`` for its own sizes alone, apart from other models, with the random numbers of eager mode.
 
     Dynamic sizes would be compiled for in an order that depends on which environment came first, and all networks of a
-    class would share torch's limit of recompilations.
+    class would share torch's limit of recompilations, as they do in older versions of torch, which cannot isolate them.
     """
-    options: dict[str, Any] = {"dynamic": False, "isolate_recompiles": True, "options": {"fallback_random": True}}
+    options: dict[str, Any] = {"dynamic": False, "options": {"fallback_random": True}}
+    if "isolate_recompiles" in signature(torch.compile).parameters:
+        options["isolate_recompiles"] = True
     return torch.compile(model, **options)
 
 

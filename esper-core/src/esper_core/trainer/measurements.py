@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+from torch.nn.utils import get_total_norm
 
 from esper_core.growth import (
     Counterfactuals,
@@ -40,7 +41,7 @@ from esper_core.plugins.process_state import restore_defaults
 from esper_core.trainer.batches import chunks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -338,13 +339,19 @@ class StepMeasurements:
         that are not finite count only once the factor is below 1, since then it cannot be the cause.
         """
         keeper = self._garden.keeper
-        own = [parameter for share in keeper.host_shares() for parameter in share.parameters]
-        finite = [_is_finite(parameter) for parameter in own]
-        of_gradients = [_is_finite(gradient) for gradient in keeper.host_gradients()]
-        finite += [torch.stack([one, *(factor[0] >= 1.0 for factor in scale)]).any() for one in of_gradients]
-        return torch.stack(finite).all() if finite else torch.ones((), device=self.train_loss.device)
+        device = self.train_loss.device
+        parameters = are_finite([own for share in keeper.host_shares() for own in share.parameters], device)
+        gradients = are_finite(keeper.host_gradients(), device)
+        for factor in scale:
+            gradients = gradients | (factor[0] >= 1.0)
+        return parameters & gradients
 
 
-def _is_finite(tensor: Tensor) -> Tensor:
-    """Return whether all values of a tensor are finite; of a sparse one, those that are stored."""
-    return (tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach()).isfinite().all()
+def are_finite(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
+    """Return whether all values of all tensors are finite; of a sparse one, those that are stored.
+
+    Their largest magnitude is taken, in one kernel for many tensors where the device has one.
+    """
+    values = (own.coalesce().values() if own.is_sparse else own for own in (one.detach() for one in tensors))
+    some = [own for own in values if own.numel()]
+    return get_total_norm(some, math.inf).isfinite() if some else torch.ones((), dtype=torch.bool, device=device)

@@ -2,7 +2,8 @@
 
 Prints the time of an empty request; what messages and snapshots of an environment of the default configuration take;
 and what a run of that configuration with two workers spends in its own process, on snapshots, and on what it keeps to
-replace a worker. With ``--ray`` also how much longer that run takes there. It needs a quiet machine and five minutes.
+replace a worker. With ``--ray`` also how much longer that run takes there: two runs compute in turn, a second each. It
+needs a quiet machine and four minutes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import pickle
 import tempfile
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -126,14 +128,87 @@ def measure_run(engine: str) -> dict[str, float]:
             spent.append(time.perf_counter() - began)
 
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(WorkerPool, "_packed_states", timed):
-        overrides = [f"engine={engine}", "lanes=2", "checkpoints.every=1000", "capacity=false"]
-        esper_core.run(CONFIGURATION, overrides=overrides, runs_dir=folder, listeners=[meter])
+        esper_core.run(CONFIGURATION, overrides=overrides(engine), runs_dir=folder, listeners=[meter])
     return {
-        "the run from its first step, s": meter.seconds,
         "its own process, ms per step of an environment": 1000 * meter.processor / meter.steps,
         "snapshots, share of the time, %": 100 * sum(spent) / meter.seconds,
         "snapshot and requests since, most, bytes per environment": max(kept, default=0.0),
     }
+
+
+class Turns:
+    """Lets two runs in threads compute in turn, so that a machine of varying speed affects both alike.
+
+    A turn is what workers do until they wait for the run, about a second, and what the run makes of it.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.seconds: dict[str, list[float]] = {name: [] for name in names}
+        self._waiting: set[str] = set()
+        self._playing = list(names)
+        self._next = 0
+        self._changed = threading.Condition()
+
+    def take(self, name: str) -> None:
+        """End the turn of a run, and wait for its next one; the first comes when all runs wait."""
+        with self._changed:
+            self._pass_on(name)
+            self._waiting.add(name)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._waiting >= set(self._playing) and self._is_next(name))
+            self._began = time.perf_counter()
+
+    def wait_for(self, name: str) -> None:
+        """Wait until a run waits for its first turn, or has ended."""
+        with self._changed:
+            self._changed.wait_for(lambda: name in self._waiting or name not in self._playing)
+
+    def leave(self, name: str) -> None:
+        """Let the other run go on alone. The last turn does not count, since it contains the end of the run."""
+        with self._changed:
+            self._playing.remove(name)
+            self._next = 0
+            self._changed.notify_all()
+
+    def _pass_on(self, name: str) -> None:
+        if name in self._waiting:
+            self.seconds[name].append(time.perf_counter() - self._began)
+            self._next = (self._next + 1) % len(self._playing)
+
+    def _is_next(self, name: str) -> bool:
+        return self._playing[self._next % len(self._playing)] == name
+
+
+def measure_in_turn(*engines: str) -> dict[str, list[float]]:
+    """Return the seconds of each turn of a run on each engine, but the first and the last."""
+    turns, own, train = Turns(*engines), threading.local(), WorkerPool.train
+
+    def in_turn(pool: WorkerPool, step: int) -> Any:
+        if not pool.is_ahead:
+            turns.take(own.name)
+        return train(pool, step)
+
+    def run(engine: str) -> None:
+        own.name = engine
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                esper_core.run(CONFIGURATION, overrides=overrides(engine), runs_dir=folder)
+            finally:
+                turns.leave(engine)
+
+    with mock.patch.object(WorkerPool, "train", in_turn):
+        threads = [threading.Thread(target=run, args=(engine,)) for engine in engines]
+        for thread, engine in zip(threads, engines, strict=True):
+            thread.start()  # one after the other: a process that is forked beside the start of Ray may hang
+            turns.wait_for(engine)
+        for thread in threads:
+            thread.join()
+    return {engine: seconds[1:] for engine, seconds in turns.seconds.items()}
+
+
+def overrides(engine: str) -> list[str]:
+    """Return the changes to the configuration: two workers, and nothing that only a long run needs."""
+    return [f"engine={engine}", "lanes=2", "checkpoints.every=1000", "capacity=false"]
 
 
 def main() -> None:
@@ -152,6 +227,11 @@ def main() -> None:
     for engine in engines:
         for name, value in measure_run(engine).items():
             print(f"{engine}: {name}: {value:,.3g}")
+    if parsed.ray:
+        took = measure_in_turn(*engines)
+        for engine, seconds in took.items():
+            print(f"{engine}: {len(seconds)} turns, s: {sum(seconds):.1f}")
+        print(f"ray against processes: {sum(took['ray']) / sum(took['processes']):.3f}")
 
 
 if __name__ == "__main__":

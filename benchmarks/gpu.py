@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from benchmarks.perf.figures import Interleaved
-from benchmarks.perf.workloads import PlainLoop, activate_seeds, conv
+from benchmarks.perf.workloads import NarrowConvLight, PlainLoop, activate_seeds, conv
 from esper_core import Gardener
 from esper_core.config import ComputeConfig
 from esper_core.leyline import Action, Op
@@ -36,9 +36,16 @@ WARM_UP: Final = 4
 
 TRAININGS: Final = 4
 
+AGAINST: Final = {
+    "4 ": "4 plain loops in turn",
+    "bfloat16": "plain loop, bfloat16",
+    "three": "plain loop, three blocks",
+}
+"""With which loop a side is compared, by a part of its name; others with the plain loop."""
+
 
 class OwnLoop:
-    """A user's loop with a ``Gardener``; if ``seed`` is set, a seed incubates in the slot ``early``."""
+    """A user's loop with a ``Gardener``; if ``seed`` is set, a seed incubates in the slot ``late``."""
 
     def __init__(self, work: Workload, device: torch.device, *, seed: bool) -> None:
         self.model = work.build_host().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -53,7 +60,7 @@ class OwnLoop:
             self.optimizer,
             loss=per_example,
             slots=list(work.slots),
-            blueprints=["conv_light"],
+            blueprints=["pointwise"],
             example=self.batches[0],
             validation=batches["validation"],
             steps=1000,
@@ -81,7 +88,7 @@ class Once:
     def act(self, observations: Sequence[object], masks: object) -> list[Action]:
         """Return the action of the only environment."""
         begins = self.seed and observations[0].step == 0  # type: ignore[attr-defined]
-        return [Action(Op.GERMINATE, "early", "blueprints/conv_light") if begins else Action()]
+        return [Action(Op.GERMINATE, "late", "blueprints/pointwise") if begins else Action()]
 
 
 def per_example(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
@@ -108,18 +115,21 @@ def main() -> None:
 def measure(host: str, work: Workload, device: torch.device, turns: int) -> None:
     """Print how long each side takes for a step, and against which other one."""
     loop = partial(PlainLoop, work, channels_last=True, device=device)
-    one, four = loop(), [loop() for _ in range(TRAININGS)]
+    one, half, grown, four = loop(), loop(bfloat16=True), loop(seeds=True), [loop() for _ in range(TRAININGS)]
     pools = {
         "one network": Pool(work.recipe(channels_last=True, device=device), ["grown"], 1),
         "one network, bfloat16": Pool(precise(work, device, precision="bfloat16"), ["grown"], 1),
         "one network, compiled": Pool(precise(work, device, compile=True), ["grown"], 1),
-        "one network, three acting seeds": Pool(work.recipe(channels_last=True, device=device), ["grown"], 1),
+        "one network, three acting seeds": Pool(
+            work.recipe(channels_last=True, device=device, seed=NarrowConvLight), ["grown"], 1
+        ),
         "4 networks, 1 stream": Pool(work.recipe(channels_last=True, device=device), ["grown"], TRAININGS, lanes=1),
         "4 networks, 4 streams": Pool(work.recipe(channels_last=True, device=device), ["grown"], TRAININGS, lanes=4),
     }
     sides: dict[str, Callable[[], object]] = {
         "plain loop": lambda: (one.train(), one.evaluate()),
-        "plain loop, bfloat16": lambda: in_bfloat16(one, device),
+        "plain loop, bfloat16": lambda: (half.train(), half.evaluate()),
+        "plain loop, three blocks": partial(train_and_evaluate_all, grown),
         "4 plain loops in turn": lambda: [(each.train(), each.evaluate()) for each in four],
     }
     for name, pool in pools.items():
@@ -127,7 +137,7 @@ def measure(host: str, work: Workload, device: torch.device, turns: int) -> None
         if "seeds" in name:
             activate_seeds(pool, list(work.slots))
         sides[name] = partial(step, pool)
-    gardeners = {"Gardener, empty slots": False, "Gardener, a seed incubates": True}
+    gardeners = {"Gardener, empty slots": False, "Gardener, pointwise incubates": True}
     for name, seed in gardeners.items():
         sides[name] = OwnLoop(work, device, seed=seed).step
     timing = Interleaved({name: partial(timed, act, device) for name, act in sides.items()})
@@ -135,7 +145,7 @@ def measure(host: str, work: Workload, device: torch.device, turns: int) -> None
         timing.turn()
     took = timing.medians(turns)
     for name, seconds in took.items():
-        against = took["4 plain loops in turn" if name.startswith("4") else "plain loop"]
+        against = took[next((loop for word, loop in AGAINST.items() if word in name), "plain loop")]
         print(f"{host:8}{name:34}{1e3 * seconds:9.2f} ms {seconds / against:7.2f} ×")
     for pool in pools.values():
         pool.close()
@@ -146,11 +156,10 @@ def precise(work: Workload, device: torch.device, **compute: object) -> Recipe:
     return work.recipe(channels_last=True, device=device, compute=ComputeConfig.model_validate(compute))
 
 
-def in_bfloat16(loop: PlainLoop, device: torch.device) -> None:
-    """Train and evaluate under autocast; a loss under autocast is float32."""
-    with torch.autocast(device.type, torch.bfloat16):
-        loop.train()
-        loop.evaluate()
+def train_and_evaluate_all(loop: PlainLoop) -> None:
+    """Train, and evaluate with all blocks and without each of them."""
+    loop.train()
+    loop.evaluate_all()
 
 
 def step(pool: Pool) -> None:

@@ -138,10 +138,17 @@ class PlainLoop:
     """The same training as a hand-written loop.
 
     seeds: insert a block after each of the host's slots, and evaluate the network without each of them as well.
+    bfloat16: run the network in autocast.
     """
 
     def __init__(
-        self, work: Workload, *, channels_last: bool = False, seeds: bool = False, device: torch.device = CPU
+        self,
+        work: Workload,
+        *,
+        channels_last: bool = False,
+        seeds: bool = False,
+        device: torch.device = CPU,
+        bfloat16: bool = False,
     ) -> None:
         self.batches, self.size, self.device = work.batches, work.batch_size, device
         self.model = work.build_host()
@@ -156,6 +163,8 @@ class PlainLoop:
                 name: Split(split.inputs.contiguous(memory_format=torch.channels_last), split.targets)
                 for name, split in self.data.items()
             }
+        if bfloat16:
+            self.model.forward = torch.autocast(device.type, torch.bfloat16)(self.model.forward)
         rate = OptimizersConfig().host.learning_rate
         self.optimizer = torch.optim.Adam(self.model.parameters(), rate, fused=True)
         self.order = torch.empty(0, dtype=torch.int64, device=device)

@@ -19,6 +19,7 @@ from benchmarks.perf.figures import Interleaved
 from benchmarks.perf.workloads import NarrowConvLight, PlainLoop, activate_seeds, conv
 from esper_core import Gardener
 from esper_core.config import ComputeConfig
+from esper_core.growth import slots_of
 from esper_core.leyline import Action, Op
 from esper_core.trainer.pool import Pool
 
@@ -36,6 +37,9 @@ WARM_UP: Final = 4
 
 TRAININGS: Final = 4
 
+RATE: Final = 1e-6
+"""Learning rate beside a Gardener: so low that its governor has no reason to act on random data."""
+
 AGAINST: Final = {
     "4 ": "4 plain loops in turn",
     "bfloat16": "plain loop, bfloat16",
@@ -49,7 +53,7 @@ class OwnLoop:
 
     def __init__(self, work: Workload, device: torch.device, *, seed: bool) -> None:
         self.model = work.build_host().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimizer = torch.optim.Adam(self.model.parameters(), 1e-3, fused=True)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), RATE, fused=True)
         batches = {}
         for name, split in work.data.items():
             inputs = split.inputs.to(device).contiguous(memory_format=torch.channels_last).split(work.batch_size)
@@ -67,6 +71,11 @@ class OwnLoop:
             policy=Once(seed=seed),
             growth={"gates": "off", "auto_advance": False},
         )
+
+    @property
+    def living(self) -> int:
+        """How many seeds live."""
+        return sum(len(slot.nursery) for slot in slots_of(self.model).each())
 
     def step(self) -> None:
         """Train on each batch, and tend the slots, which evaluates."""
@@ -138,8 +147,8 @@ def measure(host: str, work: Workload, device: torch.device, turns: int) -> None
             activate_seeds(pool, list(work.slots))
         sides[name] = partial(step, pool)
     gardeners = {"Gardener, empty slots": False, "Gardener, pointwise incubates": True}
-    for name, seed in gardeners.items():
-        sides[name] = OwnLoop(work, device, seed=seed).step
+    own = {name: OwnLoop(work, device, seed=seed) for name, seed in gardeners.items()}
+    sides |= {name: one.step for name, one in own.items()}
     timing = Interleaved({name: partial(timed, act, device) for name, act in sides.items()})
     for _ in range(turns + WARM_UP):
         timing.turn()
@@ -147,6 +156,7 @@ def measure(host: str, work: Workload, device: torch.device, turns: int) -> None
     for name, seconds in took.items():
         against = took[next((loop for word, loop in AGAINST.items() if word in name), "plain loop")]
         print(f"{host:8}{name:34}{1e3 * seconds:9.2f} ms {seconds / against:7.2f} ×")
+    assert [one.living for one in own.values()] == [0, 1], "a seed was lost while it was measured"
     for pool in pools.values():
         pool.close()
 

@@ -133,7 +133,7 @@ def test_sim_low_4_the_global_norm_is_the_global_norm():
 
 def test_numbers_are_on_the_device_of_the_parameters_though_no_gradient_came():
     collector = GradientCollector()
-    collector.collect([None, None], device="meta")
+    collector.collect([None, None], device=torch.device("meta"))
     assert collector.take().device.type == "meta"
 
 

@@ -189,12 +189,13 @@ class GradientCollector:
         self.used = False
 
     def collect(
-        self, gradients: Sequence[Tensor | None], *, scaled: bool = False, device: torch.device | str = "cpu"
+        self, gradients: Sequence[Tensor | None], *, scaled: bool = False, device: torch.device | None = None
     ) -> None:
-        """Record the gradients of one batch, one per parameter on ``device``; None if a parameter got none.
+        """Record the gradients of one batch, one per parameter; None if a parameter got none.
 
         ``scaled``: they come from a scaled loss. Training skips batches that overflow, and so do the statistics: if all
-        did, every mean and share is NaN. Nothing is read, so the device does not wait.
+        did, every mean and share is NaN. Nothing is read, so the device does not wait. ``device``: of the parameters;
+        None: the CPU.
         """
         if not isinstance(gradients, Sequence):
             msg = f"gradients must be a sequence, such as a list. Received: {type(gradients).__name__}"

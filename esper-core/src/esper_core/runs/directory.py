@@ -24,7 +24,9 @@ import subprocess
 import sys
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
@@ -36,7 +38,6 @@ from esper_core.leyline.files import open_regular, refuse_link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
 try:
     import fcntl
@@ -289,8 +290,21 @@ def machine() -> dict[str, Any]:
 
 def installed_packages() -> list[str]:
     """Return ``name==version`` of every installed package, sorted."""
-    found = [distribution.metadata for distribution in metadata.distributions()]  # parses each package's metadata once
+    return _packages_in(tuple((folder, _changed_at(folder)) for folder in sys.path))
+
+
+@cache
+def _packages_in(folders: tuple[tuple[str, int], ...]) -> list[str]:
+    """Parse what is installed in folders that were last changed at these times, which takes about 0.1 s."""
+    found = [distribution.metadata for distribution in metadata.distributions(path=[folder for folder, _ in folders])]
     return sorted({f"{one['Name']}=={one['Version']}" for one in found if one["Name"]}, key=str.casefold)
+
+
+def _changed_at(folder: str) -> int:
+    try:
+        return Path(folder).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def installed_version(package: str) -> str | None:

@@ -83,7 +83,7 @@ def dynamo() -> Any:
 @pytest.mark.parametrize(
     "how",
     [{}, {"gradient_accumulation_steps": 3}, {"clip": 0.01}, {"mixed_precision": "bf16"}, {"dynamo_plugin": dynamo}],
-    ids=str,
+    ids=["plainly", "in parts", "clipped", "in bfloat16", "compiled"],
 )
 def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(new, same, planned, how):
     states = []

@@ -144,7 +144,7 @@ def scaler(world: Any) -> list[Any]:
         {"plugins": scaler},
         {"plugins": scaler, "gradient_clip_val": 0.1},
     ],
-    ids=str,
+    ids=lambda how: "-".join(f"{name}={getattr(value, '__name__', value)}" for name, value in how.items()) or "plainly",
 )
 def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world, same, how):
     def run(grow: Any) -> Any:

@@ -177,7 +177,7 @@ def test_a_larger_gain_is_believed_to_last(policy_of):
         policy.act([seen(0)], [ActionMask()])
         policy.act([look], [ActionMask()])
         (slot,) = look.signals.slots
-        beliefs.append(policy.choice(0, look, ActionMask()).belief(slot, slot.seeds[0]).mean)
+        beliefs.append(policy.choice(policy.memories[0], look, ActionMask()).belief(slot, slot.seeds[0]).mean)
     assert beliefs == pytest.approx([50 * 0.1 - 8, 50 * 0.2 - 8])
 
 
@@ -211,6 +211,8 @@ def test_it_continues_from_its_state_with_the_beliefs_that_it_had():
     resumed.load_state_dict(State(json.loads(json.dumps(half.state_dict().plain))))
     assert [resumed.act([look], [ActionMask()])[0] for look in looks[5:]] == actions[5:]
     (slot,) = looks[-1].signals.slots
-    beliefs = [own.choice(0, looks[-1], ActionMask()).belief(slot, slot.seeds[0]) for own in (whole, resumed)]
+    beliefs = [
+        own.choice(own.memories[0], looks[-1], ActionMask()).belief(slot, slot.seeds[0]) for own in (whole, resumed)
+    ]
     assert beliefs[0] == beliefs[1]
-    assert list(resumed.choice(0, seen(8), ActionMask()).candidates()) == []
+    assert list(resumed.choice(resumed.memories[0], seen(8), ActionMask()).candidates()) == []

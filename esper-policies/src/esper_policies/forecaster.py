@@ -11,9 +11,10 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.leyline import WAIT, Action, Op, Stage, State
+from esper_core.leyline import WAIT, Action, Op, Stage
 from esper_core.leyline.constants import RAMP_STEPS
 from esper_core.leyline.lifecycle import BLENDED, INCUBATING
+from esper_policies.episodes import RememberingPolicy
 from esper_policies.heuristic import SHARE_FOR_SEED
 from esper_policies.posteriors import (
     Belief,
@@ -204,7 +205,7 @@ class Choice:
         return last - self.seen.step
 
 
-class Forecaster:
+class Forecaster(RememberingPolicy[Recollection]):
     """Forecasts what a seed gains in the end, and keeps it, looks longer, tries another or stops by what each is worth.
 
     It needs a metric that is a share, such as accuracy, and works best with the reward ``team``, whose price it knows.
@@ -223,6 +224,8 @@ class Forecaster:
     preview, every, last, speed, seeds, effort, price, coefficients: as in ``settings.ForecasterSettings``.
     """
 
+    memory = Recollection
+
     def __init__(
         self,
         space: ActionSpace,
@@ -236,6 +239,7 @@ class Forecaster:
         price: float | None = None,
         coefficients: str | None = None,
     ) -> None:
+        super().__init__()
         self.space = space
         self.settings = ForecasterSettings(
             preview=preview,
@@ -248,37 +252,18 @@ class Forecaster:
             coefficients=coefficients,
         )
         self.known = load_coefficients(coefficients)
-        self._memories: list[Recollection] = []
-        self._steps: list[int] = []
 
-    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
-        """Return the best action for each environment."""
-        del self._memories[len(observations) :]
-        self._memories += [Recollection() for _ in observations[len(self._memories) :]]
-        self._steps = [observation.steps for observation in observations]
-        return [self._one(place, *seen) for place, seen in enumerate(zip(observations, masks, strict=True))]
+    def choose(self, memory: Recollection, seen: Observation, mask: ActionMask) -> Action:
+        """Return the best action."""
+        memory.look(seen)
+        return self.choice(memory, seen, mask).action()
 
-    def choice(self, place: int, seen: Observation, mask: ActionMask) -> Choice:
-        """Return the choice in an environment, from what is recorded of it."""
-        return Choice(self.space, seen, mask, self._memories[place], self.known, self.settings)
+    def choice(self, memory: Recollection, seen: Observation, mask: ActionMask) -> Choice:
+        """Return the choice in an environment, from what is remembered of it."""
+        return Choice(self.space, seen, mask, memory, self.known, self.settings)
 
-    def unfinished(self) -> list[tuple[str, ...]]:
-        """Return for each environment a notice if the episode is too short for any seed to be kept."""
+    def impossible(self, steps: int) -> tuple[str, ...]:
+        """Return a notice if an episode of so many steps is too short for any seed to be kept."""
         life = f"a preview of {self.settings.preview} and a ramp of {self.settings.speed}"
         needed = self.settings.preview + self.settings.speed + 3
-        return [too_few_steps(steps, lambda n: n >= needed, life) for steps in self._steps]
-
-    def state_dict(self) -> State:
-        """Return what is recorded of each environment's episode."""
-        return State({"memories": [memory.plain() for memory in self._memories], "steps": list(self._steps)})
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore what is recorded."""
-        self._memories = [Recollection.of(plain) for plain in state.plain["memories"]]
-        self._steps = list(state.plain["steps"])
-
-    def _one(self, place: int, seen: Observation, mask: ActionMask) -> Action:
-        if seen.step == 0:
-            self._memories[place] = Recollection()
-        self._memories[place].look(seen)
-        return self.choice(place, seen, mask).action()
+        return too_few_steps(steps, lambda n: n >= needed, life)

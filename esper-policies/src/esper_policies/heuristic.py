@@ -15,9 +15,10 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.leyline import WAIT, Action, Op, SettingError, Stage, State
+from esper_core.leyline import WAIT, Action, Op, SettingError, Stage
 from esper_core.leyline.constants import NATS_PER_PARAMETER, RAMP_STEPS
 from esper_core.leyline.lifecycle import BLENDED, INCUBATING
+from esper_policies.episodes import RememberingPolicy
 from esper_policies.settings import CAUTION, FEE, RISE, HeuristicSettings, too_few_steps
 
 if TYPE_CHECKING:
@@ -363,7 +364,7 @@ class Memory:
                 self.refused.add((slot.name, slot.fossils, key[1]))
 
 
-class Heuristic:
+class Heuristic(RememberingPolicy[Memory]):
     """Tries what could grow, keeps what pays, and stops when nothing does.
 
     In each slot it germinates blueprints that it has not tried there, as many at once as the nursery holds. After
@@ -385,6 +386,8 @@ class Heuristic:
     preview, patience, first, last, speed, rise, caution, price, fee, points: as in ``settings.HeuristicSettings``.
     """
 
+    memory = Memory
+
     def __init__(
         self,
         space: ActionSpace,
@@ -400,6 +403,7 @@ class Heuristic:
         fee: float = FEE,
         points: float | None = None,
     ) -> None:
+        super().__init__()
         if first > last:
             at, message = "first", "first is later than last"
             raise SettingError(at, message, f"Seeds germinate between first and last. Received: {first} and {last}")
@@ -417,40 +421,17 @@ class Heuristic:
             points=points,
         )
         self.forecast = Forecast(rise, caution, price, fee, points)
-        self._memories: list[Memory] = []
-        self._steps: list[int] = []
 
-    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
-        """Return for each environment the action of the first rule that applies, else WAIT."""
-        del self._memories[len(observations) :]
-        self._memories += [Memory() for _ in observations[len(self._memories) :]]
-        self._steps = [observation.steps for observation in observations]
-        return [self._one(place, *seen) for place, seen in enumerate(zip(observations, masks, strict=True))]
-
-    def unfinished(self) -> list[tuple[str, ...]]:
-        """Return for each environment a notice if the episode is too short for any seed to be kept."""
-        return [self.impossible(steps) for steps in self._steps]
-
-    def state_dict(self) -> State:
-        """Return the memory of each environment's episode."""
-        return State({"memories": [memory.plain() for memory in self._memories], "steps": list(self._steps)})
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore the memories."""
-        self._memories = [Memory.of(plain) for plain in state.plain["memories"]]
-        self._steps = list(state.plain["steps"])
-
-    def _one(self, place: int, observation: Observation, mask: ActionMask) -> Action:
-        if observation.step == 0:
-            self._memories[place] = Memory()
-        memory, forecast = self._memories[place], self.forecast.asked(observation)
-        memory.look(observation.signals.slots, observation.step, forecast)
-        scene = Scene(observation, mask, memory, forecast, self.settings)
+    def choose(self, memory: Memory, seen: Observation, mask: ActionMask) -> Action:
+        """Return the action of the first rule that applies, else WAIT."""
+        forecast = self.forecast.asked(seen)
+        memory.look(seen.signals.slots, seen.step, forecast)
+        scene = Scene(seen, mask, memory, forecast, self.settings)
         action = next((found for rule in RULES if (found := rule(scene)) is not None), WAIT)
         if action.op is Op.GERMINATE:
             assert action.slot is not None
             assert action.blueprint is not None
-            memory.germinated(action.slot, action.blueprint, observation.step)
+            memory.germinated(action.slot, action.blueprint, seen.step)
         return action
 
     def impossible(self, steps: int) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """Each named reward is the sum of its documented terms, per step and per episode, and passes the conformance checks."""
 
-import importlib
 import inspect
 import math
 import re
@@ -13,7 +12,6 @@ from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from esper_core.leyline import Metric, Signals, SlotSignals, SlotState
-from esper_rewards import plugin
 from esper_rewards.dense import Basic, BasicPlus, Shaped
 from esper_rewards.plugin import REWARDS
 from esper_rewards.potentials import Escrow, Loss, Team
@@ -122,15 +120,6 @@ def test_loss_does_not_depend_on_the_metric():
         assert earned(Loss(metric=Metric("other", direction)), course) == pytest.approx(25.0 - 2.4 - 2.0)
 
 
-@pytest.mark.parametrize("name", ["team", "loss", "escrow", "sparse", "minimal", "simplified"])
-@pytest.mark.parametrize("direction", ["up", "down"])
-def test_no_probe_beats_the_sane_script(name, direction):
-    found = probed(CLASSES[name], Metric("judged", direction))
-    sane = found.pop("sane")
-    assert sane > 0.0
-    assert {probe: value for probe, value in found.items() if value >= sane} == {}
-
-
 @pytest.mark.parametrize("name", ["team", "loss"])
 @pytest.mark.parametrize("brings", [(0.2, 0.05), (0.5, 3.0)])
 @pytest.mark.parametrize("price", [1.0, 25.0])
@@ -227,9 +216,7 @@ def test_a_twin_of_the_step_before_without_that_step_is_refused():
 
 @pytest.mark.parametrize("named", ["team", "escrow", "sparse", "minimal", "simplified", "loss"])
 def test_price_of_flops_is_charged_for_added_operations(named):
-    place = plugin.REWARDS[named][0]
-    made = getattr(importlib.import_module(f"esper_rewards.{place.partition(':')[0]}"), place.partition(":")[2])
-    plain, priced = made(metric=ACCURACY), made(metric=ACCURACY, price_of_flops=30.0)
+    plain, priced = CLASSES[named](metric=ACCURACY), CLASSES[named](metric=ACCURACY, price_of_flops=30.0)
     small, large = (replace(signals(0.7, step=9), flops=flops, host_flops=1000) for flops in (1000, 1500))
     twin = signals(0.6, step=9)
 

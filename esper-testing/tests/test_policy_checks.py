@@ -116,10 +116,23 @@ class Counts(Right):
         self.counts = list(state.plain["counts"])
 
 
-class CountsInVain(Counts):
-    """It has no load_state_dict, so it is not ``Resumable``."""
+def counting(**methods):
+    """Return a policy that counts, with other methods."""
+    return type("Changed", (Counts,), methods)
 
-    load_state_dict = None
+
+CountsInVain = counting(load_state_dict=None)  # so it is not Resumable
+ForgetsTheLast = counting(state_dict=lambda policy: State({"counts": [*policy.counts[:-1], 0][: len(policy.counts)]}))
+GivesItselfAway = counting(state_dict=lambda policy: State({"counts": policy.counts}))
+GivesAMapping = counting(state_dict=lambda policy: {"counts": list(policy.counts)})
+TakesTheStateForItsOwn = counting(
+    load_state_dict=lambda policy, state: setattr(policy, "counts", state.plain["counts"])
+)
+
+
+def writing(plain, tensors=None):
+    """Return a policy that counts, and adds this to its state."""
+    return counting(state_dict=lambda policy: State({"counts": list(policy.counts), "more": plain}, tensors or {}))
 
 
 class BeginsAtStep0(Right):
@@ -129,11 +142,6 @@ class BeginsAtStep0(Right):
         if seen.step == 0:
             self.first = seen
         return super().one(self.first if seen.step == 1 else seen, mask) if self.first else WAIT
-
-
-class ForgetsTheLast(Counts):
-    def state_dict(self):
-        return State({"counts": [*self.counts[:-1], 0] if self.counts else []})
 
 
 class AddsUp(Counts):
@@ -157,16 +165,6 @@ class CountsForTheEnd(Right):
 
 class TellsOtherwiseWhatIsUnfinished(CountsForTheEnd, Counts):
     """Its state lacks what it reports as unfinished."""
-
-
-class TakesTheStateForItsOwn(Counts):
-    def load_state_dict(self, state):
-        self.counts = state.plain["counts"]
-
-
-class GivesItselfAway(Counts):
-    def state_dict(self):
-        return State({"counts": self.counts})
 
 
 class GivesItsTensorsAway(Counts):
@@ -194,21 +192,6 @@ class ActsOtherwiseWhenAsked(Counts):
 
     def counted(self, place, mask):
         return WAIT if self.asked else super().counted(place, mask)
-
-
-def writing(plain, tensors=None):
-    """Return a policy that counts, and adds this to its state."""
-
-    class Writes(Counts):
-        def state_dict(self):
-            return State({**super().state_dict().plain, "more": plain}, tensors or {})
-
-    return Writes
-
-
-class GivesAMapping(Counts):
-    def state_dict(self):
-        return {"counts": list(self.counts)}
 
 
 class Learns(Counts):
@@ -306,9 +289,9 @@ def test_a_policy_with_a_seed_may_sample_differently_in_each_environment():
     assert "as number 0" in told(LooksAroundAsItDraws, "batch_equals_single").message
 
 
-@pytest.mark.parametrize(
-    ("factory", "says"),
-    [
+# By the check that a state fails.
+LOST = {
+    "goes_on_where_another_left_off": [
         (CountsInVain, "of episode 1 when a new policy takes over: it remembers something"),
         (BeginsAtStep0, "raises AttributeError in step 1 of episode 1 when a new policy takes over"),
         (CountsForTheEnd, "in step 11 of episode 1 when a new policy takes over: it remembers something"),
@@ -316,14 +299,7 @@ def test_a_policy_with_a_seed_may_sample_differently_in_each_environment():
         (AddsUp, "when a policy that has played loads its state: load_state_dict must replace what was there"),
         (TellsOtherwiseWhatIsUnfinished, "reports something else as unfinished in step 1 of episode 1"),
     ],
-)
-def test_a_memory_that_a_resumed_run_would_lose_is_reported(factory, says):
-    assert says in told(factory, "goes_on_where_another_left_off").message
-
-
-@pytest.mark.parametrize(
-    ("factory", "says"),
-    [
+    "writes_down_what_it_remembers": [
         (GivesItselfAway, "modifies a state that it returned, in step 0 of episode 1: return and keep copies"),
         (GivesItsTensorsAway, "modifies a state that it returned, in step 1 of episode 1: return and keep copies"),
         (TakesTheStateForItsOwn, "modifies the state that was loaded, in step "),
@@ -337,19 +313,15 @@ def test_a_memory_that_a_resumed_run_would_lose_is_reported(factory, says):
         (writing(None, {"": torch.ones(1)}), "must be tensors with non-empty names. Received: {'': tensor([1.])}"),
         (GivesAMapping, "esper_core.leyline.State. Received: dict"),
     ],
-)
-def test_a_state_that_cannot_be_saved_is_reported(factory, says):
-    assert says in told(factory, "writes_down_what_it_remembers").message
-
-
-@pytest.mark.parametrize(
-    ("factory", "says"),
-    [
+    "keeps_what_it_learnt": [
         (LearnsForNothing, "a resumed run would lose what it has learnt: give the policy state_dict() and load_state"),
         (ForgetsItsWeight, "a policy that loads it decides differently"),
         (ForgetsItsPace, "of its next update, not {'weight'"),
         (GivesItsWeightAway, "modifies a state that it returned as it learns: return and keep copies"),
     ],
-)
-def test_learnt_weights_missing_from_the_state_are_reported(factory, says):
-    assert says in told(factory, "keeps_what_it_learnt").message
+}
+
+
+@pytest.mark.parametrize(("check", "factory", "says"), [(check, *row) for check, rows in LOST.items() for row in rows])
+def test_a_state_that_loses_something_or_cannot_be_saved_is_reported(check, factory, says):
+    assert says in told(factory, check).message

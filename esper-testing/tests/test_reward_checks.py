@@ -46,20 +46,10 @@ class ChangesWhatItIsHanded(Right):
         return found
 
 
-class HasNoNames(Right):
-    def terms(self, *signals):
-        return dict(enumerate(super().terms(*signals).values()))
-
-
 class OddTotal(RewardBreakdown):
     @property
     def total(self):
         return 1.0 + math.fsum(self.terms.values())
-
-
-class DoesNotAddUp(Right):
-    def score(self, *signals):
-        return OddTotal(self.terms(*signals))
 
 
 class PaysOneEpisodeOnly(Right):
@@ -98,29 +88,18 @@ class TakesUpForDown(Right):
         return own if now.train_loss < 2.5 and now.validation_loss > 0.5 else {"change": -own["change"]}
 
 
-class HasAPotentialOfItsOwn(Right):
-    def potential(self, signals, twin):
-        return {"change": self.value(signals, twin), "size": float(signals.parameters)}
+def with_methods(**methods):
+    return type("Changed", (Right,), methods)
 
 
 def with_term(extra):
     """Return a reward with another term, ``extra(now, before)``."""
-
-    class Changed(Right):
-        def terms(self, now, before, twin, twin_before):
-            return {**super().terms(now, before, twin, twin_before), "extra": extra(now, before)}
-
-    return Changed
+    return with_methods(terms=lambda reward, *signals: {**Right.terms(reward, *signals), "extra": extra(*signals[:2])})
 
 
 def with_value(extra):
     """Return a reward whose potential has another summand, ``extra(own, twin)``."""
-
-    class Changed(Right):
-        def value(self, own, twin):
-            return super().value(own, twin) + extra(own, twin)
-
-    return Changed
+    return with_methods(value=lambda reward, own, twin: Right.value(reward, own, twin) + extra(own, twin))
 
 
 def promised(now, before):
@@ -136,6 +115,14 @@ def size(own, twin):
     return (own.parameters - own.host_parameters) / own.host_parameters
 
 
+HasNoNames = with_methods(terms=lambda reward, *signals: dict(enumerate(Right.terms(reward, *signals).values())))
+DoesNotAddUp = with_methods(score=lambda reward, *signals: OddTotal(reward.terms(*signals)))
+HasAPotentialOfItsOwn = with_methods(
+    potential=lambda reward, signals, twin: {
+        "change": reward.value(signals, twin),
+        "size": float(signals.parameters),
+    }
+)
 PutsOutInfinity = with_term(lambda now, before: math.inf if now.train_loss == 0 else 0.0)
 PaysForGerminating = with_term(lambda now, before: 5.0 * sum(one.stage is Stage.GERMINATED for one in now.seeds))
 CountsAnyGain = with_term(lambda now, before: math.fsum(0.0 * one.gain.mean for one in now.seeds if one.gain))

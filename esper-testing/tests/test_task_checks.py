@@ -41,20 +41,10 @@ class SharesARow(Right):
         return found
 
 
-class MeansItsLosses(Right):
-    def losses(self, outputs, targets):
-        return super().losses(outputs, targets).mean()
-
-
 class DetachesItsLosses(Right):
     def losses(self, outputs, targets):
         found = super().losses(outputs, targets)
         return found if found.mean() < 0 else found.detach() + 0 * outputs.sum(1)
-
-
-class MeansItsScores(Right):
-    def scores(self, outputs, targets):
-        return super().scores(outputs, targets).mean()
 
 
 class Symbols(Right):
@@ -88,6 +78,8 @@ def with_attributes(**attributes):
     return type("Changed", (Right,), attributes)
 
 
+MeansItsLosses = with_attributes(losses=lambda *given: Right.losses(*given).mean())
+MeansItsScores = with_attributes(scores=lambda *given: Right.scores(*given).mean())
 ONE_NAN = with_data(lambda x, y: (x.where(x != x[0, 0], torch.nan), y))
 CLASS_3 = with_data(lambda x, y: (x, torch.cat([torch.tensor([3]), y[1:]])))
 

@@ -6,15 +6,14 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from html_pages import Page
 from run_folders import write_run
 
-from esper_core.cli import main
 from esper_core.leyline import Evidence, Finding, Gain, Metric, Opinion, SeedSignals, Signals, SlotSignals, Stage
 from esper_core.leyline.events import (
     EpisodeFinished,
@@ -213,40 +212,6 @@ def any_event() -> Any:
 # --- pages
 
 
-class Page(HTMLParser):
-    """A page as a browser parses it: its elements, attributes and text. Every element must be closed."""
-
-    empty = frozenset({"br", "circle", "line", "meta", "path", "polygon", "polyline", "rect"})
-
-    def __init__(self, source: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str]]] = []
-        self.texts: list[str] = []
-        self.feed(source)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, {name: value or "" for name, value in attrs}))
-        if tag not in self.empty:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, {name: value or "" for name, value in attrs}))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if not {"style", "script"} & set(self.open):
-            self.texts.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.texts).split())
-
-
 @pytest.fixture(scope="session")
 def read_page() -> type[Page]:
     """``read_page(html)``: parse a page; ``text`` is its text."""
@@ -273,14 +238,10 @@ def contrast() -> Callable[[str, str], float]:
 
 
 @pytest.fixture
-def esper(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Answer]:
+def esper(esper_cli: Callable[..., Answer], tmp_path: Path) -> Callable[..., Answer]:
     """``esper("runs", "list")``: what the command answers, with the folder of ``write_run`` for its runs."""
 
     def call(*arguments: str | Path, runs_dir: Path | None = None) -> Answer:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main([*map(str, arguments), "--runs-dir", str(runs_dir or tmp_path / "runs")])
-        out, err = capsys.readouterr()
-        return Answer(end.value.code, out, err)
+        return esper_cli(*map(str, arguments), "--runs-dir", str(runs_dir or tmp_path / "runs"))
 
     return call

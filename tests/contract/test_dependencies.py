@@ -1,6 +1,5 @@
 """Each member declares what it imports, and nothing else; the members' versions move together."""
 
-import ast
 import importlib.metadata
 import re
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from esper_core import __version__
-from tests.contract.conftest import tree
+from tests.contract.conftest import imports
 
 ROOT = Path(__file__).parents[2]
 MEMBERS = sorted(path.parent.name for path in ROOT.glob("esper-*/pyproject.toml"))
@@ -36,13 +35,8 @@ NOT_IMPORTED_ITSELF = {
 def imported(member: str) -> set[str]:
     """The distributions whose packages a member's source names in an import, type checking included."""
     package = member.replace("-", "_")
-    tops: set[str] = set()
-    for path in (ROOT / member / "src" / package).rglob("*.py"):
-        for node in ast.walk(tree(path)):
-            if isinstance(node, ast.Import):
-                tops |= {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                tops.add(node.module.split(".")[0])
+    sources = (ROOT / member / "src" / package).rglob("*.py")
+    tops = {module.split(".")[0] for path in sources for module, _ in imports(path)}
     foreign = tops - set(sys.stdlib_module_names) - {package}
     names = {normal(DISTRIBUTIONS.get(top, [top])[0]) for top in foreign}
     return {PART_OF.get(name, name) for name in names}

@@ -1,6 +1,5 @@
 """The pages agree with the code: options, events, stages, links."""
 
-import importlib.util
 import re
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 
 from esper_core.hooks import spec
 from esper_core.leyline import lifecycle
+from tests.docs.test_answers import script
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -19,16 +19,8 @@ CODE = re.compile(r"[\"'](E[1-5]\d\d)[\"']")
 LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 
 
-@pytest.fixture(scope="module")
-def generate():
-    """The script that writes the tables."""
-    found = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
-
-
-def test_every_table_that_comes_from_the_code_has_a_page_and_is_as_the_code_has_it(generate) -> None:
+def test_every_table_that_comes_from_the_code_has_a_page_and_is_as_the_code_has_it() -> None:
+    generate = script(DOCS / "generate.py")
     texts = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
     stale = [name for name, text in texts.items() if generate.written(text) != text]
     assert stale == [], "`make docs` writes them"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.conftest import tree
+from tests.contract.conftest import imports, tree
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(ROOT.glob("esper-*/src"))
@@ -29,15 +29,7 @@ def modules() -> dict[str, Path]:
 
 def imports_of(path: Path, known: set[str]) -> set[str]:
     """The modules that a file imports, under TYPE_CHECKING and inside functions too."""
-    found: set[str] = set()
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                found.add(full if full in known else node.module)
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return found & known
+    return {full if (full := f"{module}.{name}") in known else module for module, name in imports(path)} & known
 
 
 def first_circle(graph: dict[str, set[str]]) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 from esper_core import cli, read_events
 from esper_core.leyline import Reward
 from esper_core.leyline.events import StepFinished
-from tests.contract.conftest import tree
+from tests.contract.conftest import imports, tree
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "project" / "reliability.md"
@@ -122,26 +122,11 @@ def test_b8_cr_07_a_policy_has_no_loop_of_its_own():
     So a policy can decide, but not train or measure a network.
     """
     home = ROOT / "esper-policies" / "src" / "esper_policies"
-    imported = _imported([path for path in home.rglob("*.py") if path.parent.name != "ppo"])
-    of_network = _imported(list((home / "ppo").glob("*.py")))
+    network, others = home.glob("ppo/*.py"), (one for one in home.rglob("*.py") if one.parent.name != "ppo")
+    of_network, imported = ({module for path in own for module, _ in imports(path)} for own in (network, others))
     assert "esper_core.leyline" in imported & of_network
     assert [name for name in imported if re.match(r"torch|esper_core\.trainer|esper_tasks", name)] == []
     assert [name for name in of_network if re.match(r"esper_core\.(?!leyline)|esper_tasks", name)] == []
-
-
-def _imported(paths: list[Path]) -> set[str]:
-    return {
-        name
-        for path in paths
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        for name in (
-            [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else [one.name for one in node.names]
-            if isinstance(node, ast.Import)
-            else []
-        )
-    }
 
 
 def test_run_07_a_reward_receives_the_whole_network_and_no_action():

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +12,7 @@ import pytest
 
 from esper_core import read_events
 from esper_core.cli import main
-from esper_core.leyline import SeedSignals, Stage
+from esper_core.leyline import WAIT, Action, Observation, Op, SeedSignals, Stage
 from esper_core.leyline.events import Event, GovernorActed, SeedLost, StageChanged, StepFinished
 from esper_testing.pytest_plugin import Answer
 
@@ -48,7 +48,7 @@ def run_once(folder: Path, text: str = SMALL, *options: str) -> Path:
 
 
 @pytest.fixture
-def esper(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
+def esper(esper_cli: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
     """``esper("run", file)``: the command, without the cost of a process.
 
     Every run is checked: a host equals its twin until a seed acts on it, and incubating seeds learn.
@@ -57,18 +57,12 @@ def esper(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
     def call(*arguments: str | Path) -> Answer:
         monkeypatch.setattr(sys, "argv", ["esper", *map(str, arguments)])
-        capsys.readouterr()
-        code = 0
-        try:
-            main()
-        except SystemExit as exit_:
-            code = exit_.code if isinstance(exit_.code, int) else 0 if exit_.code is None else 1
-        said = capsys.readouterr()
+        answer = esper_cli(*map(str, arguments))
         for told in _events_below(arguments):
             if told not in seen:
                 seen.add(told)
                 hold_against_the_oracle(list(read_events(told)))
-        return Answer(code, said.out, said.err)
+        return answer
 
     return call
 
@@ -123,6 +117,19 @@ def add_plugin(file: Path, source: str, more: str = "") -> None:
     """Add a one-file plugin to a configuration file, and lines that use it."""
     (file.parent / "own.py").write_text(source)
     file.write_text(f"{file.read_text()}plugins: {{local: [./own.py]}}\n{more}")
+
+
+class Plan:
+    """A policy that germinates, blends in and keeps a seed in one slot after the other, for a single environment."""
+
+    def __init__(self, slots: Iterable[str], blueprint: str) -> None:
+        self.plan: list[Action] = []
+        for slot in slots:
+            self.plan += [Action(Op.GERMINATE, slot, blueprint), Action(Op.ADVANCE, slot), WAIT]
+            self.plan.append(Action(Op.FOSSILISE, slot))
+
+    def act(self, observations: Sequence[Observation], masks: object) -> list[Action]:
+        return self.plan[observations[0].step :][:1] or [WAIT]
 
 
 @dataclass(frozen=True)

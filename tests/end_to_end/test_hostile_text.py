@@ -7,13 +7,13 @@ with harmless text.
 import json
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from html.parser import HTMLParser
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 import yaml
+from html_pages import Page
 
 from esper_core import load_run
 from esper_core.cli import main
@@ -36,6 +36,8 @@ NAMES = ("schedule", "twin", "early", "blueprints/conv_light", "accuracy", "by t
 
 KEPT = ("direction", "started", "finished")
 """Fields without which a summary and a manifest are refused."""
+
+LINKS = ("href", "src", "action")
 
 # --- every field that holds text
 
@@ -126,32 +128,14 @@ def planted_run(ran: Path, folder: Path, word: str, *, ended: bool = True) -> Pa
     return folder
 
 
-@dataclass
-class Reader(HTMLParser):
-    """Parses a page: its elements with the names of their attributes, and its text."""
+def made(page: Page) -> list[tuple[str, ...]]:
+    """Return the elements of a page with the names of their attributes."""
+    return [(tag, *attributes) for tag, attributes in page.elements]
 
-    source: str
 
-    def __post_init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.made: list[tuple[str, ...]] = []
-        self.values: list[tuple[str, str]] = []
-        self.text = ""
-        self.feed(self.source)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.made.append((tag, *(name for name, _ in attrs)))
-        self.values += [(name, value or "") for name, value in attrs]
-
-    def handle_endtag(self, tag: str) -> None:
-        self.made.append((f"/{tag}",))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-    def handle_comment(self, data: str) -> None:
-        raise AssertionError(data)
+def values(page: Page, *names: str) -> list[str]:
+    """Return the values of attributes with one of these names."""
+    return [value for _, own in page.elements for name, value in own.items() if name in names]
 
 
 def report_of(run: Path, _: Path) -> str:
@@ -211,27 +195,26 @@ def pair_of(ran: Path, folder: Path, word: str) -> tuple[Path, Path]:
 def harmless(ran, tmp_path_factory):
     """Each page with a harmless word."""
     pair = pair_of(ran, tmp_path_factory.mktemp("harmless"), HARMLESS)
-    return {name: Reader(make(*pair)) for name, make in PAGES.items()}
+    return {name: Page(make(*pair)) for name, make in PAGES.items()}
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_hostile_texts_are_readable_on_the_page(page, harmless):
     """Otherwise a page that omits these texts would pass as safe."""
-    assert [told for told in TOLD[page] if f"{told} {HARMLESS}" not in harmless[page].text] == []
+    assert [told for told in TOLD[page] if f"{told} {HARMLESS}" not in "".join(harmless[page].texts)] == []
 
 
 @pytest.mark.parametrize("word", HOSTILE.values(), ids=HOSTILE)
 @pytest.mark.parametrize("page", PAGES)
 def test_a_hostile_text_is_shown_and_creates_no_element_or_attribute(page, word, harmless, ran, tmp_path):
     source = PAGES[page](*pair_of(ran, tmp_path, word))
-    read = Reader(source)
-    assert read.made == harmless[page].made
-    links = [value for name, value in read.values if name in ("href", "src", "action", "xlink:href")]
-    own = [value for name, value in harmless[page].values if name in ("href", "src", "action")]
+    read = Page(source)
+    assert made(read) == made(harmless[page])
+    links, own = values(read, *LINKS, "xlink:href"), values(harmless[page], *LINKS)
     assert [value for value in links if not value.startswith("#") and value not in own] == []
     assert not set("\u202e\x1b") & set(source)
     if word.isprintable():
-        assert [told for told in TOLD[page] if f"{told} {word}" not in read.text] == []
+        assert [told for told in TOLD[page] if f"{told} {word}" not in "".join(read.texts)] == []
 
 
 @pytest.mark.parametrize("page", ["report", "notebook"])
@@ -241,5 +224,5 @@ def test_a_hostile_text_creates_no_element_on_the_page_of_a_run_without_a_summar
         planted_run(ran, tmp_path / f"run-{n}", word, ended=False)
         for n, word in enumerate((HARMLESS, *HOSTILE.values()))
     ]
-    harmless, *others = [Reader(PAGES[page](run, run)).made for run in runs]
+    harmless, *others = [made(Page(PAGES[page](run, run))) for run in runs]
     assert others == [harmless] * len(HOSTILE)

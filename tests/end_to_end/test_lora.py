@@ -1,7 +1,6 @@
 """The example with LoRA: placed by a probe, it adapts a frozen transformer, which stays a plain one."""
 
 import runpy
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import torch
 from torch import nn
 
 from esper_core import Gardener, export
-from esper_core.leyline import Action, ActionMask, Observation, Op
+from tests.end_to_end.conftest import Plan
 
 EXAMPLE = Path(__file__).parents[2] / "examples/lora.py"
 
@@ -71,17 +70,3 @@ def test_gpt2_is_adapted_beside_its_attention_and_merged_but_for_its_head() -> N
     added = {name for name, _ in plain.named_parameters()} - names
     assert added
     assert all(name.startswith("grown.lm_head.") for name in added)  # its weights are those of the embedding
-
-
-class Plan:
-    """Germinates, blends in and keeps a seed in one slot after the other."""
-
-    def __init__(self, slots: Sequence[str], blueprint: str) -> None:
-        lives = [
-            {0: Action(Op.GERMINATE, one, blueprint), 1: Action(Op.ADVANCE, one), 3: Action(Op.FOSSILISE, one)}
-            for one in slots
-        ]
-        self.plan = {4 * number + step: action for number, life in enumerate(lives) for step, action in life.items()}
-
-    def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
-        return [self.plan.get(observations[0].step, Action())]

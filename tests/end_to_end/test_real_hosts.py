@@ -17,7 +17,8 @@ from esper_core import Gardener, export
 from esper_core.growth import slots_of
 from esper_core.growth.examples import call
 from esper_core.growth.grafting import alike
-from esper_core.leyline import Action, Op, SlotPlace
+from esper_core.leyline import SlotPlace
+from tests.end_to_end.conftest import Plan
 
 pytestmark = pytest.mark.slow
 
@@ -131,21 +132,6 @@ HOSTS = {
         without_labels,
     ),
 }  # fmt: skip
-
-
-class Plan:
-    """Grows one seed in each slot, one after the other."""
-
-    def __init__(self, slots: list[str], blueprint: str) -> None:
-        life = (Op.GERMINATE, Op.ADVANCE, Op.WAIT, Op.FOSSILISE)
-        self.plan = [
-            Action(op, slot, blueprint) if op is Op.GERMINATE else Action(op, slot) if op is not Op.WAIT else Action()
-            for slot in slots
-            for op in life
-        ]
-
-    def act(self, observations: Any, masks: Any) -> list[Action]:
-        return [self.plan[observations[0].step]]
 
 
 def loop(host: Host) -> tuple[nn.Module, torch.optim.Optimizer, Gardener]:

@@ -71,11 +71,15 @@ def test_rewards_are_those_of_the_kept_seeds_in_the_shipped_table(bench):
 
 
 @pytest.mark.slow
-def test_the_study_runs_by_one_command_and_continues(tmp_path):
-    command = [sys.executable, "-m", "benchmarks.science.learned_policies", "--quick", "--into", str(tmp_path)]
+@pytest.mark.parametrize(
+    ("study", "keys"), [("learned_policies", set), ("forecaster", lambda found: set(found["groups"]))]
+)
+def test_a_study_runs_by_one_command_and_continues(study, keys, tmp_path):
+    command = [sys.executable, "-m", f"benchmarks.science.{study}", "--quick", "--into", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     found = (tmp_path / "results.json").read_text(encoding="utf-8")
-    assert json.loads(found).keys() == json.loads((STUDY / "results.json").read_text(encoding="utf-8")).keys()
+    published = json.loads((STUDY.with_name(study) / "results.json").read_text(encoding="utf-8"))
+    assert keys(json.loads(found)) == keys(published)
     again = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     assert again.stderr == ""
     assert (tmp_path / "results.json").read_text(encoding="utf-8") == found
@@ -104,17 +108,6 @@ def test_episodes_on_curves_are_those_of_the_engine(make, tmp_path):
             now = engine.act(action if now.mask.allows(action) else WAIT)
             reward += now.reward.total
         assert reward == pytest.approx(played.reward, abs=1e-4)
-
-
-@pytest.mark.slow
-def test_the_study_of_the_forecaster_runs_by_one_command_and_continues(tmp_path):
-    command = [sys.executable, "-m", "benchmarks.science.forecaster", "--quick", "--into", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    found = (tmp_path / "results.json").read_text(encoding="utf-8")
-    published = json.loads((FORECAST / "results.json").read_text(encoding="utf-8"))
-    assert json.loads(found)["groups"].keys() == published["groups"].keys()
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    assert (tmp_path / "results.json").read_text(encoding="utf-8") == found
 
 
 def synthetic_rows(generator, problems):

@@ -52,27 +52,32 @@ def esper_register_policies(registry):
 APART, CROWD = "went on in another way", "  crowd: {policy: own/crowd}\n"
 
 
+def run_by_both(folder, text):
+    """Run a configuration with threads and with processes, which find the same; return both run directories."""
+    runs = []
+    for engine in ("threads", "processes"):
+        (folder / engine).mkdir()
+        (folder / engine / "own.py").write_text(OWN)
+        runs.append(run_once(folder / engine, text, "--engine", engine))
+    assert found_in(runs[0]) == found_in(runs[1])
+    return runs
+
+
 @pytest.mark.parametrize("crowd", ["", pytest.param(CROWD, marks=pytest.mark.slow)], ids=["alone", "crowd"])
 def test_workers_that_run_ahead_find_what_they_would_step_by_step(tmp_path, monkeypatch, crowd):
     """A policy that looks at environments of other workers makes them return to where they went astray."""
     monkeypatch.setattr("esper_core.engines.worker_pool.SECONDS_AHEAD", 1e9)
-    folders = {engine: tmp_path / engine for engine in ("threads", "processes")}
     sent: Counter[str] = Counter()
     send = ForkedWorker.send
     monkeypatch.setattr(ForkedWorker, "send", lambda self, one: (sent.update([one.method]), send(self, one))[1])
-    runs = {}
-    for engine, folder in folders.items():
-        folder.mkdir()
-        (folder / "own.py").write_text(OWN)
-        runs[engine] = run_once(folder, RUN.replace("CROWD\n", crowd), "--engine", engine)
-    assert found_in(runs["processes"]) == found_in(runs["threads"])
-    assert b'"action":"germinate early' in (runs["threads"] / "events.jsonl").read_bytes()
-    log = (runs["processes"] / "log.txt").read_text()
+    in_threads, in_processes = run_by_both(tmp_path, RUN.replace("CROWD\n", crowd))
+    assert b'"action":"germinate early' in (in_threads / "events.jsonl").read_bytes()
+    log = (in_processes / "log.txt").read_text()
     assert (APART in log) == bool(crowd)
     if not crowd:
         assert sent[RUN_AHEAD] == 2 * 2 * 3  # in both studies, for the first step and the rest, of three workers
         assert sent["train"] == 0
-        timing = json.loads((runs["processes"] / "summary.json").read_text())["timing"]
+        timing = json.loads((in_processes / "summary.json").read_text())["timing"]
         assert {"evaluate", "govern", "grow", "incubate"} <= timing.keys()
         assert timing["train"] < 0.9 * sum(timing[name] for name in ("train", "evaluate", "grow", "incubate"))
 
@@ -83,12 +88,7 @@ def test_workers_whose_episodes_are_over_wait_for_the_others(tmp_path, monkeypat
     text = RUN.replace("CROWD\n", "").replace(
         "growth:", "governor: {patience: 2}\ntwin: false\ncapacity: false\ngrowth:"
     )
-    runs = {}
-    for engine in ("threads", "processes"):
-        (tmp_path / engine).mkdir()
-        (tmp_path / engine / "own.py").write_text(OWN)
-        runs[engine] = run_once(tmp_path / engine, text, "--engine", engine)
-    found = found_in(runs["processes"])
-    assert found == found_in(runs["threads"])
-    assert len(set(re.findall(r'"steps":(\d+),"flops"', str(found[1])))) > 1, "episodes of several lengths"
-    assert APART not in (runs["processes"] / "log.txt").read_text()
+    _, run = run_by_both(tmp_path, text)
+    lengths = re.findall(r'"steps":(\d+),"flops"', (run / "events.jsonl").read_text())
+    assert len(set(lengths)) > 1, "episodes of several lengths"
+    assert APART not in (run / "log.txt").read_text()

@@ -11,7 +11,7 @@ from textwrap import dedent
 
 import pytest
 import torch
-from core_worlds import LOCAL_CONV, NoisyHost, SmoothHost, ToyTask, toy_split
+from core_worlds import LOCAL_CONV, NoisyHost, ToyTask, toy_split
 from torch import nn
 
 from esper_core.app.checkpointing import CheckpointWriter
@@ -33,27 +33,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def noisy_host() -> Callable[[], nn.Module]:
-    """Builds a host from torch's default generator."""
-    return NoisyHost
-
-
-@pytest.fixture
 def ctrl_c_raises() -> Iterator[None]:
     """Ctrl-C raises KeyboardInterrupt, also where the tests were started with SIGINT ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture
-def smooth_host() -> type[nn.Module]:
-    return SmoothHost
-
-
-@pytest.fixture
-def local_conv() -> Variety:
-    return LOCAL_CONV
 
 
 @pytest.fixture

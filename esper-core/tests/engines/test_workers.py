@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, same, spelled
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, SmoothHost, same, spelled
 from torch import Tensor, nn
 
 from esper_core.config import RunConfig
@@ -128,11 +128,9 @@ def assert_same(left: tuple[list[Any], State], right: tuple[list[Any], State]) -
         ),
     ],
 )
-def test_run_08_worker_processes_report_bitwise_the_same_as_threads(
-    make_recipe, smooth_host, pools, draws, environments, processes
-):
+def test_run_08_worker_processes_report_bitwise_the_same_as_threads(make_recipe, pools, draws, environments, processes):
     """BatchNorm and dropout where random numbers are drawn; living seeds, drawn actions, networks at the end."""
-    host = {} if draws is Draws.FORWARD else {"host": smooth_host}
+    host = {} if draws is Draws.FORWARD else {"host": SmoothHost}
     recipe = replace(make_recipe(steps=8, batches=2, embargo=1, **host), draws=draws)
     expected = played(pools(recipe, environments, 0), 8)
     assert "GERMINATED" in repr(expected[0])
@@ -165,8 +163,8 @@ def test_a_state_can_be_restored_with_another_number_of_processes(make_recipe, p
 
 @forks
 @pytest.mark.parametrize("error", [lambda: ValueError("no"), lambda: SystemExit(7)])
-def test_an_error_of_a_host_is_raised_with_its_traceback_as_without_processes(make_recipe, smooth_host, pools, error):
-    class Raising(smooth_host):  # type: ignore[misc, valid-type]
+def test_an_error_of_a_host_is_raised_with_its_traceback_as_without_processes(make_recipe, pools, error):
+    class Raising(SmoothHost):
         """Raises in its fourth training pass."""
 
         left = 3
@@ -254,10 +252,10 @@ def test_worker_processes_exit_when_their_parent_is_killed_in_the_middle_of_a_co
 
 
 @forks
-def test_log_messages_of_a_process_are_logged_by_its_parent(make_recipe, smooth_host, caplog):
+def test_log_messages_of_a_process_are_logged_by_its_parent(make_recipe, caplog):
     def host() -> nn.Module:
         logging.getLogger("esper").warning("a host is born")
-        return smooth_host()
+        return SmoothHost()
 
     pool = forked(make_recipe(host=host), ["grown"], 2, 2)
     pool.reset(0, 0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import PlannedPolicy, per_example, same, toy_split
+from core_worlds import LOCAL_CONV, NoisyHost, PlannedPolicy, per_example, same, toy_split
 from torch import Tensor, nn
 
 from esper_core import Gardener
@@ -136,17 +136,17 @@ class Loop:
 
 
 @pytest.fixture
-def make_loop(noisy_host: Callable[[], nn.Module], local_conv: Variety) -> Callable[..., Loop]:
+def make_loop() -> Callable[..., Loop]:
     """``make_loop(optimizer)``: return an equal loop each time."""
 
     def make(optimizer: Callable[[Any], torch.optim.Optimizer] = adam, *, host: Any = None) -> Loop:
         torch.manual_seed(3)
-        model = (host or noisy_host)()
+        model = (host or NoisyHost)()
         split, held_out = toy_split(60, 1), toy_split(60, 2)
         batches = list(zip(split.inputs.split(20), split.targets.split(20), strict=True))
         torch.manual_seed(4)
         return Loop(
-            model, optimizer(list(model.parameters())), batches, [(held_out.inputs, held_out.targets)], local_conv
+            model, optimizer(list(model.parameters())), batches, [(held_out.inputs, held_out.targets)], LOCAL_CONV
         )
 
     return make

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, begin, numbers, same
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, LOCAL_CONV, PRUNE, NoisyHost, begin, numbers, same
 from torch import Tensor, nn
 
 from esper_core.growth import Garden, Gates, Seed, SeedFault, Transition, Variety, graft
@@ -200,11 +200,9 @@ def test_slot_keeps_the_dtype_of_the_host_under_autocast(dtype, blend):
 
 @pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize("incubation", ["shadow", "branch"])
-def test_only_a_trained_seed_is_kept_and_an_error_undoes_it(
-    incubation, trained, make_garden, noisy_host, local_conv, monkeypatch
-):
-    model = graft(noisy_host(), {"early": "stem"}, example=torch.randn(4, 1, 12))
-    garden = make_garden(model, local_conv, growth={"incubation": incubation})
+def test_only_a_trained_seed_is_kept_and_an_error_undoes_it(incubation, trained, make_garden, monkeypatch):
+    model = graft(NoisyHost(), {"early": "stem"}, example=torch.randn(4, 1, 12))
+    garden = make_garden(model, LOCAL_CONV, growth={"incubation": incubation})
     garden.apply(replace(GERMINATE, speed=0), 0)
     garden.open_step()
     if trained:

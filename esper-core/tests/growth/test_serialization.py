@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import Falling, same, through_files
+from core_worlds import Falling, NoisyHost, same, through_files
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
@@ -160,9 +160,9 @@ def test_any_optimizer_continues_bit_for_bit(build):
     assert other.state_dict().plain == keeper.state_dict().plain
 
 
-def test_a_state_dict_is_refused_by_a_network_that_has_grown_otherwise(add_seed, noisy_host):
+def test_a_state_dict_is_refused_by_a_network_that_has_grown_otherwise(add_seed):
     def grown(*stages):
-        model = graft(noisy_host(), {"early": SlotPlace("stem", stack=2)}, example=torch.randn(4, 1, 12))
+        model = graft(NoisyHost(), {"early": SlotPlace("stem", stack=2)}, example=torch.randn(4, 1, 12))
         for number, stage in enumerate(stages):
             seed = add_seed(model, "early", fossil=stage is Stage.FOSSILISED)
             seed.stage, seed.number = stage, number

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import Net, same, zeroed
+from core_worlds import NanGradient, Net, same, zeroed
 from torch import Tensor, nn
 
 from esper_core import SlotPlace, graft
@@ -30,18 +30,6 @@ class Honest(nn.Module):
     def forward(self, hidden: Tensor) -> Any:
         grown = hidden + self.last(torch.relu(self.first(hidden)))
         return grown if self.change is None else self.change(self, grown)
-
-
-class Bent(torch.autograd.Function):
-    """The identity, whose gradient is NaN."""
-
-    @staticmethod
-    def forward(context: Any, hidden: Tensor) -> Tensor:
-        return hidden.clone()
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> Tensor:
-        return gradient * math.nan
 
 
 class Rectifies(Honest):
@@ -97,7 +85,7 @@ NO_IDENTITY = "declares starts_as_identity, but its output differs from its inpu
         (changed(lambda _, x: x.double()), "E323", "returns torch.float64 on cpu for torch.float32 on cpu"),
         (changed(lambda _, x: (x, x)), "E323", "returns a tuple, not a tensor"),
         (changed(lambda _, x: x * math.nan), "E324", "returns infinite or NaN values for ordinary inputs"),
-        (changed(lambda _, x: Bent.apply(x)), "E324", "has a gradient that is not finite: first.weight"),
+        (changed(lambda _, x: NanGradient.apply(x)), "E324", "has a gradient that is not finite: first.weight"),
         (shifted, "E326", NO_IDENTITY),
         (changed(lambda block, x: x + (not block.training)), "E326", NO_IDENTITY),
         (Dead, "E327", "has parameters that no gradient reaches in two steps: first.weight, first.bias, last.weight"),

@@ -1,10 +1,9 @@
-"""Shared set-up for tests of the integrations: data, a policy that follows a plan, and bitwise comparison."""
+"""Shared set-up for tests of the integrations: data, and a policy that follows a plan."""
 
 import importlib.util
 from collections.abc import Callable
 from typing import Any
 
-import core_worlds
 import pytest
 from core_worlds import PlannedPolicy, toy_split
 from torch import Tensor
@@ -40,9 +39,3 @@ def data() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Examples to train on, and held-out ones."""
     train, held_out = toy_split(60, 1), toy_split(60, 2)
     return (train.inputs, train.targets), (held_out.inputs, held_out.targets)
-
-
-@pytest.fixture
-def same() -> Callable[[Any, Any], bool]:
-    """``same(one, other)``: return whether two states are bitwise equal."""
-    return core_worlds.same

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from core_worlds import NoisyHost, per_example, same
 from torch.utils.data import DataLoader, TensorDataset
 
 pytestmark = [
@@ -17,13 +17,8 @@ pytestmark = [
 ]
 
 
-def per_example(model: nn.Module, batch: Any) -> torch.Tensor:
-    inputs, targets = batch
-    return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
-
-
 @pytest.fixture
-def new(noisy_host: Callable[[], nn.Module], data: Any, planned: Any) -> Callable[..., Any]:
+def new(data: Any, planned: Any) -> Callable[..., Any]:
     """``new(grow=…, clip=…, **accelerator)``: a prepared loop, whose ``train(epochs)`` trains."""
     import accelerate
 
@@ -33,7 +28,7 @@ def new(noisy_host: Callable[[], nn.Module], data: Any, planned: Any) -> Callabl
         accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
         accelerator = accelerate.Accelerator(cpu=True, **settings)
         torch.manual_seed(3)
-        host = noisy_host()
+        host = NoisyHost()
         model, optimizer, loader = accelerator.prepare(
             host, torch.optim.AdamW(host.parameters(), lr=1e-2), DataLoader(TensorDataset(*data[0]), 10)
         )
@@ -85,7 +80,7 @@ def dynamo() -> Any:
     [{}, {"gradient_accumulation_steps": 3}, {"clip": 0.01}, {"mixed_precision": "bf16"}, {"dynamo_plugin": dynamo}],
     ids=["plainly", "in parts", "clipped", "in bfloat16", "compiled"],
 )
-def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(new, same, planned, how):
+def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(new, planned, how):
     states = []
     for grow in (None, planned("stem")):
         loop = new(grow, **{key: value() if callable(value) else value for key, value in how.items()})
@@ -96,7 +91,7 @@ def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(new, same, pl
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 3, 5])
-def test_a_resumed_training_has_the_same_numbers_to_the_bit(new, same, planned, tmp_path, epochs):
+def test_a_resumed_training_has_the_same_numbers_to_the_bit(new, planned, tmp_path, epochs):
     whole, first, second = (new(planned("stem", keep=4)) for _ in range(3))
     torch.manual_seed(5)
     expected = whole.train(7)

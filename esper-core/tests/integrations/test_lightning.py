@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import NoisyHost, same
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -37,7 +38,7 @@ def groups(model: nn.Module) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def world(noisy_host: Callable[[], nn.Module], data: Any, planned: Any) -> SimpleNamespace:
+def world(data: Any, planned: Any) -> SimpleNamespace:
     """``fit(epochs, grow=…, **trainer)`` trains a new module, and returns it with its trainer and its callback."""
     import lightning.pytorch as pl
     from torchmetrics import MeanMetric
@@ -48,7 +49,7 @@ def world(noisy_host: Callable[[], nn.Module], data: Any, planned: Any) -> Simpl
         def __init__(self, schedule: str | None = None, checkpointed: bool = False, dropout: float = 0.2) -> None:
             super().__init__()
             self.save_hyperparameters()
-            self.host = noisy_host()
+            self.host = NoisyHost()
             self.host.drop = nn.Dropout(dropout)
             self.schedule, self.checkpointed = schedule, checkpointed
             self.seen = MeanMetric()
@@ -146,7 +147,7 @@ def scaler(world: Any) -> list[Any]:
     ],
     ids=lambda how: "-".join(f"{name}={getattr(value, '__name__', value)}" for name, value in how.items()) or "plainly",
 )
-def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world, same, how):
+def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world, how):
     def run(grow: Any) -> Any:
         return world.fit(3, grow, **{key: value(world) if callable(value) else value for key, value in how.items()})
 
@@ -178,7 +179,7 @@ def test_a_training_that_fails_ends_its_run_and_can_be_resumed(world, tmp_path):
 
 @pytest.mark.parametrize("averaged", [False, True])
 @pytest.mark.parametrize("epochs", [1, 2, 3, 5])
-def test_a_resumed_training_has_the_same_numbers_to_the_bit(world, same, tmp_path, epochs, averaged):
+def test_a_resumed_training_has_the_same_numbers_to_the_bit(world, tmp_path, epochs, averaged):
     def run(until: int, **more: Any) -> Any:
         callbacks = ema(world) if averaged else []
         return world.fit(until, world.planned("host.stem", keep=4), callbacks=callbacks, **more)
@@ -202,7 +203,7 @@ def checkpoint(world: Any, tmp_path: Path) -> SimpleNamespace:
     return SimpleNamespace(run=run, path=tmp_path / "last.ckpt")
 
 
-def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(world, same, checkpoint):
+def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(world, checkpoint):
     from esper_core.integrations.lightning import load_from_checkpoint
 
     grown = load_from_checkpoint(world.Net, checkpoint.path)
@@ -219,7 +220,7 @@ def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(w
     assert figures["validation"] == pytest.approx(float(grown.eval().losses(world.loaders[1].dataset[:]).mean()), 1e-5)
 
 
-def test_a_checkpoint_from_before_a_seed_was_kept_is_validated_without_it(world, same, checkpoint, tmp_path):
+def test_a_checkpoint_from_before_a_seed_was_kept_is_validated_without_it(world, checkpoint, tmp_path):
     early = world.fit(1, folder=tmp_path / "early")
     run = checkpoint.run
     run.trainer.validate(run.net, world.loaders[1], ckpt_path=tmp_path / "early" / "last.ckpt")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import same
 
 import esper_core as esper
 from esper_core import EsperError
@@ -111,7 +112,7 @@ def test_every_schedule_is_tried(world):
 @pytest.mark.parametrize(
     "how", [*HOW, *({"lr_scheduler_type": name, "warmup_steps": 2} for name in names_of_schedules())], ids=str
 )
-def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world, same, how):
+def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world, how):
     if (settings := SCHEDULES.get(how.get("lr_scheduler_type", ""))) is not None:
         how = {**how, "lr_scheduler_kwargs": settings}
     plain = world.fit(3, **how)
@@ -123,7 +124,7 @@ def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world, same, 
 
 
 @pytest.mark.parametrize("step", [2, 4, 9, 18, 22])
-def test_a_resumed_training_has_the_same_numbers_to_the_bit(world, same, tmp_path, step, caplog):
+def test_a_resumed_training_has_the_same_numbers_to_the_bit(world, tmp_path, step, caplog):
     # evaluation follows a save, and draws random numbers
     saving = {"save_strategy": "steps", "save_steps": step, "eval_strategy": "no"}
     whole = world.fit(7, world.plan(keep=4), folder=tmp_path / "run", **saving)
@@ -141,7 +142,7 @@ def test_a_resumed_training_has_the_same_numbers_to_the_bit(world, same, tmp_pat
     assert "unexpected keys" not in caplog.text
 
 
-def test_a_frozen_model_grows_an_adapter_that_alone_is_trained(world, same, planned):
+def test_a_frozen_model_grows_an_adapter_that_alone_is_trained(world, planned):
     slot = f"{SLOT}.dense"
     run = world.fit(7, {**planned(slot, blueprint="lora_small", keep=4), "slots": [slot]}, frozen=True)
     (adapter,) = slots_of(run.model).named(slot).fossils
@@ -156,7 +157,7 @@ def checkpoint(world: Any, tmp_path: Path) -> SimpleNamespace:
     return SimpleNamespace(run=run, path=tmp_path / "run" / "checkpoint-24", first=tmp_path / "run" / "checkpoint-4")
 
 
-def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(world, same, checkpoint, caplog):
+def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(world, checkpoint, caplog):
     from esper_core.integrations.transformers import from_pretrained
 
     for kind in (world.kind, world.library.AutoModelForSequenceClassification):
@@ -171,7 +172,7 @@ def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(w
     assert same(again.state_dict(), grown.state_dict())
 
 
-def test_the_best_model_is_loaded_as_it_had_grown(world, same, tmp_path):
+def test_the_best_model_is_loaded_as_it_had_grown(world, tmp_path):
     from esper_core.integrations.transformers import from_pretrained
 
     worst = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True}

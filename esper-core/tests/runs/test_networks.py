@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import LOCAL_CONV, LOUD, NoisyHost
 from torch import Tensor, nn
 
 import esper_core as esper
@@ -35,23 +36,9 @@ from esper_core.plugins import load_plugins
 EXAMPLE = torch.randn(4, 1, 12, generator=torch.Generator().manual_seed(0))
 
 
-class Loud(nn.Module):
-    """Not the identity at birth, so the seed has a gain."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        self.mix = nn.Conv1d(site.channels, site.channels, 1)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return torch.tanh(self.mix(hidden))
-
-
-LOUD = Variety("test/loud", BlueprintSpec("sequence", "c*c + c"), Loud)
-
-
 @pytest.fixture
-def varieties(local_conv):
-    return {local_conv.id: local_conv, LOUD.id: LOUD}
+def varieties():
+    return {LOCAL_CONV.id: LOCAL_CONV, LOUD.id: LOUD}
 
 
 @pytest.fixture
@@ -74,20 +61,20 @@ def build(host: Callable[[], nn.Module], seed: int = 3) -> nn.Module:
 
 
 @pytest.fixture
-def load(noisy_host, plugins):
+def load(plugins):
     """``load(source, host)``: load into a newly built host, by default the noisy one."""
-    return lambda source, host=noisy_host: esper.load(build(host, seed=9), source, plugins=plugins)
+    return lambda source, host=NoisyHost: esper.load(build(host, seed=9), source, plugins=plugins)
 
 
 @pytest.fixture
-def grow(noisy_host, local_conv):
+def grow():
     """``grow((variety, blend, kept), …)``: return a host with seeds that were kept, or blended in half.
 
     By default one seed was kept.
     """
 
-    def grow(*lives: tuple[Variety, Blend, bool], host: Callable[[], nn.Module] = noisy_host, stack: int = 3):
-        lives = lives or ((local_conv, Blend.ADD, True),)
+    def grow(*lives: tuple[Variety, Blend, bool], host: Callable[[], nn.Module] = NoisyHost, stack: int = 3):
+        lives = lives or ((LOCAL_CONV, Blend.ADD, True),)
         model = graft(build(host), {"early": SlotPlace("stem", "sequence", stack)}, example=EXAMPLE)
         garden = tend(model, [life[0] for life in lives], GrowthConfig(incubation="shadow", embargo=0), batches=1)
         for variety, blend, kept in lives:
@@ -157,8 +144,8 @@ def same(one: nn.Module, other: nn.Module) -> bool:
 
 @pytest.mark.parametrize("blend", list(Blend))
 @pytest.mark.parametrize("kind", ["conv", "loud"])
-def test_a_network_is_restored_bit_for_bit(kind, blend, grow, load, local_conv, tmp_path):
-    model = grow((local_conv, Blend.ADD, True), (local_conv if kind == "conv" else LOUD, blend, True))
+def test_a_network_is_restored_bit_for_bit(kind, blend, grow, load, tmp_path):
+    model = grow((LOCAL_CONV, Blend.ADD, True), (LOCAL_CONV if kind == "conv" else LOUD, blend, True))
     esper.save(model, tmp_path / "net")
     again = load(tmp_path / "net")
     assert same(model, again)
@@ -166,10 +153,10 @@ def test_a_network_is_restored_bit_for_bit(kind, blend, grow, load, local_conv, 
     assert (slot.state, [seed.number for seed in slot.fossils]) == (SlotState.FREE, [0, 1])
 
 
-def test_a_network_is_restored_from_its_state_dict_in_a_plain_or_a_grafted_model(grow, load, local_conv, noisy_host):
-    model = grow((local_conv, Blend.GATE, True), (LOUD, Blend.ADD, False))
+def test_a_network_is_restored_from_its_state_dict_in_a_plain_or_a_grafted_model(grow, load):
+    model = grow((LOCAL_CONV, Blend.GATE, True), (LOUD, Blend.ADD, False))
     assert same(model, load(model.state_dict()))
-    assert same(model, load(model.state_dict(), lambda: graft(noisy_host(), {"early": SlotPlace("stem", stack=3)})))
+    assert same(model, load(model.state_dict(), lambda: graft(NoisyHost(), {"early": SlotPlace("stem", stack=3)})))
 
 
 class Tied(nn.Module):
@@ -242,9 +229,9 @@ ODD = {"complex": torch.zeros(3, dtype=torch.complex128), "sparse": torch.eye(3)
 ODD |= {"meta": torch.zeros(2, device="meta")}
 
 
-def test_state_that_safetensors_cannot_store_is_named_and_nothing_is_written(grow, noisy_host, tmp_path):
+def test_state_that_safetensors_cannot_store_is_named_and_nothing_is_written(grow, tmp_path):
     for name, value in ODD.items():
-        model = graft(build(noisy_host), ["stem"])
+        model = graft(build(NoisyHost), ["stem"])
         model.register_buffer(name, value)
         with pytest.raises(GrowthError, match=rf'E335.*"{name}"'):
             esper.save(model, tmp_path / "net")
@@ -256,15 +243,15 @@ def test_state_that_safetensors_cannot_store_is_named_and_nothing_is_written(gro
         esper.save(grow(), tmp_path / "net")
 
 
-def test_a_model_without_slots_cannot_be_saved(grow, folder, noisy_host, plugins):
+def test_a_model_without_slots_cannot_be_saved(grow, folder, plugins):
     wrapper = nn.ModuleDict({"generator": grow(), "critic": nn.Linear(2, 2)})
-    for model in (build(noisy_host), wrapper):
+    for model in (build(NoisyHost), wrapper):
         with pytest.raises(GraftError, match=r"E311 .* has no slots"):
             esper.save(model, folder)
     with pytest.raises(GrowthError):
         esper.load(wrapper, folder, plugins=plugins)
     with pytest.raises(GrowthError, match=r"E330(.|\n)*state dict of the grafted model"):
-        esper.load(build(noisy_host), wrapper.state_dict(), plugins=plugins)
+        esper.load(build(NoisyHost), wrapper.state_dict(), plugins=plugins)
 
 
 # --- damaged files
@@ -340,9 +327,9 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], Any], str]] = {
 }
 
 
-def test_damaged_foreign_and_newer_files_are_refused_and_the_model_is_unchanged(folder, noisy_host, plugins):
+def test_damaged_foreign_and_newer_files_are_refused_and_the_model_is_unchanged(folder, plugins):
     sound = {path: path.read_bytes() for path in folder.iterdir()}
-    model = build(noisy_host, seed=9)
+    model = build(NoisyHost, seed=9)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     for damage, (name, do, message) in DAMAGE.items():
         path = next(folder.glob(name))
@@ -350,7 +337,7 @@ def test_damaged_foreign_and_newer_files_are_refused_and_the_model_is_unchanged(
         with pytest.raises(GrowthError) as refusal:
             esper.load(model, folder, plugins=plugins)
         assert re.search(message, str(refusal.value)), damage
-        assert type(model) is noisy_host
+        assert type(model) is NoisyHost
         assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
         path.unlink(missing_ok=True)
         path.write_bytes(sound[path])
@@ -395,8 +382,8 @@ CONTRADICTORY: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
 ]
 
 
-def test_a_journal_with_invalid_or_contradictory_values_is_refused(folder, noisy_host, plugins):
-    path, model = folder / JOURNAL, build(noisy_host, seed=9)
+def test_a_journal_with_invalid_or_contradictory_values_is_refused(folder, plugins):
+    path, model = folder / JOURNAL, build(NoisyHost, seed=9)
     sound = path.read_text()
 
     def update(place: tuple[Any, ...], values: dict[str, Any]) -> Callable[[dict[str, Any]], Any]:
@@ -413,7 +400,7 @@ def test_a_journal_with_invalid_or_contradictory_values_is_refused(folder, noisy
         with pytest.raises(GrowthError, match="E330") as refusal:
             esper.load(model, folder, plugins=plugins)
         assert message in str(refusal.value)
-        assert type(model) is noisy_host
+        assert type(model) is NoisyHost
 
 
 # --- networks that do not fit
@@ -428,11 +415,11 @@ class Wider(nn.Module):
         self.extra = nn.Linear(2, 2)
 
 
-def test_another_host_is_refused(grow, folder, load, noisy_host, plugins):
+def test_another_host_is_refused(grow, folder, load, plugins):
     for host, message in {
         Wider: r"E334 (.|\n)*which is not expected",
         lambda: nn.Sequential(nn.Linear(2, 2)): r'E334 (.|\n)*is behind "stem", which does not exist',
-        lambda: noisy_host().double(): r"head.bias is \(3,\) float32, expected \(3,\) float64",
+        lambda: NoisyHost().double(): r"head.bias is \(3,\) float32, expected \(3,\) float64",
         grow: "E334",
     }.items():
         model = host()
@@ -452,32 +439,30 @@ def test_a_slot_that_the_host_does_not_have_is_refused(values, message, folder, 
         load(folder)
 
 
-def test_a_blueprint_that_cannot_be_built_is_reported_and_the_host_is_unchanged(
-    folder, local_conv, varieties, noisy_host, plugins
-):
+def test_a_blueprint_that_cannot_be_built_is_reported_and_the_host_is_unchanged(folder, varieties, plugins):
     def broken(site: Site) -> nn.Module:
         raise ValueError("no")
 
-    varieties[local_conv.id] = Variety(local_conv.id, local_conv.spec, broken)
-    model = build(noisy_host, seed=9)
+    varieties[LOCAL_CONV.id] = Variety(LOCAL_CONV.id, LOCAL_CONV.spec, broken)
+    model = build(NoisyHost, seed=9)
     with pytest.raises(GrowthError, match=r"E334(.|\n)*raised ValueError: no"):
         esper.load(model, folder, plugins=plugins)
-    assert type(model) is noisy_host
+    assert type(model) is NoisyHost
 
 
-def test_a_blueprint_in_another_version_or_not_installed_is_reported(folder, local_conv, varieties, load, noisy_host):
+def test_a_blueprint_in_another_version_or_not_installed_is_reported(folder, varieties, load):
     newer = BlueprintSpec("sequence", "6*c*c + 2*c", starts_as_identity=True, version=2)
-    varieties[local_conv.id] = Variety(local_conv.id, newer, local_conv.factory)
+    varieties[LOCAL_CONV.id] = Variety(LOCAL_CONV.id, newer, LOCAL_CONV.factory)
     with pytest.raises(GrowthError, match=r"E333.*grew in version 1, and version 2 is installed"):
         load(folder)
-    model = build(noisy_host)
+    model = build(NoisyHost)
     with pytest.raises(EsperError, match=r'unknown blueprint "test/local-conv"'):
         esper.load(model, folder)
-    assert type(model) is noisy_host
+    assert type(model) is NoisyHost
 
 
-def test_a_host_whose_load_state_dict_fails_is_unchanged(folder, noisy_host, plugins):
-    class Refuses(noisy_host):
+def test_a_host_whose_load_state_dict_fails_is_unchanged(folder, plugins):
+    class Refuses(NoisyHost):
         def load_state_dict(self, *args: Any, **more: Any) -> Any:
             super().load_state_dict(*args, **more)
             raise RuntimeError("not me")
@@ -495,43 +480,43 @@ def test_a_host_whose_load_state_dict_fails_is_unchanged(folder, noisy_host, plu
 # --- continued growth
 
 
-def test_a_loaded_network_grows_on(grow, load, local_conv, tmp_path):
+def test_a_loaded_network_grows_on(grow, load, tmp_path):
     """Fossils learn, a living seed continues, and the next one gets a new number."""
-    esper.save(grow((local_conv, Blend.ADD, True), (LOUD, Blend.ADD, False)), tmp_path)
+    esper.save(grow((LOCAL_CONV, Blend.ADD, True), (LOUD, Blend.ADD, False)), tmp_path)
     model = load(tmp_path)
-    garden = tend(model, [local_conv], GrowthConfig(incubation="shadow", embargo=0))
+    garden = tend(model, [LOCAL_CONV], GrowthConfig(incubation="shadow", embargo=0))
     keeper = garden.keeper
     assert keeper.misowned(model) == []
     assert (list(keeper.fossils), list(keeper.seeds), garden.blended) == ([0], [1], (1,))
     garden.apply(Action(Op.PRUNE, "early", speed=0), 0)
     garden.close_step()
-    garden.apply(Action(Op.GERMINATE, "early", local_conv.id), 1)
+    garden.apply(Action(Op.GERMINATE, "early", LOCAL_CONV.id), 1)
     assert [seed.number for seed in garden.slots["early"].stack] == [0, 2]
 
 
-def test_an_incubating_seed_continues_to_incubate(noisy_host, load, local_conv, tmp_path):
-    model = graft(build(noisy_host), {"early": SlotPlace("stem")}, example=EXAMPLE)
-    garden = tend(model, [local_conv])
-    garden.apply(Action(Op.GERMINATE, "early", local_conv.id, target=0.5), 0)
+def test_an_incubating_seed_continues_to_incubate(load, tmp_path):
+    model = graft(build(NoisyHost), {"early": SlotPlace("stem")}, example=EXAMPLE)
+    garden = tend(model, [LOCAL_CONV])
+    garden.apply(Action(Op.GERMINATE, "early", LOCAL_CONV.id, target=0.5), 0)
     garden.open_step()
     esper.save(model, tmp_path)
     again = load(tmp_path)
-    garden = tend(again, [local_conv])
+    garden = tend(again, [LOCAL_CONV])
     assert garden.incubating == (0,)
     garden.incubate(0, lambda model: model(EXAMPLE).square().mean())
     assert living(again).schedule.target == 0.5
 
 
 @pytest.mark.parametrize("op", [Op.PRUNE, Op.RETARGET])
-def test_a_ramp_of_alpha_continues(op, noisy_host, load, local_conv, tmp_path):
-    model = graft(build(noisy_host), {"early": "stem"}, example=EXAMPLE)
-    garden = hold(tend(model, [local_conv]), local_conv, target=0.9)
+def test_a_ramp_of_alpha_continues(op, load, tmp_path):
+    model = graft(build(NoisyHost), {"early": "stem"}, example=EXAMPLE)
+    garden = hold(tend(model, [LOCAL_CONV]), LOCAL_CONV, target=0.9)
     garden.apply(Action(op, "early", speed=4, curve=Curve.SIGMOID, target=0.2), 1)
     for _ in range(15):
         garden.tick()
     esper.save(model, tmp_path)
     again = load(tmp_path)
-    later = tend(again, [local_conv])
+    later = tend(again, [LOCAL_CONV])
     assert (living(again).alpha, living(again).stage) == (living(model).alpha, living(model).stage)
     assert later.close_step() == []
     for _ in range(25):
@@ -541,15 +526,15 @@ def test_a_ramp_of_alpha_continues(op, noisy_host, load, local_conv, tmp_path):
     assert later.close_step() == garden.close_step() != []
 
 
-def test_an_embargo_continues_and_a_full_slot_is_closed(noisy_host, grow, load, local_conv, tmp_path):
-    model = graft(build(noisy_host), {"early": "stem", "late": "hidden"}, example=EXAMPLE)
-    garden = tend(model, [local_conv], GrowthConfig(incubation="shadow", embargo=2))
-    garden.apply(Action(Op.GERMINATE, "early", local_conv.id), 0)
+def test_an_embargo_continues_and_a_full_slot_is_closed(grow, load, tmp_path):
+    model = graft(build(NoisyHost), {"early": "stem", "late": "hidden"}, example=EXAMPLE)
+    garden = tend(model, [LOCAL_CONV], GrowthConfig(incubation="shadow", embargo=2))
+    garden.apply(Action(Op.GERMINATE, "early", LOCAL_CONV.id), 0)
     garden.apply(Action(Op.PRUNE, "early"), 0)
     esper.save(model, tmp_path)
     again = load(tmp_path)
     states = [slots_of(again).named("early").state]
-    later = tend(again, [local_conv], GrowthConfig(incubation="shadow", embargo=2))
+    later = tend(again, [LOCAL_CONV], GrowthConfig(incubation="shadow", embargo=2))
     for _ in range(2):
         later.close_step()
         states.append(slots_of(again).named("early").state)
@@ -558,19 +543,19 @@ def test_an_embargo_continues_and_a_full_slot_is_closed(noisy_host, grow, load, 
     assert slots_of(load(tmp_path)).named("early").state is SlotState.CLOSED
 
 
-def test_loaded_fossils_are_frozen_where_the_settings_say_so(folder, load, local_conv):
-    garden = tend(load(folder), [local_conv], GrowthConfig(incubation="shadow", freeze_fossils=True))
+def test_loaded_fossils_are_frozen_where_the_settings_say_so(folder, load):
+    garden = tend(load(folder), [LOCAL_CONV], GrowthConfig(incubation="shadow", freeze_fossils=True))
     assert not any(parameter.requires_grad for parameter in garden.slots["early"].parameters())
     assert (garden.keeper.fossils, garden.keeper.seeds, garden.born) == ({}, {}, 1)
 
 
-def test_a_keeper_that_holds_seeds_as_host_parameters_is_refused_with_a_hint(folder, load, local_conv, noisy_host):
+def test_a_keeper_that_holds_seeds_as_host_parameters_is_refused_with_a_hint(folder, load):
     again = load(folder)
     adam = OptimizerConfig()
     keeper = OptimizerKeeper(again.parameters(), host_settings=adam, seed_settings=adam)
     with pytest.raises(GrowthError, match=r"E304(.|\n)*esper_core\.growth\.host_parameters"):
-        Garden(again, keeper, {"early": [local_conv]}, seed=0, batches=1)
-    plain = [tuple(parameter.shape) for parameter in build(noisy_host).parameters()]
+        Garden(again, keeper, {"early": [LOCAL_CONV]}, seed=0, batches=1)
+    plain = [tuple(parameter.shape) for parameter in build(NoisyHost).parameters()]
     assert [tuple(parameter.shape) for parameter in host_parameters(again)] == plain
     assert len(host_parameters(nn.ModuleDict({"part": again}))) == len(plain)
 
@@ -578,7 +563,7 @@ def test_a_keeper_that_holds_seeds_as_host_parameters_is_refused_with_a_hint(fol
 # --- state dicts
 
 
-def test_load_state_dict_works_where_the_same_has_grown_and_else_says_what_to_do(grow, noisy_host):
+def test_load_state_dict_works_where_the_same_has_grown_and_else_says_what_to_do(grow):
     one, other = grow(), grow()
     with torch.no_grad():
         for parameter in other.parameters():
@@ -586,12 +571,12 @@ def test_load_state_dict_works_where_the_same_has_grown_and_else_says_what_to_do
     other.load_state_dict(one.state_dict())
     assert same(one, other)
     with pytest.raises(RuntimeError, match=r'"_esper\.for_esper_core\.load"'):
-        build(noisy_host).load_state_dict(one.state_dict())
+        build(NoisyHost).load_state_dict(one.state_dict())
 
 
-def test_load_state_dict_restores_alpha(noisy_host, local_conv):
-    model = graft(build(noisy_host), {"early": "stem"}, example=EXAMPLE)
-    garden = hold(tend(model, [local_conv]), local_conv, target=0.5)
+def test_load_state_dict_restores_alpha():
+    model = graft(build(NoisyHost), {"early": "stem"}, example=EXAMPLE)
+    garden = hold(tend(model, [LOCAL_CONV]), LOCAL_CONV, target=0.5)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     expected = model.eval()(EXAMPLE)
     garden.apply(Action(Op.RETARGET, "early", target=0.9, speed=4), 1)
@@ -623,8 +608,8 @@ def test_a_state_dict_with_a_changed_journal_is_refused(grow, load):
             model.load_state_dict(state)
 
 
-def test_a_state_dict_without_growth_or_with_a_value_that_is_no_tensor_is_refused(grow, load, noisy_host):
+def test_a_state_dict_without_growth_or_with_a_value_that_is_no_tensor_is_refused(grow, load):
     with pytest.raises(GrowthError, match="E330"):
-        load(build(noisy_host).state_dict())
+        load(build(NoisyHost).state_dict())
     with pytest.raises(GrowthError, match=r"E334(.|\n)*head.bias is not a tensor, expected \(3,\) float32"):
         load({**grow().state_dict(), "head.bias": 3})

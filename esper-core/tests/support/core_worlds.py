@@ -135,11 +135,29 @@ class Wild(Tame):
         return super().forward(hidden) - 2 * hidden
 
 
+def loud(site: Site) -> nn.Module:
+    """Not the identity at birth, so the seed has a gain in front of it."""
+    mix = nn.Conv1d(site.channels, site.channels, 1)
+    return Net(lambda net, hidden: torch.tanh(net.mix(hidden)), mix=mix)
+
+
 def zeroed(module: nn.Module) -> Any:
     """Return the module with every parameter at 0."""
     for parameter in module.parameters():
         nn.init.zeros_(parameter)
     return module
+
+
+class NanGradient(torch.autograd.Function):
+    """Returns its input, with a gradient of NaN."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor) -> Tensor:
+        return hidden.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * torch.nan
 
 
 def out_of_patience(block: nn.Module, grown: Tensor) -> Tensor:
@@ -168,6 +186,7 @@ def bad(
 
 
 LOCAL_CONV = Variety("test/local-conv", BlueprintSpec("sequence", "6*c*c + 2*c", starts_as_identity=True), LocalConv)
+LOUD = Variety("test/loud", BlueprintSpec("sequence", "c*c + c"), loud)
 TAME = Variety("test/tame", BlueprintSpec("vector", "2*c*c + c", starts_as_identity=True), Tame)
 WILD = Variety("test/wild", BlueprintSpec("vector", "2*c*c + c"), Wild)
 

@@ -1,10 +1,9 @@
-"""Shared set-up for tests of the trainer: a driver of pools, studies with a planned policy, and a quiet host."""
+"""Shared set-up for tests of the trainer: a driver of pools, and studies with a recorder of their events."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from core_worlds import PlannedPolicy
 
 from esper_core.leyline import WAIT, Action, RewardBreakdown, Signals
 from esper_core.leyline.events import Event
@@ -72,12 +71,6 @@ class EventRecorder(list[Any]):
     def of(self, kind: type, arm: str | None = "grown") -> list[Any]:
         """Events of one kind, of one arm; None: of all arms."""
         return [event for event in self if isinstance(event, kind) and (arm is None or event.arm == arm)]
-
-
-@pytest.fixture
-def planned() -> type[PlannedPolicy]:
-    """``planned({0: action})``: return a policy that carries out a plan and records its observations."""
-    return PlannedPolicy
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import GERMINATE, Falling, Net, bad, noisy_in_evaluation, spelled, through_files, zeroed
+from core_worlds import GERMINATE, LOUD, Falling, bad, noisy_in_evaluation, spelled, through_files, zeroed
 from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import Tensor, nn
 
@@ -107,15 +107,6 @@ class OddBlock(nn.Module):
 ODD = Variety("test/odd", BlueprintSpec("sequence", "c*c + 3*c", starts_as_identity=True), OddBlock)
 
 
-def plain(site: Site) -> nn.Module:
-    """Not the identity at birth, so the seed has a gain."""
-    mix = nn.Conv1d(site.channels, site.channels, 1)
-    return Net(lambda net, hidden: torch.tanh(net.mix(hidden)), mix=mix)
-
-
-PLAIN = Variety("test/plain", BlueprintSpec("sequence", "c*c + c"), plain)
-
-
 def odd_recipe(
     make: Callable[..., Recipe], *, schedule: bool = False, batches: int = 1, data: str = "resident", **growth: Any
 ) -> Recipe:
@@ -128,7 +119,7 @@ def odd_recipe(
         recipe,
         compute=ComputeConfig(data=data),
         slots={"early": SlotPlace("stem", stack=2), "late": SlotPlace("drop", stack=2)},
-        varieties={"early": (ODD, PLAIN), "late": (PLAIN, ODD)},
+        varieties={"early": (ODD, LOUD), "late": (LOUD, ODD)},
         growth=GrowthConfig.model_validate({"incubation": "shadow", "embargo": 2, **growth}),
         optimizers=OptimizersConfig.model_validate({"host": own, "seed": of_seeds}),
         host_schedule=Falling() if schedule else None,
@@ -268,15 +259,15 @@ def act(op: Op, slot: str, name: str | None = None, **more: Any) -> Action:
 
 
 NURSERY = {
-    0: germinate("late", "plain", blend=Blend.GATE),
+    0: germinate("late", "loud", blend=Blend.GATE),
     1: germinate("early", "odd", 1, curve=Curve.COSINE),
-    2: germinate("early", "plain"),
+    2: germinate("early", "loud"),
     5: act(Op.ADVANCE, "early", "odd"),
 }
 BRANCHES = {
     0: germinate("early", "odd"),
-    1: germinate("early", "plain", blend=Blend.RESIDUAL),
-    5: act(Op.ADVANCE, "early", "plain"),
+    1: germinate("early", "loud", blend=Blend.RESIDUAL),
+    5: act(Op.ADVANCE, "early", "loud"),
     7: act(Op.FOSSILISE, "early"),
 }
 FOSSILS = {
@@ -286,11 +277,11 @@ FOSSILS = {
     3: act(Op.ADVANCE, "early"),
     4: act(Op.FOSSILISE, "late"),
     5: act(Op.FOSSILISE, "early"),
-    6: germinate("early", "plain"),
+    6: germinate("early", "loud"),
     7: act(Op.ADVANCE, "early"),
 }
 RAMP = {0: germinate("late", "odd", 4), 1: act(Op.ADVANCE, "late"), 4: act(Op.PRUNE, "late", speed=2)}
-EMBARGO = {0: germinate("early", "odd"), 1: act(Op.PRUNE, "early"), 5: germinate("early", "plain")}
+EMBARGO = {0: germinate("early", "odd"), 1: act(Op.PRUNE, "early"), 5: germinate("early", "loud")}
 LATE, HELD = {0: germinate("late", "odd")}, {0: germinate("late", "odd"), 1: act(Op.ADVANCE, "late")}
 PANICS = {0: germinate("late", "odd"), 2: PANIC, 5: germinate("late", "odd"), 6: PANIC}
 BRANCH, TWO_BRANCHES = {"incubation": "branch"}, {"incubation": "branch", "nursery": 2}
@@ -481,7 +472,7 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
         r"E334 the state does not fit this OddHost\n.*other slots",
     ),
     ({"varieties": {"late": (NEWER,)}}, 'E333 "test/odd" grew in version 1, and version 2 is installed'),
-    ({"varieties": {"late": (PLAIN,)}}, 'E303 "test/odd" grew where the state was taken, and cannot grow here'),
+    ({"varieties": {"late": (LOUD,)}}, 'E303 "test/odd" grew where the state was taken, and cannot grow here'),
 ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, begin, same
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, NoisyHost, SmoothHost, begin, same
 from torch import Tensor, nn
 
 from esper_core.config import ComputeConfig
@@ -20,10 +20,10 @@ LIFE = {1: GERMINATE, 3: replace(ADVANCE, speed=0), 6: FOSSILISE}
 
 
 @pytest.fixture
-def compiled(make_recipe, noisy_host):
+def compiled(make_recipe):
     """``compiled(compiler)``: a recipe of the noisy host, or of another, whose passes are compiled by this compiler."""
 
-    def make(compiler: Any = None, host: Callable[[], nn.Module] = noisy_host, **more: Any) -> Any:
+    def make(compiler: Any = None, host: Callable[[], nn.Module] = NoisyHost, **more: Any) -> Any:
         recipe = make_recipe(steps=12, host=host, **more)
         seams = {} if compiler is None else {"compiler": compiler}
         return replace(recipe, compute=ComputeConfig(compile=True), draws=Draws.FORWARD, **seams)
@@ -114,10 +114,10 @@ def test_b8_pt_03_a_failure_to_compile_is_reported_once_and_retried_when_the_str
 
 
 def test_passes_that_failed_to_compile_change_no_number_and_several_environments_report_it_once(
-    compiled, course, smooth_host, caplog
+    compiled, course, caplog
 ):
     compilers = Compilers(lambda number: True, "backward")
-    recipe = compiled(compilers, smooth_host)
+    recipe = compiled(compilers, SmoothHost)
     failing, plain = (
         Pool(recipe, ["grown", "b"], 2, lanes=2),
         Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1),
@@ -128,7 +128,7 @@ def test_passes_that_failed_to_compile_change_no_number_and_several_environments
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_random_streams_are_held_until_the_first_compiled_pass_has_its_gradients(compiled, smooth_host):
+def test_random_streams_are_held_until_the_first_compiled_pass_has_its_gradients(compiled):
     """Compiling saves and restores torch's generators, so no other lane may draw meanwhile; later it may."""
     held: list[bool] = []
 
@@ -140,13 +140,13 @@ def test_random_streams_are_held_until_the_first_compiled_pass_has_its_gradients
 
         return run
 
-    environment = begin(compiled(compiler, smooth_host))
+    environment = begin(compiled(compiler, SmoothHost))
     environment.train()
     assert held == [True, False, False]
 
 
-def test_an_error_of_the_host_is_not_attributed_to_the_compiler(compiled, course, smooth_host, caplog):
-    class Broken(smooth_host):
+def test_an_error_of_the_host_is_not_attributed_to_the_compiler(compiled, course, caplog):
+    class Broken(SmoothHost):
         """Raises in its third batch."""
 
         passes = 0

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, SmoothHost
 from torch import Tensor
 
 from esper_core.config import ComputeConfig
@@ -21,11 +21,11 @@ WHOLE_LIFE = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
 
 
 @pytest.fixture
-def computed(make_recipe, smooth_host):
+def computed(make_recipe):
     """``computed(precision=…)``: a recipe with these compute settings."""
 
     def make(*, way: str = "shadow", more: dict[str, Any] | None = None, **compute: Any) -> Recipe:
-        recipe = make_recipe(**{"steps": 8, "host": smooth_host, **(more or {})})
+        recipe = make_recipe(**{"steps": 8, "host": SmoothHost, **(more or {})})
         growth = recipe.growth.model_copy(update={"incubation": way})
         return replace(recipe, compute=ComputeConfig(**compute), growth=growth)
 
@@ -49,13 +49,11 @@ def parameters(environment: Environment) -> list[Tensor]:
     ("precision", "way"),
     [("bfloat16", "shadow"), pytest.param("float16", "shadow", marks=pytest.mark.slow), ("float16", "branch")],
 )
-def test_a_whole_life_in_half_precision_leaves_parameters_and_losses_in_float32(
-    precision, way, computed, smooth_host, play
-):
+def test_a_whole_life_in_half_precision_leaves_parameters_and_losses_in_float32(precision, way, computed, play):
     seen: set[torch.dtype] = set()
     cached: set[bool] = set()
 
-    class Watched(smooth_host):
+    class Watched(SmoothHost):
         def forward(self, inputs: Tensor) -> Tensor:
             outputs = super().forward(inputs)
             seen.add(outputs.dtype)

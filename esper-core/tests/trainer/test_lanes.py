@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, PRUNE, Net, RecordingStream, same
+from core_worlds import ADVANCE, PRUNE, Net, RecordingStream, SmoothHost, same
 from torch import Tensor, nn
 
 from esper_core.growth import Draws, RandomStream, draws_of
@@ -213,8 +213,8 @@ def test_a_dry_run_finds_out_when_a_network_draws_and_changes_nothing(model, exp
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_host_that_begins_to_draw_later_is_refused_and_the_generator_restored(make_recipe, smooth_host):
-    class Late(smooth_host):
+def test_a_host_that_begins_to_draw_later_is_refused_and_the_generator_restored(make_recipe):
+    class Late(SmoothHost):
         """Draws in training, from its ninth pass on."""
 
         passes = 0

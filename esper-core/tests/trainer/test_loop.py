@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PlannedPolicy
 
 from esper_core.config import ComputeConfig
 from esper_core.leyline import WAIT, ActionMask, Observation, PluginError, State
@@ -19,8 +19,8 @@ from esper_core.trainer.progress import StudyProgress, _state_of_policy
 LIFE = {0: GERMINATE, 2: ADVANCE, 4: FOSSILISE}
 
 
-def test_every_step_of_every_environment_is_reported_once_and_in_order(make_recipe, make_study, planned):
-    policy = planned(LIFE)
+def test_every_step_of_every_environment_is_reported_once_and_in_order(make_recipe, make_study):
+    policy = PlannedPolicy(LIFE)
     study, recorder = make_study(make_recipe(), policy, environments=2, rounds=2)
     finished = run_study(StudyProgress(study))
     steps = recorder.of(StepFinished, None)
@@ -34,12 +34,10 @@ def test_every_step_of_every_environment_is_reported_once_and_in_order(make_reci
     assert all(seed.alpha is not None for o in policy.seen for seed in o.signals.seeds)
 
 
-def test_b8_drl_05_arms_that_end_a_round_with_different_loss_scales_are_warned_of(
-    make_recipe, make_study, planned, caplog
-):
+def test_b8_drl_05_arms_that_end_a_round_with_different_loss_scales_are_warned_of(make_recipe, make_study, caplog):
     """In float16, arms of one seed that overflowed at different steps were trained on different batches."""
     recipe = replace(make_recipe(steps=2, batches=1), compute=ComputeConfig(precision="float16"))
-    study, recorder = make_study(recipe, planned(), rounds=2)
+    study, recorder = make_study(recipe, PlannedPolicy(), rounds=2)
 
     def pause(progress: StudyProgress) -> None:
         if (progress.round, progress.step) == (1, 2):
@@ -55,8 +53,8 @@ def test_b8_drl_05_arms_that_end_a_round_with_different_loss_scales_are_warned_o
 @pytest.mark.parametrize(
     "plan", [LIFE, {key: LIFE[key] for key in (0, 2)}, {4: LIFE[0]}], ids=["kept", "blended at the end", "incubating"]
 )
-def test_the_rewards_of_an_episode_add_up_to_the_lead_at_its_end(plan, make_recipe, make_study, planned):
-    study, recorder = make_study(make_recipe(), planned(plan))
+def test_the_rewards_of_an_episode_add_up_to_the_lead_at_its_end(plan, make_recipe, make_study):
+    study, recorder = make_study(make_recipe(), PlannedPolicy(plan))
     grown, twin = run_study(StudyProgress(study))
     told = [event.reward for event in recorder.of(StepFinished)]
     assert grown.reward == pytest.approx(grown.validation_metric - twin.validation_metric)
@@ -145,10 +143,10 @@ def test_tensors_of_a_policy_that_share_memory_are_saved_separately(make_recipe,
 
 
 @pytest.fixture
-def between_rounds(make_recipe, make_study, planned) -> tuple[Recipe, list[EpisodeFinished], State]:
+def between_rounds(make_recipe, make_study) -> tuple[Recipe, list[EpisodeFinished], State]:
     """A recipe, the episodes of two rounds, and the state after the first, in which a blueprint was withdrawn."""
     recipe = make_recipe(steps=3)
-    study, _ = make_study(recipe, planned(LIFE), rounds=2)
+    study, _ = make_study(recipe, PlannedPolicy(LIFE), rounds=2)
     states: list[State] = []
 
     def pause(progress: StudyProgress) -> None:
@@ -162,10 +160,10 @@ def between_rounds(make_recipe, make_study, planned) -> tuple[Recipe, list[Episo
 
 
 def test_a_study_resumes_between_two_rounds_with_its_episodes_and_without_withdrawn_blueprints(
-    between_rounds, make_study, planned
+    between_rounds, make_study
 ):
     recipe, finished, state = between_rounds
-    study, _ = make_study(recipe, planned(LIFE), rounds=2)
+    study, _ = make_study(recipe, PlannedPolicy(LIFE), rounds=2)
     progress = StudyProgress(study)
     with pytest.raises(ValueError, match=r"2 episodes were over\. Received: 1"):
         progress.load_state_dict(state, finished[:1])
@@ -175,8 +173,8 @@ def test_a_study_resumes_between_two_rounds_with_its_episodes_and_without_withdr
     assert run_study(progress) == finished
 
 
-def test_the_clock_accounts_for_all_of_the_time(make_recipe, make_study, planned):
-    study, _ = make_study(make_recipe(steps=3), planned(LIFE))
+def test_the_clock_accounts_for_all_of_the_time(make_recipe, make_study):
+    study, _ = make_study(make_recipe(steps=3), PlannedPolicy(LIFE))
     run_study(StudyProgress(study))
     seconds = study.clock.summary()
     regions = {"reset", "train", "incubate", "evaluate", "govern", "policy", "grow", "telemetry", "conclude", "learn"}

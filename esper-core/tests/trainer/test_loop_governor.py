@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PlannedPolicy
 
 from esper_core.leyline import Stage
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, StageChanged, StepFinished
@@ -48,9 +48,9 @@ def poisoned(make_recipe, monkeypatch) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(("step", "kind"), [(0, "adam"), (3, "sgd"), (5, "sgd")])
-def test_run_09_a_step_on_nan_is_rolled_back_and_costs_a_penalty(step, kind, poisoned, make_study, planned):
+def test_run_09_a_step_on_nan_is_rolled_back_and_costs_a_penalty(step, kind, poisoned, make_study):
     recipe = poisoned(step, optimizer={"kind": kind, **({"momentum": 0.9} if kind == "sgd" else {})})
-    study, events = make_study(recipe, planned())
+    study, events = make_study(recipe, PlannedPolicy())
     grown, twin = run_study(StudyProgress(study))
     (acted,) = events.of(GovernorActed)
     assert (acted.act, acted.verdict, acted.step, acted.penalty) == ("roll-back", "panic", step, 5.0)
@@ -66,10 +66,8 @@ def test_run_09_a_step_on_nan_is_rolled_back_and_costs_a_penalty(step, kind, poi
 
 
 @pytest.mark.parametrize("step", [0, 3])
-def test_a_rollback_ends_an_episode_for_the_learner_with_the_penalty_in_its_last_reward(
-    step, poisoned, make_study, planned
-):
-    policy = planned()
+def test_a_rollback_ends_an_episode_for_the_learner_with_the_penalty_in_its_last_reward(step, poisoned, make_study):
+    policy = PlannedPolicy()
     run_study(StudyProgress(make_study(poisoned(step), policy)[0]))
     *first, second = policy.rollouts[0].episodes
     assert [len(episode.turns) for episode in first] == [step][: len(first)]
@@ -93,8 +91,8 @@ def test_a_rollback_ends_an_episode_for_the_learner_with_the_penalty_in_its_last
     ],
     ids=["incubating", "blended", "kept"],
 )
-def test_run_09_a_step_on_nan_loses_a_living_seed_and_keeps_a_fossil(plan, acted, last, poisoned, make_study, planned):
-    study, events = make_study(poisoned(4, embargo=1), planned(plan))
+def test_run_09_a_step_on_nan_loses_a_living_seed_and_keeps_a_fossil(plan, acted, last, poisoned, make_study):
+    study, events = make_study(poisoned(4, embargo=1), PlannedPolicy(plan))
     run_study(StudyProgress(study))
     assert [one.act for one in events.of(GovernorActed)] == acted
     assert [(one.step, one.now) for one in events.of(StageChanged)][-1] == last
@@ -104,10 +102,10 @@ def test_run_09_a_step_on_nan_loses_a_living_seed_and_keeps_a_fossil(plan, acted
 
 
 def test_b1_pt_05_neither_a_rollback_beside_it_nor_the_governor_itself_changes_an_environment(
-    make_recipe, poisoned, make_study, planned
+    make_recipe, poisoned, make_study
 ):
     def states(recipe: Recipe) -> list[Any]:
-        study, _ = make_study(recipe, planned({0: GERMINATE, 2: ADVANCE, 4: FOSSILISE}), environments=2)
+        study, _ = make_study(recipe, PlannedPolicy({0: GERMINATE, 2: ADVANCE, 4: FOSSILISE}), environments=2)
         episodes = run_study(StudyProgress(study))
         networks = [one.network for one in study.pool.environments]
         drawn = [network.training_stream.state_dict()[0].tolist() for network in networks]
@@ -129,12 +127,10 @@ def enough(arm: str, step: int, seed: int = 3) -> Callable[[HealthSnapshot], Ver
     return check
 
 
-def test_an_episode_that_is_over_is_not_trained_and_its_reward_is_against_the_twin_at_its_end(
-    make_recipe, make_study, planned
-):
-    policy = planned()
+def test_an_episode_that_is_over_is_not_trained_and_its_reward_is_against_the_twin_at_its_end(make_recipe, make_study):
+    policy = PlannedPolicy()
     study, events = make_study(make_recipe(steps=STEPS), policy, check_health=enough("grown", 2))
-    other = Arm("other", planned(), 'policy "test/other" (test 1.0)')
+    other = Arm("other", PlannedPolicy(), 'policy "test/other" (test 1.0)')
     pool = Pool(make_recipe(steps=STEPS), ["grown", "other", "twin"], 1, twin="twin")
     grown, _, twin = run_study(StudyProgress(replace(study, pool=pool, arms=[*study.arms, other])))
     assert [one.step for one in events.of(StepFinished)] == [0, 1, 2]
@@ -152,10 +148,10 @@ def test_an_episode_that_is_over_is_not_trained_and_its_reward_is_against_the_tw
 
 @pytest.mark.parametrize(("twin", "ended", "steps"), [(None, "grown", 2), ("twin", "twin", STEPS)])
 def test_without_a_twin_a_round_ends_with_its_last_episode_and_a_twin_is_not_ended_early(
-    twin, ended, steps, make_recipe, make_study, planned
+    twin, ended, steps, make_recipe, make_study
 ):
     recipe = make_recipe(steps=STEPS, batches=1)
-    study, events = make_study(recipe, planned(), twin=twin, check_health=enough(ended, 1))
+    study, events = make_study(recipe, PlannedPolicy(), twin=twin, check_health=enough(ended, 1))
     run_study(StudyProgress(study))
     assert [one.steps for one in events.of(EpisodeFinished)] == [steps]
     assert [one.step for one in events.of(StepFinished)] == list(range(steps))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, begin, noisy_in_evaluation, same
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, SmoothHost, begin, noisy_in_evaluation, same
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -34,10 +34,10 @@ def test_evaluation_changes_nothing_and_is_the_mean_over_all_examples(make_recip
     assert metric == pytest.approx((outputs.argmax(1) == split.targets).float().mean().item())
 
 
-def test_sim_low_3_evaluation_is_in_inference_mode_and_its_figures_are_ordinary_tensors(make_recipe, smooth_host):
+def test_sim_low_3_evaluation_is_in_inference_mode_and_its_figures_are_ordinary_tensors(make_recipe):
     seen: set[tuple[bool, bool]] = set()
 
-    class Watching(smooth_host):
+    class Watching(SmoothHost):
         def forward(self, inputs: Tensor) -> Tensor:
             seen.add((self.training, torch.is_inference_mode_enabled()))
             return super().forward(inputs)
@@ -104,8 +104,8 @@ KEPT = {0: GERMINATE, 1: ADVANCE, 2: FOSSILISE}
 
 
 @pytest.fixture
-def recipe(make_recipe, smooth_host):
-    own = make_recipe(batches=2, host=smooth_host)
+def recipe(make_recipe):
+    own = make_recipe(batches=2, host=SmoothHost)
     own = replace(own, growth=GrowthConfig(incubation="shadow", dependence=False))
     example = own.data["train"].inputs[:1]
     host = graft(own.build_host(), own.slots, example=example)

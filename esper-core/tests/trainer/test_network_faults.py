@@ -8,7 +8,7 @@ from typing import Any
 import core_worlds
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, bad, begin, out_of_patience, read, same
+from core_worlds import ADVANCE, FOSSILISE, NanGradient, PlannedPolicy, bad, begin, out_of_patience, read, same
 from torch import Tensor, nn
 
 from esper_core.growth import FaultBook, Variety
@@ -22,18 +22,6 @@ AFTER_BLENDING = 3 + 3 + 2
 """The training passes of a seed that is advanced after the second step, until its third step begins, and two more."""
 
 GERMINATE = replace(core_worlds.GERMINATE, blueprint="test/bad")
-
-
-class NanGradient(torch.autograd.Function):
-    """Returns its input, with a gradient of NaN."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor) -> Tensor:
-        return hidden.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * math.nan
 
 
 class RaisingGradient(NanGradient):
@@ -119,9 +107,9 @@ def test_a_seed_that_fails_while_it_acts_is_lost_and_the_host_continues(harm, tr
     assert environment.keeper.misowned(environment.model) == []
 
 
-def test_a_seed_that_acts_on_a_frozen_host_and_leaves_no_gradient_is_lost(make_recipe, noisy_host):
+def test_a_seed_that_acts_on_a_frozen_host_and_leaves_no_gradient_is_lost(make_recipe):
     variety = bad(lambda block, grown: grown.detach(), AFTER_BLENDING)
-    environment = begin(make_recipe(variety=variety, host=lambda: noisy_host().requires_grad_(False)))
+    environment = begin(make_recipe(variety=variety, host=lambda: core_worlds.NoisyHost().requires_grad_(False)))
     lost = []
     for step, action in enumerate([GERMINATE, ADVANCE, WAIT, WAIT]):
         environment.train()
@@ -131,8 +119,8 @@ def test_a_seed_that_acts_on_a_frozen_host_and_leaves_no_gradient_is_lost(make_r
     assert environment.garden.blended == ()
 
 
-def test_without_a_seed_a_loss_without_gradient_is_attributed_to_the_host(make_recipe, smooth_host):
-    class Detached(smooth_host):
+def test_without_a_seed_a_loss_without_gradient_is_attributed_to_the_host(make_recipe):
+    class Detached(core_worlds.SmoothHost):
         def forward(self, inputs: Tensor) -> Tensor:
             return super().forward(inputs).detach()
 
@@ -143,9 +131,9 @@ def test_without_a_seed_a_loss_without_gradient_is_attributed_to_the_host(make_r
         pool.train(0)
 
 
-def test_after_three_faults_a_blueprint_is_withdrawn_and_its_package_is_named(make_recipe, make_study, planned):
+def test_after_three_faults_a_blueprint_is_withdrawn_and_its_package_is_named(make_recipe, make_study):
     recipe = make_recipe(variety=bad(patience=1), steps=12, batches=1, embargo=0)
-    study, events = make_study(recipe, planned(dict.fromkeys(range(12), GERMINATE)))
+    study, events = make_study(recipe, PlannedPolicy(dict.fromkeys(range(12), GERMINATE)))
     run_study(StudyProgress(replace(study, packages={"test/bad": "bad-package 0.3"})))
     lost = events.of(SeedLost)
     assert [event.withdrawn for event in lost] == [False, False, True]

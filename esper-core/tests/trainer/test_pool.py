@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, SmoothHost
 
 import esper_core.trainer
 from esper_core.growth import Growth, derive_seed, read_network, slots_of
@@ -110,8 +110,8 @@ def test_the_control_has_from_the_start_what_was_grown_and_trains_as_long(recipe
     assert [signals[0].step for signals in told] == list(range(6))
 
 
-def test_the_control_equals_a_plain_torch_loop_from_the_same_weights(make_recipe, smooth_host, grown):
-    recipe = make_recipe(batches=1, host=smooth_host)
+def test_the_control_equals_a_plain_torch_loop_from_the_same_weights(make_recipe, grown):
+    recipe = make_recipe(batches=1, host=SmoothHost)
     pool = Pool(recipe, ["capacity"], 1, implants=lambda arm, seed: grown)
     pool.reset(0, 3)
     control, train = pool.environments[0], recipe.data["train"]

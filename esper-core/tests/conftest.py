@@ -1,4 +1,4 @@
-"""Shared fixtures: a small recipe, packages that are installed for a test, the command line, and a terminal."""
+"""Shared fixtures: packages that are installed for a test, the command line, and a terminal."""
 
 import importlib.util
 import io
@@ -10,16 +10,10 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-import torch
-from core_worlds import LOCAL_CONV, NoisyHost, ToyTask, toy_split
-from torch import nn
 
 from esper_core.app.checkpointing import CheckpointWriter
 from esper_core.cli import main
-from esper_core.config.model import EpisodeConfig, GovernorConfig, GrowthConfig, OptimizersConfig
-from esper_core.growth import Variety
-from esper_core.leyline import EsperError, Problem, SlotPlace
-from esper_core.trainer.environment import Recipe
+from esper_core.leyline import EsperError, Problem
 from esper_core.trainer.progress import StudyProgress
 from esper_testing.pytest_plugin import Answer
 
@@ -38,38 +32,6 @@ def ctrl_c_raises() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture
-def make_recipe() -> Callable[..., Recipe]:
-    """``make_recipe(steps=…, batches=…, varieties=…)``: return the recipe of small environments."""
-
-    def make(
-        *,
-        steps: int = 6,
-        batches: int = 3,
-        host: Callable[[], nn.Module] = NoisyHost,
-        variety: Variety = LOCAL_CONV,
-        place: SlotPlace | None = None,
-        optimizer: dict[str, object] | None = None,
-        embargo: int = 2,
-        governor: dict[str, object] | None = None,
-    ) -> Recipe:
-        own = {"learning_rate": 1e-2, **(optimizer or {})}
-        return Recipe(
-            task=ToyTask(),
-            data={"train": toy_split(120, 1), "validation": toy_split(60, 2), "test": toy_split(60, 3)},
-            build_host=host,
-            slots={"early": place or SlotPlace("stem")},
-            varieties={"early": (variety,)},
-            episode=EpisodeConfig(steps=steps, batches=batches, batch_size=20),
-            optimizers=OptimizersConfig.model_validate({"host": own, "seed": own}),
-            growth=GrowthConfig(incubation="shadow", embargo=embargo),
-            governor=GovernorConfig.model_validate(governor or {}),
-            device=torch.device("cpu"),
-        )
-
-    return make
 
 
 @pytest.fixture

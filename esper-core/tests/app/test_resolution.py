@@ -52,26 +52,16 @@ def refused(configured, tmp_path):
 
 
 EXTRA = 'E226 plugin "extra" (esper-extra 1.0) is required'
-
-
 MORE = "More:  esper plugins show extra"
+UPGRADE = 'Bring them together:  pip install "esper-'
+FAILED = 'E210 plugin "extra" (esper-extra 1.0) cannot be imported: Zero'
 
 
 @pytest.mark.parametrize(
     ("source", "pin", "also", "told"),
     [
-        (
-            NEVER,
-            ">=0.2, <0.3",
-            "",
-            [" in >=0.2, <0.3; its code was not run", 'Bring them together:  pip install "esper-'],
-        ),
-        (
-            "1 / 0",
-            ">=1",
-            "",
-            [", and it is broken", MORE, 'E210 plugin "extra" (esper-extra 1.0) cannot be imported: Zero'],
-        ),
+        (NEVER, ">=0.2, <0.3", "", [" in >=0.2, <0.3; its code was not run", UPGRADE]),
+        ("1 / 0", ">=1", "", [", and it is broken", MORE, FAILED]),
         (NEVER, ">=1", ", disable: [extra]", [", and it is disabled", MORE]),
         (NEVER, ">=1", "", [", and it is not-listed"]),
     ],

@@ -47,40 +47,50 @@ def test_missing_components_and_plugins_do_not_prevent_explaining(esper, file) -
     assert (answer.status, answer.out.splitlines()[0]) == (0, "episode.batches: 1")
 
 
-SETTINGS = """
-import sys
-from esper_core import TaskSpec, hookimpl
+EXTRA = """
+from esper_core import BlueprintSpec, TaskSpec, hookimpl
 from pydantic import BaseModel, Field
 
-def stop():
-    sys.exit(0)
+class Inner(BaseModel):
+    depth: int = 1
 
 class Settings(BaseModel):
-    width: int = 3
-    depth: int = Field({default}, description="How deep.")
+    width: int = Field(default_factory=lambda: {width}, description="How wide.")
+    inner: Inner = Inner()
+
+class Own(BaseModel):
+    every: int = Field(10, description="How often.")
+
+@hookimpl
+def esper_settings_model(): return Own
+
+@hookimpl
+def esper_register_blueprints(registry):
+    registry.add("conv_light", "m:Tiny", BlueprintSpec("sequence", "c", "Another."))
 
 @hookimpl
 def esper_register_tasks(registry):
     registry.add("wide", "m:Task", TaskSpec("Wide.", Settings))
+    registry.add("lost", "m:Task", TaskSpec("Lost.", "not_there:Settings"))
 """
 
 
 def test_setting_without_a_description_is_explained_by_type_default_and_origin(esper, file, install) -> None:
-    install("extra", SETTINGS.format(default=1))
+    install("extra", EXTRA.format(width=3))
     assert esper("explain", file, "task.settings", "--set", "task=wide").out.splitlines() == [
         "task.settings.width: 3",
+        "  How wide.",
         "  integer; default 3; from default",
-        "task.settings.depth: 1",
-        "  How deep.",
+        "task.settings.inner.depth: 1",
         "  integer; default 1; from default",
     ]
 
 
 def test_component_that_ends_the_program_is_reported_as_an_error(esper, file, install) -> None:
-    path = install("extra", SETTINGS.format(default="default_factory=stop"))
+    path = install("extra", EXTRA.format(width="exit(0)"))
     answer = esper("explain", file, "task.settings", "--set", "task=wide")
     assert (answer.status, answer.out) == (3, "")
-    assert answer.err.startswith(f"E231 a component exited the program: SystemExit: 0\n  {path}:6\n")
+    assert answer.err.startswith(f"E231 a component exited the program: SystemExit: 0\n  {path}:8\n")
 
 
 @pytest.mark.members
@@ -132,38 +142,10 @@ def test_check_in_json_lists_problems_and_warnings(esper, install, file, tmp_pat
     assert [one["code"] for one in told["warnings"]] == ["E210", "E223"]
 
 
-EXTRA = """
-from esper_core import BlueprintSpec, TaskSpec, hookimpl
-from pydantic import BaseModel, Field
-
-class Inner(BaseModel):
-    depth: int = 1
-
-class Settings(BaseModel):
-    width: int = Field(3, description="How wide.")
-    inner: Inner = Inner()
-
-class Own(BaseModel):
-    every: int = Field(10, description="How often.")
-
-@hookimpl
-def esper_settings_model(): return Own
-
-@hookimpl
-def esper_register_blueprints(registry):
-    registry.add("conv_light", "m:Tiny", BlueprintSpec("sequence", "c", "Another."))
-
-@hookimpl
-def esper_register_tasks(registry):
-    registry.add("wide", "m:Task", TaskSpec("Wide.", Settings))
-    registry.add("lost", "m:Task", TaskSpec("Lost.", "not_there:Settings"))
-"""
-
-
 @pytest.fixture
 def schema(esper, install) -> dict[str, Any]:
     """The schema with a plugin beside the first-party ones."""
-    install("extra", EXTRA)
+    install("extra", EXTRA.format(width=3))
     answer = esper("schema")
     assert (answer.status, answer.err) == (0, "")
     assert answer.json == esper("schema", "--json").json

@@ -44,14 +44,16 @@ def test_a_plugin_that_ends_the_process_is_an_error_that_names_it(place, told, e
     assert "os._exit(0) was called" in answer.err
 
 
-def ended(code: str) -> subprocess.CompletedProcess[str]:
-    """Return how a process ended that runs this code."""
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Return how Python ended with these arguments."""
+    command = [sys.executable, *map(textwrap.dedent, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_a_process_ends_with_its_status_although_threads_are_left(tmp_path):
-    done = ended(f"""
+    done = ended(
+        "-c",
+        f"""
         import sys, threading, time
         from esper_core.cli.exits import end_process
         file = open({str(tmp_path / "kept.txt")!r}, "w")
@@ -60,14 +62,17 @@ def test_a_process_ends_with_its_status_although_threads_are_left(tmp_path):
         threading.Thread(target=time.sleep, args=(0.1,)).start()
         threading.Thread(target=time.sleep, args=(60,), name="beat").start()
         end_process(4, seconds=0.2)
-    """)
+    """,
+    )
     assert (done.returncode, done.stdout) == (4, "result\n")
     assert done.stderr == 'warning: the process ends, although components left threads: "beat"\n'
     assert (tmp_path / "kept.txt").read_text() == "all of it"
 
 
 def test_forks_end_as_they_like_and_other_threads_alone(tmp_path):
-    done = ended("""
+    done = ended(
+        "-c",
+        """
         import os, threading
         from esper_core.cli.exits import end_process, exits_refused
         with exits_refused():
@@ -78,7 +83,8 @@ def test_forks_end_as_they_like_and_other_threads_alone(tmp_path):
             thread.start()
             thread.join()
         end_process(5)
-    """)
+    """,
+    )
     assert done.returncode == 5
     assert done.stderr.startswith('warning: os._exit(0) was called in thread "odd", which ends alone  ')
 
@@ -90,13 +96,7 @@ def test_a_run_ends_although_a_plugin_left_a_thread(tmp_path, file):
         PLUGIN.format(at_import="", at_registration="threading.Thread(target=beat, name='beat').start()")
     )
     sets = ["--set", f"plugins.local=[{tmp_path / 'beater.py'}]"]
-    done = subprocess.run(
-        [sys.executable, "-m", "esper_core", "check", str(file), *sets],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = ended("-m", "esper_core", "check", str(file), *sets)
     assert (done.returncode, "in order" in done.stdout) == (0, True)
     assert 'although components left threads: "beat" of ' in done.stderr
 
@@ -106,11 +106,14 @@ def test_a_run_ends_although_a_plugin_left_a_thread(tmp_path, file):
 def test_a_plugin_whose_import_hangs_ends_the_command_with_its_line(tmp_path, file):
     plugin = tmp_path / "sleeper.py"
     plugin.write_text(PLUGIN.format(at_import="time.sleep(60)", at_registration="pass"))
-    done = ended(f"""
+    done = ended(
+        "-c",
+        f"""
         from esper_core.leyline import constants
         constants.PREPARATION_SECONDS = 6.0
         from esper_core.cli.main import main
         main(["check", {str(file)!r}, "--set", {f"plugins.local=[{plugin}]"!r}])
-    """)
+    """,
+    )
     assert done.returncode == 1
     assert f'File "{plugin}", line 5' in done.stderr

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from core_worlds import NoisyHost
+from core_worlds import NoisyHost, make_recipe
 from torch import Tensor
 
 from esper_core.engines.nodes import NodeRecord
@@ -47,7 +47,7 @@ def build(actor: ShardActor, recipe: Recipe) -> None:
     assert actor.build(None) is None
 
 
-def test_actor_passes_on_what_a_shard_replies(actor, make_recipe):
+def test_actor_passes_on_what_a_shard_replies(actor):
     build(actor, make_recipe())
     pool = Pool(make_recipe(), ["grown", "twin"], 2, twin="twin")
     pool.reset(0, 0)
@@ -62,7 +62,7 @@ def test_actor_passes_on_what_a_shard_replies(actor, make_recipe):
         assert actor.exchange(request("masks")) is None
 
 
-def test_worker_that_hangs_is_ended_beside_the_request(actor, make_recipe):
+def test_worker_that_hangs_is_ended_beside_the_request(actor):
     build(actor, make_recipe(host=SlowHost))
     actor.start(ORDER)
     replies: list[object] = ["none"]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from core_worlds import LOCAL_CONV, NoisyHost, bad, out_of_patience, spelled
+from core_worlds import LOCAL_CONV, NoisyHost, bad, make_recipe, out_of_patience, spelled
 from torch import Tensor, nn
 
 from esper_core.engines.processes import ForkedWorker, ForkEngine, can_fork
@@ -104,7 +104,7 @@ def course(
     return told
 
 
-def recipe_with(make_recipe: Callable[..., Recipe], variety: Variety, **more: Any) -> Recipe:
+def recipe_with(variety: Variety, **more: Any) -> Recipe:
     recipe = make_recipe(steps=STEPS, batches=2, **more)
     return replace(recipe, varieties={"early": (LOCAL_CONV, variety)})
 
@@ -127,11 +127,11 @@ def marked(*arguments: Any) -> Any:
     ],
 )
 def test_a_seed_that_ends_or_blocks_its_worker_is_taken_out_and_changes_nobody_else(
-    make_recipe, workers, harm, training, tmp_path, caplog
+    workers, harm, training, tmp_path, caplog
 ):
     """As if it had raised an error. The verdict is kept: a second run repeats it, and not what the seed did."""
-    expected = course(threads(recipe_with(make_recipe, bad(out_of_patience, 3, training=training))))
-    recipe = recipe_with(make_recipe, bad(harm, 3, training=training))
+    expected = course(threads(recipe_with(bad(out_of_patience, 3, training=training))))
+    recipe = recipe_with(bad(harm, 3, training=training))
     found = course(workers(recipe, verdicts=Verdicts(tmp_path)))
     assert spelled(found[1:]) == spelled(expected[1:])
     (verdict,) = Verdicts(tmp_path)._passed
@@ -145,22 +145,22 @@ def test_a_seed_that_ends_or_blocks_its_worker_is_taken_out_and_changes_nobody_e
 
 
 @pytest.mark.slow
-def test_a_blueprint_that_hangs_when_it_is_built_is_a_lost_seed(make_recipe, workers):
+def test_a_blueprint_that_hangs_when_it_is_built_is_a_lost_seed(workers):
     def build(site: Site) -> nn.Module:
         time.sleep(600)
         raise AssertionError
 
     variety = replace(LOCAL_CONV, id="test/slow", factory=build)
-    expected = course(threads(recipe_with(make_recipe, LOCAL_CONV)))
-    found = course(workers(recipe_with(make_recipe, variety), patience=1.0))
+    expected = course(threads(recipe_with(LOCAL_CONV)))
+    found = course(workers(recipe_with(variety), patience=1.0))
     assert spelled(found[1:]) == spelled(expected[1:])
     assert [one.what for one in found[0] if isinstance(one, LostSeed)] == ["did not return"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
-def test_workers_that_are_killed_or_stopped_from_outside_change_nothing(make_recipe, workers, number):
+def test_workers_that_are_killed_or_stopped_from_outside_change_nothing(workers, number):
     """One is ended before each step, in turn: with the requests since the last snapshot, or since the beginning."""
-    recipe = recipe_with(make_recipe, LOCAL_CONV)
+    recipe = recipe_with(LOCAL_CONV)
     expected = course(threads(recipe))
     pool = workers(recipe, patience=2.0)
 
@@ -170,7 +170,7 @@ def test_workers_that_are_killed_or_stopped_from_outside_change_nothing(make_rec
     assert spelled(course(pool, before=end_one)) == spelled(expected)
 
 
-def test_a_host_that_ends_its_worker_ends_the_run_with_its_name_and_line(make_recipe, workers):
+def test_a_host_that_ends_its_worker_ends_the_run_with_its_name_and_line(workers):
     class Leaving(NoisyHost):
         left = 3
 
@@ -180,7 +180,7 @@ def test_a_host_that_ends_its_worker_ends_the_run_with_its_name_and_line(make_re
                 os._exit(0)
             return super().forward(inputs)
 
-    pool = workers(recipe_with(make_recipe, LOCAL_CONV, host=Leaving))
+    pool = workers(recipe_with(LOCAL_CONV, host=Leaving))
     with pytest.raises(WorkerLost) as caught:
         course(pool)
     (problem,) = caught.value.problems
@@ -189,14 +189,14 @@ def test_a_host_that_ends_its_worker_ends_the_run_with_its_name_and_line(make_re
     assert (problem.file, problem.code) == (__file__, "E403")
 
 
-def test_a_worker_that_cannot_be_made_ends_the_run(make_recipe, workers):
+def test_a_worker_that_cannot_be_made_ends_the_run(workers):
     class Gone(ForkEngine):
         def start(self, order: Order) -> ForkedWorker:
             worker = super().start(order)
             os.kill(worker.pid, signal.SIGKILL)
             return worker
 
-    recipe = recipe_with(make_recipe, LOCAL_CONV)
+    recipe = recipe_with(LOCAL_CONV)
     with pytest.raises(WorkerLost, match=r"E403 the worker of the environments with index 0 to 0 .* SIGKILL"):
         WorkerPool(Gone(recipe), ARMS, 2, workers=2, notices=recipe.notices)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, SmoothHost, same, spelled
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, SmoothHost, make_recipe, same, spelled
 from torch import Tensor, nn
 
 from esper_core.config import RunConfig
@@ -128,7 +128,7 @@ def assert_same(left: tuple[list[Any], State], right: tuple[list[Any], State]) -
         ),
     ],
 )
-def test_run_08_worker_processes_report_bitwise_the_same_as_threads(make_recipe, pools, draws, environments, processes):
+def test_run_08_worker_processes_report_bitwise_the_same_as_threads(pools, draws, environments, processes):
     """BatchNorm and dropout where random numbers are drawn; living seeds, drawn actions, networks at the end."""
     host = {} if draws is Draws.FORWARD else {"host": SmoothHost}
     recipe = replace(make_recipe(steps=8, batches=2, embargo=1, **host), draws=draws)
@@ -138,7 +138,7 @@ def test_run_08_worker_processes_report_bitwise_the_same_as_threads(make_recipe,
 
 
 @forks
-def test_rollbacks_and_early_ends_of_episodes_are_the_same_in_processes(make_recipe, pools):
+def test_rollbacks_and_early_ends_of_episodes_are_the_same_in_processes(pools):
     """One rollback is of a twin, and some withdraw a blueprint."""
     recipe = make_recipe(steps=9, batches=1, embargo=0, governor={"rollbacks": 5, "watch_steps": 9})
     panics = {(step, place): PANIC for step in (3, 6) for place in (0, 1, 3, 4, 6, 7, 9, 10)} | {(3, 8): PANIC}
@@ -151,7 +151,7 @@ def test_rollbacks_and_early_ends_of_episodes_are_the_same_in_processes(make_rec
 
 @forks
 @pytest.mark.parametrize(("before", "after"), [pytest.param(0, 2, marks=slow), pytest.param(2, 0, marks=slow), (2, 3)])
-def test_a_state_can_be_restored_with_another_number_of_processes(make_recipe, pools, before, after):
+def test_a_state_can_be_restored_with_another_number_of_processes(pools, before, after):
     recipe = make_recipe(steps=6, batches=1, embargo=1)
     expected = played(pools(recipe, 3, 0), 6)
     first, second = pools(recipe, 3, before), pools(recipe, 3, after)
@@ -163,7 +163,7 @@ def test_a_state_can_be_restored_with_another_number_of_processes(make_recipe, p
 
 @forks
 @pytest.mark.parametrize("error", [lambda: ValueError("no"), lambda: SystemExit(7)])
-def test_an_error_of_a_host_is_raised_with_its_traceback_as_without_processes(make_recipe, pools, error):
+def test_an_error_of_a_host_is_raised_with_its_traceback_as_without_processes(pools, error):
     class Raising(SmoothHost):
         """Raises in its fourth training pass."""
 
@@ -202,7 +202,7 @@ def pids(pool: StudyPool[Any]) -> list[int]:
 
 
 @forks
-def test_a_host_that_cannot_be_built_is_reported_and_no_process_is_left(make_recipe):
+def test_a_host_that_cannot_be_built_is_reported_and_no_process_is_left():
     def host() -> nn.Module:
         raise GrowthError(Problem("E303", "no"))
 
@@ -218,7 +218,7 @@ def test_a_host_that_cannot_be_built_is_reported_and_no_process_is_left(make_rec
 
 
 @forks
-def test_worker_processes_ignore_signals_that_ask_a_run_to_end(make_recipe, pools):
+def test_worker_processes_ignore_signals_that_ask_a_run_to_end(pools):
     pool = pools(make_recipe(steps=1, batches=1), 2, 2)
     for pid in pids(pool):
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -252,7 +252,7 @@ def test_worker_processes_exit_when_their_parent_is_killed_in_the_middle_of_a_co
 
 
 @forks
-def test_log_messages_of_a_process_are_logged_by_its_parent(make_recipe, caplog):
+def test_log_messages_of_a_process_are_logged_by_its_parent(caplog):
     def host() -> nn.Module:
         logging.getLogger("esper").warning("a host is born")
         return SmoothHost()

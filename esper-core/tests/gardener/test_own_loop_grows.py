@@ -62,18 +62,12 @@ def train(task_name: str, seed: int, *, grown: bool, like_a_run: bool = False) -
 @pytest.mark.slow
 @pytest.mark.members
 @pytest.mark.parametrize("seed", range(5))
-def test_a_convolution_is_kept_and_lifts_the_host(seed):
+def test_a_convolution_is_kept_and_lifts_the_host_and_nothing_is_kept_on_shuffled_positions(seed):
     _, plain = train("mnist1d", seed, grown=False)
     model, accuracy = train("mnist1d", seed, grown=True)
     assert [one.blueprint for one in slots_of(model).named("stem").fossils] == ["blueprints/conv_light"]
     assert plain < 0.65
     assert accuracy > plain + 0.15
-
-
-@pytest.mark.slow
-@pytest.mark.members
-@pytest.mark.parametrize("seed", range(5))
-def test_nothing_is_kept_on_shuffled_positions(seed):
     model, accuracy = train("mnist1d-shuffled", seed, grown=True)
     assert not slots_of(model).named("stem").fossils
     _, plain = train("mnist1d-shuffled", seed, grown=False)

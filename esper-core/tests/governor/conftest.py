@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, begin, read
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, begin, make_recipe, read
 
 from esper_core.governor import Act, Decision, Governor, RolledBack
 from esper_core.growth import Transition
@@ -104,7 +104,7 @@ class Drive:
 
 
 @pytest.fixture
-def drive(make_recipe: Callable[..., Recipe]) -> Callable[..., Drive]:
+def drive() -> Callable[..., Drive]:
     """``drive(governor, plan, …)``: return a small environment; other arguments are passed to its recipe."""
 
     def make(governor: Governor | None = None, plan: dict[int, Action] | None = None, **recipe: Any) -> Drive:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, LOCAL_CONV, bad, begin, same, through_files
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, LOCAL_CONV, bad, begin, make_recipe, same, through_files
 
 from esper_core.config import GovernorConfig, OptimizerConfig
 from esper_core.config.model import OptimizersConfig
@@ -290,7 +290,7 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def environment(make_recipe):
+def environment():
     """Return an environment whose seeds have 250,000 parameters and a few in the operator, just under 1 MiB."""
     spec = BlueprintSpec("sequence", "250000", starts_as_identity=True)
     return begin(make_recipe(variety=replace(LOCAL_CONV, id="test/big", spec=spec)))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import add_seed, make_garden
 from torch import Tensor, nn
 
 from esper_core import BlueprintSpec, SlotPlace, export, graft
@@ -13,7 +14,7 @@ from esper_core.growth import Seed, Variety, slots_of
 from esper_core.growth.grafting import alike
 from esper_core.growth.journal import network_in
 from esper_core.growth.rebuilding import rebuild
-from esper_core.leyline import Action, Blend, GrowthError, Op, Site, Stage
+from esper_core.leyline import Action, Blend, GrowthError, Op, Site
 
 SPEC = BlueprintSpec(("vector", "tokens"), "2*(i + c)", starts_as_identity=True, adapts=True)
 TOKENS = torch.randn(4, 5, 8, generator=torch.Generator().manual_seed(0))
@@ -76,17 +77,8 @@ def host(layer: nn.Module, **more: Any) -> Host:
 
 def grow(model: nn.Module, block: Callable[[Site], nn.Module] = Adapter, blend: Blend = Blend.ADD) -> Seed:
     """Put a fossil with random weights into the slot."""
-    slot = slots_of(model).named("here")
-    assert slot.site is not None
-    number = len(slot.seeds)
-    seed = Seed(block(slot.site), blueprint="t/b", spec=SPEC, site=slot.site, number=number, blend=blend)
-    with torch.no_grad():
-        for parameter in seed.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    seed.stage = Stage.FOSSILISED
-    seed.alpha.aim(1.0, 0)
-    slot.seeds.append(seed)
-    return seed
+    number = len(slots_of(model).named("here").seeds)
+    return add_seed(model, "here", block, fossil=True, seed=number, noise=0.3, spec=SPEC, blueprint="t/b", blend=blend)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +116,7 @@ def test_an_adapter_adds_a_map_of_what_its_module_gets(alpha):
     torch.testing.assert_close(model(TOKENS), wanted)
 
 
-def test_an_adapter_that_chooses_its_first_weights_sees_what_it_will_get(make_garden):
+def test_an_adapter_that_chooses_its_first_weights_sees_what_it_will_get():
     seen = []
 
     class Informed(Adapter):
@@ -140,7 +132,7 @@ def test_an_adapter_that_chooses_its_first_weights_sees_what_it_will_get(make_ga
     assert gradients == (4, 5, 6)
 
 
-def test_an_adapter_is_refused_where_its_module_gets_no_features(make_garden):
+def test_an_adapter_is_refused_where_its_module_gets_no_features():
     with pytest.raises(GrowthError, match=r'"t/b" cannot grow in slot "here": it is an adapter') as caught:
         make_garden(host(nn.Identity()), Variety("t/b", SPEC, Adapter))
     assert caught.value.problems[0].code == "E303"

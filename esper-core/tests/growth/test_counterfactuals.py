@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import Net
+from core_worlds import Net, add_seed
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
 from esper_core.growth import RandomStream, SeedFault, counterfactuals as reasons, derive_seed, graft, slots_of
 from esper_core.growth.counterfactuals import Counterfactuals
-from esper_core.growth.seeds import Seed
 from esper_core.leyline.lifecycle import Stage
 
 Batches = list[tuple[Tensor, Tensor]]
@@ -113,7 +112,7 @@ def judge(outputs: Tensor, targets: Tensor) -> Tensor:
     return cross_entropy(outputs, targets, reduction="none")
 
 
-def network(add_seed: Callable[..., Seed], build: type[nn.Module] = Chain) -> nn.Module:
+def network(build: type[nn.Module] = Chain) -> nn.Module:
     torch.manual_seed(3)
     model = graft(build(), ["one", "two", "three"], example=BATCHES[0][0][:2])
     for number, name in enumerate(SEEDS):
@@ -149,8 +148,8 @@ def are_right(model: nn.Module, found: dict[str | None, Tensor], batches: Batche
     return bool(found) and all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in pairs)
 
 
-def test_only_modules_behind_a_left_out_seed_run_again(add_seed):
-    counterfactuals = Counterfactuals(network(add_seed))
+def test_only_modules_behind_a_left_out_seed_run_again():
+    counterfactuals = Counterfactuals(network())
     counterfactuals.measure(BATCHES[:1], judge)
     assert RUNS["root"] == 9, "at first one pass that is traced, four separate, four replayed"
     assert RUNS["in stem"] == 6
@@ -161,8 +160,8 @@ def test_only_modules_behind_a_left_out_seed_run_again(add_seed):
     }  # fmt: skip
 
 
-def test_run_11_unmeasured_seed_has_no_value(add_seed):
-    model = network(add_seed)
+def test_run_11_unmeasured_seed_has_no_value():
+    model = network()
     slots_of(model).named("two").living.alpha.aim(0.0, 0)
     counterfactuals = Counterfactuals(model)
     for expected in (7, 3):  # the first batch is traced, with two passes for each seed
@@ -188,9 +187,9 @@ WAYS: dict[str, tuple[type[nn.Module], str]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_host_that_cannot_be_replayed_runs_in_separate_passes(way, add_seed):
+def test_host_that_cannot_be_replayed_runs_in_separate_passes(way):
     build, why = WAYS[way]
-    model = network(add_seed, build)
+    model = network(build)
     counterfactuals = Counterfactuals(model)
     for _ in range(2):
         found = counterfactuals.measure(BATCHES, judge)
@@ -198,8 +197,8 @@ def test_host_that_cannot_be_replayed_runs_in_separate_passes(way, add_seed):
         assert are_right(model, found)
 
 
-def test_seed_with_random_numbers_gets_the_same_ones_in_every_pass(add_seed):
-    model = network(add_seed)
+def test_seed_with_random_numbers_gets_the_same_ones_in_every_pass():
+    model = network()
     block = slots_of(model).named("two").living.block
     block.register_forward_hook(lambda module, args, output: dropout(output, 0.3, training=True))
     counterfactuals = Counterfactuals(model)
@@ -212,9 +211,9 @@ def test_seed_with_random_numbers_gets_the_same_ones_in_every_pass(add_seed):
     "how", ["a part", *(pytest.param(way, marks=pytest.mark.slow) for way in ("in place", "part in place"))]
 )
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_compiled_host_runs_in_separate_passes(how, add_seed):
+def test_compiled_host_runs_in_separate_passes(how):
     torch.compiler.reset()
-    model = network(add_seed)
+    model = network()
     if how == "a part":
         model.mid = torch.compile(model.mid, backend="eager")
     else:
@@ -244,8 +243,8 @@ def everything(model: nn.Module) -> list[Any]:
 
 @pytest.mark.parametrize("build", [Chain, Noisy, Sly])
 @pytest.mark.parametrize(("looked", "raising"), [(False, None), (False, 2), (False, 6), (True, 2)])
-def test_measuring_leaves_nothing_behind_even_if_it_raises(build, looked, raising, add_seed):
-    model = network(add_seed, build)
+def test_measuring_leaves_nothing_behind_even_if_it_raises(build, looked, raising):
+    model = network(build)
     model.mid.eval().requires_grad_(False)
     model.head.train()
     own = model.stem[0].forward
@@ -272,8 +271,8 @@ def test_measuring_leaves_nothing_behind_even_if_it_raises(build, looked, raisin
 
 
 @pytest.mark.parametrize("looked", [False, True])
-def test_seed_that_raises_is_named_and_nothing_is_left_behind(looked, add_seed):
-    model = network(add_seed)
+def test_seed_that_raises_is_named_and_nothing_is_left_behind(looked):
+    model = network()
     counterfactuals = settled(model) if looked else Counterfactuals(model)
     slots_of(model).named("two").living.block.mix.bias = None
     slots_of(model).named("two").living.block.mix.weight = nn.Parameter(torch.zeros(3, 3))
@@ -399,7 +398,7 @@ HOSTS: dict[str, tuple[Callable[[], nn.Module], list[str], tuple[int, ...]]] = {
 }
 
 
-def grown(name: str, add_seed: Callable[..., Seed]) -> tuple[nn.Module, Batches, list[str]]:
+def grown(name: str) -> tuple[nn.Module, Batches, list[str]]:
     """A host with a trained seed in each slot, and batches of which the last is smaller."""
     build, slots, shape = HOSTS[name]
     inputs = torch.randn(29, *shape, generator=torch.Generator().manual_seed(0))
@@ -421,8 +420,8 @@ def grown(name: str, add_seed: Callable[..., Seed]) -> tuple[nn.Module, Batches,
 
 
 @pytest.mark.parametrize("name", HOSTS)
-def test_each_replayed_pass_is_bit_for_bit_a_separate_one(name, add_seed):
-    model, batches, names = grown(name, add_seed)
+def test_each_replayed_pass_is_bit_for_bit_a_separate_one(name):
+    model, batches, names = grown(name)
     expected = {one: separate(model, one, batches) for one in (None, *names)}
     assert all((expected[one].mean() - expected[None].mean()).abs() > 1e-2 for one in names)
     assert all((one - other).abs().max() > 1e-2 for one, other in combinations(expected.values(), 2))
@@ -437,8 +436,8 @@ def test_each_replayed_pass_is_bit_for_bit_a_separate_one(name, add_seed):
 @pytest.mark.parametrize(
     ("name", "mode"), [("residual", torch.no_grad), ("odd", torch.inference_mode), ("odd", torch.enable_grad)]
 )
-def test_fossils_act_and_incubating_seeds_do_not_in_any_autograd_mode(name, mode, add_seed):
-    model, batches, names = grown(name, add_seed)
+def test_fossils_act_and_incubating_seeds_do_not_in_any_autograd_mode(name, mode):
+    model, batches, names = grown(name)
     fossil, incubating = slots_of(model).named(names[0]).living, slots_of(model).named(names[-1]).living
     fossil.stage, incubating.stage = Stage.FOSSILISED, Stage.TRAINING
     incubating.alpha.aim(0.0, 0)

@@ -1,12 +1,13 @@
 """Garden: failed actions change nothing, parameters have one owner, and nurseries hold several seeds."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import core_worlds
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, LOCAL_CONV, PRUNE, NoisyHost, begin, numbers, same
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, begin, make_garden, make_recipe, numbers, same
+from studies import play
 from torch import Tensor, nn
 
 from esper_core.growth import Garden, Gates, Seed, SeedFault, Transition, Variety, graft
@@ -14,8 +15,6 @@ from esper_core.leyline import WAIT, Action, Blend, BlueprintSpec, GrowthError, 
 from esper_core.leyline.signals import Gain
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
-
-Make = Callable[..., Recipe]
 
 
 def live(environment: Environment, plan: dict[int, Action], steps: int) -> None:
@@ -58,7 +57,7 @@ def unbuildable(site: Site) -> nn.Module:
         (replace(GERMINATE, blueprint="test/broken"), SeedFault, 'E320 .* "test/broken" raised KeyError: .* was built'),
     ],
 )
-def test_action_that_cannot_be_carried_out_is_refused_and_changes_nothing(action, error, said, make_recipe):
+def test_action_that_cannot_be_carried_out_is_refused_and_changes_nothing(action, error, said):
     recipe = make_recipe()
     (variety,) = recipe.varieties["early"]
     broken = replace(variety, id="test/broken", factory=unbuildable)
@@ -69,7 +68,7 @@ def test_action_that_cannot_be_carried_out_is_refused_and_changes_nothing(action
     assert snapshot(environment.garden) == before
 
 
-def test_run_03_parameter_without_an_optimizer_and_optimizer_without_its_parameter_are_found(make_recipe, monkeypatch):
+def test_run_03_parameter_without_an_optimizer_and_optimizer_without_its_parameter_are_found(monkeypatch):
     """A pruned seed whose optimizer remains is a leak."""
     environment = begin(make_recipe())
     before, keeper = snapshot(environment.garden), environment.keeper
@@ -92,7 +91,7 @@ def test_run_03_parameter_without_an_optimizer_and_optimizer_without_its_paramet
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_seeds_are_clipped_apart_from_the_host_and_fossils_with_it(kept, make_recipe):
+def test_seeds_are_clipped_apart_from_the_host_and_fossils_with_it(kept):
     sgd = {"kind": "sgd", "clip_norm": 1e-3, "learning_rate": 1.0, "momentum": 0.0}
     environment = begin(make_recipe(optimizer=sgd))
     live(environment, {0: GERMINATE, 1: ADVANCE, **({4: FOSSILISE} if kept else {})}, 5)
@@ -149,7 +148,7 @@ INPUTS = torch.randn(5, 1, 8, generator=torch.Generator().manual_seed(2))
 SPEC = BlueprintSpec("sequence", "c*c + c", starts_as_identity=True, traits=("informed_birth",))
 
 
-def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place(make_garden):
+def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place():
     model = graft(InPlace(), ["stem"], example=INPUTS)
     own = make_garden(model, Variety("test/informed", SPEC, Informed), probe=lambda m: m(INPUTS).square().mean())
     own.apply(Action(Op.GERMINATE, "stem", "test/informed"), 0)
@@ -176,7 +175,7 @@ def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place(make_ga
         ({"op": "frob"}, "there is no such op"),
     ],
 )
-def test_invalid_action_argument_is_refused(change, said, make_garden):
+def test_invalid_action_argument_is_refused(change, said):
     own = make_garden(graft(InPlace(), ["stem"], example=INPUTS), Variety("test/informed", SPEC, Informed))
     values = {"op": Op.GERMINATE, "slot": "stem", "blueprint": "test/informed", **change}
     with pytest.raises(GrowthError, match=f"E307 {said}"):
@@ -200,9 +199,9 @@ def test_slot_keeps_the_dtype_of_the_host_under_autocast(dtype, blend):
 
 @pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize("incubation", ["shadow", "branch"])
-def test_only_a_trained_seed_is_kept_and_an_error_undoes_it(incubation, trained, make_garden, monkeypatch):
-    model = graft(NoisyHost(), {"early": "stem"}, example=torch.randn(4, 1, 12))
-    garden = make_garden(model, LOCAL_CONV, growth={"incubation": incubation})
+def test_only_a_trained_seed_is_kept_and_an_error_undoes_it(incubation, trained, monkeypatch):
+    model = graft(core_worlds.NoisyHost(), {"early": "stem"}, example=torch.randn(4, 1, 12))
+    garden = make_garden(model, core_worlds.LOCAL_CONV, growth={"incubation": incubation})
     garden.apply(replace(GERMINATE, speed=0), 0)
     garden.open_step()
     if trained:
@@ -232,7 +231,7 @@ NAMES = ("test/local-conv", "test/second", "test/third")
 GERMINATE_EACH = [Action(Op.GERMINATE, "early", name, speed=2) for name in NAMES]
 
 
-def nursery(make_recipe: Make, size: int = 3, way: str = "shadow", **growth: Any) -> Recipe:
+def nursery(size: int = 3, way: str = "shadow", **growth: Any) -> Recipe:
     """Return a recipe whose slot holds this many seeds at once, with three blueprints."""
     recipe = make_recipe(embargo=1)
     (first,) = recipe.varieties["early"]
@@ -244,19 +243,14 @@ def nursery(make_recipe: Make, size: int = 3, way: str = "shadow", **growth: Any
 def fill(recipe: Recipe, plan: dict[int, Action], steps: int) -> tuple[Environment, Environment]:
     """A grown environment and its twin after some steps."""
     pool = Pool(recipe, ["grown", "twin"], 1, twin="twin")
-    pool.reset(0, 3)
-    for step in range(steps):
-        pool.train(step)
-        pool.evaluate(step)
-        pool.synchronise(step)
-        pool.apply([plan.get(step, WAIT), WAIT], step)
+    play(pool, steps, plan)
     return pool.environments[0], pool.environments[1]
 
 
 @pytest.mark.parametrize("way", ["shadow", "branch"])
-def test_seed_learns_the_same_alone_and_beside_others_and_the_host_stays_its_twin(way, make_recipe):
-    alone, _ = fill(nursery(make_recipe, way=way), {0: GERMINATE_EACH[0]}, 6)
-    crowded, twin = fill(nursery(make_recipe, way=way), dict(enumerate(GERMINATE_EACH)), 6)
+def test_seed_learns_the_same_alone_and_beside_others_and_the_host_stays_its_twin(way):
+    alone, _ = fill(nursery(way=way), {0: GERMINATE_EACH[0]}, 6)
+    crowded, twin = fill(nursery(way=way), dict(enumerate(GERMINATE_EACH)), 6)
     assert [(seed.blueprint, seed.stage) for seed in crowded.garden.living_seeds()] == [
         (name, Stage.TRAINING) for name in NAMES
     ]
@@ -268,8 +262,8 @@ def test_seed_learns_the_same_alone_and_beside_others_and_the_host_stays_its_twi
     assert crowded.keeper.misowned(crowded.model) == []
 
 
-def test_advance_without_a_name_takes_the_seed_with_the_largest_gain_and_prunes_the_others(make_recipe):
-    environment, _ = fill(nursery(make_recipe), dict(enumerate(GERMINATE_EACH)), 6)
+def test_advance_without_a_name_takes_the_seed_with_the_largest_gain_and_prunes_the_others():
+    environment, _ = fill(nursery(), dict(enumerate(GERMINATE_EACH)), 6)
     gates = environment.garden.gates
     ranked = sorted(environment.garden.living_seeds(), key=gates.lead, reverse=True)
     assert len({gates.lead(seed) for seed in ranked}) == 3
@@ -281,11 +275,11 @@ def test_advance_without_a_name_takes_the_seed_with_the_largest_gain_and_prunes_
     assert environment.garden.living_seeds() == ranked[:1]
 
 
-def test_gates_of_a_nursery_share_one_alpha(make_recipe):
+def test_gates_of_a_nursery_share_one_alpha():
     """One of three worthless seeds passes no more often than a single one."""
     shares = []
     for size in (1, 3):
-        environment, _ = fill(nursery(make_recipe, size), {0: GERMINATE_EACH[0]}, 3)
+        environment, _ = fill(nursery(size), {0: GERMINATE_EACH[0]}, 3)
         gates = Gates(environment.recipe.growth.model_copy(update={"gates": "strict"}), looks=10)
         (seed,) = environment.garden.living_seeds()
         for _ in range(3):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import LOCAL_CONV, Net, NoisyHost, same
+from core_worlds import LOCAL_CONV, Net, NoisyHost, add_seed, make_garden, same
 from torch import Tensor, fx, nn
 
 from esper_core.growth import graft, host_layers, is_grafted, slots_of
@@ -55,7 +55,7 @@ def test_layers_are_the_children_with_parameters_or_slots_and_open_up_where_slot
     ]
 
 
-def test_seed_keys_have_one_prefix_and_the_host_keys_never_change(make_garden):
+def test_seed_keys_have_one_prefix_and_the_host_keys_never_change():
     model = graft(NoisyHost(), ["stem"], example=EXAMPLE)
     keys = list(model.state_dict())
     garden = make_garden(model, LOCAL_CONV)
@@ -258,7 +258,7 @@ def test_buffers_that_a_pass_fills_replaces_or_registers_are_as_before_after_gra
 
 @pytest.mark.filterwarnings("ignore:`torch.jit", "ignore:Converting a tensor")
 @pytest.mark.parametrize("wrap", [lambda model: model, nn.Sequential], ids=["itself", "within another"])
-def test_grafted_model_can_be_traced_but_not_scripted(wrap, add_seed):
+def test_grafted_model_can_be_traced_but_not_scripted(wrap):
     model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), ["0"], example=INPUTS)
     add_seed(model, "0")
     with pytest.raises(GraftError, match="E315 a grafted Sequential cannot be scripted"):
@@ -266,7 +266,7 @@ def test_grafted_model_can_be_traced_but_not_scripted(wrap, add_seed):
     assert torch.equal(torch.jit.trace(model, INPUTS)(INPUTS), model(INPUTS))
 
 
-def test_grafted_graph_module_can_be_changed_and_recompiled(add_seed):
+def test_grafted_graph_module_can_be_changed_and_recompiled():
     model = graft(fx.symbolic_trace(nn.Sequential(nn.Linear(4, 4), nn.Tanh())), ["0"], example=INPUTS)
     add_seed(model, "0")
     before = model(INPUTS)
@@ -280,7 +280,7 @@ def test_grafted_graph_module_can_be_changed_and_recompiled(add_seed):
     assert torch.equal(copy.deepcopy(model)(INPUTS), -before)
 
 
-def test_slots_and_grafted_models_have_a_short_repr(add_seed) -> None:
+def test_slots_and_grafted_models_have_a_short_repr() -> None:
     model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), {"early": "0", "late": "1"}, example=torch.randn(2, 4))
     slots = slots_of(model)
     assert repr(slots.named("early")) == "<Slot early behind 0: free>"

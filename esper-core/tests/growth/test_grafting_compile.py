@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import add_seed
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from esper_core.growth import graft, slots_of
-from esper_core.growth.seeds import Seed
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's own
 
@@ -74,7 +74,7 @@ def tower(blocks: int = 2, kind: type[nn.Module] = Block) -> nn.Module:
 
 
 @pytest.mark.parametrize("first", ["twin", pytest.param("grafted", marks=pytest.mark.slow)])
-def test_plain_twin_and_grafted_model_are_right_in_either_order_of_compilation(first, add_seed):
+def test_plain_twin_and_grafted_model_are_right_in_either_order_of_compilation(first):
     twin, model = tower(), graft(tower(), ["blocks.1.first"], example=INPUTS)
     add_seed(model, "blocks.1.first")
     expected = {"twin": twin(INPUTS), "grafted": model(INPUTS)}
@@ -94,7 +94,7 @@ def test_plain_twin_and_grafted_model_are_right_in_either_order_of_compilation(f
         ),
     ],
 )
-def test_code_compiled_for_a_plain_twin_is_not_reused_for_a_part_with_a_slot(kind, way, add_seed):
+def test_code_compiled_for_a_plain_twin_is_not_reused_for_a_part_with_a_slot(kind, way):
     def compile_it(model: nn.Module) -> None:
         for part in [model] if way == "whole" else model.blocks:
             part.compile(backend="eager")
@@ -109,7 +109,7 @@ def test_code_compiled_for_a_plain_twin_is_not_reused_for_a_part_with_a_slot(kin
     torch.testing.assert_close(model(INPUTS), expected)
 
 
-def test_like_blocks_share_compiled_code(add_seed):
+def test_like_blocks_share_compiled_code():
     backend = Counting()
     model = graft(tower(12), ["blocks.*.first"], example=INPUTS)
     again = copy.deepcopy(model)
@@ -124,24 +124,24 @@ def test_like_blocks_share_compiled_code(add_seed):
         assert backend.compiled - before <= 3
 
 
-def test_alpha_may_change_between_batches(add_seed):
+def test_alpha_may_change_between_batches():
     backend = Counting()
-    check_ramp(add_seed, backend)
+    check_ramp(backend)
     assert backend.compiled <= 3  # empty, the first strength, any strength
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_alpha_may_change_between_batches_under_inductor(add_seed):
+def test_alpha_may_change_between_batches_under_inductor():
     from torch._dynamo.utils import counters  # there is no public count of a real backend's compilations
 
     counters.clear()
-    check_ramp(add_seed, "inductor")
+    check_ramp("inductor")
     assert counters["frames"]["total"] <= 3
     assert counters["frames"]["ok"] == counters["frames"]["total"]
 
 
-def check_ramp(add_seed: Callable[..., Seed], backend: object) -> None:
+def check_ramp(backend: object) -> None:
     model = graft(tower(), ["blocks.0"], example=INPUTS)
     compiled = torch.compile(model, backend=backend)
     host = model(INPUTS)
@@ -156,7 +156,7 @@ def check_ramp(add_seed: Callable[..., Seed], backend: object) -> None:
 
 
 @pytest.mark.slow
-def test_compiled_seed_gets_the_gradients_of_an_eager_one_and_an_empty_slot_changes_no_bit(add_seed):
+def test_compiled_seed_gets_the_gradients_of_an_eager_one_and_an_empty_slot_changes_no_bit():
     gradients = []
     for compiled in (False, True):
         model = graft(tower(), ["blocks.0"], example=INPUTS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import WILD, Net, same
+from core_worlds import WILD, Net, add_seed, make_garden, same
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
@@ -79,7 +79,7 @@ def test_model_with_empty_slots_trains_bit_for_bit_as_its_twin(name):
     assert same(expected, found)
 
 
-def test_gradients_are_right_where_the_host_writes_into_a_slots_output(add_seed):
+def test_gradients_are_right_where_the_host_writes_into_a_slots_output():
     torch.manual_seed(1)
     inputs, plain = draw(4, 3, 8, 8), skipping()
     model = graft(copy.deepcopy(plain), ["down", "deep", "up"], example=inputs)
@@ -108,7 +108,7 @@ def test_gradients_are_right_where_the_host_writes_into_a_slots_output(add_seed)
     "at",
     ["encoder.layers.0.linear1", "encoder.layers.0.norm1", "encoder.layers.0.dropout1", "encoder.layers.0", "encoder"],
 )
-def test_seed_in_or_behind_a_transformer_layer_acts_in_its_fast_path_too(at, add_seed):
+def test_seed_in_or_behind_a_transformer_layer_acts_in_its_fast_path_too(at):
     inputs = draw(4, 5, 8)
     model = graft(encoder(), {"slot": SlotPlace(at, "tokens")}, example=inputs).eval()
     with torch.no_grad():
@@ -144,7 +144,7 @@ def test_tied_weights_stay_tied_and_have_one_owner(at):
     assert same(*outcomes)
 
 
-def test_fossils_act_in_order_and_their_keys_stay(add_seed):
+def test_fossils_act_in_order_and_their_keys_stay():
     inputs = draw(3, 4)
     model = graft(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), {"slot": SlotPlace("0", stack=3)}, example=inputs)
     keys = list(model.state_dict())
@@ -228,7 +228,7 @@ def net(kind: type[nn.Module] = Plain) -> nn.Module:
 
 
 @pytest.mark.parametrize("kind", [Plain, Derived, Marked, Forwarding])
-def test_grafted_model_of_any_class_keeps_its_type_repr_and_outputs(kind, add_seed):
+def test_grafted_model_of_any_class_keeps_its_type_repr_and_outputs(kind):
     expected = net(kind)(INPUTS)
     model = graft(net(kind), ["part", "part.0"], example=INPUTS)
     assert isinstance(model, kind)
@@ -259,7 +259,7 @@ def test_class_that_demands_something_of_its_subclasses_is_refused_unless_wrappe
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("at", ["part", "part.0", "last"])
-def test_parametrized_weight_and_slot_work_together(when, at, add_seed):
+def test_parametrized_weight_and_slot_work_together(when, at):
     model, twin = net(), net()
     for each in (model, twin):
         if each is model and when == "after":
@@ -275,7 +275,7 @@ def test_parametrized_weight_and_slot_work_together(when, at, add_seed):
     assert torch.equal(copy.deepcopy(model)(INPUTS), grown)
 
 
-def test_seed_has_the_dtype_that_its_slot_sees(make_garden):
+def test_seed_has_the_dtype_that_its_slot_sees():
     """The host computes in double in the first layer, and in half precision in the one with the slot."""
     model = Net(
         lambda net, inputs: net.second(net.first(inputs.double()).to(torch.bfloat16)).float(),

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import PlannedPolicy, per_example
+from core_worlds import PlannedPolicy, add_seed, per_example
 from torch import Tensor, nn
 
 from esper_core import Gardener, export, graft, load, save
-from esper_core.growth import Seed, Variety, observe, slots_of
-from esper_core.leyline import Action, BlueprintSpec, Op, Site, SlotPlace, Stage
+from esper_core.growth import Variety, observe, slots_of
+from esper_core.leyline import Action, BlueprintSpec, Op, Site, SlotPlace
 
 HOST = """
 from collections import OrderedDict, namedtuple
@@ -93,11 +93,7 @@ def grafted(kind: str) -> nn.Module:
 
 def grown(kind: str) -> nn.Module:
     model = grafted(kind)
-    (slot,) = slots_of(model).each()
-    seed = Seed(Block(slot.site), blueprint=BLOCK.id, spec=BLOCK.spec, site=slot.site, number=0, identity=True)
-    seed.stage, seed.kept = Stage.FOSSILISED, 3
-    seed.alpha.aim(1.0, 0)
-    slot.seeds.append(seed)
+    add_seed(model, "here", Block, fossil=True, blueprint=BLOCK.id, spec=BLOCK.spec, identity=True).kept = 3
     return model.eval()
 
 

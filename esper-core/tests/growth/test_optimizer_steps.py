@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, GERMINATE, PRUNE, begin, read, same
+from core_worlds import ADVANCE, GERMINATE, PRUNE, begin, make_recipe, read, same
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
@@ -151,7 +151,7 @@ def test_sim_low_3_the_gradient_collector_takes_a_sequence_and_refuses_an_exhaus
     assert collector.take() is None
 
 
-def test_run_05_every_way_to_train_a_seed_reports_its_gradients(make_recipe):
+def test_run_05_every_way_to_train_a_seed_reports_its_gradients():
     """A trained seed always has gradients in the signals; without training they are unknown, not 0."""
     environment = begin(make_recipe(embargo=0))
     plan = {0: replace(GERMINATE, speed=2), 2: ADVANCE, 5: replace(PRUNE, speed=1)}

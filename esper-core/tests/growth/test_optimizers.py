@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, TAME, Falling, LinearWorld, begin, same
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, TAME, Falling, LinearWorld, begin, make_recipe, same
 from torch import Tensor, nn
 
 from esper_core.config import GrowthConfig, OptimizerConfig
@@ -182,7 +182,6 @@ def test_b1_pt_01_forgetting_the_state_makes_the_next_step_a_first_step(build):
 
 # --- a fossil trains with the settings of optimizer.host and the state that it had
 
-Make = Callable[..., Recipe]
 Settings = dict[str, Any]
 LIFE = {0: GERMINATE, 1: ADVANCE}
 
@@ -207,9 +206,9 @@ every_pair = pytest.mark.parametrize(
 )
 
 
-def recipe_of(make: Make, host: Settings, seed: Settings, **more: Any) -> Recipe:
+def recipe_of(host: Settings, seed: Settings, **more: Any) -> Recipe:
     optimizers = OptimizersConfig.model_validate({"host": host, "seed": seed})
-    return replace(make(steps=20), optimizers=optimizers, **more)
+    return replace(make_recipe(steps=20), optimizers=optimizers, **more)
 
 
 def grown(recipe: Recipe) -> Environment:
@@ -252,10 +251,10 @@ def follows(environment: Environment, expected: torch.optim.Optimizer, steps: in
 
 @pytest.mark.parametrize("incubation", ["shadow", pytest.param("branch", marks=pytest.mark.slow)])
 @every_pair
-def test_b8_drl_02_fossil_steps_with_the_hosts_settings_and_its_own_state(pair, incubation, make_recipe):
+def test_b8_drl_02_fossil_steps_with_the_hosts_settings_and_its_own_state(pair, incubation):
     """The state is handed over where host and seed use the same algorithm; otherwise it is fresh."""
     host, seed = PAIRS[pair]
-    recipe = recipe_of(make_recipe, host, seed, growth=GrowthConfig.model_validate({"incubation": incubation}))
+    recipe = recipe_of(host, seed, growth=GrowthConfig.model_validate({"incubation": incubation}))
     environment = grown(recipe)
     living = environment.keeper.seeds[0]
     assert settings_of(living.optimizer) == settings_of(build_optimizer(recipe.optimizers.seed, living.parameters))
@@ -272,9 +271,9 @@ def test_b8_drl_02_fossil_steps_with_the_hosts_settings_and_its_own_state(pair, 
 @pytest.mark.parametrize(
     ("host", "seed", "rate"), [(Falling(), None, 0.01), (None, Falling(), 0.02), (Falling(), Falling(), 0.02)]
 )
-def test_fossil_follows_the_hosts_schedule_at_once(host, seed, rate, make_recipe):
+def test_fossil_follows_the_hosts_schedule_at_once(host, seed, rate):
     own = {"learning_rate": 0.01}
-    recipe = recipe_of(make_recipe, own, {"learning_rate": rate}, host_schedule=host, seed_schedule=seed)
+    recipe = recipe_of(own, {"learning_rate": rate}, host_schedule=host, seed_schedule=seed)
     environment = grown(recipe)
     environment.network.apply(FOSSILISE, 4)
     for _ in range(2):
@@ -351,8 +350,8 @@ def test_state_is_handed_over_only_between_optimizers_with_the_same_quantities(b
 
 
 @pytest.mark.parametrize("kind", ["adam", "sgd"])
-def test_a_fossil_follows_a_scheduler_of_torch_on_the_hosts_optimizer(kind, make_recipe):
-    environment = grown(recipe_of(make_recipe, {"kind": kind, "learning_rate": 0.02}, {"learning_rate": 0.5}))
+def test_a_fossil_follows_a_scheduler_of_torch_on_the_hosts_optimizer(kind):
+    environment = grown(recipe_of({"kind": kind, "learning_rate": 0.02}, {"learning_rate": 0.5}))
     keeper = environment.keeper
     scheduler = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(keeper.host.optimizer, 2)
     environment.network.apply(FOSSILISE, 4)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import Falling, NoisyHost, same, through_files
+from core_worlds import Falling, NoisyHost, add_seed, same, through_files
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
@@ -160,7 +160,7 @@ def test_any_optimizer_continues_bit_for_bit(build):
     assert other.state_dict().plain == keeper.state_dict().plain
 
 
-def test_a_state_dict_is_refused_by_a_network_that_has_grown_otherwise(add_seed):
+def test_a_state_dict_is_refused_by_a_network_that_has_grown_otherwise():
     def grown(*stages):
         model = graft(NoisyHost(), {"early": SlotPlace("stem", stack=2)}, example=torch.randn(4, 1, 12))
         for number, stage in enumerate(stages):

@@ -1,17 +1,16 @@
 """Snapshots of host and fossils: taken into reused memory, and restored only if they are undamaged."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, begin, same
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, begin, make_recipe, same
 from torch import Tensor, nn
 
 from esper_core.growth import Snapshot
 from esper_core.leyline import GrowthError
-from esper_core.trainer.environment import Environment, Recipe
+from esper_core.trainer.environment import Environment
 
 BORN = replace(GERMINATE, speed=0)
 
@@ -21,7 +20,7 @@ def numbers(model: nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.fixture
-def environment(make_recipe: Callable[..., Recipe]) -> Environment:
+def environment() -> Environment:
     begun = begin(make_recipe())
     begun.train()
     return begun

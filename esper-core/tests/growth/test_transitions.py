@@ -11,34 +11,29 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import TAME, WILD, Falling, LinearWorld
+from core_worlds import TAME, WILD, Falling, LinearWorld, add_seed, make_garden
 from torch import Tensor, nn
 
 from esper_core import growth
 from esper_core.config.model import GrowthConfig
-from esper_core.growth import Garden, OptimizerSettings, Presence, Seed, graft, slots_of
+from esper_core.growth import Garden, OptimizerSettings, Presence, graft, slots_of
 from esper_core.leyline import Action, Blend, LifecycleError, Op, SlotState, Stage
 
 GERMINATE = Action(Op.GERMINATE, "late", "test/tame")
 
 
-@pytest.fixture
-def load_garden(add_seed: Callable[..., Seed], make_garden: Callable[..., Garden]) -> Callable[..., Garden]:
-    """``load_garden(incubation, slot=stage)``: a garden of a network with living seeds; the one in ``early`` acts."""
-
-    def load(incubation: str, **living: Stage) -> Garden:
-        host = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-        model = graft(host, {"early": "0", "late": "1"}, example=torch.ones(2, 4))
-        for number, (slot, stage) in enumerate({"early": Stage.HOLDING, **living}.items()):
-            seed = add_seed(model, slot)
-            seed.stage, seed.number = stage, number
-            slots_of(model).named(slot).state = SlotState.OCCUPIED
-        return make_garden(model, TAME, growth={"incubation": incubation})
-
-    return load
+def load_garden(incubation: str, **living: Stage) -> Garden:
+    """Return a garden of a network with living seeds in these slots and stages; the one in ``early`` acts."""
+    host = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model = graft(host, {"early": "0", "late": "1"}, example=torch.ones(2, 4))
+    for number, (slot, stage) in enumerate({"early": Stage.HOLDING, **living}.items()):
+        seed = add_seed(model, slot)
+        seed.stage, seed.number = stage, number
+        slots_of(model).named(slot).state = SlotState.OCCUPIED
+    return make_garden(model, TAME, growth={"incubation": incubation})
 
 
-def test_no_branch_opens_while_another_seed_acts_on_the_host(load_garden):
+def test_no_branch_opens_while_another_seed_acts_on_the_host():
     garden = load_garden("branch")
     assert garden.blended_slots == ("early",)
     assert garden.mask().blueprints["late"] == ()
@@ -54,7 +49,7 @@ def test_no_branch_opens_while_another_seed_acts_on_the_host(load_garden):
     assert len(in_shadow.incubating) == 1
 
 
-def test_loaded_seed_incubates_in_the_shadow_while_another_one_acts(load_garden):
+def test_loaded_seed_incubates_in_the_shadow_while_another_one_acts():
     garden = load_garden("branch", late=Stage.TRAINING)
     assert [seed.presence for seed in garden.living_seeds()] == [Presence.ACTING, Presence.ACTING]
     assert len(garden.incubating) == 1

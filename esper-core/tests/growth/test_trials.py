@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import NanGradient, Net, same, zeroed
+from core_worlds import NanGradient, Net, make_garden, same, zeroed
 from torch import Tensor, nn
 
 from esper_core import SlotPlace, graft
-from esper_core.growth import Garden, PlaceDescriptions, Variety, audition, describe, slots_of
+from esper_core.growth import PlaceDescriptions, Variety, audition, describe, slots_of
 from esper_core.growth.trials import reach
 from esper_core.leyline import Action, BlueprintSpec, Op, Site
 
@@ -145,21 +145,16 @@ def shown(site: Site) -> nn.Module:
     )
 
 
-@pytest.fixture
-def germinated(make_garden: Callable[..., Garden]) -> Callable[[Variety, Site], int]:
-    """``germinated(variety, site)``: return the parameters of a germinated seed, counted in its slot."""
-
-    def count(variety: Variety, site: Site) -> int:
-        host = graft(shown(site), {"here": SlotPlace("stem", site.kind)}, example=torch.randn(3, *site.example_shape))
-        make_garden(host, variety).apply(Action(Op.GERMINATE, "here", variety.id), 0)
-        return slots_of(host).named("here").living.parameter_count
-
-    return count
+def germinated(variety: Variety, site: Site) -> int:
+    """Return the parameters of a germinated seed, counted in its slot."""
+    host = graft(shown(site), {"here": SlotPlace("stem", site.kind)}, example=torch.randn(3, *site.example_shape))
+    make_garden(host, variety).apply(Action(Op.GERMINATE, "here", variety.id), 0)
+    return slots_of(host).named("here").living.parameter_count
 
 
 @pytest.mark.members
 @pytest.mark.parametrize("sites", [USUAL, NARROW], ids=["usual", "narrow"])
-def test_every_blueprint_is_described_as_the_seed_that_it_builds(sites, germinated):
+def test_every_blueprint_is_described_as_the_seed_that_it_builds(sites):
     for variety, site in at_each_site(sites):
         told = describe(variety, site)
         assert told.blueprint == variety.id

@@ -44,6 +44,7 @@ def test_a_component_and_the_registry_have_a_short_repr(load, workshop) -> None:
 
 TASK = 'task "extra/signals" (esper-extra 0.2.0)'
 LACKS = "module 'my_blocks' has no attribute"
+NO_TARGET = "my_blocks:NOTHING is of type NoneType"
 TELL = "Tell the author of esper-extra."
 
 
@@ -52,11 +53,7 @@ TELL = "Tell the author of esper-extra."
     [
         ("wrong_blocks:Tiny", "loaded: ZeroDivisionError: division by zero", f"wrong_blocks.py:2\n  {TELL}"),
         ("my_blocks:Other", f"loaded: AttributeError: {LACKS} 'Other'", f"my_blocks:Other\n  {TELL}"),
-        (
-            "my_blocks:NOTHING",
-            "called: my_blocks:NOTHING is of type NoneType",
-            f"A target is a class or a function. {TELL}",
-        ),
+        ("my_blocks:NOTHING", f"called: {NO_TARGET}", f"A target is a class or a function. {TELL}"),
     ],
 )
 def test_invalid_target_is_reported_with_its_package(component, workshop, refusal, target, fault, more) -> None:

@@ -40,6 +40,7 @@ KNOWN_KINDS = "Known: image, sequence, tokens, vector"
 NAME = "Lower case letters and digits, joined by single - or _, at most 48 characters."
 TARGET = 'A target is a class, a function, or "module:attribute".'
 
+TRAIT, NAMES = 'E217 {} "a" with the trait', "Names: c channels"
 INVALID = 'E218 {} "a" with an invalid formula for'
 TEXT = 'a formula is text such as "9*c*c". Received: int'
 SPEC = "A blueprint is declared with BlueprintSpec(...)."
@@ -52,20 +53,10 @@ SPEC = "A blueprint is declared with BlueprintSpec(...)."
         ("a", "TaskSpec()", "E217 {} \"a\" with an invalid specification: TaskSpec(summary='', settings=None)", SPEC),
         ("a", 'BlueprintSpec("imgae", "c")', "E217 BlueprintSpec with accepts='imgae', which is not", '"image"?'),
         ("a", 'BlueprintSpec("vector", "c", version="2")', "E217 {} \"a\" with version='2'", "a value of type int."),
-        (
-            "a",
-            'BlueprintSpec("vector", "c", traits=("determinstic",))',
-            'E217 {} "a" with the trait',
-            '"deterministic"?',
-        ),
-        (
-            "a",
-            'BlueprintSpec(("image", "tokens"), "c*h")',
-            INVALID + ' tokens sites: unknown name "h"',
-            "Names: c channels",
-        ),
-        ("a", 'BlueprintSpec("vector", 64)', f"{INVALID} vector sites: {TEXT}", "Names: c channels"),
-        ("a", 'BlueprintSpec("vector", "c - 100")', 'E218 {} "a" with -92 parameters for Site(', "Names: c channels"),
+        ("a", 'BlueprintSpec("vector", "c", traits=("determinstic",))', TRAIT, '"deterministic"?'),
+        ("a", 'BlueprintSpec(("image", "tokens"), "c*h")', f'{INVALID} tokens sites: unknown name "h"', NAMES),
+        ("a", 'BlueprintSpec("vector", 64)', f"{INVALID} vector sites: {TEXT}", NAMES),
+        ("a", 'BlueprintSpec("vector", "c - 100")', 'E218 {} "a" with -92 parameters for Site(', NAMES),
     ],
 )
 def test_invalid_blueprint_is_refused_at_the_line_that_adds_it(load, told, workshop, name, spec, message, hint) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from core_worlds import add_seed
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from esper_core import EsperError, export, graft, ungraft
-from esper_core.growth import Seed, slots_of
+from esper_core.growth import slots_of
 from esper_core.leyline import Blend, BlueprintSpec, GrowthError, Site, Stage
 
 HOST = """
@@ -68,29 +69,11 @@ class Attends(nn.Module):
         return hidden + self.attention(hidden, hidden, hidden)[0]
 
 
-def grow(
-    model: nn.Module,
-    name: str,
-    block: type[nn.Module] = Block,
-    *,
-    blend: Blend = Blend.ADD,
-    identity: bool = False,
-    stage: Stage = Stage.FOSSILISED,
-) -> None:
+def grow(model: nn.Module, name: str, block: Any = Block, *, stage: Stage = Stage.FOSSILISED, **more: Any) -> None:
     """Put a seed that acts at full strength into a slot."""
-    slot = slots_of(model).named(name)
-    assert slot.site is not None
-    spec = BlueprintSpec("vector", "1")
     number = sum(len(each.seeds) for each in slots_of(model).each())
-    seed = Seed(
-        block(slot.site), blueprint="t/b", spec=spec, site=slot.site, number=number, blend=blend, identity=identity
-    )
-    with torch.no_grad():
-        for parameter in seed.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    seed.stage = stage
-    seed.alpha.aim(1.0, 0)
-    slot.seeds.append(seed.to(next(model.parameters()).dtype))
+    own = {"blueprint": "t/b", "spec": BlueprintSpec("vector", "1"), "identity": False, **more}
+    add_seed(model, name, block, seed=number, number=number, noise=0.1, **own).stage = stage
 
 
 @pytest.fixture

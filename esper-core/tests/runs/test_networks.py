@@ -66,30 +66,22 @@ def load(plugins):
     return lambda source, host=NoisyHost: esper.load(build(host, seed=9), source, plugins=plugins)
 
 
-@pytest.fixture
-def grow():
-    """``grow((variety, blend, kept), …)``: return a host with seeds that were kept, or blended in half.
-
-    By default one seed was kept.
-    """
-
-    def grow(*lives: tuple[Variety, Blend, bool], host: Callable[[], nn.Module] = NoisyHost, stack: int = 3):
-        lives = lives or ((LOCAL_CONV, Blend.ADD, True),)
-        model = graft(build(host), {"early": SlotPlace("stem", "sequence", stack)}, example=EXAMPLE)
-        garden = tend(model, [life[0] for life in lives], GrowthConfig(incubation="shadow", embargo=0), batches=1)
-        for variety, blend, kept in lives:
-            hold(garden, variety, target=1.0 if kept else 0.5, blend=blend)
-            with torch.no_grad():
-                for seed in garden.slots["early"].stack:
-                    for number in seed.parameters():
-                        number.add_(0.1 * torch.randn_like(number))
-            if kept:
-                garden.apply(Action(Op.FOSSILISE, "early"), 1)
-        for parameter in model.parameters():
-            parameter.grad = None
-        return model.train()
-
-    return grow
+def grow(*lives: tuple[Variety, Blend, bool], host: Callable[[], nn.Module] = NoisyHost, stack: int = 3) -> nn.Module:
+    """Return a host with seeds of these varieties that were kept, or blended in half; by default one was kept."""
+    lives = lives or ((LOCAL_CONV, Blend.ADD, True),)
+    model = graft(build(host), {"early": SlotPlace("stem", "sequence", stack)}, example=EXAMPLE)
+    garden = tend(model, [life[0] for life in lives], GrowthConfig(incubation="shadow", embargo=0), batches=1)
+    for variety, blend, kept in lives:
+        hold(garden, variety, target=1.0 if kept else 0.5, blend=blend)
+        with torch.no_grad():
+            for seed in garden.slots["early"].stack:
+                for number in seed.parameters():
+                    number.add_(0.1 * torch.randn_like(number))
+        if kept:
+            garden.apply(Action(Op.FOSSILISE, "early"), 1)
+    for parameter in model.parameters():
+        parameter.grad = None
+    return model.train()
 
 
 def tend(model: nn.Module, varieties: list[Variety], settings: GrowthConfig | None = None, batches: int = 10) -> Garden:
@@ -119,7 +111,7 @@ def hold(garden: Garden, variety: Variety, **more: Any) -> Garden:
 
 
 @pytest.fixture
-def folder(grow, tmp_path):
+def folder(tmp_path):
     """A folder with a saved network, in which one seed was kept."""
     esper.save(grow(), tmp_path)
     return tmp_path
@@ -144,7 +136,7 @@ def same(one: nn.Module, other: nn.Module) -> bool:
 
 @pytest.mark.parametrize("blend", list(Blend))
 @pytest.mark.parametrize("kind", ["conv", "loud"])
-def test_a_network_is_restored_bit_for_bit(kind, blend, grow, load, tmp_path):
+def test_a_network_is_restored_bit_for_bit(kind, blend, load, tmp_path):
     model = grow((LOCAL_CONV, Blend.ADD, True), (LOCAL_CONV if kind == "conv" else LOUD, blend, True))
     esper.save(model, tmp_path / "net")
     again = load(tmp_path / "net")
@@ -153,7 +145,7 @@ def test_a_network_is_restored_bit_for_bit(kind, blend, grow, load, tmp_path):
     assert (slot.state, [seed.number for seed in slot.fossils]) == (SlotState.FREE, [0, 1])
 
 
-def test_a_network_is_restored_from_its_state_dict_in_a_plain_or_a_grafted_model(grow, load):
+def test_a_network_is_restored_from_its_state_dict_in_a_plain_or_a_grafted_model(load):
     model = grow((LOCAL_CONV, Blend.GATE, True), (LOUD, Blend.ADD, False))
     assert same(model, load(model.state_dict()))
     assert same(model, load(model.state_dict(), lambda: graft(NoisyHost(), {"early": SlotPlace("stem", stack=3)})))
@@ -176,7 +168,7 @@ class Tied(nn.Module):
         return self.second(torch.relu(self.first(self.stem(inputs).flatten(1)))) * self.turned.sum()
 
 
-def test_tied_and_transposed_tensors_are_restored_and_stay_tied(grow, load, tmp_path):
+def test_tied_and_transposed_tensors_are_restored_and_stay_tied(load, tmp_path):
     model = grow(host=Tied)
     esper.save(model, tmp_path)
     again = load(tmp_path, Tied)
@@ -189,7 +181,7 @@ def test_tied_and_transposed_tensors_are_restored_and_stay_tied(grow, load, tmp_
 
 
 @pytest.mark.parametrize("step", ["numbers half written", "numbers written", "journal half written", "old ones there"])
-def test_a_save_that_is_killed_leaves_one_whole_network(step, grow, folder, load, monkeypatch):
+def test_a_save_that_is_killed_leaves_one_whole_network(step, folder, load, monkeypatch):
     old, new = grow(), grow((LOUD, Blend.ADD, True))
     rename, unlink = Path.replace, Path.unlink
 
@@ -229,7 +221,7 @@ ODD = {"complex": torch.zeros(3, dtype=torch.complex128), "sparse": torch.eye(3)
 ODD |= {"meta": torch.zeros(2, device="meta")}
 
 
-def test_state_that_safetensors_cannot_store_is_named_and_nothing_is_written(grow, tmp_path):
+def test_state_that_safetensors_cannot_store_is_named_and_nothing_is_written(tmp_path):
     for name, value in ODD.items():
         model = graft(build(NoisyHost), ["stem"])
         model.register_buffer(name, value)
@@ -243,7 +235,7 @@ def test_state_that_safetensors_cannot_store_is_named_and_nothing_is_written(gro
         esper.save(grow(), tmp_path / "net")
 
 
-def test_a_model_without_slots_cannot_be_saved(grow, folder, plugins):
+def test_a_model_without_slots_cannot_be_saved(folder, plugins):
     wrapper = nn.ModuleDict({"generator": grow(), "critic": nn.Linear(2, 2)})
     for model in (build(NoisyHost), wrapper):
         with pytest.raises(GraftError, match=r"E311 .* has no slots"):
@@ -415,7 +407,7 @@ class Wider(nn.Module):
         self.extra = nn.Linear(2, 2)
 
 
-def test_another_host_is_refused(grow, folder, load, plugins):
+def test_another_host_is_refused(folder, load, plugins):
     for host, message in {
         Wider: r"E334 (.|\n)*which is not expected",
         lambda: nn.Sequential(nn.Linear(2, 2)): r'E334 (.|\n)*is behind "stem", which does not exist',
@@ -480,7 +472,7 @@ def test_a_host_whose_load_state_dict_fails_is_unchanged(folder, plugins):
 # --- continued growth
 
 
-def test_a_loaded_network_grows_on(grow, load, tmp_path):
+def test_a_loaded_network_grows_on(load, tmp_path):
     """Fossils learn, a living seed continues, and the next one gets a new number."""
     esper.save(grow((LOCAL_CONV, Blend.ADD, True), (LOUD, Blend.ADD, False)), tmp_path)
     model = load(tmp_path)
@@ -526,7 +518,7 @@ def test_a_ramp_of_alpha_continues(op, load, tmp_path):
     assert later.close_step() == garden.close_step() != []
 
 
-def test_an_embargo_continues_and_a_full_slot_is_closed(grow, load, tmp_path):
+def test_an_embargo_continues_and_a_full_slot_is_closed(load, tmp_path):
     model = graft(build(NoisyHost), {"early": "stem", "late": "hidden"}, example=EXAMPLE)
     garden = tend(model, [LOCAL_CONV], GrowthConfig(incubation="shadow", embargo=2))
     garden.apply(Action(Op.GERMINATE, "early", LOCAL_CONV.id), 0)
@@ -563,7 +555,7 @@ def test_a_keeper_that_holds_seeds_as_host_parameters_is_refused_with_a_hint(fol
 # --- state dicts
 
 
-def test_load_state_dict_works_where_the_same_has_grown_and_else_says_what_to_do(grow):
+def test_load_state_dict_works_where_the_same_has_grown_and_else_says_what_to_do():
     one, other = grow(), grow()
     with torch.no_grad():
         for parameter in other.parameters():
@@ -598,7 +590,7 @@ JOURNALS: list[Any] = [
 ]
 
 
-def test_a_state_dict_with_a_changed_journal_is_refused(grow, load):
+def test_a_state_dict_with_a_changed_journal_is_refused(load):
     model = grow()
     for journal in JOURNALS:
         state = {**model.state_dict(), "_esper.for_esper_core.load": journal}
@@ -608,7 +600,7 @@ def test_a_state_dict_with_a_changed_journal_is_refused(grow, load):
             model.load_state_dict(state)
 
 
-def test_a_state_dict_without_growth_or_with_a_value_that_is_no_tensor_is_refused(grow, load):
+def test_a_state_dict_without_growth_or_with_a_value_that_is_no_tensor_is_refused(load):
     with pytest.raises(GrowthError, match="E330"):
         load(build(NoisyHost).state_dict())
     with pytest.raises(GrowthError, match=r"E334(.|\n)*head.bias is not a tensor, expected \(3,\) float32"):

@@ -12,8 +12,18 @@ import torch
 from safetensors.torch import load as decode, save as encode
 from torch import Tensor, nn
 
-from esper_core.config import GrowthConfig, OptimizerConfig
-from esper_core.growth import Garden, OptimizerKeeper, OptimizerSettings, Seed, Variety, graft
+from esper_core.config import GovernorConfig, GrowthConfig, OptimizerConfig
+from esper_core.config.model import EpisodeConfig, OptimizersConfig
+from esper_core.growth import (
+    Garden,
+    OptimizerKeeper,
+    OptimizerSettings,
+    Seed,
+    Variety,
+    graft,
+    host_parameters,
+    slots_of,
+)
 from esper_core.leyline import (
     WAIT,
     Action,
@@ -26,6 +36,7 @@ from esper_core.leyline import (
     Site,
     SlotPlace,
     Split,
+    Stage,
     State,
 )
 from esper_core.leyline.protocols import Rollout
@@ -248,6 +259,33 @@ class Falling:
         return 1.0 / (1 + step)
 
 
+def make_recipe(
+    *,
+    steps: int = 6,
+    batches: int = 3,
+    host: Callable[[], nn.Module] = NoisyHost,
+    variety: Variety = LOCAL_CONV,
+    place: SlotPlace | None = None,
+    optimizer: dict[str, object] | None = None,
+    embargo: int = 2,
+    governor: dict[str, object] | None = None,
+) -> Recipe:
+    """Return the recipe of small environments."""
+    own = {"learning_rate": 1e-2, **(optimizer or {})}
+    return Recipe(
+        task=ToyTask(),
+        data={"train": toy_split(120, 1), "validation": toy_split(60, 2), "test": toy_split(60, 3)},
+        build_host=host,
+        slots={"early": place or SlotPlace("stem")},
+        varieties={"early": (variety,)},
+        episode=EpisodeConfig(steps=steps, batches=batches, batch_size=20),
+        optimizers=OptimizersConfig.model_validate({"host": own, "seed": own}),
+        growth=GrowthConfig(incubation="shadow", embargo=embargo),
+        governor=GovernorConfig.model_validate(governor or {}),
+        device=torch.device("cpu"),
+    )
+
+
 def begin(recipe: Recipe, seed: int = 3, **more: Any) -> Environment:
     """Return an environment at the beginning of a round."""
     environment = Environment(recipe, **{"arm": "grown", "index": 0, **more})
@@ -255,11 +293,18 @@ def begin(recipe: Recipe, seed: int = 3, **more: Any) -> Environment:
     return environment
 
 
-def begin_pool(recipe: Recipe, *, twin: bool = True, **growth: Any) -> Pool:
-    """Return a pool of a network and its twin at the beginning of a round, with these settings of growth."""
+def begin_pool(
+    recipe: Recipe, *, twin: bool = True, scale: float | None = None, interval: int = 1000, **growth: Any
+) -> Pool:
+    """Return a pool of a network and its twin at the beginning of a round, with these settings of growth.
+
+    ``scale``: the first factor of the scalers of the loss, which half precision takes; ``interval``: between increases.
+    """
     recipe = replace(recipe, growth=recipe.growth.model_copy(update=growth))
     pool = Pool(recipe, ["grown", "twin"] if twin else ["grown"], 1, twin="twin" if twin else None)
     pool.reset(0, 3)
+    for environment in pool.environments if scale is not None else ():
+        environment.keeper.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=interval)
     return pool
 
 
@@ -305,6 +350,65 @@ def through_files(state: State) -> State:
     assert json.loads(text) == state.plain, "JSON would change it"
     assert all(not one.requires_grad for one in state.tensors.values())
     return State(json.loads(text), decode(encode(dict(state.tensors))))
+
+
+def make_garden(
+    model: nn.Module,
+    *varieties: Variety,
+    optimizer: OptimizerConfig | OptimizerSettings | None = None,
+    growth: dict[str, Any] | None = None,
+    **more: Any,
+) -> Garden:
+    """Return a garden over all slots of a model, which take these varieties."""
+    own = optimizer or OptimizerConfig()
+    keeper = OptimizerKeeper(host_parameters(model), host_settings=own, seed_settings=own)
+    settings = GrowthConfig.model_validate({"incubation": "shadow", "embargo": 0, **(growth or {})})
+    slots = {slot.name: varieties for slot in slots_of(model).each()}
+    return Garden(model, keeper, slots, **{"seed": 0, "batches": 1, "settings": settings, **more})
+
+
+class Bend(nn.Module):
+    """x + tanh(mix(x)): changes everything a little."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.axis = -1 if site.kind == "tokens" else 1
+        self.mix = nn.Linear(site.channels, site.channels)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + torch.tanh(self.mix(hidden.movedim(self.axis, -1))).movedim(-1, self.axis)
+
+
+def add_seed(
+    model: nn.Module,
+    name: str,
+    block: Callable[[Site], nn.Module] = Bend,
+    *,
+    alpha: float = 1.0,
+    fossil: bool = False,
+    seed: int = 0,
+    noise: float = 0.0,
+    spec: BlueprintSpec | None = None,
+    **more: Any,
+) -> Seed:
+    """Put a seed into a slot, where it acts immediately.
+
+    Its weights are drawn with the RNG seed ``seed``; ``noise``: the spread of what is added to all its parameters.
+    """
+    slot = slots_of(model).named(name)
+    assert slot.site is not None
+    spec = spec or BlueprintSpec(slot.site.kind, "c*c + c", starts_as_identity=True)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        own = {"blueprint": "test/bend", "spec": spec, "site": slot.site, "number": len(slot.seeds)}
+        grown = Seed(block(slot.site), **{**own, **more})
+        for parameter in grown.parameters() if noise else ():
+            parameter.data.add_(noise * torch.randn_like(parameter))
+    grown.to(next(model.parameters()).dtype).train(model.training)
+    grown.stage = Stage.FOSSILISED if fossil else Stage.HOLDING
+    grown.alpha.aim(alpha, 0)
+    slot.seeds.append(grown)
+    return grown
 
 
 class LinearWorld:

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, GERMINATE, RecordingStream
+from core_worlds import ADVANCE, GERMINATE, RecordingStream, make_recipe
 from hypothesis import given, strategies as st
+from studies import play
 from torch import Tensor
 
 from esper_core.config import ComputeConfig
@@ -134,7 +135,7 @@ def test_only_what_is_sent_to_a_gpu_is_pinned_and_nothing_blocks(device, done):
     assert log == done
 
 
-def test_sim_med_5_a_run_has_one_feed_for_each_environment_and_the_numbers_of_resident_data(make_recipe, play):
+def test_sim_med_5_a_run_has_one_feed_for_each_environment_and_the_numbers_of_resident_data():
     """With BatchNorm, dropout, seeds, two rounds and lanes, bit for bit."""
     recipe = replace(make_recipe(steps=4), draws=Draws.FORWARD)
     plan = {0: GERMINATE, 1: ADVANCE}

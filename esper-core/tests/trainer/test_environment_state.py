@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import GERMINATE, LOUD, Falling, bad, noisy_in_evaluation, spelled, through_files, zeroed
+from core_worlds import GERMINATE, LOUD, Falling, bad, make_recipe, noisy_in_evaluation, spelled, through_files, zeroed
 from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import Tensor, nn
 
@@ -107,14 +107,12 @@ class OddBlock(nn.Module):
 ODD = Variety("test/odd", BlueprintSpec("sequence", "c*c + 3*c", starts_as_identity=True), OddBlock)
 
 
-def odd_recipe(
-    make: Callable[..., Recipe], *, schedule: bool = False, batches: int = 1, data: str = "resident", **growth: Any
-) -> Recipe:
+def odd_recipe(*, schedule: bool = False, batches: int = 1, data: str = "resident", **growth: Any) -> Recipe:
     """Two slots that hold two seeds each, in the odd host."""
     optimizer, governor = growth.pop("optimizer", {}), growth.pop("governor", {})
     own = {"learning_rate": 1e-2, "clip_norm": 0.5, **optimizer}
     of_seeds = growth.pop("of_seeds", own)
-    recipe = make(host=OddHost, batches=batches, steps=40, governor=governor)
+    recipe = make_recipe(host=OddHost, batches=batches, steps=40, governor=governor)
     return replace(
         recipe,
         compute=ComputeConfig(data=data),
@@ -358,13 +356,13 @@ def progress(pool: Pool) -> list[tuple[bool, int, bool]]:
         fast("episode is over", {}, (4, 2, {**LATE, 2: ENOUGH}), [(True, 3, False), (False, 4, True)], progress),
     ],
 )
-def test_run_13_an_environment_continues_from_its_state_bit_for_bit(growth, life, look, expected, make_recipe):
+def test_run_13_an_environment_continues_from_its_state_bit_for_bit(growth, life, look, expected):
     settings = {key: value for key, value in growth.items() if key != "scale"}
-    restored = assert_resumes(odd_recipe(make_recipe, **settings), *life, scale=growth.get("scale"))
+    restored = assert_resumes(odd_recipe(**settings), *life, scale=growth.get("scale"))
     assert look(restored) == expected
 
 
-def test_random_streams_of_evaluation_and_of_trials_continue(make_recipe):
+def test_random_streams_of_evaluation_and_of_trials_continue():
     assert_resumes(make_recipe(host=noisy_in_evaluation, batches=1), 3, 2, {0: replace(GERMINATE, speed=0)})
 
 
@@ -382,16 +380,16 @@ def test_random_streams_of_evaluation_and_of_trials_continue(make_recipe):
     ),
 )
 def test_an_environment_continues_bit_for_bit_with_any_settings_and_actions(
-    incubation, nursery, gates, before, seed, optimizer, of_seeds, more, make_recipe
+    incubation, nursery, gates, before, seed, optimizer, of_seeds, more
 ):
     growth = {"incubation": incubation, "nursery": nursery, "gates": gates, "price": 0.0, "of_seeds": of_seeds, **more}
-    assert_resumes(odd_recipe(make_recipe, optimizer=optimizer, **growth), before, 4, seed)
+    assert_resumes(odd_recipe(optimizer=optimizer, **growth), before, 4, seed)
 
 
 # --- parts of a state, and states that are refused
 
 
-def test_lost_seeds_that_were_not_reported_yet_are_restored(make_recipe):
+def test_lost_seeds_that_were_not_reported_yet_are_restored():
     def unbuildable(site: Site) -> nn.Module:
         raise ValueError("never")
 
@@ -410,9 +408,9 @@ def test_lost_seeds_that_were_not_reported_yet_are_restored(make_recipe):
 
 
 @pytest.fixture
-def written(make_recipe: Callable[..., Recipe]) -> tuple[Recipe, State]:
+def written() -> tuple[Recipe, State]:
     """A recipe, and the state of an environment in which a seed incubates."""
-    recipe = odd_recipe(make_recipe)
+    recipe = odd_recipe()
     environment = begun(recipe).environments[0]
     environment.network.apply(germinate("late", "odd"), 0)
     environment.train()

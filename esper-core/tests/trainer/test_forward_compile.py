@@ -7,42 +7,34 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, NoisyHost, SmoothHost, begin, same
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, NoisyHost, SmoothHost, begin, make_recipe, same
+from studies import play
 from torch import Tensor, nn
 
 from esper_core.config import ComputeConfig
 from esper_core.growth import Draws
-from esper_core.leyline import Action, PluginError
+from esper_core.leyline import PluginError
 from esper_core.trainer.forward import CompiledHost, torch_compiler
 from esper_core.trainer.pool import Pool
 
 LIFE = {1: GERMINATE, 3: replace(ADVANCE, speed=0), 6: FOSSILISE}
 
 
-@pytest.fixture
-def compiled(make_recipe):
-    """``compiled(compiler)``: a recipe of the noisy host, or of another, whose passes are compiled by this compiler."""
-
-    def make(compiler: Any = None, host: Callable[[], nn.Module] = NoisyHost, **more: Any) -> Any:
-        recipe = make_recipe(steps=12, host=host, **more)
-        seams = {} if compiler is None else {"compiler": compiler}
-        return replace(recipe, compute=ComputeConfig(compile=True), draws=Draws.FORWARD, **seams)
-
-    return make
+def compiled(compiler: Any = None, host: Callable[[], nn.Module] = NoisyHost, **more: Any) -> Any:
+    """Return a recipe of the noisy host, or of another, whose passes are compiled by this compiler."""
+    recipe = make_recipe(steps=12, host=host, **more)
+    seams = {} if compiler is None else {"compiler": compiler}
+    return replace(recipe, compute=ComputeConfig(compile=True), draws=Draws.FORWARD, **seams)
 
 
-@pytest.fixture
-def course(play):
-    """``course(pool, steps)``: the training loss and the parameters of the first environment after each step."""
+def course(pool: Pool, steps: int) -> list[list[Tensor]]:
+    """Return the training loss and the parameters of the first environment after each step of a seed's life."""
 
-    def run(pool: Pool, steps: int, plan: dict[int, Action] = LIFE) -> list[list[Tensor]]:
-        def look(_: Any) -> list[Tensor]:
-            own = pool.environments[0]
-            return [own.network.measurements.train_loss, *(one.detach().clone() for one in own.model.parameters())]
+    def look(_: Any) -> list[Tensor]:
+        own = pool.environments[0]
+        return [own.network.measurements.train_loss, *(one.detach().clone() for one in own.model.parameters())]
 
-        return play(pool, steps, plan, look)
-
-    return run
+    return play(pool, steps, LIFE, look)
 
 
 def assert_same(left: list[list[Tensor]], right: list[list[Tensor]]) -> None:
@@ -83,7 +75,7 @@ class Compilers:
         raise RuntimeError("the backend gave up")
 
 
-def test_the_pass_is_compiled_for_each_structure_and_each_environment(compiled, course):
+def test_the_pass_is_compiled_for_each_structure_and_each_environment():
     compilers = Compilers()
     recipe = compiled(compilers)
     plain = Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1)
@@ -96,9 +88,7 @@ def test_the_pass_is_compiled_for_each_structure_and_each_environment(compiled, 
 
 
 @pytest.mark.parametrize("at", ["compile", "forward", "backward"])
-def test_b8_pt_03_a_failure_to_compile_is_reported_once_and_retried_when_the_structure_changes(
-    at, compiled, course, caplog
-):
+def test_b8_pt_03_a_failure_to_compile_is_reported_once_and_retried_when_the_structure_changes(at, caplog):
     """BatchNorm counts each batch once, although some of them were run twice."""
     compilers = Compilers(lambda number: number < 2, at)
     pool = Pool(compiled(compilers), ["grown"], 1)
@@ -113,9 +103,7 @@ def test_b8_pt_03_a_failure_to_compile_is_reported_once_and_retried_when_the_str
     assert pool.environments[0].model.stem[1].num_batches_tracked == 5 * 3
 
 
-def test_passes_that_failed_to_compile_change_no_number_and_several_environments_report_it_once(
-    compiled, course, caplog
-):
+def test_passes_that_failed_to_compile_change_no_number_and_several_environments_report_it_once(caplog):
     compilers = Compilers(lambda number: True, "backward")
     recipe = compiled(compilers, SmoothHost)
     failing, plain = (
@@ -128,7 +116,7 @@ def test_passes_that_failed_to_compile_change_no_number_and_several_environments
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_random_streams_are_held_until_the_first_compiled_pass_has_its_gradients(compiled):
+def test_random_streams_are_held_until_the_first_compiled_pass_has_its_gradients():
     """Compiling saves and restores torch's generators, so no other lane may draw meanwhile; later it may."""
     held: list[bool] = []
 
@@ -145,7 +133,7 @@ def test_random_streams_are_held_until_the_first_compiled_pass_has_its_gradients
     assert held == [True, False, False]
 
 
-def test_an_error_of_the_host_is_not_attributed_to_the_compiler(compiled, course, caplog):
+def test_an_error_of_the_host_is_not_attributed_to_the_compiler(caplog):
     class Broken(SmoothHost):
         """Raises in its third batch."""
 
@@ -164,7 +152,7 @@ def test_an_error_of_the_host_is_not_attributed_to_the_compiler(compiled, course
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's own
-def test_the_compiler_of_torch_gives_the_same_course_in_all_but_the_last_bits(compiled, course, caplog):
+def test_the_compiler_of_torch_gives_the_same_course_in_all_but_the_last_bits(caplog):
     """With dropout and BatchNorm, over a whole life, and more environments than torch's limit of recompilations."""
     caplog.set_level(logging.WARNING, "esper")
     recipe = compiled(optimizer={"kind": "sgd"}, batches=6)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import Net, begin, zeroed
+from core_worlds import Net, begin, make_recipe, zeroed
 from torch import Tensor, nn
 
 from esper_core.config import GrowthConfig, OptimizersConfig
@@ -47,9 +47,9 @@ def images(examples: int, seed: int) -> Split:
     return Split(inputs, targets)
 
 
-def recipe_of(make: Any, build: Any = host, *, block: Flat = lambda hidden: hidden, **more: Any) -> Recipe:
+def recipe_of(build: Any = host, *, block: Flat = lambda hidden: hidden, **more: Any) -> Recipe:
     splits: dict[Any, Split] = {name: images(60, seed) for seed, name in enumerate(("train", "validation", "test"))}
-    return replace(make(host=build, variety=variety(block)), data=splits, **more)
+    return replace(make_recipe(host=build, variety=variety(block)), data=splits, **more)
 
 
 def is_channels_last(model: nn.Module) -> bool:
@@ -63,9 +63,9 @@ def tried(recipe: Recipe) -> tuple[Recipe, nn.Module]:
     return recipe.laid_out(model), model
 
 
-def test_images_and_weights_lie_channels_last_and_all_numbers_are_the_same(make_recipe):
+def test_images_and_weights_lie_channels_last_and_all_numbers_are_the_same():
     torch.manual_seed(3)
-    recipe = recipe_of(make_recipe)
+    recipe = recipe_of()
     laid, grafted = tried(recipe)
     assert is_channels_last(laid.build_host())
     assert is_channels_last(grafted)
@@ -85,11 +85,11 @@ def test_images_and_weights_lie_channels_last_and_all_numbers_are_the_same(make_
 
 @pytest.mark.parametrize("incubation", ["shadow", "branch"])
 @pytest.mark.parametrize("implementation", ["fused", "plain"])
-def test_a_seed_learns_the_same_in_either_layout(make_recipe, incubation, implementation):
+def test_a_seed_learns_the_same_in_either_layout(incubation, implementation):
     """Gradients of convolutions lie like the images, their parameters do not; fused steps take what lies first."""
     how = {"implementation": implementation}
     optimizers = OptimizersConfig.model_validate({"host": how, "seed": how})
-    recipe = recipe_of(make_recipe, optimizers=optimizers, growth=GrowthConfig(incubation=incubation))
+    recipe = recipe_of(optimizers=optimizers, growth=GrowthConfig(incubation=incubation))
     laid, _ = tried(recipe)
     learnt = []
     for one in (recipe, laid):
@@ -112,8 +112,8 @@ def test_a_seed_learns_the_same_in_either_layout(make_recipe, incubation, implem
     ],
     ids=["a host that views features", "a blueprint that views features", "a host that views its input"],
 )
-def test_a_host_or_blueprint_that_views_memory_in_another_shape_keeps_its_layout(build, block, make_recipe):
-    recipe = recipe_of(make_recipe, build, block=block)
+def test_a_host_or_blueprint_that_views_memory_in_another_shape_keeps_its_layout(build, block):
+    recipe = recipe_of(build, block=block)
     laid, tried_on = tried(recipe)
     assert laid is recipe
     assert not is_channels_last(tried_on)

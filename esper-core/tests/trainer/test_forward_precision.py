@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, SmoothHost
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, SmoothHost, begin_pool, make_recipe
+from studies import play
 from torch import Tensor
 
 from esper_core.config import ComputeConfig
@@ -20,25 +21,11 @@ from esper_core.trainer.pool import Pool
 WHOLE_LIFE = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
 
 
-@pytest.fixture
-def computed(make_recipe):
-    """``computed(precision=…)``: a recipe with these compute settings."""
-
-    def make(*, way: str = "shadow", more: dict[str, Any] | None = None, **compute: Any) -> Recipe:
-        recipe = make_recipe(**{"steps": 8, "host": SmoothHost, **(more or {})})
-        growth = recipe.growth.model_copy(update={"incubation": way})
-        return replace(recipe, compute=ComputeConfig(**compute), growth=growth)
-
-    return make
-
-
-def begun(recipe: Recipe, scale: float | None = None) -> Pool:
-    """A network and its twin; scale: with scalers of the loss that begin with this factor."""
-    pool = Pool(recipe, ["grown", "twin"], 1, twin="twin")
-    pool.reset(0, 3)
-    for environment in pool.environments if scale is not None else ():
-        environment.keeper.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=1000)
-    return pool
+def computed(*, way: str = "shadow", more: dict[str, Any] | None = None, **compute: Any) -> Recipe:
+    """Return a recipe with these compute settings."""
+    recipe = make_recipe(**{"steps": 8, "host": SmoothHost, **(more or {})})
+    growth = recipe.growth.model_copy(update={"incubation": way})
+    return replace(recipe, compute=ComputeConfig(**compute), growth=growth)
 
 
 def parameters(environment: Environment) -> list[Tensor]:
@@ -49,7 +36,7 @@ def parameters(environment: Environment) -> list[Tensor]:
     ("precision", "way"),
     [("bfloat16", "shadow"), pytest.param("float16", "shadow", marks=pytest.mark.slow), ("float16", "branch")],
 )
-def test_a_whole_life_in_half_precision_leaves_parameters_and_losses_in_float32(precision, way, computed, play):
+def test_a_whole_life_in_half_precision_leaves_parameters_and_losses_in_float32(precision, way):
     seen: set[torch.dtype] = set()
     cached: set[bool] = set()
 
@@ -60,7 +47,7 @@ def test_a_whole_life_in_half_precision_leaves_parameters_and_losses_in_float32(
             cached.add(torch.is_autocast_cache_enabled())
             return outputs
 
-    pool = begun(computed(way=way, precision=precision, more={"host": Watched}))
+    pool = begin_pool(computed(way=way, precision=precision, more={"host": Watched}))
     seen.clear()  # the slots were observed before
     cached.clear()
     told = play(pool, range(8), WHOLE_LIFE)
@@ -74,9 +61,9 @@ def test_a_whole_life_in_half_precision_leaves_parameters_and_losses_in_float32(
     assert told[-1][0].loss_scale == (65536.0 if precision == "float16" else None)
 
 
-def test_gains_and_dependence_are_computed_in_the_precision_of_the_evaluation(computed, play):
+def test_gains_and_dependence_are_computed_in_the_precision_of_the_evaluation():
     """Bitwise, since otherwise a difference in rounding would count as a gain."""
-    pool = begun(computed(precision="bfloat16"))
+    pool = begin_pool(computed(precision="bfloat16"))
     grown, _ = pool.environments
     (slot,), split, task = grown.garden.slots.values(), grown.recipe.data["validation"], grown.recipe.task
 
@@ -105,7 +92,7 @@ def test_sim_low_3_auto_precision_is_bfloat16_or_float16_on_a_gpu_and_float32_on
     assert half_precision("float32", new) is None
 
 
-def test_sim_low_3_every_environment_has_scalers_of_its_own_in_each_round(computed):
+def test_sim_low_3_every_environment_has_scalers_of_its_own_in_each_round():
     pool, scalers = Pool(computed(precision="float16"), ["a", "b"], 2), []
     for number in range(2):
         pool.reset(number, 3)
@@ -113,8 +100,8 @@ def test_sim_low_3_every_environment_has_scalers_of_its_own_in_each_round(comput
     assert len({id(scaler) for scaler in scalers}) == 8
 
 
-def test_while_a_scaler_searches_its_factor_nothing_is_learnt_and_nothing_rolled_back(computed, play):
-    pool = begun(computed(precision="float16"), 2.0**60)
+def test_while_a_scaler_searches_its_factor_nothing_is_learnt_and_nothing_rolled_back():
+    pool = begin_pool(computed(precision="float16"), scale=2.0**60)
     before = parameters(pool.environments[0])
     scales = [step[0].loss_scale for step in play(pool, range(4))]
     assert scales == [2.0**57, 2.0**54, 2.0**51, 2.0**48], "each of three batches was skipped, and halved it"
@@ -122,8 +109,8 @@ def test_while_a_scaler_searches_its_factor_nothing_is_learnt_and_nothing_rolled
     assert pool.environments[0].governor.state_dict().plain["rollbacks"] == 0
 
 
-def test_gradients_of_an_acting_seed_that_overflowed_are_unknown(computed, play):
-    pool = begun(computed(precision="float16"), 2.0**10)
+def test_gradients_of_an_acting_seed_that_overflowed_are_unknown():
+    pool = begin_pool(computed(precision="float16"), scale=2.0**10)
     play(pool, range(4), {0: GERMINATE, 1: ADVANCE})
     network, scaler = pool.environments[0].network, pool.environments[0].keeper.scaler
     for step, scale in ((4, 2.0**100), (5, 2.0**8)):
@@ -137,8 +124,8 @@ def test_gradients_of_an_acting_seed_that_overflowed_are_unknown(computed, play)
 
 
 @pytest.mark.parametrize(("scale", "spoilt", "finite"), [(2.0, False, True), (0.5, False, False), (2.0, True, False)])
-def test_infinite_gradients_below_scale_1_and_infinite_parameters_are_a_panic(scale, spoilt, finite, computed, play):
-    pool = begun(computed(precision="float16"), scale)
+def test_infinite_gradients_below_scale_1_and_infinite_parameters_are_a_panic(scale, spoilt, finite):
+    pool = begin_pool(computed(precision="float16"), scale=scale)
     play(pool, range(1))
     grown = pool.environments[0]
     first = next(iter(grown.keeper.host.parameters))
@@ -149,9 +136,9 @@ def test_infinite_gradients_below_scale_1_and_infinite_parameters_are_a_panic(sc
     assert (grown.network.judge(replace(signals, validation_loss=1.0), CALM).act is Act.ROLL_BACK) is not finite
 
 
-def test_host_and_fossils_skip_an_overflowed_step_together(computed, play):
+def test_host_and_fossils_skip_an_overflowed_step_together():
     """They are clipped together: one gradient of NaN would make all others NaN."""
-    pool = begun(computed(precision="float16", more={"optimizer": {"clip_norm": 0.5}, "batches": 1}), 4.0)
+    pool = begin_pool(computed(precision="float16", more={"optimizer": {"clip_norm": 0.5}, "batches": 1}), scale=4.0)
     play(pool, range(7), {0: GERMINATE, 1: ADVANCE, 5: FOSSILISE})
     keeper = pool.environments[0].keeper
     (fossil,) = keeper.fossils.values()
@@ -173,12 +160,12 @@ def test_host_and_fossils_skip_an_overflowed_step_together(computed, play):
     ("way", "parts"),
     [("shadow", 3), ("branch", 20), *(pytest.param("shadow", parts, marks=pytest.mark.slow) for parts in (2, 20))],
 )
-def test_without_batch_norm_micro_batches_equal_one_batch(way, parts, computed, play):
+def test_without_batch_norm_micro_batches_equal_one_batch(way, parts):
     """Within 1e-6 after a step of each kind, with plain SGD: Adam would divide what differs in its last bits."""
     found = []
     for micro_batches in (1, parts):
         sgd = {"optimizer": {"kind": "sgd", "momentum": 0.0}}
-        pool = begun(computed(way=way, more=sgd, micro_batches=micro_batches))
+        pool = begin_pool(computed(way=way, more=sgd, micro_batches=micro_batches))
         told = [signals for signals, _ in play(pool, range(4), {0: GERMINATE, 2: ADVANCE})]
         losses = [value for one in told for value in (one.train_loss, one.validation_loss)]
         losses += [seed.incubation_loss for one in told for seed in one.seeds if seed.incubation_loss is not None]
@@ -188,13 +175,13 @@ def test_without_batch_norm_micro_batches_equal_one_batch(way, parts, computed, 
     assert parted_losses == pytest.approx(whole_losses, abs=1e-6)
 
 
-def test_sim_low_2_no_tensor_is_read_while_a_step_is_trained_and_measured(computed, monkeypatch):
+def test_sim_low_2_no_tensor_is_read_while_a_step_is_trained_and_measured(monkeypatch):
     """With a seed that incubates, and then with one that acts."""
 
     def refuse(self: Tensor, *_: Any) -> None:
         raise AssertionError("the host read a number")
 
-    pool = begun(computed(more={"optimizer": {"clip_norm": 1.0}}))
+    pool = begin_pool(computed(more={"optimizer": {"clip_norm": 1.0}}))
     for step, action in enumerate([GERMINATE, ADVANCE, Action(), Action()]):
         with monkeypatch.context() as patch:
             for reads in ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__index__"):

@@ -1,12 +1,12 @@
 """Lanes: the order of work on streams and threads, and results that do not depend on it."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, PRUNE, Net, RecordingStream, SmoothHost, same
+from core_worlds import ADVANCE, PRUNE, Net, RecordingStream, SmoothHost, make_recipe, same
+from studies import play
 from torch import Tensor, nn
 
 from esper_core.growth import Draws, RandomStream, draws_of
@@ -18,23 +18,18 @@ from esper_core.trainer.pool import Pool
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv")
 
 
-@pytest.fixture
-def recorded(make_recipe) -> Callable[..., tuple[Pool, list[str]]]:
-    """``recorded(arms, environments, lanes)``: a pool at the beginning of a round, and the log of its streams."""
-
-    def make(arms: list[str], environments: int, lanes: int) -> tuple[Pool, list[str]]:
-        log: list[str] = []
-        made = [RecordingStream(f"s{place}", log) for place in range(lanes)]
-        pool = Pool(make_recipe(batches=1), arms, environments, twin="twin" if "twin" in arms else None)
-        pool._lanes = Lanes([made[place % lanes] for place in range(len(pool.environments))])
-        pool.reset(0, 3)
-        log.clear()
-        return pool, log
-
-    return make
+def recorded(arms: list[str], environments: int, lanes: int) -> tuple[Pool, list[str]]:
+    """Return a pool at the beginning of a round, and the log of its streams."""
+    log: list[str] = []
+    made = [RecordingStream(f"s{place}", log) for place in range(lanes)]
+    pool = Pool(make_recipe(batches=1), arms, environments, twin="twin" if "twin" in arms else None)
+    pool._lanes = Lanes([made[place % lanes] for place in range(len(pool.environments))])
+    pool.reset(0, 3)
+    log.clear()
+    return pool, log
 
 
-def test_b8_pt_02_a_lane_waits_for_what_another_lane_made_before_it_reads_it(recorded):
+def test_b8_pt_02_a_lane_waits_for_what_another_lane_made_before_it_reads_it():
     pool, log = recorded(["grown", "twin"], 1, lanes=2)
     pool.train(0)
     log.clear()
@@ -45,7 +40,7 @@ def test_b8_pt_02_a_lane_waits_for_what_another_lane_made_before_it_reads_it(rec
     assert log[crossing + 3 :] == ["s0 on", "s0 off", "s1 on", "s1 off"], "and measured behind it"
 
 
-def test_sim_crit_1_the_host_waits_once_a_step_for_each_lane_after_everything_was_launched(recorded):
+def test_sim_crit_1_the_host_waits_once_a_step_for_each_lane_after_everything_was_launched():
     pool, log = recorded(["grown", "twin"], 2, lanes=2)
     pool.train(0)
     pool.evaluate(0)
@@ -54,7 +49,7 @@ def test_sim_crit_1_the_host_waits_once_a_step_for_each_lane_after_everything_wa
     assert [line for line in log if line.startswith("host waits")] == ["host waits for s0", "host waits for s1"]
 
 
-def test_sim_high_1_work_of_an_environment_is_launched_on_its_own_lane_alone(recorded, play):
+def test_sim_high_1_work_of_an_environment_is_launched_on_its_own_lane_alone():
     pool, log = recorded(["grown"], 3, lanes=3)
     play(pool, range(3), {0: GERMINATE, 2: ADVANCE})
     depth = 0
@@ -64,7 +59,7 @@ def test_sim_high_1_work_of_an_environment_is_launched_on_its_own_lane_alone(rec
     assert {line.split()[0] for line in log if line.endswith(" on")} == {"s0", "s1", "s2"}
 
 
-def test_b1_pt_05_a_rollback_opens_its_own_lane_and_no_other(recorded):
+def test_b1_pt_05_a_rollback_opens_its_own_lane_and_no_other():
     pool, log = recorded(["grown"], 2, lanes=2)
     pool.train(0)
     next(iter(pool.environments[1].keeper.host.parameters)).grad.fill_(torch.nan)
@@ -92,7 +87,7 @@ def test_environments_take_the_lanes_of_their_devices_in_turn():
     assert len({id(stream) for stream in streams}) == 6
 
 
-def test_environments_of_one_index_share_a_device_whatever_their_arm(make_recipe):
+def test_environments_of_one_index_share_a_device_whatever_their_arm():
     devices = [torch.device("cpu"), torch.device("meta")]
     pool = Pool(make_recipe(), ["grown", "twin"], 3, devices=devices)
     kinds = [environment.recipe.device.type for environment in pool.environments]
@@ -122,29 +117,23 @@ def drawn(environment: Environment, step: int) -> Action:
     return legal[int(torch.randint(len(legal), (), generator=generator))]
 
 
-@pytest.fixture
-def trajectory(play):
-    """``trajectory(recipe, environments, lanes, index)``: the signals and weights of one environment in each step.
+def trajectory(recipe: Recipe, environments: int, lanes: int, index: int = 0) -> list[list[Any]]:
+    """Return the signals and weights of one environment in each step.
 
     ``index``: of the environment; by itself it is the first, and has the seed that it has beside others.
     """
+    pool = Pool(recipe, ["grown", "twin"], environments, twin="twin", lanes=lanes)
+    pool.reset(0, 3 if environments > 1 else 3 + index)
+    place = 2 * index if environments > 1 else 0
+    own = pool.environments[place]
+    assert (own.arm, own.seed) == ("grown", 3 + index)
 
-    def record(recipe: Recipe, environments: int, lanes: int, index: int = 0) -> list[list[Any]]:
-        pool = Pool(recipe, ["grown", "twin"], environments, twin="twin", lanes=lanes)
-        pool.reset(0, 3 if environments > 1 else 3 + index)
-        place = 2 * index if environments > 1 else 0
-        own = pool.environments[place]
-        assert (own.arm, own.seed) == ("grown", 3 + index)
-        told = play(
-            pool,
-            range(recipe.episode.steps),
-            drawn,
-            lambda signals: [signals[place], [parameter.detach().clone() for parameter in own.model.parameters()]],
-        )
-        pool.close()
-        return told
+    def look(signals: list[Any]) -> list[Any]:
+        return [signals[place], [parameter.detach().clone() for parameter in own.model.parameters()]]
 
-    return record
+    told = play(pool, range(recipe.episode.steps), drawn, look)
+    pool.close()
+    return told
 
 
 def assert_same(left: list[list[Any]], right: list[list[Any]]) -> None:
@@ -153,7 +142,7 @@ def assert_same(left: list[list[Any]], right: list[list[Any]]) -> None:
         assert same(weights, bits)
 
 
-def test_run_08_a_trajectory_is_bitwise_the_same_with_any_number_of_environments_and_lanes(make_recipe, trajectory):
+def test_run_08_a_trajectory_is_bitwise_the_same_with_any_number_of_environments_and_lanes():
     """BatchNorm and dropout, live seeds, drawn actions; the environment that is compared is the last of three."""
     recipe = replace(make_recipe(steps=8, batches=2), draws=Draws.FORWARD)
     alone = trajectory(recipe, 1, 1, index=2)
@@ -213,7 +202,7 @@ def test_a_dry_run_finds_out_when_a_network_draws_and_changes_nothing(model, exp
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_host_that_begins_to_draw_later_is_refused_and_the_generator_restored(make_recipe):
+def test_a_host_that_begins_to_draw_later_is_refused_and_the_generator_restored():
     class Late(SmoothHost):
         """Draws in training, from its ninth pass on."""
 

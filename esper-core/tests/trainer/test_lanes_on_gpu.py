@@ -1,11 +1,11 @@
 """Lanes on a GPU: streams, events, and no wait of the host within a step."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
-from core_worlds import ADVANCE
+from core_worlds import ADVANCE, make_recipe
+from studies import play
 
 from esper_core.growth import Draws
 from esper_core.leyline import Action, Op
@@ -15,22 +15,20 @@ from esper_core.trainer.pool import Pool
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
-Make = Callable[..., Recipe]
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv")
 
 
 @pytest.fixture
-def recipe(make_recipe: Make) -> Recipe:
+def recipe() -> Recipe:
     return replace(make_recipe(steps=6, batches=4).on(torch.device("cuda:0")), draws=Draws.FORWARD)
 
 
-@pytest.fixture
-def losses(play):
-    """``losses(pool)``: the validation losses of the first environment, with a seed that is blended."""
-    return lambda pool: play(pool, 6, {0: GERMINATE, 3: ADVANCE}, lambda signals: signals[0].validation_loss)
+def losses(pool: Pool) -> list[float]:
+    """Return the validation losses of the first environment, with a seed that is blended."""
+    return play(pool, 6, {0: GERMINATE, 3: ADVANCE}, lambda signals: signals[0].validation_loss)
 
 
-def test_streams_do_not_disturb_each_other(recipe, losses):
+def test_streams_do_not_disturb_each_other(recipe):
     alone = losses(Pool(recipe, ["grown", "twin"], 1, twin="twin", lanes=1))
     beside = losses(Pool(recipe, ["grown", "twin"], 4, twin="twin", lanes=4))
     assert beside == pytest.approx(alone, rel=1e-3)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PlannedPolicy
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PlannedPolicy, make_recipe
+from studies import make_study
 
 from esper_core.config import ComputeConfig
 from esper_core.leyline import WAIT, ActionMask, Observation, PluginError, State
@@ -19,7 +20,7 @@ from esper_core.trainer.progress import StudyProgress, _state_of_policy
 LIFE = {0: GERMINATE, 2: ADVANCE, 4: FOSSILISE}
 
 
-def test_every_step_of_every_environment_is_reported_once_and_in_order(make_recipe, make_study):
+def test_every_step_of_every_environment_is_reported_once_and_in_order():
     policy = PlannedPolicy(LIFE)
     study, recorder = make_study(make_recipe(), policy, environments=2, rounds=2)
     finished = run_study(StudyProgress(study))
@@ -34,7 +35,7 @@ def test_every_step_of_every_environment_is_reported_once_and_in_order(make_reci
     assert all(seed.alpha is not None for o in policy.seen for seed in o.signals.seeds)
 
 
-def test_b8_drl_05_arms_that_end_a_round_with_different_loss_scales_are_warned_of(make_recipe, make_study, caplog):
+def test_b8_drl_05_arms_that_end_a_round_with_different_loss_scales_are_warned_of(caplog):
     """In float16, arms of one seed that overflowed at different steps were trained on different batches."""
     recipe = replace(make_recipe(steps=2, batches=1), compute=ComputeConfig(precision="float16"))
     study, recorder = make_study(recipe, PlannedPolicy(), rounds=2)
@@ -53,7 +54,7 @@ def test_b8_drl_05_arms_that_end_a_round_with_different_loss_scales_are_warned_o
 @pytest.mark.parametrize(
     "plan", [LIFE, {key: LIFE[key] for key in (0, 2)}, {4: LIFE[0]}], ids=["kept", "blended at the end", "incubating"]
 )
-def test_the_rewards_of_an_episode_add_up_to_the_lead_at_its_end(plan, make_recipe, make_study):
+def test_the_rewards_of_an_episode_add_up_to_the_lead_at_its_end(plan):
     study, recorder = make_study(make_recipe(), PlannedPolicy(plan))
     grown, twin = run_study(StudyProgress(study))
     told = [event.reward for event in recorder.of(StepFinished)]
@@ -73,7 +74,7 @@ class ScriptedPolicy:
         return list(self.given)
 
 
-def test_without_a_twin_the_reward_is_unknown_also_for_a_policy_that_does_not_learn(make_recipe, make_study):
+def test_without_a_twin_the_reward_is_unknown_also_for_a_policy_that_does_not_learn():
     study, recorder = make_study(make_recipe(steps=3), ScriptedPolicy(WAIT), twin=None)
     assert {episode.reward for episode in run_study(StudyProgress(study))} == {None}
     assert {tuple(e.reward) for e in recorder.of(StepFinished)} == {()}
@@ -92,7 +93,7 @@ def test_without_a_twin_the_reward_is_unknown_also_for_a_policy_that_does_not_le
     ],
     ids=["forbidden action", "no action", "too few actions"],
 )
-def test_a_policy_that_misbehaves_stops_the_run_with_its_package_named(policy, message, make_recipe, make_study):
+def test_a_policy_that_misbehaves_stops_the_run_with_its_package_named(policy, message):
     study, _ = make_study(make_recipe(), policy, environments=2)
     with pytest.raises(PluginError) as caught:
         run_study(StudyProgress(study))
@@ -121,7 +122,7 @@ class StatefulPolicy(ScriptedPolicy):
         (State({}, {"w": torch.eye(2).to_sparse()}), "float32, sparse_coo"),
     ],
 )
-def test_a_policy_whose_state_cannot_be_saved_is_named(state, message, make_recipe, make_study):
+def test_a_policy_whose_state_cannot_be_saved_is_named(state, message):
     study, _ = make_study(make_recipe(), StatefulPolicy(state))
     with pytest.raises(PluginError) as caught:
         StudyProgress(study).state_dict()
@@ -131,7 +132,7 @@ def test_a_policy_whose_state_cannot_be_saved_is_named(state, message, make_reci
     assert message in str(caught.value)
 
 
-def test_tensors_of_a_policy_that_share_memory_are_saved_separately(make_recipe, make_study):
+def test_tensors_of_a_policy_that_share_memory_are_saved_separately():
     weights = torch.arange(6.0).reshape(2, 3)
     state = State({}, {"w": weights, "again": weights, "turned": weights.t()})
     study, _ = make_study(make_recipe(), StatefulPolicy(state))
@@ -143,7 +144,7 @@ def test_tensors_of_a_policy_that_share_memory_are_saved_separately(make_recipe,
 
 
 @pytest.fixture
-def between_rounds(make_recipe, make_study) -> tuple[Recipe, list[EpisodeFinished], State]:
+def between_rounds() -> tuple[Recipe, list[EpisodeFinished], State]:
     """A recipe, the episodes of two rounds, and the state after the first, in which a blueprint was withdrawn."""
     recipe = make_recipe(steps=3)
     study, _ = make_study(recipe, PlannedPolicy(LIFE), rounds=2)
@@ -159,9 +160,7 @@ def between_rounds(make_recipe, make_study) -> tuple[Recipe, list[EpisodeFinishe
     return recipe, run_study(StudyProgress(study), pause), states[0]
 
 
-def test_a_study_resumes_between_two_rounds_with_its_episodes_and_without_withdrawn_blueprints(
-    between_rounds, make_study
-):
+def test_a_study_resumes_between_two_rounds_with_its_episodes_and_without_withdrawn_blueprints(between_rounds):
     recipe, finished, state = between_rounds
     study, _ = make_study(recipe, PlannedPolicy(LIFE), rounds=2)
     progress = StudyProgress(study)
@@ -173,7 +172,7 @@ def test_a_study_resumes_between_two_rounds_with_its_episodes_and_without_withdr
     assert run_study(progress) == finished
 
 
-def test_the_clock_accounts_for_all_of_the_time(make_recipe, make_study):
+def test_the_clock_accounts_for_all_of_the_time():
     study, _ = make_study(make_recipe(steps=3), PlannedPolicy(LIFE))
     run_study(StudyProgress(study))
     seconds = study.clock.summary()

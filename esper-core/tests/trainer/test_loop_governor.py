@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PlannedPolicy
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PlannedPolicy, make_recipe
+from studies import make_study
 
 from esper_core.leyline import Stage
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, StageChanged, StepFinished
@@ -21,7 +22,7 @@ STEPS = 6
 
 
 @pytest.fixture
-def poisoned(make_recipe, monkeypatch) -> Callable[..., Any]:
+def poisoned(monkeypatch) -> Callable[..., Recipe]:
     """``poisoned(step, **recipe)``: a recipe whose training data is NaN in one step of the grown environment."""
 
     def make(step: int, **more: Any) -> Any:
@@ -48,7 +49,7 @@ def poisoned(make_recipe, monkeypatch) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(("step", "kind"), [(0, "adam"), (3, "sgd"), (5, "sgd")])
-def test_run_09_a_step_on_nan_is_rolled_back_and_costs_a_penalty(step, kind, poisoned, make_study):
+def test_run_09_a_step_on_nan_is_rolled_back_and_costs_a_penalty(step, kind, poisoned):
     recipe = poisoned(step, optimizer={"kind": kind, **({"momentum": 0.9} if kind == "sgd" else {})})
     study, events = make_study(recipe, PlannedPolicy())
     grown, twin = run_study(StudyProgress(study))
@@ -66,7 +67,7 @@ def test_run_09_a_step_on_nan_is_rolled_back_and_costs_a_penalty(step, kind, poi
 
 
 @pytest.mark.parametrize("step", [0, 3])
-def test_a_rollback_ends_an_episode_for_the_learner_with_the_penalty_in_its_last_reward(step, poisoned, make_study):
+def test_a_rollback_ends_an_episode_for_the_learner_with_the_penalty_in_its_last_reward(step, poisoned):
     policy = PlannedPolicy()
     run_study(StudyProgress(make_study(poisoned(step), policy)[0]))
     *first, second = policy.rollouts[0].episodes
@@ -91,7 +92,7 @@ def test_a_rollback_ends_an_episode_for_the_learner_with_the_penalty_in_its_last
     ],
     ids=["incubating", "blended", "kept"],
 )
-def test_run_09_a_step_on_nan_loses_a_living_seed_and_keeps_a_fossil(plan, acted, last, poisoned, make_study):
+def test_run_09_a_step_on_nan_loses_a_living_seed_and_keeps_a_fossil(plan, acted, last, poisoned):
     study, events = make_study(poisoned(4, embargo=1), PlannedPolicy(plan))
     run_study(StudyProgress(study))
     assert [one.act for one in events.of(GovernorActed)] == acted
@@ -101,9 +102,7 @@ def test_run_09_a_step_on_nan_loses_a_living_seed_and_keeps_a_fossil(plan, acted
     assert grown.keeper.misowned(grown.model) == []
 
 
-def test_b1_pt_05_neither_a_rollback_beside_it_nor_the_governor_itself_changes_an_environment(
-    make_recipe, poisoned, make_study
-):
+def test_b1_pt_05_neither_a_rollback_beside_it_nor_the_governor_itself_changes_an_environment(poisoned):
     def states(recipe: Recipe) -> list[Any]:
         study, _ = make_study(recipe, PlannedPolicy({0: GERMINATE, 2: ADVANCE, 4: FOSSILISE}), environments=2)
         episodes = run_study(StudyProgress(study))
@@ -127,7 +126,7 @@ def enough(arm: str, step: int, seed: int = 3) -> Callable[[HealthSnapshot], Ver
     return check
 
 
-def test_an_episode_that_is_over_is_not_trained_and_its_reward_is_against_the_twin_at_its_end(make_recipe, make_study):
+def test_an_episode_that_is_over_is_not_trained_and_its_reward_is_against_the_twin_at_its_end():
     policy = PlannedPolicy()
     study, events = make_study(make_recipe(steps=STEPS), policy, check_health=enough("grown", 2))
     other = Arm("other", PlannedPolicy(), 'policy "test/other" (test 1.0)')
@@ -147,9 +146,7 @@ def test_an_episode_that_is_over_is_not_trained_and_its_reward_is_against_the_tw
 
 
 @pytest.mark.parametrize(("twin", "ended", "steps"), [(None, "grown", 2), ("twin", "twin", STEPS)])
-def test_without_a_twin_a_round_ends_with_its_last_episode_and_a_twin_is_not_ended_early(
-    twin, ended, steps, make_recipe, make_study
-):
+def test_without_a_twin_a_round_ends_with_its_last_episode_and_a_twin_is_not_ended_early(twin, ended, steps):
     recipe = make_recipe(steps=STEPS, batches=1)
     study, events = make_study(recipe, PlannedPolicy(), twin=twin, check_health=enough(ended, 1))
     run_study(StudyProgress(study))

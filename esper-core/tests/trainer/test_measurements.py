@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, SmoothHost, begin, noisy_in_evaluation, same
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, SmoothHost, begin, make_recipe, noisy_in_evaluation, same
+from studies import play
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -19,7 +20,7 @@ from esper_core.trainer.pool import Pool
 LIFE = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
 
 
-def test_evaluation_changes_nothing_and_is_the_mean_over_all_examples(make_recipe):
+def test_evaluation_changes_nothing_and_is_the_mean_over_all_examples():
     environment = begin(make_recipe())
     state = {key: value.clone() for key, value in environment.model.state_dict().items()}
     random = torch.get_rng_state()
@@ -34,7 +35,7 @@ def test_evaluation_changes_nothing_and_is_the_mean_over_all_examples(make_recip
     assert metric == pytest.approx((outputs.argmax(1) == split.targets).float().mean().item())
 
 
-def test_sim_low_3_evaluation_is_in_inference_mode_and_its_figures_are_ordinary_tensors(make_recipe):
+def test_sim_low_3_evaluation_is_in_inference_mode_and_its_figures_are_ordinary_tensors():
     seen: set[tuple[bool, bool]] = set()
 
     class Watching(SmoothHost):
@@ -69,18 +70,13 @@ def test_one_value_that_is_not_finite_is_found_among_all(tensors, expected):
     assert are_finite(tensors, torch.device("cpu")).item() is expected
 
 
-@pytest.fixture
-def live(play):
-    """``live(recipe, steps)``: a pool after some steps of a seed's life, and the signals of the seed in each."""
-
-    def live(recipe: Recipe, steps: int) -> tuple[Pool, list[SeedSignals | None]]:
-        pool = Pool(recipe, ["grown", "twin"], 1, twin="twin")
-        return pool, play(pool, steps, LIFE, lambda signals: signals[0].slots[0].living)
-
-    return live
+def live(recipe: Recipe, steps: int) -> tuple[Pool, list[SeedSignals | None]]:
+    """Return a pool after some steps of a seed's life, and the signals of the seed in each."""
+    pool = Pool(recipe, ["grown", "twin"], 1, twin="twin")
+    return pool, play(pool, steps, LIFE, lambda signals: signals[0].slots[0].living)
 
 
-def test_dependence_is_measured_while_a_seed_acts_and_changes_no_number(make_recipe, live):
+def test_dependence_is_measured_while_a_seed_acts_and_changes_no_number():
     recipe = make_recipe()
     off = replace(recipe, growth=recipe.growth.model_copy(update={"dependence": False}))
     (one, told), (other, silent) = live(recipe, 8), live(off, 8)
@@ -91,7 +87,7 @@ def test_dependence_is_measured_while_a_seed_acts_and_changes_no_number(make_rec
     assert same(one_state, other_state)
 
 
-def test_a_host_that_is_evaluated_in_whole_passes_without_each_seed_is_logged_once(make_recipe, live, caplog):
+def test_a_host_that_is_evaluated_in_whole_passes_without_each_seed_is_logged_once(caplog):
     caplog.set_level(logging.INFO, "esper")
     _, told = live(make_recipe(host=noisy_in_evaluation), 5)
     assert sum(seed is not None and seed.dependence is not None for seed in told) == 2
@@ -104,7 +100,7 @@ KEPT = {0: GERMINATE, 1: ADVANCE, 2: FOSSILISE}
 
 
 @pytest.fixture
-def recipe(make_recipe):
+def recipe():
     own = make_recipe(batches=2, host=SmoothHost)
     own = replace(own, growth=GrowthConfig(incubation="shadow", dependence=False))
     example = own.data["train"].inputs[:1]
@@ -113,32 +109,31 @@ def recipe(make_recipe):
     return replace(own, operations=count_operations(host, sites, own.varieties, example))
 
 
-def cost(recipe, play, plan, steps=4):
+def cost(recipe, plan, steps=4):
     pool = Pool(recipe, ["grown"], 1)
     play(pool, steps, plan)
     return pool
 
 
 @pytest.mark.parametrize("plan", [{}, KEPT], ids=["host", "grown"])
-def test_the_count_is_close_to_what_torch_counts_in_the_passes(recipe, play, plan):
+def test_the_count_is_close_to_what_torch_counts_in_the_passes(recipe, plan):
     for incubation in ("shadow", "branch"):
         own = replace(recipe, growth=GrowthConfig(incubation=incubation, dependence=False))
         with FlopCounterMode(display=False) as counter:
-            pool = cost(own, play, plan)
+            pool = cost(own, plan)
         assert 0.8 < counter.get_total_flops() / pool.environments[0].flops <= 1.0, incubation
 
 
-def test_a_pruned_seed_is_counted(recipe, play):
+def test_a_pruned_seed_is_counted(recipe):
     plain, pruned, kept = (
-        cost(recipe, play, plan).environments[0].flops
-        for plan in ({}, {0: GERMINATE, 2: replace(PRUNE, speed=0)}, KEPT)
+        cost(recipe, plan).environments[0].flops for plan in ({}, {0: GERMINATE, 2: replace(PRUNE, speed=0)}, KEPT)
     )
     assert plain < pruned < kept
 
 
-def test_the_count_continues_from_a_state_and_stays_unknown_after_an_older_one(recipe, play):
+def test_the_count_continues_from_a_state_and_stays_unknown_after_an_older_one(recipe):
     plan = {0: GERMINATE}
-    whole, first = cost(recipe, play, plan), cost(recipe, play, plan, steps=2)
+    whole, first = cost(recipe, plan), cost(recipe, plan, steps=2)
     state = first.environments[0].state_dict()
     older = type(state)({key: value for key, value in state.plain.items() if key != "flops"}, state.tensors)
     for saved, expected in ((state, whole.environments[0].flops), (older, None)):
@@ -147,7 +142,7 @@ def test_the_count_continues_from_a_state_and_stays_unknown_after_an_older_one(r
         assert first.environments[0].flops == expected
 
 
-def test_what_torch_cannot_count_is_unknown(recipe, make_recipe, play):
-    assert cost(make_recipe(), play, {}).environments[0].flops is None
+def test_what_torch_cannot_count_is_unknown(recipe):
+    assert cost(make_recipe(), {}).environments[0].flops is None
     nothing = graft(torch.nn.Sequential(torch.nn.ReLU()), ["0"], example=torch.zeros(1, 3))
     assert count_operations(nothing, {}, {}, torch.zeros(1, 3)) is None

@@ -7,7 +7,8 @@ from typing import Any
 import core_worlds
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, Net, begin_pool
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, Net, begin_pool, make_recipe
+from studies import play
 from torch import Tensor, nn
 
 from esper_core.governor import Act
@@ -17,7 +18,7 @@ from esper_core.leyline.signals import Level, Verdict
 from esper_core.trainer.pool import Pool
 
 
-def test_gains_are_unknown_while_two_seeds_act_and_after_one_of_them_is_kept(make_recipe, play):
+def test_gains_are_unknown_while_two_seeds_act_and_after_one_of_them_is_kept():
     """Otherwise one seed could be credited with the gain of another that was kept beside it."""
     recipe = make_recipe(embargo=0)
     slots = {"early": SlotPlace("stem"), "late": SlotPlace("stem.0")}
@@ -30,7 +31,7 @@ def test_gains_are_unknown_while_two_seeds_act_and_after_one_of_them_is_kept(mak
     assert gains[12]["late"] is None
 
 
-def test_a_seed_at_alpha_0_has_no_gain_yet(make_recipe, play):
+def test_a_seed_at_alpha_0_has_no_gain_yet():
     """It is advanced at the end of a step and measured before alpha moves: any difference is not its own."""
     pool = begin_pool(make_recipe())
     play(pool, range(3), {0: GERMINATE})
@@ -42,7 +43,7 @@ def test_a_seed_at_alpha_0_has_no_gain_yet(make_recipe, play):
     assert later.gain is not None
 
 
-def test_gains_are_unknown_after_a_rollback_of_the_twin(make_recipe, play):
+def test_gains_are_unknown_after_a_rollback_of_the_twin():
     pool = begin_pool(make_recipe())
     told = play(pool, range(4), {0: GERMINATE, 2: ADVANCE})
     assert told[-1][0].seeds[0].gain is not None
@@ -52,7 +53,7 @@ def test_gains_are_unknown_after_a_rollback_of_the_twin(make_recipe, play):
     assert play(pool, range(4, 6))[-1][0].seeds[0].gain is None
 
 
-def test_nothing_can_be_fossilised_after_a_step_with_a_warning(make_recipe, play):
+def test_nothing_can_be_fossilised_after_a_step_with_a_warning():
     pool = begin_pool(make_recipe())
     play(pool, range(5), {0: GERMINATE, 2: ADVANCE})
     for opinions in ({}, {0: Verdict(Level.WARNING, "hm")}, {}):
@@ -60,7 +61,7 @@ def test_nothing_can_be_fossilised_after_a_step_with_a_warning(make_recipe, play
         assert pool.masks()[0].allows(FOSSILISE) is (not opinions)
 
 
-def test_a_branch_with_nan_is_dropped_before_it_can_be_kept(make_recipe, play):
+def test_a_branch_with_nan_is_dropped_before_it_can_be_kept():
     pool = begin_pool(make_recipe(), incubation="branch")
     play(pool, range(4), {0: GERMINATE, 2: ADVANCE})
     (branch,) = pool.environments[0].garden._incubations.values()
@@ -73,7 +74,7 @@ def test_a_branch_with_nan_is_dropped_before_it_can_be_kept(make_recipe, play):
     assert math.isfinite(pool.latest[0].validation_loss)
 
 
-def test_a_buffer_that_two_modules_share_stays_shared_after_a_branch_is_kept(make_recipe, play):
+def test_a_buffer_that_two_modules_share_stays_shared_after_a_branch_is_kept():
     def sharing() -> nn.Module:
         def compute(net: Any, inputs: Tensor) -> Tensor:
             if net.training:
@@ -102,10 +103,9 @@ def test_a_shut_mask_has_the_same_slots_and_seeds_and_allows_only_to_wait():
 SLOWLY = replace(core_worlds.GERMINATE, speed=2)
 
 
-@pytest.fixture
-def live(play):
-    """``live(pool, steps, plan)``: the signals of the seed in the slot, of each step."""
-    return lambda pool, steps, plan=None: play(pool, steps, plan, lambda signals: signals[0].slots[0].living)
+def live(pool: Pool, steps: range, plan: dict[int, Action] | None = None) -> list[Any]:
+    """Return the signals of the seed in the slot, of each step."""
+    return play(pool, steps, plan, lambda signals: signals[0].slots[0].living)
 
 
 def lead(pool: Pool) -> float:
@@ -115,7 +115,7 @@ def lead(pool: Pool) -> float:
 
 
 @pytest.mark.parametrize("way", ["shadow", "branch"])
-def test_the_gain_of_an_incubating_seed_is_measured_against_its_own_host(way, make_recipe, live):
+def test_the_gain_of_an_incubating_seed_is_measured_against_its_own_host(way):
     pool = begin_pool(make_recipe(embargo=0, batches=6), incubation=way)
     seed = live(pool, range(4), {0: SLOWLY})[-1]
     grown = pool.environments[0]
@@ -126,7 +126,7 @@ def test_the_gain_of_an_incubating_seed_is_measured_against_its_own_host(way, ma
     assert seed.gain.mean == pytest.approx(host - tried, abs=1e-5) != 0.0
 
 
-def test_the_gain_of_an_acting_seed_is_measured_against_the_twin_since_the_latest_fossil(make_recipe, live):
+def test_the_gain_of_an_acting_seed_is_measured_against_the_twin_since_the_latest_fossil():
     pool = begin_pool(make_recipe(embargo=0, batches=6, place=SlotPlace("stem", stack=2)))
     seed = live(pool, range(4), {0: SLOWLY, 1: ADVANCE})[-1]
     assert seed.stage is Stage.HOLDING
@@ -137,7 +137,7 @@ def test_the_gain_of_an_acting_seed_is_measured_against_the_twin_since_the_lates
     assert seed.gain.mean == pytest.approx(lead(pool) - before, abs=1e-5)
 
 
-def test_run_05_without_a_twin_the_gain_of_an_acting_seed_is_unknown_and_forbids_to_fossilise(make_recipe, live):
+def test_run_05_without_a_twin_the_gain_of_an_acting_seed_is_unknown_and_forbids_to_fossilise():
     pool = begin_pool(make_recipe(embargo=0), twin=False)
     live(pool, range(2), {0: SLOWLY, 1: ADVANCE})
     garden = pool.environments[0].garden
@@ -152,7 +152,7 @@ def test_run_05_without_a_twin_the_gain_of_an_acting_seed_is_unknown_and_forbids
         pool.apply([FOSSILISE], 7)
 
 
-def test_a_seed_that_its_gate_does_not_pass_cannot_be_advanced(make_recipe, live):
+def test_a_seed_that_its_gate_does_not_pass_cannot_be_advanced():
     pool = begin_pool(make_recipe(embargo=0), gates="strict", price=1.0)
     seed = live(pool, range(6), {0: SLOWLY})[-1]
     assert seed.opinion.finding in (Finding.NOT_SHOWN, Finding.UNKNOWN)
@@ -163,7 +163,7 @@ def test_a_seed_that_its_gate_does_not_pass_cannot_be_advanced(make_recipe, live
 
 
 @pytest.mark.parametrize("auto", [True, False])
-def test_a_seed_that_passes_its_gate_advances_by_itself_where_that_is_set(auto, make_recipe, live, monkeypatch):
+def test_a_seed_that_passes_its_gate_advances_by_itself_where_that_is_set(auto, monkeypatch):
     monkeypatch.setattr(gates, "MIN_EXAMPLES_FOR_EVIDENCE", 2)
     pool = begin_pool(make_recipe(embargo=0, batches=20), gates="permissive", price=0.0, auto_advance=auto)
     stages = [seed and seed.stage for seed in live(pool, range(9), {0: SLOWLY})]

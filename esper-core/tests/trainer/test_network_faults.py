@@ -8,7 +8,8 @@ from typing import Any
 import core_worlds
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, NanGradient, PlannedPolicy, bad, begin, out_of_patience, read, same
+from core_worlds import ADVANCE, FOSSILISE, PlannedPolicy, bad, begin, make_recipe, out_of_patience, read, same
+from studies import make_study, play
 from torch import Tensor, nn
 
 from esper_core.growth import FaultBook, Variety
@@ -24,7 +25,7 @@ AFTER_BLENDING = 3 + 3 + 2
 GERMINATE = replace(core_worlds.GERMINATE, blueprint="test/bad")
 
 
-class RaisingGradient(NanGradient):
+class RaisingGradient(core_worlds.NanGradient):
     """Returns its input, and raises in the backward pass."""
 
     @staticmethod
@@ -55,14 +56,14 @@ HARMS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "no gradients": setting(lambda: torch.set_grad_enabled(False)),
     "inference": setting(lambda: KEPT.append(torch.inference_mode()) or KEPT[-1].__enter__()),
     "default dtype": setting(lambda: torch.set_default_dtype(torch.float64)),
-    "nan gradient": lambda block, grown: NanGradient.apply(grown),
+    "nan gradient": lambda block, grown: core_worlds.NanGradient.apply(grown),
     "raise in backward": lambda block, grown: RaisingGradient.apply(grown),
     "new parameter": add_parameter,
 }
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_seed_that_fails_while_it_incubates_is_lost_and_the_host_is_still_its_twin(harm, make_recipe, play):
+def test_a_seed_that_fails_while_it_incubates_is_lost_and_the_host_is_still_its_twin(harm):
     pool, lost = Pool(make_recipe(variety=bad(HARMS[harm], patience=4)), ["grown", "twin"], 1), []
     heal = pool.heal
 
@@ -89,7 +90,7 @@ def test_a_seed_that_fails_while_it_incubates_is_lost_and_the_host_is_still_its_
         *((harm, False) for harm in ("raise", "shape", "nan", "no gradients", "default dtype")),
     ],
 )
-def test_a_seed_that_fails_while_it_acts_is_lost_and_the_host_continues(harm, training, make_recipe):
+def test_a_seed_that_fails_while_it_acts_is_lost_and_the_host_continues(harm, training):
     variety = bad(HARMS[harm], AFTER_BLENDING if training else 2, training=training)
     environment, lost = begin(make_recipe(variety=variety)), []
     for step in range(8):
@@ -107,7 +108,7 @@ def test_a_seed_that_fails_while_it_acts_is_lost_and_the_host_continues(harm, tr
     assert environment.keeper.misowned(environment.model) == []
 
 
-def test_a_seed_that_acts_on_a_frozen_host_and_leaves_no_gradient_is_lost(make_recipe):
+def test_a_seed_that_acts_on_a_frozen_host_and_leaves_no_gradient_is_lost():
     variety = bad(lambda block, grown: grown.detach(), AFTER_BLENDING)
     environment = begin(make_recipe(variety=variety, host=lambda: core_worlds.NoisyHost().requires_grad_(False)))
     lost = []
@@ -119,7 +120,7 @@ def test_a_seed_that_acts_on_a_frozen_host_and_leaves_no_gradient_is_lost(make_r
     assert environment.garden.blended == ()
 
 
-def test_without_a_seed_a_loss_without_gradient_is_attributed_to_the_host(make_recipe):
+def test_without_a_seed_a_loss_without_gradient_is_attributed_to_the_host():
     class Detached(core_worlds.SmoothHost):
         def forward(self, inputs: Tensor) -> Tensor:
             return super().forward(inputs).detach()
@@ -131,7 +132,7 @@ def test_without_a_seed_a_loss_without_gradient_is_attributed_to_the_host(make_r
         pool.train(0)
 
 
-def test_after_three_faults_a_blueprint_is_withdrawn_and_its_package_is_named(make_recipe, make_study):
+def test_after_three_faults_a_blueprint_is_withdrawn_and_its_package_is_named():
     recipe = make_recipe(variety=bad(patience=1), steps=12, batches=1, embargo=0)
     study, events = make_study(recipe, PlannedPolicy(dict.fromkeys(range(12), GERMINATE)))
     run_study(StudyProgress(replace(study, packages={"test/bad": "bad-package 0.3"})))
@@ -143,7 +144,7 @@ def test_after_three_faults_a_blueprint_is_withdrawn_and_its_package_is_named(ma
     assert len(events.of(StepFinished)) == 12
 
 
-def test_blueprints_that_cannot_be_built_are_lost_seeds_even_after_one_of_them_is_withdrawn(make_recipe):
+def test_blueprints_that_cannot_be_built_are_lost_seeds_even_after_one_of_them_is_withdrawn():
     """All decided by masks that still allowed it, so the fourth seed is lost like the third."""
 
     def refuse(site: Site) -> nn.Module:
@@ -163,7 +164,7 @@ def test_blueprints_that_cannot_be_built_are_lost_seeds_even_after_one_of_them_i
     assert pool.environments[0].network.lost.take() == [], "it belongs to the round before"
 
 
-def test_a_fossil_that_fails_is_part_of_the_network_and_stops_the_run(make_recipe):
+def test_a_fossil_that_fails_is_part_of_the_network_and_stops_the_run():
     environment = begin(make_recipe(variety=bad(patience=3 * 5)))
     for step, action in enumerate([GERMINATE, ADVANCE, WAIT, FOSSILISE]):
         environment.train()
@@ -174,7 +175,7 @@ def test_a_fossil_that_fails_is_part_of_the_network_and_stops_the_run(make_recip
         environment.train()
 
 
-def test_a_seed_that_learnt_from_a_host_that_another_harmed_is_lost_and_not_blamed(make_recipe):
+def test_a_seed_that_learnt_from_a_host_that_another_harmed_is_lost_and_not_blamed():
     good, book = replace(bad(patience=10**6), id="test/good"), FaultBook()
     recipe = replace(
         make_recipe(),

@@ -7,7 +7,8 @@ from typing import Any
 import core_worlds
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, PRUNE, Net, NoisyHost, Replacing, begin, begin_pool, zeroed
+from core_worlds import ADVANCE, FOSSILISE, PRUNE, Net, NoisyHost, Replacing, begin, begin_pool, make_recipe, zeroed
+from studies import play
 from torch import nn
 
 from esper_core.growth import Variety
@@ -47,19 +48,15 @@ def differing(pool: Pool) -> list[str]:
     return [key for key in a if not torch.equal(a[key], b[key])]
 
 
-@pytest.fixture
-def live(play: Callable[..., list[Any]]) -> Callable[..., list[tuple[bool, Any]]]:
-    """``live(pool, plan, steps)``: of each step whether the host differs from its twin, and the signals of its seed."""
+def live(pool: Pool, plan: dict[int, Action], steps: int) -> list[tuple[bool, Any]]:
+    """Return of each step whether the host differs from its twin, and the signals of its seed."""
 
-    def live(pool: Pool, plan: dict[int, Action], steps: int) -> list[tuple[bool, Any]]:
-        def look(signals: list[Signals]) -> tuple[bool, Any]:
-            grown = pool.environments[0]
-            assert grown.keeper.misowned(grown.model) == []
-            return bool(differing(pool)), signals[0].slots[0].living
+    def look(signals: list[Signals]) -> tuple[bool, Any]:
+        grown = pool.environments[0]
+        assert grown.keeper.misowned(grown.model) == []
+        return bool(differing(pool)), signals[0].slots[0].living
 
-        return play(pool, range(steps), plan, look)
-
-    return live
+    return play(pool, range(steps), plan, look)
 
 
 def losses(told: list[tuple[bool, Any]]) -> list[float]:
@@ -79,7 +76,7 @@ TO_FOSSIL = {1: GERMINATE, 5: ADVANCE, 7: FOSSILISE}
     ],
 )
 def test_the_host_is_bitwise_its_twin_until_a_seed_blends_or_its_branch_is_kept_and_the_seed_learns(
-    way, host, optimizer, make_recipe, live
+    way, host, optimizer
 ):
     recipe = make_recipe(embargo=0, host=HOSTS[host], optimizer=OPTIMIZERS[optimizer], batches=8)
     pool, default = begin_pool(recipe, incubation=way), torch.get_rng_state()
@@ -92,7 +89,7 @@ def test_the_host_is_bitwise_its_twin_until_a_seed_blends_or_its_branch_is_kept_
     assert torch.equal(torch.get_rng_state(), default)
 
 
-def test_run_04_the_loss_of_an_incubating_seed_falls(make_recipe):
+def test_run_04_the_loss_of_an_incubating_seed_falls():
     """If the gradient did not depend on the seed's output, the loss at full blend would rise without bound."""
     environment = begin(make_recipe(batches=20), seed=1)
     environment.train()
@@ -109,7 +106,7 @@ def test_run_04_the_loss_of_an_incubating_seed_falls(make_recipe):
 @pytest.mark.slow
 @pytest.mark.install  # this suite must pass for every change
 @pytest.mark.parametrize("way", ["branch", "shadow"])
-def test_run_04_an_incubating_seed_lowers_the_loss_that_it_would_cause(way, make_recipe, play):
+def test_run_04_an_incubating_seed_lowers_the_loss_that_it_would_cause(way):
     """The loss with the seed at full strength falls while it incubates: its gradient depends on its output."""
     recipe = make_recipe(embargo=0, batches=30, optimizer={"learning_rate": 0.03})
 
@@ -127,7 +124,7 @@ def test_run_04_an_incubating_seed_lowers_the_loss_that_it_would_cause(way, make
     assert tried < without + 0.05
 
 
-def test_an_incubating_seed_runs_once_a_batch_beside_a_younger_acting_one(make_recipe):
+def test_an_incubating_seed_runs_once_a_batch_beside_a_younger_acting_one():
     def normed(site: Site) -> nn.Module:
         last = zeroed(nn.Conv1d(site.channels, site.channels, 1))
         return Net(
@@ -145,7 +142,7 @@ def test_an_incubating_seed_runs_once_a_batch_beside_a_younger_acting_one(make_r
     assert late.block.norm.num_batches_tracked.item() == 4 * 2  # once a batch since its birth, in shadow or blended
 
 
-def test_run_10_the_test_split_is_read_once_at_the_end(make_recipe, play):
+def test_run_10_the_test_split_is_read_once_at_the_end():
     recipe = make_recipe(embargo=0)
     read: list[str] = []
 
@@ -167,7 +164,7 @@ def test_run_10_the_test_split_is_read_once_at_the_end(make_recipe, play):
     assert ending.test_metric != ending.signals.validation_metric
 
 
-def test_when_a_seed_is_kept_its_branch_becomes_the_host(make_recipe, live):
+def test_when_a_seed_is_kept_its_branch_becomes_the_host():
     pool = begin_pool(make_recipe(embargo=0, batches=4), incubation="branch")
     live(pool, {0: GERMINATE, 3: ADVANCE}, 6)
     grown = pool.environments[0]
@@ -195,7 +192,7 @@ def test_when_a_seed_is_kept_its_branch_becomes_the_host(make_recipe, live):
         *(slow("replacing", "sgd", when) for when in (2, 4, 6)),
     ],
 )
-def test_after_a_branch_is_pruned_the_host_is_bitwise_its_twin(host, optimizer, when, make_recipe, live):
+def test_after_a_branch_is_pruned_the_host_is_bitwise_its_twin(host, optimizer, when):
     pool = begin_pool(make_recipe(embargo=0, host=HOSTS[host], optimizer=OPTIMIZERS[optimizer]), incubation="branch")
     advance = {3: ADVANCE} if when > 3 else {}
     told = live(pool, {0: GERMINATE, **advance, when: PRUNE}, 10)
@@ -206,19 +203,12 @@ def test_after_a_branch_is_pruned_the_host_is_bitwise_its_twin(host, optimizer, 
     assert grown.garden.incubating == ()
 
 
-def scaled(pool: Pool, scale: float) -> Pool:
-    """The pool with a scaler of the loss in each environment, as half precision takes one."""
-    for environment in pool.environments:
-        environment.keeper.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=5)
-    return pool
-
-
 @pytest.mark.parametrize(
     ("way", "scale"), [("shadow", 16.0), ("branch", 2.0**126), slow("shadow", 2.0**126), slow("branch", 16.0)]
 )
-def test_an_incubating_seed_does_not_change_the_scaler_of_the_host(way, scale, make_recipe, live):
+def test_an_incubating_seed_does_not_change_the_scaler_of_the_host(way, scale):
     """With a factor of 2^126, the first steps overflow and are skipped."""
-    pool = scaled(begin_pool(make_recipe(embargo=0, batches=8), incubation=way), scale)
+    pool = begin_pool(make_recipe(embargo=0, batches=8), incubation=way, scale=scale, interval=5)
     told = live(pool, {1: GERMINATE, 4: PRUNE}, 6)
     assert not any(differs for differs, _ in told)
     grown, twin = pool.environments

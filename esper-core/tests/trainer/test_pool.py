@@ -2,7 +2,7 @@
 
 import ast
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, SmoothHost
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, SmoothHost, make_recipe
+from studies import play
 
 import esper_core.trainer
 from esper_core.growth import Growth, derive_seed, read_network, slots_of
 from esper_core.leyline import Observation, Stage
 from esper_core.trainer.batches import BatchOrder
-from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 
 LIFE = {0: GERMINATE, 2: ADVANCE, 4: replace(PRUNE, speed=0), 5: GERMINATE}
 
 
-def test_b8_drl_03_arms_are_interleaved_and_take_turns_in_being_first(make_recipe):
+def test_b8_drl_03_arms_are_interleaved_and_take_turns_in_being_first():
     pool = Pool(make_recipe(), ["a", "b", "twin"], 2)
     pool.reset(0, 4)
     assert [(e.arm, e.seed) for e in pool.environments] == [
@@ -41,16 +41,11 @@ def without_gc() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.fixture
-def play_round(play) -> Callable[[Pool, int], Any]:
-    """``play_round(pool, number)``: play a round with seeds that are blended in, pruned, or alive at the end."""
-
-    def play_round(pool: Pool, number: int) -> None:
-        pool.reset(number, 10 * number)
-        play(pool, range(6), LIFE, lambda signals: None)
-        pool.conclude(5)
-
-    return play_round
+def play_round(pool: Pool, number: int) -> None:
+    """Play a round with seeds that are blended in, pruned, or alive at the end."""
+    pool.reset(number, 10 * number)
+    play(pool, range(6), LIFE, lambda signals: None)
+    pool.conclude(5)
 
 
 def tensors() -> int:
@@ -58,7 +53,7 @@ def tensors() -> int:
 
 
 @pytest.mark.usefixtures("without_gc")
-def test_b8_pt_04_every_round_leaves_as_many_tensors_as_the_one_before_and_close_frees_all(make_recipe, play_round):
+def test_b8_pt_04_every_round_leaves_as_many_tensors_as_the_one_before_and_close_frees_all():
     recipe = make_recipe(batches=1, embargo=0)
     first = Pool(recipe, ["grown"], 1)
     play_round(first, 0)  # the first optimizer of a process makes torch import more, and an import keeps some tensors
@@ -73,23 +68,19 @@ def test_b8_pt_04_every_round_leaves_as_many_tensors_as_the_one_before_and_close
     assert tensors() == before
 
 
+RECIPE = make_recipe(batches=1)
 KEPT = {0: GERMINATE, 1: ADVANCE, 3: FOSSILISE}
 
 
 @pytest.fixture
-def recipe(make_recipe) -> Recipe:
-    return make_recipe(batches=1)
-
-
-@pytest.fixture
-def grown(recipe, play) -> Sequence[Growth]:
+def grown() -> Sequence[Growth]:
     """What an arm grew."""
-    pool = Pool(recipe, ["grown"], 1)
+    pool = Pool(RECIPE, ["grown"], 1)
     play(pool, 5, KEPT)
     return read_network(slots_of(pool.environments[0].model), "host").grown
 
 
-def test_the_control_has_from_the_start_what_was_grown_and_trains_as_long(recipe, grown, play):
+def test_the_control_has_from_the_start_what_was_grown_and_trains_as_long(grown):
     assert [growth.blueprint for growth in grown] == ["test/local-conv"]
     asked: list[tuple[str, int]] = []
 
@@ -97,7 +88,7 @@ def test_the_control_has_from_the_start_what_was_grown_and_trains_as_long(recipe
         asked.append((arm, seed))
         return grown
 
-    pool = Pool(recipe, ["capacity"], 2, implants=implants)
+    pool = Pool(RECIPE, ["capacity"], 2, implants=implants)
     told = play(pool, 6)
     assert asked == [("capacity", 3), ("capacity", 4)]
     own = pool.environments[0]
@@ -110,7 +101,7 @@ def test_the_control_has_from_the_start_what_was_grown_and_trains_as_long(recipe
     assert [signals[0].step for signals in told] == list(range(6))
 
 
-def test_the_control_equals_a_plain_torch_loop_from_the_same_weights(make_recipe, grown):
+def test_the_control_equals_a_plain_torch_loop_from_the_same_weights(grown):
     recipe = make_recipe(batches=1, host=SmoothHost)
     pool = Pool(recipe, ["capacity"], 1, implants=lambda arm, seed: grown)
     pool.reset(0, 3)
@@ -127,8 +118,8 @@ def test_the_control_equals_a_plain_torch_loop_from_the_same_weights(make_recipe
     assert all(map(torch.equal, control.model.state_dict().values(), model.state_dict().values()))
 
 
-def test_the_control_continues_from_its_state(recipe, grown, play):
-    whole, first, second = (Pool(recipe, ["capacity"], 1, implants=lambda arm, seed: grown) for _ in range(3))
+def test_the_control_continues_from_its_state(grown):
+    whole, first, second = (Pool(RECIPE, ["capacity"], 1, implants=lambda arm, seed: grown) for _ in range(3))
     play(whole, 4)
     play(first, 2)
     second.load_state_dict(first.state_dict(), in_round=True)
@@ -148,8 +139,8 @@ def test_sim_med_1_one_train_step_for_all_stages_that_reads_no_stage():
         assert asked == [], name
 
 
-def test_sim_med_4_an_observation_contains_no_tensor(recipe, play):
-    (signals,) = play(Pool(recipe, ["grown"], 1), 3, KEPT)[-1]
+def test_sim_med_4_an_observation_contains_no_tensor():
+    (signals,) = play(Pool(RECIPE, ["grown"], 1), 3, KEPT)[-1]
 
     def tensors(value: Any) -> int:
         if isinstance(value, torch.Tensor):

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from enum import StrEnum
 
 import pytest
+from configurations import SMALL, parse
 from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel, Field
 
@@ -13,8 +14,8 @@ from esper_core.config.values import MAX_DEPTH, MAX_SHOWN, path_text
 
 
 @pytest.fixture
-def loaded(small, parse):
-    text = small.replace("schedule", "{use: schedule, settings: {plan: [{step: 0}], seed: 3}}")
+def loaded():
+    text = SMALL.replace("schedule", "{use: schedule, settings: {plan: [{step: 0}], seed: 3}}")
     return parse(text, "episode.steps=3", "arms={}")
 
 

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import pytest
+from configurations import SMALL, parse, problem_in, problems_in
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from esper_core.config import model_problems
@@ -45,8 +46,8 @@ SPECIFIER = "version specifiers as pip takes them, for example >=0.2,<0.3; recei
         ("reward: {use: x, settings: 3}", "E111", 28, "Input should be a valid mapping; received 3", None),
     ],
 )
-def test_wrong_value_is_reported_with_place_and_hint(problem, small, line, code, column, message, hint):
-    found = problem(small + line)
+def test_wrong_value_is_reported_with_place_and_hint(line, code, column, message, hint):
+    found = problem_in(SMALL + line)
     assert (found.code, found.line, found.column) == (code, 7, column)
     assert message in found.message
     assert (hint is None) == (found.hint is None)
@@ -62,19 +63,19 @@ def test_wrong_value_is_reported_with_place_and_hint(problem, small, line, code,
         ("slots:\n  early:\n    blueprints: [conv_light]", "slots: {}", 3, 8, "slots", "received {}"),
     ],
 )
-def test_wrong_name_or_item_is_located(problem, small, was, now, line, column, path, says):
-    found = problem(small.replace(was, now))
+def test_wrong_name_or_item_is_located(was, now, line, column, path, says):
+    found = problem_in(SMALL.replace(was, now))
     assert (found.line, found.column, found.path) == (line, column, path)
     assert says in found.message
 
 
-def test_received_value_is_shortened_and_escaped(problem, small):
-    found = problem(small + f"reward: {'x' * 500}")
+def test_received_value_is_shortened_and_escaped():
+    found = problem_in(SMALL + f"reward: {'x' * 500}")
     assert "a name of 1 to 100 characters; received " in found.message
     assert len(found.message) < 200
-    found = problem(small + f"seed: [{'[x, y], ' * 500}]")
+    found = problem_in(SMALL + f"seed: [{'[x, y], ' * 500}]")
     assert len(found.message.split("received ")[1]) <= 60
-    assert "\\u001b[31mred\\u202e" in problem(small + 'name: "\\e[31mred\\u202e"').message
+    assert "\\u001b[31mred\\u202e" in problem_in(SMALL + 'name: "\\e[31mred\\u202e"').message
 
 
 ONE_LEVEL_LOWER = "Settings of a component are one level lower: reward.settings.decay"
@@ -92,15 +93,15 @@ ONE_LEVEL_LOWER = "Settings of a component are one level lower: reward.settings.
         ("rounds:8:", 1, '["rounds:8"]', 'Did you mean "rounds"?'),
     ],
 )
-def test_unknown_key_is_reported_with_a_suggestion(problem, small, line, column, path, hint):
-    found = problem(small + line)
+def test_unknown_key_is_reported_with_a_suggestion(line, column, path, hint):
+    found = problem_in(SMALL + line)
     assert (found.code, found.line, found.column, found.path) == ("E110", 7, column, path)
     assert found.message.startswith("unknown key ")
     assert found.hint == hint
 
 
-def test_all_missing_keys_are_reported(problems):
-    assert [(p.code, p.line, p.column, p.path) for p in problems("# nothing yet\nseed: 1\n")] == [
+def test_all_missing_keys_are_reported():
+    assert [(p.code, p.line, p.column, p.path) for p in problems_in("# nothing yet\nseed: 1\n")] == [
         ("E113", 2, 1, "task"),
         ("E113", 2, 1, "host"),
         ("E113", 2, 1, "slots"),
@@ -117,8 +118,8 @@ seed: nobody
 """
 
 
-def test_all_problems_are_reported_in_the_order_of_the_file(problems):
-    assert [place(p) for p in problems(EVERYTHING, "episode.steps=many", "margin=no")] == [
+def test_all_problems_are_reported_in_the_order_of_the_file():
+    assert [place(p) for p in problems_in(EVERYTHING, "episode.steps=many", "margin=no")] == [
         ("E111", 1, 7, "task"),
         ("E111", 3, 23, "slots.early.blueprints"),
         ("E112", 3, 42, "slots.early.stack"),
@@ -129,8 +130,8 @@ def test_all_problems_are_reported_in_the_order_of_the_file(problems):
     ]
 
 
-def test_the_first_hundred_problems_are_listed_and_the_others_counted(problems, small):
-    told = problems(small + "".join(f"x{i}: 1\n" for i in range(1000)))
+def test_the_first_hundred_problems_are_listed_and_the_others_counted():
+    told = problems_in(SMALL + "".join(f"x{i}: 1\n" for i in range(1000)))
     assert len(told) == MAX_PROBLEMS + 1
     assert [p.line for p in told[:3]] == [7, 8, 9]
     assert told[-1].code == "E100"
@@ -147,8 +148,8 @@ def test_the_first_hundred_problems_are_listed_and_the_others_counted(problems, 
         ((), 1, 1),
     ],
 )
-def test_problem_is_located_at_the_nearest_value_of_the_file(small, path, line, column, parse):
-    loaded = parse(small)
+def test_problem_is_located_at_the_nearest_value_of_the_file(path, line, column):
+    loaded = parse(SMALL)
     problem = loaded.problem("E201", path, "unknown", "hint")
     assert (problem.code, problem.line, problem.column) == ("E201", line, column)
     assert (problem.file, problem.path, problem.hint) == ("f.yaml", path_text(path) or None, "hint")
@@ -181,9 +182,9 @@ def objections(loaded, path=("policy", "settings")):
     return model_problems(caught.value, Settings, loaded.root, path)
 
 
-def test_errors_of_settings_are_reported_like_those_of_the_file(small, parse):
+def test_errors_of_settings_are_reported_like_those_of_the_file():
     settings = "{depth: 3, rate: x, names: a, dept: 1, kind: z}"
-    loaded = parse(small.replace("schedule", f"{{use: x, settings: {settings}}}"))
+    loaded = parse(SMALL.replace("schedule", f"{{use: x, settings: {settings}}}"))
     told = objections(loaded)
     assert [(p.code, p.column, p.path, p.message) for p in told] == [
         ("E112", 36, "policy.settings.depth", "Input should be a multiple of 2; received 3"),
@@ -195,29 +196,29 @@ def test_errors_of_settings_are_reported_like_those_of_the_file(small, parse):
     assert told[-1].hint == 'Did you mean "depth"?'
 
 
-def test_wrong_value_below_a_type_without_a_model_is_located_without_a_hint(small, parse):
+def test_wrong_value_below_a_type_without_a_model_is_located_without_a_hint():
     settings = "{depth: 2, span: {low: x}}"
-    loaded = parse(small.replace("schedule", f"{{use: x, settings: {settings}}}"))
+    loaded = parse(SMALL.replace("schedule", f"{{use: x, settings: {settings}}}"))
     (problem,) = objections(loaded)
     assert place(problem) == ("E111", 6, 51, "policy.settings.span.low")
     assert (problem.message, problem.hint) == ('Input should be a valid integer; received "x"', None)
 
 
-def test_removed_option_is_ignored_only_at_the_value_that_changed_nothing(problem, small, parse):
-    loaded = parse(small + "compute: {cuda_graphs: false, micro_batches: 2}\n")
+def test_removed_option_is_ignored_only_at_the_value_that_changed_nothing():
+    loaded = parse(SMALL + "compute: {cuda_graphs: false, micro_batches: 2}\n")
     assert loaded.config.compute.micro_batches == 2
-    found = problem(small + "compute: {cuda_graphs: true}")
+    found = problem_in(SMALL + "compute: {cuda_graphs: true}")
     assert place(found) == ("E110", 7, 11, "compute.cuda_graphs")
     assert found.hint == "It was removed: CUDA graphs are no longer supported. Delete the key."
 
 
-def test_renamed_option_is_read_under_its_old_name_with_a_warning(problem, small, parse):
-    loaded = parse(small + "workers: processes\n")
+def test_renamed_option_is_read_under_its_old_name_with_a_warning():
+    loaded = parse(SMALL + "workers: processes\n")
     assert (loaded.config.engine, loaded.origin(("engine",))) == ("processes", "f.yaml:7:10")
     assert loaded.warnings == ('f.yaml:7:10: workers is called engine now; write "engine: processes"',)
-    loaded = parse(small + "engine: auto\n", "workers=processes")
+    loaded = parse(SMALL + "engine: auto\n", "workers=processes")
     assert (loaded.config.engine, loaded.origin(("engine",))) == ("processes", "--set workers=processes")
     assert loaded.warnings == ('--set workers=processes: workers is called engine now; write "engine=processes"',)
-    assert place(problem(small + "workers: forks\n")) == ("E112", 7, 10, "engine")
-    found = problem(small + "engine: auto\nworkers: auto\n")
+    assert place(problem_in(SMALL + "workers: forks\n")) == ("E112", 7, 10, "engine")
+    found = problem_in(SMALL + "engine: auto\nworkers: auto\n")
     assert (found.code, found.hint) == ("E110", "It is called engine now, which is given as well. Delete it.")

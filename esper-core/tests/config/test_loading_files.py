@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from configurations import SMALL
 
 from esper_core.config import load_config
 from esper_core.config.values import MAX_BYTES
@@ -26,13 +27,13 @@ def refused(problem_of):
     return read
 
 
-def test_file_is_read_by_path_or_by_name(tmp_path, small):
+def test_file_is_read_by_path_or_by_name(tmp_path):
     file = tmp_path / "run.yaml"
-    file.write_text(small)
+    file.write_text(SMALL)
     by_path, by_name = load_config(file), load_config(str(file))
     assert by_path == by_name
     assert by_path.file == str(file)
-    assert by_path.source == small.encode()
+    assert by_path.source == SMALL.encode()
 
 
 def test_missing_file_suggests_the_nearest_in_its_folder(tmp_path, refused):

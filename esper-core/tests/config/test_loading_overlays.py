@@ -1,6 +1,7 @@
 """Overlays: partial configuration files merged over a file, in order, before ``--set``."""
 
 import pytest
+from configurations import SMALL, problems_in
 
 from esper_core.config import explain, load_config
 from esper_core.leyline import ConfigError
@@ -106,10 +107,10 @@ def test_plugin_of_an_overlay_that_is_no_path_is_reported_as_it_was_written(merg
     ]
 
 
-def test_base_key_is_refused_without_showing_the_other_file(small, problems, tmp_path):
+def test_base_key_is_refused_without_showing_the_other_file(tmp_path):
     secret = tmp_path / "secret.yaml"
     secret.write_text("password: hunter2\n")
-    (problem,) = problems(f"base: {secret}\n{small}")
+    (problem,) = problems_in(f"base: {secret}\n{SMALL}")
     assert (problem.code, problem.path, problem.line) == ("E110", "base", 1)
     assert "--overlay" in problem.hint
     assert "hunter2" not in str(problem)

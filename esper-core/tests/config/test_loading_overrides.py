@@ -1,6 +1,7 @@
 """``--set``: it changes what it names, under the same checks as the file."""
 
 import pytest
+from configurations import SMALL, parse, problem_in, problems_in
 
 from esper_core.config.values import MAX_DEPTH
 
@@ -28,8 +29,8 @@ from esper_core.config.values import MAX_DEPTH
         ("task.settings.x=é", ("task", "settings", "x"), "é"),
     ],
 )
-def test_override_changes_what_it_names(small, override, path, value, parse):
-    loaded = parse(small, override)
+def test_override_changes_what_it_names(override, path, value):
+    loaded = parse(SMALL, override)
     found = loaded.config
     for step in path:
         found = found[step] if isinstance(found, dict | list | tuple) else getattr(found, step)
@@ -38,26 +39,26 @@ def test_override_changes_what_it_names(small, override, path, value, parse):
     assert loaded.overrides == (override,)
 
 
-def test_settings_of_a_component_in_its_short_form_can_be_set(small, parse):
-    loaded = parse(small, "policy.settings.x=1")
+def test_settings_of_a_component_in_its_short_form_can_be_set():
+    loaded = parse(SMALL, "policy.settings.x=1")
     assert (loaded.config.policy.use, loaded.config.policy.settings) == ("schedule", {"x": 1})
     assert loaded.origin(("policy", "use")) == "f.yaml:6:9"
     assert loaded.origin(("policy", "settings", "x")) == "--set policy.settings.x=1"
-    text = small.replace("policy: schedule", "arms: {a: {policy: x}}")
+    text = SMALL.replace("policy: schedule", "arms: {a: {policy: x}}")
     assert parse(text, "arms.a.policy.settings.y=1").config.arms["a"].policy.settings == {"y": 1}
 
 
-def test_override_replaces_a_component_as_a_whole(small, parse):
-    for text in (small, small.replace("schedule", "{use: schedule, settings: {plan: []}}")):
+def test_override_replaces_a_component_as_a_whole():
+    for text in (SMALL, SMALL.replace("schedule", "{use: schedule, settings: {plan: []}}")):
         loaded = parse(text, "policy.settings.x=1", "policy=static")
         assert (loaded.config.policy.use, loaded.config.policy.settings) == ("static", {})
         assert loaded.origin(("policy", "use")) == "--set policy=static"
         assert loaded.problem("E201", ("policy", "settings", "plan"), "x").file == "--set policy=static"
 
 
-def test_override_without_path_and_value_is_refused(problem, small):
+def test_override_without_path_and_value_is_refused():
     for override in ("", "seed", "=", "=3", ".seed=3", "a..b=3", "[0]=3", "a[=3", "a b=3", "a[-1]=3"):
-        found = problem(small, override)
+        found = problem_in(SMALL, override)
         assert (found.code, found.file, found.line, found.column) == ("E115", f"--set {override}", None, None)
         assert "--set episode.steps=20" in found.hint
 
@@ -81,15 +82,15 @@ def test_override_without_path_and_value_is_refused(problem, small):
         (".".join("a" * (MAX_DEPTH + 1)) + "=1", "E115", None),
     ],
 )
-def test_wrong_override_is_reported_as_it_was_given(problems, small, override, code, path):
-    problem = problems(small, override)[0]
+def test_wrong_override_is_reported_as_it_was_given(override, code, path):
+    problem = problems_in(SMALL, override)[0]
     assert (problem.code, problem.path, problem.line, problem.column) == (code, path, None, None)
     assert problem.file.startswith("--set ")
     assert len(problem.file) < 120
     str(problem).encode()
 
 
-def test_override_of_an_aliased_value_changes_one_occurrence(small, parse):
-    text = small.replace("early:\n", "early: &x\n").replace("policy:", "  late: *x\npolicy:")
+def test_override_of_an_aliased_value_changes_one_occurrence():
+    text = SMALL.replace("early:\n", "early: &x\n").replace("policy:", "  late: *x\npolicy:")
     slots = parse(text, "slots.late.blueprints[0]=norm").config.slots
     assert (slots["early"].blueprints, slots["late"].blueprints) == (("conv_light",), ("norm",))

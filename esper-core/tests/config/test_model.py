@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import pytest
+from configurations import SMALL, parse, problem_in
 
 
 class Row(NamedTuple):
@@ -100,9 +101,9 @@ ROWS = {
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_contradiction_is_reported_at_its_place_and_similar_files_are_accepted(row: Row, small, parse, problem) -> None:
-    below = small.replace(row.without, "")
-    found = problem(below + row.lines)
+def test_contradiction_is_reported_at_its_place_and_similar_files_are_accepted(row: Row) -> None:
+    below = SMALL.replace(row.without, "")
+    found = problem_in(below + row.lines)
     assert (found.code, found.line, found.column, found.path) == row.place
     assert row.says in found.message
     assert row.hint in found.hint
@@ -110,7 +111,7 @@ def test_contradiction_is_reported_at_its_place_and_similar_files_are_accepted(r
 
 
 @pytest.mark.parametrize("more", ["reward: team", "environments: 3", "growth: {}"])
-def test_b8_drl_09_no_arm_can_have_a_reward_of_its_own(small, problem, more) -> None:
+def test_b8_drl_09_no_arm_can_have_a_reward_of_its_own(more) -> None:
     """Reward, task and growth settings belong to the run; arms differ in their policy only."""
-    found = problem(small.replace(POLICY, f"arms: {{a: {{policy: static, {more}}}}}\n"))
+    found = problem_in(SMALL.replace(POLICY, f"arms: {{a: {{policy: static, {more}}}}}\n"))
     assert (found.code, found.path) == ("E110", f"arms.a.{more.partition(':')[0]}")

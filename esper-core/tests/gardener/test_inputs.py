@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from core_worlds import Net
+from loops import make_loop
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -36,7 +37,7 @@ BATCHES: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("kind", BATCHES)
-def test_a_batch_may_have_any_structure(make_loop, kind):
+def test_a_batch_may_have_any_structure(kind):
     pack, unpack = BATCHES[kind]
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
@@ -117,7 +118,7 @@ def test_any_other_loss_is_returned_as_it_is(loss):
     assert torch.equal(found, loss())
 
 
-def test_a_mean_is_as_good_as_its_losses(make_loop):
+def test_a_mean_is_as_good_as_its_losses():
     def mean_of(model: torch.nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         inputs, targets = batch
         return functional.cross_entropy(model(inputs), targets)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from loops import make_loop
 
 from esper_core import EsperError, load_run, read_events
 from esper_core.growth import slots_of
@@ -17,7 +18,7 @@ def stages(tended: Any) -> list[str]:
     return [change.now.value for change in tended.changes]
 
 
-def test_a_seed_lives_through_its_stages_and_is_kept(make_loop):
+def test_a_seed_lives_through_its_stages_and_is_kept():
     loop = make_loop().tended()
     seen = loop.epochs(5)
     assert [stages(one) for one in seen] == [["germinated"], ["training", "blending"], ["holding"], ["fossilized"], []]
@@ -28,7 +29,7 @@ def test_a_seed_lives_through_its_stages_and_is_kept(make_loop):
     assert all(not torch.equal(one, own) for one, own in zip(before, loop.seed.parameters(), strict=True))
 
 
-def test_a_pruned_seed_leaves_host_and_optimizer_as_they_were(make_loop):
+def test_a_pruned_seed_leaves_host_and_optimizer_as_they_were():
     plan = {0: Action(Op.GERMINATE, "stem", "test/local-conv"), 2: Action(Op.PRUNE, "stem")}
     plain, grown = make_loop(), make_loop().tended(plan)
     assert [grown.stays_as(plain) for _ in range(5)] == [True] * 5
@@ -36,7 +37,7 @@ def test_a_pruned_seed_leaves_host_and_optimizer_as_they_were(make_loop):
     assert len(slots_of(grown.model).named("stem").seeds) == 0
 
 
-def test_nothing_germinates_after_the_planned_steps_and_living_seeds_finish(make_loop):
+def test_nothing_germinates_after_the_planned_steps_and_living_seeds_finish():
     plan = {0: Action(Op.GERMINATE, "stem", "test/local-conv"), 1: Action(Op.ADVANCE, "stem")}
     loop = make_loop().tended(plan, steps=2)
     loop.epoch()
@@ -50,7 +51,7 @@ def test_nothing_germinates_after_the_planned_steps_and_living_seeds_finish(make
     assert all(Op.GERMINATE not in mask.ops["stem"] for mask in loop.policy.masks[2:])
 
 
-def test_closing_prunes_what_was_not_kept_and_takes_the_hooks_off(make_loop):
+def test_closing_prunes_what_was_not_kept_and_takes_the_hooks_off():
     loop = make_loop().tended({0: Action(Op.GERMINATE, "stem", "test/local-conv")})
     loop.epoch()
     loop.epoch()
@@ -64,7 +65,7 @@ def test_closing_prunes_what_was_not_kept_and_takes_the_hooks_off(make_loop):
     loop.epoch()
 
 
-def test_a_loop_that_was_closed_is_a_finished_run(make_loop, tmp_path):
+def test_a_loop_that_was_closed_is_a_finished_run(tmp_path):
     loop = make_loop().tended(run_dir=tmp_path, name="mine")
     path = loop.gardener.path
     assert is_locked(path)
@@ -84,7 +85,7 @@ def test_a_loop_that_was_closed_is_a_finished_run(make_loop, tmp_path):
     assert {one.arm for one in changes} == {loop.gardener.arm}
 
 
-def test_an_error_in_the_loop_is_how_the_run_ended(make_loop, tmp_path):
+def test_an_error_in_the_loop_is_how_the_run_ended(tmp_path):
     loop = make_loop().tended(run_dir=tmp_path)
     loop.epoch()
     with pytest.raises(ZeroDivisionError), loop.gardener:
@@ -94,7 +95,7 @@ def test_an_error_in_the_loop_is_how_the_run_ended(make_loop, tmp_path):
     assert "ZeroDivisionError" in run.manifest["reason"]
 
 
-def test_nothing_is_written_without_a_folder(make_loop, tmp_path, monkeypatch):
+def test_nothing_is_written_without_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     loop = make_loop().tended()
     loop.epoch()

@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 import torch
 from core_worlds import PlannedPolicy, per_example
+from loops import make_loop
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
@@ -195,7 +196,7 @@ def load_what_was_before(loop: Any) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_a_mistake_in_the_loop_is_named(make_loop, caplog, mistake, said):
+def test_a_mistake_in_the_loop_is_named(caplog, mistake, said):
     raised = ""
     try:
         mistake(make_loop())
@@ -205,7 +206,7 @@ def test_a_mistake_in_the_loop_is_named(make_loop, caplog, mistake, said):
 
 
 @pytest.mark.parametrize("built", ["same", "over all parameters", "over the host's"])
-def test_a_second_gardener_adopts_what_the_first_has_grown(make_loop, built):
+def test_a_second_gardener_adopts_what_the_first_has_grown(built):
     loop = make_loop().tended(slots={"stem": SlotPlace("stem", stack=2)})
     loop.epochs(4)
     loop.gardener.close()
@@ -222,7 +223,7 @@ def test_a_second_gardener_adopts_what_the_first_has_grown(make_loop, built):
     assert sorted(owned) == sorted(id(own) for own in loop.model.parameters())
 
 
-def test_a_model_may_be_cast_while_no_seed_lives(make_loop):
+def test_a_model_may_be_cast_while_no_seed_lives():
     def loss(model: Any, batch: Any) -> torch.Tensor:
         return per_example(model, (batch[0].to(model.head.weight.dtype), batch[1]))
 
@@ -278,7 +279,7 @@ def trained_by_itself(model: nn.Module, batch: Any) -> torch.Tensor:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_a_wrong_argument_is_refused(make_loop, given, said):
+def test_a_wrong_argument_is_refused(given, said):
     loop = make_loop()
     before = loop.state()
     with pytest.raises((EsperError, ValueError), match=said):
@@ -290,12 +291,12 @@ def test_a_wrong_argument_is_refused(make_loop, given, said):
 
 
 @pytest.mark.parametrize(("steps", "warns"), [(14, True), (15, False)])
-def test_a_warning_says_that_the_steps_are_too_few_for_the_policy(make_loop, caplog, steps, warns):
+def test_a_warning_says_that_the_steps_are_too_few_for_the_policy(caplog, steps, warns):
     make_loop().tended(policy="heuristic", steps=steps)
     assert ("policy heuristic: 14 steps are too few for any blueprint, which needs 15 steps" in caplog.text) == warns
 
 
-def test_what_is_named_for_several_slots_grows_where_it_fits(make_loop):
+def test_what_is_named_for_several_slots_grows_where_it_fits():
     loop = make_loop().tended({}, slots=["stem", "hidden"], blueprints=["conv_*", "mlp"])
     loop.epoch()
     (mask,) = loop.policy.masks
@@ -303,7 +304,7 @@ def test_what_is_named_for_several_slots_grows_where_it_fits(make_loop):
     assert names == {"stem": {"conv_light", "conv_heavy"}, "hidden": {"mlp"}}
 
 
-def test_a_grafted_model_needs_no_slots_and_takes_no_others(make_loop):
+def test_a_grafted_model_needs_no_slots_and_takes_no_others():
     loop = make_loop()
     graft(loop.model, ["stem"])
     with pytest.raises(EsperError, match="E310"):
@@ -312,7 +313,7 @@ def test_a_grafted_model_needs_no_slots_and_takes_no_others(make_loop):
     assert [loop.epoch() for _ in range(4)][-1].kept
 
 
-def test_a_garden_refuses_an_optimizer_without_a_keeper(make_loop):
+def test_a_garden_refuses_an_optimizer_without_a_keeper():
     loop = make_loop()
     graft(loop.model, ["stem"], example=loop.batches[0][0])
     wrong: Any = loop.optimizer
@@ -320,12 +321,12 @@ def test_a_garden_refuses_an_optimizer_without_a_keeper(make_loop):
         Garden(loop.model, wrong, {"stem": [loop.variety]}, seed=0, batches=1)
 
 
-def test_several_ranks_are_refused(make_loop):
+def test_several_ranks_are_refused():
     with ranks(2), pytest.raises(EsperError, match=r"E343 .*2 ranks"):
         make_loop().tended()
 
 
-def test_tend_reports_a_loop_that_does_not_call_step(make_loop):
+def test_tend_reports_a_loop_that_does_not_call_step():
     loop = make_loop().tended()
     with pytest.raises(EsperError, match=r"E345 .*gardener.step\(batch\) was not called"):
         loop.gardener.tend()
@@ -346,7 +347,7 @@ class Drawn(TensorDataset):
         return inputs + torch.randn(inputs.shape, generator=self.generator), targets
 
 
-def test_validation_data_that_changes_between_passes_is_refused(make_loop):
+def test_validation_data_that_changes_between_passes_is_refused():
     loop = make_loop()
     loop.validation = DataLoader(Drawn(*loop.validation[0]), 20)
     loop.tended()
@@ -360,7 +361,7 @@ def test_a_callback_that_never_tends_is_refused():
         Attachment({}, every=0)
 
 
-def test_an_error_of_the_loss_says_which_batch_it_got(make_loop):
+def test_an_error_of_the_loss_says_which_batch_it_got():
     """A data set of examples, or one batch, was passed instead of batches."""
     loop = make_loop()
     for given, said in (
@@ -376,7 +377,7 @@ def test_an_error_of_the_loss_says_which_batch_it_got(make_loop):
     assert "returned 19 losses for an example of 20 rows" in refused.value.__notes__[0]
 
 
-def test_a_loss_for_each_token_is_reported(make_loop):
+def test_a_loss_for_each_token_is_reported():
     def flat(model: nn.Module, batch: Any) -> torch.Tensor:
         return torch.stack([model(batch[0])] * 3, 1).flatten()
 
@@ -384,7 +385,7 @@ def test_a_loss_for_each_token_is_reported(make_loop):
         make_loop().tended(loss=flat)
 
 
-def test_a_loader_that_shuffles_is_paired_and_its_generator_put_back(make_loop):
+def test_a_loader_that_shuffles_is_paired_and_its_generator_put_back():
     loop = make_loop()
     generator = torch.Generator().manual_seed(1)
     loop.validation = DataLoader(TensorDataset(*loop.validation[0]), 20, shuffle=True, generator=generator)
@@ -394,7 +395,7 @@ def test_a_loader_that_shuffles_is_paired_and_its_generator_put_back(make_loop):
     assert torch.equal(generator.get_state(), before)
 
 
-def test_the_loss_of_a_batch_counts_as_one_example_and_a_warning_says_so(make_loop, caplog):
+def test_the_loss_of_a_batch_counts_as_one_example_and_a_warning_says_so(caplog):
     loop = make_loop()
     inputs, targets = loop.validation[0]
     loop.validation = list(zip(inputs.split(20), targets.split(20), strict=True))
@@ -407,7 +408,7 @@ def test_the_loss_of_a_batch_counts_as_one_example_and_a_warning_says_so(make_lo
     assert tended[-1].signals.slots[0].seeds[0].gain.n == 3
 
 
-def test_too_few_examples_for_gates_are_reported(make_loop, caplog):
+def test_too_few_examples_for_gates_are_reported(caplog):
     loop = make_loop().tended({}, growth={"gates": "strict"})
     loop.epoch()
     loop.epoch()

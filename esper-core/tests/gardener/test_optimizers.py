@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from core_worlds import same
+from loops import make_loop
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
@@ -27,7 +28,7 @@ def decayed(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 @pytest.mark.parametrize("at", ["stem", "stem.2"])
-def test_a_seed_joins_the_groups_of_its_like_in_the_nearest_module_with_parameters(make_loop, at):
+def test_a_seed_joins_the_groups_of_its_like_in_the_nearest_module_with_parameters(at):
     loop = make_loop(decayed).tended(slots={"stem": at})
     assert loop.epochs(4)[-1].kept
     first, _, vectors = (list(map(id, group["params"])) for group in loop.optimizer.param_groups)
@@ -36,7 +37,7 @@ def test_a_seed_joins_the_groups_of_its_like_in_the_nearest_module_with_paramete
         assert parameter in loop.optimizer.state
 
 
-def test_names_of_parameters_in_groups_stay_complete(make_loop):
+def test_names_of_parameters_in_groups_stay_complete():
     loop = make_loop()
     loop.optimizer = torch.optim.Adam(loop.model.named_parameters(), lr=1e-2)
     loop.tended().epochs(4)
@@ -45,7 +46,7 @@ def test_names_of_parameters_in_groups_stay_complete(make_loop):
     assert [id(named[name]) for name in group["param_names"]] == [id(own) for own in group["params"]]
 
 
-def test_seeds_go_to_several_optimizers_by_the_kind_of_their_parameters(make_loop):
+def test_seeds_go_to_several_optimizers_by_the_kind_of_their_parameters():
     loop = make_loop()
     own = list(loop.model.parameters())
     loop.optimizer = matrices = torch.optim.SGD([one for one in own if one.ndim > 1], lr=0.05, momentum=0.9)
@@ -78,7 +79,7 @@ class Wrapper(torch.optim.Optimizer):
         self.optimizer.zero_grad(set_to_none)
 
 
-def test_the_optimizer_inside_a_wrapper_is_watched(make_loop):
+def test_the_optimizer_inside_a_wrapper_is_watched():
     loop = make_loop()
     inner, loop.optimizer = loop.optimizer, Wrapper(loop.optimizer)
     loop.tended()
@@ -86,7 +87,7 @@ def test_the_optimizer_inside_a_wrapper_is_watched(make_loop):
     assert loop.epochs(4)[-1].kept
 
 
-def test_a_step_with_a_closure_counts_once(make_loop):
+def test_a_step_with_a_closure_counts_once():
     loop = make_loop().tended()
 
     def train(batch: Any) -> None:
@@ -101,7 +102,7 @@ def test_a_step_with_a_closure_counts_once(make_loop):
     assert loop.epochs(4, train)[-1].kept
 
 
-def test_micro_batches_are_one_step_of_the_branch(make_loop):
+def test_micro_batches_are_one_step_of_the_branch():
     loop = make_loop().tended()
     steps = []
     for epoch in range(3):
@@ -119,7 +120,7 @@ def test_micro_batches_are_one_step_of_the_branch(make_loop):
     assert steps == [{3}, {6}]
 
 
-def test_a_factory_gets_the_parameters_of_the_host_and_serves_a_frozen_one(make_loop):
+def test_a_factory_gets_the_parameters_of_the_host_and_serves_a_frozen_one():
     loop = make_loop()
     loop.model.requires_grad_(requires_grad=False)
     loop.tended(optimizer=partial(torch.optim.Adam, lr=1e-2))
@@ -132,7 +133,7 @@ def test_a_factory_gets_the_parameters_of_the_host_and_serves_a_frozen_one(make_
     assert same(host, list(loop.model.parameters())[: len(host)])
 
 
-def test_a_seed_that_fades_out_on_a_frozen_host_is_not_lost(make_loop):
+def test_a_seed_that_fades_out_on_a_frozen_host_is_not_lost():
     """At the end of its ramp no trainable parameter acts any more."""
     loop = make_loop()
     loop.model.requires_grad_(requires_grad=False)
@@ -144,7 +145,7 @@ def test_a_seed_that_fades_out_on_a_frozen_host_is_not_lost(make_loop):
     assert not any(each.lost for each in tended)
 
 
-def test_a_branch_follows_the_rate_that_a_schedule_sets(make_loop):
+def test_a_branch_follows_the_rate_that_a_schedule_sets():
     loop = make_loop().tended()
     loop.epoch()
     for group in loop.optimizer.param_groups:
@@ -154,7 +155,7 @@ def test_a_branch_follows_the_rate_that_a_schedule_sets(make_loop):
     assert same(before, loop.seed.parameters())
 
 
-def test_a_branch_clips_as_the_loop_does(make_loop):
+def test_a_branch_clips_as_the_loop_does():
     moved = []
     for norm in (None, 1e-6):
         loop = make_loop(partial(torch.optim.SGD, lr=0.1)).tended(clip_norm=norm)
@@ -166,7 +167,7 @@ def test_a_branch_clips_as_the_loop_does(make_loop):
 
 
 @pytest.mark.parametrize("setting", ["accumulated gradients", "half precision", "average"])
-def test_the_host_stays_as_in_the_plain_loop(make_loop, setting):
+def test_the_host_stays_as_in_the_plain_loop(setting):
     plain, grown = make_loop(), make_loop().tended()
     averages = [AveragedModel(loop.model) for loop in (plain, grown)]
     for loop, average in zip((plain, grown), averages, strict=True):
@@ -183,7 +184,7 @@ def test_the_host_stays_as_in_the_plain_loop(make_loop, setting):
     assert same(host, list(averages[1].module.parameters())[: len(host)])
 
 
-def test_the_loop_scales_its_loss_and_skips_steps(make_loop):
+def test_the_loop_scales_its_loss_and_skips_steps():
     plain, grown = make_loop(), make_loop().tended()
 
     def overflow(loop: Any, gradient: torch.Tensor) -> torch.Tensor:
@@ -197,7 +198,7 @@ def test_the_loop_scales_its_loss_and_skips_steps(make_loop):
     assert slots_of(grown.model).each()[0].fossils
 
 
-def test_a_branch_in_float16_scales_its_own_loss(make_loop):
+def test_a_branch_in_float16_scales_its_own_loss():
     plain, grown = make_loop(), make_loop().tended()
     for loop in (plain, grown):
         loop.dtype, loop.scaler = torch.float16, torch.amp.GradScaler("cpu")
@@ -208,7 +209,7 @@ def test_a_branch_in_float16_scales_its_own_loss(make_loop):
     assert plain.scaler.state_dict() == grown.scaler.state_dict()
 
 
-def test_layers_that_the_loop_froze_stay_frozen_on_the_branch(make_loop):
+def test_layers_that_the_loop_froze_stay_frozen_on_the_branch():
     loop = make_loop().tended()
     normalisation = loop.model.stem[1]
     normalisation.eval()
@@ -219,7 +220,7 @@ def test_layers_that_the_loop_froze_stay_frozen_on_the_branch(make_loop):
     assert loop.seed.training
 
 
-def test_a_group_that_the_loop_adds_while_a_seed_lives_disturbs_nothing(make_loop):
+def test_a_group_that_the_loop_adds_while_a_seed_lives_disturbs_nothing():
     def without_head(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters[:-2], lr=1e-2)
 

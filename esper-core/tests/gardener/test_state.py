@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from core_worlds import bad, same
+from loops import make_loop
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
@@ -31,7 +32,7 @@ def read(loop: Any, file: Path) -> None:
 
 
 @pytest.mark.parametrize("epochs", [3, 4, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2, 5))])
-def test_a_resumed_loop_has_the_same_numbers_to_the_bit(make_loop, tmp_path, epochs):
+def test_a_resumed_loop_has_the_same_numbers_to_the_bit(tmp_path, epochs):
     whole, first, second = (make_loop().tended() for _ in range(3))
     random = torch.get_rng_state()
     expected = list(map(str, whole.epochs(7)))
@@ -46,7 +47,7 @@ def test_a_resumed_loop_has_the_same_numbers_to_the_bit(make_loop, tmp_path, epo
     assert same(slots_of(whole.model).parameters(), slots_of(second.model).parameters())
 
 
-def test_a_checkpoint_in_the_middle_of_an_epoch_continues_there(make_loop, tmp_path):
+def test_a_checkpoint_in_the_middle_of_an_epoch_continues_there(tmp_path):
     loops = [make_loop().tended() for _ in range(3)]
     whole, first, second = loops
     random = torch.get_rng_state()
@@ -69,7 +70,7 @@ def test_a_checkpoint_in_the_middle_of_an_epoch_continues_there(make_loop, tmp_p
     assert second.is_as(whole.state())
 
 
-def test_seeds_of_several_slots_come_back_in_the_order_in_which_they_joined(make_loop, tmp_path):
+def test_seeds_of_several_slots_come_back_in_the_order_in_which_they_joined(tmp_path):
     life = {0: Action(Op.GERMINATE, "second", "test/local-conv"), 1: Action(Op.ADVANCE, "second")}
     life[3] = Action(Op.FOSSILISE, "second")
     plan = {**life, **{4 + step: replace(action, slot="first") for step, action in life.items()}}
@@ -86,7 +87,7 @@ def test_seeds_of_several_slots_come_back_in_the_order_in_which_they_joined(make
     assert orders[0] != [name for name, _ in loops[0].model.named_parameters()]
 
 
-def test_the_wrong_order_of_loading_is_reported(make_loop, tmp_path):
+def test_the_wrong_order_of_loading_is_reported(tmp_path):
     loop = make_loop().tended()
     loop.epochs(5)
     write(loop, tmp_path / "checkpoint.pt")
@@ -107,7 +108,7 @@ def fill(loop: Any, value: float) -> None:
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.Adagrad])
-def test_a_model_that_is_not_finite_returns_to_a_healthy_state(make_loop, optimizer):
+def test_a_model_that_is_not_finite_returns_to_a_healthy_state(optimizer):
     loop = make_loop(partial(optimizer, lr=1e-2)).tended({0: Action(Op.GERMINATE, "stem", "test/local-conv")})
     loop.epochs(2)
     loop.after.append(partial(fill, loop, torch.nan))
@@ -122,7 +123,7 @@ def test_a_model_that_is_not_finite_returns_to_a_healthy_state(make_loop, optimi
     assert after.signals.finite
 
 
-def test_a_model_that_cannot_be_healed_stops_the_loop(make_loop):
+def test_a_model_that_cannot_be_healed_stops_the_loop():
     loop = make_loop().tended({}, governor={"rollbacks": 0})
     loop.epoch()
     loop.after.append(partial(fill, loop, torch.nan))
@@ -130,7 +131,7 @@ def test_a_model_that_cannot_be_healed_stops_the_loop(make_loop):
         loop.epoch()
 
 
-def test_a_seed_that_raises_on_its_branch_is_removed_and_the_host_unchanged(make_loop):
+def test_a_seed_that_raises_on_its_branch_is_removed_and_the_host_unchanged():
     fragile = bad(patience=4)
     plain = make_loop()
     grown = make_loop().tended({0: Action(Op.GERMINATE, "stem", fragile.id)}, blueprints=[fragile])
@@ -151,7 +152,7 @@ class DecayingAverage(nn.Module):
         self.module, self.decay = copy.deepcopy(model), 0.999
 
 
-def test_a_warning_reports_an_average_from_before_growth(make_loop, caplog):
+def test_a_warning_reports_an_average_from_before_growth(caplog):
     loop, other = make_loop().tended(), make_loop()
     before, strange = AveragedModel(loop.model), AveragedModel(nn.Linear(2, 2))
     of_timm = DecayingAverage(loop.model)
@@ -167,7 +168,7 @@ def test_a_warning_reports_an_average_from_before_growth(make_loop, caplog):
     del before, strange, other, of_timm
 
 
-def test_an_error_of_the_loss_in_tend_is_raised_as_it_is(make_loop):
+def test_an_error_of_the_loss_in_tend_is_raised_as_it_is():
     calls = []
 
     def loss(model: nn.Module, batch: Any) -> Tensor:

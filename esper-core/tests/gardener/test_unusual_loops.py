@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from core_worlds import Net, NoisyHost, per_example
+from loops import make_loop
 from torch import Tensor, nn
 from torch.optim import lr_scheduler as schedules
 from torch.optim.swa_utils import SWALR
@@ -15,7 +16,6 @@ from torch.utils.checkpoint import checkpoint
 
 from esper_core import SlotPlace
 
-MakeLoop = Callable[..., Any]
 adam = partial(torch.optim.Adam, lr=1e-2)
 
 
@@ -38,7 +38,7 @@ class Nested(torch.optim.Optimizer):
                 parameter.sub_(group["lr"] * first / (second.sqrt() + 1e-3))
 
 
-def test_an_optimizer_of_two_models_keeps_its_state_of_the_other(make_loop):
+def test_an_optimizer_of_two_models_keeps_its_state_of_the_other():
     other = nn.Linear(2, 1)
     loop = make_loop(lambda parameters: adam([*parameters, *other.parameters()])).tended()
 
@@ -57,7 +57,7 @@ def test_an_optimizer_of_two_models_keeps_its_state_of_the_other(make_loop):
     [torch.inference_mode, torch.no_grad, partial(torch.autocast, "cpu", dtype=torch.bfloat16)],
     ids=["inference mode", "no gradients", "autocast"],
 )
-def test_tend_may_be_called_inside_of_a_mode(make_loop, around):
+def test_tend_may_be_called_inside_of_a_mode(around):
     plain, grown = make_loop().tended(), make_loop().tended()
     for _ in range(5):
         random = torch.get_rng_state()
@@ -71,7 +71,7 @@ def test_tend_may_be_called_inside_of_a_mode(make_loop, around):
         grown.gardener.tend = tend
 
 
-def test_an_optimizer_that_steps_in_backward_steps_on_no_branch(make_loop):
+def test_an_optimizer_that_steps_in_backward_steps_on_no_branch():
     """One optimizer for each parameter, stepped by a hook as soon as the gradient is there."""
     losses = []
     for grown in (False, True):
@@ -99,7 +99,7 @@ def test_an_optimizer_that_steps_in_backward_steps_on_no_branch(make_loop):
     assert losses[0] == losses[1]
 
 
-def test_a_seed_behind_an_embedding_with_sparse_gradients_joins_a_dense_optimizer(make_loop):
+def test_a_seed_behind_an_embedding_with_sparse_gradients_joins_a_dense_optimizer():
     def words() -> nn.Module:
         """Return an embedding with sparse gradients, a slot behind it, and a head."""
 
@@ -116,7 +116,7 @@ def test_a_seed_behind_an_embedding_with_sparse_gradients_joins_a_dense_optimize
     assert len(dense.param_groups[0]["params"]) > 2
 
 
-def test_a_parameter_joins_no_optimizer_that_refuses_it(make_loop):
+def test_a_parameter_joins_no_optimizer_that_refuses_it():
     """Muon accepts matrices only. The seed's convolution is not one, although the nearest parameter of its kind is."""
     loop = make_loop()
     loop.optimizer = muon = torch.optim.Muon([own for own in loop.model.parameters() if own.ndim == 2], lr=1e-3)
@@ -161,7 +161,7 @@ UNUSUAL: dict[str, Callable[[], nn.Module]] = {
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
-def test_an_unusual_host_is_undisturbed_and_takes_over_its_branch(make_loop: MakeLoop, name: str) -> None:
+def test_an_unusual_host_is_undisturbed_and_takes_over_its_branch(name: str) -> None:
     def host() -> nn.Module:
         return nn.DataParallel(Unusual(nn.Tanh())) if name == "data parallel" else UNUSUAL[name]()
 
@@ -174,7 +174,7 @@ def test_an_unusual_host_is_undisturbed_and_takes_over_its_branch(make_loop: Mak
     assert sorted(owned) == sorted(id(own) for own in grown.model.parameters())
 
 
-def test_two_gardeners_in_one_process_do_not_disturb_each_other(make_loop: MakeLoop) -> None:
+def test_two_gardeners_in_one_process_do_not_disturb_each_other() -> None:
     """Tested with one optimizer each, and with one optimizer for both models."""
     apart = [make_loop().tended(), make_loop().tended(seed=1)]
     together = [make_loop(), make_loop()]
@@ -221,7 +221,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_no_schedule_notices_a_seed_before_it_is_kept_nor_fails_after(make_loop, name):
+def test_no_schedule_notices_a_seed_before_it_is_kept_nor_fails_after(name):
     plain, grown = make_loop(), make_loop()
     for loop in (plain, grown):
         schedule = SCHEDULES[name](loop.optimizer)
@@ -235,7 +235,7 @@ def test_no_schedule_notices_a_seed_before_it_is_kept_nor_fails_after(make_loop,
     ]
 
 
-def test_a_loop_in_float64_keeps_its_default(make_loop):
+def test_a_loop_in_float64_keeps_its_default():
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -247,7 +247,7 @@ def test_a_loop_in_float64_keeps_its_default(make_loop):
         torch.set_default_dtype(before)
 
 
-def test_activation_checkpointing_changes_nothing(make_loop):
+def test_activation_checkpointing_changes_nothing():
     """The part with the slot is computed again in the backward pass."""
 
     def checkpointed() -> nn.Module:
@@ -262,7 +262,7 @@ def test_activation_checkpointing_changes_nothing(make_loop):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit")
-def test_a_compiled_host_is_compiled_again_once_a_seed_is_kept(make_loop):
+def test_a_compiled_host_is_compiled_again_once_a_seed_is_kept():
     plain, grown = make_loop(), make_loop().tended()
     compiled = [torch.compile(loop.model, options={"fallback_random": True}) for loop in (plain, grown)]
 
@@ -276,7 +276,7 @@ def test_a_compiled_host_is_compiled_again_once_a_seed_is_kept(make_loop):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_no_optimizer_loses_a_bit_of_its_state(make_loop, name):
+def test_no_optimizer_loses_a_bit_of_its_state(name):
     plain, grown = make_loop(OPTIMIZERS[name]), make_loop(OPTIMIZERS[name])
     grown.tended()
     equal = [grown.stays_as(plain) for _ in range(6)]

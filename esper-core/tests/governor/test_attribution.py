@@ -1,6 +1,7 @@
 """Attribution: which mutation a panic is attributed to, and whether its blueprint is blamed."""
 
 import pytest
+from governed import living, signals
 
 from esper_core.governor import MutationWatch
 from esper_core.governor.attribution import op_of
@@ -62,7 +63,7 @@ def test_fossil_is_blamed_and_pruned_seed_is_not(done, blamed):
 
 
 @pytest.mark.parametrize(("moving", "last"), [(range(0), 11), (range(4, 21), 28)])
-def test_mutation_is_watched_for_the_given_number_of_steps_after_alpha_has_moved(signals, living, moving, last):
+def test_mutation_is_watched_for_the_given_number_of_steps_after_alpha_has_moved(moving, last):
     watched = []
     for step in (last, last + 1):
         watch = MutationWatch(8)

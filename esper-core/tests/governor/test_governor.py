@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from core_worlds import ADVANCE, FOSSILISE, GERMINATE, LOCAL_CONV, bad, begin, make_recipe, same, through_files
+from governed import GROW_AND_KEEP, drive, living, signals
 
 from esper_core.config import GovernorConfig, OptimizerConfig
 from esper_core.config.model import OptimizersConfig
@@ -21,60 +22,59 @@ def settings(**changes):
     return GovernorConfig.model_validate(changes)
 
 
-def heed(drive, loss, signals, **more):
+def heed(driven, loss, **more):
     """Pass the signals of a step to the governor without training."""
-    decision = drive.governor.decide(signals(drive.now, loss), **more)
-    drive.now += 1
+    decision = driven.governor.decide(signals(driven.now, loss), **more)
+    driven.now += 1
     return decision
 
 
-def back_to(drive, signals):
-    return drive.governor.decide(signals(drive.now, 1.0), opinion=PANIC).back_to
+def back_to(driven):
+    return driven.governor.decide(signals(driven.now, 1.0), opinion=PANIC).back_to
 
 
-def test_snapshot_is_taken_after_an_improvement_or_enough_steps(drive, signals):
+def test_snapshot_is_taken_after_an_improvement_or_enough_steps():
     driven = drive(Governor(settings(snapshot_steps=3, rollbacks=9)))
     seen = []
     for loss in [2.0, 1.9, 1.95, 1.95, 1.95, 1.95, 1.8]:
-        heed(driven, loss, signals)
-        seen.append(back_to(driven, signals))
+        heed(driven, loss)
+        seen.append(back_to(driven))
     assert seen == [0, 1, 1, 1, 4, 4, 6]
 
 
-def test_resumed_governor_rolls_back_to_the_snapshots_of_the_first_and_stops_as_soon(drive, signals):
+def test_resumed_governor_rolls_back_to_the_snapshots_of_the_first_and_stops_as_soon():
     first, second = (drive(Governor(settings(snapshot_steps=9, rollbacks=1))) for _ in range(2))
     for loss in [2.0, 1.9, 1.95]:
-        heed(first, loss, signals)
+        heed(first, loss)
     second.governor.load_state_dict(through_files(first.governor.state_dict()))
     for driven in (first, second):
         driven.now = 3
-        heed(driven, 1.95, signals)
-        decision = heed(driven, math.nan, signals)
+        heed(driven, 1.95)
+        decision = heed(driven, math.nan)
         assert (decision.act, decision.back_to) == (Act.ROLL_BACK, 1)
         driven.governor.roll_back(decision)
     assert same(first.numbers(), second.numbers())
     first.governor.load_state_dict(through_files(second.governor.state_dict()))
-    assert heed(first, math.nan, signals).act is Act.STOP
+    assert heed(first, math.nan).act is Act.STOP
 
 
-def test_no_snapshot_is_taken_of_a_step_with_a_warning(drive, signals):
+def test_no_snapshot_is_taken_of_a_step_with_a_warning():
     driven = drive(Governor(settings(snapshot_steps=1)))
     for loss in [2.0, *[1.9] * 6, 9.0, 9.0]:
-        heed(driven, loss, signals)
-    heed(driven, 1.0, signals, opinion=Verdict(Level.WARNING, "I do not like it"))
-    assert back_to(driven, signals) == 6
+        heed(driven, loss)
+    heed(driven, 1.0, opinion=Verdict(Level.WARNING, "I do not like it"))
+    assert back_to(driven) == 6
 
 
-def test_no_snapshot_is_taken_while_a_seed_blends(drive, grow_and_keep):
-    del grow_and_keep[4]
-    driven = drive(Governor(settings(snapshot_steps=1)), grow_and_keep)
+def test_no_snapshot_is_taken_while_a_seed_blends():
+    driven = drive(Governor(settings(snapshot_steps=1)), {0: GERMINATE, 1: ADVANCE})
     for _ in range(5):
         driven.step()
     assert driven.poisoned_step().back_to == 1
 
 
-def test_all_snapshots_are_retaken_when_a_seed_is_fossilised(drive, grow_and_keep):
-    driven = drive(plan=grow_and_keep)
+def test_all_snapshots_are_retaken_when_a_seed_is_fossilised():
+    driven = drive(plan=GROW_AND_KEEP)
     for _ in range(5):
         driven.step()
     kept = driven.numbers()
@@ -87,7 +87,7 @@ def test_all_snapshots_are_retaken_when_a_seed_is_fossilised(drive, grow_and_kee
     assert same(driven.numbers(), kept)
 
 
-def test_damaged_snapshot_is_skipped_for_the_previous_one(drive):
+def test_damaged_snapshot_is_skipped_for_the_previous_one():
     driven = drive(Governor(settings(snapshot_steps=1)))
     states = []
     for _ in range(3):
@@ -103,7 +103,7 @@ def test_damaged_snapshot_is_skipped_for_the_previous_one(drive):
     assert driven.poisoned_step().act is Act.ROLL_BACK
 
 
-def test_governor_stops_if_every_snapshot_is_damaged(drive):
+def test_governor_stops_if_every_snapshot_is_damaged():
     driven = drive(Governor(settings(snapshot_steps=1)))
     for _ in range(3):
         driven.step()
@@ -125,16 +125,16 @@ def test_governor_stops_if_every_snapshot_is_damaged(drive):
         ({"rollback": False}, [], "rollbacks are disabled (governor.rollback)"),
     ],
 )
-def test_governor_stops_after_the_maximum_of_rollbacks_or_without_any(drive, changes, acts, why):
+def test_governor_stops_after_the_maximum_of_rollbacks_or_without_any(changes, acts, why):
     driven = drive(Governor(settings(**changes)))
     decisions = [driven.poisoned_step() for _ in range(len(acts) + 1)]
     assert [one.act for one in decisions] == [*acts, Act.STOP]
     assert decisions[-1].reason.endswith(why)
 
 
-def test_new_episode_resets_rollbacks_and_history_and_blames_no_mutation_of_the_last(drive, grow_and_keep):
+def test_new_episode_resets_rollbacks_and_history_and_blames_no_mutation_of_the_last():
     faults = FaultBook(limit=1)
-    driven = drive(Governor(settings(rollbacks=1), faults=faults), grow_and_keep)
+    driven = drive(Governor(settings(rollbacks=1), faults=faults), GROW_AND_KEEP)
     assert driven.poisoned_step().act is Act.ROLL_BACK
     for _ in range(5):
         driven.step()
@@ -157,44 +157,44 @@ def test_new_episode_resets_rollbacks_and_history_and_blames_no_mutation_of_the_
         (Level.ENOUGH, math.nan, Act.ROLL_BACK),
     ],
 )
-def test_opinion_of_a_plugin_can_raise_the_level_and_not_lower_it(drive, signals, level, loss, act):
-    decision = heed(drive(), loss, signals, opinion=Verdict(level, "says a plugin"))
+def test_opinion_of_a_plugin_can_raise_the_level_and_not_lower_it(level, loss, act):
+    decision = heed(drive(), loss, opinion=Verdict(level, "says a plugin"))
     assert decision.act is act
     assert (decision.reason == "says a plugin") is math.isfinite(loss)
     assert decision.second_opinion is (act is Act.ROLL_BACK and math.isfinite(loss))
 
 
-def test_sim_low_1_an_episode_on_a_plateau_ends_early_and_is_cut_not_terminal(drive, signals):
+def test_sim_low_1_an_episode_on_a_plateau_ends_early_and_is_cut_not_terminal():
     driven = drive(Governor(settings(patience=3)))
-    decisions = [heed(driven, loss, signals) for loss in [2.0, 1.9, 1.9, 1.9, 1.9]]
+    decisions = [heed(driven, loss) for loss in [2.0, 1.9, 1.9, 1.9, 1.9]]
     assert [one.act for one in decisions] == [*[Act.CONTINUE] * 4, Act.EARLY_STOP]
     assert decisions[-1].truncated
     assert decisions[-1].reason == "no improvement for 3 steps (governor.patience)"
 
 
-def test_overfitting_episode_ends_early(drive, signals):
+def test_overfitting_episode_ends_early():
     driven = drive(Governor(settings(patience=3)))
     for loss in [2.0, 1.5, 1.0, 0.8, 0.6]:
-        assert heed(driven, loss, signals).act is Act.CONTINUE
+        assert heed(driven, loss).act is Act.CONTINUE
     acts = [driven.governor.decide(signals(step, 2.6, train=0.1)).act for step in range(5, 8)]
     assert acts == [Act.WARN, Act.CONTINUE, Act.EARLY_STOP]
 
 
-def test_episode_does_not_end_early_while_a_seed_lives(drive, signals, living):
+def test_episode_does_not_end_early_while_a_seed_lives():
     driven = drive(Governor(settings(patience=2)))
     acts = [driven.governor.decide(signals(step, 2.0, slot=living())).act for step in range(6)]
     assert acts == [Act.CONTINUE] * 6
 
 
-def test_sim_low_3_patience_is_off_by_default(drive, signals):
+def test_sim_low_3_patience_is_off_by_default():
     driven = drive()
-    assert {heed(driven, 2.0, signals).act for _ in range(60)} == {Act.CONTINUE}
+    assert {heed(driven, 2.0).act for _ in range(60)} == {Act.CONTINUE}
 
 
-def test_outdated_rollback_decision_is_refused(drive, signals):
+def test_outdated_rollback_decision_is_refused():
     driven = drive()
-    old = heed(driven, 1.0, signals, opinion=PANIC)
-    new = heed(driven, 1.0, signals, opinion=PANIC)
+    old = heed(driven, 1.0, opinion=PANIC)
+    new = heed(driven, 1.0, opinion=PANIC)
     for spent in (old, new):
         if spent is new:
             driven.governor.roll_back(new)
@@ -217,8 +217,8 @@ KINDS = [
 
 
 @pytest.mark.parametrize("optimizer", KINDS)
-def test_b1_pt_01_step_after_a_rollback_is_the_first_of_a_fresh_optimizer(drive, grow_and_keep, optimizer):
-    driven = drive(plan=grow_and_keep, optimizer=optimizer, steps=12)
+def test_b1_pt_01_step_after_a_rollback_is_the_first_of_a_fresh_optimizer(optimizer):
+    driven = drive(plan=GROW_AND_KEEP, optimizer=optimizer, steps=12)
     for _ in range(6):
         driven.step()
     parameters = list(driven.environment.model.parameters())
@@ -244,7 +244,7 @@ PLAN = {0: replace(GERMINATE, blueprint="test/bad", speed=0), 1: ADVANCE}
 
 
 @pytest.mark.parametrize("at", [0, STEPS - 1], ids=["first", "last"])
-def test_run_09_non_finite_batch_is_rolled_back_in_the_same_step(drive, at):
+def test_run_09_non_finite_batch_is_rolled_back_in_the_same_step(at):
     driven = drive(Governor(GovernorConfig(penalty=7.0, snapshot_steps=1)), steps=STEPS)
     for step in range(STEPS):
         if step != at:
@@ -261,7 +261,7 @@ def test_run_09_non_finite_batch_is_rolled_back_in_the_same_step(drive, at):
 
 
 @pytest.mark.parametrize("at", [2, STEPS - 1], ids=["first", "last"])
-def test_exploding_seed_is_rolled_back_and_its_blueprint_withdrawn(drive, at):
+def test_exploding_seed_is_rolled_back_and_its_blueprint_withdrawn(at):
     faults = FaultBook(limit=1)
     governor = Governor(GovernorConfig(surge_steps=1, watch_steps=STEPS), faults=faults)
     passes = (at - 1) * BATCHES  # it incubates in step 1, and acts from step 2 on

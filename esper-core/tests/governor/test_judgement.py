@@ -3,13 +3,15 @@
 import json
 import math
 from dataclasses import asdict, replace
+from functools import partial
 
 import pytest
+from governed import living, signals
 from hypothesis import given, strategies as st
 
 from esper_core.config import GovernorConfig
 from esper_core.governor import LossHistory, judge_step
-from esper_core.leyline import GradientHealth, Metric, Signals, SlotSignals, SlotState
+from esper_core.leyline import GradientHealth, Metric, SlotSignals, SlotState
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.signals import Level, Verdict
 
@@ -18,48 +20,48 @@ LEARNT = [2.3, 2.0, 1.7, 1.5, 1.4, 1.3, 1.25, 1.2]
 GUESSING = LossHistory(guessing_loss=2.4)
 
 
-def judged(signals, losses, history=GUESSING, settings=SETTINGS, **more):
+def judged(losses, history=GUESSING, settings=SETTINGS, *, make=signals, **more):
     """Return the levels of a series of steps and the history; losses as (validation, training) if they differ."""
     levels = []
     for step, loss in enumerate(losses):
         validation, train = loss if isinstance(loss, tuple) else (loss, loss)
-        told = judge_step(history, signals(step, validation, train=train), settings, acting=["early"], **more)
+        told = judge_step(history, make(step, validation, train=train), settings, acting=["early"], **more)
         levels.append(told.verdict.level)
         history = told.history
     return levels, history
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, (1.0, math.nan), (math.nan, 1.0)])
-def test_non_finite_loss_is_a_panic_and_not_recorded(signals, loss):
-    _, before = judged(signals, LEARNT)
-    levels, after = judged(signals, [loss], before)
+def test_non_finite_loss_is_a_panic_and_not_recorded(loss):
+    _, before = judged(LEARNT)
+    levels, after = judged([loss], before)
     assert (levels, after) == ([Level.PANIC], before)
-    assert judged(signals, [loss], LossHistory())[0] == [Level.PANIC]
+    assert judged([loss], LossHistory())[0] == [Level.PANIC]
 
 
 @pytest.mark.parametrize(("finite", "level"), [(False, Level.PANIC), (True, Level.CALM), (None, Level.CALM)])
-def test_non_finite_host_is_a_panic(signals, finite, level):
-    assert judged(signals, [1.0], host_finite=finite)[0] == [level]
+def test_non_finite_host_is_a_panic(finite, level):
+    assert judged([1.0], host_finite=finite)[0] == [level]
 
 
 @pytest.mark.parametrize(
     ("acting", "level", "healthy"), [(["early"], Level.PANIC, False), (["late"], Level.WARNING, True)]
 )
-def test_non_finite_gradients_are_a_panic_if_they_reach_the_host(signals, living, acting, level, healthy):
+def test_non_finite_gradients_are_a_panic_if_they_reach_the_host(acting, level, healthy):
     slot = living(Stage.BLENDING, 0.5, gradients=GradientHealth(1.0, 1.0, 1.0, 0.0, 0.0, non_finite=0.01))
     told = judge_step(GUESSING, signals(0, 2.0, slot=slot), SETTINGS, acting=acting)
     assert (told.verdict.level, told.healthy) == (level, healthy)
 
 
-def test_overfitting_is_a_warning_and_no_panic(signals):
+def test_overfitting_is_a_warning_and_no_panic():
     rising = [(1.2 + 0.1 * step, 0.9 - 0.05 * step) for step in range(17)]
-    levels, _ = judged(signals, [*LEARNT, *rising])
+    levels, _ = judged([*LEARNT, *rising])
     assert Level.PANIC not in levels
     assert levels[-1] is Level.WARNING
 
 
-def test_step_with_a_warning_counts_as_stale_unless_the_metric_improves(signals):
-    overfitted, history = Metric("accuracy"), judged(signals, LEARNT)[1]
+def test_step_with_a_warning_counts_as_stale_unless_the_metric_improves():
+    overfitted, history = Metric("accuracy"), judged(LEARNT)[1]
     best, patience = history.best_loss, []
     for step, metric in enumerate([0.5, 0.5, 0.6, 0.6, 0.4]):
         seen = signals(step, 2.5, train=0.1, metric=metric)
@@ -71,19 +73,19 @@ def test_step_with_a_warning_counts_as_stale_unless_the_metric_improves(signals)
     assert (history.best_loss, max(history.validation_losses)) == (best, max(LEARNT))
 
 
-def test_surge_is_a_warning_first_and_a_panic_when_it_lasts(signals):
+def test_surge_is_a_warning_first_and_a_panic_when_it_lasts():
     settings = replace_settings(surge_steps=3)
     calm = [1.0] * 6
-    levels, history = judged(signals, [*calm, 2.1, 2.1, 1.0, 2.1, 2.1, 2.1], LossHistory(), settings)
+    levels, history = judged([*calm, 2.1, 2.1, 1.0, 2.1, 2.1, 2.1], LossHistory(), settings)
     assert levels[6:] == [
         Level.WARNING, Level.WARNING, Level.CALM, Level.WARNING, Level.WARNING, Level.PANIC,
     ]  # fmt: skip
     assert set(history.validation_losses) == {1.0}
 
 
-def test_training_and_validation_loss_may_surge(signals):
+def test_training_and_validation_loss_may_surge():
     settings = replace_settings(surge_steps=1)
-    _, history = judged(signals, [1.0] * 6, LossHistory(), settings)
+    _, history = judged([1.0] * 6, LossHistory(), settings)
     for name, validation, train in [("validation", 3.0, 1.0), ("training", 1.0, 3.0)]:
         told = judge_step(history, signals(6, validation, train=train), settings, acting=()).verdict
         assert told == Verdict(Level.PANIC, f"surge, step 1 of 1: the {name} loss is 3, and was 1 ± 0 before")
@@ -112,27 +114,24 @@ UNKNOWN = LossHistory()
         pytest.param(GUESSING, [*LEARNT, 2.31], Level.PANIC, id="back at guessing"),
     ],
 )
-def test_a_surge_exceeds_spread_and_mean_and_a_collapse_is_back_at_guessing(signals, history, losses, last):
+def test_a_surge_exceeds_spread_and_mean_and_a_collapse_is_back_at_guessing(history, losses, last):
     settings = replace_settings(surge_steps=1, surge_sigmas=4.0, surge_ratio=2.0)
-    *before, level = judged(signals, losses, history, settings)[0]
+    *before, level = judged(losses, history, settings)[0]
     assert set(before) <= {Level.CALM}
     assert level is last
     if last is Level.PANIC and losses[:-1] == LEARNT:
-        assert judged(signals, losses)[0][-1] is Level.PANIC, "at once, whatever the steps of a surge"
-        assert judged(signals, losses, UNKNOWN)[0][-1] is not Level.PANIC, "guessing unknown"
+        assert judged(losses)[0][-1] is Level.PANIC, "at once, whatever the steps of a surge"
+        assert judged(losses, UNKNOWN)[0][-1] is not Level.PANIC, "guessing unknown"
 
 
 @given(scale=st.integers(-30, 30), last=st.sampled_from([1.3, 2.05, 2.31, 2.6, 3.5, 9.0]))
 def test_scale_of_the_losses_does_not_matter(scale, last):
-    def make(step, loss, *, train=None):
-        return Signals(step, loss if train is None else train, loss, 0.5, 1, 1, ())
-
     losses, factor = [*LEARNT, last, last, last], 2.0**scale
-    scaled = judged(make, [factor * loss for loss in losses], LossHistory(guessing_loss=2.4 * factor))[0]
-    assert scaled == judged(make, losses)[0]
+    scaled = judged([factor * loss for loss in losses], LossHistory(guessing_loss=2.4 * factor))[0]
+    assert scaled == judged(losses)[0]
 
 
-def test_history_restarts_when_an_acting_seed_is_removed(signals, living):
+def test_history_restarts_when_an_acting_seed_is_removed():
     settings = replace_settings(surge_steps=1)
 
     def after(slot, loss, history, acting=("early",)):
@@ -159,20 +158,17 @@ def test_history_restarts_when_an_acting_seed_is_removed(signals, living):
     guessing=st.none() | st.floats(-5, 5),
 )
 def test_history_survives_json_and_continues(losses, metric, cut, guessing):
-    def make(step, loss, *, train=None):
-        return Signals(step, loss, loss, metric, 1, 1, (SlotSignals("early", SlotState.FREE, 0),))
-
     settings = replace_settings(history_steps=4)
-    accuracy = Metric("accuracy")
-    levels, history = judged(make, losses, LossHistory(guessing), settings, metric=accuracy)
-    first, half = judged(make, losses[:cut], LossHistory(guessing), settings, metric=accuracy)
+    more = {"metric": Metric("accuracy"), "make": partial(signals, metric=metric)}
+    levels, history = judged(losses, LossHistory(guessing), settings, **more)
+    first, half = judged(losses[:cut], LossHistory(guessing), settings, **more)
     again = LossHistory(**json.loads(json.dumps(asdict(half), allow_nan=False)))
-    second, end = judged(make, losses[cut:], again, settings, metric=accuracy)
+    second, end = judged(losses[cut:], again, settings, **more)
     assert ([*first, *second], end) == (levels, history)
     assert len(history.train_losses) <= 4
 
 
-def test_better_loss_or_metric_is_progress(signals):
+def test_better_loss_or_metric_is_progress():
     steps = [(1.0, 0.5), (1.0, 0.5), (1.1, 0.6), (1.1, 0.6), (0.9, 0.1), (0.9, math.nan)]
 
     def stale(metric):

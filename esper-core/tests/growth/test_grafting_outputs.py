@@ -64,9 +64,8 @@ TAKE = {
 }
 """
 namespace: dict[str, Any] = {"__name__": "host"}
-exec(
-    compile(HOST, "host.py", "exec", dont_inherit=True), namespace
-)  # the test that loads an export without Esper writes the same text to a file
+# The test that loads an export without Esper writes the same text to a file.
+exec(compile(HOST, "host.py", "exec", dont_inherit=True), namespace)
 Host = namespace["Host"]
 KINDS = {
     "tuple": None, "last": -1, "list": 0, "named tuple": 1, "dict": None, "ordered": "hidden", "dataclass": None,

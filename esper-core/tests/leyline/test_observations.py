@@ -242,10 +242,8 @@ def test_possible_ops_are_those_that_the_mask_allows(scene: Scene) -> None:
             continue
         for op in (Op.ADVANCE, Op.PRUNE):
             assert own[f"may_{op.value}"] == mask.allows(Action(op, slot, blueprint))
-        for op in (
-            Op.RETARGET,
-            Op.FOSSILISE,
-        ):  # these name no blueprint: only ``mask.seeds`` says which seed they apply to
+        # These name no blueprint: only ``mask.seeds`` says which seed they apply to.
+        for op in (Op.RETARGET, Op.FOSSILISE):
             assert own[f"may_{op.value}"] == (mask.allows(Action(op, slot)) and op in mask.seeds[slot][blueprint])
     for slot, row in zip(rows.slot_names, rows.slots, strict=True):
         own = named(SLOT_COLUMNS, row)

@@ -241,11 +241,8 @@ def stages(pool: Pool) -> dict[str, list[str]]:
     return {name: [seed.stage.value for seed in slot.stack] for name, slot in slots}
 
 
-ADAM, FOREACH, MOMENTUM = (
-    {},
-    {"implementation": "foreach", "weight_decay": 0.01},
-    {"kind": "sgd", "momentum": 0.9, "learning_rate": 0.05},
-)
+ADAM, FOREACH = {}, {"implementation": "foreach", "weight_decay": 0.01}
+MOMENTUM = {"kind": "sgd", "momentum": 0.9, "learning_rate": 0.05}
 
 
 def germinate(slot: str, name: str, speed: int = 0, **more: Any) -> Action:
@@ -286,6 +283,7 @@ BRANCH, TWO_BRANCHES = {"incubation": "branch"}, {"incubation": "branch", "nurse
 MIXED = {"optimizer": MOMENTUM, "of_seeds": ADAM}
 ROLLBACKS = {"embargo": 1, "governor": {"rollbacks": 2, "snapshot_steps": 2}}
 GREW = {"early": ["fossilized", "germinated"], "late": ["fossilized"]}
+TWO_TRAIN, HOLDS = {"early": ["training"] * 2}, {"early": [], "late": ["holding"]}
 SCALE = 2.0**10
 
 
@@ -329,13 +327,8 @@ def progress(pool: Pool) -> list[tuple[bool, int, bool]]:
 @pytest.mark.parametrize(
     ("growth", "life", "look", "expected"),
     [
-        fast(
-            "nursery",
-            {"nursery": 2, "optimizer": MOMENTUM},
-            (4, 4, NURSERY),
-            {"early": ["training"] * 2, "late": ["training"]},
-        ),
-        fast("branches", TWO_BRANCHES, (4, 5, BRANCHES), {"early": ["training"] * 2, "late": []}),
+        fast("nursery", {"nursery": 2, "optimizer": MOMENTUM}, (4, 4, NURSERY), {**TWO_TRAIN, "late": ["training"]}),
+        fast("branches", TWO_BRANCHES, (4, 5, BRANCHES), {**TWO_TRAIN, "late": []}),
         fast("fossils, other algorithm", {"schedule": True, **MIXED}, (7, 4, FOSSILS), GREW),
         fast("ramp", {"optimizer": FOREACH, "schedule": True}, (3, 5, RAMP), {"early": [], "late": ["blending"]}),
         fast("embargo", {"embargo": 3}, (3, 4, EMBARGO), {"early": [], "late": []}),
@@ -345,14 +338,8 @@ def progress(pool: Pool) -> list[tuple[bool, int, bool]]:
         slow("loss scale of a branch", {**BRANCH, "scale": SCALE}, (4, 2, {1: LATE[0]}), 4 * SCALE, scale),
         fast("rollbacks", ROLLBACKS, (4, 3, PANICS), 1, rollbacks),
         slow("rollbacks of a branch", {**BRANCH, **ROLLBACKS}, (4, 3, PANICS), 1, rollbacks),
-        fast(
-            "warning",
-            {},
-            (4, 2, {**HELD, 3: WARNING, 4: WARNING}),
-            ({"early": [], "late": ["holding"]}, False),
-            fossilisable,
-        ),
-        fast("streamed data", {"data": "streamed"}, (3, 3, HELD), {"early": [], "late": ["holding"]}),
+        fast("warning", {}, (4, 2, {**HELD, 3: WARNING, 4: WARNING}), (HOLDS, False), fossilisable),
+        fast("streamed data", {"data": "streamed"}, (3, 3, HELD), HOLDS),
         fast("episode is over", {}, (4, 2, {**LATE, 2: ENOUGH}), [(True, 3, False), (False, 4, True)], progress),
     ],
 )

@@ -1,10 +1,9 @@
 """Shared set-up for tests of the governor: signals without a network, and an environment that is stepped manually."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 import torch
 from core_worlds import ADVANCE, FOSSILISE, GERMINATE, begin, make_recipe, read
 
@@ -13,28 +12,20 @@ from esper_core.growth import Transition
 from esper_core.leyline import WAIT, Action, SeedSignals, Signals, SlotSignals, SlotState, Stage
 from esper_core.trainer.environment import Recipe
 
-
-@pytest.fixture
-def signals() -> Callable[..., Signals]:
-    """``signals(step, loss, …)``: return a step with this loss in training and validation by default."""
-
-    def make(step: int, loss: float, *, train: float | None = None, metric: float = 0.5, slot: Any = None) -> Signals:
-        empty = SlotSignals("early", SlotState.FREE, 0)
-        return Signals(step, loss if train is None else train, loss, metric, 10, 10, (slot or empty,))
-
-    return make
+GROW_AND_KEEP = {0: GERMINATE, 1: ADVANCE, 4: FOSSILISE}
+"""A plan that fossilises a seed after step 4."""
 
 
-@pytest.fixture
-def living() -> Callable[..., SlotSignals]:
-    """``living(stage, alpha=…, …)``: the slot "early" with a seed in it."""
+def signals(step: int, loss: float, *, train: float | None = None, metric: float = 0.5, slot: Any = None) -> Signals:
+    """Return a step with this loss in training and validation by default."""
+    empty = SlotSignals("early", SlotState.FREE, 0)
+    return Signals(step, loss if train is None else train, loss, metric, 10, 10, (slot or empty,))
 
-    def make(stage: Stage = Stage.HOLDING, alpha: float = 1.0, **more: Any) -> SlotSignals:
-        fossils = more.pop("fossils", 0)
-        seed = SeedSignals("test/local-conv", stage, alpha, 10, 3, **more)
-        return SlotSignals("early", SlotState.OCCUPIED, fossils, (seed,))
 
-    return make
+def living(stage: Stage = Stage.HOLDING, alpha: float = 1.0, **more: Any) -> SlotSignals:
+    """Return the slot "early" with a seed in it."""
+    seed = SeedSignals("test/local-conv", stage, alpha, 10, 3, **more)
+    return SlotSignals("early", SlotState.OCCUPIED, 0, (seed,))
 
 
 @contextmanager
@@ -103,17 +94,6 @@ class Drive:
         return {name: one.detach().clone() for name, one in named if id(one) not in living}
 
 
-@pytest.fixture
-def drive() -> Callable[..., Drive]:
-    """``drive(governor, plan, …)``: return a small environment; other arguments are passed to its recipe."""
-
-    def make(governor: Governor | None = None, plan: dict[int, Action] | None = None, **recipe: Any) -> Drive:
-        return Drive(make_recipe(**recipe), governor or Governor(), plan)
-
-    return make
-
-
-@pytest.fixture
-def grow_and_keep() -> dict[int, Action]:
-    """Return a plan that fossilises a seed after step 4."""
-    return {0: GERMINATE, 1: ADVANCE, 4: FOSSILISE}
+def drive(governor: Governor | None = None, plan: dict[int, Action] | None = None, **recipe: Any) -> Drive:
+    """Return a small environment with its governor; other arguments are passed to its recipe."""
+    return Drive(make_recipe(**recipe), governor or Governor(), plan)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 import torch
 from core_worlds import LOCAL_CONV, NoisyHost, PlannedPolicy, per_example, same, toy_split
 from torch import Tensor, nn
@@ -16,7 +15,6 @@ from esper_core.growth import Variety, host_parameters, slots_of
 from esper_core.leyline import Action, Op
 
 Batch = tuple[Tensor, Tensor]
-Optimizers = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -135,18 +133,11 @@ class Loop:
         }
 
 
-@pytest.fixture
-def make_loop() -> Callable[..., Loop]:
-    """``make_loop(optimizer)``: return an equal loop each time."""
-
-    def make(optimizer: Callable[[Any], torch.optim.Optimizer] = adam, *, host: Any = None) -> Loop:
-        torch.manual_seed(3)
-        model = (host or NoisyHost)()
-        split, held_out = toy_split(60, 1), toy_split(60, 2)
-        batches = list(zip(split.inputs.split(20), split.targets.split(20), strict=True))
-        torch.manual_seed(4)
-        return Loop(
-            model, optimizer(list(model.parameters())), batches, [(held_out.inputs, held_out.targets)], LOCAL_CONV
-        )
-
-    return make
+def make_loop(optimizer: Callable[[Any], torch.optim.Optimizer] = adam, *, host: Callable[[], Any] = NoisyHost) -> Loop:
+    """Return an equal loop each time."""
+    torch.manual_seed(3)
+    model = host()
+    split, held_out = toy_split(60, 1), toy_split(60, 2)
+    batches = list(zip(split.inputs.split(20), split.targets.split(20), strict=True))
+    torch.manual_seed(4)
+    return Loop(model, optimizer(list(model.parameters())), batches, [(held_out.inputs, held_out.targets)], LOCAL_CONV)

@@ -123,38 +123,31 @@ def test_a_folder_with_one_of_two_files_is_refused(folder, missing):
     assert "there is no trained policy" in refused(folder)
 
 
+def with_settings(folder, **own):
+    return changed(folder, settings=json.loads((folder / WORDS).read_text())["settings"] | own)
+
+
 @pytest.mark.parametrize("words", [{"schema": 99}, {"format": 0}, {"columns": {"whole": ["progress"]}}])
 def test_a_policy_of_another_observation_schema_is_refused(folder, words):
     assert "it was trained on observations of schema" in refused(changed(folder, **words))
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("change", "words"),
     [
-        *({key: ...} for key in ("names", "columns", "format")),
-        {"names": 7},
-        {"scales": {}},
-        {"settings": []},
-        {"rounds": "many"},
+        *((changed, {key: ...}) for key in ("names", "columns", "format")),
+        *((changed, words) for words in ({"names": 7}, {"scales": {}}, {"settings": []}, {"rounds": "many"})),
+        *((with_settings, own) for own in ({"width": "wide"}, {"width": 16}, {"memory": False}, {"nonsense": 1})),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_incomplete_or_inconsistent_metadata_is_refused_as_damaged(folder, words):
-    assert "it is damaged" in refused(changed(folder, **words))
-
-
-@pytest.mark.parametrize("own", [{"width": "wide"}, {"width": 16}, {"memory": False}, {"nonsense": 1}], ids=str)
-def test_inconsistent_settings_are_refused_as_damaged(folder, own):
-    settings = json.loads((folder / WORDS).read_text())["settings"]
-    assert "it is damaged" in refused(changed(folder, settings=settings | own))
+def test_incomplete_or_inconsistent_metadata_is_refused_as_damaged(folder, change, words):
+    assert "it is damaged" in refused(change(folder, **words))
 
 
 @pytest.mark.parametrize(
     ("file", "content"),
-    [
-        *((WORDS, content) for content in (b"{", b"[1, 2]", b"\xff\xfe")),
-        *((NUMBERS, content) for content in (b"", b"\x80\x04N.")),
-    ],
+    [(WORDS, b"{"), (WORDS, b"[1, 2]"), (WORDS, b"\xff\xfe"), (NUMBERS, b""), (NUMBERS, b"\x80\x04N.")],
 )
 def test_unreadable_files_are_refused_as_damaged(folder, file, content):
     (folder / file).write_bytes(content)

@@ -1,15 +1,14 @@
 """Run directories of any size, with any names; and a browser."""
 
-import importlib.util
 import json
 import math
-import sys
+import runpy
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import browser_driver
 import pytest
 from html_pages import Page
 from run_folders import write_run
@@ -182,31 +181,16 @@ def usual_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(write_told(tmp_path_factory.mktemp("usual")))
 
 
-def _module(file: Path) -> ModuleType:
-    """Import a file by its path: test files are not a package."""
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """Headless Chromium; the test is skipped where there is none."""
-    driver = _module(Path(__file__).with_name("browser_driver.py"))
-    program = driver.found()
-    if program is None:
-        pytest.skip("needs Chromium: no program called chromium, chromium-browser or google-chrome is in the PATH")
-    with driver.Browser(program) as opened:
-        yield opened
+    """Headless Chromium."""
+    yield from browser_driver.opened()
 
 
 @pytest.fixture(scope="session")
 def any_event() -> Any:
     """A hypothesis strategy for events of all types."""
-    return _module(Path(__file__).parents[2] / "esper-core" / "tests" / "telemetry" / "test_event_log.py").events
+    return runpy.run_path(str(Path(__file__).parents[2] / "esper-core/tests/telemetry/test_event_log.py"))["events"]
 
 
 # --- pages

@@ -9,9 +9,10 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from run_folders import stage_changed
 
 from esper_core.leyline import Metric, Stage
-from esper_core.leyline.events import HostLayer, StageChanged
+from esper_core.leyline.events import HostLayer
 from esper_watch import growth, headline, pages, views
 from esper_watch.history import History, SeedLife
 from esper_watch.records import Look
@@ -25,15 +26,9 @@ def report(make_run):
     return read_report(make_run(environments=10, steps=40))
 
 
-def life(*changes: tuple[int, Stage], slot: str = "early", number: int = 0, reason: str = "by the policy") -> SeedLife:
-    told = SeedLife(0, "grown", 0, slot, number, "test/conv", 72)
-    for step, now in changes:
-        told.changes.append(
-            StageChanged(
-                round=0, arm="grown", seed=0, step=step, slot=slot, seed_id=number, blueprint="test/conv", was=None,
-                now=now, parameters=72, reason=reason,
-            )
-        )  # fmt: skip
+def life(*changes: tuple[int, Stage], number: int = 0) -> SeedLife:
+    told = SeedLife(0, "grown", 0, "early", number, "test/conv", 72)
+    told.changes += [stage_changed(step, None, now, seed_id=number, reason="by the policy") for step, now in changes]
     return told
 
 

@@ -2,10 +2,12 @@
 
 import dataclasses
 import math
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from run_folders import stage_changed
 
 from esper_core.leyline import Finding, Gain, Opinion, SeedSignals, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, StageChanged, StepFinished
@@ -15,11 +17,7 @@ from esper_watch.history import SeedGain
 PLACE = {"round": 0, "arm": "grown", "seed": 7}
 
 
-def stage(step: int, was: Stage | None, now: Stage, *, seed_id: int = 0, reason: str = "asked for") -> StageChanged:
-    return StageChanged(
-        **PLACE, step=step, slot="early", seed_id=seed_id, blueprint="b/conv", was=was, now=now, parameters=120,
-        reason=reason,
-    )  # fmt: skip
+stage = partial(stage_changed, **PLACE, blueprint="b/conv", parameters=120)
 
 
 def step(number: int, *, gain: float | None = None, price: float | None = None, **more: Any) -> StepFinished:

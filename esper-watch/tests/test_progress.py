@@ -7,10 +7,12 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
+from run_folders import stage_changed
 
 from esper_core.leyline import Metric, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import Event, GovernorActed, RunStarted, StageChanged, StepFinished
@@ -33,11 +35,8 @@ def step(number: int, arm: str = "grown", seed: int = 0, round_: int = 0) -> Ste
     return StepFinished(round=round_, arm=arm, seed=seed, step=number, signals=signals)
 
 
-def moved(now: Stage, seed: int = 0, blueprint: str = "b/x", slot: str = "early", **more: int) -> StageChanged:
-    place = {"round": 0, "step": 0, "seed_id": 0} | more
-    return StageChanged(
-        **place, arm="grown", seed=seed, slot=slot, blueprint=blueprint, was=None, now=now, parameters=1, reason="asked"
-    )
+def moved(now: Stage, seed: int = 0, blueprint: str = "b/x", **more: Any) -> StageChanged:
+    return stage_changed(0, None, now, seed=seed, blueprint=blueprint, **more)
 
 
 def acted(act: str, reason: str = "the loss rose") -> GovernorActed:

@@ -11,9 +11,10 @@ from types import SimpleNamespace
 from xml.dom import minidom
 
 import pytest
+from run_folders import stage_changed
 
 from esper_core.leyline import Metric, Signals, SlotSignals, SlotState, Stage
-from esper_core.leyline.events import Event, RunFinished, RunStarted, StageChanged, StepFinished
+from esper_core.leyline.events import Event, RunFinished, RunStarted, StepFinished
 from esper_core.telemetry import encode
 from esper_watch.figures import Z_95, ArmResult, arm_styles, pareto_front
 from esper_watch.history import SeedGain, SeedLife
@@ -280,12 +281,7 @@ def test_gain_interval_and_price_match_the_axis_which_covers_them(gains, report)
 def lives_chart(report: Report, *stages: tuple[int, Stage, str]) -> tuple[SeedChart, list[tuple[str, str]]]:
     """Return the chart of a single life, and the class and the text of each mark."""
     life = SeedLife(0, "grown", 0, "early", 0, "test/conv", 72)
-    for step, now, reason in stages:
-        change = StageChanged(
-            round=0, arm="grown", seed=0, step=step, slot="early", seed_id=0, blueprint="test/conv",
-            was=None, now=now, parameters=72, reason=reason,
-        )  # fmt: skip
-        life.changes.append(change)
+    life.changes += [stage_changed(step, None, now, reason=reason) for step, now, reason in stages]
     report.history.seeds, report.history.governor = [life], []
     drawing = SeedChart(report_page(report), "lives")
     return drawing, [(mark.getAttribute("class"), told(mark)) for mark in drawing.marks()]

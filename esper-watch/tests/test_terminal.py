@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 from filelock import FileLock
 from rich.cells import cell_len
 from rich.console import Console
+from run_folders import stage_changed
 
 from esper_core import EsperError, load_run
 from esper_core.cli import main
@@ -25,7 +27,6 @@ from esper_core.leyline.events import (
     GovernorActed,
     RunFinished,
     RunStarted,
-    StageChanged,
     StepFinished,
 )
 from esper_core.telemetry import encode
@@ -39,11 +40,7 @@ HOSTILE = "\x1b]0;pwned\x07\x9b2J\nsecond\u202eline"
 """Sets the terminal's title, clears it, adds a line, and reverses the text that follows."""
 
 
-def changed(step: int, was: Stage | None, now: Stage) -> StageChanged:
-    return StageChanged(
-        round=0, arm="grown", seed=3, step=step, slot="early", seed_id=0, blueprint="blueprints/conv_light",
-        was=was, now=now, parameters=10, reason="asked for",
-    )  # fmt: skip
+changed = partial(stage_changed, seed=3, blueprint="blueprints/conv_light")
 
 
 def finished(arm: str, step: int, metric: float) -> StepFinished:

@@ -5,16 +5,16 @@ A test that guards a guarantee starts with its id: ``test_run_07_…`` for RUN-0
 
 import ast
 import inspect
-import json
 import re
 from pathlib import Path
 
 import pytest
 
-from esper_core import cli, read_events
+from esper_core import read_events
 from esper_core.leyline import Reward
 from esper_core.leyline.events import StepFinished
 from tests.contract.conftest import imports, tree
+from tests.end_to_end.conftest import run_once
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "project" / "reliability.md"
@@ -139,10 +139,7 @@ def folder(tmp_path_factory):
     """The directory of a run with two policies, three slots, and a blueprint of a one-file plugin."""
     folder = tmp_path_factory.mktemp("dots")
     (folder / "dots.py").write_text(BLOCK, encoding="utf-8")
-    (folder / "run.yaml").write_text(RUN, encoding="utf-8")
-    with pytest.raises(SystemExit) as end:
-        cli.main(["run", str(folder / "run.yaml"), "--runs-dir", str(folder / "runs"), "--quiet"])
-    assert end.value.code in (0, None)
+    run_once(folder, RUN)
     return folder
 
 
@@ -167,11 +164,9 @@ def grown(folder: Path, arm: str) -> set[tuple[str, str]]:
     ("setting", "nearest"),
     [("task=stripe", "stripes"), ("host=cnn1", "cnn1d"), ("slots.early.blueprints=[dots/dit]", "dots/dot")],
 )
-def test_b8_cr_01_an_unknown_name_is_an_error_before_anything_is_trained(setting, nearest, folder, capsys):
+def test_b8_cr_01_an_unknown_name_is_an_error_before_anything_is_trained(setting, nearest, folder, esper_cli):
     runs = folder / "none"
-    with pytest.raises(SystemExit) as end:
-        cli.main(["run", str(folder / "run.yaml"), "--runs-dir", str(runs), "--set", setting, "--quiet", "--json"])
-    assert end.value.code == 2
-    told = capsys.readouterr()
-    assert f'Did you mean "{nearest}"' in told.err + json.dumps(told.out)
+    answer = esper_cli("run", f"{folder}/run.yaml", "--runs-dir", f"{runs}", "--set", setting, "--quiet", "--json")
+    assert answer.status == 2
+    assert f'Did you mean "{nearest}"' in answer.err
     assert not runs.exists()

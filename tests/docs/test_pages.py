@@ -12,16 +12,16 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from run_folders import stage_changed
 
 import esper_core
 from benchmarks.science import probes
-from esper_core import cli
 from esper_core.leyline import Stage, observations as features
-from esper_core.leyline.events import StageChanged
 from esper_study import growbench
 from esper_study.growbench import puzzles
 from esper_watch.history import SeedLife, Step
 from tests.docs import test_how_to as how_to
+from tests.end_to_end.conftest import SMALL
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -165,11 +165,7 @@ TABLES = Path(__file__).parents[2] / "docs" / "guides" / "use-a-notebook.md"
 
 def seed_columns() -> list[str]:
     life = SeedLife(0, "a", 0, "early", 0, "b/conv", 1)
-    change = StageChanged(
-        round=0, arm="a", seed=0, step=0, slot="early", seed_id=0, blueprint="b/conv", was=None, now=Stage.GERMINATED,
-        parameters=1, reason="",
-    )  # fmt: skip
-    life.changes.append(change)
+    life.changes.append(stage_changed(0, None, Stage.GERMINATED))
     return list(life.as_row())
 
 
@@ -206,26 +202,16 @@ def test_a_file_or_a_module_that_a_page_names_is_there(page):
 
 
 @pytest.mark.slow
-def test_a_twin_that_trains_longer_stays_below_the_grown_network(tmp_path, monkeypatch, capsys):
+def test_a_twin_that_trains_longer_stays_below_the_grown_network(tmp_path, monkeypatch, esper_cli):
     _, command = re.findall(r"^```sh\nesper (.*)\n```", SHOWN.read_text(encoding="utf-8"), re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     arguments = shlex.split(command.replace("plugins.yaml", shlex.quote(str(ROOT / "plugins.yaml"))))
-    with pytest.raises(SystemExit):
-        cli.main([*arguments, "--set", "environments=2", "--quiet", "--json"])
-    (arm,) = json.loads(capsys.readouterr().out)["results"]["arms"].values()
+    told = esper_cli(*arguments, "--set", "environments=2", "--quiet", "--json").json
+    (arm,) = told["results"]["arms"].values()
     assert 0.55 < arm["test"]["mean"] < 0.68
 
 
 RESUMING = Path(__file__).parents[2] / "docs" / "guides" / "resume-a-run.md"
-STUDY = """\
-task: stripes
-host: pointwise-mlp
-slots: {early: {blueprints: [conv_light]}}
-policy: static
-environments: 1
-capacity: false
-episode: {steps: 10000, batches: 1, batch_size: 20}
-"""
 RUN_ID = re.compile(r"\d{8}-\d{6}-\w+-\w+")
 
 
@@ -240,8 +226,8 @@ def shown() -> list[str]:
 
 
 def test_an_interrupted_run_prints_what_the_guide_shows(processes, tmp_path):
-    (tmp_path / "study.yaml").write_text(STUDY)
-    processes.start("run", tmp_path / "study.yaml", cwd=tmp_path)
+    (tmp_path / "study.yaml").write_text(SMALL)
+    processes.start("run", tmp_path / "study.yaml", "--set", "episode.steps=10000", cwd=tmp_path)
     run = processes.interrupt(tmp_path / "runs")
     assert processes.wait() == 130
     expected = [RUN_ID.sub(run.name, line) for line in shown()]

@@ -4,10 +4,6 @@ import re
 from pathlib import Path
 from xml.dom import minidom
 
-import pytest
-
-from esper_core import cli
-
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 (PICTURE,) = re.findall(r"!\[.*?\]\((.*?)\)", README, flags=re.DOTALL)
@@ -42,12 +38,10 @@ def test_it_is_short_and_names_its_two_commands_near_the_top():
     assert all(len(block.splitlines()) <= 10 for block in blocks("python"))
 
 
-def test_its_snippets_are_a_valid_configuration(tmp_path, monkeypatch):
+def test_its_snippets_are_a_valid_configuration(tmp_path, monkeypatch, esper_cli):
     monkeypatch.chdir(tmp_path)
     for file in write_snippets(tmp_path):
-        with pytest.raises(SystemExit) as done:
-            cli.main(["check", file.name])
-        assert done.value.code == 0
+        assert esper_cli("check", file.name).status == 0
 
 
 def test_the_package_that_it_installs_and_runs_is_there():

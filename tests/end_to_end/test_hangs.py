@@ -10,23 +10,14 @@ from pathlib import Path
 import pytest
 
 from esper_core.engines.processes import can_fork
+from tests.end_to_end.conftest import SMALL
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not can_fork(), reason="what watches a run is forked on Linux, without an accelerator"),
 ]
 
-RUN = """
-task: {use: mnist1d, settings: {samples: 400, validation: 100}}
-host: pointwise-mlp
-slots: {early: {blueprints: [conv_light]}}
-policy: random
-environments: 2
-episode: {steps: 6, batches: 2, batch_size: 20}
-checkpoints: {every: 1}
-patience: 4
-plugins: {local: [stuck.py]}
-"""
+RUN = f"{SMALL}checkpoints: {{every: 1}}\npatience: 4\nplugins: {{local: [stuck.py]}}\n"
 PLUGIN = """
 import ctypes
 import os

@@ -2,13 +2,13 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import browser_driver
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -19,16 +19,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def chromium():
-    """Chromium of the system, driven by playwright."""
-    api = pytest.importorskip("playwright.sync_api", reason="needs playwright, which `make test-slow` installs")
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("needs Chromium: no program called chromium is in the PATH")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+def browser():
+    """Headless Chromium."""
+    yield from browser_driver.opened()
 
 
 @pytest.fixture(scope="module")
@@ -61,61 +54,55 @@ def wait_for(found, seconds=SECONDS):
 
 
 @pytest.fixture
-def open_page(chromium, run):
-    """``open_page(url, width, scheme)``: a page that may neither complain nor ask anything of other servers."""
+def open_page(browser, run):
+    """``open_page(path, width, dark)``: a page that may neither complain nor ask anything of other servers."""
     _, url, _ = run
-    origin, contexts, faults = url.partition("/newest")[0], [], []
+    origin, pages = url.partition("/newest")[0], []
 
-    def open_(path="", width=1280, scheme="light"):
-        context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: message.type in ("error", "warning") and faults.append(message.text))
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("request", lambda asked: asked.url.startswith(origin + "/") or faults.append(asked.url))
-        page.goto(url)
+    def open_(path="", width=1280, dark=False):
+        page = browser.open(url)
+        pages.append(page)
+        page.resize(width, 800, dark=dark)
         if path:
-            page.goto(origin + path)
+            page.evaluate(f"location = '{path}'")
+            wait_for(lambda: page.evaluate("document.readyState + location.pathname") == f"complete{path}")
         return page
 
     yield open_
-    for context in contexts:
-        context.close()
-    assert faults == []
+    for page in pages:
+        leave(page)
+        assert page.complaints == []
+        assert [url for url in page.requests if not url.startswith((f"{origin}/", "about:"))] == []
+
+
+def leave(page):
+    """End the stream of a page."""
+    page.evaluate("location = 'about:blank'")
 
 
 def unnamed_controls(page):
     """Controls that assistive technology cannot name."""
-    session = page.context.new_cdp_session(page)
-    nodes = session.send("Accessibility.getFullAXTree")["nodes"]
-    return [
-        node
-        for node in nodes
-        if not node["ignored"]
-        and node["role"]["value"] in CONTROLS
-        and not node.get("name", {}).get("value", "").strip()
-    ]
+    nodes = [node for node in page.call("Accessibility.getFullAXTree")["nodes"] if not node["ignored"]]
+    controls = [node for node in nodes if node["role"]["value"] in CONTROLS]
+    return [node for node in controls if not node.get("name", {}).get("value", "").strip()]
 
 
 def shows(page, script):
-    """Wait until a script is true in the page. Not page.wait_for_function, which its security policy forbids."""
-    wait_for(lambda: page.evaluate(script))
+    """Wait until a script is true in the page."""
+    wait_for(lambda: page.evaluate(f"Boolean({script})"))
 
 
 @pytest.mark.parametrize("width", [1280, 360])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("where", ["", "/"])
-def test_pages_of_a_running_run_work_on_any_screen(open_page, where, width, scheme):
-    page = open_page(where, width, scheme)
+def test_pages_of_a_running_run_work_on_any_screen(open_page, where, width, dark):
+    page = open_page(where, width, dark)
     shows(page, "document.getElementById('connection').textContent === 'up to date'")
     if not where:
         shows(page, "document.querySelector('#courses svg')")
-    assert "token" not in page.url
+    assert "token" not in page.evaluate("location.href")
     assert unnamed_controls(page) == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    if folder := os.environ.get("ESPER_SCREENSHOTS"):
-        name = f"{'list' if where else 'run'}-{width}-{scheme}.png"
-        page.screenshot(path=Path(folder) / name, full_page=True)
 
 
 def test_a_page_follows_its_run_and_leaves_what_was_opened_and_scrolled(open_page, run):
@@ -123,25 +110,25 @@ def test_a_page_follows_its_run_and_leaves_what_was_opened_and_scrolled(open_pag
     page = open_page()
     shows(page, "document.querySelector('#courses svg')")
     page.evaluate("document.body.dataset.mine = 'kept'")
-    page.locator("#provenance summary").last.click()
-    wait_for(lambda: page.locator("#moment-step").count() and page.locator("#moment-step").get_attribute("max") >= "2")
-    page.locator("#moment-step").focus()
+    page.evaluate("[...document.querySelectorAll('#provenance summary')].at(-1).click()")
+    shows(page, "document.getElementById('moment-step')?.max >= 2")
+    page.evaluate("document.getElementById('moment-step').focus()")
     for key in ("Home", "ArrowRight", "ArrowRight"):
-        page.keyboard.press(key)
-    assert page.url.endswith("#step=2")
+        page.press(key)
+    assert page.evaluate("location.hash") == "#step=2"
     page.evaluate("scrollTo(0, 300)")
-    before = page.locator("#courses").get_attribute("data-digest")
+    before = page.evaluate("document.getElementById('courses').dataset.digest")
     shows(page, f"document.getElementById('courses').dataset.digest !== '{before}'")
     assert page.evaluate("scrollY") == 300
     assert page.evaluate("document.activeElement.id + ' ' + document.activeElement.value") == "moment-step 2"
-    assert page.locator("#provenance details").last.get_attribute("open") is not None
+    assert page.evaluate("[...document.querySelectorAll('#provenance details')].at(-1).open")
     lines = (path / "events.jsonl").read_text().count("\n")
     wait_for(lambda: (path / "events.jsonl").read_text().count("\n") > lines or process.poll() is not None)
     shows(page, "document.querySelector('#arms svg')")
     assert page.evaluate("document.body.dataset.mine") == "kept"
     wait_for(lambda: "The run has ended" in (path.parents[1] / "err").read_text())
     shows(page, "!document.querySelector('.headline').textContent.includes('still going')")
-    page.context.close()
+    leave(page)
     assert process.poll() is None, "the page is served after the run"
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 0

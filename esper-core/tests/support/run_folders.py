@@ -1,4 +1,4 @@
-"""Run directories that were written without a run: a fixture for tests of the core and of other members."""
+"""Run directories and events that were written without a run, for tests of the core and of other members."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from esper_core.leyline import Metric
-from esper_core.leyline.events import EpisodeFinished
+from esper_core.leyline import Metric, Stage
+from esper_core.leyline.events import EpisodeFinished, StageChanged
 from esper_core.runs.statistics import results
 
 CONFIG = """\
@@ -20,6 +20,13 @@ episode: {steps: 40, batches: 32}
 growth: {gates: strict, price: 0.0001}
 margin: 0.0
 """
+
+
+def stage_changed(step: int, was: Stage | None, now: Stage, **more: Any) -> StageChanged:
+    """Return a stage change of a seed in the slot early of the first environment of the arm grown."""
+    place: dict[str, Any] = {"round": 0, "arm": "grown", "seed": 0, "slot": "early", "seed_id": 0}
+    told = {"blueprint": "test/conv", "parameters": 72, "reason": "asked for"}
+    return StageChanged(step=step, was=was, now=now, **place | told | more)
 
 
 def episodes(arm: str, values: Sequence[float], first: int) -> list[EpisodeFinished]:

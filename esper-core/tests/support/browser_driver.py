@@ -7,15 +7,23 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
-def found() -> str | None:
-    return next((path for name in NAMES if (path := shutil.which(name)) is not None), None)
+def opened() -> Iterator[Browser]:
+    """Yield headless Chromium, for a fixture; the test is skipped where there is none."""
+    program = next((path for name in NAMES if (path := shutil.which(name)) is not None), None)
+    if program is None:
+        pytest.skip(f"needs Chromium: no program called {', '.join(NAMES)} is in the PATH")
+    with Browser(program) as browser:
+        yield browser
 
 
 @dataclass
@@ -61,7 +69,7 @@ class Page:
 ERRORS = 'addEventListener("error", (event) => console.error(event.message))'
 """Collects errors without an exception, such as that of a looping observer: only the window's handler receives them."""
 
-KEYS = {"ArrowRight": 39, "ArrowLeft": 37, "Escape": 27}
+KEYS = {"ArrowRight": 39, "ArrowLeft": 37, "Escape": 27, "Home": 36}
 
 
 class Browser:

@@ -116,9 +116,9 @@ class Counts(Right):
         self.counts = list(state.plain["counts"])
 
 
-def counting(**methods):
-    """Return a policy that counts, with other methods."""
-    return type("Changed", (Counts,), methods)
+def counting(base=Counts, **methods):
+    """Return a policy that counts, or learns if ``base`` does, with other methods."""
+    return type("Changed", (base,), methods)
 
 
 CountsInVain = counting(load_state_dict=None)  # so it is not Resumable
@@ -218,24 +218,22 @@ class Learns(Counts):
         self.weight, self.pace = state.tensors["weight"].clone(), state.plain["pace"]
 
 
-class LearnsForNothing(Learns):
-    load_state_dict = None
-
-
 class ForgetsItsWeight(Learns):
     def load_state_dict(self, state):
         Counts.load_state_dict(self, state)
         self.pace = state.plain["pace"]
 
 
-class ForgetsItsPace(Learns):
-    def load_state_dict(self, state):
-        super().load_state_dict(State({**state.plain, "pace": 0.1}, state.tensors))
-
-
-class GivesItsWeightAway(Learns):
-    def state_dict(self):
-        return State(super().state_dict().plain, {"weight": self.weight})
+LearnsForNothing = counting(Learns, load_state_dict=None)
+ForgetsItsPace = counting(
+    Learns,
+    load_state_dict=lambda policy, state: Learns.load_state_dict(
+        policy, State({**state.plain, "pace": 0.1}, state.tensors)
+    ),
+)
+GivesItsWeightAway = counting(
+    Learns, state_dict=lambda policy: State(Learns.state_dict(policy).plain, {"weight": policy.weight})
+)
 
 
 def failed(factory):

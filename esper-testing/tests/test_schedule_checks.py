@@ -5,40 +5,24 @@ import pytest
 from esper_testing import check_schedule
 
 
-class Right:
-    """Falls linearly."""
-
-    def factor(self, step, steps):
-        return max(0.0, 1.0 - step / (steps or 100))
+def schedule(factor):
+    """Return a schedule of ``factor(step, steps)``."""
+    return type("Schedule", (), {"factor": lambda schedule, step, steps: factor(step, steps)})
 
 
-class FallsBelowZero(Right):
-    def factor(self, step, steps):
-        return 1.0 - step / 20
+FallsLinearly = schedule(lambda step, steps: max(0.0, 1.0 - step / (steps or 100)))
+FallsBelowZero = schedule(lambda step, steps: 1.0 - step / 20)
+NeedsTheEnd = schedule(lambda step, steps: 1.0 - step / steps if step < steps else 0.0)
+DividesAtTheEnd = schedule(lambda step, steps: 1.0 if steps is None or step < steps else float("nan"))
+Sleeps = schedule(lambda step, steps: 0.0)
 
 
-class NeedsTheEnd(Right):
-    def factor(self, step, steps):
-        return 1.0 - step / steps if step < steps else 0.0
-
-
-class DividesAtTheEnd(Right):
-    def factor(self, step, steps):
-        return 1.0 if steps is None or step < steps else float("nan")
-
-
-class Counts(Right):
-    def __init__(self):
-        self.asked = 0
+class Counts:
+    asked = 0
 
     def factor(self, step, steps):
         self.asked += 1
         return 1.0 / self.asked
-
-
-class Sleeps(Right):
-    def factor(self, step, steps):
-        return 0.0
 
 
 def failed(factory):
@@ -46,7 +30,7 @@ def failed(factory):
 
 
 def test_a_schedule_without_a_fault_passes_every_check():
-    assert failed(Right) == {}
+    assert failed(FallsLinearly) == {}
 
 
 @pytest.mark.parametrize(

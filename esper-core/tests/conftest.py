@@ -13,7 +13,6 @@ import pytest
 
 from esper_core.app.checkpointing import CheckpointWriter
 from esper_core.cli import main
-from esper_core.leyline import EsperError, Problem
 from esper_core.trainer.progress import StudyProgress
 from esper_testing.pytest_plugin import Answer
 
@@ -32,19 +31,6 @@ def ctrl_c_raises() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture
-def problem_of() -> Callable[..., Problem]:
-    """``problem_of(function, argument, …)``: the one problem of the error that this call raises."""
-
-    def call(function: Callable[..., object], *arguments: object) -> Problem:
-        with pytest.raises(EsperError) as caught:
-            function(*arguments)
-        (problem,) = caught.value.problems
-        return problem
-
-    return call
 
 
 @pytest.fixture

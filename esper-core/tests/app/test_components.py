@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from configurations import problem_of
 
 from esper_core.app.compose import prepare
 from esper_core.app.run import run as run_prepared
@@ -61,7 +62,7 @@ ODD = [
 
 
 @pytest.mark.parametrize(("key", "value", "fault"), ODD)
-def test_component_without_what_it_needs_is_refused_when_it_is_built(key, value, fault, install, tmp_path, problem_of):
+def test_component_without_what_it_needs_is_refused_when_it_is_built(key, value, fault, install, tmp_path):
     install.components("odd", PLUGIN, **COMPONENTS)
     slots = "{early: {at: stem, kind: sequence, blueprints: [conv_light]}}"
     lines = {"task": "stripes", "host": "pointwise-mlp", "slots": slots, "policy": "static", key: value}

@@ -4,6 +4,7 @@ import importlib
 from pathlib import Path
 
 import pytest
+from configurations import problem_of
 
 from esper_core import read_events
 from esper_core.app.compose import prepare
@@ -55,7 +56,7 @@ def rewritten(file: Path, *changes: str) -> Path:
     ],
 )
 def test_setting_that_a_component_refuses_is_reported_at_its_line(
-    before: str, after: str, path: str, line: int, install, configured, problem_of
+    before: str, after: str, path: str, line: int, install, configured
 ) -> None:
     install.components("picky", PICKY, **PICKERS)
     problem = problem_of(prepare, rewritten(configured(), before, after))
@@ -95,7 +96,7 @@ def test_schedule_that_fails_stops_the_run_and_names_its_package(factor: str, sa
     assert 'schedule "pacer/half" (esper-pacer 1.0)' in str(told.value)
 
 
-def test_unknown_schedule_is_reported_at_its_place(configured, problem_of) -> None:
+def test_unknown_schedule_is_reported_at_its_place(configured) -> None:
     problem = problem_of(prepare, configured("optimizer: {seed: {schedule: cosin}}\n"))
     assert (problem.code, problem.path, problem.line) == ("E230", "optimizer.seed.schedule.use", 12)
     assert 'Did you mean "cosine"' in (problem.hint or "")
@@ -151,7 +152,7 @@ def test_operations_are_counted_and_paid_for_only_if_they_have_a_price(grown) ->
     assert [end.reward for end in paid] == [pytest.approx(end.reward - 30.0 * share, abs=1e-9) for end in free]
 
 
-def test_blueprint_whose_operations_cannot_be_counted_is_refused(configured, install, problem_of) -> None:
+def test_blueprint_whose_operations_cannot_be_counted_is_refused(configured, install) -> None:
     spec = "Whole, BlueprintSpec('sequence', 'c*c + c', starts_as_identity=True)"
     install.components("heavy", UNCOUNTABLE, blueprint={"whole": spec})
     problem = problem_of(prepare, rewritten(configured(PRICED), "[conv_light]", "[conv_light, whole]"))

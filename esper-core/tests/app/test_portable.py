@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+from configurations import problem_of
 
 from esper_core.app.compose import prepare
 from esper_core.app.portable import PortableRun, PortableTensor, portable_data
@@ -114,7 +115,7 @@ BUILD_DIFFERS = "CPU capability is AVX512 on node there, and AVX2 where the run 
         (BUILD, False, BUILD_DIFFERS),
     ],
 )
-def test_node_that_differs_is_refused_unless_other_builds_are_allowed(node, mixed, says, problem_of):
+def test_node_that_differs_is_refused_unless_other_builds_are_allowed(node, mixed, says):
     problem = problem_of(partial(check_node, OWN_NODE, node, mixed_builds=mixed))
     assert (problem.code, problem.message) == ("E405", says)
     assert check_node(OWN_NODE, BUILD, mixed_builds=True) == [f"{BUILD_DIFFERS}: results may differ in their last bits"]

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import pytest
 import torch
+from configurations import problem_of
 
 from esper_core import read_events
 from esper_core.app.compose import prepare
@@ -215,7 +216,7 @@ JUDGING = {kind: {"judge": kind.capitalize()} for kind in ("reward", "policy", "
     ],
 )
 def test_component_that_the_run_depends_on_stops_it_at_its_authors_line(
-    kind: str, body: str, fault: str, install, configured, run_file, problem_of
+    kind: str, body: str, fault: str, install, configured, run_file
 ) -> None:
     path = install.components("judges", JUDGES.format(body=body), **JUDGING)
     problem = problem_of(run_file, configured(), f"{kind}=judges/judge")

@@ -5,23 +5,7 @@ import re
 from typing import Any
 
 import pytest
-
-FILE = """\
-task: stripes
-host: pointwise-mlp
-slots: {early: {blueprints: [conv_light]}}
-policy: {use: schedule, settings: {plan: [{step: 0, op: germinate, slot: early, blueprint: conv_light}]}}
-environments: 1
-capacity: false
-episode: {steps: 1, batches: 1, batch_size: 20}
-"""
-
-
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "small.yaml"
-    path.write_text(FILE)
-    return path
+from configurations import STRIPES
 
 
 @pytest.mark.members
@@ -135,7 +119,7 @@ def test_check_in_json_lists_problems_and_warnings(esper, install, file, tmp_pat
     assert set(broken) == {"code", "message", "file", "line", "column", "path", "hint"}
     assert (broken["file"], broken["line"], broken["column"], broken["path"]) == (str(path), 1, None, None)
     assert answer.err.count("warning: ") == 2
-    (tmp_path / "small.yaml").write_text(FILE.replace("stripes", "stripse"))
+    (tmp_path / "small.yaml").write_text(STRIPES.replace("stripes", "stripse"))
     answer = esper("check", file, "--json")
     told = answer.json
     assert (answer.status, told["ok"], [one["code"] for one in told["problems"]]) == (2, False, ["E205"])

@@ -22,14 +22,6 @@ def esper_register_blueprints(registry):
 """
 
 
-@pytest.fixture
-def file(tmp_path):
-    """The smallest configuration."""
-    path = tmp_path / "small.yaml"
-    path.write_text("task: stripes\nhost: pointwise-mlp\nslots: {early: {blueprints: [conv_light]}}\npolicy: static\n")
-    return path
-
-
 @pytest.mark.members
 @pytest.mark.parametrize(
     ("place", "told"),

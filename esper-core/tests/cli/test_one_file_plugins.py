@@ -4,17 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-SMALL = """\
-task: stripes
-host: pointwise-mlp
-slots: {early: {blueprints: [conv_light]}}
-policy: static
-environments: 1
-capacity: false
-episode: {steps: 1, batches: 1, batch_size: 20}
-plugins: {local: [own_probe.py]}
-"""
+from configurations import STRIPES
 
 FORGETFUL = """\
 from esper_core import RewardSpec, hookimpl
@@ -31,7 +21,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def write(source: str, more: str = "") -> Path:
         tmp_path.joinpath("own_probe.py").write_text(source)
         file = tmp_path / "small.yaml"
-        file.write_text(SMALL + more)
+        file.write_text(f"{STRIPES}plugins: {{local: [own_probe.py]}}\n{more}")
         return file
 
     yield write

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from enum import StrEnum
 
 import pytest
-from configurations import SMALL, parse
+from configurations import SMALL, parse, problem_of
 from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel, Field
 
@@ -49,7 +49,7 @@ def test_without_a_path_everything_is_explained_once_and_fits_into_json(loaded):
         ("episode.steps=3", "Write it as slots.early.blueprints[0]."),
     ],
 )
-def test_unknown_path_is_refused_with_a_suggestion(loaded, path, hint, problem_of):
+def test_unknown_path_is_refused_with_a_suggestion(loaded, path, hint):
     found = problem_of(explain, loaded, path, MODELS if "sped" in path else {})
     assert (found.code, found.hint) == ("E110", hint)
 

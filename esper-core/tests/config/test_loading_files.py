@@ -6,37 +6,23 @@ import threading
 from pathlib import Path
 
 import pytest
-from configurations import SMALL
+from configurations import problem_of
 
 from esper_core.config import load_config
 from esper_core.config.values import MAX_BYTES
 
 
-@pytest.fixture
-def refused(problem_of):
-    """``refused(path)``: return its problem. Reads in a thread, so that a reader that blocks fails the test only."""
-
-    def read(path):
-        told = []
-        reader = threading.Thread(target=lambda: told.append(problem_of(load_config, path)), daemon=True)
-        reader.start()
-        reader.join(timeout=10)
-        assert not reader.is_alive(), "it waits for somebody to write"
-        return told[0]
-
-    return read
+def refused(path):
+    """Return the problem of a path. Reads in a thread, so that a reader that blocks fails the test only."""
+    told = []
+    reader = threading.Thread(target=lambda: told.append(problem_of(load_config, path)), daemon=True)
+    reader.start()
+    reader.join(timeout=10)
+    assert not reader.is_alive(), "it waits for somebody to write"
+    return told[0]
 
 
-def test_file_is_read_by_path_or_by_name(tmp_path):
-    file = tmp_path / "run.yaml"
-    file.write_text(SMALL)
-    by_path, by_name = load_config(file), load_config(str(file))
-    assert by_path == by_name
-    assert by_path.file == str(file)
-    assert by_path.source == SMALL.encode()
-
-
-def test_missing_file_suggests_the_nearest_in_its_folder(tmp_path, refused):
+def test_missing_file_suggests_the_nearest_in_its_folder(tmp_path):
     (tmp_path / "plugins.yaml").touch()
     problem = refused(tmp_path / "plugin.yaml")
     assert (problem.code, problem.message) == ("E101", "there is no such file")
@@ -44,7 +30,7 @@ def test_missing_file_suggests_the_nearest_in_its_folder(tmp_path, refused):
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ENOENT])
-def test_operating_system_error_is_reported(tmp_path, monkeypatch, code, refused):
+def test_operating_system_error_is_reported(tmp_path, monkeypatch, code):
     def fail(*_, **__):
         raise OSError(code, os.strerror(code))
 
@@ -55,7 +41,7 @@ def test_operating_system_error_is_reported(tmp_path, monkeypatch, code, refused
     assert ("there is no such file" if code == errno.ENOENT else os.strerror(code)) in problem.message
 
 
-def test_file_replaced_by_a_pipe_before_it_is_opened_does_not_hang(tmp_path, monkeypatch, refused):
+def test_file_replaced_by_a_pipe_before_it_is_opened_does_not_hang(tmp_path, monkeypatch):
     pipe = tmp_path / "x"
     regular = tmp_path / "y"
     regular.touch()
@@ -65,7 +51,7 @@ def test_file_replaced_by_a_pipe_before_it_is_opened_does_not_hang(tmp_path, mon
     assert refused(pipe).message.endswith("expected a regular file, received a pipe")
 
 
-def test_too_large_a_file_is_refused_before_it_is_read(tmp_path, refused):
+def test_too_large_a_file_is_refused_before_it_is_read(tmp_path):
     file = tmp_path / "big.yaml"
     with file.open("wb") as stream:
         stream.truncate(1 << 40)
@@ -74,13 +60,13 @@ def test_too_large_a_file_is_refused_before_it_is_read(tmp_path, refused):
     assert f"{MAX_BYTES:,}" in problem.message
 
 
-def test_file_of_the_kernel_is_refused_with_a_code(refused):
+def test_file_of_the_kernel_is_refused_with_a_code():
     for path in ("/proc/kmsg", "/proc/self/mem", "/proc/self/status", "/proc/1/environ"):
         if Path(path).exists():
             assert refused(path).code.startswith("E10")
 
 
-def test_path_that_leads_to_no_file_is_refused_and_printed_harmlessly(tmp_path, refused):
+def test_path_that_leads_to_no_file_is_refused_and_printed_harmlessly(tmp_path):
     for path in ("", "a\0b", "x" * 300, "a\x1b[31mb", "\udcff.yaml"):
         problem = refused(path)
         assert problem.code == "E101"

@@ -2,6 +2,7 @@
 
 from itertools import product
 
+from configurations import problem_of
 from hypothesis import given, settings, strategies as st
 
 from esper_core import config as model
@@ -92,7 +93,7 @@ def test_written_configuration_is_readable(request):
     assert max(map(len, text.splitlines())) <= 120
 
 
-def test_nothing_is_written_as_an_alias_and_a_value_that_no_file_can_hold_is_refused(problem_of):
+def test_nothing_is_written_as_an_alias_and_a_value_that_no_file_can_hold_is_refused():
     shared = ["a", ["b", ["c"]]]
     text = dump_config(with_settings({"x": shared, "y": shared}))
     assert "&" not in text

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from core_worlds import LOCAL_CONV, NoisyHost, bad, make_recipe, out_of_patience, spelled
+from core_worlds import LOCAL_CONV, NoisyHost, bad, make_recipe, out_of_patience, slow, spelled
 from torch import Tensor, nn
 
 from esper_core.engines.processes import ForkedWorker, ForkEngine, can_fork
@@ -109,21 +109,17 @@ def recipe_with(variety: Variety, **more: Any) -> Recipe:
     return replace(recipe, varieties={"early": (LOCAL_CONV, variety)})
 
 
-def marked(*arguments: Any) -> Any:
-    return pytest.param(*arguments, marks=pytest.mark.slow)
-
-
 @pytest.mark.parametrize(
     ("harm", "training"),
     [
         (leave, False),
-        marked(hang, True),
-        marked(crash, True),
-        marked(crash, False),
-        marked(leave, True),
-        marked(hang, False),
-        marked(hang_in_backward, True),
-        marked(run_out_of_memory, True),
+        slow(hang, True),
+        slow(crash, True),
+        slow(crash, False),
+        slow(leave, True),
+        slow(hang, False),
+        slow(hang_in_backward, True),
+        slow(run_out_of_memory, True),
     ],
 )
 def test_a_seed_that_ends_or_blocks_its_worker_is_taken_out_and_changes_nobody_else(
@@ -157,7 +153,7 @@ def test_a_blueprint_that_hangs_when_it_is_built_is_a_lost_seed(workers):
     assert [one.what for one in found[0] if isinstance(one, LostSeed)] == ["did not return"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGKILL, slow(signal.SIGSTOP)])
 def test_workers_that_are_killed_or_stopped_from_outside_change_nothing(workers, number):
     """One is ended before each step, in turn: with the requests since the last snapshot, or since the beginning."""
     recipe = recipe_with(LOCAL_CONV)

@@ -128,20 +128,16 @@ class Informed(nn.Module):
         type(self).seen = gradients.clone()
 
 
-class InPlace(nn.Module):
-    """Writes into the output of the slot, as many hosts do, and into a buffer."""
+def in_place() -> nn.Module:
+    """Return a host that writes into the output of the slot, as many hosts do, and into a buffer."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("passes", torch.zeros(()))
-        self.stem = nn.Conv1d(1, 4, 1)
-        self.head = nn.Linear(32, 2)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden = self.stem(inputs)
+    def compute(net: Any, inputs: Tensor) -> Tensor:
+        hidden = net.stem(inputs)
         hidden += 1.0
-        self.passes += 1.0
-        return self.head(torch.relu_(hidden).flatten(1))
+        net.passes += 1.0
+        return net.head(torch.relu_(hidden).flatten(1))
+
+    return core_worlds.Net(compute, passes=torch.zeros(()), stem=nn.Conv1d(1, 4, 1), head=nn.Linear(32, 2))
 
 
 INPUTS = torch.randn(5, 1, 8, generator=torch.Generator().manual_seed(2))
@@ -149,7 +145,7 @@ SPEC = BlueprintSpec("sequence", "c*c + c", starts_as_identity=True, traits=("in
 
 
 def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place():
-    model = graft(InPlace(), ["stem"], example=INPUTS)
+    model = graft(in_place(), ["stem"], example=INPUTS)
     own = make_garden(model, Variety("test/informed", SPEC, Informed), probe=lambda m: m(INPUTS).square().mean())
     own.apply(Action(Op.GERMINATE, "stem", "test/informed"), 0)
     assert model.passes == 0.0
@@ -176,7 +172,7 @@ def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place():
     ],
 )
 def test_invalid_action_argument_is_refused(change, said):
-    own = make_garden(graft(InPlace(), ["stem"], example=INPUTS), Variety("test/informed", SPEC, Informed))
+    own = make_garden(graft(in_place(), ["stem"], example=INPUTS), Variety("test/informed", SPEC, Informed))
     values = {"op": Op.GERMINATE, "slot": "stem", "blueprint": "test/informed", **change}
     with pytest.raises(GrowthError, match=f"E307 {said}"):
         own.apply(Action(**values), 0)

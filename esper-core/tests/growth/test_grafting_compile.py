@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import add_seed
+from core_worlds import add_seed, slow
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
@@ -73,7 +73,7 @@ def tower(blocks: int = 2, kind: type[nn.Module] = Block) -> nn.Module:
     return model.eval()
 
 
-@pytest.mark.parametrize("first", ["twin", pytest.param("grafted", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("first", ["twin", slow("grafted")])
 def test_plain_twin_and_grafted_model_are_right_in_either_order_of_compilation(first):
     twin, model = tower(), graft(tower(), ["blocks.1.first"], example=INPUTS)
     add_seed(model, "blocks.1.first")
@@ -86,13 +86,7 @@ def test_plain_twin_and_grafted_model_are_right_in_either_order_of_compilation(f
 
 @pytest.mark.parametrize(
     ("kind", "way"),
-    [
-        (Block, "regional"),
-        *(
-            pytest.param(kind, way, marks=pytest.mark.slow)
-            for kind, way in [(Broken, "regional"), (Block, "whole"), (Broken, "whole")]
-        ),
-    ],
+    [(Block, "regional"), *(slow(*pair) for pair in ((Broken, "regional"), (Block, "whole"), (Broken, "whole")))],
 )
 def test_code_compiled_for_a_plain_twin_is_not_reused_for_a_part_with_a_slot(kind, way):
     def compile_it(model: nn.Module) -> None:

@@ -220,23 +220,20 @@ def test_block_with_another_output_shape_has_no_reach():
     assert reach(Net(lambda net, hidden: hidden.sum()), USUAL["sequence"]) is None
 
 
-class Listening(nn.Module):
-    """Draws random numbers when it is built and when it runs, and keeps its inputs; a trial must leave no trace."""
+def listening(site: Site) -> nn.Module:
+    """Return a block that draws when it is built and when it runs, and keeps statistics; a trial leaves no trace."""
 
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(site.channels, 1))
-        self.norm = nn.BatchNorm1d(site.channels)
+    def compute(net: Any, hidden: Tensor) -> Tensor:
+        return net.norm(hidden * net.weight) + 0.0 * torch.rand(())
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.norm(hidden * self.weight) + 0.0 * torch.rand(())
+    return Net(compute, weight=nn.Parameter(torch.randn(site.channels, 1)), norm=nn.BatchNorm1d(site.channels))
 
 
 def observed(site: Site) -> tuple[nn.Module, PlaceDescriptions]:
     host = shown(site)
     example = torch.randn(3, *site.example_shape)
     graft(host, {"here": SlotPlace("stem", site.kind), "there": SlotPlace("norm")}, example=example)
-    varieties = {"here": [Variety("a/listening", BlueprintSpec(site.kind, "3*c"), Listening)]}
+    varieties = {"here": [Variety("a/listening", BlueprintSpec(site.kind, "3*c"), listening)]}
     sites = {slot.name: slot.site for slot in slots_of(host).each()}
     return host, PlaceDescriptions(host, sites, varieties, example)
 
@@ -254,7 +251,7 @@ def test_describing_neither_draws_nor_depends_on_random_numbers_and_leaves_the_h
     assert same(host.state_dict(), before)
     assert host.training
     assert all(parameter.grad is None for parameter in host.parameters())
-    variety = Variety("a/listening", BlueprintSpec("sequence", "3*c"), Listening)
+    variety = Variety("a/listening", BlueprintSpec("sequence", "3*c"), listening)
     first = describe(variety, USUAL["sequence"])
     torch.manual_seed(2)
     assert describe(variety, USUAL["sequence"]) == first

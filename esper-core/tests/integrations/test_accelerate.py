@@ -1,12 +1,12 @@
 """A Gardener in a loop with an Accelerator: the host stays as it was, checkpoints carry the growth."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from core_worlds import NoisyHost, per_example, same
+from loops import planned, toy_data
 from torch.utils.data import DataLoader, TensorDataset
 
 pytestmark = [
@@ -17,46 +17,42 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def new(data: Any, planned: Any) -> Callable[..., Any]:
-    """``new(grow=…, clip=…, **accelerator)``: a prepared loop, whose ``train(epochs)`` trains."""
+def new(grow: dict[str, Any] | None = None, *, clip: float | None = None, **settings: Any) -> Any:
+    """Return a prepared loop, whose ``train(epochs)`` trains."""
     import accelerate
 
     from esper_core.integrations.accelerate import grow as make_gardener
 
-    def make(grow: dict[str, Any] | None = None, *, clip: float | None = None, **settings: Any) -> Any:
-        accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
-        accelerator = accelerate.Accelerator(cpu=True, **settings)
-        torch.manual_seed(3)
-        host = NoisyHost()
-        model, optimizer, loader = accelerator.prepare(
-            host, torch.optim.AdamW(host.parameters(), lr=1e-2), DataLoader(TensorDataset(*data[0]), 10)
-        )
-        gardener = None
-        if grow is not None:
-            own = {"loss": per_example, "slots": ["stem"], "validation": [data[1]], **grow}
-            gardener = make_gardener(accelerator, model, optimizer, clip_norm=clip, **own)
-        torch.manual_seed(4)
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    accelerator = accelerate.Accelerator(cpu=True, **settings)
+    torch.manual_seed(3)
+    host, (train_data, held_out) = NoisyHost(), toy_data()
+    model, optimizer, loader = accelerator.prepare(
+        host, torch.optim.AdamW(host.parameters(), lr=1e-2), DataLoader(TensorDataset(*train_data), 10)
+    )
+    gardener = None
+    if grow is not None:
+        own = {"loss": per_example, "slots": ["stem"], "validation": [held_out], **grow}
+        gardener = make_gardener(accelerator, model, optimizer, clip_norm=clip, **own)
+    torch.manual_seed(4)
 
-        def train(epochs: int) -> list[str]:
-            tended = []
-            for _ in range(epochs):
-                for batch in loader:
-                    with accelerator.accumulate(model):
-                        optimizer.zero_grad()
-                        accelerator.backward(per_example(model, batch).mean())
-                        if clip is not None and accelerator.sync_gradients:
-                            accelerator.clip_grad_norm_(model.parameters(), clip)
-                        optimizer.step()
-                    if gardener is not None:
-                        gardener.step(batch)
+    def train(epochs: int) -> list[str]:
+        tended = []
+        for _ in range(epochs):
+            for batch in loader:
+                with accelerator.accumulate(model):
+                    optimizer.zero_grad()
+                    accelerator.backward(per_example(model, batch).mean())
+                    if clip is not None and accelerator.sync_gradients:
+                        accelerator.clip_grad_norm_(model.parameters(), clip)
+                    optimizer.step()
                 if gardener is not None:
-                    tended.append(str(gardener.tend()))
-            return tended
+                    gardener.step(batch)
+            if gardener is not None:
+                tended.append(str(gardener.tend()))
+        return tended
 
-        return SimpleNamespace(accelerator=accelerator, host=host, optimizer=optimizer, train=train)
-
-    return make
+    return SimpleNamespace(accelerator=accelerator, host=host, optimizer=optimizer, train=train)
 
 
 def state_of(loop: Any, *, grown: bool = False) -> dict[str, Any]:
@@ -80,7 +76,7 @@ def dynamo() -> Any:
     [{}, {"gradient_accumulation_steps": 3}, {"clip": 0.01}, {"mixed_precision": "bf16"}, {"dynamo_plugin": dynamo}],
     ids=["plainly", "in parts", "clipped", "in bfloat16", "compiled"],
 )
-def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(new, planned, how):
+def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(how):
     states = []
     for grow in (None, planned("stem")):
         loop = new(grow, **{key: value() if callable(value) else value for key, value in how.items()})
@@ -91,7 +87,7 @@ def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(new, planned,
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 3, 5])
-def test_a_resumed_training_has_the_same_numbers_to_the_bit(new, planned, tmp_path, epochs):
+def test_a_resumed_training_has_the_same_numbers_to_the_bit(tmp_path, epochs):
     whole, first, second = (new(planned("stem", keep=4)) for _ in range(3))
     torch.manual_seed(5)
     expected = whole.train(7)

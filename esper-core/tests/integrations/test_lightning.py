@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from core_worlds import NoisyHost, same
+from loops import planned, toy_data
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -38,7 +39,7 @@ def groups(model: nn.Module) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def world(data: Any, planned: Any) -> SimpleNamespace:
+def world() -> SimpleNamespace:
     """``fit(epochs, grow=…, **trainer)`` trains a new module, and returns it with its trainer and its callback."""
     import lightning.pytorch as pl
     from torchmetrics import MeanMetric
@@ -76,7 +77,7 @@ def world(data: Any, planned: Any) -> SimpleNamespace:
                 return optimizer
             return [optimizer], [{"scheduler": SCHEDULES[self.schedule](optimizer), "interval": "step"}]
 
-    train, held_out = (TensorDataset(*split) for split in data)
+    train, held_out = (TensorDataset(*split) for split in toy_data())
     loaders = DataLoader(train, 10, shuffle=True), DataLoader(held_out, 30)
 
     def new(**arguments: Any) -> Any:
@@ -100,7 +101,7 @@ def world(data: Any, planned: Any) -> SimpleNamespace:
         own.fit(torch.compile(module, backend="eager") if compiled else module, *loaders, ckpt_path=path)
         return SimpleNamespace(net=module, trainer=own, grow=grown[0] if grown else None, random=torch.get_rng_state())
 
-    return SimpleNamespace(pl=pl, Net=Net, Grow=Grow, new=new, fit=fit, loaders=loaders, planned=planned)
+    return SimpleNamespace(pl=pl, Net=Net, Grow=Grow, new=new, fit=fit, loaders=loaders)
 
 
 def host_of(run: Any) -> dict[str, Any]:
@@ -151,14 +152,14 @@ def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world, how):
     def run(grow: Any) -> Any:
         return world.fit(3, grow, **{key: value(world) if callable(value) else value for key, value in how.items()})
 
-    plain, grown = run(None), run(world.planned("host.stem"))
+    plain, grown = run(None), run(planned("host.stem"))
     assert [change.now.value for one in grown.grow.tended for change in one.changes]
     assert grown.grow.tended[-1].signals.parameters > sum(own.numel() for own in plain.net.parameters())
     assert same(host_of(grown), host_of(plain))
 
 
 def test_tend_is_called_every_so_many_steps_of_the_optimizer(world):
-    grown = world.fit(3, {**world.planned("host.stem"), "every": 2}, accumulate_grad_batches=2)
+    grown = world.fit(3, {**planned("host.stem"), "every": 2}, accumulate_grad_batches=2)
     assert len(grown.grow.tended) == 4, "9 steps, of which 3 end an epoch"
 
 
@@ -168,12 +169,12 @@ def test_a_training_that_fails_ends_its_run_and_can_be_resumed(world, tmp_path):
             if trainer.current_epoch == 3:
                 raise KeyError("no more data")
 
-    planned = {**world.planned("host.stem", keep=4), "run_dir": tmp_path / "runs"}
+    settings = {**planned("host.stem", keep=4), "run_dir": tmp_path / "runs"}
     with pytest.raises(KeyError):
-        world.fit(7, planned, callbacks=[Failing()], folder=tmp_path)
+        world.fit(7, settings, callbacks=[Failing()], folder=tmp_path)
     (directory,) = (tmp_path / "runs").iterdir()
     assert esper.load_run(directory).status == "failed"
-    resumed = world.fit(7, world.planned("host.stem", keep=4), path=tmp_path / "last.ckpt")
+    resumed = world.fit(7, planned("host.stem", keep=4), path=tmp_path / "last.ckpt")
     assert [bool(one.kept) for one in resumed.grow.tended] == [False, True, False, False]
 
 
@@ -182,7 +183,7 @@ def test_a_training_that_fails_ends_its_run_and_can_be_resumed(world, tmp_path):
 def test_a_resumed_training_has_the_same_numbers_to_the_bit(world, tmp_path, epochs, averaged):
     def run(until: int, **more: Any) -> Any:
         callbacks = ema(world) if averaged else []
-        return world.fit(until, world.planned("host.stem", keep=4), callbacks=callbacks, **more)
+        return world.fit(until, planned("host.stem", keep=4), callbacks=callbacks, **more)
 
     whole = run(7)
     run(epochs, folder=tmp_path)
@@ -199,7 +200,7 @@ def test_a_resumed_training_has_the_same_numbers_to_the_bit(world, tmp_path, epo
 @pytest.fixture
 def checkpoint(world: Any, tmp_path: Path) -> SimpleNamespace:
     """The last checkpoint of a training in which a seed was kept."""
-    run = world.fit(6, world.planned("host.stem", keep=4), folder=tmp_path)
+    run = world.fit(6, planned("host.stem", keep=4), folder=tmp_path)
     return SimpleNamespace(run=run, path=tmp_path / "last.ckpt")
 
 
@@ -232,7 +233,7 @@ def test_training_goes_on_with_the_same_objects_and_from_the_end(world, checkpoi
     trainer = world.pl.Trainer(max_epochs=2, callbacks=[run.grow], enable_checkpointing=False, **QUIET)
     trainer.fit(run.net, *world.loaders)
     assert len(run.grow.tended) == 8
-    again = world.fit(8, world.planned("host.stem"), module=run.net, path=checkpoint.path)
+    again = world.fit(8, planned("host.stem"), module=run.net, path=checkpoint.path)
     assert len(slots_of(again.net).named("host.stem").fossils) == 1
 
 

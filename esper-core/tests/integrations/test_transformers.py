@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from core_worlds import same
+from loops import planned
 
 import esper_core as esper
 from esper_core import EsperError
@@ -38,7 +39,7 @@ def rows(examples: int, seed: int) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def world(planned: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """``fit(epochs, grow=…, **arguments)`` trains a new model, and returns it with its Trainer and its callback."""
     import transformers
 
@@ -142,7 +143,7 @@ def test_a_resumed_training_has_the_same_numbers_to_the_bit(world, tmp_path, ste
     assert "unexpected keys" not in caplog.text
 
 
-def test_a_frozen_model_grows_an_adapter_that_alone_is_trained(world, planned):
+def test_a_frozen_model_grows_an_adapter_that_alone_is_trained(world):
     slot = f"{SLOT}.dense"
     run = world.fit(7, {**planned(slot, blueprint="lora_small", keep=4), "slots": [slot]}, frozen=True)
     (adapter,) = slots_of(run.model).named(slot).fossils

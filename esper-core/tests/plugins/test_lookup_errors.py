@@ -61,11 +61,7 @@ def test_ambiguous_short_name_is_refused(load, workshop, refusal) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "code", "package"),
-    [
-        ("host", "E202", "esper-tasks"),
-        ("task", "E205", "esper-tasks"),
-    ],
+    ("kind", "code", "package"), [("host", "E202", "esper-tasks"), ("task", "E205", "esper-tasks")]
 )
 def test_kind_without_components_names_the_pip_command(load, refusal, kind: str, code: str, package: str) -> None:
     assert refusal(lambda: load().registry.find(kind, "x")) == (

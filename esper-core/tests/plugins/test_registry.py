@@ -17,22 +17,6 @@ def adding(*calls: str, hook: str = "esper_register_blueprints") -> str:
     return f"{IMPORTS}@hookimpl\ndef {hook}(registry):\n{body}"
 
 
-@pytest.mark.parametrize(
-    ("hook", "kind", "spec"),
-    [
-        ("esper_register_hosts", "host", 'HostSpec("A host.", {"early": SlotPlace("stem", "image")}, "m:Settings")'),
-        ("esper_register_policies", "policy", "PolicySpec()"),
-        ("esper_register_rewards", "reward", "RewardSpec()"),
-        ("esper_register_sinks", "sink", "SinkSpec()"),
-        ("esper_register_tasks", "task", "TaskSpec()"),
-    ],
-)
-def test_each_registration_hook_adds_its_kind(load, workshop, hook: str, kind: str, spec: str) -> None:
-    found = load(workshop.package(adding(f'registry.add("a", build, {spec})', hook=hook)))
-    assert [(one.kind, one.id) for one in found.registry.components()] == [(kind, "extra/a")]
-    assert found.problems == ()
-
-
 FITS = 'BlueprintSpec("vector", "c")'
 
 

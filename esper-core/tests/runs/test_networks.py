@@ -398,18 +398,14 @@ def test_a_journal_with_invalid_or_contradictory_values_is_refused(folder, plugi
 # --- networks that do not fit
 
 
-class Wider(nn.Module):
-    """Another host with a module of the slot's name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv1d(1, 5, 1)
-        self.extra = nn.Linear(2, 2)
+def wider() -> nn.Module:
+    """Return another host with a module of the slot's name."""
+    return nn.ModuleDict({"stem": nn.Conv1d(1, 5, 1), "extra": nn.Linear(2, 2)})
 
 
 def test_another_host_is_refused(folder, load, plugins):
     for host, message in {
-        Wider: r"E334 (.|\n)*which is not expected",
+        wider: r"E334 (.|\n)*which is not expected",
         lambda: nn.Sequential(nn.Linear(2, 2)): r'E334 (.|\n)*is behind "stem", which does not exist',
         lambda: NoisyHost().double(): r"head.bias is \(3,\) float32, expected \(3,\) float64",
         grow: "E334",

@@ -6,6 +6,7 @@ from importlib import metadata
 from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
+from configurations import problem_of
 
 from esper_core.runs.directory import run_lock
 from esper_core.runs.records import list_runs, load_run, read_growth, read_run
@@ -14,16 +15,11 @@ NAME = "20261121-101512-quiet-otter"
 ARMS = {"grown": [0.8, 0.9], "twin": [0.5, 0.6]}
 
 
-@pytest.fixture
-def refused(problem_of):
-    """``refused(code, function, argument, …)``: return the message of the refusal with this code."""
-
-    def call(code, function, *arguments, **more):
-        problem = problem_of(partial(function, **more), *arguments)
-        assert problem.code == code
-        return str(problem)
-
-    return call
+def refused(code, function, *arguments, **more):
+    """Return the message of the refusal with this code."""
+    problem = problem_of(partial(function, **more), *arguments)
+    assert problem.code == code
+    return str(problem)
 
 
 def test_a_finished_run_is_found_by_its_folder_its_id_and_its_words(write_run, tmp_path):
@@ -68,7 +64,7 @@ SIDEWAYS = b'{"results": {"metric": {"name": "x", "direction": "sideways"}}}'
         ("summary.json", b"\xff\xfe{}", "it is not JSON"),
     ],
 )
-def test_an_invalid_file_is_named_with_what_is_wrong(write_run, file, content, message, refused):
+def test_an_invalid_file_is_named_with_what_is_wrong(write_run, file, content, message):
     path = write_run("a", ARMS)
     (path / file).write_bytes(content)
     refusal = refused("E430", read_run, path)
@@ -76,7 +72,7 @@ def test_an_invalid_file_is_named_with_what_is_wrong(write_run, file, content, m
     assert message in refusal
 
 
-def test_a_run_of_another_format_is_refused(write_run, refused):
+def test_a_run_of_another_format_is_refused(write_run):
     assert "of format 2; this Esper reads format 1" in refused("E430", read_run, write_run("a", ARMS, format=2))
 
 
@@ -91,7 +87,7 @@ FIGURES = [
 
 
 @pytest.mark.parametrize(("place", "value"), FIGURES)
-def test_an_invalid_figure_makes_only_its_own_summary_unreadable(write_run, place, value, refused):
+def test_an_invalid_figure_makes_only_its_own_summary_unreadable(write_run, place, value):
     path, other = write_run("a", ARMS), write_run("b", ARMS)
     summary = inner = json.loads((path / "summary.json").read_text())
     *above, last = (int(key) if key.isdigit() else key for key in place.split("."))
@@ -111,7 +107,7 @@ def test_figures_may_be_integers_or_unknown(write_run):
     assert read_run(path).results["arms"]["grown"]["test"]["mean"] == 1
 
 
-def test_grown_blueprints_are_read_by_arm_and_episode(write_run, refused):
+def test_grown_blueprints_are_read_by_arm_and_episode(write_run):
     path = write_run("a", ARMS)
     assert read_growth(path) == {}
     grown = [{"blueprint": "conv_light", "slot": "early", "version": 1}]
@@ -139,7 +135,7 @@ def test_runs_are_listed_newest_first_and_other_folders_last(write_run):
     ]
 
 
-def test_a_run_is_found_by_its_words_if_no_other_has_them(write_run, refused):
+def test_a_run_is_found_by_its_words_if_no_other_has_them(write_run):
     path = write_run("20261121-101512-quiet-otter", ARMS)
     assert load_run("quiet-otter", runs_dir=path.parent).path == path
     write_run("20261122-101512-quiet-otter", ARMS)
@@ -158,7 +154,7 @@ def test_a_notebook_shows_a_run_by_the_registered_function_or_as_text(write_run,
     assert run._repr_html_() == repr(run)
 
 
-def test_a_name_or_folder_that_is_no_run_is_refused_with_a_hint(write_run, tmp_path, refused):
+def test_a_name_or_folder_that_is_no_run_is_refused_with_a_hint(write_run, tmp_path):
     path = write_run(NAME)
     runs, nowhere = path.parent, tmp_path / "nowhere"
     for wrong, message in {

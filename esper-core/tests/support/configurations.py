@@ -1,9 +1,11 @@
 """Shared set-up for tests of the configuration: a small valid file, and the problems of one that is not."""
 
+from collections.abc import Callable
+
 import pytest
 
 from esper_core.config import LoadedConfig, parse_config
-from esper_core.leyline import ConfigError, Problem
+from esper_core.leyline import ConfigError, EsperError, Problem
 
 SMALL = """\
 task: mnist1d
@@ -15,10 +17,29 @@ policy: schedule
 """
 """A valid configuration of six lines, to which a test may append."""
 
+STRIPES = """\
+task: stripes
+host: pointwise-mlp
+slots: {early: {blueprints: [conv_light]}}
+policy: {use: schedule, settings: {plan: [{step: 0, op: germinate, slot: early, blueprint: conv_light}]}}
+environments: 1
+capacity: false
+episode: {steps: 1, batches: 1, batch_size: 20}
+"""
+"""A run that takes a fraction of a second, if the project's other members are installed."""
+
 
 def parse(text: str, *overrides: str) -> LoadedConfig:
     """Return the configuration of the text, whose file is called f.yaml."""
     return parse_config(text.encode(), file="f.yaml", overrides=overrides)
+
+
+def problem_of(function: Callable[..., object], *arguments: object) -> Problem:
+    """Return the one problem of the error that this call raises."""
+    with pytest.raises(EsperError) as caught:
+        function(*arguments)
+    (problem,) = caught.value.problems
+    return problem
 
 
 def problems_in(text: str, *overrides: str) -> list[Problem]:

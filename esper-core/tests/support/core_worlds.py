@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load as decode, save as encode
 from torch import Tensor, nn
@@ -46,6 +47,11 @@ from esper_core.trainer.pool import Pool
 
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=1)
 ADVANCE, PRUNE, FOSSILISE = (Action(op, "early") for op in (Op.ADVANCE, Op.PRUNE, Op.FOSSILISE))
+
+
+def slow(*values: Any, id: str | None = None) -> Any:
+    """Return a case of a parametrised test that runs in the slow suite only."""
+    return pytest.param(*values, id=id, marks=pytest.mark.slow)
 
 
 class Net(nn.Module):
@@ -115,16 +121,10 @@ def noisy_in_evaluation() -> nn.Module:
     return Net(compute, stem=nn.Conv1d(1, 4, 1), head=nn.Linear(48, 3))
 
 
-class LocalConv(nn.Module):
+def local_conv(site: Site) -> nn.Module:
     """x + conv(relu(conv(x))), the last one zero: the identity at birth."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        self.first = nn.Conv1d(site.channels, site.channels, 3, padding=1)
-        self.last = zeroed(nn.Conv1d(site.channels, site.channels, 3, padding=1))
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return hidden + self.last(torch.relu(self.first(hidden)))
+    first, last = (nn.Conv1d(site.channels, site.channels, 3, padding=1) for _ in range(2))
+    return Net(lambda net, hidden: hidden + net.last(torch.relu(net.first(hidden))), first=first, last=zeroed(last))
 
 
 class Tame(nn.Module):
@@ -196,7 +196,7 @@ def bad(
     return Variety("test/bad", spec, lambda site: Bad(site, harm, patience, training))
 
 
-LOCAL_CONV = Variety("test/local-conv", BlueprintSpec("sequence", "6*c*c + 2*c", starts_as_identity=True), LocalConv)
+LOCAL_CONV = Variety("test/local-conv", BlueprintSpec("sequence", "6*c*c + 2*c", starts_as_identity=True), local_conv)
 LOUD = Variety("test/loud", BlueprintSpec("sequence", "c*c + c"), loud)
 TAME = Variety("test/tame", BlueprintSpec("vector", "2*c*c + c", starts_as_identity=True), Tame)
 WILD = Variety("test/wild", BlueprintSpec("vector", "2*c*c + c"), Wild)

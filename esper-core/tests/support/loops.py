@@ -137,7 +137,23 @@ def make_loop(optimizer: Callable[[Any], torch.optim.Optimizer] = adam, *, host:
     """Return an equal loop each time."""
     torch.manual_seed(3)
     model = host()
-    split, held_out = toy_split(60, 1), toy_split(60, 2)
-    batches = list(zip(split.inputs.split(20), split.targets.split(20), strict=True))
+    train, held_out = toy_data()
+    batches = list(zip(*(part.split(20) for part in train), strict=True))
     torch.manual_seed(4)
-    return Loop(model, optimizer(list(model.parameters())), batches, [(held_out.inputs, held_out.targets)], LOCAL_CONV)
+    return Loop(model, optimizer(list(model.parameters())), batches, [held_out], LOCAL_CONV)
+
+
+def planned(slot: str, *, blueprint: str = "conv_light", keep: int | None = None) -> dict[str, Any]:
+    """Return arguments of a Gardener: a seed germinates at once, is blended in, and is kept in the given step."""
+    plan = {
+        0: Action(Op.GERMINATE, slot, f"blueprints/{blueprint}"),
+        1: Action(Op.ADVANCE, slot),
+        **({} if keep is None else {keep: Action(Op.FOSSILISE, slot)}),
+    }
+    return {"blueprints": [blueprint], "policy": PlannedPolicy(plan), "growth": {"gates": "off"}, "steps": 8}
+
+
+def toy_data() -> tuple[Batch, Batch]:
+    """Return examples to train on, and held-out ones."""
+    train, held_out = toy_split(60, 1), toy_split(60, 2)
+    return (train.inputs, train.targets), (held_out.inputs, held_out.targets)

@@ -67,13 +67,7 @@ class EventRecorder(list[Any]):
 
 
 def make_study(
-    recipe: Recipe,
-    policy: Any,
-    *,
-    environments: int = 1,
-    rounds: int = 1,
-    twin: str | None = "twin",
-    **more: Any,
+    recipe: Recipe, policy: Any, *, environments: int = 1, rounds: int = 1, twin: str | None = "twin", **more: Any
 ) -> tuple[Study, EventRecorder]:
     """Return a study of "grown" and a twin, and the recorder of its events."""
     recorder = EventRecorder()

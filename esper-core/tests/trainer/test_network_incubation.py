@@ -7,7 +7,19 @@ from typing import Any
 import core_worlds
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, PRUNE, Net, NoisyHost, Replacing, begin, begin_pool, make_recipe, zeroed
+from core_worlds import (
+    ADVANCE,
+    FOSSILISE,
+    PRUNE,
+    Net,
+    NoisyHost,
+    Replacing,
+    begin,
+    begin_pool,
+    make_recipe,
+    slow,
+    zeroed,
+)
 from studies import play
 from torch import nn
 
@@ -24,10 +36,6 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "clipped": {"clip_norm": 0.1},
     "foreach": {"implementation": "foreach"},
 }
-
-
-def slow(*values: Any) -> Any:
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def host_state(environment: Environment) -> dict[str, torch.Tensor]:

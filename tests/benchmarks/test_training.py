@@ -13,7 +13,7 @@ from benchmarks.perf.figures import Figure, Interleaved
 from benchmarks.perf.processes import CORES, Setup, Workers
 from benchmarks.perf.workloads import activate_seeds, conv, workload
 
-TRAININGS = 4
+TRAININGS, ENGINES = 4, ("processes", "threads")
 
 
 def each_core(setup: Setup) -> list[Setup]:
@@ -48,8 +48,7 @@ def test_layout_allocator_and_workers(benchmark, record, quick, name, layouts, t
                 "loop, 1 thread": [loop],
                 f"loop, {CORES} threads": [replace(loop, threads=CORES)],
                 f"{CORES} loops in processes": each_core(loop),
-                "Esper, threads": [replace(loop, program="threads")],
-                "Esper, processes": [replace(loop, program="processes")],
+                **{f"Esper, {engine}": [replace(loop, program=engine)] for engine in ENGINES},
             }
             with ExitStack() as stack:
                 sides = {side: stack.enter_context(closing(Workers(*own))).seconds for side, own in setups.items()}
@@ -69,17 +68,11 @@ def test_layout_allocator_and_workers(benchmark, record, quick, name, layouts, t
 
     benchmark.pedantic(measure_all, rounds=1)
     best = rows[-1]["times as fast"]
-    limit = best[f"{CORES} loops in processes"]
     benchmark.extra_info["factors"] = {name: rows}
+    processes, threads = (best[f"{CORES} loops in processes"] / best[f"Esper, {side}"] for side in ENGINES)
     record(
-        Figure(
-            "P2",
-            f"{name}: four environments, time against two loops in processes",
-            limit / best["Esper, processes"],
-            "×",
-            1.1,
-        ),
-        Figure("P2", f"{name}: the same with threads in place of processes", limit / best["Esper, threads"], "×"),
+        Figure("P2", f"{name}: four environments, time against two loops in processes", processes, "×", 1.1),
+        Figure("P2", f"{name}: the same with threads in place of processes", threads, "×"),
     )
 
 
@@ -88,19 +81,13 @@ def test_three_acting_seeds_against_the_loop(compare, record, workers, quick):
     loop = Setup("loop", "conv", TRAININGS, seeds=True, quick=quick)
     sides = {
         "loops": workers(*each_core(loop)),
-        "processes": workers(replace(loop, program="processes")),
-        "threads": workers(replace(loop, program="threads")),
+        **{engine: workers(replace(loop, program=engine)) for engine in ENGINES},
     }
     took = compare({side: worker.seconds for side, worker in sides.items()}, 6, warmup=2)
+    processes, threads = (took[side] / took["loops"] for side in ENGINES)
     record(
-        Figure(
-            "P12",
-            "three acting seeds: time against two loops in processes",
-            took["processes"] / took["loops"],
-            "×",
-            1.1,
-        ),
-        Figure("P12", "the same with threads in place of processes", took["threads"] / took["loops"], "×"),
+        Figure("P12", "three acting seeds: time against two loops in processes", processes, "×", 1.1),
+        Figure("P12", "the same with threads in place of processes", threads, "×"),
     )
 
 

@@ -47,18 +47,8 @@ def test_run_of_a_million_events(benchmark, record, quick, tmp_path):
 
 
 def test_server_beside_a_run(benchmark, record, quick):
-    sizes = {"environments": 1, "episode.steps": 4} if quick else {"environments": 4}
-    settings = [argument for key, value in sizes.items() for argument in ("--set", f"{key}={value}")]
-    command = [
-        sys.executable,
-        "-m",
-        "esper_core",
-        "run",
-        "plugins.yaml",
-        "--quiet",
-        "--set",
-        "capacity=false",
-        *settings,
-    ]
+    settings = ["capacity=false", *(["environments=1", "episode.steps=4"] if quick else ["environments=4"])]
+    command = [sys.executable, "-m", "esper_core", "run", "plugins.yaml", "--quiet"]
+    command += [argument for one in settings for argument in ("--set", one)]
     share = benchmark.pedantic(lambda: follow_run(command, Path(__file__).parents[2]), rounds=1)
     record(Figure("P18", "server of a live page that is followed, share of two cores", 50 * share, "%", 1.0))

@@ -248,14 +248,7 @@ def of_optimizer(side: str, group: Callable[[Any], Any]) -> list[Row]:
         Row(f"{own}.weight_decay", "0.1", lambda w: group(w)["weight_decay"], 0.0, 0.1),
         Row(f"{own}.clip_norm", "1e-9", lambda w: moved(w, side == "seed"), True, False, (sgd, fast)),
         Row(f"{own}.schedule.use", warm, lambda w: group(w)["lr"], 0.003, 0.001),
-        Row(
-            f"{own}.schedule.settings",
-            f"{own}.schedule.settings.over=5",
-            lambda w: group(w)["lr"],
-            0.001,
-            0.0005,
-            (warm,),
-        ),
+        Row(f"{own}.schedule.settings", "{over: 5}", lambda w: group(w)["lr"], 0.001, 0.0005, (warm,)),
         Row(f"{own}.implementation", "foreach", lambda w: (group(w)["fused"], group(w)["foreach"]), *KERNELS),
     ]
 

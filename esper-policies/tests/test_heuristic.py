@@ -102,7 +102,7 @@ def test_it_fills_the_nursery_before_the_next_slot_and_not_after_its_preview():
 
 
 CONV, MLP = Action(Op.ADVANCE, "early", "a/conv"), Action(Op.ADVANCE, "early", "a/mlp")
-LATE = Action(Op.ADVANCE, "late", "a/mlp")
+LATE, DROP = Action(Op.ADVANCE, "late", "a/mlp"), Action(Op.PRUNE, "early", "a/conv")
 CROWD = [seed("a/pointwise", mean=0.1), seed("a/conv", mean=0.2), seed("a/mlp", mean=0.3, parameters=9000)]
 
 
@@ -115,20 +115,12 @@ CROWD = [seed("a/pointwise", mean=0.1), seed("a/conv", mean=0.2), seed("a/mlp", 
         ([slot("early", *CROWD)], {"price": 0.0}, MLP),
         ([slot("early", seed("a/conv", age=8), seed("a/mlp", age=5))], {}, WAIT),
         ([slot("early", seed("a/conv", mean=0.1)), slot("late", seed("a/mlp", mean=0.2))], {}, LATE),
-        (
-            [slot("early", seed("a/conv", mean=0.001), seed("a/mlp", mean=-0.1))],
-            {},
-            Action(Op.PRUNE, "early", "a/conv"),
-        ),
+        ([slot("early", seed("a/conv", mean=0.001), seed("a/mlp", mean=-0.1))], {}, DROP),
         ([slot("early", seed("a/mlp", mean=0.1, parameters=5000))], {}, Action(Op.PRUNE, "early", "a/mlp")),
         ([slot("early", seed("a/conv", mean=0.015))], {}, WAIT),
         ([slot("early", seed("a/conv", mean=0.2), seed("a/mlp", mean=0.195))], {}, WAIT),
         ([slot("early"), slot("late", seed("a/mlp"))], {}, LATE),
-        (
-            [slot("early", seed("a/conv", mean=-0.1)), slot("late", seed("a/mlp", Stage.BLENDING))],
-            {},
-            Action(Op.PRUNE, "early", "a/conv"),
-        ),
+        ([slot("early", seed("a/conv", mean=-0.1)), slot("late", seed("a/mlp", Stage.BLENDING))], {}, DROP),
     ],
     ids=[
         "its preview is not over",

@@ -1,5 +1,7 @@
 """Hosts: slots, refused data, and parameter counts."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from esper_tasks.signals_family import signals_family_host
 
 IMAGE, SIGNAL = DataShape("image", (3, 16, 16), 8), DataShape("sequence", (1, 40), 10)
 ROWS, SYMBOLS = DataShape("tokens", (12, 5), 4), DataShape("tokens", (24,), 256)
+CAUSAL = partial(Transformer, causal=True)
 
 
 def example(shape):
@@ -36,12 +39,7 @@ def example(shape):
         ("mlp", Mlp, DataShape("vector", (7,), 3), {"first": (32,), "second": (32,)}),
         ("token-mlp", TokenMlp, ROWS, {"early": (12, 16), "late": (12, 16)}),
         ("transformer", Transformer, ROWS, {"block0": (12, 32), "block1": (12, 32)}),
-        (
-            "transformer",
-            lambda shape: Transformer(shape, causal=True),
-            SYMBOLS,
-            {"block0": (24, 32), "block1": (24, 32)},
-        ),
+        ("transformer", CAUSAL, SYMBOLS, {"block0": (24, 32), "block1": (24, 32)}),
     ],
 )
 def test_suggested_slots_can_be_grafted_and_have_the_declared_shape(name, build, shape, sites, esper_plugins):
@@ -79,7 +77,7 @@ def symbols_before_and_after_a_change(host):
 
 
 def test_a_causal_transformer_sees_earlier_symbols_only():
-    before, after = symbols_before_and_after_a_change(Transformer(SYMBOLS, causal=True))
+    before, after = symbols_before_and_after_a_change(CAUSAL(SYMBOLS))
     assert before.shape == (2, 24, 256)
     assert torch.equal(before[:, :10], after[:, :10])
     assert (before[:, 10:] != after[:, 10:]).any(dim=2).all()
@@ -97,7 +95,7 @@ def test_a_transformer_that_is_not_causal_sees_all_symbols():
 
 
 def test_a_tied_head_shares_the_weights_of_the_embedding():
-    tied, untied = Transformer(SYMBOLS, causal=True), Transformer(SYMBOLS, causal=True, tied=False)
+    tied, untied = CAUSAL(SYMBOLS), CAUSAL(SYMBOLS, tied=False)
     count = {host: sum(p.numel() for p in host.parameters()) for host in (tied, untied)}
     assert count[untied] - count[tied] == 256 * 32 + 256
     assert [name for name in tied.state_dict() if name.startswith("head")] == []

@@ -48,14 +48,8 @@ class Told:
 
     def events(self) -> Iterator[Event]:
         metric = Metric(f"accuracy{self.word}", "up", "%")
-        yield RunStarted(
-            run=f"r{self.word}",
-            arms=self.arms,
-            rounds=1,
-            environments=self.environments,
-            steps=self.steps,
-            metric=metric,
-        )
+        sizes = {"rounds": 1, "environments": self.environments, "steps": self.steps}
+        yield RunStarted(run=f"r{self.word}", arms=self.arms, metric=metric, **sizes)
         for step in range(self.steps):
             for arm in self.arms:
                 for seed in range(self.environments):

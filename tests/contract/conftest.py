@@ -157,20 +157,21 @@ class World:
         """Run it as the command does, but without the slow list of installed packages."""
         from torch.nn.modules.module import register_module_forward_hook
 
+        from esper_core import read_events
         from esper_core.app.compose import prepare
         from esper_core.app.run import run
 
-        heard, threads = Heard(), set()
+        threads: set[str] = set()
         prepared = prepare(self._folder / "small.yaml", self._sets)
         noting = register_module_forward_hook(lambda *_: threads.add(threading.current_thread().name))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("esper_core.runs.directory.installed_packages", list)
             patch.setattr("esper_core.runs.directory.git_state", lambda path: (None, ""))
             try:
-                outcome = run(prepared, runs_dir=self._folder / "runs", listeners=[heard])
+                outcome = run(prepared, runs_dir=self._folder / "runs")
             finally:
                 noting.remove()
-        return outcome.path, heard.events, threads
+        return outcome.path, list(read_events(outcome.path / "events.jsonl")), threads
 
     def told(self, kind: str) -> list[Any]:
         """Return the events of one type, those of the growing arm first."""
@@ -223,19 +224,6 @@ class World:
         """Return the content of a file of the run directory; empty if it does not exist."""
         path = self.directory / name
         return path.read_text(encoding="utf-8") if path.exists() else ""
-
-
-class Heard:
-    """Records all events."""
-
-    def __init__(self) -> None:
-        self.events: list[Any] = []
-
-    def hear(self, event: Any) -> None:
-        self.events.append(event)
-
-    def settle(self) -> None:
-        pass
 
 
 @pytest.fixture(scope="session")

@@ -61,7 +61,8 @@ def test_random_search_stays_within_the_operations():
 
 def test_a_plain_loop_equals_the_static_control_of_esper_to_the_bit(tmp_path):
     """The control of a run whose schedule germinates, blends in at once and keeps a block."""
-    from esper_core import run
+    from esper_core import read_events, run
+    from esper_core.leyline.events import EpisodeFinished
 
     cell, part = CELLS["pointwise"], CELLS["pointwise"].parts[0]
     plan = [
@@ -75,19 +76,10 @@ def test_a_plain_loop_equals_the_static_control_of_esper_to_the_bit(tmp_path):
         "optimizer": {"host": optimizer, "seed": optimizer},
         "episode": {"steps": 5, "batches": 1, "batch_size": 100},
     }
-    ended = {}
-
-    class Listener:
-        def hear(self, event):
-            if event.type == "episode-finished":
-                ended[event.arm] = event
-
-        def settle(self):
-            pass
-
-    run(compose(cell, part, 1, config), runs_dir=tmp_path, listeners=[Listener()], on_warning=lambda warning: None)
+    ran = run(compose(cell, part, 1, config), runs_dir=tmp_path, on_warning=lambda warning: None)
+    ended = [event for event in read_events(ran.path / "events.jsonl") if isinstance(event, EpisodeFinished)]
+    (control,) = [event for event in ended if event.arm == "capacity"]
     plain = train(replace(JOB, share=5 / 40), ESPER, tmp_path)
-    control = ended["capacity"]
     assert len(control.grown) == 1
     assert plain["test_loss"] == round(control.test_loss, 5)
     assert (plain["test_accuracy"], plain["parameters"]) == (round(control.test_metric, 5), control.parameters)

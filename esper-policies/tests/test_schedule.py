@@ -170,12 +170,8 @@ def test_all_problems_of_a_plan_are_reported_at_once():
     plan = [{**GERMINATE, "slot": "erly"}, {**ADVANCE, "speed": 3}, {**FOSSILISE, "step": 1, "blueprint": "mlp"}]
     with pytest.raises(ConfigError) as caught:
         Schedule(SPACE, plan=plan)
-    assert [problem.path for problem in caught.value.problems] == [
-        "plan[0].slot",
-        "plan[1].speed",
-        "plan[2].blueprint",
-        "plan[2].step",
-    ]
+    paths = [problem.path for problem in caught.value.problems]
+    assert paths == ["plan[0].slot", "plan[1].speed", "plan[2].blueprint", "plan[2].step"]
 
 
 def test_entries_may_set_target_speed_and_curve():

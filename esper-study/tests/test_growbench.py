@@ -142,12 +142,8 @@ def test_puzzles_are_deterministic_and_within_their_ranges():
     assert all(0 <= one.easy <= EASY and 0 <= one.void <= VOID for one in some)
     mixed = {one.kind for one in some if one.easy or one.void}
     assert mixed == {"near", "far", "value", "joint"}, "only four kinds mix in easy and void examples"
-    first = puzzle(0), puzzle(1), puzzle(0, "held_out")
-    assert [(one.kind, one.noise, one.channels) for one in first] == [
-        ("far", 0.953, 8),
-        ("far", 1.26, 8),
-        ("value", 0.838, 12),
-    ]
+    first = [(one.kind, one.noise, one.channels) for one in (puzzle(0), puzzle(1), puzzle(0, "held_out"))]
+    assert first == [("far", 0.953, 8), ("far", 1.26, 8), ("value", 0.838, 12)]
 
 
 @pytest.mark.parametrize("kind", SHARES)

@@ -1,7 +1,6 @@
 """Models of other libraries are grafted, grow a seed that is kept, are resumed, and are exported."""
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from esper_core.growth import slots_of
 from esper_core.growth.examples import call
 from esper_core.growth.grafting import alike
 from esper_core.leyline import SlotPlace
+from tests.docs.test_answers import script
 from tests.end_to_end.conftest import Plan
 
 pytestmark = pytest.mark.slow
@@ -101,13 +101,8 @@ def without_labels(batch: Any) -> dict[str, Tensor]:
 
 
 GPT2 = {"use_cache": False, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
-BERT = {
-    "use_cache": False,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-}
+BERT = {"use_cache": False, "hidden_size": 16, "intermediate_size": 32}
+BERT |= {"num_hidden_layers": 2, "num_attention_heads": 2}
 LLAMA = {**BERT, "num_key_value_heads": 1}
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2}
 HOSTS = {
@@ -186,12 +181,7 @@ def test_a_model_of_others_grows_resumes_and_is_exported(name, tmp_path):
     with torch.no_grad():
         assert torch.equal(host.losses(model.eval(), host.batch(5)), host.losses(plain, host.batch(5)))
     again[2].close()
-    written = importlib.util.spec_from_file_location("network", tmp_path / "all" / "network.py")
-    assert written is not None
-    assert written.loader is not None
-    network = importlib.util.module_from_spec(written)
-    written.loader.exec_module(network)
-    loaded = network.load(host.build()).eval()
+    loaded = script(tmp_path / "all" / "network.py").load(host.build()).eval()
     program = export(model, "program", example=example).module()
     with torch.no_grad():
         for one in (loaded, program):

@@ -1,10 +1,9 @@
 """Composition: settings, tasks, learning rate schedules and prices of operations, and the errors that name them."""
 
 import importlib
-from pathlib import Path
 
 import pytest
-from configurations import problem_of
+from configurations import problem_of, rewritten
 
 from esper_core import read_events
 from esper_core.app.compose import prepare
@@ -37,14 +36,6 @@ PICKERS = {kind: {"picky": f"picky, {kind.capitalize()}Spec('', settings=Size)"}
 PICKERS["task"]["doubled"] = "doubled"
 HOST = "host: pointwise-mlp\nslots:\n  early: {"
 REFUSED = "{use: picky, settings: {size: 3}}"
-
-
-def rewritten(file: Path, *changes: str) -> Path:
-    """Return the file with texts replaced: old, new, old, new, …"""
-    for before, after in zip(changes[::2], changes[1::2], strict=True):
-        assert before in file.read_text()
-        file.write_text(file.read_text().replace(before, after))
-    return file
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Several rewards in one run give the results of one run per reward, with one policy that sees all of them."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,9 @@ KEEPS = """\
 """
 
 
-def written(folder: Path, text: str, more: str = PRICES, environments: int = 4, steps: int = 6) -> Path:
+def written(folder: Path, text: str, more: str = PRICES, environments: int = 4) -> Path:
     """The small run in a file of its own, long enough to keep a seed."""
-    text = text.replace("steps: 3", f"steps: {steps}").replace("environments: 2", f"environments: {environments}")
+    text = text.replace("steps: 3", "steps: 6").replace("environments: 2", f"environments: {environments}")
     folder.mkdir(exist_ok=True)
     file = folder / "run.yaml"
     file.write_text(text + more)
@@ -56,10 +56,9 @@ def watched(configured, watcher) -> str:
     return text.replace(text[text.index("policy:") : text.index("environments")], "policy: recorder\n")
 
 
-@pytest.fixture
-def played(tmp_path: Path) -> Callable[..., Path]:
-    """``played(file)``: runs it; the run directory."""
-    return lambda file: run(prepare(file), runs_dir=file.parent / "runs").path
+def played(file: Path) -> Path:
+    """Run a file, and return the run directory."""
+    return run(prepare(file), runs_dir=file.parent / "runs").path
 
 
 def events_of(path: Path, kind: type, arm: str) -> list[Any]:
@@ -89,7 +88,7 @@ def check_figures(path: Path) -> None:
     assert json.loads((path / "manifest.json").read_text())["seeds"] == {"first": 0, "count": 2}
 
 
-def test_every_seed_is_played_under_every_reward_as_in_a_run_of_its_own(planned, played, tmp_path) -> None:
+def test_every_seed_is_played_under_every_reward_as_in_a_run_of_its_own(planned, tmp_path) -> None:
     together = played(written(tmp_path / "together", planned))
     check_figures(together)
     ends = {arm: events_of(together, EpisodeFinished, arm) for arm in (*PLANNED, "twin")}
@@ -105,7 +104,7 @@ def test_every_seed_is_played_under_every_reward_as_in_a_run_of_its_own(planned,
     assert all(cheap > dear for cheap, dear in zip(low, high, strict=True)), "the rewards are two"
 
 
-def test_policy_sees_each_instance_at_each_price_in_one_round(watched, watcher, played, tmp_path) -> None:
+def test_policy_sees_each_instance_at_each_price_in_one_round(watched, watcher, tmp_path) -> None:
     path = played(written(tmp_path / "own", watched))
     ((begun, _), (after, _), *_), (rollout, _) = watcher.seen, watcher.rollouts
     assert [one.price for one in begun] == [5, 50, 5, 50]
@@ -125,7 +124,7 @@ def test_policy_sees_each_instance_at_each_price_in_one_round(watched, watcher, 
     assert sums == pytest.approx(earned), "what comes before the first decision is nobody's"
 
 
-def test_each_price_has_its_own_control(planned, played, tmp_path) -> None:
+def test_each_price_has_its_own_control(planned, tmp_path) -> None:
     path = played(written(tmp_path / "own", planned.replace("capacity: false\n", "")))
     found, controls = results_of(path), tuple(f"capacity-of-{arm}" for arm in PLANNED)
     assert tuple(found["arms"]) == (*PLANNED, "twin", *controls)
@@ -136,7 +135,7 @@ def test_each_price_has_its_own_control(planned, played, tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_interrupted_run_is_resumed_with_identical_results(watched, played, after_step, tmp_path) -> None:
+def test_interrupted_run_is_resumed_with_identical_results(watched, after_step, tmp_path) -> None:
     text = watched + "checkpoints: {every: 1}\n"
     whole = played(written(tmp_path / "whole", text))
 

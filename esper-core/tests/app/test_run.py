@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from configurations import rewritten
 
 import esper_core
 from esper_core.app import run as run_module
@@ -128,11 +129,7 @@ def halfway(configured, after_step, tmp_path, tmp_path_factory) -> Path:
 
 def go_on(directory: Path, *changes: str) -> None:
     """Resume after replacing texts in the configuration: old, new, old, new, …"""
-    file = directory / "config.yaml"
-    for was, now in zip(changes[::2], changes[1::2], strict=True):
-        assert was in file.read_text()
-        file.write_text(file.read_text().replace(was, now))
-    resume(prepare(file), read_run(directory))
+    resume(prepare(rewritten(directory / "config.yaml", *changes)), read_run(directory))
 
 
 def test_run_whose_blueprints_are_a_glob_can_be_repeated(configured, tmp_path) -> None:

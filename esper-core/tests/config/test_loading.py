@@ -176,10 +176,10 @@ class Settings(BaseModel):
         return kind
 
 
-def objections(loaded, path=("policy", "settings")):
+def objections(loaded):
     with pytest.raises(ValidationError) as caught:
         Settings.model_validate(loaded.config.policy.settings)
-    return model_problems(caught.value, Settings, loaded.root, path)
+    return model_problems(caught.value, Settings, loaded.root, ("policy", "settings"))
 
 
 def test_errors_of_settings_are_reported_like_those_of_the_file():

@@ -68,18 +68,15 @@ def workers() -> Iterator[Callable[..., WorkerPool]]:
         one.close()
 
 
-def threads(recipe: Recipe, environments: int = 2) -> Pool:
-    return Pool(recipe, ARMS, environments, twin="twin")
+def threads(recipe: Recipe) -> Pool:
+    return Pool(recipe, ARMS, 2, twin="twin")
 
 
-def course(
-    pool: StudyPool[Any], steps: range = range(STEPS), before: Callable[[int], object] = lambda step: None
-) -> list[list[Any]]:
+def course(pool: StudyPool[Any], before: Callable[[int], object] = lambda step: None) -> list[list[Any]]:
     """Grow the last blueprint in the first environment, and the first one in the others; return what each reports."""
-    if steps.start == 0:
-        pool.reset(0, 7)
+    pool.reset(0, 7)
     told: list[list[Any]] = [[] for _ in pool.environments]
-    for step in steps:
+    for step in range(STEPS):
         before(step)
         changes = pool.train(step)
         pool.evaluate(step)
@@ -98,7 +95,7 @@ def course(
             told[place].append(signals)
     for place, state in pool.states().items():
         told[place] += [state.plain, state.tensors]
-    _, endings = pool.conclude(steps.stop - 1)
+    _, endings = pool.conclude(STEPS - 1)
     for own, ending in zip(told, endings, strict=True):
         own.append(ending)
     return told

@@ -234,12 +234,12 @@ def reference(parameters: list[nn.Parameter], settings: OptimizerConfig, state: 
     return optimizer
 
 
-def follows(environment: Environment, expected: torch.optim.Optimizer, steps: int = 3) -> bool:
-    """Return whether the fossil's steps are bitwise those of ``expected`` with the same gradients."""
+def follows(environment: Environment, expected: torch.optim.Optimizer) -> bool:
+    """Return whether the fossil's next three steps are bitwise those of ``expected`` with the same gradients."""
     (fossil,) = environment.keeper.fossils.values()
     own = expected.param_groups[0]["params"]
     same = []
-    for _ in range(steps):
+    for _ in range(3):
         for parameter, twin in zip(fossil.parameters, own, strict=True):
             parameter.grad = torch.rand_like(parameter)
             twin.grad = parameter.grad.clone()

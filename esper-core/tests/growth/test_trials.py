@@ -67,10 +67,8 @@ def unbuildable(site: Site) -> nn.Module:
     raise KeyError(site.kind)
 
 
-def tried(
-    factory: Callable[[Site], nn.Module], params: str = "2*(c*c + c)", *, identity: bool = True
-) -> tuple[str, str] | None:
-    spec = BlueprintSpec("sequence", params, starts_as_identity=identity)
+def tried(factory: Callable[[Site], nn.Module], params: str = "2*(c*c + c)") -> tuple[str, str] | None:
+    spec = BlueprintSpec("sequence", params, starts_as_identity=True)
     problem = audition(Variety("test/x", spec, factory), SITE, CPU)
     return None if problem is None else (problem.code, problem.message)
 

@@ -1,22 +1,23 @@
 """Where a probe tries if no slots are named."""
 
+from typing import Any
+
 import pytest
 import torch
+from core_worlds import Net
 from torch import Tensor, nn
 
 from esper_core.growth import Example, slots_of
 from esper_core.probes.places import attach_slots
 
 
-class Normed(nn.Module):
-    """A block of functional code around layers: norm last, activation as a function."""
+def normed(channels: int) -> nn.Module:
+    """Return a block of functional code around layers: norm last, activation as a function."""
 
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels)
+    def compute(net: Any, hidden: Tensor) -> Tensor:
+        return torch.relu(hidden + net.norm(net.conv(hidden)))
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        return torch.relu(hidden + self.norm(self.conv(hidden)))
+    return Net(compute, conv=nn.Conv2d(channels, channels, 3, padding=1), norm=nn.BatchNorm2d(channels))
 
 
 class Blocks(nn.Module):
@@ -33,15 +34,13 @@ class Blocks(nn.Module):
         return self.head(hidden.flatten(1) if hidden.ndim == 4 else hidden.mean(1))
 
 
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.mix, self.head = nn.Embedding(9, 8), nn.GRU(8, 8, batch_first=True), nn.Linear(8, 2)
-        self.twice = nn.Linear(8, 8)
+def recurrent() -> nn.Module:
+    def compute(net: Any, ids: Tensor) -> Tensor:
+        hidden, _ = net.mix(net.twice(net.twice(net.embed(ids))))
+        return net.head(hidden[:, -1])
 
-    def forward(self, ids: Tensor) -> Tensor:
-        hidden, _ = self.mix(self.twice(self.twice(self.embed(ids))))
-        return self.head(hidden[:, -1])
+    parts = {"embed": nn.Embedding(9, 8), "mix": nn.GRU(8, 8, batch_first=True)}
+    return Net(compute, **parts, head=nn.Linear(8, 2), twice=nn.Linear(8, 8))
 
 
 def encoder() -> nn.Module:
@@ -65,7 +64,7 @@ def encoder() -> nn.Module:
             {"0": "vector", "0.1": "vector"},
         ),
         (
-            lambda: Blocks(nn.Conv2d(3, 4, 3), [Normed(4) for _ in range(2)], nn.Linear(144, 2)),
+            lambda: Blocks(nn.Conv2d(3, 4, 3), [normed(4) for _ in range(2)], nn.Linear(144, 2)),
             torch.randn(4, 3, 8, 8),
             {"entrance": "image", "blocks.0": "image", "blocks.1": "image"},
         ),
@@ -74,7 +73,7 @@ def encoder() -> nn.Module:
             torch.randn(4, 7, 5),
             {"entrance": "tokens", "blocks.2": "tokens", "blocks.6": "tokens", "blocks.9": "tokens"},
         ),
-        (Recurrent, torch.randint(9, (4, 7)), {"embed": "tokens", "mix": "tokens"}),
+        (recurrent, torch.randint(9, (4, 7)), {"embed": "tokens", "mix": "tokens"}),
     ],
     ids=["activations", "inside of one block", "functional blocks", "spread over ten blocks", "called twice"],
 )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from core_worlds import per_example, same
+from core_worlds import Net, per_example, same
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -185,18 +185,13 @@ def test_a_probe_repeats_itself(lab: Lab) -> None:
 def test_a_candidate_without_effect_trains_bit_for_bit_like_the_host(lab: Lab) -> None:
     """With dropout and batch norm: both get the same batches and random numbers, and no earlier state."""
 
-    class Idle(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.unused = nn.Parameter(torch.zeros(()))
-
-        def forward(self, hidden: Tensor) -> Tensor:
-            return hidden + 0.0 * self.unused
+    def block(site: Site) -> nn.Module:
+        return Net(lambda net, hidden: hidden + 0.0 * net.unused, unused=nn.Parameter(torch.zeros(())))
 
     training = new_training(lab.model, lambda own: torch.optim.Adam(own, lr=0.01), per_example, None, 0)
     graft(training.model, ["stem"], example=lab.train[0][0])
     idle = deepcopy(ALONE)
-    object.__setattr__(idle, "factory", lambda site: Idle())
+    object.__setattr__(idle, "factory", block)
     host, trial = training.copy(1), training.copy(1)
     trial.plant("stem", idle, 0, lab.train[0])
     for batch in lab.train:
@@ -386,15 +381,9 @@ def test_a_budget_that_ends_in_the_trials_is_undecided(lab: Lab, clock: Callable
 
 
 def test_the_table_is_80_wide_and_the_json_is_plain(lab: Lab) -> None:
-    class Deep(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a_module_with_a_rather_long_name = Pointwise()
-
-        def forward(self, inputs: Tensor) -> Tensor:
-            return self.a_module_with_a_rather_long_name(inputs)
-
-    result = lab.probe(model=Deep(), slots=["*.stem"], steps=27)
+    name = "a_module_with_a_rather_long_name"
+    model = Net(lambda net, inputs: getattr(net, name)(inputs), **{name: Pointwise()})
+    result = lab.probe(model=model, slots=["*.stem"], steps=27)
     lines = str(result).splitlines()
     assert max(map(len, lines)) == 80
     assert lines[3].split()[:2] == ["slot", "blueprint"]
@@ -402,7 +391,7 @@ def test_the_table_is_80_wide_and_the_json_is_plain(lab: Lab) -> None:
     known = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert known["format"] == 1
     assert set(known["rows"][0]) >= {"slot", "blueprint", "gain", "at_least", "parameters", "flops", "seconds", "pays"}
-    assert known["rows"][0]["slot"] == "a_module_with_a_rather_long_name.stem"
+    assert known["rows"][0]["slot"] == f"{name}.stem"
 
 
 def test_at_most_two_copies_live_beside_the_model(lab: Lab) -> None:

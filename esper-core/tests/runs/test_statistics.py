@@ -239,11 +239,11 @@ def test_samples_are_paired_by_the_same_seeds_or_by_at_least_eight_shared_ones()
     assert shared_seeds(eight, Sample("b", eight.by_seed, task="another")) == []
 
 
-def episode(arm: str, seed: int, test: float, reward: float | None = 1.0) -> EpisodeFinished:
+def episode(arm: str, seed: int, test: float) -> EpisodeFinished:
     return EpisodeFinished(
         round=0, arm=arm, seed=seed, test_loss=1.0, test_metric=test, validation_metric=test,
         parameters=120 if arm == "grown" else 100, host_parameters=100, fossils=int(arm == "grown"),
-        steps=4, reward=reward,
+        steps=4, reward=1.0,
     )  # fmt: skip
 
 

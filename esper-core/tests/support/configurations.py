@@ -1,6 +1,7 @@
 """Shared set-up for tests of the configuration: a small valid file, and the problems of one that is not."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,14 @@ episode: {steps: 1, batches: 1, batch_size: 20}
 def parse(text: str, *overrides: str) -> LoadedConfig:
     """Return the configuration of the text, whose file is called f.yaml."""
     return parse_config(text.encode(), file="f.yaml", overrides=overrides)
+
+
+def rewritten(file: Path, *changes: str) -> Path:
+    """Return the file with texts replaced: old, new, old, new, …"""
+    for before, after in zip(changes[::2], changes[1::2], strict=True):
+        assert before in file.read_text()
+        file.write_text(file.read_text().replace(before, after))
+    return file
 
 
 def problem_of(function: Callable[..., object], *arguments: object) -> Problem:

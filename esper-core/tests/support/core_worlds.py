@@ -96,20 +96,17 @@ class SmoothHost(nn.Module):
         return self.head(self.stem(inputs))
 
 
-class Replacing(nn.Module):
-    """A host that replaces its buffer by another tensor, rather than filling it."""
+def replacing() -> nn.Module:
+    """Return a host that replaces its buffer by another tensor, rather than filling it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.drop = nn.Sequential(nn.Conv1d(1, 4, 1), nn.ReLU()), nn.Dropout(0.2)
-        self.head = nn.Linear(48, 3)
-        self.register_buffer("average", torch.zeros(4, 12))
+    def compute(net: Any, inputs: Tensor) -> Tensor:
+        hidden = net.drop(net.stem(inputs))
+        if net.training:
+            net.average = 0.9 * net.average + 0.1 * hidden.detach().mean(0)
+        return net.head((hidden - net.average).flatten(1))
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden = self.drop(self.stem(inputs))
-        if self.training:
-            self.average = 0.9 * self.average + 0.1 * hidden.detach().mean(0)
-        return self.head((hidden - self.average).flatten(1))
+    stem = nn.Sequential(nn.Conv1d(1, 4, 1), nn.ReLU())
+    return Net(compute, stem=stem, drop=nn.Dropout(0.2), head=nn.Linear(48, 3), average=torch.zeros(4, 12))
 
 
 def noisy_in_evaluation() -> nn.Module:

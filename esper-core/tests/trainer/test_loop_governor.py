@@ -116,12 +116,12 @@ def test_b1_pt_05_neither_a_rollback_beside_it_nor_the_governor_itself_changes_a
     assert [one == other for one, other in zip(plain, sick, strict=True)] == [True, True, False, True]
 
 
-def enough(arm: str, step: int, seed: int = 3) -> Callable[[HealthSnapshot], Verdict]:
+def enough(arm: str, step: int) -> Callable[[HealthSnapshot], Verdict]:
     """A health check that ends an episode after a step."""
 
     def check(snapshot: HealthSnapshot) -> Verdict:
         place = (snapshot.arm, snapshot.signals.step, snapshot.seed)
-        return Verdict(Level.ENOUGH, "enough") if place == (arm, step, seed) else CALM
+        return Verdict(Level.ENOUGH, "enough") if place == (arm, step, 3) else CALM
 
     return check
 

@@ -7,19 +7,7 @@ from typing import Any
 import core_worlds
 import pytest
 import torch
-from core_worlds import (
-    ADVANCE,
-    FOSSILISE,
-    PRUNE,
-    Net,
-    NoisyHost,
-    Replacing,
-    begin,
-    begin_pool,
-    make_recipe,
-    slow,
-    zeroed,
-)
+from core_worlds import ADVANCE, FOSSILISE, PRUNE, Net, begin, begin_pool, make_recipe, replacing, slow, zeroed
 from studies import play
 from torch import nn
 
@@ -29,7 +17,7 @@ from esper_core.trainer.environment import Environment
 from esper_core.trainer.pool import Pool
 
 GERMINATE = replace(core_worlds.GERMINATE, speed=2)
-HOSTS: dict[str, Callable[[], nn.Module]] = {"noisy": NoisyHost, "replacing": Replacing}
+HOSTS: dict[str, Callable[[], nn.Module]] = {"noisy": core_worlds.NoisyHost, "replacing": replacing}
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {},
     "sgd": {"kind": "sgd", "momentum": 0.9},

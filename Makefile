@@ -13,6 +13,9 @@ DOCS    := $(VENV)/.ready-docs
 DIST    := $(VENV)/.ready-dist
 LOOPS   := $(VENV)/.ready-integrations
 
+# Compiled modules are kept: tests start hundreds of processes, each of which would compile the project again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: run test test-slow lint bench docs dist clean help
 .DELETE_ON_ERROR:

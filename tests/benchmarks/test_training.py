@@ -13,7 +13,8 @@ from benchmarks.perf.figures import Figure, Interleaved
 from benchmarks.perf.processes import CORES, Setup, Workers
 from benchmarks.perf.workloads import activate_seeds, conv, workload
 
-TRAININGS, ENGINES = 4, ("processes", "threads")
+TRAININGS = 4
+ENGINES = ("processes", "threads")
 
 
 def each_core(setup: Setup) -> list[Setup]:

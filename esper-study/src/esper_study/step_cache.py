@@ -20,12 +20,11 @@ import sysconfig
 import weakref
 from collections import OrderedDict
 from hashlib import sha256
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-
-from esper_core.runs.directory import installed_packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -199,12 +198,16 @@ def fingerprint(play: Episode) -> str | None:
     if play.device.type == "cuda":
         machine += [torch.cuda.get_device_name(play.device), torch.get_float32_matmul_precision()]
     switches = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(_SWITCHES))
-    digest.update(json.dumps([installed_packages(), machine, switches]).encode())
+    digest.update(json.dumps([_packages(), machine, switches]).encode())
     return digest.hexdigest()
 
 
 _SWITCHES: Final = ("ATEN_", "CUBLAS_", "CUDNN_", "DNNL_", "MKL_", "NVIDIA_TF32", "ONEDNN_", "OPENBLAS_", "TORCH_ALLOW")
 """Environment variables that choose how libraries compute."""
+
+
+def _packages() -> list[str]:
+    return sorted(f"{one.metadata['Name']}=={one.version}" for one in metadata.distributions())
 
 
 def _own_sources() -> Iterator[Path]:

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 from core_worlds import PlannedPolicy, per_example
-from loops import make_loop
+from loops import adam, make_loop
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
@@ -23,10 +23,6 @@ from esper_core.leyline import Action, Op, SlotPlace
 
 def mean_loss(model: nn.Module, batch: Any) -> torch.Tensor:
     return per_example(model, batch).sum() / len(batch[1])
-
-
-def adam(parameters: Any) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=1e-2)
 
 
 @contextmanager

@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 import torch
 from core_worlds import Net, NoisyHost, per_example
-from loops import make_loop
+from loops import adam, make_loop
 from torch import Tensor, nn
 from torch.optim import lr_scheduler as schedules
 from torch.optim.swa_utils import SWALR
 from torch.utils.checkpoint import checkpoint
 
 from esper_core import SlotPlace
-
-adam = partial(torch.optim.Adam, lr=1e-2)
 
 
 class Nested(torch.optim.Optimizer):

@@ -345,13 +345,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """``clock(tick)``: return a clock that advances by ``tick`` seconds whenever it is read."""
 
     def install(tick: float) -> None:
-        def ticks() -> Iterator[float]:
-            now = 0.0
-            while True:
-                yield now
-                now += tick
-
-        reading = ticks()
+        reading = itertools.count(0.0, tick)
         monkeypatch.setattr(
             "esper_core.probes.search.BudgetClock", lambda budget: BudgetClock(budget, lambda: next(reading))
         )

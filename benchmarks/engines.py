@@ -13,6 +13,7 @@ import pickle
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from statistics import median
@@ -197,12 +198,13 @@ def measure_in_turn(*engines: str) -> dict[str, list[float]]:
                 turns.leave(engine)
 
     with mock.patch.object(WorkerPool, "train", in_turn):
-        threads = [threading.Thread(target=run, args=(engine,)) for engine in engines]
-        for thread, engine in zip(threads, engines, strict=True):
-            thread.start()  # one after the other: a process that is forked beside the start of Ray may hang
-            turns.wait_for(engine)
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(len(engines)) as threads:
+            runs = []
+            for engine in engines:  # one after the other: a process that is forked beside the start of Ray may hang
+                runs.append(threads.submit(run, engine))
+                turns.wait_for(engine)
+        for one in runs:
+            one.result()
     return {engine: seconds[1:] for engine, seconds in turns.seconds.items()}
 
 

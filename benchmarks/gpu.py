@@ -13,20 +13,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import torch
-from torch import nn
 
 from benchmarks.perf.figures import Interleaved
+from benchmarks.perf.own_loops import OwnLoop
 from benchmarks.perf.workloads import NarrowConvLight, PlainLoop, activate_seeds, conv
-from esper_core import Gardener
 from esper_core.config import ComputeConfig
-from esper_core.growth import slots_of
-from esper_core.leyline import Action, Op
 from esper_core.trainer.pool import Pool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torch import Tensor
+    from collections.abc import Callable
 
     from benchmarks.perf.workloads import Workload
     from esper_core.trainer.environment import Recipe
@@ -46,64 +41,6 @@ AGAINST: Final = {
     "three": "plain loop, three blocks",
 }
 """With which loop a side is compared, by a part of its name; others with the plain loop."""
-
-
-class OwnLoop:
-    """A user's loop with a ``Gardener``; if ``seed`` is set, a seed incubates in the slot ``late``."""
-
-    def __init__(self, work: Workload, device: torch.device, *, seed: bool) -> None:
-        self.model = work.build_host().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimizer = torch.optim.Adam(self.model.parameters(), RATE, fused=True)
-        batches = {}
-        for name, split in work.data.items():
-            inputs = split.inputs.to(device).contiguous(memory_format=torch.channels_last).split(work.batch_size)
-            batches[name] = list(zip(inputs, split.targets.to(device).split(work.batch_size), strict=True))
-        self.batches = batches["train"]
-        self.gardener = Gardener(
-            self.model,
-            self.optimizer,
-            loss=per_example,
-            slots=list(work.slots),
-            blueprints=["pointwise"],
-            example=self.batches[0],
-            validation=batches["validation"],
-            steps=1000,
-            policy=Once(seed=seed),
-            growth={"gates": "off", "auto_advance": False},
-        )
-
-    @property
-    def living(self) -> int:
-        """How many seeds live."""
-        return sum(len(slot.nursery) for slot in slots_of(self.model).each())
-
-    def step(self) -> None:
-        """Train on each batch, and tend the slots, which evaluates."""
-        self.model.train()
-        for batch in self.batches:
-            self.optimizer.zero_grad()
-            per_example(self.model, batch).mean().backward()
-            self.optimizer.step()
-            self.gardener.step(batch)
-        self.gardener.tend()
-
-
-class Once:
-    """Germinates a seed in the first step, or nothing."""
-
-    def __init__(self, *, seed: bool) -> None:
-        self.seed = seed
-
-    def act(self, observations: Sequence[object], masks: object) -> list[Action]:
-        """Return the action of the only environment."""
-        begins = self.seed and observations[0].step == 0  # type: ignore[attr-defined]
-        return [Action(Op.GERMINATE, "late", "blueprints/pointwise") if begins else Action()]
-
-
-def per_example(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
-    """Return the loss of each example."""
-    inputs, targets = batch
-    return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
 
 
 def main() -> None:
@@ -139,15 +76,16 @@ def measure(host: str, work: Workload, device: torch.device, turns: int) -> None
         "plain loop": lambda: (one.train(), one.evaluate()),
         "plain loop, bfloat16": lambda: (half.train(), half.evaluate()),
         "plain loop, three blocks": partial(train_and_evaluate_all, grown),
-        "4 plain loops in turn": lambda: [(each.train(), each.evaluate()) for each in four],
+        "4 plain loops in turn": lambda: [(other.train(), other.evaluate()) for other in four],
     }
     for name, pool in pools.items():
         pool.reset(0, 0)
         if "seeds" in name:
             activate_seeds(pool, list(work.slots))
         sides[name] = partial(step, pool)
-    gardeners = {"Gardener, empty slots": False, "Gardener, pointwise incubates": True}
-    own = {name: OwnLoop(work, device, seed=seed) for name, seed in gardeners.items()}
+    slow = partial(torch.optim.Adam, lr=RATE, fused=True)
+    tended = partial(OwnLoop, work, slow, blueprint="pointwise", device=device, layout=torch.channels_last)
+    own = {"Gardener, empty slots": tended(), "Gardener, pointwise incubates": tended(seed_in="late")}
     sides |= {name: one.step for name, one in own.items()}
     timing = Interleaved({name: partial(timed, act, device) for name, act in sides.items()})
     for _ in range(turns + WARM_UP):
@@ -159,6 +97,8 @@ def measure(host: str, work: Workload, device: torch.device, turns: int) -> None
     assert [one.living for one in own.values()] == [0, 1], "a seed was lost while it was measured"
     for pool in pools.values():
         pool.close()
+    for tended_loop in own.values():
+        tended_loop.close()
 
 
 def precise(work: Workload, device: torch.device, **compute: object) -> Recipe:

@@ -9,6 +9,7 @@ from itertools import product
 
 import pytest
 
+from benchmarks import gpu
 from benchmarks.perf.figures import Figure, Interleaved
 from benchmarks.perf.processes import CORES, Setup, Workers
 from benchmarks.perf.workloads import activate_seeds, conv, workload
@@ -109,3 +110,13 @@ def test_steps_cost_the_same_with_more_environments(compare, record, quick, seed
         took = compare(sides, 5, warmup=1)
     few, many = (took[size] / size for size in sizes)
     record(Figure("P11", f"{seeds} seeds: step of an environment among 16 against 2", many / few, "×", 1.1))
+
+
+@pytest.mark.usefixtures("in_process")
+def test_the_benchmark_of_a_gpu_runs_on_a_cpu(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["gpu", "--device", "cpu", "--quick"])
+    gpu.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("cpu, torch")
+    assert len(lines) == 1 + 2 * 12
+    assert all(line.endswith(" ×") for line in lines[1:])

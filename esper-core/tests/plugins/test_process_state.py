@@ -10,6 +10,7 @@ import threading
 import warnings
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,13 @@ def test_a_change_is_put_back_and_reported_once_for_the_component(what, meddle, 
         assert state() == before or what == DETERMINISTIC[0]
     assert told()[0].startswith(f"E237 {component} {what}")
     assert len(told()) == (2 if "inference" in what else 1)
+
+
+def test_another_thread_may_be_importing_numpy(monkeypatch, told):
+    monkeypatch.setitem(sys.modules, "numpy.random", ModuleType("numpy.random"))
+    with Guard("x", Scope.PROCESS):
+        pass
+    assert told() == []
 
 
 def test_everything_at_once_is_put_back(told):

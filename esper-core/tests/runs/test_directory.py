@@ -10,7 +10,7 @@ import pytest
 
 from esper_core.leyline import RunFolderError
 from esper_core.runs import RunDirectory
-from esper_core.runs.directory import new_run_id, write_atomically
+from esper_core.runs.directory import installed_packages, new_run_id, write_atomically
 
 
 def begin(root: Path) -> RunDirectory:
@@ -36,6 +36,20 @@ def test_a_run_begins_as_running_and_ends_with_its_status(tmp_path):
     files = {"manifest.json", "config.yaml", "config.source.yaml", "overrides.txt", "packages.txt"}
     assert {file.name for file in directory.path.iterdir()} >= files
     assert any(line.startswith("torch==") for line in (directory.path / "packages.txt").read_text().splitlines())
+
+
+def test_a_package_that_is_installed_between_two_runs_is_listed(tmp_path, monkeypatch):
+    def install(name: str) -> None:
+        (tmp_path / f"{name}-1.0.dist-info").mkdir()
+        (tmp_path / f"{name}-1.0.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
+
+    monkeypatch.syspath_prepend(tmp_path)
+    install("first")
+    before = installed_packages()
+    os.utime(tmp_path, ns=(0, 0))  # however coarse the clock of the disk is
+    install("second")
+    assert [one for one in installed_packages() if one not in before] == ["second==1.0"]
+    assert "first==1.0" in before
 
 
 def test_run_ids_begin_with_their_time_and_those_of_one_name_and_second_differ(tmp_path):

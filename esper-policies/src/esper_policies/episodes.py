@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from esper_core.leyline import Action, ActionMask, Observation
 
 
-class Episode(Protocol):
+class EpisodeMemory(Protocol):
     """What a policy remembers of one environment's episode; made without arguments when it begins."""
 
     def plain(self) -> dict[str, Any]:
@@ -24,7 +24,7 @@ class Episode(Protocol):
         """Return what ``plain`` describes."""
 
 
-M = TypeVar("M", bound=Episode)
+M = TypeVar("M", bound=EpisodeMemory)
 
 
 class RememberingPolicy(ABC, Generic[M]):
@@ -53,8 +53,7 @@ class RememberingPolicy(ABC, Generic[M]):
         pairs = zip(observations, known, strict=False)
         self.memories = [self.memory() if seen.step == 0 else memory for seen, memory in pairs]
         self._steps = [seen.steps for seen in observations]
-        seen_each = zip(self.memories, observations, masks, strict=True)
-        return [self.choose(memory, seen, mask) for memory, seen, mask in seen_each]
+        return [self.choose(*own) for own in zip(self.memories, observations, masks, strict=True)]
 
     def unfinished(self) -> list[tuple[str, ...]]:
         """Return for each environment a notice if its episode is too short for any seed to be kept."""

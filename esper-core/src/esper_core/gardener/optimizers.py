@@ -190,8 +190,7 @@ class BorrowedOptimizers(OptimizerKeeper):
             share.unscale(self.scaler)
         for share in seeds:
             if share.parameters:
-                gradients, device = [own.grad for own in share.parameters], share.parameters[0].device
-                share.gradients.collect(gradients, scaled=self.scaler is not None, device=device)
+                share.collect_gradients(scaled=self.scaler is not None)
         if self._clip_norm is not None:
             clip_grad_norm_([own for share in shares for own in share.parameters], self._clip_norm)
         for share in shares:

@@ -156,6 +156,11 @@ class Share:
         """Return the gradients of the parameters that have one."""
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
+    def collect_gradients(self, *, scaled: bool) -> None:
+        """Record the gradients for the statistics; ``scaled``: they come from a scaled loss."""
+        gradients = [parameter.grad for parameter in self.parameters]
+        self.gradients.collect(gradients, scaled=scaled, device=self.parameters[0].device)
+
     def unscale(self, scaler: GradScaler | None) -> None:
         """Divide the gradients by the scale of the loss, and notice whether they are finite."""
         if scaler is not None and self.optimizer is not None and self.gradients_now():
@@ -393,9 +398,7 @@ class OptimizerKeeper:
     def _step_alone(share: Share, scaler: GradScaler | None) -> None:
         share.unscale(scaler)
         if share.settings is not None:
-            gradients = [parameter.grad for parameter in share.parameters]
-            device = share.parameters[0].device
-            share.gradients.collect(gradients, scaled=scaler is not None, device=device)
+            share.collect_gradients(scaled=scaler is not None)
             if share.settings.clip_norm is not None:
                 clip_grad_norm_(share.parameters, share.settings.clip_norm)
         share.step(scaler)

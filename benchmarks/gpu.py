@@ -50,6 +50,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="tiny sizes, which only show that it runs")
     given = parser.parse_args()
     device = torch.device(given.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        parser.error("torch sees no CUDA device; --device cpu --quick shows that the benchmark runs")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else given.device
     print(f"{name}, torch {torch.__version__}")
     torch.set_num_threads(1)

@@ -271,6 +271,20 @@ def test_a_preview_is_forecast_to_rise_within_an_interval_less_its_cost():
     assert Forecast(rise=5.0, caution=0.0, price=0.0, fee=0.0).net(tried(gain=harm)) == pytest.approx(-0.1), "no rise"
 
 
+def test_age_counts_in_steps_of_32_batches():
+    """The seed is five steps old."""
+    free = SlotSignals("early", SlotState.FREE, fossils=0)
+    signals = Signals(5, 2.3, 2.3, 0.1, parameters=10, host_parameters=10, slots=(free,))
+    plain = Forecast(caution=0.0, price=0.0, fee=0.0)
+    of = {batches: plain.at(Observation(5, 40, signals, batches=batches)) for batches in (None, 32, 16, 4, 320)}
+    assert of[None] == of[32] == plain
+    found = {batches: forecast.net(tried()) for batches, forecast in of.items()}
+    assert found[16] == pytest.approx(0.1 * (1 + RISE / 2.5))
+    assert found[320] == pytest.approx(0.1 * (1 + RISE / 50))
+    assert found[4] == pytest.approx(0.1 * (1 + RISE)), "no more than after one step of 32"
+    assert [of[batches].looks for batches in (320, 32, 16, 4)] == [3, 3, 6, 24]
+
+
 @pytest.mark.parametrize("stage", [Stage.BLENDING, Stage.HOLDING, Stage.DRAINING])
 def test_a_gain_measured_in_the_host_counts_once(stage):
     assert Forecast(10.0, 2.0, 0.0, 0.0).net(tried(stage)) == pytest.approx(0.08)

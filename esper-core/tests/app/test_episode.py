@@ -201,6 +201,6 @@ def test_observations_are_those_of_a_run(recorder, configured, tmp_path):
     moments = play(player, 0, [Action(Op.GERMINATE, "early", "blueprints/conv_light"), *[WAIT] * (STEPS - 2)])
     assert [(moment.observation, moment.mask) for moment in moments] == seen
     assert all(observation.twin.step == observation.step for observation, _ in seen)
-    assert {observation.price for observation, _ in seen} == {7.5}
+    assert {(observation.price, observation.batches) for observation, _ in seen} == {(7.5, 1)}
     alone = noted(*CHANGES, "twin=false")
     assert (len(alone), {observation.twin for observation, _ in alone}) == (STEPS, {None})

@@ -51,7 +51,8 @@ run, data = pickle.load(open(sys.argv[1], "rb"))
 loaded = run.load()
 recipe, decider = loaded.build(data)
 varieties = {name: [one.id for one in own] for name, own in recipe.varieties.items()}
-told = recipe.draws, recipe.operations, recipe.episode, varieties, decider.prices, str(decider.arms[0].label), tuned
+decides = decider.prices, decider.batches, str(decider.arms[0].label)
+told = recipe.draws, recipe.operations, recipe.episode, varieties, decides, tuned
 splits = {name: (own.inputs, own.targets) for name, own in recipe.data.items()}
 pickle.dump((loaded.describe(), told, splits, type(recipe.build_host()).__name__), open(sys.argv[2], "wb"))
 """
@@ -76,8 +77,9 @@ def test_recipe_is_built_from_plain_data_in_another_process_and_folder(tmp_path,
     node, told, splits, host = pickle.loads(received.read_bytes())
     varieties = {name: [one.id for one in own] for name, own in recipe.varieties.items()}
     decider = composition.decider
-    arm = str(decider.arms[0].label)
-    assert told == (recipe.draws, recipe.operations, recipe.episode, varieties, decider.prices, arm, [True])
+    decides = decider.prices, recipe.episode.batches, str(decider.arms[0].label)
+    assert told == (recipe.draws, recipe.operations, recipe.episode, varieties, decides, [True])
+    assert decider.batches == recipe.episode.batches
     assert "own/widen" in varieties["early"]
     assert host == "Sequential"
     assert all(torch.equal(recipe.data[name].inputs, inputs) for name, (inputs, _) in splits.items())

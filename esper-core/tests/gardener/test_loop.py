@@ -46,7 +46,7 @@ def test_nothing_germinates_after_the_planned_steps_and_living_seeds_finish():
     assert stages(loop.epoch()) == ["holding"]
     loop.policy.plan = {1: Action(Op.FOSSILISE, "stem")}
     assert stages(loop.epoch()) == ["fossilized"]
-    assert [one.step for one in loop.policy.seen] == [0, 1, 1, 1]
+    assert [(one.step, one.batches) for one in loop.policy.seen] == [(step, len(loop.batches)) for step in (0, 1, 1, 1)]
     assert Op.GERMINATE in loop.policy.masks[0].ops["stem"]
     assert all(Op.GERMINATE not in mask.ops["stem"] for mask in loop.policy.masks[2:])
 

@@ -79,6 +79,7 @@ def make_study(
         rounds=rounds,
         environments=environments,
         steps=recipe.episode.steps,
+        batches=recipe.episode.batches,
         first_seed=3,
         bus=Bus([recorder]),
         clock=Clock(),

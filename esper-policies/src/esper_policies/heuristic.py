@@ -4,8 +4,9 @@
 tried in an episode; ``RULES`` are the decisions, in order of precedence; ``Heuristic`` applies the first that fits.
 
 The gain of a young seed still rises: on a branch, that of ``conv_light`` after three steps is between a third and a
-half of its final gain, and after ten steps nearly all of it. The forecast is ``gain · (1 + rise / age)``, with
-an interval around it. A preview goes on while the interval contains the cost, for ``preview + patience`` steps at most.
+half of its final gain, and after ten steps nearly all of it. The forecast is ``gain · (1 + rise / age)``, with an
+interval around it; age is counted in steps of 32 batches, however long a step is. A preview goes on while the interval
+contains the cost, for ``preview + patience`` steps at most.
 The forecast only selects which seeds are worth a trial; a seed is kept for its measured gain.
 """
 
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline import WAIT, Action, Op, SettingError, Stage
-from esper_core.leyline.constants import NATS_PER_PARAMETER, RAMP_STEPS
+from esper_core.leyline.constants import EPISODE_BATCHES, NATS_PER_PARAMETER, RAMP_STEPS
 from esper_core.leyline.lifecycle import BLENDED, INCUBATING
 from esper_policies.episodes import RememberingPolicy
 from esper_policies.settings import CAUTION, FEE, RISE, HeuristicSettings, too_few_steps
@@ -68,7 +69,11 @@ class Scene:
         Gains fluctuate from step to step by more than their standard errors. Unknown: infinite.
         """
         hopes = self.life(slot, seed).hopes
-        return math.inf if len(hopes) < LOOKS and seed.stage not in INCUBATING else max(hopes, default=math.inf)
+        return (
+            math.inf
+            if len(hopes) < self.forecast.looks and seed.stage not in INCUBATING
+            else max(hopes, default=math.inf)
+        )
 
 
 def fossilise(scene: Scene) -> Action | None:
@@ -192,7 +197,7 @@ def _best(found: Iterator[tuple[float, Action]]) -> Action | None:
 
 
 LOOKS: Final = 3
-"""Consecutive looks that must all show that a seed does not pay before it is pruned."""
+"""Consecutive looks that must all show that a seed does not pay before it is pruned, for steps of 32 batches."""
 
 SHARE_FOR_SEED: Final = 0.10
 """Cost of a kept seed in addition to its parameters, as a share of the reward's price."""
@@ -208,10 +213,11 @@ class Forecast:
     >>> round(Forecast().net(seed), 3), round(Forecast().hope(seed), 3)
     (0.062, 0.164)
 
-    rise: steps of age at which a seed has half of its final gain. caution: standard errors between a gain and its
-    bounds. price: nats for each parameter; None: what the gates hold against it, or 0.0002 where they are off.
-    fee: nats for each seed beside them. points: hundredths of the metric that a nat brings at the end, where the
-    reward's own price is to be asked instead; None: it is not.
+    rise: age at which a seed has half of its final gain, in steps of 32 batches. caution: standard errors between a
+    gain and its bounds. price: nats for each parameter; None: what the gates hold against it, or 0.0002 where they are
+    off. fee: nats for each seed beside them. points: hundredths of the metric that a nat brings at the end, where the
+    reward's own price is to be asked instead; None: it is not. pace: batches of a decision step, divided by 32: seeds
+    learn by batches, and short steps show little.
     """
 
     rise: float = RISE
@@ -219,16 +225,24 @@ class Forecast:
     price: float | None = None
     fee: float = FEE
     points: float | None = None
+    pace: float = 1.0
 
-    def asked(self, observation: Observation) -> Forecast:
-        """Return the forecast with the price of the run's reward, if it has one, converted to nats by ``points``.
+    @property
+    def looks(self) -> int:
+        """How many looks decide that a seed does not pay: as many as ``LOOKS`` usual steps have, ``LOOKS`` at least."""
+        return max(LOOKS, math.ceil(LOOKS / self.pace))
 
-        As in the reward ``team``, the price is for as many parameters as the host has, and a tenth of it for each seed.
+    def at(self, observation: Observation) -> Forecast:
+        """Return the forecast for steps of this length, with the price of the run's reward if it has one.
+
+        The price is converted to nats by ``points``. As in the reward ``team``, the price is for as many parameters as
+        the host has, and a tenth of it for each seed.
         """
+        timed = replace(self, pace=(observation.batches or EPISODE_BATCHES) / EPISODE_BATCHES)
         if self.points is None or observation.price is None:
-            return self
+            return timed
         nats = observation.price / self.points
-        return replace(self, price=nats / max(1, observation.signals.host_parameters), fee=nats * SHARE_FOR_SEED)
+        return replace(timed, price=nats / max(1, observation.signals.host_parameters), fee=nats * SHARE_FOR_SEED)
 
     def net(self, seed: SeedSignals) -> float | None:
         """Return a lower bound of the seed's gain beyond its cost: forecast while it incubates, measured later.
@@ -248,7 +262,8 @@ class Forecast:
         if not math.isfinite(gain):
             return -math.inf
         rises = seed.stage in INCUBATING and gain > 0
-        return (gain * (1 + self.rise / max(1, seed.age or 1)) if rises else gain) - self.cost(seed)
+        age = max(1.0, self.pace * (seed.age or 1))
+        return (gain * (1 + self.rise / age) if rises else gain) - self.cost(seed)
 
     def cost(self, seed: SeedSignals) -> float:
         """Return the cost of keeping the seed, in nats."""
@@ -344,7 +359,7 @@ class Memory:
         if life.stage is not seed.stage:
             life.stage, life.since, life.hopes = seed.stage, step, []
         if (hope := forecast.hope(seed)) is not None:
-            life.hopes = [*life.hopes, hope][-LOOKS:]
+            life.hopes = [*life.hopes, hope][-forecast.looks :]
         if seed.stage in INCUBATING and (promise := forecast.net(seed)) is not None:
             life.promise = promise
 
@@ -424,7 +439,7 @@ class Heuristic(RememberingPolicy[Memory]):
 
     def choose(self, memory: Memory, seen: Observation, mask: ActionMask) -> Action:
         """Return the action of the first rule that applies, else WAIT."""
-        forecast = self.forecast.asked(seen)
+        forecast = self.forecast.at(seen)
         memory.look(seen.signals.slots, seen.step, forecast)
         scene = Scene(seen, mask, memory, forecast, self.settings)
         action = next((found for rule in RULES if (found := rule(scene)) is not None), WAIT)

@@ -18,7 +18,7 @@ LONGEST: Final = 100_000
 """Steps of the longest episode."""
 
 RISE: Final = 6.0
-"""Steps of age at which a seed has shown half of its final gain; measured on branches, see ``heuristic``."""
+"""Age at which a seed has shown half of its final gain, in steps of 32 batches; measured on branches."""
 
 CAUTION: Final = 1.64
 """Standard errors that are subtracted from a gain: a gain of 0 counts as more in one case of twenty."""
@@ -91,7 +91,7 @@ class HeuristicSettings(Settings):
         default=RISE,
         ge=0,
         le=1000,
-        description="Steps after which a seed in isolation shows half of its final gain; 0: its gain no longer rises.",
+        description="Age at which a seed in isolation shows half of its final gain, in steps of 32 batches.",
     )
     caution: float = Field(
         default=CAUTION, ge=0, le=100, description="Standard errors subtracted from a measured gain."

@@ -128,7 +128,7 @@ class Composition:
     def decider(self) -> Decider:
         """What a worker needs to choose actions as the run does."""
         prices = {name: reward.price for name, reward in self.rewards.items()}
-        return Decider(self.arms, prices, self.config.episode.steps)
+        return Decider(self.arms, prices, self.config.episode.steps, self.config.episode.batches)
 
     def judge_of(self, arm: str | None) -> RunReward:
         """Return the reward of an arm, or the only one of the run if ``arm`` is None; ConfigError (E114) otherwise."""
@@ -209,6 +209,7 @@ class Composition:
             rounds=config.rounds,
             environments=config.instances,
             steps=config.episode.steps,
+            batches=config.episode.batches,
             first_seed=config.seed,
             bus=context.bus,
             clock=context.clock,

@@ -107,6 +107,7 @@ class Episode:
         if config.compute.allocator == "tuned":
             tune_allocator()
         self.steps = config.episode.steps
+        self._batches = config.episode.batches
         self._twins: dict[int, TwinEpisode] = {}
         self._pool = Pool(
             composition.recipe,
@@ -298,7 +299,8 @@ class Episode:
         (own,), (mask,) = signals, self._pool.masks()
         twin = self.twin_of(self._seed)
         beside = twin.signals[own.step] if ending is None else twin.ending.signals
-        observation = Observation(own.step, self.steps, own, beside, self._reward.price, rolled_back)
+        price, batches = self._reward.price, self._batches
+        observation = Observation(own.step, self.steps, own, beside, price, rolled_back, batches=batches)
         can_only_wait = rolled_back or ending is not None
         self._now = EpisodeStep(observation, mask.shut() if can_only_wait else mask, reward, rolled_back, ending)
         return self._now

@@ -165,7 +165,8 @@ class LoadedRun:
             prototype = build_prototype(resolution, choose_devices(resolution)[0], splits)
             if run.prices is not None:
                 arms = build_arms(resolution, prototype.space, run.parts.__getitem__)
-                decider = Decider(arms, run.prices, self.loaded.config.episode.steps)
+                episode = self.loaded.config.episode
+                decider = Decider(arms, run.prices, episode.steps, episode.batches)
         return replace(prototype.recipe, price_operations=run.price_operations), decider
 
 

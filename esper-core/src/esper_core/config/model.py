@@ -119,7 +119,7 @@ class EpisodeConfig(Section):
     """One training of one host from scratch."""
 
     steps: Count = Field(default=constants.EPISODE_STEPS, le=100_000, description="Decision steps.")
-    batches: Count = Field(default=32, le=1_000_000, description="Batches trained in each step.")
+    batches: Count = Field(default=constants.EPISODE_BATCHES, le=1_000_000, description="Batches trained in each step.")
     batch_size: Count = Field(default=100, le=1_000_000, description="Examples in a batch.")
 
 

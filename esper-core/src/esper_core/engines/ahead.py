@@ -39,11 +39,13 @@ class Decider:
         arms: The arms that have a policy.
         prices: The price of growth that each of their environments' arms is rewarded by.
         steps: Length of an episode.
+        batches: Batches of each of its steps.
     """
 
     arms: Sequence[Arm] = ()
     prices: Mapping[str, float | None] = field(default_factory=dict)
     steps: int = 0
+    batches: int | None = None
 
     @property
     def learns(self) -> bool:
@@ -80,7 +82,8 @@ class Decider:
     def _observe(self, one: Environment, twin: Environment | None, *, is_rolled: bool) -> Observation:
         own, beside = one.signals, None if twin is None else twin.signals
         assert own is not None
-        return Observation(own.step, self.steps, own, beside, self.prices.get(one.arm), is_rolled)
+        price = self.prices.get(one.arm)
+        return Observation(own.step, self.steps, own, beside, price, is_rolled, batches=self.batches)
 
 
 class Ask(Protocol):

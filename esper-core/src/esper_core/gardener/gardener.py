@@ -332,7 +332,7 @@ class Gardener:
         (mask,) = self._phases.masks()
         rolled = bool(result.rolled)
         at = min(result.step, self.steps - 1)
-        observation = Observation(at, self.steps, result.signals[0], rolled_back=rolled)
+        observation = Observation(at, self.steps, result.signals[0], rolled_back=rolled, batches=self._feed.used)
         (action,) = self._arm.act([observation], [mask.shut() if rolled else mask])
         return action
 

@@ -25,6 +25,9 @@ FULL: Final = 1.0
 EPISODE_STEPS: Final = 40
 """Default number of decision steps of an episode."""
 
+EPISODE_BATCHES: Final = 32
+"""Default number of batches of a decision step."""
+
 RAMP_STEPS: Final = 4
 """Default number of decision steps of alpha's ramp to its target."""
 

@@ -246,6 +246,8 @@ class Observation:
     possible."""
     places: Mapping[str, Place] | None = None
     """Descriptions of this environment's slots, if they differ from ``ActionSpace.places``."""
+    batches: int | None = None
+    """Batches on which the host was trained in this step; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

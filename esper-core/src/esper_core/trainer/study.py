@@ -116,6 +116,7 @@ class Study:
     rounds: int
     environments: int
     steps: int
+    batches: int
     first_seed: int
     bus: Bus
     clock: Clock
@@ -141,7 +142,7 @@ class Study:
         twins_E = [None if twin is None else signals_E[twin] for twin in self.twins()]
         seen = zip(signals_E, twins_E, self.rewards_of_places(), strict=True)
         return [
-            Observation(own.step, self.steps, own, twin, reward.price, place in rolled)
+            Observation(own.step, self.steps, own, twin, reward.price, place in rolled, batches=self.batches)
             for place, (own, twin, reward) in enumerate(seen)
         ]
 

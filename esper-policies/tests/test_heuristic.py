@@ -87,7 +87,8 @@ def test_it_germinates_the_first_blueprint_that_has_not_failed_from_first_to_las
     assert decided(*gone) == Action(Op.GERMINATE, "early", "a/mlp")
     gone += [seen(11, slot("early", seed("a/mlp"))), seen(12, slot("early"))]
     assert decided(*gone) == WAIT
-    assert decided(*gone, seen(13, slot("early", fossils=1))).op is Op.GERMINATE
+    for grown in ([slot("early", fossils=1)], [slot("early"), slot("late", fossils=1)]):
+        assert decided(*gone, seen(13, *grown)) == Action(Op.GERMINATE, "early", "a/conv")
 
 
 def test_it_fills_the_nursery_before_the_next_slot_and_not_after_its_preview():

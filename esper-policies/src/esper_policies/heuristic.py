@@ -6,8 +6,8 @@ tried in an episode; ``RULES`` are the decisions, in order of precedence; ``Heur
 The gain of a young seed still rises: on a branch, that of ``conv_light`` after three steps is between a third and a
 half of its final gain, and after ten steps nearly all of it. The forecast is ``gain · (1 + rise / age)``, with an
 interval around it; age is counted in steps of 32 batches, however long a step is. A preview goes on while the interval
-contains the cost, for ``preview + patience`` steps at most.
-The forecast only selects which seeds are worth a trial; a seed is kept for its measured gain.
+contains the cost, for ``preview + patience`` steps at most. The forecast only selects which seeds are worth a trial; a
+seed is kept for its measured gain.
 """
 
 from __future__ import annotations
@@ -309,8 +309,8 @@ class Life:
 class Memory:
     """One environment's episode so far.
 
-    lives: the living seeds, by slot and blueprint. heights: the number of fossils by slot. refused: slot, number of
-    fossils and blueprint of each failed trial, which is not repeated.
+    lives: the living seeds, by slot and blueprint. heights: the number of fossils by slot. refused: slot, blueprint and
+    fossils of the whole network of each failed trial, which is not repeated until the network has grown.
     """
 
     lives: dict[tuple[str, str], Life] = field(default_factory=dict)
@@ -351,8 +351,12 @@ class Memory:
         return self.lives[slot, seed.blueprint]
 
     def may_try(self, slot: SlotSignals, blueprint: str) -> bool:
-        """Return whether the blueprint has not failed yet in this slot with its present number of fossils."""
-        return (slot.name, slot.fossils, blueprint) not in self.refused
+        """Return whether the blueprint has not failed yet in this slot of the network as it is now."""
+        return (slot.name, self._fossils, blueprint) not in self.refused
+
+    @property
+    def _fossils(self) -> int:
+        return sum(self.heights.values())
 
     def _follow(self, slot: str, seed: SeedSignals, step: int, forecast: Forecast) -> None:
         life = self.lives.setdefault((slot, seed.blueprint), Life(seed.stage, step))
@@ -376,7 +380,7 @@ class Memory:
             life = self.lives.pop(key)
             hopeful = life.promise is None or life.promise > 0
             if not (kept or (outdone and hopeful)):
-                self.refused.add((slot.name, slot.fossils, key[1]))
+                self.refused.add((slot.name, self._fossils, key[1]))
 
 
 class Heuristic(RememberingPolicy[Memory]):

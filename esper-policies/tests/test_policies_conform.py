@@ -14,8 +14,6 @@ def a_plan(space):
 HASTY = {"preview": 1, "patience": 1, "speed": 1, "first": 0.0, "last": 1.0}
 """Settings for the short episodes of the checks, so that seeds germinate in them."""
 
-EAGER = {"seeds": 3, "preview": 1, "first": 0.0, "speed": 1}
-
 SWIFT = {"preview": 1, "speed": 1, "effort": 0.0}
 
 
@@ -23,7 +21,7 @@ SMALL = {"width": 4, "passes": 1, "minibatch": 1000}
 """A small network, which trains faster; its checks are slow tests nevertheless."""
 
 
-SETTINGS = {"schedule": a_plan, "heuristic": HASTY, "forecaster": SWIFT, "bandit": EAGER, "ppo": SMALL}
+SETTINGS = {"schedule": a_plan, "heuristic": HASTY, "forecaster": SWIFT, "ppo": SMALL}
 
 
 @parametrize_with_checks("policies", settings=SETTINGS)

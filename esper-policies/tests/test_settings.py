@@ -6,7 +6,6 @@ import pytest
 from pydantic import ValidationError
 
 from esper_core.leyline import ActionSpace
-from esper_policies.bandit import Bandit
 from esper_policies.ppo.policy import Ppo
 from esper_policies.random_policy import Random
 from esper_policies.settings import HeuristicSettings, ScheduleSettings
@@ -27,8 +26,7 @@ def schedule(space, plan):
 @pytest.mark.parametrize(
     ("policy", "settings", "path"),
     [
-        *((Bandit, {name: value}, (name,)) for name, value in [("seed", -1), ("first", 1.5), ("width", 0.0)]),
-        (Bandit, {"learn": 1}, ("learn",)),
+        (Random, {"seed": -1}, ("seed",)),
         *((heuristic, {name: value}, (name,)) for name, value in [("preview", 2.5), ("last", 1.1), ("speed", 0)]),
         *((heuristic, {name: value}, (name,)) for name, value in [("price", math.nan), ("fee", math.inf)]),
         (heuristic, {"previw": 3}, ("previw",)),

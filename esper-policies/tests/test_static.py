@@ -16,7 +16,7 @@ def test_it_always_waits():
 
 def test_the_plugin_registers_all_policies(esper_plugins):
     registered = {component.short: component for component in esper_plugins(plugin).registry.components("policy")}
-    assert sorted(registered) == ["bandit", "forecaster", "heuristic", "ppo", "random", "schedule", "static"]
+    assert sorted(registered) == ["forecaster", "heuristic", "ppo", "random", "schedule", "static"]
     for component in registered.values():
         assert callable(component.load())
         assert (component.settings_model() is None) == (component.short == "static")

@@ -6,7 +6,6 @@ from importlib import resources
 import pytest
 
 from esper_core.leyline import Metric
-from esper_policies.bandit import Bandit
 from esper_policies.heuristic import Heuristic
 from esper_policies.ppo.policy import Ppo
 from esper_policies.random_policy import Random
@@ -52,7 +51,6 @@ def test_every_node_has_the_reward_of_team(bench, price):
             id="heuristic",
         ),
         pytest.param(lambda space: Random(space, speeds=(RAMP,)), id="random"),
-        pytest.param(lambda space: Bandit(space, first=0.0, speed=RAMP), id="bandit"),
         pytest.param(lambda space: Ppo(space, **QUICK), id="ppo"),
         pytest.param(Static, id="static"),
     ],
@@ -70,7 +68,7 @@ def test_a_policy_can_be_played_and_does_what_it_may(bench, matches, make):
         assert found.reward <= found.best
     if isinstance(policy, Static):
         assert set(reached) == {Node(DECISIONS)}
-    elif isinstance(policy, Random | Heuristic | Bandit):
+    elif isinstance(policy, Random | Heuristic):
         assert len(set(reached)) > 1
 
 

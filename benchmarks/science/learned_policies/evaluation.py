@@ -18,7 +18,7 @@ from benchmarks.science.learned_policies.policies import (
     random_actions,
     trained,
 )
-from benchmarks.science.learned_policies.training import train_bandit, tune_one_preview
+from benchmarks.science.learned_policies.training import tune_one_preview
 from esper_core.leyline import WAIT, Op
 from esper_study.growbench import CANDIDATES, COLUMNS, Bench, FixedPlan, Node, Oracle, after, best_fixed_plan, mask_at
 from esper_study.growbench.puzzles import DECIDE_EVERY, DECISIONS, STEPS
@@ -53,7 +53,6 @@ def policies_by_price(
             "best fixed plan per price": [FixedPlan(best_fixed_plan(bench, matches(problems, (price,))))],
             "plan with one preview": [tune_one_preview(bench, problems, price)],
             "heuristic": [heuristic(bench, dict(rules[f"{price:g}"]))],
-            "bandit": [train_bandit(bench, problems, seed, price) for seed in range(TRAININGS)],
             "ppo": learned,
         }
         for name, several in own.items():

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline import WAIT, Action, Op
-from esper_policies.bandit import Bandit
 from esper_policies.heuristic import Heuristic
 from esper_policies.ppo.policy import Ppo
 from esper_policies.random_policy import Random
@@ -127,11 +126,6 @@ class OnePreview:
 def random_actions(bench: Bench, seed: int) -> Policy:
     """Build the policy that acts at random."""
     return Random(bench.space, seed=seed, speeds=(RAMP,))
-
-
-def new_bandit(bench: Bench, seed: int, *, learn: bool = True) -> Bandit:
-    """Build an untrained bandit that germinates as early as it can."""
-    return Bandit(bench.space, seed=seed, preview=DECIDE_EVERY, first=0.0, speed=RAMP, learn=learn)
 
 
 def trained(bench: Bench, folder: Path) -> Ppo:

@@ -12,12 +12,10 @@ if TYPE_CHECKING:
 
     Found = Mapping[str, Any]
 
-CODE: Final = ("heuristic", "bandit", "ppo")
+CODE: Final = ("heuristic", "ppo")
 """Names that are written as code."""
 
-SUMMARY: Final = (
-    *("best fixed plan per price", "plan with one preview", "heuristic", "bandit", "ppo", "best possible"),
-)
+SUMMARY: Final = (*("best fixed plan per price", "plan with one preview", "heuristic", "ppo", "best possible"),)
 PRICE: Final = "40"
 
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from benchmarks.science.learned_policies.policies import PPO, PRICES, OnePreview, draws, heuristic, matches, new_bandit
+from benchmarks.science.learned_policies.policies import PPO, PRICES, OnePreview, draws, heuristic, matches
 from esper_core.leyline import Rollout
 from esper_policies.ppo.policy import Ppo
-from esper_study.growbench import CANDIDATES, Bench, Match, score, shipped_table
+from esper_study.growbench import CANDIDATES, Bench, score, shipped_table
 from esper_study.growbench.puzzles import DECIDE_EVERY, DECISIONS
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_core.leyline import Played
-    from esper_policies.bandit import Bandit
 
 LOG_EVERY: Final = 10
 """Updates between two lines of the training's log."""
@@ -130,17 +129,6 @@ def frozen(bench: Bench, policy: Ppo) -> Ppo:
     copy = Ppo(bench.space, **{**policy.settings.model_dump(exclude={"load", "save", "learn"}), "learn": False})
     copy.load_state_dict(policy.state_dict())
     return copy
-
-
-def train_bandit(bench: Bench, puzzles: Sequence[int], seed: int, price: float, rounds: int = 40) -> Bandit:
-    """Train a bandit on these problems at one price, which it does not observe; return it with its best arm."""
-    bandit, generator = new_bandit(bench, seed), np.random.RandomState(seed)
-    for number in range(rounds):
-        drawn = [Match(puzzles[int(n)], price) for n in generator.choice(len(puzzles), 16)]
-        bandit.update(bench.play(bandit, drawn, number)[0])
-    kept = new_bandit(bench, seed, learn=False)
-    kept.load_state_dict(bandit.state_dict())
-    return kept
 
 
 def tune_heuristic(bench: Bench, puzzles: Sequence[int]) -> Rules:

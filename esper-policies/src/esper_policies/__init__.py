@@ -4,7 +4,6 @@
     schedule        Schedule: carries out a fixed plan
     heuristic       Heuristic: tries what can grow, and keeps what pays; its rules and its forecast of a seed's gain
     random_policy   Random: any legal action; the control of every study
-    bandit          Bandit: learns over episodes which seed pays in which slot
     ppo             Ppo: learns what to grow where and when, by proximal policy optimisation
     learning_rates  Warmup and Cosine: schedules of learning rates
     settings        the settings of all of them but ppo

@@ -50,14 +50,6 @@ def esper_register_policies(registry: Any) -> None:
         ),
     )
     registry.add(
-        "bandit",
-        "esper_policies.bandit:Bandit",
-        PolicySpec(
-            summary="Learns over episodes which seed pays in which slot, and germinates that.",
-            settings="esper_policies.settings:BanditSettings",
-        ),
-    )
-    registry.add(
         "ppo",
         "esper_policies.ppo.policy:Ppo",
         PolicySpec(

@@ -26,9 +26,6 @@ CAUTION: Final = 1.64
 FEE: Final = 0.02
 """Nats that a kept seed costs beside its parameters; otherwise the smallest seeds would pay everywhere."""
 
-WIDTH: Final = 2.0
-"""Prior standard deviation of an untried arm's worth, in units of the usual size of rewards."""
-
 
 class Settings(BaseModel):
     """Base of the settings models: unknown keys are refused, and instances are immutable."""
@@ -173,39 +170,6 @@ class CosineSettings(Settings):
 
     floor: float = Field(default=0.0, ge=0, le=1, description="Factor at the last step.")
     warmup: int = Field(default=0, ge=0, le=1_000_000, description="Steps of warm-up before the decay.")
-
-
-class BanditSettings(Settings):
-    """Settings of ``bandit``."""
-
-    seed: int = Field(default=0, ge=0, description="RNG seed of all draws.")
-    seeds: int = Field(
-        default=1,
-        ge=1,
-        le=1000,
-        description="Maximum number of seeds that germinate in an episode, each in another slot.",
-    )
-    preview: int = Field(
-        default=5, ge=0, le=100_000, description="Steps that a seed trains in isolation before it is blended in."
-    )
-    first: float = Field(default=0.1, ge=0, le=1, description="Share of the episode before which nothing germinates.")
-    speed: int = Field(default=RAMP_STEPS, ge=0, le=100_000, description="Steps over which a seed is blended in.")
-    width: float = Field(
-        default=WIDTH,
-        gt=0,
-        le=1000,
-        description="Prior standard deviation of an untried seed's worth, as a multiple of the usual size of returns.",
-    )
-    learn: bool = Field(
-        default=True,
-        description="Whether it learns; otherwise it germinates the best seeds known and explores nothing.",
-    )
-    explore_rounds: int | None = Field(
-        default=None,
-        ge=0,
-        le=1_000_000,
-        description="Rounds of exploration, after which it germinates the best seeds known; null: explore always.",
-    )
 
 
 def too_few_steps(steps: int, fits: Callable[[int], bool], life: str) -> tuple[str, ...]:

@@ -83,12 +83,16 @@ def test_surge_is_a_warning_first_and_a_panic_when_it_lasts():
     assert set(history.validation_losses) == {1.0}
 
 
-def test_training_and_validation_loss_may_surge():
+def test_validation_loss_alone_panics_only_while_a_seed_acts():
     settings = replace_settings(surge_steps=1)
     _, history = judged([1.0] * 6, LossHistory(), settings)
-    for name, validation, train in [("validation", 3.0, 1.0), ("training", 1.0, 3.0)]:
-        told = judge_step(history, signals(6, validation, train=train), settings, acting=()).verdict
-        assert told == Verdict(Level.PANIC, f"surge, step 1 of 1: the {name} loss is 3, and was 1 ± 0 before")
+    for name, validation, train, alone in [
+        ("validation", 3.0, 1.0, Level.WARNING),
+        ("training", 1.0, 3.0, Level.PANIC),
+    ]:
+        for acting, level in [((), alone), (("early",), Level.PANIC)]:
+            told = judge_step(history, signals(6, validation, train=train), settings, acting=acting).verdict
+            assert told == Verdict(level, f"surge, step 1 of 1: the {name} loss is 3, and was 1 ± 0 before")
 
 
 SPREAD, NARROW, NEGATIVE = [0.2, 1.8] * 5, [0.9, 1.1] * 5, [-2.0, -2.1] * 4

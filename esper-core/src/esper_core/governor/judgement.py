@@ -108,7 +108,7 @@ def judge_step(
     if broken.level is Level.PANIC:
         return Judgement(broken, history)
     history = history.with_strengths(signals, acting)
-    surge, history = _judge_surge(history, signals, settings)
+    surge, history = _judge_surge(history, signals, settings, acting)
     verdict = most_severe([_judge_collapse(history, signals, settings), surge])
     if verdict.level is Level.PANIC:
         return Judgement(verdict, history)
@@ -154,23 +154,31 @@ def _judge_collapse(history: LossHistory, signals: Signals, settings: GovernorCo
     return Verdict(Level.PANIC, f"collapse: {lost}; so is the training loss, {signals.train_loss:.4g}")
 
 
-def _judge_surge(history: LossHistory, signals: Signals, settings: GovernorConfig) -> tuple[Verdict, LossHistory]:
-    """Return WARNING where a loss surges above recent healthy ones, PANIC after ``surge_steps`` such steps in a row."""
+def _judge_surge(
+    history: LossHistory, signals: Signals, settings: GovernorConfig, acting: Collection[str]
+) -> tuple[Verdict, LossHistory]:
+    """Return WARNING where a loss surges above recent healthy ones, PANIC after ``surge_steps`` such steps in a row.
+
+    While no seed acts on the host, its validation loss alone is a WARNING: at a high learning rate, batch normalisation
+    lets it surge in a network that trains well.
+    """
     losses = {
         "training": (history.train_losses, signals.train_loss),
         "validation": (history.validation_losses, signals.validation_loss),
     }
-    guessing, found = history.guessing_loss, []
+    guessing, found = history.guessing_loss, {}
     for name, (before, loss) in losses.items():
         if len(before) < min(HISTORY_STEPS_NEEDED, settings.history_steps):
             before = () if guessing is None else (guessing,)
         if before and _surges(before, loss, guessing, settings):
-            found.append(f"the {name} loss is {loss:.4g}, and was {fmean(before):.4g} ± {pstdev(before):.4g} before")
+            found[name] = f"the {name} loss is {loss:.4g}, and was {fmean(before):.4g} ± {pstdev(before):.4g} before"
     history = replace(history, surging_steps=history.surging_steps + 1 if found else 0)
     if not found:
         return CALM, history
-    level = Level.PANIC if history.surging_steps >= settings.surge_steps else Level.WARNING
-    return Verdict(level, f"surge, step {history.surging_steps} of {settings.surge_steps}: {'; '.join(found)}"), history
+    for_long = history.surging_steps >= settings.surge_steps
+    level = Level.PANIC if for_long and (acting or "training" in found) else Level.WARNING
+    what = "; ".join(found.values())
+    return Verdict(level, f"surge, step {history.surging_steps} of {settings.surge_steps}: {what}"), history
 
 
 def _surges(before: Sequence[float], loss: float, guessing: float | None, settings: GovernorConfig) -> bool:

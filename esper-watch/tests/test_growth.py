@@ -131,7 +131,7 @@ def test_a_decision_names_its_options_and_says_why():
     ]  # fmt: skip
     assert moment.why[0] == (
         "conv: the policy chose this. The gate before blending was open: over 800 examples the gain is at least "
-        "0.1374 nats, above the price of 0.0656 (look 3)."
+        "0.1374, above the price of 0.0656 (look 3)."
     )
     assert moment.why[1].startswith("point: conv was chosen in its place. The gate before blending was closed: ")
 

@@ -116,6 +116,12 @@ def gates_ready(world: Any, mean: float) -> bool:
     return gates.ready(seed)
 
 
+def counts_examples(world: Any) -> bool:
+    """Return whether each difference that a gain is measured by is a whole number: an example was right, or was not."""
+    gains = [seed.gain for step in world.steps for slot in step.signals.slots for seed in slot.seeds if seed.gain]
+    return all(one.worst.is_integer() and one.best.is_integer() for one in gains)
+
+
 def last_act(*losses: float) -> Callable[[Any], Act]:
     """Return what the governor does in the last of these steps."""
     return lambda world: world.governed(*losses)[-1].act
@@ -308,6 +314,7 @@ ROWS = [
     *of_optimizer("seed", seed_group),
     Row("growth.incubation", "shadow", presence, "branched", "acting"),
     Row("growth.gates", "strict", lambda w: w.environment().garden.gates.open, True, False, MNIST),
+    Row("growth.evidence", "metric", counts_examples, False, True, ("growth.price=0.0",)),
     Row("growth.price", "0.0", lambda w: gates_ready(w, 0.05), False, True, STRICT),
     Row("growth.auto_advance", "false", lambda w: gates_ready(w, 0.9), True, False, STRICT),
     Row("growth.nursery", "2", lambda w: plantable(grown(w)), False, True, TWO),

@@ -45,6 +45,10 @@ ROWS = {
         )
         for gates in ("strict", "permissive")
     },
+    "a price of the loss for gains in the metric": Row(
+        "growth: {evidence: metric}\n", ("E114", 7, 20, "growth.evidence"), "growth.price has no default",
+        "0.00001 of accuracy", ("growth: {evidence: metric, price: 0.0002}\n", "growth: {evidence: loss}\n"),
+    ),
     "a nursery beyond the limit on seeds": Row(
         "growth: {seeds: 2, nursery: 3}\n", ("E114", 7, 29, "growth.nursery"),
         "growth.nursery is larger than growth.seeds (2), received 3", "Use growth.seeds: 3 or more, or a smaller",

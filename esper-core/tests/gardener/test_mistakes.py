@@ -270,6 +270,7 @@ def trained_by_itself(model: nn.Module, batch: Any) -> torch.Tensor:
         ({"blueprints": ["gru_*"]}, "E303 .*gru_mixer.*kind sequence, and the blueprint takes tokens"),
         ({"policy": "heurstic"}, "E203 .*heurstic"),
         ({"growth": {"incubation": "shadow"}}, "E347 .*branches"),
+        ({"growth": {"evidence": "metric"}}, "E347 .*in the loss. Received: evidence metric"),
         ({"growth": {"gate": "off"}}, r"E110 .*\n  growth\.gate\n.*gates"),
         ({"governor": {"rollbacks": "x"}}, r"E11[12] .*\n  governor\.rollbacks"),
     ],

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from esper_core.leyline import Finding, Gain, Metric, Opinion, SeedSignals, Signals, SlotSignals, SlotState, Stage
-from esper_core.leyline.events import StageChanged, StepFinished
+from esper_core.leyline.events import RunStarted, StageChanged, StepFinished
 from esper_core.runs.directory import run_lock
 from esper_core.telemetry.event_log import encode
 
@@ -157,13 +157,16 @@ def test_show_seeds_says_why_a_seed_was_not_kept(write_run, esper_runs, narrow):
     signals = Signals(1, 1.0, 1.0, 0.5, 10, 10, (SlotSignals("early", SlotState.OCCUPIED, 0, (seed,)),))
     common = {"round": 0, "arm": "grown", "seed": 7, "step": 1}
     change = partial(StageChanged, **common, slot="early", seed_id=0, blueprint="a/conv", parameters=10)
+    started = {"run": OTTER, "arms": ("grown",), "rounds": 1, "environments": 1, "steps": 2}
     events = [
+        RunStarted(**started, gains_in="accuracy"),
         change(was=None, now=Stage.GERMINATED, reason="by the policy"),
         StepFinished(**common, signals=signals),
         change(was=Stage.TRAINING, now=Stage.PRUNED, reason="by the policy; gate before blending: gain too small"),
     ]
     (path / "events.jsonl").write_text("".join(f"{encode(event)}\n" for event in events))
-    _, line = esper_runs("show", OTTER, "--seeds").out.splitlines()
+    head, line = esper_runs("show", OTTER, "--seeds").out.splitlines()
+    assert "gain ± s.e. (accuracy)" in head
     cells = ["0", "grown", "7", "early", "a/conv", "pruned", "+0.5000 ± 0.1000", "0.7500", events[-1].reason]
     assert re.split(r"  +", line) == cells
     (row,) = esper_runs("show", OTTER, "--seeds", "--json").json
@@ -172,6 +175,6 @@ def test_show_seeds_says_why_a_seed_was_not_kept(write_run, esper_runs, narrow):
     esper_runs("show", OTTER, "--seeds")
     assert shown.getvalue().splitlines() == [
         "grown, RNG seed 7: a/conv in early pruned, gain +0.5000 ±",
-        "  0.1000 nats, price 0.7500",
+        "  0.1000 accuracy, price 0.7500",
         "  by the policy; gate before blending: gain too small",
     ]

@@ -14,7 +14,7 @@ from esper_core.config import GrowthConfig
 from esper_core.growth import count_operations, graft, slots_of
 from esper_core.leyline import SeedSignals
 from esper_core.trainer.environment import Recipe
-from esper_core.trainer.measurements import are_finite
+from esper_core.trainer.measurements import are_finite, evaluate
 from esper_core.trainer.pool import Pool
 
 LIFE = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
@@ -33,6 +33,19 @@ def test_evaluation_changes_nothing_and_is_the_mean_over_all_examples():
     outputs = environment.model(split.inputs)
     assert loss == pytest.approx(torch.nn.functional.cross_entropy(outputs, split.targets).item(), rel=1e-5)
     assert metric == pytest.approx((outputs.argmax(1) == split.targets).float().mean().item())
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_networks_are_compared_by_loss_or_metric_of_which_less_is_better(direction):
+    environment = begin(make_recipe())
+    task, split = environment.recipe.task, environment.recipe.data["validation"]
+    by_loss = evaluate(environment.model, task, split)
+    assert torch.equal(by_loss.evidence, by_loss.losses)
+    task.metric = replace(task.metric, direction=direction)
+    by_metric = evaluate(environment.model, task, split, evidence="metric")
+    assert torch.equal(by_metric.losses, by_loss.losses)
+    sign = -1 if direction == "up" else 1
+    assert by_metric.evidence.mean().item() == pytest.approx(sign * by_metric.metric.item())
 
 
 def test_sim_low_3_evaluation_is_in_inference_mode_and_its_figures_are_ordinary_tensors():

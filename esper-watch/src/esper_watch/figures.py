@@ -413,8 +413,8 @@ def life_text(life: SeedLife) -> str:
     return f"{life.blueprint} in {life.slot}, {plural(life.parameters, 'parameter')}: {told}"
 
 
-def seed_gains(gains: Sequence[tuple[SeedLife, SeedGain]]) -> Chart:
-    """Chart the latest gain of each seed with its interval and its gate's price."""
+def seed_gains(gains: Sequence[tuple[SeedLife, SeedGain]], unit: str = "nats") -> Chart:
+    """Chart the latest gain of each seed with its interval and its gate's price, in a unit."""
     edges = [gain.mean + side * Z_95 * gain.error for _, gain in gains for side in (-1, 1)]
     prices = [gain.price for _, gain in gains if gain.price is not None]
     scale = scale_around([*edges, *prices, 0.0], start=GAINS_LEFT, end=WIDTH - GAINS_RIGHT)
@@ -422,7 +422,7 @@ def seed_gains(gains: Sequence[tuple[SeedLife, SeedGain]]) -> Chart:
     for number, (life, gain) in enumerate(gains):
         name = f"{shorten(life.arm, 12)} {life.seed}  {life.slot}  {short_name(life.blueprint)}"
         price = "" if gain.price is None else f", price {gain.price:.3g}"
-        figures = f"gain {gain.mean:+.3f} ± {gain.error:.3f} nats (n = {gain.examples}){price}"
+        figures = f"gain {gain.mean:+.3f} ± {gain.error:.3f} {unit} (n = {gain.examples}){price}"
         text = f"{name}: {figures}, step {gain.step + 1}, {STAGE_NAMES[gain.stage]}; {fate(life)}"
         rows.append((10 + 16 * (number + 0.5), life, gain, name, text))
     bottom = 10.0 + 16 * len(rows)
@@ -432,7 +432,7 @@ def seed_gains(gains: Sequence[tuple[SeedLife, SeedGain]]) -> Chart:
         f"{plural(len(gains), 'seed')}; {sum(life.kept for life, _ in gains)} of them kept.",
         bottom + AXIS_HEIGHT,
         rows,
-        x=Axis(scale, bottom, 6, lambda one: f"{one:g}", "gain in nats"),
+        x=Axis(scale, bottom, 6, lambda one: f"{one:g}", f"gain in {unit}"),
     )
 
 

@@ -477,7 +477,7 @@ def _gate_in_words(kind: str, told: str) -> str:
         bound, sign, price, number, examples = look.groups()
         state, than = ("open", "above") if sign == ">" else ("closed", "not above")
         return (
-            f"The gate before {kind} was {state}: over {examples} examples the gain is at least {bound} nats, "
+            f"The gate before {kind} was {state}: over {examples} examples the gain is at least {bound}, "
             f"{than} the price of {price} (look {number})."
         )
     if young := _TOO_YOUNG.fullmatch(told):

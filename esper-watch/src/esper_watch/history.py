@@ -217,6 +217,11 @@ class History:
                 found.setdefault(life.seed, []).append(life)
         return dict(sorted(found.items()))
 
+    @property
+    def gains_in(self) -> str:
+        """The unit of gains and prices."""
+        return "nats" if self.started is None else self.started.gains_in
+
     def latest_seeds(self) -> list[SeedLife]:
         """Return the seeds of the latest round, in the order of their births."""
         last = self.seeds[-1].round if self.seeds else 0

@@ -228,7 +228,7 @@ def gains(report: Report) -> Section | None:
     names = (("kept", "stage-fossilized"), ("not kept", "stage-pruned"), ("still living", "living"))
     data = {
         "legend": [one for one in names if one[1] in classes],
-        "chart": figures.seed_gains(measured[:MAX_GAINS]),
+        "chart": figures.seed_gains(measured[:MAX_GAINS], history.gains_in),
         "drawn": MAX_GAINS,
         "seeds": len(measured),
         "rows": measured[:MAX_ROWS],

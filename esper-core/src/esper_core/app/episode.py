@@ -313,7 +313,7 @@ class Episode:
         rolled_back: set[int] = set()
 
         def check_health(snapshot: HealthSnapshot) -> Verdict:
-            losses.append(pool.environments[0].network.evaluation.losses.clone())  # a rollback measures them again
+            losses.append(pool.environments[0].network.evaluation.evidence.clone())  # a rollback measures them again
             return self._check_health(snapshot)
 
         stepper = Stepper(pool, None, check_health)

@@ -282,6 +282,7 @@ class _Session:
                     metric=composed.task.metric,
                     host=composed.layers,
                     choices=dict(composed.space.blueprints),
+                    gains_in="nats" if composed.recipe.growth.evidence == "loss" else composed.task.metric.name,
                     **self._size(),
                 )
                 (Bus(sinks) if position.number else bus).publish(started)

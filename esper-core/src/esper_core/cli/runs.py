@@ -74,7 +74,8 @@ def show_command(run: str, runs_dir: Path | str, *, list_seeds: bool, as_json: b
     """
     record = load_run(run, runs_dir=runs_dir)
     if list_seeds:
-        _show_seeds(_read_seeds(record), (record.summary or {}).get("warnings") or (), as_json=as_json)
+        seeds, unit = _read_seeds(record)
+        _show_seeds(seeds, unit, (record.summary or {}).get("warnings") or (), as_json=as_json)
         return
     grown = {arm: _average(episodes) for arm, episodes in read_growth(record.path).items()}
     if as_json:
@@ -154,12 +155,15 @@ def _row(one: Run | UnreadableRun) -> list[str]:
 # --- one run
 
 
-def _read_seeds(run: Run) -> list[dict[str, Any]]:
-    """Return the seeds in order of birth, with latest stage, the reason for it, latest gain and price in nats."""
+def _read_seeds(run: Run) -> tuple[list[dict[str, Any]], str]:
+    """Return the seeds in order of birth, with latest stage, its reason, gain and price, and the unit of these two."""
     found: dict[tuple[int, str, int, str, str], dict[str, Any]] = {}
     seeds: list[dict[str, Any]] = []
+    unit = "nats"
     for event in read_events(run.events):
-        if event.type == "stage-changed":
+        if event.type == "run-started":
+            unit = event.gains_in
+        elif event.type == "stage-changed":
             key = (event.round, event.arm, event.seed, event.slot, event.blueprint)
             if event.was is None:
                 named = dict(zip(("round", "arm", "seed", "slot", "blueprint"), key, strict=True))
@@ -174,10 +178,10 @@ def _read_seeds(run: Run) -> list[dict[str, Any]]:
                         row.update(gain=seed.gain.mean, gain_error=seed.gain.standard_error)
                     if seed.opinion is not None and seed.opinion.price is not None:
                         row["price"] = seed.opinion.price
-    return seeds
+    return seeds, unit
 
 
-def _show_seeds(seeds: Sequence[Mapping[str, Any]], warnings: Sequence[str], *, as_json: bool) -> None:
+def _show_seeds(seeds: Sequence[Mapping[str, Any]], unit: str, warnings: Sequence[str], *, as_json: bool) -> None:
     if as_json:
         print_json(seeds)
     elif not seeds:
@@ -185,22 +189,22 @@ def _show_seeds(seeds: Sequence[Mapping[str, Any]], warnings: Sequence[str], *, 
         for warning in warnings:
             print_wrapped(f"warning: {warning}")
     else:
-        head = ["round", "arm", "RNG seed", "slot", "blueprint", "stage", "gain ± s.e. (nats)", "price", "reason"]
+        head = ["round", "arm", "RNG seed", "slot", "blueprint", "stage", f"gain ± s.e. ({unit})", "price", "reason"]
         rows = [_cells(seed) for seed in seeds]
         if is_wide(head, rows):
             rounds = len({seed["round"] for seed in seeds})
             for row in rows:
-                _print_seed(row, of_one_round=rounds == 1)
+                _print_seed(row, unit, of_one_round=rounds == 1)
         else:
             print_table(head, rows)
 
 
-def _print_seed(cells: Sequence[str], *, of_one_round: bool) -> None:
+def _print_seed(cells: Sequence[str], unit: str, *, of_one_round: bool) -> None:
     """Print a seed in the lines of a narrow terminal."""
     round_, arm, seed, slot, blueprint, stage, gain, price, reason = cells
     place = f"{arm}, RNG seed {seed}" if of_one_round else f"{arm}, round {round_}, RNG seed {seed}"
     told = [f"{place}: {blueprint} in {slot} {stage}"]
-    told += [f"gain {gain} nats"] if gain else []
+    told += [f"gain {gain} {unit}"] if gain else []
     told += [f"price {price}"] if price else []
     print_wrapped(", ".join(told))
     print_wrapped(f"  {reason}", indent=4)

@@ -80,6 +80,10 @@ def _rewards(config: RunConfig, root: Node) -> Iterator[Problem]:
 def _gates(config: RunConfig, root: Node) -> Iterator[Problem]:
     """Check that a gate has something to measure a seed against, and time to do it."""
     gates, steps = config.growth.gates, config.episode.steps
+    if config.growth.evidence == "metric" and "price" not in config.growth.model_fields_set:
+        message = "with evidence metric, growth.price has no default"
+        hint = "Set the gain in the metric that each parameter has to bring, for example 0.00001 of accuracy."
+        yield root.problem("E114", ("growth", "evidence"), message, hint)
     if gates == "off":
         return
     if not config.twin and config.growth.incubation != "branch":

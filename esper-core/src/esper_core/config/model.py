@@ -156,11 +156,15 @@ class GrowthConfig(Section):
     gates: Literal["strict", "permissive", "off"] = Field(
         default="off", description="Strictness of the gates before blending and before fossilisation."
     )
+    evidence: Literal["loss", "metric"] = Field(
+        default="loss",
+        description="What gains are measured in: nats of the validation loss, or the task's metric.",
+    )
     price: float = Field(
         default=constants.NATS_PER_PARAMETER,
         ge=0,
         le=MAX_PRICE,
-        description="Gain in nats per parameter that gates require.",
+        description="Gain per parameter that gates require, in nats or in the metric; there it has no default.",
     )
     auto_advance: bool = Field(
         default=True,

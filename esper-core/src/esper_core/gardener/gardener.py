@@ -366,6 +366,10 @@ def _growth_settings(given: GrowthConfig | Mapping[str, Any] | None) -> GrowthCo
         message = f"a Gardener incubates on branches. Received: incubation {settings.incubation}"
         hint = "A seed in the shadow is compared with a twin once it acts, and a loop of your own has none."
         raise GrowthError(Problem("E347", message, hint=hint))
+    if settings.evidence == "metric":
+        message = "a Gardener measures gains in the loss. Received: evidence metric"
+        hint = "It knows no metric of a loop of your own. Leave evidence out."
+        raise GrowthError(Problem("E347", message, hint=hint))
     return settings.model_copy(update={"incubation": "branch", "dependence": False})
 
 

@@ -124,7 +124,7 @@ class Validation:
         self._seen = numbers
         each = torch.cat(losses)
         self._warn_of_few(len(each), len(losses))
-        return Evaluation(each, each.mean())
+        return Evaluation(each, each.mean(), each)
 
     def _warn_of_few(self, examples: int, batches: int) -> None:
         """Log a warning, once, if the gates cannot judge by so few examples."""

@@ -35,17 +35,18 @@ NUMBERS: Final = 6
 """How many numbers ``paired`` returns."""
 
 
-def paired(host_losses: Tensor, trial_losses: Tensor) -> Tensor:
+def paired(host: Tensor, trial: Tensor) -> Tensor:
     """Return the statistics of the differences host − trial, on the device in float64.
 
-    Both are (n,), in nats. Six numbers: n, mean, variance with n − 1, third central moment with n, smallest, largest. A
-    loss that is not finite shows in the mean, and with fewer than two examples the variance is NaN.
+    Both are (n,): losses in nats, or scores of which a lower one is better. Six numbers: n, mean, variance with n − 1,
+    third central moment with n, smallest, largest. A loss that is not finite shows in the mean, and with fewer than two
+    examples the variance is NaN.
     """
-    if host_losses.shape != trial_losses.shape or host_losses.dim() != 1 or len(host_losses) == 0:
-        shapes = f"{tuple(host_losses.shape)} and {tuple(trial_losses.shape)}"
-        msg = f"host and trial need one loss each for every example, and at least one. Received: {shapes}"
+    if host.shape != trial.shape or host.dim() != 1 or len(host) == 0:
+        shapes = f"{tuple(host.shape)} and {tuple(trial.shape)}"
+        msg = f"host and trial need one number each for every example, and at least one. Received: {shapes}"
         raise ValueError(msg)
-    difference_N = host_losses.detach().double() - trial_losses.detach().double()
+    difference_N = host.detach().double() - trial.detach().double()
     n = torch.full((), float(len(difference_N)), dtype=torch.float64, device=difference_N.device)
     mean = difference_N.mean()
     centred_N = difference_N - mean
@@ -63,7 +64,7 @@ def read_gain(numbers: Sequence[float]) -> Gain:
 
 
 def lower_bound(gain: Gain, alpha: float) -> float:
-    """Return what the true mean gain exceeds with probability 1 − ``alpha``, in nats; for alpha up to ½.
+    """Return what the true mean gain exceeds with probability 1 − ``alpha``; for alpha up to ½.
 
     Formula: m' − 3 s x / (1 + r + r²), with x = z(1 − alpha) / √n − γ / 6n, r³ = 1 + γ x, γ = min(skewness, 0) and s
     the deviation: Hall's bound, which is m' − s z / √n for γ = 0. It corrects the t statistic for a tail of examples
@@ -82,13 +83,13 @@ def lower_bound(gain: Gain, alpha: float) -> float:
 
 
 def upper_bound(gain: Gain, alpha: float) -> float:
-    """Return what the true mean gain stays below with probability 1 − ``alpha``, in nats."""
+    """Return what the true mean gain stays below with probability 1 − ``alpha``."""
     mirrored = Gain(gain.n, -gain.mean, gain.deviation, -gain.skewness, -gain.best, -gain.worst)
     return -lower_bound(mirrored, alpha)
 
 
 def judge(gain: Gain | None, price: float, *, strictness: Strictness, alpha: float, look: int = 1) -> Opinion:
-    """Return a gate's opinion at one look at ``gain``, whose price is ``price`` nats.
+    """Return a gate's opinion at one look at ``gain``, whose price is ``price``.
 
     strict: SHOWN if the lower bound that is wrong with probability ``alpha``, this look's share, is above the price.
     permissive: SHOWN if the mean is above the price and the lower bound of this look alone, at 95 %, above 0. Earlier
@@ -218,7 +219,7 @@ class Gates:
         return reason
 
     def lead(self, seed: Seed) -> float:
-        """Return the seed's gain in the latest step, less its price, in nats; −∞ if it is unknown."""
+        """Return the seed's gain in the latest step, less its price; −∞ if it is unknown."""
         gain = self._gains.get(seed.number)
         if gain is None or not gain.finite:
             return -math.inf

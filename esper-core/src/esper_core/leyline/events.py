@@ -51,6 +51,8 @@ class RunStarted:
     """The host's layers in the order of its modules; empty if unknown, as in files of earlier versions."""
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By slot: the blueprints that may grow there."""
+    gains_in: str = "nats"
+    """Unit of the gains of seeds and of their prices: nats, or the name of the metric, as growth.evidence says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,10 +33,10 @@ class Finding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """How much lower the loss is with a seed than on the undisturbed host, over the same examples.
+    """How much better a network is with a seed than the undisturbed host, over the same examples.
 
-    The difference of each example is host minus trial, in nats: positive if the seed helps. All values except ``n``
-    are NaN or infinite if a loss was.
+    The difference of each example is positive if the seed helps: by how much the loss is lower, in nats, or the metric
+    better (``growth.evidence``). All values except ``n`` are NaN or infinite if a loss was.
     """
 
     __pydantic_config__ = RECORD
@@ -54,7 +54,7 @@ class Gain:
 
     @property
     def standard_error(self) -> float:
-        """Standard error of the mean in nats: deviation / √n."""
+        """Standard error of the mean: deviation / √n."""
         return self.deviation / math.sqrt(self.n)
 
     @property
@@ -65,7 +65,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a gate saw in one look: the gain in nats, with one-sided bounds.
+    """What a gate saw in one look: the gain, with one-sided bounds.
 
     ``lower`` and ``upper`` are each wrong with probability ``alpha``.
     """
@@ -91,7 +91,7 @@ class Opinion:
     reason: str
     evidence: Evidence | None = None
     price: float | None = None
-    """The gain in nats that is required; None if the gates are off."""
+    """The gain that is required; None if the gates are off."""
 
     @property
     def opens(self) -> bool:

@@ -245,7 +245,10 @@ class Environment:
         return evaluation.means()
 
     def _evaluate(self, split: SplitName) -> Evaluation:
-        return evaluate(self.model, self.recipe.task, self.recipe.data[split], self.forward.outputs)
+        recipe = self.recipe
+        return evaluate(
+            self.model, recipe.task, recipe.data[split], self.forward.outputs, evidence=recipe.growth.evidence
+        )
 
     def measure_seeds(self, undisturbed: Tensor | None) -> None:
         """Measure gain and dependence of living seeds, after every environment was evaluated for validation."""

@@ -18,7 +18,7 @@ import logging
 import math
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
@@ -53,10 +53,14 @@ log = logging.getLogger("esper")
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Result of a network on a split: the loss of each example in nats, and the metric over all of them."""
+    """Result of a network on a split: the loss of each example in nats, and the metric over all of them.
+
+    ``evidence`` has one number for each example, by which networks are compared; a lower one is better.
+    """
 
     losses: Tensor
     metric: Tensor
+    evidence: Tensor
 
     def means(self) -> Tensor:
         """Return (mean loss, metric)."""
@@ -64,9 +68,17 @@ class Evaluation:
 
 
 def evaluate(
-    model: nn.Module, task: Task, split: Split, run: Callable[[nn.Module, Tensor], Tensor] = nn.Module.__call__
+    model: nn.Module,
+    task: Task,
+    split: Split,
+    run: Callable[[nn.Module, Tensor], Tensor] = nn.Module.__call__,
+    *,
+    evidence: Literal["loss", "metric"] = "loss",
 ) -> Evaluation:
-    """Evaluate ``model`` on the whole split in inference mode, and leave it in training mode."""
+    """Evaluate ``model`` on the whole split in inference mode, and leave it in training mode.
+
+    ``evidence`` is ``growth.evidence``: whether networks are compared by their losses or by the task's scores.
+    """
     model.eval()
     losses: list[Tensor] = []
     scores: list[Tensor] = []
@@ -75,11 +87,14 @@ def evaluate(
             outputs = run(model, inputs)
             losses.append(task.losses(outputs, targets))
             scores.append(task.scores(outputs, targets))
-        own, metric = torch.cat(losses), torch.cat(scores).mean()
+        own, each = torch.cat(losses), torch.cat(scores)
+        metric = each.mean()
         if task.metric.exponential:
             metric = metric.exp()
     model.train()
-    return Evaluation(own.clone(), metric.to(own.dtype).clone())
+    found = own.clone()
+    worse = -each if task.metric.direction == "up" else each.clone()
+    return Evaluation(found, metric.to(own.dtype).clone(), found if evidence == "loss" else worse)
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -100,27 +115,27 @@ class SeedGains:
         self._fossils: list[int] = []
         self.gains: dict[int, Tensor] = {}
 
-    def measure(self, evaluate: Callable[[], Evaluation], losses: Tensor, undisturbed: Tensor | None) -> None:
+    def measure(self, evaluate: Callable[[], Evaluation], own: Tensor, undisturbed: Tensor | None) -> None:
         """Measure the gain of every living seed.
 
         Args:
             evaluate: Evaluates the network as it acts now on the validation split.
-            losses: What ``evaluate`` gave without any trial, one loss for each example.
-            undisturbed: The twin's losses; None where there is no twin.
+            own: The evidence that ``evaluate`` gave without any trial, one number for each example.
+            undisturbed: The twin's evidence; None where there is no twin.
         """
         self.gains = {}
         acting, slots = self._garden.blended, self._garden.slots.values()
         for number in self._garden.incubating:
-            self.gains[number] = paired(losses, self._try_seed(number, evaluate))
+            self.gains[number] = paired(own, self._try_seed(number, evaluate))
         if undisturbed is None:
             return
         fossils = [seed.number for slot in slots for seed in slot.fossils]
         if not any(slot.strength > 0.0 for slot in slots):
-            self._lead, self._fossils = undisturbed - losses, fossils
+            self._lead, self._fossils = undisturbed - own, fossils
         elif len(acting) != 1 or fossils != self._fossils:
             self._lead = None
         elif self._lead is not None:
-            self.gains[acting[0]] = paired(undisturbed - self._lead, losses)
+            self.gains[acting[0]] = paired(undisturbed - self._lead, own)
 
     def forget_lead(self) -> None:
         """Forget the twin's lead, because the twin was rolled back: acting seeds have no known gain until none acts."""
@@ -138,11 +153,11 @@ class SeedGains:
         self._stream.load_state_dict(known["stream"])
 
     def _try_seed(self, number: int, evaluate: Callable[[], Evaluation]) -> Tensor:
-        """Return the losses with one incubating seed in the network."""
+        """Return the evidence with one incubating seed in the network."""
         with self._garden.trial(number), self._stream:
-            losses = evaluate().losses
+            evidence = evaluate().evidence
         check_settings(self._garden, number)
-        return losses
+        return evidence
 
 
 def check_settings(garden: Garden, number: int) -> None:

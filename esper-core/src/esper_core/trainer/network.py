@@ -286,9 +286,9 @@ class GrowingNetwork:
     def measure_gains(self, evaluate: Callable[[], Evaluation], undisturbed: Tensor | None) -> None:
         """Measure what living seeds gain on the validation split, after ``evaluation`` was set to its result.
 
-        ``undisturbed`` holds the twin's losses on it, one for each example; None where there is no twin.
+        ``undisturbed`` holds the twin's evidence on it, one number for each example; None where there is no twin.
         """
-        self.lost.run_without_faulty(self.gains.measure, evaluate, self.evaluation.losses, undisturbed)
+        self.lost.run_without_faulty(self.gains.measure, evaluate, self.evaluation.evidence, undisturbed)
 
     def measure_dependence(self, task: Task, split: Split) -> None:
         """Measure on ``split`` how much the network depends on each acting seed."""

@@ -198,7 +198,7 @@ class Phases(Roster[N]):
         whole: How many members there are, with those in other processes.
         lanes: Where the work of each member runs.
         twin: The arm of the twins.
-        undisturbed: For a step, the losses of a twin that is trained elsewhere.
+        undisturbed: For a step, the evidence of a twin that is trained elsewhere.
     """
 
     def __init__(
@@ -238,11 +238,11 @@ class Phases(Roster[N]):
         self.run_each(running, lambda one: one.evaluate("validation"), f"in evaluation, step {step}")
         twins = {one.index: one for one in self.environments if one.arm == self._twin}
         for one in running if twins else ():
-            self._lanes.hand(twins[one.index].network.evaluation.losses, twins[one.index].place, one.place)
+            self._lanes.hand(twins[one.index].network.evaluation.evidence, twins[one.index].place, one.place)
 
         def measure(one: N) -> Tensor:
             twin = twins.get(one.index)
-            undisturbed = self._undisturbed(step) if twin is None else twin.network.evaluation.losses
+            undisturbed = self._undisturbed(step) if twin is None else twin.network.evaluation.evidence
             one.measure_seeds(None if one is twin else undisturbed)
             return one.network.numbers()
 
@@ -390,7 +390,7 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         environments: How many environments each arm has.
         devices: Those of one index share a device, and the next index takes the next one; none: the recipe's.
         lanes: How many threads, or streams on each device; None: as many as fit.
-        undisturbed: For a step, the losses of a twin that is trained elsewhere.
+        undisturbed: For a step, the evidence of a twin that is trained elsewhere.
         indices: Of the environments that live here, where others live in other processes.
         on_turn: Called with the place of each environment whose work begins.
     """

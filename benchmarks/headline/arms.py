@@ -19,6 +19,7 @@ from benchmarks.headline.cells import HOST, Setting, compose
 from benchmarks.headline.searches import Curve, asha, random_search
 from benchmarks.headline.trainings import FIRST_CLASSES, GROWING, EsperSettings, Job
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE
+from esper_policies.settings import CAUTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 VERSION: Final = "1"
 """Of the study; a new one repeats every training."""
 
-POLICY_VERSION: Final = "3"
+POLICY_VERSION: Final = "4"
 """Of the policy and the engine; a new one repeats every training in which something may grow."""
 
 LATE: Final = ("grow", "continue", "fresh", "early", "filler")
@@ -47,14 +48,18 @@ RETRAIN_SHARE: Final = 1 / 8
 
 
 def esper_settings(validation_examples: int) -> EsperSettings:
-    """Return how Esper grows, the same in every cell but for gates, which need enough validation examples.
+    """Return how Esper grows, the same in every cell but for what depends on the number of validation examples.
 
-    Seeds are looked at for up to 26 steps: beside a trained host a block needs most of a small budget to show its gain.
+    A block has to bring a point of accuracy, and one more for each 1,000 parameters. Seeds are looked at for up to 26
+    steps: beside a trained host a block needs most of a small budget to show its gain. With few validation examples
+    gates cannot judge, and the policy is more cautious.
     """
-    gates = "permissive" if validation_examples >= MIN_EXAMPLES_FOR_EVIDENCE else "off"
-    growth = {"incubation": "branch", "gates": gates, "nursery": 2}
-    policy = {"use": "heuristic", "settings": {"patience": 20}}
-    return EsperSettings({"policy": policy, "twin": False, "growth": growth})
+    enough = validation_examples >= MIN_EXAMPLES_FOR_EVIDENCE
+    price = 1e-5
+    growth = {"incubation": "branch", "gates": "permissive" if enough else "off", "nursery": 2}
+    settings = {"patience": 20, "price": price, "fee": 0.01, "average": 1.0, "caution": 0.5 if enough else CAUTION}
+    policy = {"use": "heuristic", "settings": settings}
+    return EsperSettings({"policy": policy, "twin": False, "growth": {**growth, "evidence": "metric", "price": price}})
 
 
 def settings_for(part: Part, cell: Cell) -> EsperSettings:

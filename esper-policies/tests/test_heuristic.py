@@ -1,6 +1,7 @@
 """Each rule of the heuristic, on observations made by hand, and the forecasts that it decides by."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -22,7 +23,7 @@ from esper_core.leyline import (
     Stage,
 )
 from esper_core.leyline.constants import NATS_PER_PARAMETER
-from esper_policies.heuristic import CAUTION, FEE, RISE, Forecast, Heuristic
+from esper_policies.heuristic import CAUTION, FEE, RISE, Forecast, Heuristic, Life
 
 SPACE = ActionSpace({"early": ("a/conv", "a/mlp"), "late": ("a/mlp",)})
 STEPS = 40
@@ -243,7 +244,7 @@ def test_episodes_that_are_too_short_are_reported():
 
 
 def test_settings_of_costs_reach_the_forecast():
-    told = {"rise": 3.0, "caution": 2.0, "price": 0.1, "fee": 0.2, "points": 5.0}
+    told = {"rise": 3.0, "caution": 2.0, "price": 0.1, "fee": 0.2, "points": 5.0, "average": 2.0}
     assert Heuristic(SPACE, **told).forecast == Forecast(**told)
 
 
@@ -307,6 +308,19 @@ def test_an_uncertain_gain_does_not_pay():
     noise = Gain(100, 0.01, 0.1, 0.0, -1.0, 1.0)
     assert Forecast(price=0.0, fee=0.0).net(tried(gain=noise)) < 0
     assert Forecast(caution=0.0, price=0.0, fee=0.0).net(tried(gain=noise)) > 0
+
+
+def test_gains_of_the_latest_steps_are_averaged():
+    life = Life(Stage.TRAINING, 0)
+    gains = [replace(SURE, mean=mean) for mean in (9.0, 0.3, 0.1)]
+    *_, averaged = (life.averaged(tried(gain=gain), 2).gain for gain in gains)
+    assert averaged.mean == pytest.approx(0.2)
+    assert averaged.standard_error == pytest.approx(math.hypot(0.01, 0.1)), "of one look, and between looks"
+    assert Life.of(life.plain()) == life
+    assert life.averaged(tried(), 1) == tried(), "the latest by itself"
+    broken = tried(gain=replace(SURE, mean=math.nan))
+    assert life.averaged(broken, 2) is broken
+    assert [replace(Forecast(average=1.5), pace=pace).window for pace in (1.0, 0.25, 10.0)] == [2, 6, 1]
 
 
 def test_the_cost_is_the_price_of_the_gate_unless_a_price_is_set():

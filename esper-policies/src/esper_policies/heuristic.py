@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from statistics import fmean, variance
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline import WAIT, Action, Op, SettingError, Stage
@@ -216,7 +217,8 @@ class Forecast:
     rise: age at which a seed has half of its final gain, in steps of 32 batches. caution: standard errors between a
     gain and its bounds. price: nats for each parameter; None: what the gates hold against it, or 0.0002 where they are
     off. fee: nats for each seed beside them. points: hundredths of the metric that a nat brings at the end, where the
-    reward's own price is to be asked instead; None: it is not. pace: batches of a decision step, divided by 32: seeds
+    reward's own price is to be asked instead; None: it is not. average: steps of 32 batches whose gains are averaged.
+    pace: batches of a decision step, divided by 32: seeds
     learn by batches, and short steps show little.
     """
 
@@ -225,7 +227,13 @@ class Forecast:
     price: float | None = None
     fee: float = FEE
     points: float | None = None
+    average: float = 0.0
     pace: float = 1.0
+
+    @property
+    def window(self) -> int:
+        """How many gains of a seed are averaged."""
+        return max(1, math.ceil(self.average / self.pace))
 
     @property
     def looks(self) -> int:
@@ -279,13 +287,28 @@ class Life:
     """The record of a seed: its stage, the step since which it has it, and its forecasts while it incubated.
 
     promise: the last lower bound in nats beyond its cost; None if nothing has been measured so far. hopes: the latest
-    upper bounds.
+    upper bounds. gains: the latest gains that are averaged, each with its standard error.
     """
 
     stage: Stage
     since: int
     promise: float | None = None
     hopes: list[float] = field(default_factory=list)
+    gains: list[tuple[float, float]] = field(default_factory=list)
+
+    def averaged(self, seed: SeedSignals, window: int) -> SeedSignals:
+        """Return the seed with the average of its latest gains.
+
+        They are measured on the same examples, so that averaging reduces only the part of the error by which they
+        differ from step to step.
+        """
+        if seed.gain is None or window == 1 or not math.isfinite(seed.gain.mean):
+            return seed
+        self.gains = [*self.gains, (seed.gain.mean, seed.gain.standard_error)][-window:]
+        means, errors = zip(*self.gains, strict=True)
+        between = variance(means) / len(means) if len(means) > 1 else 0.0
+        error = math.sqrt(fmean(one * one for one in errors) + between)
+        return replace(seed, gain=replace(seed.gain, mean=fmean(means), deviation=error * math.sqrt(seed.gain.n)))
 
     def plain(self) -> dict[str, Any]:
         """Return the life as JSON; an infinite promise is written as text."""
@@ -295,6 +318,7 @@ class Life:
             "since": self.since,
             "promise": promise,
             "hopes": [str(hope) for hope in self.hopes],
+            "gains": [[str(number) for number in gain] for gain in self.gains],
         }
 
     @classmethod
@@ -302,7 +326,8 @@ class Life:
         """Return the life that ``plain`` describes."""
         promise = plain["promise"]
         hopes = [float(hope) for hope in plain["hopes"]]
-        return cls(Stage(plain["stage"]), plain["since"], None if promise is None else float(promise), hopes)
+        gains = [(float(mean), float(error)) for mean, error in plain["gains"]]
+        return cls(Stage(plain["stage"]), plain["since"], None if promise is None else float(promise), hopes, gains)
 
 
 @dataclass(slots=True)
@@ -338,13 +363,15 @@ class Memory:
         """Record a germination. If the seed is missing at the next look, it could not be built."""
         self.lives[slot, blueprint] = Life(Stage.GERMINATED, step)
 
-    def look(self, slots: Sequence[SlotSignals], step: int, forecast: Forecast) -> None:
-        """Update the memory with the observation after ``step``."""
+    def look(self, slots: Sequence[SlotSignals], step: int, forecast: Forecast) -> tuple[SlotSignals, ...]:
+        """Update the memory with the observation after ``step``, and return the slots with averaged gains."""
+        looked = []
         for slot in slots:
             self._forget_gone(slot)
             self.heights[slot.name] = slot.fossils
-            for seed in slot.seeds:
-                self._follow(slot.name, seed, step, forecast)
+            seeds = tuple(self._follow(slot.name, seed, step, forecast) for seed in slot.seeds)
+            looked.append(replace(slot, seeds=seeds))
+        return tuple(looked)
 
     def life(self, slot: str, seed: SeedSignals) -> Life:
         """Return the life of a seed that was there at the last look."""
@@ -358,14 +385,16 @@ class Memory:
     def _fossils(self) -> int:
         return sum(self.heights.values())
 
-    def _follow(self, slot: str, seed: SeedSignals, step: int, forecast: Forecast) -> None:
+    def _follow(self, slot: str, seed: SeedSignals, step: int, forecast: Forecast) -> SeedSignals:
         life = self.lives.setdefault((slot, seed.blueprint), Life(seed.stage, step))
         if life.stage is not seed.stage:
-            life.stage, life.since, life.hopes = seed.stage, step, []
+            life.stage, life.since, life.hopes, life.gains = seed.stage, step, [], []
+        seed = life.averaged(seed, forecast.window)
         if (hope := forecast.hope(seed)) is not None:
             life.hopes = [*life.hopes, hope][-forecast.looks :]
         if seed.stage in INCUBATING and (promise := forecast.net(seed)) is not None:
             life.promise = promise
+        return seed
 
     def _forget_gone(self, slot: SlotSignals) -> None:
         """Forget seeds that are gone: fossilised, dropped for a better one, or failed.
@@ -402,7 +431,7 @@ class Heuristic(RememberingPolicy[Memory]):
     ('germinate', 'early', 'blueprints/conv_light')
 
     space: the run's slots and blueprints; the file's order is the order in which they are tried.
-    preview, patience, first, last, speed, rise, caution, price, fee, points: as in ``settings.HeuristicSettings``.
+    preview, patience, first, last, speed, rise, caution, price, fee, average, points: see ``HeuristicSettings``.
     """
 
     memory = Memory
@@ -420,6 +449,7 @@ class Heuristic(RememberingPolicy[Memory]):
         caution: float = CAUTION,
         price: float | None = None,
         fee: float = FEE,
+        average: float = 0.0,
         points: float | None = None,
     ) -> None:
         super().__init__()
@@ -437,14 +467,16 @@ class Heuristic(RememberingPolicy[Memory]):
             caution=caution,
             price=price,
             fee=fee,
+            average=average,
             points=points,
         )
-        self.forecast = Forecast(rise, caution, price, fee, points)
+        self.forecast = Forecast(rise, caution, price, fee, points, average)
 
     def choose(self, memory: Memory, seen: Observation, mask: ActionMask) -> Action:
         """Return the action of the first rule that applies, else WAIT."""
         forecast = self.forecast.at(seen)
-        memory.look(seen.signals.slots, seen.step, forecast)
+        slots = memory.look(seen.signals.slots, seen.step, forecast)
+        seen = replace(seen, signals=replace(seen.signals, slots=slots))
         scene = Scene(seen, mask, memory, forecast, self.settings)
         action = next((found for rule in RULES if (found := rule(scene)) is not None), WAIT)
         if action.op is Op.GERMINATE:

@@ -102,6 +102,12 @@ class HeuristicSettings(Settings):
     fee: float = Field(
         default=FEE, ge=0, le=1e6, description="Nats that each kept seed costs in addition to its parameters."
     )
+    average: float = Field(
+        default=0.0,
+        ge=0,
+        le=1000,
+        description="Steps of 32 batches whose gains are averaged; 0: the latest gain by itself.",
+    )
     points: float | None = Field(
         default=None,
         gt=0,

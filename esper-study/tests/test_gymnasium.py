@@ -217,6 +217,9 @@ def test_calls_out_of_order_are_rejected(env):
     for wrong in (-1, len(env.actions)):
         with pytest.raises(gymnasium.error.InvalidAction, match=f"from 0 to 5. Received: {wrong}"):
             env.step(wrong)
+    env.play.begin(1)
+    with pytest.raises(gymnasium.error.ResetNeeded, match="used by other code"):
+        env.step(0)
     played(env, [])
     with pytest.raises(gymnasium.error.ResetNeeded, match="the episode is over"):
         env.step(0)

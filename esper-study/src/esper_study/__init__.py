@@ -2,7 +2,6 @@
 
     growbench        small growth problems with a known optimum: play a policy on recorded tables, measure its regret
     gymnasium_env    a gymnasium environment, in which agents of other libraries decide what grows
-    step_cache       a cache that recalls steps which were trained before
     replay           recorded episodes, reproduced to the last bit or continued with another action
     command          the command ``esper replay``
     actions          actions as text, as users type them and events record them

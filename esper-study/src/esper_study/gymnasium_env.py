@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
 
 from esper_core.app.episode import Episode
-from esper_core.leyline import CANDIDATE_COLUMNS, GLOBAL_COLUMNS, SLOT_COLUMNS, WAIT, Action, ActionMask, Op, rows_of
+from esper_core.leyline import CANDIDATE_COLUMNS, GLOBAL_COLUMNS, SLOT_COLUMNS, WAIT, Action, Op, rows_of
 from esper_core.leyline.constants import RAMP_STEPS
 from esper_core.leyline.observations import LIMIT
-from esper_study.step_cache import CachedPlay
 
 try:
     import gymnasium
@@ -31,17 +29,15 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(message, name=error.name) from error
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from esper_core.app.episode import EpisodeStep
-    from esper_core.leyline import ActionSpace, Observation
+    from esper_core.leyline import ActionMask, ActionSpace, Observation, RewardBreakdown
 
 NAME: Final = "esper/Growth-v0"
 SEEDS: Final = range(16)
 """Default seeds of the episodes: as many as ``Episode`` keeps twins of."""
-
-_MASK: Final = TypeAdapter(ActionMask)
 
 Numbers = NDArray[np.float32]
 Info = dict[str, Any]
@@ -108,7 +104,6 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
     Args:
         configuration: A configuration file, or an ``Episode`` of one.
         overrides: Changes to the file, as ``--set`` takes them.
-        home: Folder of a cache of steps, see ``step_cache``: what was trained is not trained again, by any process.
         seeds: Environment seeds of the episodes, played in a random order, each once before any is repeated.
         decide_every: Steps from one decision to the next. The environment waits in between and adds up the rewards.
         speed: Steps that a change of alpha takes.
@@ -124,7 +119,6 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
         configuration: Path | str | Episode,
         overrides: Sequence[str] = (),
         *,
-        home: Path | str | None = None,
         seeds: Sequence[int] = SEEDS,
         decide_every: int = 1,
         speed: int = RAMP_STEPS,
@@ -138,7 +132,6 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
         _require(type(speed) is int and speed >= 0, "speed must be an integer from 0", speed)
         _require(actions is None or list(actions[:1]) == [WAIT], "the first of the actions must be WAIT", actions)
         self.play = configuration if isinstance(configuration, Episode) else Episode.of(configuration, overrides)
-        self.cache = CachedPlay(self.play, self._describe, home)
         self.seeds = tuple(map(int, seeds))
         self.decide_every = decide_every
         self.auto_fossilise = auto_fossilise
@@ -149,8 +142,9 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
         self.observation_space = gymnasium.spaces.Box(-LIMIT, LIMIT, (len(self.columns),), np.float32)
         self._to_come: list[int] = []
         self._seed = -1
-        self._latest: dict[str, Any] | None = None
-        self._unpaid: list[Mapping[str, float] | None] = []
+        self._latest: EpisodeStep | None = None
+        self._moves = 0
+        self._unpaid: list[RewardBreakdown | None] = []
         self._over = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Numbers, Info]:
@@ -163,10 +157,11 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
             self._to_come = []
         self._seed = self._next_seed() if seed is None else seed
         self._over = True  # until the first step is trained: the governor may stop the run in it
-        self._latest = step = self.cache.begin(self._seed)
-        self._unpaid = [] if step["terms"] is None else [step["terms"]]
+        self._latest = step = self.play.begin(self._seed)
+        self._moves = self.play.moves
+        self._unpaid = [] if step.reward is None else [step.reward]
         self._over = False
-        return _numbers(step), self._info(step)
+        return self._numbers(step), self._info(step)
 
     def step(self, action: np.int64 | int) -> tuple[Numbers, float, bool, bool, Info]:
         """Carry out an action and train up to the next decision."""
@@ -174,26 +169,29 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
         if self._over:
             msg = "the episode is over: call reset() to begin another one"
             raise gymnasium.error.ResetNeeded(msg)
+        if self.play.moves != self._moves:
+            msg = "the Episode was used by other code since the latest step: call reset() first"
+            raise gymnasium.error.ResetNeeded(msg)
         if not self.action_space.contains(np.int64(action)):
             msg = f"an action is an integer from 0 to {len(self.actions) - 1}. Received: {action}"
             raise gymnasium.error.InvalidAction(msg)
         asked = self.actions[int(action)]
-        refused = not _mask(step).allows(asked)
+        refused = not step.mask.allows(asked)
         rewards, self._unpaid = self._unpaid, []
         self._over = True  # stays so if the governor stops the run
         for each in (WAIT if refused else asked, *[WAIT] * (self.decide_every - 1)):
-            if step["rolled_back"] or step["ending"]:
+            if step.rolled_back or step.ending:
                 break
-            step = self.cache.act(self._waiting(_mask(step)) if each.op is Op.WAIT else each)
-            rewards.append(step["terms"])
-        over = step["ending"] is not None
-        self._latest, self._over = step, step["rolled_back"] or over
+            step = self.play.act(self._waiting(step.mask) if each.op is Op.WAIT else each)
+            rewards.append(step.reward)
+        over = step.ending is not None
+        self._latest, self._moves, self._over = step, self.play.moves, step.rolled_back or over
         info = {**self._info(step), "refused": refused, **_summed(rewards)}
-        return _numbers(step), math.fsum(info["terms"].values()), step["rolled_back"], over, info
+        return self._numbers(step), math.fsum(info["terms"].values()), step.rolled_back, over, info
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Return which actions are possible now, under the name that sb3-contrib's MaskablePPO calls."""
-        mask = _mask(self._present())
+        mask = self._present().mask
         return np.array([mask.allows(action) for action in self.actions], dtype=np.bool_)
 
     def close(self) -> None:
@@ -207,7 +205,7 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
             self._to_come = [self.seeds[place] for place in self.np_random.permutation(len(self.seeds))]
         return self._to_come.pop(0)
 
-    def _present(self) -> dict[str, Any]:
+    def _present(self) -> EpisodeStep:
         if self._latest is None:
             msg = "no episode has begun: call reset() first"
             raise gymnasium.error.ResetNeeded(msg)
@@ -219,41 +217,21 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
             return next(filter(mask.allows, (Action(Op.FOSSILISE, slot) for slot in self.play.space.slots)), WAIT)
         return WAIT
 
-    def _info(self, step: Mapping[str, Any]) -> Info:
+    def _info(self, step: EpisodeStep) -> Info:
         info: Info = {"seed": self._seed, "action_mask": self.action_masks().astype(np.int8)}
-        if step["ending"] is not None:
-            info |= {**step["ending"], "grown": tuple(step["ending"]["grown"])}
+        if step.ending is not None:
+            info["test_metric"] = step.ending.test_metric
+            info["twin_test_metric"] = self.play.twin.ending.test_metric
+            info["grown"] = tuple(f"{one.slot} {one.blueprint}" for one in step.ending.growth)
         return info
 
-    def _describe(self, moment: EpisodeStep) -> dict[str, Any]:
-        """Return what the environment needs of a moment, as data that JSON can hold."""
-        ending = None
-        if moment.ending is not None:
-            ending = {
-                "test_metric": moment.ending.test_metric,
-                "twin_test_metric": self.play.twin.ending.test_metric,
-                "grown": [f"{one.slot} {one.blueprint}" for one in moment.ending.growth],
-            }
-        return {
-            "numbers": numbers_of(self.play.space, moment.observation, moment.mask).tolist(),
-            "mask": _MASK.dump_python(moment.mask, mode="json"),
-            "terms": None if moment.reward is None else dict(moment.reward.terms),
-            "rolled_back": moment.rolled_back,
-            "ending": ending,
-        }
+    def _numbers(self, step: EpisodeStep) -> Numbers:
+        return numbers_of(self.play.space, step.observation, step.mask)
 
 
-def _numbers(step: Mapping[str, Any]) -> Numbers:
-    return np.array(step["numbers"], dtype=np.float32)
-
-
-def _mask(step: Mapping[str, Any]) -> ActionMask:
-    return _MASK.validate_python(step["mask"])
-
-
-def _summed(rewards: Sequence[Mapping[str, float] | None]) -> Info:
+def _summed(rewards: Sequence[RewardBreakdown | None]) -> Info:
     """Return the terms of several steps, added up, and whether a reward is unknown."""
-    known = [terms for terms in rewards if terms is not None]
+    known = [reward.terms for reward in rewards if reward is not None]
     names = dict.fromkeys(name for terms in known for name in terms)
     terms = {name: math.fsum(one.get(name, 0.0) for one in known) for name in names}
     return {"terms": terms, "reward_unknown": len(known) < len(rewards)}

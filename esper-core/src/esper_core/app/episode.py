@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from esper_core.app.compose import prepare
-from esper_core.app.resolution import TWIN, resolved_config
+from esper_core.app.resolution import TWIN
 from esper_core.app.runtime import one_thread, tune_allocator
 from esper_core.growth import FaultBook, decode_state, encode_state
 from esper_core.leyline.errors import LifecycleError
@@ -31,13 +31,11 @@ from esper_core.trainer.rollouts import EpisodeRewards
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import torch
     from torch import Tensor
 
     from esper_core.app.compose import Composition
     from esper_core.governor import Decision
     from esper_core.leyline.actions import Action, ActionMask, ActionSpace
-    from esper_core.leyline.protocols import Split, SplitName
     from esper_core.leyline.signals import HealthSnapshot, Metric, Verdict
 
 POLICY: Final = "policy"
@@ -144,23 +142,9 @@ class Episode:
         return self.composition.task.metric
 
     @property
-    def config(self) -> dict[str, Any]:
-        """The resolved configuration as plain data, as ``config.yaml`` of a run has it."""
-        return resolved_config(self.composition.resolution).model_dump(mode="json")
-
-    def split(self, name: SplitName) -> Split:
-        """Return a split of the data, on the device of the networks."""
-        return self.composition.recipe.data[name]
-
-    @property
     def host_parameters(self) -> int:
         """Number of parameters of the host alone."""
         return self.composition.host_parameters
-
-    @property
-    def device(self) -> torch.device:
-        """Where the networks are."""
-        return self.composition.devices[0]
 
     @property
     def twin(self) -> TwinEpisode:

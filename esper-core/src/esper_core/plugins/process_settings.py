@@ -6,18 +6,16 @@ guard costs, so those that are read around every call (``torch_settings``) are a
 
 from __future__ import annotations
 
-import locale
 import os
 import signal
 import sys
-import warnings
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial, reduce
 from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,6 @@ class Setting:
         default: Its value in a new process; None: that depends on the machine.
         describe: Says in a message what changed, given the values before and after.
         own_state: Whether it is a random generator, of which a component keeps the state that it left.
-        by_imports: Whether modules change it when they are imported, which is left alone.
         is_shared: Whether it belongs to the process, not to a thread, and Esper itself leaves it as it is.
     """
 
@@ -38,7 +35,6 @@ class Setting:
     default: Any = None
     describe: Callable[[Any, Any], str] | None = None
     own_state: bool = False
-    by_imports: bool = False
     is_shared: bool = False
 
     def change(self, before: Any, after: Any) -> str:
@@ -93,12 +89,6 @@ def torch_settings() -> tuple[Setting, ...]:
             torch.get_deterministic_debug_mode,
             _set_deterministic,
             0,
-            is_shared=True,
-        ),
-        Setting(
-            "torch's anomaly mode",
-            lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
-            lambda values: torch.set_anomaly_enabled(*values),
             is_shared=True,
         ),
         Setting(
@@ -236,27 +226,6 @@ def _folder() -> str | None:
         return None
 
 
-def _environment() -> dict[Any, Any]:
-    """Return the environment as it is encoded, which takes a hundredth of the time of decoding it."""
-    return dict(getattr(os.environ, "_data", os.environ))
-
-
-def _differing(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> list[Any]:
-    return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-
-
-def _set_environment(before: Mapping[Any, Any]) -> None:
-    for name in _differing(before, _environment()):
-        if name in before:
-            os.environ[os.fsdecode(name)] = os.fsdecode(before[name])
-        else:
-            del os.environ[os.fsdecode(name)]
-
-
-def _describe_environment(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> str:
-    return f"changed the environment variables {', '.join(map(os.fsdecode, _differing(before, after)))}"
-
-
 _SIGNALS: Final = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGCHLD") if hasattr(signal, name)
 )
@@ -271,12 +240,6 @@ def _set_handlers(handlers: list[Any]) -> None:
         if handler is not None and signal.getsignal(one) != handler:
             with suppress(ValueError):  # in a thread, where the component could not set it either
                 signal.signal(one, handler)
-
-
-def _set_filters(filters: list[Any]) -> None:
-    warnings.filters[:] = filters  # type: ignore[index]  # a list, although annotated as a sequence
-    with warnings.catch_warnings():  # makes Python forget what the other filters decided
-        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,27 +286,5 @@ def python_settings() -> tuple[Setting, ...]:
         _generator("Python's random generator", random.getstate, random.setstate),
         _numpy_generator(),
         Setting("the current folder", _folder, os.chdir, is_shared=True),
-        Setting(
-            "the environment",
-            _environment,
-            _set_environment,
-            describe=_describe_environment,
-            by_imports=True,
-            is_shared=True,
-        ),
         Setting("signal handlers", _handlers, _set_handlers, describe=lambda *_: "changed signal handlers"),
-        Setting(
-            "filters of warnings",
-            lambda: list(warnings.filters),
-            _set_filters,
-            describe=lambda *_: "changed the filters of warnings",
-            by_imports=True,
-        ),
-        Setting("Python's recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
-        Setting(
-            "the locale",
-            partial(locale.setlocale, locale.LC_ALL),
-            partial(locale.setlocale, locale.LC_ALL),
-            by_imports=True,
-        ),
     )

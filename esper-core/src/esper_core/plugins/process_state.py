@@ -88,11 +88,6 @@ class _Settled:
             if not self._open[own]:
                 del self._open[own]
 
-    def keep(self, one: Setting, value: Any) -> None:
-        """Take a value that a setting has now for its own."""
-        with self._lock:
-            self._values[one.name] = value
-
     def _settled(self, one: Setting) -> Any:
         value = self._read(one)
         return value if value == self._values[one.name] else None
@@ -127,7 +122,6 @@ class Guard:
         "_before",
         "_component",
         "_faults",
-        "_imported",
         "_memory",
         "_pid",
         "_report",
@@ -152,7 +146,7 @@ class Guard:
         self._faults = faults
 
     def __enter__(self) -> Guard:
-        self._pid, self._torch, self._imported = os.getpid(), "torch" in sys.modules, len(sys.modules)
+        self._pid, self._torch = os.getpid(), "torch" in sys.modules
         self._settings = _settings(self._scope, self._torch)
         self._before = _SETTLED.open(self._settings)
         if self._scope and (own := self._remembered().generators):
@@ -174,12 +168,8 @@ class Guard:
     def _put_back(self) -> None:
         now = [one.read() for one in self._settings]
         if now != self._before:
-            imported = len(sys.modules) != self._imported
             for one, before, after in zip(self._settings, self._before, now, strict=True):
-                if not (imported and one.by_imports):
-                    self._compare(one, before, after)
-                elif one.is_shared:
-                    _SETTLED.keep(one, after)
+                self._compare(one, before, after)
         if not self._torch and "torch" in sys.modules:
             for one in torch_settings():
                 self._compare(one, one.default, one.read())

@@ -5,150 +5,49 @@ from pathlib import Path
 
 import pytest
 import torch
+from hostile_plugin import RUN, plugin
 
 from esper_core import read_events
 from esper_core.leyline.events import StepFinished
 
-MEDDLER = """
-import os, random, torch
-from torch import nn
-from esper_core import BlueprintSpec, hookimpl
-from esper_core.leyline import (
-    WAIT, Action, HostSpec, Op, PolicySpec, RewardBreakdown, RewardSpec, ScheduleSpec, SinkSpec, TaskSpec
-)
-from esper_tasks.hosts import PointwiseMlp
-from esper_tasks.stripes import stripes
-
-PLACES, RUN = {}, os.getpid()
-
-def meddle(place):
-    if place in PLACES:
-        if os.getpid() == RUN and place != "host":  # a fork of a process that computed with two threads cannot
-            torch.set_num_threads(2)
-        torch.set_flush_denormal(True)
-        if place not in ("import", "registration", "sink"):
-            random.seed(3)
-            os.chdir("/")
-
-meddle("import")
-
-class Block(nn.Conv1d):
-    def forward(self, inputs):
-        meddle("blueprint")
-        return super().forward(inputs)
-
-class Host(PointwiseMlp):
-    def forward(self, inputs):
-        meddle("host")
-        return super().forward(inputs)
-
-class Task:
-    def __init__(self):
-        self.own = stripes()
-        self.metric, self.shape, self.scores = self.own.metric, self.own.shape, self.own.scores
-    def split(self, name):
-        meddle("split")
-        return self.own.split(name)
-    def losses(self, outputs, targets):
-        meddle("task")
-        return self.own.losses(outputs, targets)
-
-class Schedule:
-    def factor(self, step, steps):
-        meddle("schedule")
-        return 1.0
-
-class Policy:
-    def __init__(self, space): pass
-    def act(self, observations, masks):
-        meddle("policy")
-        wanted = [Action(Op.GERMINATE, "early", "meddler/block"), Action(Op.ADVANCE, "early")]
-        return [next((one for one in wanted if mask.allows(one)), WAIT) for mask in masks]
-
-class Reward:
-    def __init__(self, metric): pass
-    def score(self, *signals):
-        meddle("reward")
-        return RewardBreakdown({})
-
-class Sink:
-    def __init__(self, run): pass
-    def hear(self, event): meddle("sink")
-    def settle(self): pass
-    def close(self): pass
-
-def factory(site):
-    meddle("factory")
-    return Block(site.channels, site.channels, 1)
-
-@hookimpl
-def esper_register_blueprints(registry):
-    meddle("registration")
-    registry.add("block", factory, BlueprintSpec("sequence", "c*c + c"))
-@hookimpl
-def esper_register_hosts(registry): registry.add("host", Host, HostSpec())
-@hookimpl
-def esper_register_policies(registry): registry.add("policy", Policy, PolicySpec())
-@hookimpl
-def esper_register_rewards(registry): registry.add("reward", Reward, RewardSpec())
-@hookimpl
-def esper_register_schedules(registry): registry.add("schedule", Schedule, ScheduleSpec())
-@hookimpl
-def esper_register_sinks(registry): registry.add("sink", Sink, SinkSpec())
-@hookimpl
-def esper_register_tasks(registry): registry.add("task", Task, TaskSpec())
-@hookimpl
-def esper_step_finished(events): meddle("observer")
-@hookimpl
-def esper_check_health(snapshot): meddle("health")
-@hookimpl
-def esper_report_sections(run): meddle("section")
-@hookimpl(wrapper=True)
-def esper_run(context):
-    meddle("wrapper")
-    return (yield)
-"""
-
-CONFIGURATION = """
-task: meddler/task
-host: meddler/host
-slots: {early: {at: stem, blueprints: [meddler/block]}}
-policy: meddler/policy
-reward: meddler/reward
-sinks: [meddler/sink]
-optimizer: {host: {schedule: meddler/schedule}}
-environments: 2
-episode: {steps: 4, batches: 2, batch_size: 20}
-growth: {gates: "off"}
-capacity: false
-plugins: {local: [meddler.py]}
-"""
-
-FLAGS = ["changed torch's thread count from", "changed torch's flushing of denormal numbers"]
-REST = ["uses Python's random generator", "changed the current folder"]
+FLAGS = {
+    "changed torch's flushing of denormal numbers": "torch.set_flush_denormal(True)",
+    "changed torch's thread count from": "torch.set_num_threads(2) if os.getpid() == RUN else None",
+}
+"""What is said of a change, and the code that makes it. A fork of a process that computed with two threads cannot."""
+REST = {
+    "uses Python's random generator": "random.seed(3)",
+    "changed the current folder": "os.chdir('/')",
+}
 
 PLACES = {
     "import": "plugin",
     "registration": "plugin",
     "split": "task",
     "factory": "blueprint",
-    "blueprint": "blueprint",
+    "training": "blueprint",
     "host": "host",
-    "task": "task",
+    "losses": "task",
     "schedule": "schedule",
-    "policy": "policy",
+    "act": "policy",
     "reward": "reward",
-    "sink": "sink",
-    "observer": "plugin",
+    "hear": "sink",
+    "step": "plugin",
     "health": "plugin",
-    "section": "plugin",
-    "wrapper": "plugin",
+    "report": "plugin",
+    "before": "plugin",
 }
 """The places in which the plugin meddles, and the kind of component that is named."""
 
-IN_ENVIRONMENTS = ["factory", "blueprint", "task", "schedule"]
+IN_ENVIRONMENTS = ["factory", "training", "losses", "schedule"]
 EXPECTED: dict[str, list[str]] = {}
 """What the environments of each arm measured where nothing meddled."""
+
+
+def changes_at(place, engine="threads"):
+    """Return the changes that are made in a place."""
+    flags = dict(list(FLAGS.items())[: 1 if place in ("host", "hear") or engine == "processes" else 2])
+    return flags if place in ("import", "registration", "hear") else {**flags, **REST}
 
 
 @pytest.fixture
@@ -157,10 +56,12 @@ def meddled(tmp_path, run_file, caplog, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(places, *overrides):
-        (tmp_path / "meddler.py").write_text(MEDDLER.replace("PLACES, RUN = {}", f"PLACES, RUN = {places}"))
-        (tmp_path / "run.yaml").write_text(CONFIGURATION)
+        code = {place: "\n".join(changes_at(place).values()) for place in places}
+        blocks = [(place, code.pop(place)) for place in ("factory", "training") if place in code]
+        (tmp_path / "hostile.py").write_text(plugin(code, dict(enumerate(blocks))))
+        (tmp_path / "run.yaml").write_text(RUN)
         before = torch.get_num_threads(), random.getstate(), Path.cwd()
-        path = run_file(tmp_path / "run.yaml", *overrides)
+        path = run_file(tmp_path / "run.yaml", "environments=2", "episode.steps=4", "patience=auto", *overrides)
         assert (torch.get_num_threads(), random.getstate(), Path.cwd()) == before
         seen: dict[str, list[str]] = {}
         for event in read_events(path / "events.jsonl"):
@@ -174,25 +75,23 @@ def meddled(tmp_path, run_file, caplog, monkeypatch):
 
 @pytest.mark.members
 @pytest.mark.parametrize(
-    ("places", "overrides"),
+    ("places", "engine", "lanes"),
     [
-        ([one for one in PLACES if one not in (*IN_ENVIRONMENTS, "host")], ("engine=threads", "lanes=1")),
-        (IN_ENVIRONMENTS, ("engine=threads", "lanes=1")),
-        (IN_ENVIRONMENTS, ("engine=threads", "lanes=2")),
-        (IN_ENVIRONMENTS, ("engine=processes", "lanes=2")),
-        (["host"], ("engine=threads", "lanes=1")),
+        ([one for one in PLACES if one not in (*IN_ENVIRONMENTS, "host")], "threads", 1),
+        (IN_ENVIRONMENTS, "threads", 1),
+        (IN_ENVIRONMENTS, "threads", 2),
+        (IN_ENVIRONMENTS, "processes", 2),
+        (["host"], "threads", 1),
     ],
 )
-def test_state_of_the_process_is_put_back_and_the_component_named(places, overrides, meddled):
+def test_state_of_the_process_is_put_back_and_the_component_named(places, engine, lanes, meddled):
     if not EXPECTED:
-        told, seen = meddled([])
+        told, seen = meddled([], "engine=threads", "lanes=1")
         assert told == []
         EXPECTED.update(seen)
-    told, seen = meddled(places, *overrides)
+    told, seen = meddled(places, f"engine={engine}", f"lanes={lanes}")
     assert seen == EXPECTED
     for place in places:
-        named = [message for message in told if f'{PLACES[place]} "meddler' in message and "(local file" in message]
-        changes = FLAGS[place in ("host", "sink") or "processes" in overrides[0] :]
-        if place not in ("import", "registration", "sink"):
-            changes = [*changes, *REST]
-        assert [change for change in changes if not any(change in message for message in named)] == []
+        named = [message for message in told if f'{PLACES[place]} "hostile' in message and "(local file" in message]
+        missed = [one for one in changes_at(place, engine) if not any(one in message for message in named)]
+        assert missed == [], place

@@ -10,7 +10,6 @@ from esper_core.growth import slots_of
 from esper_core.leyline import ConfigError, DataShape
 from esper_tasks import plugin
 from esper_tasks.hosts import Mlp, PointwiseMlp, TokenMlp, Transformer, cnn1d, cnn2d, wide_cnn1d
-from esper_tasks.signals_family import signals_family_host
 
 IMAGE, SIGNAL = DataShape("image", (3, 16, 16), 8), DataShape("sequence", (1, 40), 10)
 ROWS, SYMBOLS = DataShape("tokens", (12, 5), 4), DataShape("tokens", (24,), 256)
@@ -35,7 +34,6 @@ def example(shape):
             {"early": (25, 40), "middle": (50, 20), "late": (100, 10), "features": (100,)},
         ),
         ("pointwise-mlp", PointwiseMlp, SIGNAL, {"early": (8, 40), "late": (32,)}),
-        ("signals-family-host", signals_family_host, SIGNAL, {"early": (16, 40), "late": (16,)}),
         ("mlp", Mlp, DataShape("vector", (7,), 3), {"first": (32,), "second": (32,)}),
         ("token-mlp", TokenMlp, ROWS, {"early": (12, 16), "late": (12, 16)}),
         ("transformer", Transformer, ROWS, {"block0": (12, 32), "block1": (12, 32)}),

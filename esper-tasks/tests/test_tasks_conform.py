@@ -29,7 +29,7 @@ def test_it_conforms(check, request):
 
 NAMES = (
     *("bytes", "cifar10", "cnn1d", "cnn2d", "csv", "digits", "images-synthetic", "marked-sum", "mlp", "mnist1d"),
-    *("mnist1d-shuffled", "npz", "pointwise-mlp", "riddles", "signals-family", "signals-family-host", "stripes"),
+    *("mnist1d-shuffled", "npz", "pointwise-mlp", "riddles", "stripes"),
     *("token-mlp", "transformer", "wide-cnn1d"),
 )
 
@@ -52,7 +52,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.mark.members
-@pytest.mark.parametrize("name", ["images", "tokens", "bytes", "control-shuffled", "no-deficit", "signals-family"])
+@pytest.mark.parametrize("name", ["images", "tokens", "bytes", "control-shuffled", "no-deficit"])
 def test_examples_are_valid(name):
     prepared = prepare(EXAMPLES / f"{name}.yaml")
     assert prepared.arm_names[-1] == "twin"

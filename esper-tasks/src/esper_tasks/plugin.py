@@ -64,19 +64,6 @@ def esper_register_tasks(registry: Any) -> None:
             settings="esper_tasks.settings:BytesSettings",
         ),
     )
-    _register_instances(registry)
-    _register_files(registry)
-
-
-def _register_instances(registry: Any) -> None:
-    registry.add(
-        "signals-family",
-        "esper_tasks.signals_family:signals_family",
-        TaskSpec(
-            summary="The data of one instance of a family, for training or held out.",
-            settings="esper_tasks.settings:InstanceSettings",
-        ),
-    )
     registry.add(
         "riddles",
         "esper_tasks.riddles:riddles",
@@ -85,6 +72,7 @@ def _register_instances(registry: Any) -> None:
             settings="esper_tasks.settings:RiddlesSettings",
         ),
     )
+    _register_files(registry)
 
 
 def _register_files(registry: Any) -> None:
@@ -133,15 +121,6 @@ def esper_register_hosts(registry: Any) -> None:
             summary="Processes each position separately, so it cannot detect a shape.",
             slots={"early": SlotPlace("stem", "sequence"), "late": SlotPlace("hidden", "vector")},
             settings="esper_tasks.settings:PointwiseMlpSettings",
-        ),
-    )
-    registry.add(
-        "signals-family-host",
-        "esper_tasks.signals_family:signals_family_host",
-        HostSpec(
-            summary="pointwise-mlp with the widths of one instance of a family.",
-            slots={"early": SlotPlace("stem", "sequence"), "late": SlotPlace("hidden", "vector")},
-            settings="esper_tasks.settings:InstanceSettings",
         ),
     )
     _register_convolutional(registry)

@@ -166,16 +166,6 @@ class CsvSettings(OwnDataSettings):
     ignore: Annotated[tuple[Column, ...], Field(strict=False)] = Field(default=(), description="Columns to ignore.")
 
 
-class InstanceSettings(Settings):
-    """Settings of ``signals-family`` and ``signals-family-host``."""
-
-    instance: int = Field(default=0, ge=0, lt=2**30, description="Number of the instance.")
-    part: Literal["train", "held_out"] = Field(
-        default="train",
-        description="Part of the family: instances for training or held-out ones; they share no examples.",
-    )
-
-
 class RiddlesSettings(Settings):
     """Settings of ``riddles``."""
 

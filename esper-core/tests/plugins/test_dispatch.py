@@ -66,7 +66,7 @@ def test_an_observer_that_raises_is_reported_once_not_called_again_and_what_it_s
         observers.run_started(RUN)
     assert torch.is_grad_enabled()
     put_back, line = sorted(warnings(), key=lambda line: line.startswith("E228"))
-    assert "turned gradients off" in put_back
+    assert "changed torch's gradient mode from True to False" in put_back
     assert line.startswith('E228 plugin "extra" (esper-extra 0.2.0) failed in esper_run_started: ZeroDivisionError')
     assert "its observers are not called again in this run\n  esper_extra.py:6\n" in line
 

@@ -2,8 +2,7 @@
 
 Begin with ``load_plugins`` in ``loader``: it is the whole sequence. The modules, from the bottom up:
 
-* ``process_settings``: the settings of torch and Python that plugin code can change, and how they are read and written.
-* ``process_state``: put back what plugin code changes of torch's and Python's settings, and report it.
+* ``process_state``: restore what plugin code changes of the settings and random generators of torch and Python.
 * ``isolation``: call plugin code, and attribute what it raises or prints to its package.
 * ``formula``: evaluate the formulas in which blueprints declare their numbers of parameters.
 * ``records``: what is known of a plugin (``PluginRecord``) and of what it provides (``Component``).

@@ -12,9 +12,13 @@ from esper_core.leyline.events import StepFinished
 
 FLAGS = {
     "changed torch's flushing of denormal numbers": "torch.set_flush_denormal(True)",
-    "changed torch's thread count from": "torch.set_num_threads(2) if os.getpid() == RUN else None",
+    "changed torch's thread count from": "torch.set_num_threads(2)",
 }
-"""What is said of a change, and the code that makes it. A fork of a process that computed with two threads cannot."""
+"""What is said of a change, and the code that makes it.
+
+The thread count is not changed where environments compute at the same time: MKL's is that of the process, so that
+others see it until it is put back. A fork of a process that computed with two threads cannot change it at all.
+"""
 REST = {
     "uses Python's random generator": "random.seed(3)",
     "changed the current folder": "os.chdir('/')",
@@ -44,24 +48,25 @@ EXPECTED: dict[str, list[str]] = {}
 """What the environments of each arm measured where nothing meddled."""
 
 
-def changes_at(place, engine="threads"):
+def changes_at(place, lanes):
     """Return the changes that are made in a place."""
-    flags = dict(list(FLAGS.items())[: 1 if place in ("host", "hear") or engine == "processes" else 2])
+    flags = dict(list(FLAGS.items())[: 1 if place in ("host", "hear") or lanes > 1 else 2])
     return flags if place in ("import", "registration", "hear") else {**flags, **REST}
 
 
 @pytest.fixture
 def meddled(tmp_path, run_file, caplog, monkeypatch):
-    """``meddled(places, *overrides)``: the warnings of a run, and what the environments of each arm measured."""
+    """``meddled(places, engine, lanes)``: the warnings of a run, and what the environments of each arm measured."""
     monkeypatch.chdir(tmp_path)
 
-    def run(places, *overrides):
-        code = {place: "\n".join(changes_at(place).values()) for place in places}
+    def run(places, engine, lanes):
+        code = {place: "\n".join(changes_at(place, lanes).values()) for place in places}
         blocks = [(place, code.pop(place)) for place in ("factory", "training") if place in code]
         (tmp_path / "hostile.py").write_text(plugin(code, dict(enumerate(blocks))))
         (tmp_path / "run.yaml").write_text(RUN)
         before = torch.get_num_threads(), random.getstate(), Path.cwd()
-        path = run_file(tmp_path / "run.yaml", "environments=2", "episode.steps=4", "patience=auto", *overrides)
+        settings = "environments=2", "episode.steps=4", "patience=auto", f"engine={engine}", f"lanes={lanes}"
+        path = run_file(tmp_path / "run.yaml", *settings)
         assert (torch.get_num_threads(), random.getstate(), Path.cwd()) == before
         seen: dict[str, list[str]] = {}
         for event in read_events(path / "events.jsonl"):
@@ -86,12 +91,12 @@ def meddled(tmp_path, run_file, caplog, monkeypatch):
 )
 def test_state_of_the_process_is_put_back_and_the_component_named(places, engine, lanes, meddled):
     if not EXPECTED:
-        told, seen = meddled([], "engine=threads", "lanes=1")
+        told, seen = meddled([], "threads", 1)
         assert told == []
         EXPECTED.update(seen)
-    told, seen = meddled(places, f"engine={engine}", f"lanes={lanes}")
+    told, seen = meddled(places, engine, lanes)
     assert seen == EXPECTED
     for place in places:
         named = [message for message in told if f'{PLACES[place]} "hostile' in message and "(local file" in message]
-        missed = [one for one in changes_at(place, engine) if not any(one in message for message in named)]
+        missed = [one for one in changes_at(place, lanes) if not any(one in message for message in named)]
         assert missed == [], place

@@ -1,6 +1,7 @@
 """Dispatch: each plugin is called on its own, and a fault in one hook of a run is attributed to it."""
 
 import logging
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,18 +57,25 @@ from esper_core import hookimpl
 @hookimpl
 def esper_run_started(run):
     torch.set_grad_enabled(False)
-    1 / 0
+    raise SystemExit(0)
+"""
+OTHER = """
+from esper_core import hookimpl
+runs = []
+@hookimpl
+def esper_run_started(run): runs.append(run.id)
 """
 
 
 def test_an_observer_that_raises_is_reported_once_not_called_again_and_what_it_set_put_back(load, workshop, warnings):
-    observers = Observers(load(workshop.package(OBSERVER)))
+    observers = Observers(load(workshop.package(OBSERVER), workshop.package(OTHER, plugin="other")))
     for _ in range(2):
         observers.run_started(RUN)
     assert torch.is_grad_enabled()
+    assert sys.modules["esper_other"].runs == ["otter", "otter"], "others are still called"
     put_back, line = sorted(warnings(), key=lambda line: line.startswith("E228"))
     assert "changed torch's gradient mode from True to False" in put_back
-    assert line.startswith('E228 plugin "extra" (esper-extra 0.2.0) failed in esper_run_started: ZeroDivisionError')
+    assert line.startswith('E228 plugin "extra" (esper-extra 0.2.0) failed in esper_run_started: SystemExit: 0')
     assert "its observers are not called again in this run\n  esper_extra.py:6\n" in line
 
 

@@ -4,7 +4,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -121,6 +122,16 @@ def living(model: nn.Module) -> Seed:
     seed = slots_of(model).named("early").living
     assert seed is not None
     return seed
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Check that the ``with`` block does not change the model."""
+    kind, before = type(model), {key: value.clone() for key, value in model.state_dict().items()}
+    yield
+    assert type(model) is kind
+    assert list(model.state_dict()) == list(before)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
 def same(one: nn.Module, other: nn.Module) -> bool:
@@ -322,15 +333,12 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], Any], str]] = {
 def test_damaged_foreign_and_newer_files_are_refused_and_the_model_is_unchanged(folder, plugins):
     sound = {path: path.read_bytes() for path in folder.iterdir()}
     model = build(NoisyHost, seed=9)
-    before = {key: value.clone() for key, value in model.state_dict().items()}
     for damage, (name, do, message) in DAMAGE.items():
         path = next(folder.glob(name))
         do(path)
-        with pytest.raises(GrowthError) as refusal:
+        with unchanged(model), pytest.raises(GrowthError) as refusal:
             esper.load(model, folder, plugins=plugins)
         assert re.search(message, str(refusal.value)), damage
-        assert type(model) is NoisyHost
-        assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
         path.unlink(missing_ok=True)
         path.write_bytes(sound[path])
 
@@ -389,10 +397,9 @@ def test_a_journal_with_invalid_or_contradictory_values_is_refused(folder, plugi
     for do, message in [*((update(place, values), said) for place, values, said in INVALID), *CONTRADICTORY]:
         path.write_text(sound)
         edit(do)(path)
-        with pytest.raises(GrowthError, match="E330") as refusal:
+        with unchanged(model), pytest.raises(GrowthError, match="E330") as refusal:
             esper.load(model, folder, plugins=plugins)
         assert message in str(refusal.value)
-        assert type(model) is NoisyHost
 
 
 # --- networks that do not fit
@@ -433,9 +440,8 @@ def test_a_blueprint_that_cannot_be_built_is_reported_and_the_host_is_unchanged(
 
     varieties[LOCAL_CONV.id] = Variety(LOCAL_CONV.id, LOCAL_CONV.spec, broken)
     model = build(NoisyHost, seed=9)
-    with pytest.raises(GrowthError, match=r"E334(.|\n)*raised ValueError: no"):
+    with unchanged(model), pytest.raises(GrowthError, match=r"E334(.|\n)*raised ValueError: no"):
         esper.load(model, folder, plugins=plugins)
-    assert type(model) is NoisyHost
 
 
 def test_a_blueprint_in_another_version_or_not_installed_is_reported(folder, varieties, load):
@@ -444,9 +450,8 @@ def test_a_blueprint_in_another_version_or_not_installed_is_reported(folder, var
     with pytest.raises(GrowthError, match=r"E333.*grew in version 1, and version 2 is installed"):
         load(folder)
     model = build(NoisyHost)
-    with pytest.raises(EsperError, match=r'unknown blueprint "test/local-conv"'):
+    with unchanged(model), pytest.raises(EsperError, match=r'unknown blueprint "test/local-conv"'):
         esper.load(model, folder)
-    assert type(model) is NoisyHost
 
 
 def test_a_host_whose_load_state_dict_fails_is_unchanged(folder, plugins):
@@ -456,12 +461,8 @@ def test_a_host_whose_load_state_dict_fails_is_unchanged(folder, plugins):
             raise RuntimeError("not me")
 
     model = build(Refuses, seed=9)
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    with pytest.raises(RuntimeError, match="not me"):
+    with unchanged(model), pytest.raises(RuntimeError, match="not me"):
         esper.load(model, folder, plugins=plugins)
-    assert type(model) is Refuses
-    assert list(model.state_dict()) == list(before)
-    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     graft(model, ["stem"], example=EXAMPLE)
 
 

@@ -11,6 +11,7 @@ import contextlib
 import importlib.util
 import io
 import itertools
+import math
 import os
 import re
 import runpy
@@ -37,8 +38,11 @@ NAMED = re.compile(r"# (?P<path>[\w./-]+\.(?:py|yaml))\n")
 STATUS = re.compile(r"(?P<command>.*?)\s*# exit status (?P<status>\d+)")
 FIGURE = re.compile(r"(?<![\w.])(?P<sign>[+-]?)(?P<number>\d[\d,]*(?:\.\d+)?)(?!\w|\.\d)(?P<unit>(?: %| points)?)")
 OF_THE_MOMENT = re.compile(r"\b\d{8}-\d{6}-|\d+(?:\.\d+)? ?(?:s|ms|seconds|minutes|MiB|GiB|cores)\b")
+RANGE = re.compile(r"([+-]?\d+\.\d+)(?: %)? to ([+-]?\d+\.\d+)(?: %)?")
 POINTS = 3.0
 """Largest difference of a mean over eight environments between machines, in points: about its interval."""
+SHARE = 0.05
+"""Largest relative difference of a mean number of parameters between machines."""
 # Commands of the page, and what runs in their place: the same without a network. The environment has neither pip nor
 # the programs of third-party packages, so their modules are started.
 OFFLINE = {
@@ -97,7 +101,7 @@ class Reader:
 
 def plain(text: str) -> str:
     """Return ``text`` with single spaces, and with numbers replaced by 0 unless they count checks."""
-    return re.sub(r"\d+(?!\d| checks)", "0", re.sub(r"[ \t]+", " ", text))
+    return re.sub(r"\d+(?:\.\d+)?(?!\d| checks)", "0", re.sub(r"[ \t]+", " ", text))
 
 
 def counted(shown: str, printed: str) -> bool:
@@ -108,16 +112,23 @@ def counted(shown: str, printed: str) -> bool:
 def close(shown: str, printed: str) -> bool:
     """Return whether two lines of equal words have equal figures, as far as machines agree.
 
-    Counts are equal. Measurements, which have a unit or a sign, differ by at most ``POINTS``. Other fractions, which
-    are p-values, are on the same side of 0.05.
+    Their rounding differs, so one network of eight may keep another block. Intervals overlap; other measurements, which
+    have a unit or a sign, differ by at most ``POINTS``. Counts are equal, those of parameters within ``SHARE``. Other
+    fractions, which are p-values, are on the same side of 0.05.
     """
-    measured = [both for both in figures(shown, printed) if both[0].has_unit]
-    shares = [both for both in figures(shown, printed) if not (both[0].has_unit or both[0].is_count)]
-    return (
-        counted(shown, printed)
-        and all(abs(one.value - other.value) <= POINTS for one, other in measured)
-        and all((one.value < 0.05) == (other.value < 0.05) for one, other in shares)
-    )
+    ranges = [[tuple(map(float, one.groups())) for one in RANGE.finditer(line)] for line in (shown, printed)]
+    if not all(low <= high and least <= most for (least, high), (low, most) in zip(*ranges, strict=True)):
+        return False
+    for one, other in figures(*(RANGE.sub("", line) for line in (shown, printed))):
+        if one.has_unit:
+            fits = abs(one.value - other.value) <= POINTS
+        elif one.is_count:
+            fits = math.isclose(one.value, other.value, rel_tol=SHARE if one.value > 100 else 0.0)
+        else:
+            fits = (one.value < 0.05) == (other.value < 0.05)
+        if not fits:
+            return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -159,7 +170,9 @@ def follow(page: str, reader: Reader, same: Callable[[str, str], bool] = lambda 
 
 def is_among(shown: str, printed: str, same: Callable[[str, str], bool]) -> bool:
     """Return whether the line has no figures, or was printed with the same ones, perhaps within another line."""
-    words = re.sub(r"\d+", r"\\d+", re.escape(re.sub(r"[ \t]+", " ", shown))).replace(r"\ ", "[ \t]+")
+    words = re.sub(r"\d+(?:\\\.\d+)?", r"\\d+(?:\\.\\d+)?", re.escape(re.sub(r"[ \t]+", " ", shown))).replace(
+        r"\ ", "[ \t]+"
+    )
     return not figures(shown) or any(same(shown, found[0]) for found in re.finditer(words, printed))
 
 

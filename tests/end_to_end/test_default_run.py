@@ -1,6 +1,5 @@
-"""Results and time that the default run must reach on this machine."""
+"""Results that the default run and the run on text must reach."""
 
-import resource
 from pathlib import Path
 
 import pytest
@@ -9,16 +8,9 @@ ROOT = Path(__file__).parents[2]
 DEFAULT, TEXT = ROOT / "plugins.yaml", ROOT / "examples" / "bytes.yaml"
 
 
-def seconds_of_the_processor() -> float:
-    """Return the processor time of this process and of its finished children."""
-    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-
-
 @pytest.mark.slow
-def test_growth_beats_its_twin_by_15_points_over_8_seeds_within_a_minute(esper, tmp_path):
-    began = seconds_of_the_processor()  # of both cores, so that other programs do not count
+def test_growth_beats_its_twin_by_15_points_over_8_seeds(esper, tmp_path):
     told = esper("run", DEFAULT, "--runs-dir", tmp_path, "--json", "--quiet").json["results"]
-    assert seconds_of_the_processor() - began < 2 * 60
     (comparison,) = [one for one in told["comparisons"] if (one["a"], one["b"]) == ("heuristic", "twin")]
     assert comparison["n"] == 8
     assert comparison["difference"] >= 0.15

@@ -160,17 +160,6 @@ def spans(several: Source) -> Source:
     return [(min(means), max(means)), (min(map(min, several)), max(map(max, several)))]
 
 
-# --- benchmarks/science/shown
-
-SHOWN = "science/shown/results.json"
-
-
-def runs() -> Mapping[str, Any]:
-    """Return the runs that the pages show, by name."""
-    found: Mapping[str, Any] = results(SHOWN)["runs"]
-    return found
-
-
 # --- benchmarks/science/verdicts.py
 
 
@@ -327,23 +316,7 @@ def linear_on_digits() -> float:
 
 PAGES = [
     Page("README.md", given={"3.11": "a version of Python", "0.1": "a version of Esper"}),
-    Page(
-        "docs/why-grow.md",
-        parts={
-            "**A learned": over_the_rules,
-            "**Computation": lambda: tables(FIRST_RUN, "heuristic", "twin"),
-            "**Parameters": lambda: [
-                *incubated("points", "plain", "mlp"),
-                *incubated("nats", "plain", "mlp"),
-                *incubated("points", "no deficit", "conv_light"),
-            ],
-            "**That growth beats a better": lambda: twins("no deficit"),
-            "**Missed gains": lambda: [
-                *incubated("points", "plain", "pointwise", "shadow"),
-                *incubated("points", "shuffled", "conv_light"),
-            ],
-        },
-    ),
+    Page("docs/why-grow.md", given={"2.11": "a version of torch", "95": "a confidence"}),
     Page(POLICIES, lambda: [(NATS_PER_PARAMETER,)]),
     Page("docs/guides/probe-a-model.md", lambda: [(NATS_PER_PARAMETER,)]),
     Page("docs/guides/write-a-blueprint.md"),

@@ -6,11 +6,13 @@
     python docs/gallery.py --photos     photograph the live page and a probe, with Chromium
 
 ``docs/generate.py`` takes the texts from ``page``. A result has the metric of each network and step, the seeds of the
-first networks, and what the run found, in words.
+first networks, and what the run found, in words. ``default-run.txt`` is what the first one prints at its end.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
 import re
@@ -24,6 +26,7 @@ from runpy import run_path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from esper_core import cli
+from esper_core.cli.output import print_results
 from esper_core.leyline import SeedSignals, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import StageChanged, StepFinished
 from esper_core.leyline.notebooks import viewer
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 DOCS: Final = Path(__file__).parent
 RESULTS: Final = DOCS / "gallery"
 PICTURES: Final = DOCS / "pictures"
+PRINTED: Final = RESULTS / "default-run.txt"
 
 SHARE: Final = 35
 """Percent of the default run after which its page is photographed."""
@@ -214,6 +218,14 @@ def run(example: Example, folder: Path) -> Path:
     return made
 
 
+def printed_results(run: Path) -> str:
+    """Return the results that ``esper run`` prints at its end."""
+    results = json.loads((run / "summary.json").read_text(encoding="utf-8"))["results"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        print_results(results)
+    return "\n".join(line.rstrip() for line in printed.getvalue().strip("\n").splitlines()) + "\n"
+
+
 def pictures(results: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return the figures by their file names, and the animated one of the first page."""
     drawn = {}
@@ -282,7 +294,10 @@ def main(arguments: Sequence[str]) -> None:
         names = [name for name in EXAMPLES if name in arguments] or list(EXAMPLES)
         for name in names:
             with tempfile.TemporaryDirectory() as folder:
-                store(name, result_of(run(EXAMPLES[name], Path(folder))))
+                made = run(EXAMPLES[name], Path(folder))
+                store(name, result_of(made))
+                if name == "sequence":
+                    PRINTED.write_text(printed_results(made), encoding="utf-8")
     for file, drawing in pictures({name: load(name) for name in EXAMPLES}).items():
         (PICTURES / file).write_text(drawing, encoding="utf-8")
 

@@ -364,6 +364,9 @@ def columns() -> str:
 
 OTHERS_COMMANDS = set(external_commands()) - announced("esper.commands")
 
+STUDY = ROOT / "benchmarks" / "headline" / "results"
+"""The study's figures, which its page shows."""
+
 WRITERS: dict[str, Callable[[], str]] = {
     "columns": columns,
     "commands": commands,
@@ -396,6 +399,12 @@ def main(arguments: Sequence[str]) -> int:
             stale.append(page.relative_to(ROOT).as_posix())
             if "--check" not in arguments:
                 page.write_text(now, encoding="utf-8")
+    for drawn in sorted(STUDY.glob("*.svg")):
+        picture = DOCS / "pictures" / f"study-{drawn.name}"
+        if not picture.exists() or picture.read_bytes() != drawn.read_bytes():
+            stale.append(picture.relative_to(ROOT).as_posix())
+            if "--check" not in arguments:
+                picture.write_bytes(drawn.read_bytes())
     if stale and "--check" in arguments:
         sys.stderr.write(f"out of date, `make docs` writes them: {', '.join(stale)}\n")
         return 1

@@ -14,20 +14,26 @@ from runpy import run_path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
 DOCS = Path(__file__).parent
 BENCHMARKS = DOCS.parent / "benchmarks"
 MEASURED = BENCHMARKS / "baseline.json"
 LEARNED = BENCHMARKS / "science" / "learned_policies" / "report.py"
 FORECAST = BENCHMARKS / "science" / "forecaster" / "report.py"
-SHOWN = BENCHMARKS / "science" / "shown" / "page.py"
+STUDY = BENCHMARKS / "headline" / "results" / "report.md"
+DEFAULT_RUN = DOCS / "gallery" / "default-run.txt"
 SIMULATED = BENCHMARKS / "science" / "verdicts.md"
 PROBED = BENCHMARKS / "science" / "probes.json"
 GATES = BENCHMARKS / "science" / "gates.txt"
 
-_learned, _forecast, _shown = (run_path(str(file)) for file in (LEARNED, FORECAST, SHOWN))
-table: Callable[..., str] = _shown["table"]
+_learned, _forecast = (run_path(str(file)) for file in (LEARNED, FORECAST))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(cells) + " |\n" for cells in lines)
 
 
 def measurements() -> str:
@@ -77,10 +83,16 @@ def forecast(part: str) -> str:
     return str(_forecast["PARTS"][part](found))
 
 
-def ran(part: str) -> str:
-    """Return a part of the results of ``benchmarks.science.shown``."""
-    found = json.loads(SHOWN.with_name("results.json").read_text(encoding="utf-8"))
-    return str(_shown["PARTS"][part](found["runs"]))
+def default_run() -> str:
+    """Return the results that ``esper run plugins.yaml`` printed."""
+    return f"```text\n{DEFAULT_RUN.read_text(encoding='utf-8')}```\n"
+
+
+def study(*titles: str) -> str:
+    """Return some sections of the report of ``benchmarks.headline``; those that it does not have yet are left out."""
+    text = STUDY.read_text(encoding="utf-8")
+    sections = dict(part.partition("\n\n")[::2] for part in text.split("\n## "))
+    return "\n\n".join(sections[title].strip() for title in titles if title in sections) + "\n"
 
 
 def simulated(table_of: str) -> str:
@@ -201,7 +213,10 @@ def gallery() -> str:
     return page()
 
 
+MEASURES = ("points of accuracy", "nats of log-loss")
+
 PARTS: dict[str, Callable[[], str]] = {
+    "default-run": default_run,
     "factors": factors,
     "gallery": gallery,
     "gate-differences": gate_differences,
@@ -210,8 +225,12 @@ PARTS: dict[str, Callable[[], str]] = {
     "measurements": measurements,
     "needed-seeds": partial(simulated, "RNG seeds needed for a verdict"),
     "probes": probes,
+    "study-cells": partial(study, "Cells, on tuning seeds"),
+    "study-changed": partial(study, "The data change: accuracy on old and new classes, by budget"),
+    "study-criteria": partial(study, "# Growth at equal compute", "Criteria"),
+    "study-scratch": partial(study, "From scratch: accuracy and operations"),
+    "study-trained": partial(study, *(f"A trained network: {what}, by budget" for what in MEASURES)),
     "wrong-verdicts": partial(simulated, "Wrong verdicts"),
-    **{part: partial(ran, part) for part in _shown["PARTS"]},
     **{part: partial(learned, part) for part in _learned["PARTS"]},
     **{part: partial(forecast, part) for part in _forecast["PARTS"]},
 }

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import platform
 from html import escape
 from math import log
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
-
-import torch
 
 from benchmarks.headline.analysis import (
     CONTROL,
@@ -24,7 +21,7 @@ from benchmarks.headline.cells import CELLS
 from esper_core.runs.statistics import format_flops
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from benchmarks.headline.arms import Point
@@ -67,8 +64,8 @@ def write_report(size: Size, store: Store, *, quick: bool) -> Path:
     if quick:
         lines += ["**This is the quick form: few cells, two seeds, short trainings. Its figures mean little.**", ""]
     lines += [
-        f"{len(store)} trainings, {hours:.1f} core-hours; torch {torch.__version__}, {platform.machine()}. "
-        f"Cells with fresh seeds: {len(done.cells)} of {len(size.cells)}; {len(done.seeds)} seeds are complete in all.",
+        f"{len(store)} trainings, {hours:.1f} core-hours. Cells with fresh seeds: {len(done.cells)} of "
+        f"{len(size.cells)}; {len(done.seeds)} of {len(size.fresh)} seeds are complete in all of them.",
         "",
         "Accuracies in %, differences in points with 95 % intervals over RNG seeds, losses in nats per example.",
         "",
@@ -77,9 +74,10 @@ def write_report(size: Size, store: Store, *, quick: bool) -> Path:
             "Cells, on tuning seeds", ("cell", "host", "best", "which", "kind"), map(_cell, map(CellResults, tuned))
         ),
         *_section("Chosen settings", ("cell", *SCRATCH, "grow", "train on", "retrain"), map(_settings, tuned)),
-        *_section("From scratch", ("cell", "arm", "accuracy", "loss", "FLOPs"), _scratch(done)),
+        *_section("From scratch: accuracy and operations", ("cell", *SCRATCH.values()), _scratch(done, _accuracy)),
+        *_section("From scratch: log-loss", ("cell", *SCRATCH.values()), _scratch(done, _loss)),
         *_trained(done),
-        *_section("The data change", ("cell", "arm", "budget", "old classes", "new classes"), _changed(done)),
+        *_section("The data change: accuracy on old and new classes, by budget", _changed_head(size), _changed(done)),
         "## Not compared",
         "",
         NOT_COMPARED,
@@ -116,15 +114,19 @@ def _settings(study: CellStudy) -> Sequence[str]:
     return (study.cell.title, *("–" if one is None else f"{one.rate:g} {one.schedule}" for one in found))
 
 
-def _scratch(results: Results) -> Iterable[Sequence[str]]:
+def _scratch(results: Results, told: Callable[[Sequence[Point]], str]) -> Iterable[Sequence[str]]:
+    """Yield a row for each cell, with what is told of each arm; – where it has no such arm."""
     for cell in results.cells:
-        for arm, name in SCRATCH.items():
-            if points := [point for seed in results.seeds if (point := cell.arm(arm, seed)) is not None]:
-                yield (cell.study.cell.title, name, *_figures_of(points), format_flops(fmean(p.flops for p in points)))
+        arms = [[point for seed in results.seeds if (point := cell.arm(arm, seed))] for arm in SCRATCH]
+        yield (cell.study.cell.title, *(told(points) if points else "–" for points in arms))
 
 
-def _figures_of(points: Sequence[Point]) -> tuple[str, str]:
-    return f"{100 * fmean(one.accuracy for one in points):.1f}", f"{fmean(one.loss for one in points):.3f}"
+def _accuracy(points: Sequence[Point]) -> str:
+    return f"{100 * fmean(one.accuracy for one in points):.1f} %, {format_flops(fmean(one.flops for one in points))}"
+
+
+def _loss(points: Sequence[Point]) -> str:
+    return f"{fmean(one.loss for one in points):.3f}"
 
 
 def _trained(results: Results) -> list[str]:
@@ -150,15 +152,21 @@ def _trained(results: Results) -> list[str]:
     return lines
 
 
+def _changed_head(size: Size) -> Sequence[str]:
+    return ("cell", "", *(f"{100 * budget:g} %" for budget in size.budgets))
+
+
 def _changed(results: Results) -> Iterable[Sequence[str]]:
     for cell in (one for one in results.cells if one.study.cell.data_changes):
-        for budget in cell.study.size.budgets:
-            for arm, name in CHANGED.items():
-                place = cell.study.size.budgets.index(budget)
-                points = [cell.late(arm, seed, changed=True)[place] for seed in results.seeds]
-                yield (cell.study.cell.title, name, f"{100 * budget:g} %", *_old_and_new(points))
-            nearest = [_nearest(cell.points("retrain", seed), budget * cell.unit(seed)) for seed in results.seeds]
-            yield (cell.study.cell.title, TRAINED["retrain"], f"{100 * budget:g} %", *_old_and_new(nearest))
+        budgets = cell.study.size.budgets
+        for arm, name in CHANGED.items():
+            late = [cell.late(arm, seed, changed=True) for seed in results.seeds]
+            yield (cell.study.cell.title, name, *(_old_and_new([one[n] for one in late]) for n in range(len(budgets))))
+        nearest = [
+            [_nearest(cell.points("retrain", seed), budget * cell.unit(seed)) for seed in results.seeds]
+            for budget in budgets
+        ]
+        yield (cell.study.cell.title, TRAINED["retrain"], *map(_old_and_new, nearest))
 
 
 def _nearest(points: Sequence[Point], flops: float) -> Point:
@@ -166,8 +174,8 @@ def _nearest(points: Sequence[Point], flops: float) -> Point:
     return min(points, key=lambda one: abs(log(one.flops / flops)))
 
 
-def _old_and_new(points: Sequence[Point]) -> tuple[str, str]:
-    return f"{100 * fmean(one.old for one in points):.1f}", f"{100 * fmean(one.new for one in points):.1f}"
+def _old_and_new(points: Sequence[Point]) -> str:
+    return f"{100 * fmean(one.old for one in points):.1f}, {100 * fmean(one.new for one in points):.1f}"
 
 
 def _figures(results: Results) -> Iterable[tuple[str, str, Mapping[str, Sequence[Point2]]]]:
@@ -235,4 +243,5 @@ def draw(title: str, series: Mapping[str, Sequence[Point2]]) -> str:
         marks.append(f'<circle cx="{WIDTH - LEGEND + 14}" cy="{at - 4}" r="4" fill="{colour}"/>')
         marks.append(f'<text x="{WIDTH - LEGEND + 24}" y="{at}">{escape(name)}</text>')
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" font-family="sans-serif"'
-    return "\n".join([f'{head} font-size="13">', f"<title>{escape(title)}</title>", *marks, "</svg>", ""])
+    background = '<rect width="100%" height="100%" fill="white"/>'
+    return "\n".join([f'{head} font-size="13">', f"<title>{escape(title)}</title>", background, *marks, "</svg>", ""])

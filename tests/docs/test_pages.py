@@ -4,7 +4,6 @@ import importlib
 import importlib.util
 import json
 import re
-import shlex
 from dataclasses import fields
 from pathlib import Path
 from runpy import run_path
@@ -188,7 +187,6 @@ def test_the_page_shows_the_examples():
     assert re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE) == [file.read_text() for file in files]
 
 
-SHOWN = DOCS / "why-grow.md"
 PAGES = [*sorted(DOCS.rglob("*.md")), *ROOT.glob("*.md")]
 TESTS = "tests/(?:contract|docs|end_to_end|install)"
 FILE = re.compile(rf"(?:examples|{TESTS}|benchmarks|esper-[a-z]+)/[\w./-]+\.(?:yaml|py|md|svg)")
@@ -200,16 +198,6 @@ def test_a_file_or_a_module_that_a_page_names_is_there(page):
     text = page.read_text(encoding="utf-8")
     assert [one for one in FILE.findall(text) if not (ROOT / one).exists()] == []
     assert [one for one in MODULE.findall(text) if importlib.util.find_spec(one) is None] == []
-
-
-@pytest.mark.slow
-def test_a_twin_that_trains_longer_stays_below_the_grown_network(tmp_path, monkeypatch, esper_cli):
-    _, command = re.findall(r"^```sh\nesper (.*)\n```", SHOWN.read_text(encoding="utf-8"), re.MULTILINE)
-    monkeypatch.chdir(tmp_path)
-    arguments = shlex.split(command.replace("plugins.yaml", shlex.quote(str(ROOT / "plugins.yaml"))))
-    told = esper_cli(*arguments, "--set", "environments=2", "--quiet", "--json").json
-    (arm,) = told["results"]["arms"].values()
-    assert 0.55 < arm["test"]["mean"] < 0.68
 
 
 RESUMING = Path(__file__).parents[2] / "docs" / "guides" / "resume-a-run.md"

@@ -4,17 +4,12 @@ import json
 import re
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.science.shown import page
-from benchmarks.science.shown.__main__ import main
-from benchmarks.science.shown.runs import RUNS
-from esper_core.config import load_config
 from tests.docs.test_answers import script
 
 ROOT = Path(__file__).parents[2]
@@ -108,76 +103,3 @@ def test_the_study_still_finds_the_same(tmp_path):
         for what in ("points", "nats"):
             mean, low, high = before[what]
             assert now[what][0] == pytest.approx(mean, abs=NEAR * half(low, high)), (blueprint, what)
-
-
-SHOWN = DOCS / "why-grow.md"
-Runs = Mapping[str, Mapping[str, Any]]
-
-
-@pytest.mark.parametrize("part", [["--quick"], ["--only", "chance"]])
-def test_partial_or_quick_results_are_not_written_for_the_pages(tmp_path, part, monkeypatch):
-    monkeypatch.setattr("benchmarks.science.shown.__main__.every_run", lambda quick: pytest.fail("something was run"))
-    with pytest.raises(SystemExit) as ended:
-        main([*part, "--write", "--into", str(tmp_path)], tmp_path / "pages.json")
-    assert ended.value.code == 2
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_one_command_produces_every_part_of_the_pages(tmp_path):
-    assert main(["--quick", "--into", str(tmp_path)]) == 0
-    runs = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["runs"]
-    assert list(runs) == [one.name for one in RUNS]
-    assert [name for name, part in page.PARTS.items() if not part(runs)] == []
-
-
-@pytest.mark.parametrize("one", RUNS, ids=lambda one: one.name)
-def test_a_command_sets_existing_keys(one):
-    asked = load_config(ROOT / one.file, one.changes)
-    assert list(asked.overrides) == list(one.changes)
-    assert one.command.count("--set") == len(one.changes)
-    assert asked.config.environments == 8
-    assert asked.config.episode.steps == (200 if one.name == "longer" else 40)
-
-
-def test_the_page_shows_the_command_of_the_longer_run():
-    (command,) = [one.command for one in RUNS if one.name == "longer"]
-    assert f"```sh\n{command}\n```" in SHOWN.read_text(encoding="utf-8")
-
-
-def kept(runs: Runs, *names: str, arm: str = "heuristic") -> Counter[str]:
-    """Return the blocks that an arm kept in some runs with eight environments each."""
-    assert {runs[name]["results"]["arms"]["twin"]["test"]["n"] for name in names} == {8}
-    return sum((Counter(runs[name]["kept"][arm]) for name in names), Counter())
-
-
-CLAIMS: list[tuple[str, Callable[[Runs], bool]]] = [
-    (
-        "It keeps a convolution in each of eight environments and nothing else;",
-        lambda runs: kept(runs, "default") == {"conv_light": 8},
-    ),
-    (
-        "at the other rates one block in each, a convolution in 15 of 16.",
-        lambda runs: kept(runs, "low rate", "high rate") == {"conv_light": 15, "pointwise": 1},
-    ),
-    ("| positions permuted | nothing in 8 |", lambda runs: kept(runs, "shuffled") == {}),
-    ("| a host that lacks little | nothing in 8 |", lambda runs: kept(runs, "no deficit") == {}),
-    (
-        "Random actions gain over the twin as well, but less, since they keep a convolution in 15 of 24 networks only",
-        lambda runs: (
-            all(page.comparison(runs[name], "random", "twin")["verdict"] == "better" for name in page.CHANCE)
-            and kept(runs, *page.CHANCE, arm="random")["conv_light"] == 15
-        ),
-    ),
-    (
-        "their reward is negative",
-        lambda runs: all(runs[name]["results"]["arms"]["random"]["reward"] < 0 for name in page.CHANCE),
-    ),
-]
-"""Statements about runs that contain no figure."""
-
-
-@pytest.mark.parametrize(("words", "holds"), CLAIMS, ids=[words for words, _ in CLAIMS])
-def test_statements_about_runs_hold(words, holds):
-    assert words in " ".join(SHOWN.read_text(encoding="utf-8").split())
-    assert holds(script(DOCS / "figures.py").runs())

@@ -1,15 +1,16 @@
 """The study of growth at equal compute: its records, searches, trainings and comparisons."""
 
 import json
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.headline.__main__ import main
+from benchmarks.headline.__main__ import RESULTS, main
 from benchmarks.headline.analysis import Results, against_asha, exact_interval, from_trained, p_not_below, read
 from benchmarks.headline.arms import CellStudy, pooled
-from benchmarks.headline.cells import CELLS, QUICK, Setting, compose
+from benchmarks.headline.cells import CELLS, QUICK, Setting, Size, compose
 from benchmarks.headline.plan import Cost, Planner
 from benchmarks.headline.report import write_report
 from benchmarks.headline.searches import Curve, Found, asha, random_search
@@ -198,3 +199,11 @@ def test_the_quick_form_trains_resumes_and_reports(tmp_path, capsys):
     assert main(["--quick", "--into", str(folder)]) == 0
     assert "min  " not in capsys.readouterr().err, "nothing is trained again"
     assert len(Store(folder)) == trained
+
+
+@pytest.mark.slow
+def test_the_published_report_follows_from_the_records(tmp_path):
+    shutil.copytree(RESULTS, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("states", "*.svg", "*.md"))
+    write_report(Size(), Store(tmp_path), quick=False)
+    for name in ("report.md", "from-scratch.svg", "trained.svg"):
+        assert (tmp_path / name).read_text() == (RESULTS / name).read_text(), "--phase report writes it"

@@ -1,1 +1,0 @@
-"""Run the commands whose figures the pages show."""

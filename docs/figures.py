@@ -316,7 +316,7 @@ def linear_on_digits() -> float:
 
 PAGES = [
     Page("README.md", given={"3.11": "a version of Python", "0.1": "a version of Esper"}),
-    Page("docs/why-grow.md", given={"2.11": "a version of torch", "95": "a confidence"}),
+    Page("docs/why-grow.md", given={"95": "a confidence"}),
     Page(POLICIES, lambda: [(NATS_PER_PARAMETER,)]),
     Page("docs/guides/probe-a-model.md", lambda: [(NATS_PER_PARAMETER,)]),
     Page("docs/guides/write-a-blueprint.md"),

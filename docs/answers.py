@@ -118,8 +118,9 @@ def _answer(command: str, folder: Path, ends: list[int]) -> str:
 
 
 def _error(program: str, names: dict[str, object]) -> EsperError:
+    """Return the error that a program of a page raises. Its warnings do not belong to the output of `make docs`."""
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             exec(compile(program, "example.py", "exec"), {"__name__": "example", **names})  # our own pages
     except EsperError as error:

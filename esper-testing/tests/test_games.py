@@ -60,7 +60,6 @@ BEST = {
     "delayed": plants_an_oak,
     "masked": takes_the_best,
     "endless": lambda seen, mask: WAIT,
-    "arms": lambda seen, mask: germinate("early", "beech"),
 }
 
 
@@ -83,15 +82,10 @@ def surely(found):
 
 
 @pytest.mark.parametrize("name", GAMES)
-def test_the_best_player_gets_the_optimum(name):
-    """In every episode, except of ``arms``, whose rewards are noisy."""
+def test_the_best_player_gets_the_optimum_in_every_episode(name):
     game = GAMES[name]()
     found = returns(play(Player(BEST[name]), game, 200))
-    if name == "arms":
-        mean, error = surely(found)
-        assert abs(mean - game.best) < error
-    else:
-        assert {round(one, 9) for one in found} == {game.best}
+    assert {round(one, 9) for one in found} == {game.best}
 
 
 def test_the_memory_game_shows_its_answer_in_the_first_step_only_and_pays_nothing_without_a_memory():

@@ -9,7 +9,6 @@
     delayed     one blueprint pays at the end, the more the earlier it germinates; another pays a little at once
     masked      the possible actions change from step to step, and so does the best of them
     endless     a constant reward in every step, cut by the horizon
-    arms        blueprints with fixed values, hidden in noise: a bandit problem
 
 An episode depends on the seed that ``begin`` is given and on the actions only. Seeds that germinate stay in training:
 no game offers to advance, fossilise or prune them.
@@ -320,32 +319,8 @@ def endless(steps: int = 10) -> Game:
     return Game("endless", space, steps, float(steps), float(steps), deal, rooted=False)
 
 
-WORTH: Final[Mapping[str, Mapping[str, float]]] = {
-    "early": {"games/ash": 1.0, "games/beech": 4.0},
-    "late": {"games/ash": -3.0, "games/beech": 2.0},
-}
-"""The mean reward of each blueprint in each slot, in ``arms``."""
-
-
-def arms(worth: Mapping[str, Mapping[str, float]] = WORTH, noise: float = 2.0) -> Game:
-    """Build a game of one decision without information: each blueprint has a noisy mean reward in each slot."""
-    space = _space({slot: tuple(names) for slot, names in worth.items()})
-    every = [value for names in worth.values() for value in names.values()]
-
-    def deal(draw: random.Random) -> Hand:
-        luck = draw.gauss(0.0, noise)
-
-        def pay(step: int, action: Action, planted: Mapping[str, Planted]) -> Mapping[str, float]:
-            return {"worth": math.fsum(worth[slot][own.blueprint] + luck for slot, own in planted.items())}
-
-        return Hand([_blurred(draw, 2)], [space.blueprints], pay)
-
-    chance = math.fsum(every) / (len(every) + 1)
-    return Game("arms", space, 1, max(0.0, *every), max(0.0, chance), deal)
-
-
 GAMES: Final[Mapping[str, Callable[[], Game]]] = {
-    game.__name__: game for game in (contextual, memory, delayed, masked, endless, arms)
+    game.__name__: game for game in (contextual, memory, delayed, masked, endless)
 }
 
 

@@ -51,6 +51,8 @@ gromo 0.1.0 is not an arm: it widens linear layers and two-dimensional convoluti
 one-dimensional convolutions or attention, which it lacks. The criteria for a learner are measured on growbench.
 """
 
+NO_BREAK: Final = "\N{NO-BREAK SPACE}"
+
 Point2 = tuple[float, float]
 
 
@@ -69,7 +71,7 @@ def write_report(size: Size, store: Store, *, quick: bool) -> Path:
         "",
         "Accuracies in %, differences in points with 95 % intervals over RNG seeds, losses in nats per example.",
         "",
-        *_section("Criteria", ("asked", "measured", "verdict"), _criteria(done)),
+        *_section("Criteria", ("asked", "measured", "verdict"), _criteria(done, size)),
         *_section(
             "Cells, on tuning seeds", ("cell", "host", "best", "which", "kind"), map(_cell, map(CellResults, tuned))
         ),
@@ -96,8 +98,12 @@ def _section(title: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     return [f"## {title}", "", f"| {' | '.join(head)} |", rule, *body, ""] if body else []
 
 
-def _criteria(results: Results) -> list[Sequence[str]]:
-    return [(one.asked, one.measured, one.verdict) for one in criteria(results)] if results.cells else []
+def _criteria(results: Results, size: Size) -> list[Sequence[str]]:
+    """Return a row for each criterion; while seeds are missing, intervals are wide and verdicts may change."""
+    is_complete = len(results.cells) == len(size.cells) and len(results.seeds) == len(size.fresh)
+    rows = criteria(results) if results.cells else []
+    so_far = ["" if is_complete or one.missed_by is None else "so far " for one in rows]
+    return [(one.asked, one.measured, told + one.verdict) for one, told in zip(rows, so_far, strict=True)]
 
 
 def _cell(cell: CellResults) -> Sequence[str]:
@@ -122,7 +128,8 @@ def _scratch(results: Results, told: Callable[[Sequence[Point]], str]) -> Iterab
 
 
 def _accuracy(points: Sequence[Point]) -> str:
-    return f"{100 * fmean(one.accuracy for one in points):.1f} %, {format_flops(fmean(one.flops for one in points))}"
+    accuracy, flops = 100 * fmean(one.accuracy for one in points), format_flops(fmean(one.flops for one in points))
+    return f"{accuracy:.1f} %, {flops}".replace(" ", NO_BREAK).replace(f",{NO_BREAK}", ", ")
 
 
 def _loss(points: Sequence[Point]) -> str:

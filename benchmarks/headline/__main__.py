@@ -29,7 +29,10 @@ def esper_for(job: Job) -> EsperSettings:
 
 
 def run_phase(phase: str, size: Size, store: Store, processes: int) -> None:
-    """Train what a phase still lacks. Held-out cells are tuned in the fresh phase."""
+    """Train what a phase still lacks. Held-out cells are tuned in the fresh phase, after the fresh seeds of the others.
+
+    Fresh seeds are trained in all cells before the next ones, so that an unfinished study has whole seeds.
+    """
     begin = time.monotonic()
 
     def tell(record: Mapping[str, Any]) -> None:
@@ -41,13 +44,14 @@ def run_phase(phase: str, size: Size, store: Store, processes: int) -> None:
     def run(jobs: Any) -> None:
         store.train(jobs, esper_for, processes, tell)
 
-    for name in size.cells:
-        study = CellStudy(CELLS[name], size, store)
-        if phase == "tune" and not CELLS[name].held_out:
+    studies = [CellStudy(CELLS[name], size, store) for name in size.cells]
+    for held_out in (False, True) if phase == "fresh" else (False,):
+        group = [study for study in studies if study.cell.held_out is held_out]
+        for study in group:
             study.tune(run)
-        elif phase == "fresh":
-            study.tune(run)
-            study.fresh(run)
+        for seed in size.fresh if phase == "fresh" else ():
+            for study in group:
+                study.fresh(run, [seed])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -302,11 +302,11 @@ class CellStudy:
                 return
             run(job for one in more for job in jobs(one))
 
-    def fresh(self, run: Run) -> None:
-        """Train every arm with its chosen setting on fresh seeds."""
+    def fresh(self, run: Run, seeds: Sequence[int] | None = None) -> None:
+        """Train every arm with its chosen setting on fresh seeds: all, or these."""
         size = self.size
         searches = {"retrain": size.shares, "asha": size.shares[-2:], "random": size.random_shares}
-        for seed in size.fresh:
+        for seed in size.fresh if seeds is None else seeds:
             jobs = [
                 job
                 for arm, shares in searches.items()

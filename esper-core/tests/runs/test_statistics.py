@@ -2,14 +2,15 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from run_folders import episodes
 
 from esper_core.leyline import Metric
 from esper_core.leyline.constants import EXACT_SIGN_FLIP_BELOW, MIN_SEEDS_FOR_VERDICT
-from esper_core.leyline.events import EpisodeFinished
 from esper_core.runs.statistics import (
     Comparison,
     Sample,
@@ -103,16 +104,6 @@ def test_p_is_exact_below_twenty_pairs_and_that_of_the_t_test_from_there_on():
     fewer = differences[:-1]
     assert compare(fewer).p == sign_flip_p(fewer)
     assert compare(fewer).p != t_test_p(fewer)
-
-
-def test_differences_are_taken_pair_by_pair():
-    base = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0]
-    better = [value + 1 + 0.01 * i for i, value in enumerate(base)]
-    found = paired_comparison(better, base, direction="up", margin=0.5)
-    assert found.verdict == "better"
-    assert found.difference == pytest.approx(1.035)
-    assert found.effect_size == pytest.approx(1.035 / np.std([0.01 * i for i in range(8)], ddof=1))
-    assert found.p == 2 / 2**8
 
 
 @settings(max_examples=30)
@@ -212,19 +203,12 @@ def test_verdicts_of_several_comparisons_use_the_adjusted_p():
     assert {found.why for found in five[1:]} == {"p"}
 
 
-def share_of_studies_with_a_wrong_verdict(draw, n, arms, repeats):
-    wrong = 0
-    for _ in range(repeats):
-        values = draw((arms, n))
-        pairs = [compared((a - b).tolist()) for a, b in itertools.combinations(values, 2)]
-        judged = judge_together(pairs, margin=0.0)
-        wrong += any(one.verdict != "no difference shown" for one in judged)
-    return wrong / repeats
-
-
 def test_b8_drl_13_at_most_one_in_twenty_studies_without_a_difference_finds_one():
-    draw = np.random.RandomState(1).standard_normal
-    assert share_of_studies_with_a_wrong_verdict(draw, 8, 3, 400) <= 0.07
+    draw, wrong = np.random.RandomState(1).standard_normal, 0
+    for _ in range(400):
+        pairs = [compared((a - b).tolist()) for a, b in itertools.combinations(draw((3, 8)), 2)]
+        wrong += any(one.verdict != "no difference shown" for one in judge_together(pairs, margin=0.0))
+    assert wrong / 400 <= 0.07
 
 
 NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
@@ -239,19 +223,10 @@ def test_samples_are_paired_by_the_same_seeds_or_by_at_least_eight_shared_ones()
     assert shared_seeds(eight, Sample("b", eight.by_seed, task="another")) == []
 
 
-def episode(arm: str, seed: int, test: float) -> EpisodeFinished:
-    return EpisodeFinished(
-        round=0, arm=arm, seed=seed, test_loss=1.0, test_metric=test, validation_metric=test,
-        parameters=120 if arm == "grown" else 100, host_parameters=100, fossils=int(arm == "grown"),
-        steps=4, reward=1.0,
-    )  # fmt: skip
-
-
 def results_of(grown, twin, metric=ACCURACY, margin=0.0):
     """Return the results of two arms with these figures; episodes are not in the order of their seeds."""
-    episodes = [episode("grown", seed, value) for seed, value in reversed(list(enumerate(grown)))]
-    episodes += [episode("twin", seed, value) for seed, value in enumerate(twin)]
-    return results(metric, ["grown", "twin"], episodes, margin)
+    own = [replace(one, parameters=120, fossils=1) for one in reversed(episodes("grown", grown, first=0))]
+    return results(metric, ["grown", "twin"], [*own, *episodes("twin", twin, first=0)], margin)
 
 
 def test_b8_drl_13_the_arms_of_a_run_are_compared_seed_by_seed():
@@ -260,10 +235,11 @@ def test_b8_drl_13_the_arms_of_a_run_are_compared_seed_by_seed():
     assert (comparison["a"], comparison["b"], comparison["verdict"], comparison["n"]) == ("grown", "twin", "better", 8)
     assert comparison["difference"] == pytest.approx(0.2035)
     assert 0.2 < comparison["ci_low"] < 0.2035 < comparison["ci_high"] < 0.21
-    assert comparison["p"] == pytest.approx(2 / 256)
+    assert comparison["p"] == 2 / 2**8
+    assert comparison["effect_size"] == pytest.approx(0.2035 / np.std([0.001 * i for i in range(8)], ddof=1))
     assert found["arms"]["grown"]["params"] == 120
     assert [e["seed"] for e in found["arms"]["grown"]["episodes"]] == list(range(8))
-    assert results_of(NOISE, BETTER, PERPLEXITY)["comparisons"][0]["verdict"] == "better"
+    assert results_of(NOISE, BETTER, PERPLEXITY, margin=0.1)["comparisons"][0]["verdict"] == "better"
     for none in (results_of(BETTER[:7], NOISE[:7]), results_of(BETTER, NOISE, margin=0.3)):
         assert none["comparisons"][0]["verdict"] == "no difference shown"
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, LOCAL_CONV, bad, begin, make_recipe, same, through_files
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, LOCAL_CONV, bad, begin, make_recipe, same
 from governed import GROW_AND_KEEP, drive, living, signals
 
 from esper_core.config import GovernorConfig, OptimizerConfig
@@ -40,22 +40,6 @@ def test_snapshot_is_taken_after_an_improvement_or_enough_steps():
         heed(driven, loss)
         seen.append(back_to(driven))
     assert seen == [0, 1, 1, 1, 4, 4, 6]
-
-
-def test_resumed_governor_rolls_back_to_the_snapshots_of_the_first_and_stops_as_soon():
-    first, second = (drive(Governor(settings(snapshot_steps=9, rollbacks=1))) for _ in range(2))
-    for loss in [2.0, 1.9, 1.95]:
-        heed(first, loss)
-    second.governor.load_state_dict(through_files(first.governor.state_dict()))
-    for driven in (first, second):
-        driven.now = 3
-        heed(driven, 1.95)
-        decision = heed(driven, math.nan)
-        assert (decision.act, decision.back_to) == (Act.ROLL_BACK, 1)
-        driven.governor.roll_back(decision)
-    assert same(first.numbers(), second.numbers())
-    first.governor.load_state_dict(through_files(second.governor.state_dict()))
-    assert heed(first, math.nan).act is Act.STOP
 
 
 def test_no_snapshot_is_taken_of_a_step_with_a_warning():

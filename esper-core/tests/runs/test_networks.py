@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import LOCAL_CONV, LOUD, NoisyHost
+from core_worlds import LOCAL_CONV, LOUD, TAME, NoisyHost, make_garden, same as alike
 from torch import Tensor, nn
 
 import esper_core as esper
-from esper_core.config import GrowthConfig, OptimizerConfig
+from esper_core.config import OptimizerConfig
 from esper_core.growth import Garden, OptimizerKeeper, Seed, Variety, graft, host_parameters, slots_of
 from esper_core.leyline import (
     Action,
@@ -71,7 +71,7 @@ def grow(*lives: tuple[Variety, Blend, bool], host: Callable[[], nn.Module] = No
     """Return a host with seeds of these varieties that were kept, or blended in half; by default one was kept."""
     lives = lives or ((LOCAL_CONV, Blend.ADD, True),)
     model = graft(build(host), {"early": SlotPlace("stem", "sequence", stack)}, example=EXAMPLE)
-    garden = tend(model, [life[0] for life in lives], GrowthConfig(incubation="shadow", embargo=0), batches=1)
+    garden = make_garden(model, *(life[0] for life in lives))
     for variety, blend, kept in lives:
         hold(garden, variety, target=1.0 if kept else 0.5, blend=blend)
         with torch.no_grad():
@@ -83,21 +83,6 @@ def grow(*lives: tuple[Variety, Blend, bool], host: Callable[[], nn.Module] = No
     for parameter in model.parameters():
         parameter.grad = None
     return model.train()
-
-
-def tend(model: nn.Module, varieties: list[Variety], settings: GrowthConfig | None = None, batches: int = 10) -> Garden:
-    """Return a garden over the early slots of a model, which may be a loaded one."""
-    adam = OptimizerConfig()
-    keeper = OptimizerKeeper(host_parameters(model), host_settings=adam, seed_settings=adam)
-    names = [slot.name for slot in slots_of(model).each() if slot.name != "late"]
-    return Garden(
-        model,
-        keeper,
-        dict.fromkeys(names, varieties),
-        seed=0,
-        batches=batches,
-        settings=settings or GrowthConfig(incubation="shadow"),
-    )
 
 
 def hold(garden: Garden, variety: Variety, **more: Any) -> Garden:
@@ -130,16 +115,14 @@ def unchanged(model: nn.Module) -> Iterator[None]:
     kind, before = type(model), {key: value.clone() for key, value in model.state_dict().items()}
     yield
     assert type(model) is kind
-    assert list(model.state_dict()) == list(before)
-    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert alike(model.state_dict().items(), before.items())
 
 
 def same(one: nn.Module, other: nn.Module) -> bool:
-    pairs = zip(one.state_dict().items(), other.state_dict().items(), strict=True)
-    if not all(name == again and torch.equal(value, twice) for (name, value), (again, twice) in pairs):
-        return False
+    """Return whether names, numbers and outputs of two networks are bitwise equal."""
     with torch.no_grad():
-        return torch.equal(one.eval()(EXAMPLE), other.eval()(EXAMPLE))
+        outputs = one.eval()(EXAMPLE), other.eval()(EXAMPLE)
+    return alike(one.state_dict().items(), other.state_dict().items()) and torch.equal(*outputs)
 
 
 # --- what is restored
@@ -473,7 +456,7 @@ def test_a_loaded_network_grows_on(load, tmp_path):
     """Fossils learn, a living seed continues, and the next one gets a new number."""
     esper.save(grow((LOCAL_CONV, Blend.ADD, True), (LOUD, Blend.ADD, False)), tmp_path)
     model = load(tmp_path)
-    garden = tend(model, [LOCAL_CONV], GrowthConfig(incubation="shadow", embargo=0))
+    garden = make_garden(model, LOCAL_CONV, batches=10)
     keeper = garden.keeper
     assert keeper.misowned(model) == []
     assert (list(keeper.fossils), list(keeper.seeds), garden.blended) == ([0], [1], (1,))
@@ -485,12 +468,12 @@ def test_a_loaded_network_grows_on(load, tmp_path):
 
 def test_an_incubating_seed_continues_to_incubate(load, tmp_path):
     model = graft(build(NoisyHost), {"early": SlotPlace("stem")}, example=EXAMPLE)
-    garden = tend(model, [LOCAL_CONV])
+    garden = make_garden(model, LOCAL_CONV, batches=10)
     garden.apply(Action(Op.GERMINATE, "early", LOCAL_CONV.id, target=0.5), 0)
     garden.open_step()
     esper.save(model, tmp_path)
     again = load(tmp_path)
-    garden = tend(again, [LOCAL_CONV])
+    garden = make_garden(again, LOCAL_CONV, batches=10)
     assert garden.incubating == (0,)
     garden.incubate(0, lambda model: model(EXAMPLE).square().mean())
     assert living(again).schedule.target == 0.5
@@ -499,13 +482,13 @@ def test_an_incubating_seed_continues_to_incubate(load, tmp_path):
 @pytest.mark.parametrize("op", [Op.PRUNE, Op.RETARGET])
 def test_a_ramp_of_alpha_continues(op, load, tmp_path):
     model = graft(build(NoisyHost), {"early": "stem"}, example=EXAMPLE)
-    garden = hold(tend(model, [LOCAL_CONV]), LOCAL_CONV, target=0.9)
+    garden = hold(make_garden(model, LOCAL_CONV, batches=10), LOCAL_CONV, target=0.9)
     garden.apply(Action(op, "early", speed=4, curve=Curve.SIGMOID, target=0.2), 1)
     for _ in range(15):
         garden.tick()
     esper.save(model, tmp_path)
     again = load(tmp_path)
-    later = tend(again, [LOCAL_CONV])
+    later = make_garden(again, LOCAL_CONV, batches=10)
     assert (living(again).alpha, living(again).stage) == (living(model).alpha, living(model).stage)
     assert later.close_step() == []
     for _ in range(25):
@@ -517,13 +500,13 @@ def test_a_ramp_of_alpha_continues(op, load, tmp_path):
 
 def test_an_embargo_continues_and_a_full_slot_is_closed(load, tmp_path):
     model = graft(build(NoisyHost), {"early": "stem", "late": "hidden"}, example=EXAMPLE)
-    garden = tend(model, [LOCAL_CONV], GrowthConfig(incubation="shadow", embargo=2))
+    garden = make_garden(model, LOCAL_CONV, TAME, growth={"embargo": 2})
     garden.apply(Action(Op.GERMINATE, "early", LOCAL_CONV.id), 0)
     garden.apply(Action(Op.PRUNE, "early"), 0)
     esper.save(model, tmp_path)
     again = load(tmp_path)
     states = [slots_of(again).named("early").state]
-    later = tend(again, [LOCAL_CONV], GrowthConfig(incubation="shadow", embargo=2))
+    later = make_garden(again, LOCAL_CONV, TAME, growth={"embargo": 2})
     for _ in range(2):
         later.close_step()
         states.append(slots_of(again).named("early").state)
@@ -533,7 +516,7 @@ def test_an_embargo_continues_and_a_full_slot_is_closed(load, tmp_path):
 
 
 def test_loaded_fossils_are_frozen_where_the_settings_say_so(folder, load):
-    garden = tend(load(folder), [LOCAL_CONV], GrowthConfig(incubation="shadow", freeze_fossils=True))
+    garden = make_garden(load(folder), LOCAL_CONV, growth={"freeze_fossils": True})
     assert not any(parameter.requires_grad for parameter in garden.slots["early"].parameters())
     assert (garden.keeper.fossils, garden.keeper.seeds, garden.born) == ({}, {}, 1)
 
@@ -565,7 +548,7 @@ def test_load_state_dict_works_where_the_same_has_grown_and_else_says_what_to_do
 
 def test_load_state_dict_restores_alpha():
     model = graft(build(NoisyHost), {"early": "stem"}, example=EXAMPLE)
-    garden = hold(tend(model, [LOCAL_CONV]), LOCAL_CONV, target=0.5)
+    garden = hold(make_garden(model, LOCAL_CONV, batches=10), LOCAL_CONV, target=0.5)
     before = {key: value.clone() for key, value in model.state_dict().items()}
     expected = model.eval()(EXAMPLE)
     garden.apply(Action(Op.RETARGET, "early", target=0.9, speed=4), 1)

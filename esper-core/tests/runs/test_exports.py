@@ -194,46 +194,34 @@ def structured(examples: int) -> dict[str, Any]:
     return {"batch": Inputs(torch.randn(examples, 6)), "more": {"shift": shift}, "scale": torch.tensor(2.0)}
 
 
-@pytest.mark.slow
-def test_a_program_takes_inputs_of_any_structure():
-    """Of a dataclass it takes the tensors."""
+@pytest.fixture
+def adapted() -> tuple[nn.Module, tuple[Tensor, ...], Tensor]:
+    """A grown network that takes a structure, the tensors of more examples than it was built with, and their result."""
     model, more = graft(Structured(), ["stem"], example=structured(4)), structured(7)
-    expected = model(**more)["sum"]
-    on_tensors = export(model, "program", example=structured(4)).module()
-    assert torch.equal(on_tensors(more["batch"].values, more["more"]["shift"][0], more["scale"])[0], expected)
+    grow(model, "stem")
+    expected = model.eval()(**more)["sum"]
+    return model.train(), (more["batch"].values, more["more"]["shift"][0], more["scale"]), expected
 
 
 @pytest.mark.slow
-def test_a_program_takes_any_number_of_examples(grown, tmp_path):
-    program = export(grown, "program", tmp_path / "new" / "net.pt2", example=EXAMPLE)
-    more = torch.randn(9, 6)
-    torch.testing.assert_close(program.module()(more), grown.eval()(more))
+def test_a_program_takes_the_tensors_of_any_structure_and_any_number_of_examples(adapted, tmp_path):
+    model, tensors, expected = adapted
+    program = export(model, "program", tmp_path / "new" / "net.pt2", example=structured(4))
+    assert torch.equal(program.module()(*tensors)[0], expected)
     assert (tmp_path / "new" / "net.pt2").stat().st_size > 0
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # from torch's exporter itself
-def test_an_onnx_program_computes_the_same(grown, tmp_path):
+def test_an_onnx_program_takes_the_tensors_of_any_structure_and_any_number_of_examples(adapted, tmp_path):
     pytest.importorskip("onnxscript", reason="needs onnx and onnxscript")
     reference = pytest.importorskip("onnx.reference", reason="needs onnx and onnxscript")
-    export(grown, "onnx", tmp_path / "net.onnx", example=EXAMPLE)
-    more = torch.randn(9, 6)
-    (found,) = reference.ReferenceEvaluator(str(tmp_path / "net.onnx")).run(None, {"inputs": more.numpy()})
-    torch.testing.assert_close(torch.from_numpy(found), grown.eval()(more), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # from torch's exporter itself
-def test_an_onnx_program_takes_the_tensors_of_any_structure(tmp_path):
-    pytest.importorskip("onnxscript", reason="needs onnx and onnxscript")
-    reference = pytest.importorskip("onnx.reference", reason="needs onnx and onnxscript")
-    model, more = graft(Structured(), ["stem"], example=structured(4)), structured(7)
+    model, tensors, expected = adapted
     export(model, "onnx", tmp_path / "net.onnx", example=structured(4))
     evaluator = reference.ReferenceEvaluator(str(tmp_path / "net.onnx"))
     assert evaluator.input_names == ["batch_values", "more_shift_0", "scale"]
-    tensors = more["batch"].values, more["more"]["shift"][0], more["scale"]
     (found,) = evaluator.run(None, dict(zip(evaluator.input_names, (own.numpy() for own in tensors), strict=True)))
-    torch.testing.assert_close(torch.from_numpy(found), model(**more)["sum"], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(torch.from_numpy(found), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

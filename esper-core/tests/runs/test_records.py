@@ -86,24 +86,28 @@ FIGURES = [
 ]
 
 
-@pytest.mark.parametrize(("place", "value"), FIGURES)
-def test_an_invalid_figure_makes_only_its_own_summary_unreadable(write_run, place, value):
-    path, other = write_run("a", ARMS), write_run("b", ARMS)
+def put(path, place, value):
+    """Change a figure in the summary of a run."""
     summary = inner = json.loads((path / "summary.json").read_text())
     *above, last = (int(key) if key.isdigit() else key for key in place.split("."))
     for key in above:
         inner = inner[key]
     inner[last] = value
     (path / "summary.json").write_text(json.dumps(summary))
+
+
+@pytest.mark.parametrize(("place", "value"), FIGURES)
+def test_an_invalid_figure_makes_only_its_own_summary_unreadable(write_run, place, value):
+    path, other = write_run("a", ARMS), write_run("b", ARMS)
+    put(path, place, value)
     assert f"{place}: " in refused("E430", read_run, path)
     assert [(one.path, one.status) for one in list_runs(path.parent)] == [(other, "done"), (path, "unreadable")]
 
 
 def test_figures_may_be_integers_or_unknown(write_run):
     path = write_run("a", ARMS)
-    summary = json.loads((path / "summary.json").read_text())
-    summary["results"]["arms"]["grown"]["test"] |= {"mean": 1, "ci_low": None}
-    (path / "summary.json").write_text(json.dumps(summary))
+    put(path, "results.arms.grown.test.mean", 1)
+    put(path, "results.arms.grown.test.ci_low", None)
     assert read_run(path).results["arms"]["grown"]["test"]["mean"] == 1
 
 
@@ -135,16 +139,6 @@ def test_runs_are_listed_newest_first_and_other_folders_last(write_run):
     ]
 
 
-def test_a_run_is_found_by_its_words_if_no_other_has_them(write_run):
-    path = write_run("20261121-101512-quiet-otter", ARMS)
-    assert load_run("quiet-otter", runs_dir=path.parent).path == path
-    write_run("20261122-101512-quiet-otter", ARMS)
-    told = refused("E420", load_run, "quiet-otter", runs_dir=path.parent)
-    assert f"2 runs in {path.parent} are called quiet-otter" in told
-    assert "Give the whole id: 20261121-101512-quiet-otter, 20261122-101512-quiet-otter" in told
-    assert "there is no run otter" in refused("E420", load_run, "otter", runs_dir=path.parent)
-
-
 def test_a_notebook_shows_a_run_by_the_registered_function_or_as_text(write_run, monkeypatch):
     run = load_run(write_run(NAME))
     monkeypatch.setattr(metadata, "entry_points", lambda **_: EntryPoints())
@@ -163,10 +157,15 @@ def test_a_name_or_folder_that_is_no_run_is_refused_with_a_hint(write_run, tmp_p
         runs / "20261121-101512-quiet-oter": f"Did you mean {path}?",
         "20261121-101512-quiet-oter": f"Did you mean {path}?",
         "quiet-oter": "there is no run quiet-oter",
+        "otter": "there is no run otter",
         "xyz": f"esper runs list --runs-dir {runs}",
         "a\0b": "there is no run",
     }.items():
         assert message in refused("E420", load_run, wrong, runs_dir=runs)
+    write_run("20261122-101512-quiet-otter")
+    told = refused("E420", load_run, "quiet-otter", runs_dir=runs)
+    assert f"2 runs in {runs} are called quiet-otter" in told
+    assert "Give the whole id: 20261121-101512-quiet-otter, 20261122-101512-quiet-otter" in told
     refused("E420", read_run, nowhere)
     refused("E420", load_run, "xyz", runs_dir=nowhere)
     refused("E420", list_runs, nowhere)

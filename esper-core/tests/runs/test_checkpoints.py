@@ -22,6 +22,14 @@ def state(number: int) -> State:
     return State.of({"inner": State({"n": number}, {"w": torch.full((3,), float(number))})}, number=number)
 
 
+def stored(run: Path, *numbers: int, kept: int = 3) -> Checkpoints:
+    """Return the checkpoints of a run after these were written."""
+    store = Checkpoints(run, kept=kept)
+    for number in numbers:
+        store.write(number, state(number))
+    return store
+
+
 def newest(run: Path) -> tuple[int, float]:
     found = Checkpoints(run).newest()
     assert found is not None
@@ -31,11 +39,9 @@ def newest(run: Path) -> tuple[int, float]:
 
 
 def test_run_13_the_newest_checkpoint_is_read_and_the_oldest_are_deleted(tmp_path):
-    store = Checkpoints(tmp_path, kept=2)
-    assert store.newest() is None
+    assert Checkpoints(tmp_path).newest() is None
     os.mkfifo(tmp_path / "latest")
-    for number in (1, 2, 3):
-        store.write(number, state(number))
+    stored(tmp_path, 1, 2, 3, kept=2)
     assert newest(tmp_path) == (3, 3.0)
     assert sorted(one.name for one in (tmp_path / "checkpoints").iterdir()) == ["000002", "000003"]
     assert (tmp_path / "latest").read_text() == "000003\n"
@@ -78,12 +84,12 @@ def test_run_13_a_complete_checkpoint_is_left_wherever_a_write_is_killed(tmp_pat
 
     for at in count(1):
         shutil.rmtree(tmp_path / "checkpoints", ignore_errors=True)
-        Checkpoints(tmp_path, kept=1).write(1, state(1))
+        stored(tmp_path, 1, kept=1)
         died = write_until(at)
         number, value = newest(tmp_path)
         assert value == number
         assert number in (1, 2)
-        Checkpoints(tmp_path, kept=1).write(2, state(2))  # over the remains
+        stored(tmp_path, 2, kept=1)  # over the remains
         assert newest(tmp_path) == (2, 2.0)
         if not died:
             break
@@ -129,9 +135,7 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path, monkeypatch):
 
 
 def test_checkpoints_that_the_caller_cannot_use_are_skipped(tmp_path):
-    store = Checkpoints(tmp_path, kept=3)
-    for number in (1, 2, 3):
-        store.write(number, state(number))
+    store = stored(tmp_path, 1, 2, 3)
     (tmp_path / "checkpoints" / "000003" / "COMPLETE").write_bytes(b"")
     found = store.newest(lambda state: "too new" if state.plain["number"] > 1 else None)
     assert found is not None
@@ -143,8 +147,7 @@ def test_checkpoints_that_the_caller_cannot_use_are_skipped(tmp_path):
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
 def test_run_13_an_error_of_the_disk_is_reported_and_leaves_the_last_checkpoint(code, tmp_path, monkeypatch):
-    store = Checkpoints(tmp_path)
-    store.write(1, state(1))
+    store = stored(tmp_path, 1)
 
     def full(_: int) -> None:
         raise OSError(code, os.strerror(code))
@@ -187,9 +190,7 @@ def folder(path):
     ],
 )
 def test_a_damaged_checkpoint_is_skipped_and_with_none_left_it_is_an_error(file, damage, tmp_path):
-    store = Checkpoints(tmp_path)
-    store.write(1, state(1))
-    store.write(2, state(2))
+    store = stored(tmp_path, 1, 2)
     damage(tmp_path / "checkpoints" / "000002" / file)
     assert newest(tmp_path) == (1, 1.0)
     (tmp_path / "checkpoints" / "000001" / "COMPLETE").unlink()
@@ -199,11 +200,10 @@ def test_a_damaged_checkpoint_is_skipped_and_with_none_left_it_is_an_error(file,
 
 @pytest.mark.parametrize("kept", [1, 2])
 def test_the_checkpoint_just_written_is_kept_rather_than_damaged_ones_of_later_steps(kept, tmp_path):
-    for number in (4, 8, 9):
-        Checkpoints(tmp_path, kept=3).write(number, state(number))
+    stored(tmp_path, 4, 8, 9)
     for number in (8, 9):
         (tmp_path / "checkpoints" / f"{number:06}" / "COMPLETE").write_bytes(b"")
-    Checkpoints(tmp_path, kept=kept).write(5, state(5))
+    stored(tmp_path, 5, kept=kept)
     assert newest(tmp_path) == (5, 5.0)
     left = [one.name for one in (tmp_path / "checkpoints").iterdir()]
     assert sorted(left) == ["000004", "000005"][-kept:]

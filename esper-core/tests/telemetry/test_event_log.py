@@ -53,12 +53,7 @@ def test_settled_events_are_on_disk(tmp_path: Path) -> None:
     bus.settle()
     bus.publish(RunFinished(status="done", reason="zwei – ü"))
     bus.settle()
-    with (tmp_path / "events.jsonl").open("a") as torn:
-        torn.write('{"type":"run-fin')
-    assert [event.reason for event in read_events(tmp_path / "events.jsonl") if isinstance(event, RunFinished)] == [
-        "one",
-        "zwei – ü",
-    ]
+    assert [event.reason for event in read_events(tmp_path / "events.jsonl")] == ["one", "zwei – ü"]
     file.close()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, SmoothHost, make_recipe, same, spelled
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, SmoothHost, make_recipe, same, spelled, turning
 from torch import Tensor, nn
 
 from esper_core.config import RunConfig
@@ -164,18 +164,10 @@ def test_a_state_can_be_restored_with_another_number_of_processes(pools, before,
 @forks
 @pytest.mark.parametrize("error", [lambda: ValueError("no"), lambda: SystemExit(7)])
 def test_an_error_of_a_host_is_raised_with_its_traceback_as_without_processes(pools, error):
-    class Raising(SmoothHost):
-        """Raises in its fourth training pass."""
+    def fail(inputs: Tensor) -> Tensor:
+        raise error()
 
-        left = 3
-
-        def forward(self, inputs: Tensor) -> Tensor:
-            self.left -= self.training
-            if self.left < 0:
-                raise error()
-            return super().forward(inputs)
-
-    recipe = make_recipe(steps=3, batches=2, host=Raising)
+    recipe = make_recipe(steps=3, batches=2, host=turning(fail, after=3))
     raised: list[BaseException] = []
     for processes in (0, 2):
         with pytest.raises(BaseException) as caught:  # noqa: PT011  whatever it is, both are the same

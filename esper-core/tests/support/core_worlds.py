@@ -96,6 +96,19 @@ class SmoothHost(nn.Module):
         return self.head(self.stem(inputs))
 
 
+def turning(change: Callable[[Tensor], Tensor], after: int) -> type[SmoothHost]:
+    """Return a smooth host that changes its inputs in training, after some batches; those of a dry run do not count."""
+
+    class Turning(SmoothHost):
+        left = after
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            self.left -= self.training and len(inputs) > 2
+            return super().forward(change(inputs) if self.training and self.left < 0 else inputs)
+
+    return Turning
+
+
 def replacing() -> nn.Module:
     """Return a host that replaces its buffer by another tensor, rather than filling it."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, NoisyHost, SmoothHost, begin, make_recipe, same
+from core_worlds import ADVANCE, FOSSILISE, GERMINATE, NoisyHost, SmoothHost, begin, make_recipe, same, turning
 from studies import play
 from torch import Tensor, nn
 
@@ -134,19 +134,11 @@ def test_random_streams_are_held_until_the_first_compiled_pass_has_its_gradients
 
 
 def test_an_error_of_the_host_is_not_attributed_to_the_compiler(caplog):
-    class Broken(SmoothHost):
-        """Raises in its third batch."""
-
-        passes = 0
-
-        def forward(self, inputs: Tensor) -> Tensor:
-            self.passes += self.training and len(inputs) > 2
-            if self.passes > 2:
-                raise ValueError("my own fault")
-            return super().forward(inputs)
+    def fail(inputs: Tensor) -> Tensor:
+        raise ValueError("my own fault")
 
     with pytest.raises(PluginError, match="my own fault"):
-        course(Pool(compiled(Compilers(), Broken), ["a"], 1), 1)
+        course(Pool(compiled(Compilers(), turning(fail, after=2)), ["a"], 1), 1)
     assert not caplog.records
 
 

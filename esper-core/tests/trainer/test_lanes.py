@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, PRUNE, Net, RecordingStream, SmoothHost, make_recipe, same
+from core_worlds import ADVANCE, PRUNE, Net, RecordingStream, make_recipe, same, turning
 from studies import play
 from torch import Tensor, nn
 
@@ -203,17 +203,8 @@ def test_a_dry_run_finds_out_when_a_network_draws_and_changes_nothing(model, exp
 
 
 def test_a_host_that_begins_to_draw_later_is_refused_and_the_generator_restored():
-    class Late(SmoothHost):
-        """Draws in training, from its ninth pass on."""
-
-        passes = 0
-
-        def forward(self, inputs: Tensor) -> Tensor:
-            self.passes += self.training
-            noise = torch.randn_like(inputs) if self.training and self.passes > 8 else 0.0
-            return super().forward(inputs + noise)
-
-    pool = Pool(replace(make_recipe(host=Late), draws=Draws.NEVER), ["grown"], 2)
+    late = turning(lambda inputs: inputs + torch.randn_like(inputs), after=4)
+    pool = Pool(replace(make_recipe(host=late), draws=Draws.NEVER), ["grown"], 2)
     pool.reset(0, 3)
     default = torch.get_rng_state()
     pool.train(0)

@@ -49,16 +49,6 @@ class Kept:
         self.told.append(what)
 
 
-def breaking(in_: str, error: BaseException) -> Callable[[str], None]:
-    """What raises in one of the calls."""
-
-    def fail(name: str) -> None:
-        if name in in_.split():
-            raise error
-
-    return fail
-
-
 class Gate:
     """Blocks every caller until it is opened."""
 
@@ -207,8 +197,11 @@ def test_an_exception_in_a_sink_is_reported_by_the_runs_thread_at_the_next_event
 @pytest.mark.parametrize("runner", [SinkThread, SinkGuard])
 @pytest.mark.parametrize("breaks_in", ["hear", "hear close", "settle", "close", "never"])
 def test_a_sink_that_raises_is_shut_off_after_one_message(breaks_in, runner, caplog):
-    sink = Kept(breaking(breaks_in, OSError("the line is dead")))
-    listener = runner(sink, LABEL)
+    def fail(name: str) -> None:
+        if name in breaks_in.split():
+            raise OSError("the line is dead")
+
+    listener = runner(sink := Kept(fail), LABEL)
     for _ in range(3):
         listener.hear(FINISHED)
         listener.settle()

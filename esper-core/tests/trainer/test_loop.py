@@ -13,7 +13,6 @@ from esper_core.config import ComputeConfig
 from esper_core.leyline import WAIT, ActionMask, Observation, PluginError, State
 from esper_core.leyline.events import EpisodeFinished, StepFinished
 from esper_core.telemetry.event_log import decode, encode
-from esper_core.trainer.environment import Recipe
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.progress import StudyProgress, _state_of_policy
 
@@ -143,9 +142,7 @@ def test_tensors_of_a_policy_that_share_memory_are_saved_separately():
     assert torch.equal(known.tensors["turned"], weights.t())
 
 
-@pytest.fixture
-def between_rounds() -> tuple[Recipe, list[EpisodeFinished], State]:
-    """A recipe, the episodes of two rounds, and the state after the first, in which a blueprint was withdrawn."""
+def test_a_study_resumes_between_two_rounds_with_its_episodes_and_without_withdrawn_blueprints():
     recipe = make_recipe(steps=3)
     study, _ = make_study(recipe, PlannedPolicy(LIFE), rounds=2)
     states: list[State] = []
@@ -157,11 +154,7 @@ def between_rounds() -> tuple[Recipe, list[EpisodeFinished], State]:
         if (progress.round, progress.step) == (1, 0):
             states.append(progress.state_dict())
 
-    return recipe, run_study(StudyProgress(study), pause), states[0]
-
-
-def test_a_study_resumes_between_two_rounds_with_its_episodes_and_without_withdrawn_blueprints(between_rounds):
-    recipe, finished, state = between_rounds
+    finished, (state,) = run_study(StudyProgress(study), pause), states
     study, _ = make_study(recipe, PlannedPolicy(LIFE), rounds=2)
     progress = StudyProgress(study)
     with pytest.raises(ValueError, match=r"2 episodes were over\. Received: 1"):

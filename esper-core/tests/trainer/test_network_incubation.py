@@ -7,7 +7,7 @@ from typing import Any
 import core_worlds
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, PRUNE, Net, begin, begin_pool, make_recipe, replacing, slow, zeroed
+from core_worlds import ADVANCE, FOSSILISE, PRUNE, Net, begin, begin_pool, make_recipe, replacing, same, slow, zeroed
 from studies import play
 from torch import nn
 
@@ -37,20 +37,15 @@ def host_state(environment: Environment) -> dict[str, torch.Tensor]:
     return state
 
 
-def differing(pool: Pool) -> list[str]:
-    """Return what differs between the host of the first environment and that of its twin."""
-    a, b = map(host_state, pool.environments[:2])
-    assert a.keys() == b.keys()
-    return [key for key in a if not torch.equal(a[key], b[key])]
-
-
 def live(pool: Pool, plan: dict[int, Action], steps: int) -> list[tuple[bool, Any]]:
     """Return of each step whether the host differs from its twin, and the signals of its seed."""
 
     def look(signals: list[Signals]) -> tuple[bool, Any]:
-        grown = pool.environments[0]
+        grown, twin = pool.environments
         assert grown.keeper.misowned(grown.model) == []
-        return bool(differing(pool)), signals[0].slots[0].living
+        mine, others = host_state(grown), host_state(twin)
+        assert mine.keys() == others.keys()
+        return not same(mine, others), signals[0].slots[0].living
 
     return play(pool, range(steps), plan, look)
 

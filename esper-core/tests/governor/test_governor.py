@@ -164,15 +164,10 @@ def test_overfitting_episode_ends_early():
     assert acts == [Act.WARN, Act.CONTINUE, Act.EARLY_STOP]
 
 
-def test_episode_does_not_end_early_while_a_seed_lives():
-    driven = drive(Governor(settings(patience=2)))
-    acts = [driven.governor.decide(signals(step, 2.0, slot=living())).act for step in range(6)]
-    assert acts == [Act.CONTINUE] * 6
-
-
-def test_sim_low_3_patience_is_off_by_default():
-    driven = drive()
-    assert {heed(driven, 2.0).act for _ in range(60)} == {Act.CONTINUE}
+@pytest.mark.parametrize(("changes", "slot"), [({}, None), ({"patience": 2}, living())], ids=["default", "living"])
+def test_sim_low_3_patience_is_off_by_default_and_does_not_end_while_a_seed_lives(changes, slot):
+    driven = drive(Governor(settings(**changes)))
+    assert {driven.governor.decide(signals(step, 2.0, slot=slot)).act for step in range(60)} == {Act.CONTINUE}
 
 
 def test_outdated_rollback_decision_is_refused():

@@ -30,7 +30,6 @@ from esper_core.leyline.observations import (
     LIMIT,
     SCHEMA,
     SLOT_COLUMNS,
-    Rows,
     rows_of,
 )
 from esper_core.leyline.signals import Finding
@@ -140,14 +139,6 @@ def named(columns: tuple[str, ...], row: tuple[float, ...]) -> dict[str, float]:
     return dict(zip(columns, row, strict=True))
 
 
-def every_row(rows: Rows) -> list[dict[str, float]]:
-    return [
-        named(GLOBAL_COLUMNS, rows.whole),
-        *(named(SLOT_COLUMNS, row) for row in rows.slots),
-        *(named(CANDIDATE_COLUMNS, row) for row in rows.candidates),
-    ]
-
-
 @pytest.mark.parametrize("columns", [GLOBAL_COLUMNS, SLOT_COLUMNS, CANDIDATE_COLUMNS])
 def test_columns_are_unique_and_each_flag_follows_its_column(columns: tuple[str, ...]) -> None:
     assert len(set(columns)) == len(columns)
@@ -162,7 +153,8 @@ def test_any_observation_has_the_same_columns_bounded_values_and_zeros_where_unk
     assert rows.schema == SCHEMA
     assert rows.slot_names == scene[0].slots
     assert (len(rows.slots), len(rows.candidates)) == (len(rows.slot_names), len(rows.candidate_names))
-    for row in every_row(rows):
+    kinds = (GLOBAL_COLUMNS, [rows.whole]), (SLOT_COLUMNS, rows.slots), (CANDIDATE_COLUMNS, rows.candidates)
+    for row in [named(columns, row) for columns, every in kinds for row in every]:
         assert all(isinstance(value, float) and abs(value) <= LIMIT for value in row.values())
         for name, flag in row.items():
             assert not name.endswith("?") or flag == 0.0 or (flag, row[name.removesuffix("?")]) == (1.0, 0.0), name

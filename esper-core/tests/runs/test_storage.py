@@ -108,7 +108,7 @@ def cut(data: bytes) -> bytes:
     return data[: len(data) // 2]
 
 
-@pytest.mark.parametrize("damage", [cut, lambda data: data + b" ", lambda data: b"\0" * len(data), None])
+@pytest.mark.parametrize("damage", [cut, lambda data: data + b"}", lambda data: b"\0" * len(data), None])
 @pytest.mark.parametrize("what", ["manifests", "objects"])
 def test_a_torn_upload_leaves_the_one_before(run, folder, memory, tmp_path, caplog, damage, what) -> None:
     owner = Owner.claim(folder, run, 1)
@@ -118,13 +118,10 @@ def test_a_torn_upload_leaves_the_one_before(run, folder, memory, tmp_path, capl
     first, last = run.read(2), run.read(3)
     name = f"{last.number:08}.json" if what == "manifests" else min(last.objects - first.objects)
     path = next(path for path in memory if path.endswith(name))
-    whole = memory[path].getvalue()
     if damage is None:
         del memory[path]
     else:
-        MemoryFileSystem().pipe_file(path, damage(whole))
-    if what == "manifests" and damage not in (cut, None) and whole == memory[path].getvalue().rstrip():
-        return  # a space at the end of JSON is no damage
+        MemoryFileSystem().pipe_file(path, damage(memory[path].getvalue()))
     assert content(fetch_whole(run, tmp_path / "after")) == before
     assert ("an older upload is used" in caplog.text) == (what == "objects" or damage is not None)
     Owner.claim(folder, run, 3).upload(Extent(3))
@@ -240,7 +237,6 @@ def until(condition: Callable[[], Any]) -> None:
 
 
 def test_an_owner_that_lost_the_run_says_so_once_and_stops(run, folder, tmp_path, caplog) -> None:
-    warnings: list[str] = []
     upload = Upload(Owner.claim(folder, run, 1))
     upload.offer(1, 8)
     until(lambda: run.manifest().checkpoint == 1)
@@ -251,7 +247,6 @@ def test_an_owner_that_lost_the_run_says_so_once_and_stops(run, folder, tmp_path
     assert [record.getMessage() for record in caplog.records] == [
         f"E436 another process has resumed the run from {run.url}; this one goes on, and uploads nothing more"
     ]
-    assert warnings == []
 
 
 def test_a_run_directory_that_is_behind_is_refused_and_one_that_is_ahead_is_kept(run, folder, tmp_path) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,6 @@ from esper_core.growth import Garden, OptimizerKeeper, Seed, Variety, graft, hos
 from esper_core.leyline import (
     Action,
     Blend,
-    BlueprintSpec,
     Curve,
     EsperError,
     GraftError,
@@ -414,22 +414,18 @@ def test_a_slot_that_the_host_does_not_have_is_refused(values, message, folder, 
         load(folder)
 
 
-def test_a_blueprint_that_cannot_be_built_is_reported_and_the_host_is_unchanged(folder, varieties, plugins):
+def test_a_blueprint_that_cannot_be_built_or_has_another_version_or_is_not_installed(folder, varieties, plugins):
     def broken(site: Site) -> nn.Module:
         raise ValueError("no")
 
-    varieties[LOCAL_CONV.id] = Variety(LOCAL_CONV.id, LOCAL_CONV.spec, broken)
-    model = build(NoisyHost, seed=9)
-    with unchanged(model), pytest.raises(GrowthError, match=r"E334(.|\n)*raised ValueError: no"):
-        esper.load(model, folder, plugins=plugins)
-
-
-def test_a_blueprint_in_another_version_or_not_installed_is_reported(folder, varieties, load):
-    newer = BlueprintSpec("sequence", "6*c*c + 2*c", starts_as_identity=True, version=2)
-    varieties[LOCAL_CONV.id] = Variety(LOCAL_CONV.id, newer, LOCAL_CONV.factory)
-    with pytest.raises(GrowthError, match=r"E333.*grew in version 1, and version 2 is installed"):
-        load(folder)
-    model = build(NoisyHost)
+    model, newer = build(NoisyHost, seed=9), replace(LOCAL_CONV.spec, version=2)
+    for change, message in [
+        ({"factory": broken}, r"E334(.|\n)*raised ValueError: no"),
+        ({"spec": newer}, r"E333.*grew in version 1, and version 2 is installed"),
+    ]:
+        varieties[LOCAL_CONV.id] = replace(LOCAL_CONV, **change)
+        with unchanged(model), pytest.raises(GrowthError, match=message):
+            esper.load(model, folder, plugins=plugins)
     with unchanged(model), pytest.raises(EsperError, match=r'unknown blueprint "test/local-conv"'):
         esper.load(model, folder)
 

@@ -37,10 +37,6 @@ def course(pool: Pool, steps: int) -> list[list[Tensor]]:
     return play(pool, steps, LIFE, look)
 
 
-def assert_same(left: list[list[Tensor]], right: list[list[Tensor]]) -> None:
-    assert [same(one, other) for one, other in zip(left, right, strict=True)] == [True] * len(left)
-
-
 def test_a_torch_that_cannot_isolate_recompilations_compiles_all_the_same(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda model, *, dynamic, options: (model, dynamic))
     model = nn.Identity()
@@ -79,7 +75,7 @@ def test_the_pass_is_compiled_for_each_structure_and_each_environment():
     compilers = Compilers()
     recipe = compiled(compilers)
     plain = Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1)
-    assert_same(course(Pool(recipe, ["grown"], 1), 8), course(plain, 8))
+    assert same(course(Pool(recipe, ["grown"], 1), 8), course(plain, 8))
     assert plain.environments[0].network.compiled is None
     assert compilers.asked == 5, "alone; training; blending; holding; kept"
     assert compilers.ran == 8 * 3
@@ -110,7 +106,7 @@ def test_passes_that_failed_to_compile_change_no_number_and_several_environments
         Pool(recipe, ["grown", "b"], 2, lanes=2),
         Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1),
     )
-    assert_same(course(failing, 8), course(plain, 8))
+    assert same(course(failing, 8), course(plain, 8))
     failing.close()
     assert compilers.asked > 4
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -151,6 +147,4 @@ def test_the_compiler_of_torch_gives_the_same_course_in_all_but_the_last_bits(ca
     found = course(Pool(recipe, ["grown", "twin"], 5, lanes=2), 8)
     written = course(Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1), 8)
     assert not [record for record in caplog.records if record.name == "esper"]
-    for one, other in zip(found, written, strict=True):
-        for left, right in zip(one, other, strict=True):
-            torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found, written, rtol=1e-3, atol=1e-4)

@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
 from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PlannedPolicy, make_recipe
+from governed import poisoned as on_nan
 from studies import make_study
 
 from esper_core.leyline import Stage
@@ -27,19 +30,12 @@ def poisoned(monkeypatch) -> Callable[..., Recipe]:
 
     def make(step: int, **more: Any) -> Any:
         recipe = make_recipe(**{"steps": STEPS, **more})
-        inputs, train = recipe.data["train"].inputs, Environment.train
-        clean, done = inputs.clone(), [0]
+        train, steps = Environment.train, count()
 
         def poison(environment: Environment) -> Any:
-            if environment.arm != "grown":
+            is_sick = environment.arm == "grown" and next(steps) == step
+            with on_nan(recipe) if is_sick else nullcontext():
                 return train(environment)
-            if done[0] == step:
-                inputs.fill_(math.nan)
-            done[0] += 1
-            try:
-                return train(environment)
-            finally:
-                inputs.copy_(clean)
 
         monkeypatch.undo()
         monkeypatch.setattr(Environment, "train", poison)

@@ -2,11 +2,11 @@
 
 import ast
 import gc
+import json
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -140,13 +140,6 @@ def test_sim_med_1_one_train_step_for_all_stages_that_reads_no_stage():
 
 
 def test_sim_med_4_an_observation_contains_no_tensor():
+    """Only plain data can be written as JSON: it raises for a tensor."""
     (signals,) = play(Pool(RECIPE, ["grown"], 1), 3, KEPT)[-1]
-
-    def tensors(value: Any) -> int:
-        if isinstance(value, torch.Tensor):
-            return 1
-        if is_dataclass(value):
-            return sum(tensors(getattr(value, field.name)) for field in fields(value))
-        return sum(map(tensors, value)) if isinstance(value, tuple | list) else 0
-
-    assert tensors(Observation(step=3, steps=4, signals=signals)) == 0
+    assert json.dumps(asdict(Observation(step=3, steps=4, signals=signals)))

@@ -3,6 +3,7 @@
 import gc
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -50,22 +51,16 @@ def test_each_example_comes_once_in_a_pass_and_all_batches_have_the_same_size(ex
     assert torch.equal(BatchOrder(examples, size, seed).next(), batches[0]), "the order depends on its seed alone"
 
 
-@pytest.fixture
-def streamed() -> Iterator[Streamed]:
-    feed = Streamed(SPLIT, CPU)
-    yield feed
-    feed.close()
-
-
-def test_streamed_batches_equal_resident_ones_and_continue_from_the_state_of_their_order(streamed):
+def test_streamed_batches_equal_resident_ones_and_continue_from_the_state_of_their_order():
     """The state of an order counts what was consumed, not what was gathered ahead."""
     resident, one, other = Resident(SPLIT), BatchOrder(30, 7, 5), BatchOrder(30, 7, 5)
-    batches = [streamed.next(one) for _ in range(5)]
-    again = BatchOrder(30, 7, 0)
-    again.load_state_dict(one.state_dict())
-    rest = [streamed.next(one) for _ in range(6)]
-    assert all(all(map(torch.equal, batch, resident.next(other))) for batch in [*batches, *rest])
-    assert all(all(map(torch.equal, batch, streamed.next(again))) for batch in rest)
+    with closing(Streamed(SPLIT, CPU)) as streamed:
+        batches = [streamed.next(one) for _ in range(5)]
+        again = BatchOrder(30, 7, 0)
+        again.load_state_dict(one.state_dict())
+        rest = [streamed.next(one) for _ in range(6)]
+        assert all(all(map(torch.equal, batch, resident.next(other))) for batch in [*batches, *rest])
+        assert all(all(map(torch.equal, batch, streamed.next(again))) for batch in rest)
 
 
 def test_an_error_of_the_thread_is_raised_where_the_batch_is_requested():

@@ -16,7 +16,7 @@ from benchmarks.science.forecaster.curves import Curves
 from benchmarks.science.forecaster.episodes import play
 from benchmarks.science.forecaster.problems import problems
 from benchmarks.science.forecaster.regressions import NOISY, Row, Rows, coverage, fit, standardised
-from benchmarks.science.learned_policies.policies import MAIN_PRICE
+from benchmarks.science.learned_policies.policies import MAIN_PRICE, PRICES, heuristic, matches
 from benchmarks.science.learned_policies.report import picture
 from benchmarks.science.learned_policies.summary import summarise
 from benchmarks.science.learned_policies.training import read_lines
@@ -68,6 +68,17 @@ def test_rewards_are_those_of_the_kept_seeds_in_the_shipped_table(bench):
             ends = [Node(DECISIONS, tuple(Kept(*one) for one in kept)) for kept in own["kept"]]
             found = [bench.total_reward(Match(number, MAIN_PRICE), end) for end in ends]
             assert found == pytest.approx(own["reward"], abs=1e-4)
+
+
+def test_the_tuned_rules_still_earn_the_recorded_rewards(bench):
+    tuned = json.loads((STUDY / "heuristic.json").read_text(encoding="utf-8"))
+    lines, numbers = read_lines(STUDY / "table.jsonl"), bench.table.of_part("held_out")
+    for price in PRICES:
+        played = matches(numbers, (price,))
+        _, ends = bench.play(heuristic(bench, tuned[f"{price:g}"]), played)
+        found = [bench.total_reward(match, end) for match, end in zip(played, ends, strict=True)]
+        recorded = [line["policies"]["heuristic"][f"{price:g}"]["reward"][0] for line in lines]
+        assert found == pytest.approx(recorded, abs=1e-4)
 
 
 @pytest.mark.slow

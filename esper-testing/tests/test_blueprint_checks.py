@@ -60,9 +60,8 @@ def with_birth(birth):
     return with_forward(lambda block, x, right: right(x), birth)
 
 
-def with_inform(inform):
-    """Return a block that ``inform(block, inputs, gradients)`` informs."""
-    return type("Changed", (Right,), {"inform": inform})
+def with_methods(**methods):
+    return type("Changed", (Right,), methods)
 
 
 TurnsTheShape = with_forward(lambda block, x, right: right(x)[:, None] if len(x) == 1 else right(x))
@@ -144,18 +143,14 @@ SharesATable = with_birth(
 LearnsNowhere = with_birth(lambda block, site: [nn.init.zeros_(one) for one in block.first.parameters()])
 """Both layers are zero: only the last bias ever gets a gradient."""
 
-MovesWhenInformed = with_inform(lambda block, inputs, gradients: block.last.bias.add_(1e-3))
-DividesWhenInformed = with_inform(lambda block, inputs, gradients: block.first.weight.div_(gradients.norm()))
-WritesWhenInformed = with_inform(lambda block, inputs, gradients: inputs.zero_())
-GuessesWhenInformed = with_inform(
-    lambda block, inputs, gradients: block.first.weight.fill_(random.SystemRandom().random())
+MovesWhenInformed = with_methods(inform=lambda block, inputs, gradients: block.last.bias.add_(1e-3))
+DividesWhenInformed = with_methods(inform=lambda block, inputs, gradients: block.first.weight.div_(gradients.norm()))
+WritesWhenInformed = with_methods(inform=lambda block, inputs, gradients: inputs.zero_())
+GuessesWhenInformed = with_methods(
+    inform=lambda block, inputs, gradients: block.first.weight.fill_(random.SystemRandom().random())
 )
-
-
-class SeedsTorchItself(Right):
-    def __init__(self, site):
-        torch.manual_seed(3)
-        super().__init__(site)
+SeedsTorchItself = with_birth(lambda block, site: torch.manual_seed(3))
+CannotBeCopied = with_methods(__deepcopy__=lambda block, memo: block)
 
 
 class Backwards(torch.autograd.Function):
@@ -170,34 +165,23 @@ class Backwards(torch.autograd.Function):
         return -gradient
 
 
-class CannotBeCopied(Right):
-    def __deepcopy__(self, memo):
-        return self
-
-
-def leaves_a_hook(module):
+def leaves_a_hook(when):
     """Return a class that adds a hook to every module when it is built, or in its first pass without gradients."""
     handles = []
 
     def disturb(layer, args, output):
         return output * 1.5 if getattr(layer, "out_features", 0) == 3 and layer.in_features == 8 else None
 
-    def put():
+    def put(*_):
         if not handles:
             handles.append(nn.modules.module.register_module_forward_hook(disturb))
 
-    class LeavesAHook(Right):
-        def __init__(self, site):
-            super().__init__(site)
-            if module == "built":
-                put()
+    def forward(block, x, right):
+        if not torch.is_grad_enabled():
+            put()
+        return right(x)
 
-        def forward(self, x):
-            if module == "called" and not torch.is_grad_enabled():
-                put()
-            return super().forward(x)
-
-    return LeavesAHook, handles
+    return with_birth(put) if when == "built" else with_forward(forward), handles
 
 
 class NeedsItsSize(Right):
@@ -213,6 +197,11 @@ class NeedsItsSize(Right):
 
 def check_blueprint(factory, spec):
     return run_checks(check for check in blueprint_checks(factory, spec) if check.name != "imports_cleanly")
+
+
+def the_check(name, factory=Right, spec=SPEC, **more):
+    (found,) = [check for check in blueprint_checks(factory, spec, **more) if check.name == name]
+    return found
 
 
 def failed(factory, spec=SPEC):
@@ -295,23 +284,18 @@ def test_randomness_in_evaluation_is_reported():
 )
 def test_a_global_hook_that_is_left_behind_is_reported(when, check):
     factory, handles = leaves_a_hook(when)
-    (run,) = [one for one in blueprint_checks(factory, SPEC) if one.name == check]
     try:
         with pytest.raises(AssertionError, match=r"changes the outputs|leaves a trace"):
-            run.run()
+            the_check(check, factory).run()
     finally:
         for handle in handles:
             handle.remove()
 
 
 def test_a_false_claim_of_compile_is_reported():
-    def compiling(factory):
-        (run,) = [one for one in blueprint_checks(factory, claims("compile")) if one.name == "compiles"]
-        return run
-
-    compiling(Right).run()
+    the_check("compiles", Right, claims("compile")).run()
     with pytest.raises(AssertionError, match=r"does not capture it as one graph"):
-        compiling(BreaksTheGraph).run()
+        the_check("compiles", BreaksTheGraph, claims("compile")).run()
 
 
 def test_every_accepted_kind_of_site_is_checked():
@@ -331,27 +315,16 @@ def test_every_accepted_kind_of_site_is_checked():
     }
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("", None),
-        (
-            "print('hello'); import random, torch; random.random(); torch.manual_seed(1); torch.set_num_threads(7)",
-            "prints when it is imported: hello; changes when it is imported: torch's default generator, Python's",
-        ),
-    ],
-)
-def test_side_effects_of_an_import_are_reported(tmp_path, monkeypatch, line, says):
-    name = f"blocks_{abs(hash(line))}"
-    tmp_path.joinpath(f"{name}.py").write_text(f"{line}\n")
+def test_side_effects_of_an_import_are_reported(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    checks = blueprint_checks(Right, SPEC, module=name)
-    (run,) = [one for one in checks if one.name == "imports_cleanly"]
-    if says is None:
-        run.run()
-    else:
-        with pytest.raises(AssertionError, match=says):
-            run.run()
+    tmp_path.joinpath("quiet_blocks.py").touch()
+    the_check("imports_cleanly", module="quiet_blocks").run()
+    tmp_path.joinpath("loud_blocks.py").write_text(
+        "print('hello'); import random, torch; random.random(); torch.manual_seed(1); torch.set_num_threads(7)"
+    )
+    says = "prints when it is imported: hello; changes when it is imported: torch's default generator, Python's"
+    with pytest.raises(AssertionError, match=says):
+        the_check("imports_cleanly", module="loud_blocks").run()
 
 
 def test_the_import_check_is_not_generated_for_a_one_file_plugin(monkeypatch):

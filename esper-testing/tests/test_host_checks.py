@@ -115,31 +115,21 @@ NeedsCompany = with_forward(needs_company)
 IsNeverTheSame = with_birth(lambda host: host.hidden.bias.add_(random.SystemRandom().random()))
 DrawsFromNumpy = with_birth(lambda host: host.hidden.bias.add_(float(np.random.random())))
 HasADeadLayer = with_birth(lambda host: host.add_module("unused", nn.Linear(2, 2)))
+SeedsTorch = with_birth(lambda host: torch.manual_seed(3))
 KeepsTextInItsState = type("Changed", (Right,), {"get_extra_state": lambda host: "a note", "set_extra_state": print})
+CopiesByReference = type("Changed", (Right,), {"__deepcopy__": lambda host, memo: host})
 CannotLearn = with_forward(cannot_learn, lambda host: host.requires_grad_(requires_grad=False))
 CountsItsEvaluations = with_forward(counts_its_evaluations, lambda host: host.register_buffer("seen", torch.zeros(())))
 
 
-class TripsOverOtherKinds(Right):
-    def __init__(self, shape):
-        if shape.kind == "image":
-            raise KeyError(shape.kind)
-        super().__init__(shape)
+def trips_over_images(shape):
+    if shape.kind == "image":
+        raise KeyError(shape.kind)
+    return Right(shape)
 
 
 def is_no_module(shape):
     return "a host" if shape.kind == "image" else Right(shape)
-
-
-class SeedsTorch(Right):
-    def __init__(self, shape):
-        torch.manual_seed(3)
-        super().__init__(shape)
-
-
-class CopiesByReference(Right):
-    def __deepcopy__(self, memo):
-        return self
 
 
 SHARED = {}
@@ -191,7 +181,7 @@ WITH_CONSEQUENCES = {PutsOutOneTooMany, IsNeverTheSame, SeedsTorch, IsLouderEach
 @pytest.mark.parametrize(
     ("factory", "check", "says"),
     [
-        (TripsOverOtherKinds, "builds_or_says_why_not[image]", "KeyError for image (1, 8, 8); expected a ConfigError"),
+        (trips_over_images, "builds_or_says_why_not[image]", "KeyError for image (1, 8, 8); expected a ConfigError"),
         (is_no_module, "builds_or_says_why_not[image]", "image (1, 8, 8): builds a str, not a torch.nn.Module"),
         (TripsAtItsFirstBatch, "builds_or_says_why_not", "raises RuntimeError at the first batch of"),
         (PutsOutDoubles, "outputs_fit", "vector (8,): returns torch.float64, not torch.float32"),
@@ -245,11 +235,10 @@ def test_invalid_specs_are_reported(spec, check, says):
 
 
 def test_a_host_that_accepts_no_data_is_reported_with_a_remedy():
-    class Picky(Right):
-        def __init__(self, shape):
-            raise ConfigError(Problem("E120", "picky takes vectors of 12,345"))
+    def picky(shape):
+        raise ConfigError(Problem("E120", "picky takes vectors of 12,345"))
 
-    found = failed(Picky)
+    found = failed(picky)
     assert list(found) == ["accepts_some_data"]
     message = found["accepts_some_data"]
     assert message.startswith("accepts none of the shapes that are tried: ((1, 8, 8), (1, 28, 28)")

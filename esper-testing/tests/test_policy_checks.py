@@ -2,6 +2,7 @@
 
 import math
 import random
+from statistics import fmean
 
 import pytest
 import torch
@@ -56,12 +57,11 @@ GivesNames = acting(lambda observations, actions: [WAIT if len(actions) < 5 else
 LooksAfterTheFirstOnly = acting(lambda observations, actions: [actions[0], *(WAIT for _ in actions[1:])])
 
 
-class GoesByTheMean(Right):
-    """Waits if the mean over environments is good, which mixes them."""
-
-    def act(self, observations, masks):
-        mean = sum(seen.signals.validation_metric for seen in observations) / len(observations)
-        return super().act(observations, masks) if mean > 0.5 else [WAIT for _ in observations]
+@acting
+def goes_by_the_mean(observations, actions):
+    """Wait if the mean over environments is bad, which mixes them."""
+    mean = fmean(seen.signals.validation_metric for seen in observations)
+    return actions if mean > 0.5 else [WAIT for _ in actions]
 
 
 class KnowsItsBlueprints(Right):
@@ -218,13 +218,11 @@ class Learns(Counts):
         self.weight, self.pace = state.tensors["weight"].clone(), state.plain["pace"]
 
 
-class ForgetsItsWeight(Learns):
-    def load_state_dict(self, state):
-        Counts.load_state_dict(self, state)
-        self.pace = state.plain["pace"]
-
-
 LearnsForNothing = counting(Learns, load_state_dict=None)
+ForgetsItsWeight = counting(
+    Learns,
+    load_state_dict=lambda policy, state: Learns.load_state_dict(policy, State(state.plain, {"weight": policy.weight})),
+)
 ForgetsItsPace = counting(
     Learns,
     load_state_dict=lambda policy, state: Learns.load_state_dict(
@@ -265,7 +263,7 @@ FOLLOWS = {LooksAfterTheFirstOnly: {"environments_do_not_mix"}, DrawsFromTheSyst
         (ActsOnceTooOften, "acts_once_for_each_environment", "one Action for each of 1 environments"),
         (GivesNames, "acts_once_for_each_environment", "Received: ['wait'"),
         (LooksAfterTheFirstOnly, "batch_equals_single", "as number 1 of three equal environments"),
-        (GoesByTheMean, "environments_do_not_mix", "beside two different environments, as number 0"),
+        (goes_by_the_mean, "environments_do_not_mix", "beside two different environments, as number 0"),
         (DrawsFromTheSystem, "repeats_itself", "by two new policies"),
         (KnowsItsBlueprints, "survives_a_blueprint_that_it_never_saw", "raises KeyError where a blueprint is new"),
     ],

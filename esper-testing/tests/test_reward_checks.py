@@ -29,9 +29,7 @@ class Right:
 
 
 class SaysAnotherTheSecondTime(Right):
-    def __init__(self, *, metric):
-        super().__init__(metric=metric)
-        self.last = None
+    last = None
 
     def terms(self, now, before, twin, twin_before):
         found = super().terms(now, before, twin, twin_before)
@@ -53,9 +51,7 @@ class OddTotal(RewardBreakdown):
 
 
 class PaysOneEpisodeOnly(Right):
-    def __init__(self, *, metric):
-        super().__init__(metric=metric)
-        self.episodes, self.step = 0, 0
+    episodes, step = 0, 0
 
     def terms(self, now, before, twin, twin_before):
         self.episodes += before is None and self.step > 0
@@ -64,9 +60,7 @@ class PaysOneEpisodeOnly(Right):
 
 
 class CountsOnOrder(Right):
-    def __init__(self, *, metric):
-        super().__init__(metric=metric)
-        self.step = -1
+    step = -1
 
     def terms(self, now, before, twin, twin_before):
         backwards, self.step = now.step < self.step and before is not None, now.step

@@ -6,10 +6,12 @@ import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
 
+from esper_core import read_events
 from esper_core.leyline import ConfigError, PluginError
 from esper_testing import (
     Check,
@@ -87,25 +89,17 @@ def passes():
     pass
 
 
-def fails():
-    msg = "it is broken"
-    raise AssertionError(msg)
+def raising(error):
+    """Return a check that raises this."""
+    return Mock(side_effect=error)
 
 
-def raises():
-    raise KeyError("missing")
-
-
-def ends_the_program():
-    raise SystemExit(0)
-
-
-def says_nothing():
-    raise NotApplicable("not claimed")
+fails, raises = raising(AssertionError("it is broken")), raising(KeyError("missing"))
 
 
 def test_results_of_checks_have_a_status_and_a_message():
-    runs = {"a": passes, "b": fails, "c": raises, "d": says_nothing, "e": ends_the_program}
+    skips, ends = raising(NotApplicable("not claimed")), raising(SystemExit(0))
+    runs = {"a": passes, "b": fails, "c": raises, "d": skips, "e": ends}
     checks = [Check("mine", name, run, "image" if name == "a" else None) for name, run in runs.items()]
     assert run_checks(checks) == [
         CheckResult("mine", "a[image]", "passed"),
@@ -328,7 +322,7 @@ def test_the_fixtures_give_a_host_events_a_run_and_the_command_line(
     assert host(torch.randn(4, *host.site.example_shape)).shape == (4, 3)
     assert esper_events[0].type == "run-started"
     assert json.loads((esper_run / "manifest.json").read_text())["status"] == "done"
-    assert (esper_run / "events.jsonl").read_text().count("\n") == len(esper_events)
+    assert list(read_events(esper_run / "events.jsonl")) == esper_events
     answer = esper_cli("--version")
     assert (answer.status, answer.err) == (0, "")
     assert answer.out.startswith("esper ")
@@ -337,14 +331,10 @@ def test_the_fixtures_give_a_host_events_a_run_and_the_command_line(
 
 def test_a_one_file_plugin_is_checked(tmp_path, esper_cli):
     file = tmp_path / "lone_probe.py"
-    file.write_text(
-        "from esper_core import ScheduleSpec, hookimpl\n\nclass Steady:\n    def factor(self, step, steps):\n"
-        "        return 1.0\n\n@hookimpl\ndef esper_register_schedules(registry):\n"
-        "    registry.add('steady', Steady, ScheduleSpec())\n"
-    )
+    file.write_text(GOOD_REWARD)
     try:
         answer = esper_cli("plugins", "check", str(file))
-        assert (answer.status, "steady" in answer.out, "none failed" in answer.out) == (0, True, True)
+        assert (answer.status, "gain" in answer.out, "none failed" in answer.out) == (0, True, True)
     finally:
         sys.modules.pop("lone_probe", None)
     missing = esper_cli("plugins", "check", "nothing", "--local", str(tmp_path / "nothing.py"))

@@ -5,9 +5,8 @@ import sqlite3
 
 import pytest
 
-from esper_core import read_events
 from esper_core.leyline.events import RunFinished, SeedLost, StepFinished
-from esper_testing import check_sink, recorded_events, write_run
+from esper_testing import check_sink
 
 
 class Right:
@@ -56,8 +55,7 @@ class WantsTheEndLast(Right):
 
     def hear(self, event):
         if self.ended and not self.closed:
-            msg = "the run was over"
-            raise RuntimeError(msg)
+            raise RuntimeError("the run was over")
         self.ended = isinstance(event, RunFinished)
 
 
@@ -79,8 +77,7 @@ class StaysOnItsThread(Right):
 class SaysThatItIsClosed(Right):
     def hear(self, event):
         if self.closed:
-            msg = "I/O operation on closed file"
-            raise ValueError(msg)
+            raise ValueError("I/O operation on closed file")
 
 
 def failed(factory):
@@ -107,7 +104,3 @@ def test_a_fault_fails_its_own_check_and_no_other(factory, check, says):
     found = failed(factory)
     assert list(found) == [check] or factory is DoesNotKnowSeedLost, found
     assert says in found[check]
-
-
-def test_a_written_run_is_read_back(tmp_path):
-    assert list(read_events(write_run(tmp_path / "run") / "events.jsonl")) == recorded_events()

@@ -354,9 +354,8 @@ CHECKS = {
     "host": (hosts.is_well_declared, hosts.accepts_some_data, hosts.builds_or_says_why_not, *hosts.CHECKS),
     "policy": policies.CHECKS,
     "reward": rewards.CHECKS,
-    "schedule": tasks.SCHEDULE_CHECKS,
     "sink": sinks.CHECKS,
-    "task": tasks.TASK_CHECKS,
+    "task": (*tasks.TASK_CHECKS, *tasks.SCHEDULE_CHECKS),
 }
 
 

@@ -1,4 +1,4 @@
-"""Each check of tasks fails for its own fault, and passes for a correct task."""
+"""Each check of tasks and of schedules fails for its own fault, and passes for what is correct."""
 
 import random
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from esper_core.leyline import DataShape, Metric, Split
-from esper_testing import check_task
+from esper_testing import check_schedule, check_task
 
 
 class Right:
@@ -84,8 +84,8 @@ ONE_NAN = with_data(lambda x, y: (x.where(x != x[0, 0], torch.nan), y))
 CLASS_3 = with_data(lambda x, y: (x, torch.cat([torch.tensor([3]), y[1:]])))
 
 
-def failed(factory):
-    return {one.check: one.message for one in check_task(factory) if not one.ok}
+def failed(results):
+    return {one.check: one.message for one in results if not one.ok}
 
 
 @pytest.mark.parametrize("factory", [Right, Symbols])
@@ -126,13 +126,13 @@ def test_a_task_without_a_fault_passes_every_check(factory):
     ],
 )
 def test_a_fault_fails_its_own_check_and_no_other(factory, check, says):
-    found = failed(factory)
+    found = failed(check_task(factory))
     assert list(found) == [check], found
     assert says in found[check]
 
 
 def test_losses_without_a_gradient_are_reported():
-    assert "no finite gradient" in failed(DetachesItsLosses)["losses_are_per_example"]
+    assert "no finite gradient" in failed(check_task(DetachesItsLosses))["losses_are_per_example"]
 
 
 def test_a_regression_conforms_too():
@@ -150,3 +150,46 @@ def test_a_regression_conforms_too():
         scores = losses
 
     assert {one.status for one in check_task(Regression)} == {"passed"}
+
+
+# --- schedules
+
+
+def schedule(factor):
+    """Return a schedule of ``factor(step, steps)``."""
+    return type("Schedule", (), {"factor": lambda schedule, step, steps: factor(step, steps)})
+
+
+FallsLinearly = schedule(lambda step, steps: max(0.0, 1.0 - step / (steps or 100)))
+FallsBelowZero = schedule(lambda step, steps: 1.0 - step / 20)
+NeedsTheEnd = schedule(lambda step, steps: 1.0 - step / steps if step < steps else 0.0)
+DividesAtTheEnd = schedule(lambda step, steps: 1.0 if steps is None or step < steps else float("nan"))
+Sleeps = schedule(lambda step, steps: 0.0)
+
+
+class Counts:
+    asked = 0
+
+    def factor(self, step, steps):
+        self.asked += 1
+        return 1.0 / self.asked
+
+
+def test_a_schedule_without_a_fault_passes_every_check():
+    assert {one.status for one in check_schedule(FallsLinearly)} == {"passed"}
+
+
+@pytest.mark.parametrize(
+    ("factory", "check", "says"),
+    [
+        (FallsBelowZero, "gives_a_factor_for_every_step", "returns -0.9"),
+        (NeedsTheEnd, "gives_a_factor_for_every_step", "TypeError"),
+        (DividesAtTheEnd, "gives_a_factor_for_every_step", "returns nan for step 39 of 1"),
+        (Counts, "is_pure", "for step 0 of 1"),
+        (Sleeps, "lets_something_be_learnt", "returns 0 for every step"),
+    ],
+)
+def test_a_fault_of_a_schedule_is_found_by_its_check(factory, check, says):
+    found = failed(check_schedule(factory))
+    assert says in found[check]
+    assert set(found) <= {check, "is_pure"}

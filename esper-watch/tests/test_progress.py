@@ -6,7 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -52,46 +52,19 @@ GROWING = [
 ]
 
 
-class Screen(io.TextIOWrapper):
-    """A terminal in memory."""
-
-    def __init__(self) -> None:
-        super().__init__(io.BytesIO(), "utf-8", write_through=True)
-
-    def isatty(self) -> bool:
-        return True
-
-    @property
-    def shown(self) -> str:
-        return self.buffer.getvalue().decode(self.encoding)  # type: ignore[attr-defined]
-
-
-@pytest.fixture
-def displays(monkeypatch):
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    opened: list[LiveDisplay] = []
-    yield opened
-    for display in opened:
-        display.close()
-
-
-@pytest.fixture
-def display(displays):
-    displays.append(LiveDisplay(Console(file=Screen(), width=80, height=24, force_terminal=True)))
-    return displays[0]
 
 
 def drawn(events: Sequence[Event], width: int = 80) -> list[str]:
     """Return what is drawn after some events, as lines."""
-    console = Console(file=Screen(), width=width, height=24, force_terminal=True, color_system=None)
-    display = LiveDisplay(console)
-    try:
+    console = Console(file=io.StringIO(), width=width, height=24, force_terminal=True, color_system=None)
+    with closing(LiveDisplay(console)) as display:
         for event in events:
             display.hear(event)
         display.settle()
-    finally:
-        display.close()
     with console.capture() as captured:
         console.print(display.render())
     return [line.rstrip() for line in captured.get().splitlines() if line.strip()]
@@ -127,20 +100,20 @@ def test_the_display_fits_the_terminal(width):
         assert CLEAR not in "".join(lines)
 
 
-def test_rate_and_time_left_are_drawn_without_what_a_resumed_run_did_before(display):
-    for event in [started(environments=500), *(step(0, seed=seed) for seed in range(400))]:
-        display.hear(event)
-    display.settle()
-    assert display.view.speed is None
-    for seed in range(400, 404):
-        time.sleep(0.05)
-        display.hear(step(0, seed=seed))
+def test_rate_and_time_left_are_drawn_without_what_a_resumed_run_did_before():
+    console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True)
+    with closing(LiveDisplay(console)) as display:
+        for event in [started(environments=500), *(step(0, seed=seed) for seed in range(400))]:
+            display.hear(event)
         display.settle()
-    speed = display.view.speed
-    assert speed is not None
-    assert 1 < speed < 100
-    display.close()
-    console = display.view.console
+        assert display.view.speed is None
+        for seed in range(400, 404):
+            time.sleep(0.05)
+            display.hear(step(0, seed=seed))
+            display.settle()
+        speed = display.view.speed
+        assert speed is not None
+        assert 1 < speed < 100
     with console.capture() as captured:
         console.print(display.render())
     assert re.search(r"\d+ env steps/s", captured.get())
@@ -148,8 +121,7 @@ def test_rate_and_time_left_are_drawn_without_what_a_resumed_run_did_before(disp
 
 
 def test_the_display_is_redrawn_prints_above_it_and_is_removed_in_the_end(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm-256color")
-    screen = Screen()
+    screen = io.StringIO()
     monkeypatch.setattr(sys, "stderr", screen)
     display = LiveDisplay(Console(stderr=True, width=80, force_terminal=True))
     for event in GROWING:
@@ -157,31 +129,30 @@ def test_the_display_is_redrawn_prints_above_it_and_is_removed_in_the_end(monkey
     display.settle()
     time.sleep(0.6)
     print("warning: one thing", file=sys.stderr)
-    assert "conv_light 3 training" in screen.shown
+    assert "conv_light 3 training" in screen.getvalue()
     display.close()
     display.close()
     assert sys.stderr is screen
-    *_, last = screen.shown.split("warning: one thing")
-    assert screen.shown.count("\x1b[?25l") == 1
+    shown = screen.getvalue()
+    *_, last = shown.split("warning: one thing")
+    assert shown.count("\x1b[?25l") == 1
     assert last.endswith("\x1b[2K"), "the lines of the display are erased"
-    assert "\x1b[?25h" in screen.shown, "the cursor is visible again"
+    assert "\x1b[?25h" in shown, "the cursor is visible again"
 
 
-def test_a_terminal_that_goes_away_stops_nothing(displays):
+def test_a_terminal_that_goes_away_stops_nothing():
     ours, theirs = os.openpty()
     file = os.fdopen(theirs, "w")
-    displays.append(LiveDisplay(Console(file=file, force_terminal=True)))
-    os.close(ours)
-    time.sleep(0.4)
-    for event in GROWING:
-        displays[0].hear(event)
-    displays[0].settle()
-    displays[0].close()
+    with closing(LiveDisplay(Console(file=file, force_terminal=True))) as display:
+        os.close(ours)
+        time.sleep(0.4)
+        for event in GROWING:
+            display.hear(event)
+        display.settle()
     with suppress(OSError):
         file.close()
 
 
-def test_the_display_passes_the_conformance_checks(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm-256color")
-    checked = check_sink(lambda run: LiveDisplay(Console(file=Screen(), force_terminal=True)))
+def test_the_display_passes_the_conformance_checks():
+    checked = check_sink(lambda run: LiveDisplay(Console(file=io.StringIO(), force_terminal=True)))
     assert {one.status for one in checked} == {"passed"}

@@ -14,6 +14,7 @@ from hashlib import sha256
 from urllib.parse import quote
 
 import pytest
+from html_pages import Page
 
 pytest.importorskip("starlette", reason="needs starlette and uvicorn, which `make test` installs")
 
@@ -54,13 +55,19 @@ def served(root, only=None):
         assert not thread.is_alive()
 
 
-def ask(server, path, method="GET", cookie=None, **headers):
-    """Status, headers and text of an answer."""
+def ask(server, path, method="GET", cookie="OWN", **headers):
+    """Status, headers and text of an answer. OWN in a cookie stands for that of the server."""
+    if cookie and "OWN" in cookie:
+        cookie = cookie.replace("OWN", own_cookie(server))
     with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)) as connection:
         told = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, headers=told | ({"Cookie": cookie} if cookie else {}))
         answer = connection.getresponse()
         return answer.status, answer.headers, answer.read().decode()
+
+
+def own_cookie(server):
+    return ask(server, address(server), cookie=None)[1]["Set-Cookie"].partition(";")[0]
 
 
 def address(server, path="/"):
@@ -92,22 +99,15 @@ def server(told):
         yield server
 
 
-@pytest.fixture(scope="module")
-def cookie(server):
-    status, headers, _ = ask(server, address(server))
-    assert status == 303
-    return headers["Set-Cookie"].partition(";")[0]
-
-
 # --- access
 
 
 def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_url(server):
-    status, headers, _ = ask(server, address(server, "/run/a%20b"))
+    status, headers, _ = ask(server, address(server, "/run/a%20b"), cookie=None)
     assert (status, headers["Location"]) == (303, "/run/a%20b")
     assert {"HttpOnly", "SameSite=strict"} <= set(headers["Set-Cookie"].split("; "))
     elsewhere = address(server, "//evil.example/")
-    assert ask(server, elsewhere)[1]["Location"] == "/evil.example/"
+    assert ask(server, elsewhere, cookie=None)[1]["Location"] == "/evil.example/"
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_url(server):
         (f"/run/{RUN}", 200, {}),
         ("/static/live.js", 200, {}),
         ("/", 200, {"Host": "localhost:9999"}),
-        ("/", 200, {"cookie": 'other="{1: 2}|\\; b={"c": 1}; OWN; a b'}),
+        ("/", 200, {"cookie": 'other="{1: 2}|\\; b={"c": 1}; OWN; a b'}),  # beside those of other servers on this host
         ("/", 403, {"cookie": None}),
         ("/static/live.js", 403, {"cookie": None}),
         ("/", 403, {"cookie": "esper-1=x"}),
@@ -140,10 +140,8 @@ def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_url(server):
         ("/static/probe.html", 404, {}),
     ],
 )
-def test_foreign_requests_and_paths_are_refused(server, cookie, path, status, how):
-    if "OWN" in (how.get("cookie") or ""):  # beside those of other servers on this host
-        how = {"cookie": how["cookie"].replace("OWN", cookie)}
-    found, headers, text = ask(server, path, **{"cookie": cookie, **how})
+def test_foreign_requests_and_paths_are_refused(server, path, status, how):
+    found, headers, text = ask(server, path, **how)
     assert found == status
     assert "secret" not in text.replace("../secret", "")
     assert "unsafe" not in headers["Content-Security-Policy"]
@@ -151,18 +149,17 @@ def test_foreign_requests_and_paths_are_refused(server, cookie, path, status, ho
 
 
 @pytest.mark.parametrize("name", LINKED)
-def test_a_run_with_a_link_in_it_is_not_read(server, cookie, name):
+def test_a_run_with_a_link_in_it_is_not_read(server, name):
     for path in (f"/run/inside-{name}", f"/compare?runs={RUN},inside-{name}"):
-        _, _, text = ask(server, path, cookie=cookie)
+        _, _, text = ask(server, path)
         assert "it is a link, which may lead out of the folder" in text
         assert "secret" not in text
 
 
 def test_only_the_named_run_is_shown(told):
     with served(told, only=RUN) as server:
-        own = ask(server, address(server))[1]["Set-Cookie"].partition(";")[0]
-        assert ask(server, f"/run/inside-{LINKED[0]}", cookie=own)[0] == 404
-        assert "inside" not in ask(server, "/", cookie=own)[2]
+        assert ask(server, f"/run/inside-{LINKED[0]}")[0] == 404
+        assert "inside" not in ask(server, "/")[2]
 
 
 def test_the_lines_for_the_user_have_the_tunnel_or_a_warning(tmp_path):
@@ -208,8 +205,8 @@ def test_a_server_beside_ends_with_its_run(told):
 # --- what is shown
 
 
-def test_the_page_has_the_sections_of_the_report(told, server, cookie):
-    _, _, page = ask(server, f"/run/{RUN}", cookie=cookie)
+def test_the_page_has_the_sections_of_the_report(told, server):
+    _, _, page = ask(server, f"/run/{RUN}")
     report = report_page(read_report(told / RUN))
     followed = FollowedRun(told / RUN)
     followed.refresh()
@@ -220,8 +217,8 @@ def test_the_page_has_the_sections_of_the_report(told, server, cookie):
         assert section.html.strip() in report
 
 
-def test_the_list_of_runs_has_status_headline_and_curve(server, cookie):
-    _, _, page = ask(server, "/", cookie=cookie)
+def test_the_list_of_runs_has_status_headline_and_curve(server):
+    _, _, page = ask(server, "/")
     assert [part for part in ("Growing helped", ">done<", "<polyline", "unreadable") if part not in page] == []
 
 
@@ -230,19 +227,18 @@ def test_runs_are_compared(write_run, tmp_path):
         run = write_run(name, {"grown": [0.8 + number / 10] * 8, "twin": [0.5] * 8})
         (run / "events.jsonl").touch()
     with served(tmp_path / "runs") as server:
-        own = ask(server, address(server))[1]["Set-Cookie"].partition(";")[0]
-        status, headers, page = ask(server, "/compare?runs=one,other", cookie=own)
+        status, headers, page = ask(server, "/compare?runs=one,other")
         assert status == 200
         assert "grown" in page
         style = page.partition("<style>")[2].partition("</style>")[0].encode()
         assert b64encode(sha256(style).digest()).decode() in headers["Content-Security-Policy"]
         (tmp_path / "runs" / "other" / "summary.json").unlink()
-        status, _, page = ask(server, "/compare?runs=one&runs=other", cookie=own)
+        status, _, page = ask(server, "/compare?runs=one&runs=other")
         assert status == 409
         assert "E431" in page
 
 
-def test_a_gardener_is_watched(tmp_path, read_page):
+def test_a_gardener_is_watched(tmp_path):
     import torch
     from torch import nn
 
@@ -264,8 +260,8 @@ def test_a_gardener_is_watched(tmp_path, read_page):
             gardener.step(batch)
             gardener.tend()
         (run,) = tmp_path.iterdir()
-        growing = read_page(Site(RunsFolder(tmp_path)).run_page(run.name)).text
-    done = read_page(Site(RunsFolder(tmp_path)).run_page(run.name)).text
+        growing = Page(Site(RunsFolder(tmp_path)).run_page(run.name)).text
+    done = Page(Site(RunsFolder(tmp_path)).run_page(run.name)).text
     for said in ("1 arm · 1 network · 20 steps · running", "(3 of 20 steps)", "Step 1 germinate conv_light in slot 0"):
         assert said in growing
     for said in ("· done ·", "validation loss", "command python ", "To reproduce these numbers, run the script again."):
@@ -291,21 +287,20 @@ def test_pages_fit_the_screen_and_obey_their_policy(path, usual_report, tmp_path
         assert {url.split("/")[2] for url in page.requests if url != "about:blank"} == {f"127.0.0.1:{server.port}"}
 
 
-def test_the_name_of_a_folder_is_text(make_run, read_page, tmp_path):
+def test_the_name_of_a_folder_is_text(make_run, tmp_path):
     name = "a\"'><img src=x onerror=alert(1)>&{{7*7}}?#%2e"
     make_run(environments=1, steps=5).rename(tmp_path / name)
     site = Site(RunsFolder(tmp_path))
-    for page in (read_page(site.index_page()), read_page(site.run_page(name))):
+    for page in (Page(site.index_page()), Page(site.run_page(name))):
         assert name in page.text or quote(name, safe="") in str(page.elements)
         assert not {"img"} & {tag for tag, _ in page.elements}
         assert not {key for _, attributes in page.elements for key in attributes if key.startswith("on")}
     no_text = (tmp_path / name).rename(tmp_path / os.fsdecode(b"\xff"))
     assert "0 runs" in site.index_page()
     no_text.rename(tmp_path / name)
-    links = [attributes["href"] for tag, attributes in read_page(site.index_page()).elements if tag == "a"]
+    links = [attributes["href"] for tag, attributes in Page(site.index_page()).elements if tag == "a"]
     with served(tmp_path) as server:
-        own = ask(server, address(server))[1]["Set-Cookie"].partition(";")[0]
-        assert [ask(server, link, cookie=own)[0] for link in links] == [200]
+        assert [ask(server, link)[0] for link in links] == [200]
 
 
 # --- what is read
@@ -412,9 +407,8 @@ def test_the_stream_sends_only_what_changed(make_run, tmp_path):
     assert PAUSE <= 1.0  # between two looks at the files, so that a change shows within two seconds
     run = make_run(environments=2, steps=10)
     with served(tmp_path) as server:
-        own = ask(server, address(server))[1]["Set-Cookie"].partition(";")[0]
         with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)) as connection:
-            connection.request("GET", f"/run/{run.name}/live", headers={"Cookie": own})
+            connection.request("GET", f"/run/{run.name}/live", headers={"Cookie": own_cookie(server)})
             answer = connection.getresponse()
 
             def message():
@@ -430,7 +424,7 @@ def test_the_stream_sends_only_what_changed(make_run, tmp_path):
             assert "courses" not in second["changed"]
             shutil.rmtree(run)
             assert message() == {"gone": True}
-        assert ask(server, f"/run/{run.name}", cookie=own)[0] == 404
+        assert ask(server, f"/run/{run.name}")[0] == 404
 
 
 # --- the cache

@@ -52,9 +52,7 @@ def events_of(values: Values, metric: Metric, rounds: int = 1) -> Iterator[Event
     """Return the events of a run that measured this in its last round, and something else before."""
     steps = 1 + max(step for own in values.values() for step in own)
     networks = max(len(row) for own in values.values() for row in own.values())
-    yield RunStarted(
-        run="r", arms=tuple(values), rounds=rounds, environments=networks, steps=steps, metric=metric
-    )  # fmt: skip
+    yield RunStarted(run="r", arms=tuple(values), rounds=rounds, environments=networks, steps=steps, metric=metric)
     slots = (SlotSignals("early", SlotState.FREE, 0),)
     for round_ in range(rounds):
         for arm, own in values.items():
@@ -228,10 +226,6 @@ def with_gains(report: Report, *gains: tuple[float, float, float | None]) -> lis
     return [life.gain for life in sorted(seeds, key=lambda life: not life.kept) if life.gain is not None]
 
 
-def gains_chart(report: Report) -> SeedChart:
-    return SeedChart(report_page(report), "evidence")
-
-
 GAINS = {
     "as they are": [(0.05, 0.014, 0.02), (0.12, 0.02, 0.02)],
     "prices far above the gains": [(0.05, 0.014, 3.0), (0.12, 0.02, 0.5)],
@@ -246,7 +240,7 @@ GAINS = {
 def test_gain_interval_and_price_match_the_axis_which_covers_them(gains, report):
     """A number outside of the scale would be drawn at its edge and misread."""
     shown = with_gains(report, *gains)
-    drawing = gains_chart(report)
+    drawing = SeedChart(report_page(report), "evidence")
     assert len(drawing.marks()) == len(shown)
     for mark, own in zip(drawing.marks(), shown, strict=True):
         assert f"gain {own.mean:+.3f} ± {own.error:.3f} nats" in told(mark)

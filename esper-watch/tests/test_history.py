@@ -16,7 +16,6 @@ from esper_watch.history import SeedGain
 
 PLACE = {"round": 0, "arm": "grown", "seed": 7}
 
-
 stage = partial(stage_changed, **PLACE, blueprint="b/conv", parameters=120)
 
 

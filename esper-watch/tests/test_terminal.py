@@ -39,7 +39,6 @@ from esper_watch.terminal import as_json, draw, phase_text, sparkline
 HOSTILE = "\x1b]0;pwned\x07\x9b2J\nsecond\u202eline"
 """Sets the terminal's title, clears it, adds a line, and reverses the text that follows."""
 
-
 changed = partial(stage_changed, seed=3, blueprint="blueprints/conv_light")
 
 
@@ -71,19 +70,18 @@ def write(run: Path, *events: object) -> Path:
 
 @pytest.fixture
 def run(tmp_path):
-    (tmp_path / "manifest.json").write_text('{"id": "20261121-101512-quiet-otter"}')
+    manifest = {"format": 1, "id": "quiet-otter", "status": "running", "started": "2026-11-21T10:15:12+00:00"}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     return write(tmp_path, *EVENTS)
 
 
 @pytest.mark.parametrize("status", ["running", "died"])
 def test_an_unfinished_run_is_running_or_died(run, status):
-    manifest = {"format": 1, "id": "otter", "status": "running", "started": "2026-11-21T10:15:12+00:00"}
-    (run / "manifest.json").write_text(json.dumps(manifest))
     write(run, *EVENTS[:9])
     with FileLock(run / ".lock") if status == "running" else nullcontext():
         assert load_run(run).status == status
         assert read_history(run).status == status
-        assert draw(read_history(run)).startswith(f"otter   {status}, 50 % trained\n")
+        assert draw(read_history(run)).startswith(f"quiet-otter   {status}, 50 % trained\n")
 
 
 def test_skipped_events_are_reported(run):
@@ -106,7 +104,8 @@ def test_the_drawing_fits_its_width_and_shows_lives(run):
 
 
 def test_the_command_prints_a_drawing_or_json(run):
-    assert "quiet-otter" in CliRunner().invoke(watch, [str(run)]).stdout
+    by_name = CliRunner().invoke(watch, [run.name, "--runs-dir", str(run.parent)])
+    assert "quiet-otter" in by_name.stdout
     told = json.loads(CliRunner().invoke(watch, [str(run), "--json"]).stdout)
     assert told["arms"]["grown"]["test"] == 0.75
     assert told["lives"][0]["stages"][-1] == {"step": 6, "stage": "fossilized"}
@@ -167,11 +166,6 @@ def test_on_a_terminal_a_run_that_cannot_be_followed_is_printed(run, monkeypatch
     assert "100 % trained" in CliRunner().invoke(watch, [str(run)]).stdout
 
 
-def test_the_command_finds_a_run_by_its_id_in_the_folder_of_runs(make_run):
-    run = make_run()
-    assert run.name in CliRunner().invoke(watch, [run.name, "--runs-dir", str(run.parent)]).stdout
-
-
 def test_curves_share_a_scale_and_the_difference_to_the_twin_is_in_points(make_run):
     drawing = draw(read_history(make_run(environments=8)))
     head, grown, twin, scale = drawing.splitlines()[2:6]
@@ -192,8 +186,9 @@ def test_a_run_without_a_test_split_shows_what_it_reached_on_validation_data(run
 
 
 def test_a_control_is_a_phase_of_its_own_unless_nothing_grew():
+    began = replace(EVENTS[0], arms=("grown", "twin", "capacity"))
     history = History()
-    for event in [replace(EVENTS[0], arms=("grown", "twin", "capacity")), *EVENTS[1:-2]]:
+    for event in [began, *EVENTS[1:-2]]:
         history.add(event)
     assert history.phases == [("grown", "twin"), ("capacity",)]
     assert history.share_done == pytest.approx(2 / 3)
@@ -201,9 +196,8 @@ def test_a_control_is_a_phase_of_its_own_unless_nothing_grew():
     history.add(finished("capacity", 0, 0.5))
     assert phase_text(history) == "phase 2 of 2 (capacity), step 1 of 8, 1 network"
     history = History()
-    for event in [replace(EVENTS[0], arms=("grown", "twin", "capacity")), *EVENTS[1:-7]]:
+    for event in [began, *EVENTS[1:-7], replace(EVENTS[-2], fossils=0)]:
         history.add(event)
-    history.add(replace(EVENTS[-2], fossils=0))
     assert (history.phases, history.share_done) == ([("grown", "twin")], 1.0)
 
 

@@ -194,12 +194,6 @@ def test_contrast_is_sufficient_in_light_and_dark(page, dark):
     assert faint(page) == {}
 
 
-def test_the_page_can_be_printed(page):
-    assert len(page.call("Page.printToPDF")["data"]) > 10_000
-    page.resize(1000, 900, media="print")
-    assert page.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
-
-
 def printed(page: Any, marked: str) -> dict[str, int]:
     """Return the sheet of each heading by its text, and of what a script marks as a heading."""
     page.evaluate(marked)
@@ -225,6 +219,7 @@ def test_nothing_is_wider_than_a_sheet_of_paper(page):
     page.evaluate(SETTLED)
     page.resize(390, 800, media="print")
     assert page.evaluate(HINT) == "none"
+    assert page.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
     page.resize(739, 900, media="print")
     page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true; 1")
     assert page.evaluate(WIDE) <= 739

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import runpy
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,8 +11,7 @@ from typing import Any
 
 import browser_driver
 import pytest
-from html_pages import Page
-from run_folders import write_run
+from run_folders import stage_changed, write_run
 
 from esper_core.leyline import Evidence, Finding, Gain, Metric, Opinion, SeedSignals, Signals, SlotSignals, Stage
 from esper_core.leyline.events import (
@@ -21,7 +21,6 @@ from esper_core.leyline.events import (
     RunFinished,
     RunStarted,
     SeedLost,
-    StageChanged,
     StepFinished,
     UpdateFinished,
 )
@@ -62,7 +61,9 @@ class Told:
     def _step(self, arm: str, seed: int, step: int) -> Iterator[Event]:
         grows = arm == self.arms[0]
         if grows:
-            yield from (self._changed(seed, *change) for change in self._plan(seed) if change[1] == step)
+            names = {"arm": arm, "slot": self.slot, "blueprint": self.blueprint, "reason": f"asked for{self.word}"}
+            for number, _, was, now in (change for change in self._plan() if change[1] == step):
+                yield stage_changed(step, was, now, seed=seed, seed_id=number, **names)
         yield StepFinished(
             round=0, arm=arm, seed=seed, step=step, signals=self._signals(seed, step, grows=grows), action="wait"
         )
@@ -75,7 +76,7 @@ class Told:
                 package=f"esper-test{self.word}", what=f"raised ValueError: {self.word}", withdrawn=False,
             )  # fmt: skip
 
-    def _plan(self, seed: int) -> list[tuple[int, int, Stage | None, Stage]]:
+    def _plan(self) -> list[tuple[int, int, Stage | None, Stage]]:
         """Return seed id, step, and the stages before and after."""
         quarter = max(1, self.steps // 5)
         return [
@@ -89,15 +90,9 @@ class Told:
             (1, 4 * quarter, Stage.HOLDING, Stage.FOSSILISED),
         ]
 
-    def _changed(self, seed: int, number: int, step: int, was: Stage | None, now: Stage) -> StageChanged:
-        return StageChanged(
-            round=0, arm=self.arms[0], seed=seed, step=step, slot=self.slot, seed_id=number,
-            blueprint=self.blueprint, was=was, now=now, parameters=72, reason=f"asked for{self.word}",
-        )  # fmt: skip
-
     def _signals(self, seed: int, step: int, *, grows: bool) -> Signals:
         value = (0.8 if grows else 0.5) * (1 - math.exp(-(step + 1) / (0.3 * self.steps))) + 0.01 * math.sin(seed)
-        living = [one for one in self._plan(seed) if one[1] < step] if grows else []
+        living = [one for one in self._plan() if one[1] < step] if grows else []
         seeds: tuple[SeedSignals, ...] = ()
         if living and living[-1][3] not in (Stage.PRUNED, Stage.FOSSILISED):
             gain = Gain(800, 0.05 + 0.01 * seed, 0.4, 0.0, -1.0, 1.0)
@@ -148,8 +143,7 @@ def write_told(
     told = Told(environments=environments, steps=steps, arms=arms, word=word)
     run = folder / "20261121-101512-quiet-otter"
     run.mkdir()
-    with (run / "events.jsonl").open("w", encoding="utf-8") as file:
-        file.writelines(encode(event) + "\n" for event in told.events())
+    (run / "events.jsonl").write_text("".join(f"{encode(event)}\n" for event in told.events()), encoding="utf-8")
     (run / "summary.json").write_text(json.dumps(summary(told)), encoding="utf-8")
     manifest = {
         "format": 1, "id": f"20261121-101512-quiet-otter{word}", "status": f"done{word}",
@@ -176,6 +170,18 @@ def usual_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def change() -> Callable[..., None]:
+    """``change(run, "events.jsonl", '"fossils":1', '"fossils":0')``: replace a pattern in a file of the run."""
+
+    def replace(run: Path, name: str, pattern: str, text: str, count: int = 0) -> None:
+        told, times = re.subn(pattern, text, (run / name).read_text(), count=count)
+        assert times
+        (run / name).write_text(told)
+
+    return replace
+
+
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """Headless Chromium."""
     yield from browser_driver.opened()
@@ -185,15 +191,6 @@ def browser() -> Iterator[Any]:
 def any_event() -> Any:
     """A hypothesis strategy for events of all types."""
     return runpy.run_path(str(Path(__file__).parents[2] / "esper-core/tests/telemetry/test_event_log.py"))["events"]
-
-
-# --- pages
-
-
-@pytest.fixture(scope="session")
-def read_page() -> type[Page]:
-    """``read_page(html)``: parse a page; ``text`` is its text."""
-    return Page
 
 
 def luminance(colour: str) -> float:

@@ -5,6 +5,7 @@ import re
 import sys
 
 import pytest
+from html_pages import Page
 
 from esper_core import load_run
 from esper_core.leyline import Metric, RunFolderError
@@ -17,7 +18,6 @@ BETTER = [value + 0.2 + 0.001 * place for place, value in enumerate(NOISE)]
 BEST = [value + 0.3 - 0.001 * place for place, value in enumerate(NOISE)]
 WEAKLY_BETTER = [value + 0.1 for value in NOISE[:6]] + [NOISE[6] + 0.02, NOISE[7] - 0.03]
 OTTER, HERON = "20261121-101512-quiet-otter", "20261121-113002-swift-heron"
-UNLIKE = "20261122-090000-swift-heron"
 CLEAR = "\x1b[2J"
 
 
@@ -33,10 +33,6 @@ def compared(write_run):
 
 def pairs(found):
     return [(one["a"], one["b"]) for one in found.comparisons]
-
-
-def by_names(found):
-    return {(one["a"], one["b"]): one for one in found}
 
 
 def test_a_twin_with_the_same_figures_in_both_runs_is_used_once(compared):
@@ -187,8 +183,8 @@ def test_eight_shared_seeds_are_enough_for_pairs(compared):
 
 def test_b8_drl_13_each_pair_has_test_interval_and_effect_size_and_may_show_nothing(compared):
     """Mann-Whitney U, a paired bootstrap interval and effect sizes stand beside a verdict."""
-    found = by_names(compared((OTTER, {"a": BETTER, "b": NOISE, "c": NOISE}, {})).comparisons)
-    clear, none = found["a", "b"], found["b", "c"]
+    clear, _, none = compared((OTTER, {"a": BETTER, "b": NOISE, "c": NOISE}, {})).comparisons
+    assert [(one["a"], one["b"]) for one in (clear, none)] == [("a", "b"), ("b", "c")]
     assert (clear["verdict"], clear["why"], clear["p_holm"]) == ("better", None, 3 * 2 / 2**8)
     assert clear["ci_low"] < clear["boot_low"] < clear["difference"] < clear["boot_high"] < clear["ci_high"]
     ahead = sum(a > b for a in BETTER for b in NOISE) + sum(a == b for a in BETTER for b in NOISE) / 2
@@ -262,26 +258,26 @@ def unlike(write_run):
     arms = {"heuristic": BETTER, "twin": NOISE, "capacity": [value + 0.1 for value in NOISE]}
     other = {name: [value + 0.05 for value in values] for name, values in arms.items()}
     write_run(OTTER, arms)
-    write_run(UNLIKE, other, first=50)
+    write_run(HERON, other, first=50)
 
 
 def test_a_verdict_of_a_run_survives_a_comparison_with_another_run(esper, unlike):
-    alone, together = esper("compare", OTTER).out, esper("compare", OTTER, UNLIKE).out
+    alone, together = esper("compare", OTTER).out, esper("compare", OTTER, HERON).out
     assert "\nheuristic is better than twin\n" in alone
     assert "\nquiet-otter/heuristic is better than quiet-otter/twin\n" in together
     assert together.endswith("\n10 other pairs of arms were not compared: esper compare --all compares every pair.\n")
     assert "not compared" not in alone
-    told = esper("compare", OTTER, UNLIKE, "--json").json["comparisons"]
+    told = esper("compare", OTTER, HERON, "--json").json["comparisons"]
     assert (len(told), told[0]["p_holm"]) == (5, pytest.approx(5 * 2 / 2**8))
 
 
 def test_all_compares_every_pair_and_arm_those_of_its_names(esper, unlike, tmp_path):
-    every = esper("compare", OTTER, UNLIKE, "--all").out
+    every = esper("compare", OTTER, HERON, "--all").out
     assert "a verdict needs 10 RNG seeds among 15 comparisons\n" in every
     assert "not compared" not in every
-    named = esper("compare", OTTER, UNLIKE, "--arm", "heuristic", "--arm", "twin", "--json").json
+    named = esper("compare", OTTER, HERON, "--arm", "heuristic", "--arm", "twin", "--json").json
     assert len(named["comparisons"]) == 6
-    assert esper("compare", OTTER, UNLIKE, "--html", tmp_path / "page.html").status == 0
+    assert esper("compare", OTTER, HERON, "--html", tmp_path / "page.html").status == 0
     assert "10 other pairs of arms were not compared" in (tmp_path / "page.html").read_text()
     one = esper("compare", OTTER, "--arm", "twin").out
     assert one.endswith("There is one arm, so there is nothing to compare.\n")
@@ -325,7 +321,7 @@ def test_the_text_fits_the_terminal_and_its_control_characters_are_escaped(esper
 
 
 @pytest.fixture
-def page_of(esper, read_page, tmp_path):
+def page_of(esper, tmp_path):
     """``page_of(OTTER)``: the page that the command writes; its text on stdout is the same as without a page."""
 
     def written(*arguments):
@@ -333,7 +329,7 @@ def page_of(esper, read_page, tmp_path):
         answer = esper("compare", *arguments, "--html", file)
         assert (answer.status, answer.err.splitlines()[-1]) == (0, f"Written: {file}")
         assert answer.out == esper("compare", *arguments).out
-        return read_page(file.read_text(encoding="utf-8"))
+        return Page(file.read_text(encoding="utf-8"))
 
     return written
 
@@ -354,13 +350,12 @@ def test_the_page_has_the_words_of_the_text_draws_the_intervals_and_loads_nothin
     assert len(source) < 50_000
 
 
-def test_the_page_has_curves_with_bands_of_both_runs_and_the_settings_that_differ(page_of, write_run, make_run):
+def test_the_page_has_curves_with_bands_of_both_runs_and_the_settings_that_differ(page_of, write_run, make_run, change):
     events = (make_run(environments=8) / "events.jsonl").read_text(encoding="utf-8")
     for name, arms, noise in ((OTTER, BETTER, "0.1"), (HERON, BEST, "0.2")):
         run = write_run(name, {"grown": arms, "twin": NOISE})
         (run / "events.jsonl").write_text(events)
-        config = (run / "config.yaml").read_text()
-        (run / "config.yaml").write_text(config.replace("noise: 0.1", f"noise: {noise}"))
+        change(run, "config.yaml", "noise: 0.1", f"noise: {noise}")
     page = page_of(OTTER, HERON)
     shapes = [attributes["class"].split() for _, attributes in page.elements if "class" in attributes]
     assert sum("band" in one for one in shapes) == sum("line" in one for one in shapes) == 4

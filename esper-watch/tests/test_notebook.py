@@ -1,6 +1,5 @@
 """The notebook view of a run: complete, small, readable in light and dark, and safe with any names."""
 
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from html_pages import Page
 from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import nn
 
@@ -53,19 +53,18 @@ def html_of(run: Path) -> str:
 
 
 @pytest.fixture
-def unfinished(make_run):
+def unfinished(make_run, change):
     """A run without a summary whose process is gone."""
     run = make_run(environments=2, steps=4)
     (run / "summary.json").unlink()
-    manifest = json.loads((run / "manifest.json").read_text())
-    (run / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
+    change(run, "manifest.json", '"status": "done"', '"status": "running"')
     return run
 
 
-def test_a_finished_run_shows_figures_verdicts_and_a_curve_for_each_arm(make_run, read_page):
+def test_a_finished_run_shows_figures_verdicts_and_a_curve_for_each_arm(make_run):
     run = make_run(environments=8, steps=40)
     html = html_of(run)
-    text = read_page(html).text
+    text = Page(html).text
     for told in ("done", "8 environments", "+30.0 points", "better", "Acts of the governor: 1 × roll-back.", "grown"):
         assert told in text
     assert "Seeds that went wrong and were removed: 1." in text
@@ -74,22 +73,22 @@ def test_a_finished_run_shows_figures_verdicts_and_a_curve_for_each_arm(make_run
     assert len(html) < 12_000
 
 
-def test_an_unfinished_run_shows_its_progress_and_no_verdict(unfinished, read_page):
+def test_an_unfinished_run_shows_its_progress_and_no_verdict(unfinished):
     write_events(unfinished, events_of("grown", metric=Metric("accuracy", "up", "%"))[:9])
-    text = read_page(html_of(unfinished)).text
+    text = Page(html_of(unfinished)).text
     for told in ("died", "70 % trained", "test accuracy so far", "60.0 %", "1 × grown in grown"):
         assert told in text
     assert "better" not in text
     assert "interval" not in text
 
 
-def test_missing_and_torn_events_are_reported(unfinished, read_page):
+def test_missing_and_torn_events_are_reported(unfinished):
     (unfinished / "events.jsonl").write_text('{"type":"run-st')
-    assert "Not read: the last line, line 1, is incomplete" in read_page(html_of(unfinished)).text
+    assert "Not read: the last line, line 1, is incomplete" in Page(html_of(unfinished)).text
     (unfinished / "events.jsonl").write_text("nonsense\n")
-    assert "Not read: this line is not an event" in read_page(html_of(unfinished)).text
+    assert "Not read: this line is not an event" in Page(html_of(unfinished)).text
     (unfinished / "events.jsonl").unlink()
-    assert "Not read" not in read_page(html_of(unfinished)).text
+    assert "Not read" not in Page(html_of(unfinished)).text
 
 
 def test_a_run_with_control_characters_in_its_names_has_a_printable_repr(make_run):
@@ -99,11 +98,11 @@ def test_a_run_with_control_characters_in_its_names_has_a_printable_repr(make_ru
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data(), begun=st.booleans())
-def test_any_events_give_a_valid_page(unfinished, any_event, read_page, data, begun):
+def test_any_events_give_a_valid_page(unfinished, any_event, data, begun):
     events = data.draw(st.lists(any_event, max_size=12))
     first: list[Event] = [RunStarted(run="r", arms=("", "<b>"), rounds=1, environments=2, steps=9)] if begun else []
     write_events(unfinished, [*first, *events])
-    read_page(html_of(unfinished))
+    Page(html_of(unfinished))
 
 
 @pytest.mark.parametrize("ground", ["#ffffff", "#111111", "#1e1e1e"])
@@ -149,28 +148,28 @@ def grafted():
     return model, {"title": HOSTILE, "layers": [layer]}
 
 
-def test_a_grafted_model_and_its_slots_show_layers_and_what_grows(grafted, read_page):
+def test_a_grafted_model_and_its_slots_show_layers_and_what_grows(grafted):
     model, grown = grafted
-    text = read_page(model._repr_html_()).text
+    text = Page(model._repr_html_()).text
     for told in ("Sequential: 90 parameters, and 0 in seeds", "0 Linear 72", "slot early vector of 8; nothing grows"):
         assert told in text
-    assert "2 slots layer parameters 0 ○ slot early" in read_page(model._esper._repr_html_()).text
-    assert "Slot late" in read_page(model._esper.named("late")._repr_html_()).text
-    page = read_page(notebook.network_html(grown))
+    assert "2 slots layer parameters 0 ○ slot early" in Page(model._esper._repr_html_()).text
+    assert "Slot late" in Page(model._esper.named("late")._repr_html_()).text
+    page = Page(notebook.network_html(grown))
     assert {tag for tag, _ in page.elements} <= {"div", "strong", "table", "tr", "th", "td", "svg", "rect"}
     assert "fossilised 72" in page.text
     assert "blending at 40 % 72" in page.text
     assert "\x1b" not in page.text
 
 
-def test_components_show_what_their_spec_declares_or_a_table(read_page):
+def test_components_show_what_their_spec_declares_or_a_table():
     registry = load_plugins().registry
-    text = read_page(registry._repr_html_()).text
+    text = Page(registry._repr_html_()).text
     assert "blueprint blueprints/conv_light esper-blueprints 0.1.0 Two convolutions" in text
-    text = read_page(registry.find("blueprint", "conv_light")._repr_html_()).text
+    text = Page(registry.find("blueprint", "conv_light")._repr_html_()).text
     for told in ("blueprint blueprints/conv_light from esper-blueprints", "accepts image, sequence", "params 2*(5**n"):
         assert told in text
     one = {"kind": HOSTILE, "id": HOSTILE, "source": HOSTILE, "spec": {HOSTILE: HOSTILE, "summary": HOSTILE}}
     for components in ([one], [one, one]):
-        page = read_page(notebook.components_html({"title": HOSTILE, "components": components}))
+        page = Page(notebook.components_html({"title": HOSTILE, "components": components}))
         assert {tag for tag, _ in page.elements} <= {"div", "strong", "table", "tr", "th", "td"}

@@ -9,21 +9,15 @@ from xml.dom import minidom
 
 import pytest
 from click.testing import CliRunner
+from html_pages import Page
 
 from esper_core import EsperError
 from esper_core.leyline import RunInfo, RunOutcome
-from esper_watch import pages, plugin
+from esper_watch import plugin
 from esper_watch.command import report
 from esper_watch.report import read_report, report_page, write_picture, write_report
 
 HOSTILE = '</title></svg></style><script>alert(1)</script>"><img src=x onerror=alert(1)>]]><!--&lt;b&gt;\u202ex'
-
-
-def change(run: Path, name: str, pattern: str, text: str, count: int = 0) -> None:
-    """Replace a pattern in a file of the run."""
-    told, times = re.subn(pattern, text, (run / name).read_text(), count=count)
-    assert times
-    (run / name).write_text(told)
 
 
 def compare_also(run: Path, *more: dict[str, object]) -> None:
@@ -32,11 +26,6 @@ def compare_also(run: Path, *more: dict[str, object]) -> None:
     own = told["results"]["comparisons"]
     told["results"]["comparisons"] += [{**own[0], **one} for one in more]
     (run / "summary.json").write_text(json.dumps(told))
-
-
-def shown(text: str) -> str:
-    """Return a text as templates prepare it, before it is escaped."""
-    return str(pages.printable(text))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link"])
@@ -54,13 +43,11 @@ def test_a_pipe_is_refused_and_a_symbolic_link_is_kept(kind, make_run, tmp_path)
         assert behind.read_text().startswith("<!doctype html>")
 
 
-def test_an_unfinished_run_is_drawn_up_to_its_last_step(make_run):
+def test_an_unfinished_run_is_drawn_up_to_its_last_step(make_run, change):
     run = make_run(environments=2, steps=40, arms=("grown", "twin", "capacity"))
     (run / "summary.json").unlink()
-    late = re.compile(r'"step":(3[6-9])\b|"type":"(episode|update|run)-finished"')
-    lines = (run / "events.jsonl").read_text().splitlines(keepends=True)
-    known = [line for line in lines if not late.search(line) and ("capacity" not in line or "run-started" in line)]
-    (run / "events.jsonl").write_text("".join(known))
+    change(run, "events.jsonl", r'.*("step":3[6-9]\b|"type":"(episode|update|run)-finished").*\n', "")
+    change(run, "events.jsonl", r'.*"arm":"capacity".*\n', "")
     record = read_report(run)
     assert 0.55 < record.history.share_done < 0.65, "two of three arms, 36 of 40 steps"
     assert record.history.steps_of((0, record.history.arms[0], 0)) == 36
@@ -68,19 +55,19 @@ def test_an_unfinished_run_is_drawn_up_to_its_last_step(make_run):
     assert max(map(int, ends)) == 36
 
 
-def test_a_run_without_steps_has_a_report(make_run, read_page):
+def test_a_run_without_steps_has_a_report(make_run):
     run = make_run(environments=2, steps=4)
     (run / "summary.json").unlink()
     first = (run / "events.jsonl").read_text().splitlines(keepends=True)[0]
     for text in ("", first):
         (run / "events.jsonl").write_text(text)
-        assert "0 % of the training is done" in read_page(report_page(read_report(run))).text
+        assert "0 % of the training is done" in Page(report_page(read_report(run))).text
 
 
-def test_the_headline_says_that_no_difference_was_shown(make_run, read_page):
+def test_the_headline_says_that_no_difference_was_shown(make_run, change):
     run = make_run(environments=2, steps=4)
     change(run, "summary.json", '"better", "why": null', '"no difference shown", "why": "too few seeds"')
-    text = read_page(report_page(read_report(run))).text
+    text = Page(report_page(read_report(run))).text
     headline = "No difference was shown between networks with growth and the same networks without"
     assert f"{headline}: there were too few networks." in text
     assert "grown against twin: no difference shown. Measured: +30.0 points" in text
@@ -88,24 +75,24 @@ def test_the_headline_says_that_no_difference_was_shown(make_run, read_page):
     assert "this run has 2." in text
 
 
-def test_figures_that_are_not_finite_are_unknown(make_run, read_page):
+def test_figures_that_are_not_finite_are_unknown(make_run, change):
     run = make_run(environments=3, steps=6)
     for name in ("test_metric", "validation_metric"):
         change(run, "events.jsonl", rf'"{name}":[-0-9.e]+', f'"{name}":"NaN"', count=3)
     page = report_page(read_report(run))
-    assert "unknown" in read_page(page).text
+    assert "unknown" in Page(page).text
     assert [value for value in re.findall(r'="([^"]*)"', page) if "nan" in re.split(r"[ ,]", value)] == []
 
 
-def test_the_headline_reports_harm_and_claims_no_growth_where_nothing_was_kept(make_run, read_page):
+def test_the_headline_reports_harm_and_claims_no_growth_where_nothing_was_kept(make_run, change):
     run = make_run(environments=8, steps=20, arms=("grown", "twin", "greedy"))
     compare_also(run, {"a": "greedy", "verdict": "worse", "difference": -0.2})
-    text = read_page(report_page(read_report(run))).text
+    text = Page(report_page(read_report(run))).text
     assert "Growing helped: grown ended better" in text
     assert "Growing hurt: greedy ended worse" in text
     change(run, "summary.json", '"(better|worse)", "why": null', '"no difference shown", "why": "interval"')
     change(run, "events.jsonl", '"fossils":1', '"fossils":0')
-    text = read_page(report_page(read_report(run))).text
+    text = Page(report_page(read_report(run))).text
     assert "Nothing was kept: every network ended with the parts it started with" in text
 
 

@@ -264,11 +264,10 @@ ARMS = ("grown-by-a-careful-gardener", "twin", "capacity-of-it-all")
     [(PARTS, 2.0, ("grown", "twin"), {}), (dict.fromkeys(("arms", "lives", "evidence"), 9.0), 0.0, ARMS, LONG)],
     ids=["short names", "long names"],
 )
-def test_text_on_a_phone_is_large_enough_and_does_not_overlap(parts, gap, arms, names, make_run, browser):
+def test_text_on_a_phone_is_large_enough_and_does_not_overlap(parts, gap, arms, names, make_run, change, browser):
     run = make_run(arms=arms)
     for short, long in names.items():
-        told = (run / "events.jsonl").read_text()
-        (run / "events.jsonl").write_text(told.replace(f'"{short}"', f'"{long}"'))
+        change(run, "events.jsonl", f'"{short}"', f'"{long}"')
     page = browser.open(write_report(run))
     page.resize(390, 800)
     for part, least in parts.items():

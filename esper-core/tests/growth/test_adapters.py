@@ -149,10 +149,6 @@ def test_a_grown_adapter_is_rebuilt_from_its_state_dict():
     assert slots_of(other).named("here").site == slots_of(model).named("here").site
 
 
-def parametrised() -> nn.Module:
-    return nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))
-
-
 @pytest.mark.parametrize(
     ("layer", "block", "blend", "merged"),
     [
@@ -163,7 +159,7 @@ def parametrised() -> nn.Module:
         (lambda: nn.Linear(8, 6), Adapter, Blend.GATE, False),
         (lambda: Twice(8, 8), Adapter, Blend.ADD, False),
         (lambda: nn.Sequential(nn.Linear(8, 8)), Adapter, Blend.ADD, False),
-        (parametrised, Adapter, Blend.ADD, False),
+        (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)), Adapter, Blend.ADD, False),
     ],
 )
 def test_a_linear_adapter_is_merged_into_a_plain_linear_layer(layer, block, blend, merged):

@@ -110,24 +110,6 @@ def test_seeds_are_clipped_apart_from_the_host_and_fossils_with_it(kept):
         assert norm.item() == pytest.approx(1e-3, rel=1e-3)
 
 
-class Informed(nn.Module):
-    """Starts as the identity, and keeps the gradients of its informed birth."""
-
-    seen: Tensor | None = None
-
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        self.mix = nn.Conv1d(site.channels, site.channels, 1)
-        nn.init.zeros_(self.mix.weight)
-        nn.init.zeros_(self.mix.bias)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return hidden + self.mix(hidden)
-
-    def inform(self, inputs: Tensor, gradients: Tensor) -> None:
-        type(self).seen = gradients.clone()
-
-
 def in_place() -> nn.Module:
     """Return a host that writes into the output of the slot, as many hosts do, and into a buffer."""
 
@@ -140,19 +122,23 @@ def in_place() -> nn.Module:
     return core_worlds.Net(compute, passes=torch.zeros(()), stem=nn.Conv1d(1, 4, 1), head=nn.Linear(32, 2))
 
 
-INPUTS = torch.randn(5, 1, 8, generator=torch.Generator().manual_seed(2))
-SPEC = BlueprintSpec("sequence", "c*c + c", starts_as_identity=True, traits=("informed_birth",))
-
-
 def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place():
-    model = graft(in_place(), ["stem"], example=INPUTS)
-    own = make_garden(model, Variety("test/informed", SPEC, Informed), probe=lambda m: m(INPUTS).square().mean())
+    seen, inputs = [], torch.randn(5, 1, 8, generator=torch.Generator().manual_seed(2))
+
+    def informed(site: Site) -> nn.Module:
+        block = core_worlds.local_conv(site)
+        block.inform = lambda inputs, gradients: seen.append(gradients.clone())
+        return block
+
+    spec = replace(core_worlds.LOCAL_CONV.spec, traits=("informed_birth",))
+    model = graft(in_place(), ["stem"], example=inputs)
+    own = make_garden(model, Variety("test/informed", spec, informed), probe=lambda m: m(inputs).square().mean())
     own.apply(Action(Op.GERMINATE, "stem", "test/informed"), 0)
     assert model.passes == 0.0
-    hidden = model.stem(INPUTS).detach().requires_grad_()
+    hidden = model.stem(inputs).detach().requires_grad_()
     (wanted,) = torch.autograd.grad(model.head(torch.relu(hidden + 1.0).flatten(1)).square().mean(), hidden)
-    assert Informed.seen is not None
-    assert torch.allclose(Informed.seen, wanted)
+    (gradients,) = seen
+    assert torch.allclose(gradients, wanted)
 
 
 @pytest.mark.parametrize(
@@ -172,11 +158,10 @@ def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place():
     ],
 )
 def test_invalid_action_argument_is_refused(change, said):
-    own = make_garden(graft(in_place(), ["stem"], example=INPUTS), Variety("test/informed", SPEC, Informed))
-    values = {"op": Op.GERMINATE, "slot": "stem", "blueprint": "test/informed", **change}
+    garden = begin(make_recipe()).garden
     with pytest.raises(GrowthError, match=f"E307 {said}"):
-        own.apply(Action(**values), 0)
-    assert own.slots["stem"].living is None
+        garden.apply(replace(GERMINATE, **change), 0)
+    assert garden.slots["early"].living is None
 
 
 @pytest.mark.parametrize("blend", list(Blend))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import Net
+from core_worlds import Net, Tame
 from hypothesis import given, strategies as st
 from torch import Tensor, nn
 
@@ -31,30 +31,12 @@ def features_last(site: Site, tensor: Tensor) -> Tensor:
     return tensor if site.kind in ("tokens", "vector") else tensor.movedim(1, -1)
 
 
-class Block(nn.Module):
-    """x + W·tanh(V·x + v) over the features. W is 0 if the block is to start as the identity."""
-
-    def __init__(self, site: Site, *, tame: bool = True) -> None:
-        super().__init__()
-        self.axis = -1 if site.kind in ("tokens", "vector") else 1
-        self.first = nn.Linear(site.channels, site.channels)
-        self.last = nn.Linear(site.channels, site.channels, bias=False)
-        if tame:
-            nn.init.zeros_(self.last.weight)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        features = hidden.movedim(self.axis, -1)
-        return (features + self.last(torch.tanh(self.first(features)))).movedim(-1, self.axis)
-
-
-def spec_of(site: Site, *, tame: bool) -> BlueprintSpec:
-    return BlueprintSpec(site.kind, "2*c*c + c", starts_as_identity=tame)
-
-
 def seed_of(site: Site, blend: Blend, *, tame: bool) -> Seed:
     torch.manual_seed(3)
-    spec = spec_of(site, tame=tame)
-    return Seed(Block(site, tame=tame), blueprint="test/x", spec=spec, site=site, number=0, blend=blend)
+    block, spec = Tame(site), BlueprintSpec(site.kind, "2*c*c + c", starts_as_identity=tame)
+    if not tame:
+        block.last.reset_parameters()
+    return Seed(block, blueprint="test/x", spec=spec, site=site, number=0, blend=blend)
 
 
 def stirred(module: nn.Module) -> None:

@@ -131,22 +131,24 @@ def noisy_in_evaluation() -> nn.Module:
     return Net(compute, stem=nn.Conv1d(1, 4, 1), head=nn.Linear(48, 3))
 
 
-def local_conv(site: Site) -> nn.Module:
+def local_conv(site: Site) -> Any:
     """x + conv(relu(conv(x))), the last one zero: the identity at birth."""
     first, last = (nn.Conv1d(site.channels, site.channels, 3, padding=1) for _ in range(2))
     return Net(lambda net, hidden: hidden + net.last(torch.relu(net.first(hidden))), first=first, last=zeroed(last))
 
 
 class Tame(nn.Module):
-    """x + W·tanh(V·x), W at 0: the identity at birth, for vectors."""
+    """x + W·tanh(V·x + v) over the features, W at 0: the identity at birth."""
 
     def __init__(self, site: Site) -> None:
         super().__init__()
+        self.axis = -1 if site.kind == "tokens" else 1
         self.first = nn.Linear(site.channels, site.channels)
         self.last = zeroed(nn.Linear(site.channels, site.channels, bias=False))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return hidden + self.last(torch.tanh(self.first(hidden)))
+        features = hidden.movedim(self.axis, -1)
+        return (features + self.last(torch.tanh(self.first(features)))).movedim(-1, self.axis)
 
 
 class Wild(Tame):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import add_seed, slow
+from core_worlds import Net, add_seed, slow
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
@@ -25,17 +25,6 @@ class Block(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.last(torch.relu(self.first(inputs)))
-
-
-class Tower(nn.Module):
-    def __init__(self, blocks: int = 2) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(blocks))
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        for block in self.blocks:
-            hidden = block(hidden)
-        return hidden
 
 
 class Broken(Block):
@@ -67,10 +56,8 @@ def fresh_compiler() -> Iterator[None]:
 
 def tower(blocks: int = 2, kind: type[nn.Module] = Block) -> nn.Module:
     torch.manual_seed(0)
-    model = Tower(blocks)
-    for index in range(blocks):
-        model.blocks[index] = kind()
-    return model.eval()
+    parts = nn.Sequential(*(kind() for _ in range(blocks)))
+    return Net(lambda net, inputs: net.blocks(inputs), blocks=parts).eval()
 
 
 @pytest.mark.parametrize("first", ["twin", slow("grafted")])

@@ -213,15 +213,6 @@ class Tagged(Demanding, tag="one"):
     pass
 
 
-class Wrapper(nn.Module):
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *args: Any, **named: Any) -> Any:
-        return self.module(*args, **named)
-
-
 def net(kind: type[nn.Module] = Plain) -> nn.Module:
     torch.manual_seed(0)
     return kind()
@@ -248,11 +239,11 @@ def test_grafted_model_of_any_class_keeps_its_type_repr_and_outputs(kind):
 
 
 def test_class_that_demands_something_of_its_subclasses_is_refused_unless_wrapped_in_a_module():
-    wrapped = Wrapper(net(Tagged))
+    wrapped = Net(lambda net, inputs: net.module(inputs), module=net(Tagged))
     for model, at in ((net(Tagged), "part"), (wrapped, "module.part.0")):
         with pytest.raises(GraftError, match=r"E318 the class Tagged cannot be subclassed: .*'tag'"):
             graft(model, [at], example=INPUTS)
-    assert type(wrapped) is Wrapper
+    assert type(wrapped) is Net
     assert type(wrapped.module.part) is nn.Sequential
     assert is_grafted(graft(wrapped, ["module"], example=INPUTS))
 

@@ -121,15 +121,6 @@ def network(build: type[nn.Module] = Chain) -> nn.Module:
     return model.eval()
 
 
-def settled(model: nn.Module, **settings: Any) -> Counterfactuals:
-    """Return Counterfactuals that have traced the model already."""
-    counterfactuals = Counterfactuals(model, **settings)
-    counterfactuals.measure(BATCHES[:1], judge)
-    assert counterfactuals.reason is None
-    RUNS.clear()
-    return counterfactuals
-
-
 def separate(model: nn.Module, left_out: str | None, batches: Batches = BATCHES) -> Tensor:
     """Return the losses of a copy of the network in which one seed has strength 0, with random numbers per batch."""
     rows = []
@@ -273,7 +264,10 @@ def test_measuring_leaves_nothing_behind_even_if_it_raises(build, looked, raisin
 @pytest.mark.parametrize("looked", [False, True])
 def test_seed_that_raises_is_named_and_nothing_is_left_behind(looked):
     model = network()
-    counterfactuals = settled(model) if looked else Counterfactuals(model)
+    counterfactuals = Counterfactuals(model)
+    if looked:
+        counterfactuals.measure(BATCHES, judge)
+        assert counterfactuals.reason is None
     slots_of(model).named("two").living.block.mix.bias = None
     slots_of(model).named("two").living.block.mix.weight = nn.Parameter(torch.zeros(3, 3))
     before = everything(model)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -136,23 +137,17 @@ def test_a_buffer_that_came_later_is_not_in_a_snapshot_that_is_read(environment)
     assert (environment.model.window.tolist(), environment.model.late.tolist()) == ([0.0, 0.0], [1.0])
 
 
-class Lane:
-    """A stream that records its calls."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def synchronize(self) -> None:
-        self.asked.append("synchronize")
-
-
 def test_b1_pt_05_a_restore_waits_for_its_own_lane_and_for_no_other(environment, monkeypatch):
-    device, own, other = torch.device("cuda", 1), Lane(), Lane()
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda asked: own if asked == device else other)
+    device, waited = torch.device("cuda", 1), []
+
+    def current_stream(device: torch.device) -> SimpleNamespace:
+        return SimpleNamespace(synchronize=lambda: waited.append(device))
+
+    monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("it waited for every lane"))
     snapshot = Snapshot(environment.garden)
     snapshot._device = device
     environment.train()
-    assert own.asked == []
+    assert waited == []
     snapshot.restore(environment.garden)
-    assert (own.asked, other.asked) == (["synchronize"] * 2, [])
+    assert waited == [device] * 2

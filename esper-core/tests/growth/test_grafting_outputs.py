@@ -3,16 +3,17 @@
 import copy
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from core_worlds import PlannedPolicy, add_seed, per_example
+from core_worlds import Bend, PlannedPolicy, add_seed, per_example
 from torch import Tensor, nn
 
 from esper_core import Gardener, export, graft, load, save
 from esper_core.growth import Variety, observe, slots_of
-from esper_core.leyline import Action, BlueprintSpec, Op, Site, SlotPlace
+from esper_core.leyline import Action, BlueprintSpec, Op, SlotPlace
 
 HOST = """
 from collections import OrderedDict, namedtuple
@@ -73,16 +74,7 @@ KINDS = {
 EXAMPLE = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
 
 
-class Block(nn.Module):
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        self.mix = nn.Linear(site.channels, site.channels)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return hidden + torch.tanh(self.mix(hidden))
-
-
-BLOCK = Variety("t/b", BlueprintSpec("vector", "c*c + c"), Block)
+BEND = Variety("test/bend", BlueprintSpec("vector", "c*c + c"), Bend)
 
 
 def grafted(kind: str) -> nn.Module:
@@ -92,7 +84,7 @@ def grafted(kind: str) -> nn.Module:
 
 def grown(kind: str) -> nn.Module:
     model = grafted(kind)
-    add_seed(model, "here", Block, fossil=True, blueprint=BLOCK.id, spec=BLOCK.spec, identity=True).kept = 3
+    add_seed(model, "here", fossil=True, spec=BEND.spec, identity=True).kept = 3
     return model.eval()
 
 
@@ -115,19 +107,13 @@ def test_seeds_act_on_the_part_and_the_rest_passes_through(kind):
 def test_a_saved_network_is_rebuilt_on_the_same_part(kind, tmp_path):
     model = grown(kind)
     save(model, tmp_path / "net")
-    found = type("Plugins", (), {"registry": type("R", (), {"find": lambda *_: Component()})()})()
+    component = SimpleNamespace(id=BEND.id, spec=BEND.spec, title=BEND.title, load=lambda: Bend)
+    found = SimpleNamespace(registry=SimpleNamespace(find=lambda *_: component))
     for source in (tmp_path / "net", model.state_dict()):
         again = load(Host(kind), source, plugins=found)
         assert torch.equal(again(EXAMPLE), model(EXAMPLE))
         assert slots_of(again).named("here").part == slots_of(model).named("here").part
         observe(again, slots_of(again).each(), EXAMPLE)
-
-
-class Component:
-    id, spec, title = BLOCK.id, BLOCK.spec, BLOCK.title
-
-    def load(self) -> Any:
-        return Block
 
 
 WITHOUT_ESPER = """
@@ -172,13 +158,13 @@ def test_programs_and_compilers_capture_a_grafted_model_as_one_graph(kind):
 
 @pytest.mark.parametrize("kind", ["tuple", "dict"])
 def test_a_gardener_grows_there_on_a_branch(kind):
-    plan = {0: Action(Op.GERMINATE, "here", BLOCK.id), 1: Action(Op.ADVANCE, "here"), 3: Action(Op.FOSSILISE, "here")}
+    plan = {0: Action(Op.GERMINATE, "here", BEND.id), 1: Action(Op.ADVANCE, "here"), 3: Action(Op.FOSSILISE, "here")}
     model = grafted(kind)
     batch = (EXAMPLE, torch.arange(5) % 3)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
     gardener = Gardener(
-        model, optimizer, loss=per_example, blueprints=[BLOCK], example=batch, validation=[batch], steps=8,
+        model, optimizer, loss=per_example, blueprints=[BEND], example=batch, validation=[batch], steps=8,
         policy=PlannedPolicy(plan), growth={"gates": "off"},
     )  # fmt: skip
     plain = copy.deepcopy(model)

@@ -38,16 +38,11 @@ def test_a_run_begins_as_running_and_ends_with_its_status(tmp_path):
     assert any(line.startswith("torch==") for line in (directory.path / "packages.txt").read_text().splitlines())
 
 
-def test_a_package_that_is_installed_between_two_runs_is_listed(tmp_path, monkeypatch):
-    def install(name: str) -> None:
-        (tmp_path / f"{name}-1.0.dist-info").mkdir()
-        (tmp_path / f"{name}-1.0.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
-
-    monkeypatch.syspath_prepend(tmp_path)
-    install("first")
+def test_a_package_that_is_installed_between_two_runs_is_listed(site, install):
+    install.metadata("first", "")
     before = installed_packages()
-    os.utime(tmp_path, ns=(0, 0))  # however coarse the clock of the disk is
-    install("second")
+    os.utime(site, ns=(0, 0))  # however coarse the clock of the disk is
+    install.metadata("second", "")
     assert [one for one in installed_packages() if one not in before] == ["second==1.0"]
     assert "first==1.0" in before
 

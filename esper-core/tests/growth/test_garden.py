@@ -17,13 +17,6 @@ from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
 
 
-def live(environment: Environment, plan: dict[int, Action], steps: int) -> None:
-    """Train ``steps`` steps, and act as planned after each."""
-    for step in range(steps):
-        environment.train()
-        environment.network.apply(plan.get(step, WAIT), step)
-
-
 def snapshot(garden: Garden) -> tuple[object, ...]:
     slot = garden.slots["early"]
     return (
@@ -83,7 +76,7 @@ def test_run_03_parameter_without_an_optimizer_and_optimizer_without_its_paramet
         with pytest.raises(GrowthError, match="E304"):
             environment.network.apply(GERMINATE, 0)
     assert snapshot(environment.garden) == before
-    live(environment, {0: GERMINATE}, 2)
+    core_worlds.train_and_act(environment, GERMINATE, WAIT)
     monkeypatch.setattr(keeper, "release", lambda number: None)
     with pytest.raises(GrowthError, match=r"E304 .*a parameter that is not in the model"):
         environment.network.apply(PRUNE, 3)
@@ -94,7 +87,7 @@ def test_run_03_parameter_without_an_optimizer_and_optimizer_without_its_paramet
 def test_seeds_are_clipped_apart_from_the_host_and_fossils_with_it(kept):
     sgd = {"kind": "sgd", "clip_norm": 1e-3, "learning_rate": 1.0, "momentum": 0.0}
     environment = begin(make_recipe(optimizer=sgd))
-    live(environment, {0: GERMINATE, 1: ADVANCE, **({4: FOSSILISE} if kept else {})}, 5)
+    core_worlds.train_and_act(environment, GERMINATE, ADVANCE, WAIT, WAIT, FOSSILISE if kept else WAIT)
     keeper = environment.keeper
     sides = [list(share.parameters) for share in keeper.shares()]
     assert len(sides) == 2
@@ -110,8 +103,8 @@ def test_seeds_are_clipped_apart_from_the_host_and_fossils_with_it(kept):
         assert norm.item() == pytest.approx(1e-3, rel=1e-3)
 
 
-def in_place() -> nn.Module:
-    """Return a host that writes into the output of the slot, as many hosts do, and into a buffer."""
+def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place():
+    seen, inputs = [], torch.randn(5, 1, 8, generator=torch.Generator().manual_seed(2))
 
     def compute(net: Any, inputs: Tensor) -> Tensor:
         hidden = net.stem(inputs)
@@ -119,19 +112,14 @@ def in_place() -> nn.Module:
         net.passes += 1.0
         return net.head(torch.relu_(hidden).flatten(1))
 
-    return core_worlds.Net(compute, passes=torch.zeros(()), stem=nn.Conv1d(1, 4, 1), head=nn.Linear(32, 2))
-
-
-def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place():
-    seen, inputs = [], torch.randn(5, 1, 8, generator=torch.Generator().manual_seed(2))
-
     def informed(site: Site) -> nn.Module:
         block = core_worlds.local_conv(site)
         block.inform = lambda inputs, gradients: seen.append(gradients.clone())
         return block
 
+    host = core_worlds.Net(compute, passes=torch.zeros(()), stem=nn.Conv1d(1, 4, 1), head=nn.Linear(32, 2))
+    model = graft(host, ["stem"], example=inputs)
     spec = replace(core_worlds.LOCAL_CONV.spec, traits=("informed_birth",))
-    model = graft(in_place(), ["stem"], example=inputs)
     own = make_garden(model, Variety("test/informed", spec, informed), probe=lambda m: m(inputs).square().mean())
     own.apply(Action(Op.GERMINATE, "stem", "test/informed"), 0)
     assert model.passes == 0.0

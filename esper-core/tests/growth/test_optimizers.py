@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import core_worlds
 import pytest
 import torch
 from core_worlds import ADVANCE, FOSSILISE, GERMINATE, TAME, Falling, LinearWorld, begin, make_recipe, same
@@ -183,7 +184,6 @@ def test_b1_pt_01_forgetting_the_state_makes_the_next_step_a_first_step(build):
 # --- a fossil trains with the settings of optimizer.host and the state that it had
 
 Settings = dict[str, Any]
-LIFE = {0: GERMINATE, 1: ADVANCE}
 
 HANDED_OVER: dict[str, tuple[Settings, Settings]] = {
     "learning rate and weight decay": ({"learning_rate": 0.1, "weight_decay": 0.3}, {}),
@@ -214,9 +214,7 @@ def recipe_of(host: Settings, seed: Settings, **more: Any) -> Recipe:
 def grown(recipe: Recipe) -> Environment:
     """An environment whose seed has trained for four steps, acts on the host and may be fossilised."""
     environment = begin(recipe)
-    for step in range(4):
-        environment.train()
-        environment.network.apply(LIFE.get(step, WAIT), step)
+    core_worlds.train_and_act(environment, GERMINATE, ADVANCE, WAIT, WAIT)
     return environment
 
 

@@ -305,6 +305,13 @@ def begin(recipe: Recipe, seed: int = 3, **more: Any) -> Environment:
     return environment
 
 
+def train_and_act(environment: Environment, *actions: Action) -> None:
+    """Train a step before each of these actions."""
+    for step, action in enumerate(actions):
+        environment.train()
+        environment.network.apply(action, step)
+
+
 def begin_pool(
     recipe: Recipe, *, twin: bool = True, scale: float | None = None, interval: int = 1000, **growth: Any
 ) -> Pool:

@@ -166,9 +166,7 @@ def test_blueprints_that_cannot_be_built_are_lost_seeds_even_after_one_of_them_i
 
 def test_a_fossil_that_fails_is_part_of_the_network_and_stops_the_run():
     environment = begin(make_recipe(variety=bad(patience=3 * 5)))
-    for step, action in enumerate([GERMINATE, ADVANCE, WAIT, FOSSILISE]):
-        environment.train()
-        environment.network.apply(action, step)
+    core_worlds.train_and_act(environment, GERMINATE, ADVANCE, WAIT, FOSSILISE)
     environment.train()
     environment.train()
     with pytest.raises(PluginError, match=r'E320 .*blueprint "test/bad" raised ValueError'):

@@ -125,10 +125,8 @@ def test_an_incubating_seed_runs_once_a_batch_beside_a_younger_acting_one():
     variety = Variety("test/local-conv", BlueprintSpec("sequence", "0", starts_as_identity=True), normed)
     slots = {"early": SlotPlace("stem"), "late": SlotPlace("drop")}
     environment = begin(replace(make_recipe(batches=2), slots=slots, varieties=dict.fromkeys(slots, (variety,))))
-    plan = [GERMINATE, replace(GERMINATE, slot="late"), WAIT, replace(ADVANCE, slot="late"), WAIT, WAIT]
-    for step, action in enumerate(plan):
-        environment.train()
-        environment.network.apply(action, step)
+    later = replace(GERMINATE, slot="late"), WAIT, replace(ADVANCE, slot="late"), WAIT, WAIT
+    core_worlds.train_and_act(environment, GERMINATE, *later)
     (late,) = environment.garden.slots["late"].seeds
     assert late.block.norm.num_batches_tracked.item() == 4 * 2  # once a batch since its birth, in shadow or blended
 

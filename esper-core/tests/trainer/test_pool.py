@@ -3,7 +3,7 @@
 import ast
 import gc
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -32,15 +32,6 @@ def test_b8_drl_03_arms_are_interleaved_and_take_turns_in_being_first():
     assert sorted(firsts) == ["a", "a", "b", "b", "twin", "twin"]
 
 
-@pytest.fixture
-def without_gc() -> Iterator[None]:
-    """Disable the garbage collector: reference counting alone must free everything."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
 def play_round(pool: Pool, number: int) -> None:
     """Play a round with seeds that are blended in, pruned, or alive at the end."""
     pool.reset(number, 10 * number)
@@ -52,8 +43,11 @@ def tensors() -> int:
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
 
-@pytest.mark.usefixtures("without_gc")
-def test_b8_pt_04_every_round_leaves_as_many_tensors_as_the_one_before_and_close_frees_all():
+def test_b8_pt_04_every_round_leaves_as_many_tensors_as_the_one_before_and_close_frees_all(request):
+    """Without the garbage collector: reference counting alone frees everything."""
+    gc.collect()
+    gc.disable()
+    request.addfinalizer(gc.enable)
     recipe = make_recipe(batches=1, embargo=0)
     first = Pool(recipe, ["grown"], 1)
     play_round(first, 0)  # the first optimizer of a process makes torch import more, and an import keeps some tensors

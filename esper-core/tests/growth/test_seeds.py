@@ -2,7 +2,7 @@
 
 import math
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -22,9 +22,11 @@ SITES = {
     "tokens": Site("tokens", 3, (5,)),
 }
 ALPHAS = (0.25, 0.5, 1.0)
-every_site = pytest.mark.parametrize("site", SITES.values(), ids=SITES)
-every_blend = pytest.mark.parametrize("blend", Blend)
-both_births = pytest.mark.parametrize("tame", [True, False], ids=["identity", "no identity"])
+every_seed = pytest.mark.parametrize(
+    ("site", "blend", "tame"),
+    [*product(SITES.values(), Blend, (True, False))],
+    ids=lambda value: value.kind if isinstance(value, Site) else None,
+)
 
 
 def features_last(site: Site, tensor: Tensor) -> Tensor:
@@ -37,11 +39,6 @@ def seed_of(site: Site, blend: Blend, *, tame: bool) -> Seed:
     if not tame:
         block.last.reset_parameters()
     return Seed(block, blueprint="test/x", spec=spec, site=site, number=0, blend=blend)
-
-
-def stirred(module: nn.Module) -> None:
-    for parameter in module.parameters():
-        nn.init.normal_(parameter, std=0.7)
 
 
 def by_hand(seed: Seed, site: Site, host: Tensor, alpha: float) -> Tensor:
@@ -59,12 +56,11 @@ def by_hand(seed: Seed, site: Site, host: Tensor, alpha: float) -> Tensor:
     return hidden + alpha * factor * change
 
 
-@every_site
-@every_blend
-@both_births
+@every_seed
 def test_operator_computes_its_formula(site, blend, tame):
     seed = seed_of(site, blend, tame=tame)
-    stirred(seed)
+    for parameter in seed.parameters():
+        nn.init.normal_(parameter, std=0.7)
     host = torch.randn(4, *site.example_shape)
     for alpha in (0.01, *ALPHAS):
         with torch.no_grad():
@@ -72,9 +68,7 @@ def test_operator_computes_its_formula(site, blend, tame):
             torch.testing.assert_close(found, by_hand(seed, site, host, alpha), rtol=1e-4, atol=1e-5)
 
 
-@every_site
-@every_blend
-@both_births
+@every_seed
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_run_02_every_seed_starts_as_the_identity_with_any_operator(site, blend, tame, dtype):
     """Bit for bit except for the sign of zero, also for extreme values and in half precision."""
@@ -87,9 +81,7 @@ def test_run_02_every_seed_starts_as_the_identity_with_any_operator(site, blend,
         assert torch.equal(found, host)
 
 
-@every_site
-@every_blend
-@both_births
+@every_seed
 @pytest.mark.parametrize(
     "learner",
     [partial(torch.optim.SGD, lr=0.1), pytest.param(partial(torch.optim.Adam, lr=0.01), marks=pytest.mark.slow)],
@@ -116,7 +108,7 @@ def mine(net: Any, hidden: Tensor) -> Tensor:
     return hidden * math.nan
 
 
-@every_blend
+@pytest.mark.parametrize("blend", Blend)
 @pytest.mark.parametrize("raises", [True, False], ids=["raises", "no numbers"])
 @pytest.mark.parametrize("stage", [Stage.GERMINATED, Stage.TRAINING, Stage.BLENDING, Stage.DRAINING])
 def test_seed_is_never_called_at_alpha_0(blend, raises, stage):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import NanGradient, Net, local_conv, make_garden, same
+from core_worlds import NanGradient, Net, local_conv, make_garden, out_of_patience, same
 from torch import Tensor, nn
 
 from esper_core import SlotPlace, graft
@@ -45,10 +45,6 @@ def dead(site: Site) -> nn.Module:
     return block
 
 
-def refuses(block: nn.Module, grown: Tensor) -> Tensor:
-    raise ValueError("not today")
-
-
 def shifted(site: Site) -> nn.Module:
     """Not the identity."""
     block = local_conv(site)
@@ -83,7 +79,7 @@ NO_IDENTITY = "declares starts_as_identity, but its output differs from its inpu
         (rectifying, "E323", "modifies its input"),
         (lambda site: "a block", "E321", "builds a str, not a torch.nn.Module"),
         (unbuildable, "E321", "raised KeyError: 'sequence'"),
-        (changed(refuses), "E322", "raised ValueError: not today"),
+        (changed(out_of_patience), "E322", "raised ValueError: out of patience"),
     ],
 )  # fmt: skip
 def test_broken_blueprint_is_reported(factory, code, said):

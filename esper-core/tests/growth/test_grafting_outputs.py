@@ -91,16 +91,12 @@ def grown(kind: str) -> nn.Module:
 @pytest.mark.parametrize("kind", KINDS)
 def test_seeds_act_on_the_part_and_the_rest_passes_through(kind):
     model = grown(kind)
-    mixed = model.part.mix(EXAMPLE)
-    (seed,) = slots_of(model).named("here").seeds
-    changed = model.part(EXAMPLE)
-    plain = namespace["PACK"][kind](mixed)
+    mixed, changed = model.part.mix(EXAMPLE), model.part(EXAMPLE)
+    slot, plain = slots_of(model).named("here"), namespace["PACK"][kind](mixed)
     assert type(changed) is type(plain)
     assert torch.equal(model(EXAMPLE), model.head(namespace["TAKE"][kind](changed)))
-    packed = namespace["PACK"][kind](mixed)
-    part = slots_of(model).named("here").part
-    assert torch.equal(part.of(changed), seed.block(mixed))
-    assert str(part.replaced(changed, mixed)) == str(packed)
+    assert torch.equal(slot.part.of(changed), slot.seeds[0].block(mixed))
+    assert str(slot.part.replaced(changed, mixed)) == str(plain)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,7 +3,7 @@
 import json
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
@@ -86,23 +86,16 @@ EVENTS: list[Event] = [
     RunFinished(status="done"),
 ]
 
-Write = Callable[[Sequence[str | dict[str, Any]]], Path]
 
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
+def write(folder: Path, lines: Sequence[str | dict[str, Any]]) -> Path:
     """Write lines, or records as lines, to a file of events."""
-
-    def write(lines: Sequence[str | dict[str, Any]]) -> Path:
-        file = tmp_path / "events.jsonl"
-        texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
-        file.write_text("".join(f"{text}\n" for text in texts))
-        return file
-
-    return write
+    file = folder / "events.jsonl"
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    file.write_text("".join(f"{text}\n" for text in texts))
+    return file
 
 
-def records() -> list[dict[str, Any]]:
+def recorded() -> list[dict[str, Any]]:
     return [json.loads(encode(event)) for event in EVENTS]
 
 
@@ -112,14 +105,14 @@ def test_nan_infinity_and_none_are_distinguished() -> None:
     assert '"gain":null' in line
 
 
-def test_unknown_fields_and_types_are_skipped_and_reported_once(write: Write) -> None:
-    lines = records()
+def test_unknown_fields_and_types_are_skipped_and_reported_once(tmp_path: Path) -> None:
+    lines = recorded()
     assert {record["v"] for record in lines} == {EVENT_FORMAT}
     moved = {"type": "seed-moved", "v": EVENT_FORMAT, "to": "late"}
     seed = lines[1]["signals"]["slots"][0]["seeds"][0]
     seed["gradients"]["kurtosis"] = seed["colour"] = lines[1]["signals"]["heat"] = lines[2]["cost"] = {"a": ["NaN"]}
     said: list[str] = []
-    events = list(read_events(write([*lines, moved, *lines[1:], moved]), tell=said.append))
+    events = list(read_events(write(tmp_path, [*lines, moved, *lines[1:], moved]), tell=said.append))
     assert repr(events) == repr([*EVENTS, *EVENTS[1:]])
     fields = [line.partition('"')[2].partition('"')[0] for line in said]
     assert sorted(fields) == [
@@ -133,8 +126,8 @@ def test_unknown_fields_and_types_are_skipped_and_reported_once(write: Write) ->
 
 
 @pytest.mark.parametrize("kind", ["run-finished", "from-the-future"])
-def test_newer_format_is_refused_with_its_version(kind: str, write: Write) -> None:
-    file = write([*records()[:2], {"type": kind, "v": EVENT_FORMAT + 1, "status": "done"}])
+def test_newer_format_is_refused_with_its_version(kind: str, tmp_path: Path) -> None:
+    file = write(tmp_path, [*recorded()[:2], {"type": kind, "v": EVENT_FORMAT + 1, "status": "done"}])
     events = read_events(file)
     assert [next(events).type, next(events).type] == ["run-started", "step-finished"]
     with pytest.raises(RunFolderError) as refusal:
@@ -160,17 +153,17 @@ def test_newer_format_is_refused_with_its_version(kind: str, write: Write) -> No
         ('{"type": ["run-finished"], "v": 1}', "does not match any of the expected tags"),
     ],
 )
-def test_invalid_line_is_refused_with_its_number_and_the_reason(line: str, why: str, write: Write) -> None:
+def test_invalid_line_is_refused_with_its_number_and_the_reason(line: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(RunFolderError) as refusal:
-        list(read_events(write([records()[0], line])))
+        list(read_events(write(tmp_path, [recorded()[0], line])))
     (problem,) = refusal.value.problems
     assert (problem.code, Path(problem.file or "").name, problem.line) == ("E421", "events.jsonl", 2)
     assert why in str(problem)
     assert "packages.txt" in (problem.hint or "")
 
 
-def test_torn_last_line_is_skipped_and_reported(write: Write, caplog: pytest.LogCaptureFixture) -> None:
-    file = write(records())
+def test_torn_last_line_is_skipped_and_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = write(tmp_path, recorded())
     with file.open("ab") as torn:
         torn.write(b'{"type":"run-fin')
     said: list[str] = []
@@ -181,6 +174,6 @@ def test_torn_last_line_is_skipped_and_reported(write: Write, caplog: pytest.Log
         list(read_events(file))
     (record,) = caplog.records
     assert record.getMessage().startswith(f"{file}: the last line, line 4, is incomplete")
-    assert repr(list(read_events(write(records()), tell=said.append))) == repr(EVENTS)
-    assert list(read_events(write([]), tell=said.append)) == []
+    assert repr(list(read_events(write(tmp_path, recorded()), tell=said.append))) == repr(EVENTS)
+    assert list(read_events(write(tmp_path, []), tell=said.append)) == []
     assert said == [], "an intact file is read without a message"

@@ -102,10 +102,8 @@ def test_b8_pt_03_a_failure_to_compile_is_reported_once_and_retried_when_the_str
 def test_passes_that_failed_to_compile_change_no_number_and_several_environments_report_it_once(caplog):
     compilers = Compilers(lambda number: True, "backward")
     recipe = compiled(compilers, SmoothHost)
-    failing, plain = (
-        Pool(recipe, ["grown", "b"], 2, lanes=2),
-        Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1),
-    )
+    failing = Pool(recipe, ["grown", "b"], 2, lanes=2)
+    plain = Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1)
     assert same(course(failing, 8), course(plain, 8))
     failing.close()
     assert compilers.asked > 4

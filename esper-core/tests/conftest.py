@@ -2,19 +2,20 @@
 
 import importlib.util
 import io
+import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
+from typing import Any, NamedTuple
 
 import pytest
 
 from esper_core.app.checkpointing import CheckpointWriter
 from esper_core.cli import main
 from esper_core.trainer.progress import StudyProgress
-from esper_testing.pytest_plugin import Answer
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -109,6 +110,18 @@ class SitePackages:
 def install(site: Path) -> SitePackages:
     """``install("extra", source)``: install packages until the end of the test."""
     return SitePackages(site)
+
+
+class Answer(NamedTuple):
+    """The exit status of a command, and what it printed. The core's tests do without esper-testing."""
+
+    status: Any
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
 
 
 @pytest.fixture

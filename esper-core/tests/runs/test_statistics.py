@@ -12,7 +12,6 @@ from run_folders import episodes
 from esper_core.leyline import Metric
 from esper_core.leyline.constants import EXACT_SIGN_FLIP_BELOW, MIN_SEEDS_FOR_VERDICT
 from esper_core.runs.statistics import (
-    Comparison,
     Sample,
     decide,
     holm,
@@ -185,20 +184,13 @@ def test_holm_equals_testing_every_intersection(values):
     assert holm(values) == pytest.approx(slowly(values), abs=1e-12)
 
 
-def compared(differences):
-    """Return a comparison with only the figures that a verdict needs, which is faster."""
-    interval = mean_interval(differences, LEVEL)
-    p = paired_p(differences)
-    return Comparison.of(interval, p=p, p_margin=p, spread=None, margin=0.0, paired=True)
-
-
 def test_verdicts_of_several_comparisons_use_the_adjusted_p():
     clear = [1.0, 1.1, 0.9, 1.2, 1.0, 0.8, 1.1, 1.0]
     weak = [0.9, 1.0, 1.1, -0.7, 1.0, 0.8, 1.2, 1.0]
-    one, two = judge_together([compared(clear), compared(weak)], margin=0.0)
+    one, two = judge_together([compare(clear), compare(weak)], margin=0.0)
     assert (one.verdict, one.p_holm) == ("better", 2 * one.p)
     assert two.verdict == "better"
-    five = judge_together([compared(clear)] + [compared(weak)] * 5, margin=0.0)
+    five = judge_together([compare(clear)] + [compare(weak)] * 5, margin=0.0)
     assert [found.verdict for found in five] == ["better"] + ["no difference shown"] * 5
     assert {found.why for found in five[1:]} == {"p"}
 
@@ -206,7 +198,7 @@ def test_verdicts_of_several_comparisons_use_the_adjusted_p():
 def test_b8_drl_13_at_most_one_in_twenty_studies_without_a_difference_finds_one():
     draw, wrong = np.random.RandomState(1).standard_normal, 0
     for _ in range(400):
-        pairs = [compared((a - b).tolist()) for a, b in itertools.combinations(draw((3, 8)), 2)]
+        pairs = [compare((a - b).tolist()) for a, b in itertools.combinations(draw((3, 8)), 2)]
         wrong += any(one.verdict != "no difference shown" for one in judge_together(pairs, margin=0.0))
     assert wrong / 400 <= 0.07
 

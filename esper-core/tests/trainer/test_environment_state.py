@@ -10,6 +10,7 @@ import pytest
 import torch
 from core_worlds import GERMINATE, LOUD, Falling, bad, make_recipe, noisy_in_evaluation, spelled, through_files, zeroed
 from hypothesis import HealthCheck, given, settings, strategies as st
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from esper_core.config import ComputeConfig, GrowthConfig, OptimizersConfig
@@ -154,15 +155,11 @@ def play_step(pool: Pool, step: int, choose: Callable[[ActionMask], Action], opi
 
 def differences(one: State, other: State) -> list[str]:
     """Return where two states are not bitwise equal."""
-    found = [name for name in one.tensors if not is_bitwise(one.tensors[name], other.tensors.get(name))]
-    found += sorted(other.tensors.keys() - one.tensors.keys())
+    mine, others = (
+        {name: save({name: tensor.contiguous()}) for name, tensor in state.tensors.items()} for state in (one, other)
+    )
+    found = [name for name in sorted(mine.keys() | others.keys()) if mine.get(name) != others.get(name)]
     return found + [key for key in one.plain if one.plain[key] != other.plain.get(key)]
-
-
-def is_bitwise(one: Tensor, other: Tensor | None) -> bool:
-    if other is None or one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (one, other)))
 
 
 def drawn(random: Random) -> Callable[[ActionMask], Action]:

@@ -29,7 +29,7 @@ def esper_for(job: Job) -> EsperSettings:
 
 
 def run_phase(phase: str, size: Size, store: Store, processes: int) -> None:
-    """Train what a phase still lacks. Held-out cells are tuned in the fresh phase, after the fresh seeds of the others.
+    """Train what a phase still lacks. Held-out cells are tuned in the fresh phase.
 
     Fresh seeds are trained in all cells before the next ones, so that an unfinished study has whole seeds.
     """
@@ -45,13 +45,12 @@ def run_phase(phase: str, size: Size, store: Store, processes: int) -> None:
         store.train(jobs, esper_for, processes, tell)
 
     studies = [CellStudy(CELLS[name], size, store) for name in size.cells]
-    for held_out in (False, True) if phase == "fresh" else (False,):
-        group = [study for study in studies if study.cell.held_out is held_out]
-        for study in group:
+    for study in studies:
+        if phase == "fresh" or not study.cell.held_out:
             study.tune(run)
-        for seed in size.fresh if phase == "fresh" else ():
-            for study in group:
-                study.fresh(run, [seed])
+    for seed in size.fresh if phase == "fresh" else ():
+        for study in studies:
+            study.fresh(run, [seed])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from studies import EventRecorder
 
 from esper_core.app.compose import prepare
 from esper_core.app.run import resume, run
@@ -48,32 +49,12 @@ PLACES = [pytest.param("cpu", marks=pytest.mark.slow), pytest.param("cuda", mark
 WAYS = ["{}", "{precision: bfloat16}", "{precision: float16}", "{micro_batches: 2}", "{data: streamed}"]
 
 
-class Stopping:
+class Stopping(EventRecorder):
     """Ends a run after one of its steps, as a signal does."""
 
-    def __init__(self, step: int) -> None:
-        self._step = step
-
     def hear(self, event: Event) -> None:
-        if isinstance(event, StepFinished) and event.signals.step == self._step:
+        if isinstance(event, StepFinished) and event.signals.step == 5:
             raise KeyboardInterrupt
-
-    def settle(self) -> None:
-        """Do nothing at the end of a step."""
-
-
-class Collecting:
-    """Collects the seeds that were lost."""
-
-    def __init__(self, lost: list[SeedLost]) -> None:
-        self._lost = lost
-
-    def hear(self, event: Event) -> None:
-        if isinstance(event, SeedLost):
-            self._lost.append(event)
-
-    def settle(self) -> None:
-        """Do nothing at the end of a step."""
 
 
 @pytest.mark.parametrize("device", PLACES)
@@ -86,7 +67,7 @@ def test_a_run_grows_learns_and_continues(tmp_path, device, compute):
     assert whole["fossils"] == 1.0
     assert whole["test"]["mean"] > 1.5 * CHANCE
     with pytest.raises((Interrupted, KeyboardInterrupt)):
-        run(prepare(file), name="stopped", listeners=[Stopping(5)], **told)
+        run(prepare(file), name="stopped", listeners=[Stopping()], **told)
     (stopped,) = (tmp_path / "runs").glob("*stopped*")
     again = resume(prepare(stopped / "config.yaml"), read_run(stopped), on_warning=told["on_warning"]).results["arms"][
         "schedule"
@@ -105,8 +86,8 @@ def test_no_seed_is_lost(tmp_path, of, incubation, device):
     if of == "many":
         file = tmp_path / "many.yaml"
         file.write_text(MANY, encoding="utf-8")
-    lost: list[SeedLost] = []
+    recorder = EventRecorder()
     overrides = [f"device={device}", f"growth.incubation={incubation}", "episode.batches=2"]
     composition = prepare(file, overrides)
-    run(composition, runs_dir=tmp_path / "runs", listeners=[Collecting(lost)], on_warning=lambda warning: None)
-    assert lost == []
+    run(composition, runs_dir=tmp_path / "runs", listeners=[recorder], on_warning=lambda warning: None)
+    assert recorder.of(SeedLost, arm=None) == []

@@ -71,21 +71,14 @@ def test_make_run_in_a_fresh_copy_gives_a_table_and_a_report_in_less_than_five_m
     assert took < FIVE_MINUTES, "of a single core"
 
 
-needs_mkdocs = pytest.mark.skipif(
+@pytest.mark.skipif(
     importlib.util.find_spec("material") is None,
     reason="needs the tools of the pages, which `make docs` installs: mkdocs-material is not there",
 )
-
-
-def make_docs(folder: Path) -> subprocess.CompletedProcess[str]:
-    """``make docs CHECK=--check`` with the environment that runs the tests, as it is: nothing is installed into it."""
-    set_up = [word for mark in (".ready", ".ready-docs") for word in ("-o", f"{sys.prefix}/{mark}")]
-    return make(folder, *set_up, f"VENV={sys.prefix}", "docs", "CHECK=--check")
-
-
-@needs_mkdocs
 def test_make_docs_finds_every_table_and_every_answer_in_order_and_builds_the_pages(fresh):
-    done = make_docs(fresh)
+    """With the environment that runs the tests, as it is: nothing is installed into it."""
+    set_up = [word for mark in (".ready", ".ready-docs") for word in ("-o", f"{sys.prefix}/{mark}")]
+    done = make(fresh, *set_up, f"VENV={sys.prefix}", "docs", "CHECK=--check")
     assert done.returncode == 0, done.stdout + done.stderr
     pages = {page.relative_to(fresh / "docs").with_suffix(".html") for page in (fresh / "docs").rglob("*.md")}
     built = {page.relative_to(fresh / "site") for page in (fresh / "site").rglob("*.html")}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from esper_testing.commands import KINDS
+from tests.conftest import build_wheels, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,11 +61,7 @@ class Nursery:
 
 
 @pytest.fixture(scope="module")
-def nursery(
-    new_environment: Callable[..., CleanEnvironment],
-    build: Callable[..., list[Path]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Nursery:
+def nursery(new_environment: Callable[..., CleanEnvironment], tmp_path_factory: pytest.TempPathFactory) -> Nursery:
     """One package of each kind, written by the installed command, and the example; built and installed."""
     members = ("esper-core", "esper-testing", "esper-blueprints", "esper-policies", "esper-rewards", "esper-tasks")
     environment = new_environment(*members)
@@ -74,7 +71,7 @@ def nursery(
     for kind in KINDS:
         told = environment.run("esper", "new", kind, f"new-{kind}", "--into", str(into), "--json").stdout
         folders[f"new-{kind}"] = Path(json.loads(told)["folder"])
-    built = build(*folders.values())
+    built = build_wheels(folders.values(), tmp_path_factory.mktemp("built"))
     environment.install(*built)
     wheels = {wheel.name.split("-")[0].removeprefix("esper_").replace("_", "-"): wheel for wheel in built}
     return Nursery(environment, folders, wheels)
@@ -93,8 +90,9 @@ def test_every_package_is_listed_and_active_and_its_names_are_none_of_the_projec
 
 
 @pytest.mark.parametrize("plugin", COMPONENTS)
-def test_a_package_passes_its_own_tests_and_the_check(nursery, own_tests, plugin):
-    told = own_tests(nursery.environment, nursery.folders[plugin])
+def test_a_package_passes_its_own_tests_and_the_check(nursery, plugin):
+    command = [nursery.environment.python, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    told = run(command, cwd=nursery.folders[plugin]).stdout
     assert re.search(r"\d+ passed", told)
     assert "failed" not in told
     nursery.environment.run("esper", "plugins", "check", plugin)

@@ -1,5 +1,6 @@
-"""The policies pass the conformance checks."""
+"""The plugin registers the policies, which pass the conformance checks."""
 
+from esper_policies import plugin
 from esper_testing import parametrize_with_checks
 
 
@@ -27,3 +28,11 @@ SETTINGS = {"schedule": a_plan, "heuristic": HASTY, "forecaster": SWIFT, "ppo": 
 @parametrize_with_checks("policies", settings=SETTINGS)
 def test_it_conforms(check):
     check.run()
+
+
+def test_the_plugin_registers_all_policies(esper_plugins):
+    registered = {component.short: component for component in esper_plugins(plugin).registry.components("policy")}
+    assert sorted(registered) == ["forecaster", "heuristic", "ppo", "random", "schedule", "static"]
+    for component in registered.values():
+        assert callable(component.load())
+        assert (component.settings_model() is None) == (component.short == "static")

@@ -102,7 +102,7 @@ class Row:
         return f"{self.place}: {self.code}"
 
 
-HANG, NULL, LEAVE = "time.sleep(600)", "read_null()", "os._exit(0)"
+HANG, DEADLOCK, NULL, LEAVE = "time.sleep(600)", "deadlock()", "read_null()", "os._exit(0)"
 FAILS, PLUGIN_FAILS, CRASHES, KILLED = 1, 3, -signal.SIGSEGV, -signal.SIGKILL
 
 HOOK = "outputs.register_hook(lambda gradient: {}) if STARTED and outputs.requires_grad else None"
@@ -163,8 +163,9 @@ ROWS = [
     *(Row(place, HANG, KILLED) for place in ("stage", "report", "before", "after", "finished")),
     *(Row(place, HANG, FAILS) for place in ("host", "losses", "schedule")),
     Row("hear", HANG, 0, "did not close within 15 seconds and is abandoned"),
-    Row("act", "deadlock()", KILLED, engine="threads"),
-    Row("scores", HANG, KILLED, engine="threads"),
+    Row("act", DEADLOCK, KILLED, engine="threads"),
+    *(Row(place, HANG, KILLED, engine="threads") for place in ("scores", "step")),
+    *(Row("step", DEADLOCK, KILLED, engine=engine) for engine in ("processes", "threads")),
     *(Row(place, NULL, CRASHES) for place in ("act", "hear", "step")),
     Row("host", NULL, CRASHES, engine="threads"),
     Row("host", NULL, FAILS),
@@ -183,6 +184,10 @@ ROWS = [
     Row("step", "shutil.rmtree('runs')", FAILS, "E410 cannot write"),
     Row("hear", "print('x' * 5_000_000)", 0, None),
 ]
+
+
+STUCK = {HANG: HANG, DEADLOCK: "library.pthread_mutex_lock(mutex)"}
+"""The line at which code hangs."""
 
 
 @pytest.mark.parametrize("name", SEEDS)
@@ -208,12 +213,16 @@ def test_what_runs_elsewhere_ends_in_bounded_time_and_is_named(
     row: Row, processes: Any, calm: World, tmp_path: Path
 ) -> None:
     """A run that it ended is resumed with a mended plugin, to the results of one that was never disturbed."""
-    world = World(processes, tmp_path)
-    assert world.call(plugin({row.place: row.code}), "run", "run.yaml", engine=row.engine) == row.status, world.said
+    world, text = World(processes, tmp_path), plugin({row.place: row.code})
+    assert world.call(text, "run", "run.yaml", engine=row.engine) == row.status, world.said
     if row.says is not None:
         world.wait_for(lambda: str(row.says) in world.said)
     if world.path is None:
         return
+    if row.status == KILLED and row.code in STUCK:
+        assert "E406 the run stood still for 3 seconds in " in world.said
+        assert f"{tmp_path / 'hostile.py'}:{line_of(STUCK[row.code], text)}" in world.said
+        assert f'hostile.py", line {line_of(row.code, text)} in ' in (world.path / "log.txt").read_text()
     if row.status == CRASHES:
         world.wait_for(lambda: world.manifest["status"] == "failed")
     if row.status == 0 or row.place == "finished":
@@ -225,6 +234,11 @@ def test_what_runs_elsewhere_ends_in_bounded_time_and_is_named(
         assert world.call(plugin(), "resume", str(world.path), engine=row.engine) == 0, world.said
     assert world.results() == calm.results()
     assert differing(world, calm) == set()
+
+
+def line_of(code: str, text: str) -> int:
+    """Return the number of the last line with this code."""
+    return max(number for number, line in enumerate(text.splitlines(), 1) if line.strip() == code)
 
 
 def differing(world: World, calm: World) -> set[tuple[str, int]]:

@@ -82,7 +82,6 @@ class Host(PointwiseMlp):
     def forward(self, inputs):
         if STARTED and self.training:
             #at host
-            pass
         return super().forward(inputs)
 
 class Task:
@@ -96,19 +95,16 @@ class Task:
     def losses(self, outputs, targets):
         if STARTED:
             #at losses
-            pass
         return self.own.losses(outputs, targets)
     def scores(self, outputs, targets):
         if STARTED:
             #at scores
-            pass
         return self.own.scores(outputs, targets)
 
 class Schedule:
     def factor(self, step, steps):
         if STARTED and step == 2:
             #at schedule
-            pass
         return 1.0
 
 class Policy:
@@ -118,7 +114,6 @@ class Policy:
     def act(self, observations, masks):
         if observations[0].step == 2:
             #at act
-            pass
         wanted = {1: Op.GERMINATE, 3: Op.ADVANCE}.get(observations[0].step)
         chosen = []
         for place, mask in enumerate(masks):
@@ -141,23 +136,18 @@ class Reward:
     def score(self, now, before, twin, twin_before):
         if STARTED and now.step == 2:
             #at reward
-            pass
         return RewardBreakdown({})
 
 class Sink:
     def __init__(self, run):
         #at sink
-        pass
     def hear(self, event):
         if event.type == "step-finished" and event.step == 2:
             #at hear
-            pass
     def settle(self):
         #at settle
-        pass
     def close(self):
         #at close
-        pass
 
 @hookimpl
 def esper_plugin_info():
@@ -183,7 +173,6 @@ def esper_register_tasks(registry): registry.add("task", Task, TaskSpec())
 @hookimpl
 def esper_configured(config):
     #at configured
-    pass
 @hookimpl
 def esper_run_started(run):
     global STARTED
@@ -192,25 +181,20 @@ def esper_run_started(run):
 @hookimpl
 def esper_run_finished(run, outcome):
     #at finished
-    pass
 @hookimpl
 def esper_stage_changed(event):
     #at stage
-    pass
 @hookimpl
 def esper_step_finished(events):
     if events[0].step == 3:
         #at step
-        pass
 @hookimpl
 def esper_update_finished(event):
     #at update
-    pass
 @hookimpl
 def esper_check_health(snapshot):
     if snapshot.signals.step == 2:
         #at health
-        pass
 @hookimpl
 def esper_report_sections(run):
     #at report
@@ -229,33 +213,28 @@ class Block{number}(nn.Conv1d):
         super().__init__(site.channels, site.channels, 1)
         if STARTED:
             #at factory
-            pass
     def forward(self, inputs):
         if STARTED and self.training:
             #at training
-            pass
         if STARTED and not self.training:
             #at evaluation
-            pass
         outputs = super().forward(inputs)
         #at outputs
         return outputs
     def state_dict(self, *arguments, **named):
         if STARTED:
             #at state
-            pass
         return super().state_dict(*arguments, **named)
     def named_parameters(self, *arguments, **named):
         if STARTED:
             #at parameters
-            pass
         return super().named_parameters(*arguments, **named)
     #at members
 """
 
 
 def plugin(harm: dict[str, str] | None = None, blocks: dict[int, tuple[str, str]] | None = None) -> str:
-    """Return the plugin with code at places, and code at places of blueprints by their number."""
+    """Return the plugin with code at places, and at places of blueprints by their number; ``pass`` is at the others."""
     blocks = blocks or {}
     made = [
         _with(BLOCK.format(number=number), dict([blocks[number]] if number in blocks else []))

@@ -36,6 +36,34 @@ def test_a_plugin_that_ends_the_process_is_an_error_that_names_it(place, told, e
     assert "os._exit(0) was called" in answer.err
 
 
+QUITTER = """
+from torch import nn
+
+class Quitter(nn.Conv1d):
+    def __init__(self, site):
+        {build}
+        super().__init__(site.channels, site.channels, 1)
+
+    def forward(self, hidden):
+        {forward}
+        return super().forward(hidden)
+"""
+
+
+@pytest.mark.members
+@pytest.mark.parametrize(("command", "place", "code"), [("check", "build", "E321"), ("run", "forward", "E322")])
+def test_a_blueprint_that_ends_the_program_is_an_error_before_the_run(
+    command, place, code, esper, file, install, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    source = QUITTER.format(**{"build": "pass", "forward": "pass", place: "exit(0)"})
+    install.components("quitters", source, blueprint={"quitter": "Quitter, BlueprintSpec('sequence', 'c*c + c')"})
+    answer = esper(command, file, "--set", "slots.early.blueprints=[quitter]")
+    assert (answer.status, answer.out, (tmp_path / "runs").exists()) == (3, "", False)
+    assert answer.err.startswith(f'{code} blueprint "quitters/quitter" (esper-quitters 1.0) raised SystemExit')
+    assert "esper_quitters.py:" in answer.err
+
+
 def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Return how Python ended with these arguments."""
     command = [sys.executable, *map(textwrap.dedent, arguments)]

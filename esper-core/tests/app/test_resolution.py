@@ -106,15 +106,6 @@ def test_one_file_plugin_runs_and_is_kept_and_every_active_plugin_has_a_hash(ins
     assert all(json.dumps(record.as_json()) for record in again.resolution.plugins.records)
 
 
-def test_one_file_plugin_that_is_broken_stops_the_run(refused, tmp_path):
-    (tmp_path / "my_plugin.py").write_text("x = 1\nimport nowhere_to_be_found\n")
-    code, told = refused("plugins: {local: [my_plugin.py]}")
-    message, place, hint = told.splitlines()
-    assert (code, place) == (3, "  my_plugin.py:2")
-    assert message.startswith('E210 plugin "my-plugin" (local file ')
-    assert hint == '  Install the package that has the module "nowhere_to_be_found". Fix the file.'
-
-
 NAMED = 'the plugin file "json.py" has the name of an installed module'
 INVALID = 'the name of the plugin file "My-Plugin.py" is not a valid plugin id'
 
@@ -122,28 +113,16 @@ INVALID = 'the name of the plugin file "My-Plugin.py" is not a valid plugin id'
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
-        ("gone.py", 'there is no plugin file "gone.py"', "The path is relative to the configuration's folder."),
         ("site", 'expected a Python file as a plugin, received "site"', "A one-file plugin ends in .py."),
         ("json.py", NAMED, "Rename the file."),
         ("My-Plugin.py", INVALID, "Lower case letters and digits, joined by single _, at most 48 characters."),
     ],
 )
 def test_file_that_cannot_be_a_plugin_is_refused_with_its_place(install, refused, tmp_path, name, message, hint):
-    if name not in ("gone.py", "site"):
+    if name != "site":
         (tmp_path / name).write_text(NEVER)
     told = f"E227 {message}\n  small.yaml:13:11   plugins.local[0]\n  {hint}"
     assert refused(f"plugins:\n  local: [{name}]") == (2, told)
-
-
-def test_file_and_package_cannot_have_the_same_id(install, refused, tmp_path):
-    install("my-plugin", NEVER)
-    (tmp_path / "my_plugin.py").write_text(NEVER)
-    assert refused("plugins: {local: [my_plugin.py]}") == (
-        3,
-        'E211 plugin "my-plugin" is declared more than once, and not loaded:'
-        " by esper-my-plugin 1.0 (esper_my_plugin) and by my_plugin.py\n"
-        "  Rename the file, or take it out of plugins.local.",
-    )
 
 
 SETTINGS = """

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from configurations import rewritten
+from studies import EventRecorder
 
 import esper_core
 from esper_core.app import run as run_module
@@ -22,19 +23,6 @@ from esper_core.runs.records import read_run
 from esper_core.telemetry import read_events
 
 pytestmark = pytest.mark.members
-
-
-class Listener:
-    """Keeps the events."""
-
-    def __init__(self) -> None:
-        self.events: list[object] = []
-
-    def hear(self, event: object) -> None:
-        self.events.append(event)
-
-    def settle(self) -> None:
-        """Do nothing: the events are kept as they come."""
 
 
 def test_configuration_can_be_given_as_plain_data_with_overrides(configured, tmp_path) -> None:
@@ -188,10 +176,10 @@ def test_nothing_behind_the_checkpoints_position_is_read_when_a_run_is_resumed(e
     file = halfway / "events.jsonl"
     assert '"episode-finished"' in expected[-2]
     file.write_text(file.read_text() + "\n".join([expected[-2], "not an event", "torn"]))
-    heard = Listener()
+    heard = EventRecorder()
     resume(prepare(halfway / "config.yaml"), read_run(halfway), listeners=[heard])
     assert file.read_text().splitlines()[1:] == expected
-    assert heard.events == list(read_events(file))
+    assert heard == list(read_events(file))
 
 
 def test_invalid_event_before_the_checkpoints_position_is_refused_and_nothing_changes(halfway) -> None:

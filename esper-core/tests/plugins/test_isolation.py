@@ -9,13 +9,6 @@ from esper_core.leyline import GrowthError, PluginError, Problem
 from esper_core.plugins.isolation import Label, attributed_to, is_interrupt
 
 
-def test_missing_requirement_names_the_pip_command(told, workshop) -> None:
-    package = workshop.package(
-        "import einops_not_there.layers\n", requires=['Einops-Not-There>=0.7; python_version>"3"']
-    )
-    assert told(package).endswith('\n  Install what is missing:  pip install "Einops-Not-There>=0.7"')
-
-
 def test_reported_line_is_the_innermost_of_the_plugin(told, workshop) -> None:
     workshop.write("esper_extra/__init__", "")
     workshop.write("esper_extra/plugin", "from esper_extra import blocks\n")

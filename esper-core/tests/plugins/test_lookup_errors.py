@@ -88,14 +88,15 @@ def test_name_of_an_inactive_plugin_is_explained(load, workshop, refusal, settin
 
 
 def test_name_of_a_broken_plugin_is_reported_with_the_cause(load, workshop, refusal) -> None:
-    registry = load(workshop.package("import einops_not_there\n", requires=["einops-not-there"])).registry
+    requires = ['Einops-Not-There>=0.7; python_version>"3"']
+    registry = load(workshop.package("import einops_not_there.layers\n", requires=requires)).registry
     assert refusal(lambda: registry.find("blueprint", "extra/tiny")) == (
         UnusableComponent,
         'E209 blueprint "extra/tiny" belongs to plugin "extra" (esper-extra 0.2.0), which is broken\n'
         '  E210 plugin "extra" (esper-extra 0.2.0) cannot be imported:'
         " ModuleNotFoundError: No module named 'einops_not_there'\n"
         "    esper_extra.py:1\n"
-        '    Install what is missing:  pip install "einops-not-there"\n'
+        '    Install what is missing:  pip install "Einops-Not-There>=0.7"\n'
         "  More:  esper plugins show extra",
     )
     assert UnusableComponent.exit_code == 3

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 import torch
-from core_worlds import PlannedPolicy, per_example
+from core_worlds import Drawn, PlannedPolicy, per_example
 from loops import adam, make_loop
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
@@ -330,18 +330,6 @@ def test_tend_reports_a_loop_that_does_not_call_step():
     loop.gardener.step(loop.batches[0])
     with pytest.raises(EsperError, match=r"E345 .*the optimizer did not step"):
         loop.gardener.tend()
-
-
-class Drawn(TensorDataset):
-    """Yields different data in each pass, from a generator that is not restored."""
-
-    def __init__(self, *tensors: torch.Tensor) -> None:
-        super().__init__(*tensors)
-        self.generator = torch.Generator().manual_seed(0)
-
-    def __getitem__(self, index: int) -> Any:
-        inputs, targets = super().__getitem__(index)
-        return inputs + torch.randn(inputs.shape, generator=self.generator), targets
 
 
 def test_validation_data_that_changes_between_passes_is_refused():

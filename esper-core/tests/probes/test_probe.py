@@ -5,7 +5,7 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from core_worlds import Net, per_example, same
+from core_worlds import Drawn, Net, bad, per_example, same, zeroed
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -28,40 +28,27 @@ from esper_core.probes.trainings import new_training
 Batch = tuple[Tensor, Tensor]
 
 
-class Residual(nn.Module):
-    """x + last(relu(first(x))), with a last layer that is zero at birth."""
+def residual(name: str, width: int) -> Variety:
+    """Return a blueprint of x + last(relu(first(x))), with a last layer that is zero at birth."""
 
-    def __init__(self, channels: int, width: int) -> None:
-        super().__init__()
-        self.first = nn.Conv1d(channels, channels, width, padding=width // 2)
-        self.last = nn.Conv1d(channels, channels, 1, bias=False)
-        nn.init.zeros_(self.last.weight)
+    def block(site: Site) -> nn.Module:
+        first = nn.Conv1d(site.channels, site.channels, width, padding=width // 2)
+        last = zeroed(nn.Conv1d(site.channels, site.channels, 1, bias=False))
+        return Net(lambda net, hidden: hidden + net.last(torch.relu(net.first(hidden))), first=first, last=last)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        return hidden + self.last(torch.relu(self.first(hidden)))
-
-
-def neighbours(site: Site) -> nn.Module:
-    return Residual(site.channels, 3)
+    spec = BlueprintSpec("sequence", f"{width + 1}*c*c + c", starts_as_identity=True)
+    return Variety(f"test/{name}", spec, block)
 
 
-def alone(site: Site) -> nn.Module:
-    return Residual(site.channels, 1)
+def fails_on_300(block: nn.Module, grown: Tensor) -> Tensor:
+    if len(grown) == 300:  # a trial of a few examples passes
+        raise ValueError("300 examples")
+    return grown
 
 
-def broken(site: Site) -> nn.Module:
-    class Broken(Residual):
-        def forward(self, hidden: Tensor) -> Tensor:
-            if hidden.shape[0] == 300:  # a trial of a few examples passes
-                raise ValueError("300 examples")
-            return super().forward(hidden)
-
-    return Broken(site.channels, 1)
-
-
-NEIGHBOURS = Variety("test/neighbours", BlueprintSpec("sequence", "4*c*c + c", starts_as_identity=True), neighbours)
-ALONE = Variety("test/alone", BlueprintSpec("sequence", "2*c*c + c", starts_as_identity=True), alone)
-BROKEN = Variety("test/broken", BlueprintSpec("sequence", "2*c*c + c", starts_as_identity=True), broken)
+NEIGHBOURS = residual("neighbours", 3)
+ALONE = residual("alone", 1)
+BROKEN = bad(fails_on_300)
 
 
 class Pointwise(nn.Module):
@@ -331,10 +318,10 @@ def test_a_seed_that_fails_is_reported_and_the_others_go_on(lab: Lab) -> None:
     lab.train = [rising(300, 1)]
     result = lab.probe(blueprints=[BROKEN, NEIGHBOURS])
     (failure,) = result.failed
-    assert (failure.slot, failure.blueprint) == ("stem", "test/broken")
-    assert re.search(r"raised ValueError: 300 examples \(test_probe.py:\d+\)", failure.what)
+    assert (failure.slot, failure.blueprint) == ("stem", "test/bad")
+    assert re.search(r"raised ValueError: 300 examples \(core_worlds.py:\d+\)", failure.what)
     assert [row.short for row in result.rows] == ["neighbours"]
-    assert "test/broken in stem failed" in " ".join(str(result).split())
+    assert "test/bad in stem failed" in " ".join(str(result).split())
     alone = lab.probe(blueprints=[BROKEN])
     assert (alone.verdict, alone.rows, alone.needs) == ("undecided", (), None)
     assert "every candidate failed" in alone.reason
@@ -422,19 +409,6 @@ class Shared(nn.Linear):
         return self
 
 
-class Augmented:
-    """Data that differ in each pass by random numbers that cannot be repeated."""
-
-    def __iter__(self) -> Iterator[Batch]:
-        inputs, targets = rising(60, 1)
-        noise = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(id(object()) + len(self.passes)))
-        self.passes.append(noise)
-        yield inputs + noise, targets
-
-    def __init__(self) -> None:
-        self.passes: list[Tensor] = []
-
-
 NAN = [(torch.full((120, 1, 12), torch.nan), torch.zeros(120, dtype=torch.long))]
 
 
@@ -458,7 +432,7 @@ NAN = [(torch.full((120, 1, 12), torch.nan), torch.zeros(120, dtype=torch.long))
         ({"train": per_example}, "E344 the training data must yield batches. Received: function"),
         ({"train": []}, "E344 the training data has no batches"),
         ({"train": iter([rising(60, 1)] * 9)}, "E344 the training data can be read only once"),
-        ({"train": Augmented()}, "E344 the training data yielded other batches"),
+        ({"train": DataLoader(Drawn(*rising(60, 1)), 60)}, "E344 the training data yielded other batches"),
         ({"slots": ["stme"]}, r'E313 .*"stme"(?s:.)*Did you mean "stem"'),
         ({"blueprints": ["conv_ligth"]}, "E201 .*conv_ligth"),
         ({"model": graft(Pointwise(), ["stem"])}, "E310 .*slots already"),

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load as decode, save as encode
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from esper_core.config import GovernorConfig, GrowthConfig, OptimizerConfig
 from esper_core.config.model import EpisodeConfig, OptimizersConfig
@@ -236,6 +237,18 @@ def toy_split(examples: int, seed: int) -> Split:
     for row, (target, start) in enumerate(zip(targets, starts, strict=True)):
         inputs[row, 0, start : start + 3] += shapes[target]
     return Split(inputs, targets)
+
+
+class Drawn(TensorDataset):
+    """Yields different data in each pass, from a generator that is not restored."""
+
+    def __init__(self, *tensors: Tensor) -> None:
+        super().__init__(*tensors)
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __getitem__(self, index: int) -> Any:
+        inputs, targets = super().__getitem__(index)
+        return inputs + torch.randn(inputs.shape, generator=self.generator), targets
 
 
 def per_example(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:

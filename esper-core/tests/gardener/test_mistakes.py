@@ -267,7 +267,11 @@ def trained_by_itself(model: nn.Module, batch: Any) -> torch.Tensor:
         ({"slots": None}, "E312 the list of slots is empty"),
         ({"blueprints": ["conv_ligth"]}, "E201 .*conv_ligth"),
         ({"blueprints": {"stmm": ["conv_light"]}}, r'E302 .*"stmm"(?s:.)*Did you mean "stem"'),
-        ({"blueprints": ["gru_*"]}, "E303 .*gru_mixer.*kind sequence, and the blueprint takes tokens"),
+        pytest.param(
+            {"blueprints": ["gru_*"]},
+            "E303 .*gru_mixer.*kind sequence, and the blueprint takes tokens",
+            marks=pytest.mark.members,
+        ),
         ({"policy": "heurstic"}, "E203 .*heurstic"),
         ({"growth": {"incubation": "shadow"}}, "E347 .*branches"),
         ({"growth": {"evidence": "metric"}}, "E347 .*in the loss. Received: evidence metric"),
@@ -287,12 +291,14 @@ def test_a_wrong_argument_is_refused(given, said):
     assert not loop.optimizer._optimizer_step_post_hooks
 
 
+@pytest.mark.members
 @pytest.mark.parametrize(("steps", "warns"), [(14, True), (15, False)])
 def test_a_warning_says_that_the_steps_are_too_few_for_the_policy(caplog, steps, warns):
     make_loop().tended(policy="heuristic", steps=steps)
     assert ("policy heuristic: 14 steps are too few for any blueprint, which needs 15 steps" in caplog.text) == warns
 
 
+@pytest.mark.members
 def test_what_is_named_for_several_slots_grows_where_it_fits():
     loop = make_loop().tended({}, slots=["stem", "hidden"], blueprints=["conv_*", "mlp"])
     loop.epoch()

@@ -18,7 +18,7 @@ episode: {steps: 6, batches: 2, batch_size: 20}
 growth: {gates: "off"}
 capacity: false
 checkpoints: {every: 2}
-patience: 3
+patience: 5
 plugins: {local: [hostile.py]}
 """
 

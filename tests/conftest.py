@@ -146,12 +146,12 @@ class Processes:
         self.pid, self.running = self._number(), True
         return self.pid
 
-    def wait(self, seconds: float | None = None) -> int:
+    def wait(self, seconds: float = 600.0) -> int:
         """Return the exit status of the command that was started last; negative: the signal that ended it.
 
         After ``seconds`` it is killed, and the test fails.
         """
-        in_time = seconds is None or bool(select.select([self.server.stdout], [], [], seconds)[0])
+        in_time = bool(select.select([self.server.stdout], [], [], seconds)[0])
         if not in_time:
             os.kill(self.pid, signal.SIGKILL)
         status, self.running = self._number(), False

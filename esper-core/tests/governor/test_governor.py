@@ -183,6 +183,20 @@ def test_outdated_rollback_decision_is_refused():
 
 # --- rollbacks: what they restore and clear, and their causes
 
+
+def test_rollback_reports_the_last_healthy_loss_and_forgets_mutations_and_warnings():
+    driven = drive(Governor(settings(snapshot_steps=1)))
+    healthy = [heed(driven, loss) for loss in (2.0, 1.0)]
+    driven.apply(GERMINATE)
+    assert heed(driven, 9.0).act is Act.WARN
+    decision = driven.poisoned_step()
+    assert (decision.act, decision.back_to) == (Act.ROLL_BACK, healthy[-1].step)
+    assert decision.culprit.mutation.op is Op.GERMINATE
+    assert driven.rolled.train_loss == 1.0
+    assert heed(driven, 9.0).act is Act.WARN, "the first warning after a rollback is told"
+    assert driven.poisoned_step().culprit is None
+
+
 FAST = (("sgd", "plain"), ("adam", "fused"), ("adamw", "foreach"))
 KINDS = [
     pytest.param(

@@ -115,6 +115,7 @@ UNKNOWN = LossHistory()
         pytest.param(UNKNOWN, [*NEGATIVE, -1.0], Level.CALM, id="negative losses, a small change"),
         pytest.param(UNKNOWN, [*NEGATIVE, -1.0, 0.2], Level.PANIC, id="negative losses surge"),
         pytest.param(GUESSING, [2.3, 2.31, 2.35, 2.4], Level.CALM, id="never better than guessing"),
+        pytest.param(GUESSING, [2.0, 1.0, 2.2], Level.CALM, id="most of an improvement lost"),
         pytest.param(GUESSING, [*LEARNT, 2.31], Level.PANIC, id="back at guessing"),
     ],
 )

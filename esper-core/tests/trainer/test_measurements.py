@@ -89,12 +89,13 @@ def live(recipe: Recipe, steps: int) -> tuple[Pool, list[SeedSignals | None]]:
     return pool, play(pool, steps, LIFE, lambda signals: signals[0].slots[0].living)
 
 
-def test_dependence_is_measured_while_a_seed_acts_and_changes_no_number():
+def test_age_counts_from_germination_and_dependence_is_measured_while_a_seed_acts_and_changes_no_number():
     recipe = make_recipe()
     off = replace(recipe, growth=recipe.growth.model_copy(update={"dependence": False}))
     (one, told), (other, silent) = live(recipe, 8), live(off, 8)
     known = [None if seed is None else seed.dependence is not None for seed in told]
     assert known == [None, False, False, True, True, True, None, None]
+    assert [seed and seed.age for seed in told] == [None, 1, 2, 3, 4, 5, None, None]
     assert all(seed is None or seed.dependence is None for seed in silent)
     one_state, other_state = (list(pool.environments[0].model.parameters()) for pool in (one, other))
     assert same(one_state, other_state)

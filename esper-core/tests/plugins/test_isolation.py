@@ -2,11 +2,13 @@
 
 import signal
 from asyncio import CancelledError
+from math import inf, isfinite, nan
+from types import SimpleNamespace
 
 import pytest
 
 from esper_core.leyline import GrowthError, PluginError, Problem
-from esper_core.plugins.isolation import Label, attributed_to, is_interrupt
+from esper_core.plugins.isolation import AttributedSchedule, Label, attributed_to, is_interrupt
 
 
 def test_reported_line_is_the_innermost_of_the_plugin(told, workshop) -> None:
@@ -95,3 +97,13 @@ def test_only_ctrl_c_interrupts_and_not_what_plugin_code_raises_where_a_run_hand
                 raise KeyboardInterrupt
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("factor", [0.0, 1.5, -0.1, nan, inf])
+def test_a_schedule_gives_numbers_of_0_or_more(factor: float) -> None:
+    schedule = AttributedSchedule(SimpleNamespace(factor=lambda step, steps: factor), "schedule s (p 1)")
+    if isfinite(factor) and factor >= 0:
+        assert schedule.factor(3, 40) == factor
+    else:
+        with pytest.raises(PluginError, match=rf"E231 schedule s \(p 1\) gave the factor {factor} for step 3 of 40"):
+            schedule.factor(3, 40)

@@ -59,7 +59,7 @@ def test_generator_and_async_hooks_are_refused(told, workshop) -> None:
 def test_optional_hooks_fewer_arguments_and_imported_functions_are_accepted(load, workshop, source, hooks) -> None:
     workshop.write("elsewhere", "def esper_help(): pass\n")
     (record,) = load(workshop.package(source)).records
-    assert (record.status, record.hooks, record.problems) == ("active", hooks, ())
+    assert (record.status, record.api, record.hooks, record.problems) == ("active", 1, hooks, ())
 
 
 def test_unmarked_hook_function_is_a_warning(load, told, workshop) -> None:

@@ -32,7 +32,9 @@ def run(tmp_path_factory):
     sizes = ["--set", "environments=2", "--set", "episode.steps=30", "--set", "episode.batches=16"]
     with (folder / "err").open("w") as err:
         env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
-        process = subprocess.Popen([*command, *sizes], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=err, env=env)
+        process = subprocess.Popen(
+            [*command, *sizes], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=err, env=env, preexec_fn=heed_ctrl_c
+        )
     try:
         url = wait_for(lambda: re.search(r"http://\S+", (folder / "err").read_text()))[0]
         path = wait_for(lambda: next((folder / "runs").glob("*/events.jsonl"), None)).parent
@@ -42,6 +44,12 @@ def run(tmp_path_factory):
             process.wait(30)
     finally:
         process.kill()
+        process.wait()
+
+
+def heed_ctrl_c():
+    """Let Ctrl-C end a new process, also where the tests were started with SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_for(found, seconds=SECONDS):

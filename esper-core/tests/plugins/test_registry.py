@@ -37,6 +37,12 @@ SPEC = "A blueprint is declared with BlueprintSpec(...)."
         ("a", 'BlueprintSpec("imgae", "c")', "E217 BlueprintSpec with accepts='imgae', which is not", '"image"?'),
         ("a", 'BlueprintSpec("vector", "c", version="2")', "E217 {} \"a\" with version='2'", "a value of type int."),
         ("a", 'BlueprintSpec("vector", "c", traits=("determinstic",))', TRAIT, '"deterministic"?'),
+        (
+            "a",
+            'BlueprintSpec("image", "c", adapts=True)',
+            "E217 {} \"a\" with adapts=True with accepts='image'",
+            "tokens",
+        ),
         ("a", 'BlueprintSpec(("image", "tokens"), "c*h")', f'{INVALID} tokens sites: unknown name "h"', NAMES),
         ("a", 'BlueprintSpec("vector", 64)', f"{INVALID} vector sites: {TEXT}", NAMES),
         ("a", 'BlueprintSpec("vector", "c - 100")', 'E218 {} "a" with -92 parameters for Site(', NAMES),
@@ -59,6 +65,11 @@ def test_invalid_blueprint_is_refused_at_the_line_that_adds_it(load, told, works
         ("HostSpec(settings={})", "settings={}", 'Settings are a pydantic model class, or "module:Class".'),
         ('HostSpec(slots={"s": "stem"})', "slot 's': 'stem'", 'A slot is "name": SlotPlace("module").'),
         ('HostSpec(slots={"s": SlotPlace("m", "sites")})', "slot 's' of kind 'sites'", KNOWN_KINDS),
+        (
+            'HostSpec(slots={"s": SlotPlace("m", output=0.5)})',
+            "slot 's' on output 0.5",
+            "It is a key, a field or an index.",
+        ),
         ("RewardSpec(family=None)", "family=None", "Expected a value of type str."),
     ],
 )

@@ -38,6 +38,13 @@ def test_a_run_begins_as_running_and_ends_with_its_status(tmp_path):
     assert any(line.startswith("torch==") for line in (directory.path / "packages.txt").read_text().splitlines())
 
 
+def test_machines_with_equal_packages_are_recorded_once(tmp_path):
+    directory = begin(tmp_path)
+    for torch in ("2.6", "2.13", "2.6"):
+        directory.add_node({"torch": torch})
+    assert manifest(directory)["nodes"] == [{"torch": "2.6"}, {"torch": "2.13"}]
+
+
 def test_a_package_that_is_installed_between_two_runs_is_listed(site, install):
     install.metadata("first", "")
     before = installed_packages()

@@ -193,7 +193,7 @@ def test_rollback_reports_the_last_healthy_loss_and_forgets_mutations_and_warnin
     assert (decision.act, decision.back_to) == (Act.ROLL_BACK, healthy[-1].step)
     assert decision.culprit.mutation.op is Op.GERMINATE
     assert driven.rolled.train_loss == 1.0
-    assert heed(driven, 9.0).act is Act.WARN, "the first warning after a rollback is told"
+    assert heed(driven, 9.0).act is Act.WARN, "the first warning after a rollback is reported"
     assert driven.poisoned_step().culprit is None
 
 

@@ -2,7 +2,7 @@
 
 import signal
 from asyncio import CancelledError
-from math import inf, isfinite, nan
+from math import inf, nan
 from types import SimpleNamespace
 
 import pytest
@@ -99,11 +99,16 @@ def test_only_ctrl_c_interrupts_and_not_what_plugin_code_raises_where_a_run_hand
         signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("factor", [0.0, 1.5, -0.1, nan, inf])
-def test_a_schedule_gives_numbers_of_0_or_more(factor: float) -> None:
-    schedule = AttributedSchedule(SimpleNamespace(factor=lambda step, steps: factor), "schedule s (p 1)")
-    if isfinite(factor) and factor >= 0:
-        assert schedule.factor(3, 40) == factor
-    else:
-        with pytest.raises(PluginError, match=rf"E231 schedule s \(p 1\) gave the factor {factor} for step 3 of 40"):
-            schedule.factor(3, 40)
+def schedule(factor: float) -> AttributedSchedule:
+    return AttributedSchedule(SimpleNamespace(factor=lambda step, steps: factor), "schedule s (p 1)")
+
+
+@pytest.mark.parametrize("factor", [0.0, 1.5])
+def test_factor_of_a_schedule_is_passed_on(factor: float) -> None:
+    assert schedule(factor).factor(3, 40) == factor
+
+
+@pytest.mark.parametrize("factor", [-0.1, nan, inf])
+def test_factor_that_is_negative_or_not_finite_is_refused_with_the_schedules_name(factor: float) -> None:
+    with pytest.raises(PluginError, match=rf"E231 schedule s \(p 1\) gave the factor {factor} for step 3 of 40"):
+        schedule(factor).factor(3, 40)

@@ -40,7 +40,7 @@ SPEC = "A blueprint is declared with BlueprintSpec(...)."
         (
             "a",
             'BlueprintSpec("image", "c", adapts=True)',
-            "E217 {} \"a\" with adapts=True with accepts='image'",
+            "E217 {} \"a\" with adapts=True, accepts='image', starts_as_identity=False",
             "tokens",
         ),
         ("a", 'BlueprintSpec(("image", "tokens"), "c*h")', f'{INVALID} tokens sites: unknown name "h"', NAMES),

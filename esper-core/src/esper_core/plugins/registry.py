@@ -221,7 +221,7 @@ def _invalid_parts(spec: Spec) -> Iterator[tuple[str, str]]:
                 yield f"the trait {trait!r}, which does not exist", suggestion(str(trait), BLUEPRINT_TRAITS)
         if spec.adapts and not (set(spec.kinds) <= {"vector", "tokens"} and spec.starts_as_identity):
             received = f"accepts={spec.accepts!r}, starts_as_identity={spec.starts_as_identity}"
-            yield f"adapts=True with {received}", "An adapter accepts vectors and tokens, and starts_as_identity=True."
+            yield f"adapts=True, {received}", "An adapter accepts vectors and tokens, and starts_as_identity=True."
     elif not _is_settings(spec.settings):
         yield f"settings={spec.settings!r}", 'Settings are a pydantic model class, or "module:Class".'
     if isinstance(spec, HostSpec):

@@ -232,3 +232,24 @@ def test_a_group_that_the_loop_adds_while_a_seed_lives_disturbs_nothing():
                 loop.optimizer.add_param_group({"params": list(loop.model.head.parameters()), "lr": 1e-3})
     assert len(grown.optimizer.state) == len(list(grown.model.parameters()))
     grown.gardener.state_dict()
+
+
+def test_a_kept_seed_can_be_frozen():
+    loop = make_loop().tended(growth={"gates": "off", "freeze_fossils": True})
+    assert loop.epochs(4)[-1].kept
+    kept = [own.clone() for own in loop.seed.parameters()]
+    loop.epoch()
+    assert same(kept, loop.seed.parameters())
+    assert not any(own in loop.optimizer.state for own in loop.seed.parameters())
+
+
+def test_an_optimizer_of_the_users_own_class_trains_seeds():
+    class Damped(torch.optim.SGD):
+        def __init__(self, parameters: Any, *, factor: float) -> None:
+            super().__init__(parameters, lr=0.1 * factor, momentum=0.9)
+
+    loop = make_loop(partial(Damped, factor=0.5)).tended()
+    loop.epoch()
+    before = [own.clone() for own in loop.seed.parameters()]
+    assert loop.epochs(3)[-1].kept
+    assert not same(before, loop.seed.parameters())

@@ -137,10 +137,9 @@ class BorrowedOptimizers(OptimizerKeeper):
         self._further[seed.number] = tuple(further)
 
     def release(self, number: int) -> None:
-        """Drop a living seed, and take its parameters out of the user's groups, if they are there."""
+        """Drop a living seed."""
         for share in self.seed_shares(number):
             share.zero_grad()
-            self._leave(share.parameters)
         self._forget(number)
 
     def settle(self, seed: Seed, *, freeze: bool) -> None:
@@ -310,17 +309,6 @@ class BorrowedOptimizers(OptimizerKeeper):
         return Share(
             tuple(own for group in parameters.values() for own in group), view_of(owner, groups, lambda: state)
         )
-
-    def _leave(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Take parameters out of the user's groups, with their state."""
-        gone = {id(parameter) for parameter in parameters}
-        for (number, _), group in self._groups():
-            keep = [place for place, own in enumerate(group["params"]) if id(own) not in gone]
-            if len(keep) < len(group["params"]):
-                for key in (key for key in _MEMBERS if key in group):
-                    group[key][:] = [group[key][place] for place in keep]
-                for parameter in parameters:
-                    self._owners[number].state.pop(parameter, None)
 
     def _forget(self, number: int) -> None:
         for share in self.seed_shares(number):

@@ -218,7 +218,6 @@ def adapted() -> tuple[nn.Module, tuple[Tensor, ...], Tensor]:
     return model.train(), (more["batch"].values, more["more"]["shift"][0], more["scale"]), expected
 
 
-@pytest.mark.slow
 def test_a_program_takes_the_tensors_of_any_structure_and_any_number_of_examples(adapted, tmp_path):
     model, tensors, expected = adapted
     program = export(model, "program", tmp_path / "new" / "net.pt2", example=structured(4))

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import sys
 from contextlib import ExitStack
 from importlib.metadata import entry_points
@@ -80,6 +81,8 @@ def test_version_is_printed_and_help_without_arguments(esper):
     assert (answer.status, answer.out, answer.err) == (0, f"esper {__version__}\n", "")
     answer = esper()
     assert (answer.status, answer.out, "Commands:" in answer.err) == (2, "", True)
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_module("esper_core", run_name="__main__")
 
 
 @pytest.mark.parametrize(

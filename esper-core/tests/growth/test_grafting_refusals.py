@@ -145,6 +145,10 @@ OBSERVED: list[tuple[Callable[[], nn.Module], Any, Tensor, str]] = [
     (channels_last, ["norm"], torch.zeros(2, 1, 4, 4), "shape (2, 4, 4, 6). An image is (N, C, H, W), and here"),
     (two_modes, ["work"], ROWS, 'E317 slot "work": module "work" is not called in evaluation\n  work'),
     (two_modes, ["rest"], ROWS, 'E317 slot "rest": module "rest" is not called in training\n  rest'),
+    (
+        lambda: nn.Sequential(Net(lambda net, x: x[:, : 3 + net.training])), ["0"], ROWS,
+        "returns another shape in training than in evaluation",
+    ),
     (attending, ["attention.out_proj"], TOKENS, "is not called in training"),
     (
         lambda: nn.Sequential(Net(lambda net, x: x.add_(1.0)), linear()), ["1"], ROWS,

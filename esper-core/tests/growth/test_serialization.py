@@ -10,7 +10,16 @@ from core_worlds import Falling, NoisyHost, add_seed, same, through_files
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
-from esper_core.growth import OptimizerKeeper, OptimizerSettings, RandomStream, decode_state, encode_state, graft
+from esper_core.growth import (
+    OptimizerKeeper,
+    OptimizerSettings,
+    RandomStream,
+    decode_state,
+    encode_state,
+    graft,
+    slots_of,
+)
+from esper_core.growth.journal import network_in, read_network, same_growth
 from esper_core.growth.serialization import load_model_state, model_state
 from esper_core.leyline import GrowthError, SlotPlace, State
 from esper_core.leyline.lifecycle import Stage
@@ -35,7 +44,7 @@ def test_tensors_come_back_as_what_they_were_and_copies():
     value = {
         1: shared,
         "1": (transposed, shared),
-        "nothing": torch.zeros(0, dtype=torch.bfloat16),
+        "1.0": torch.zeros(0, dtype=torch.bfloat16),  # a place that has the name of another
         None: Stage.TRAINING,
     }
     state = encode_state(value)
@@ -44,10 +53,12 @@ def test_tensors_come_back_as_what_they_were_and_copies():
     assert read[1] is read["1"][1]
     assert read[1].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
     assert torch.equal(read["1"][0], transposed)
-    assert (read["nothing"].dtype, read[None]) == (torch.bfloat16, "training")
+    assert (read["1.0"].dtype, read[None]) == (torch.bfloat16, "training")
     assert type(read[None]) is str
     decode_state(state)[1].add_(1)
     assert decode_state(state)[1][0, 0] == 0.0
+    with pytest.raises(GrowthError, match=r"E334 (?s:.)*it cannot be read: KeyError"):
+        decode_state(State({}, {}))
 
 
 @pytest.mark.parametrize(
@@ -177,7 +188,10 @@ def test_a_state_dict_is_refused_by_a_network_that_has_grown_otherwise():
         (fossil, fossil): f"{one} was holding and acting .*, and is fossilised and acting",
     }.items():
         with pytest.raises(RuntimeError, match=f"E334 (?s:.)*{said}"):
-            grown(*stages).load_state_dict(state)
+            (other := grown(*stages)).load_state_dict(state)
+        assert not same_growth(network_in(state), read_network(slots_of(other), ""))
+    assert same_growth(network_in(state), read_network(slots_of(grown(fossil, held)), ""))
+    assert same_growth(network_in(grown().state_dict()), read_network(slots_of(grown()), ""))
     for stage in (held, Stage.BLENDING):
         grown(fossil, stage).load_state_dict(state)
 

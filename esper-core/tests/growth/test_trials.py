@@ -92,6 +92,7 @@ def test_broken_blueprint_is_reported(factory, code, said):
 def test_wrong_parameter_count_is_reported():
     message = 'declares 32 parameters for a sequence of shape (4, 12), by "2*c*c", and has 104'
     assert tried(local_conv, "2*c*c") == ("E325", message)
+    assert tried(local_conv, "c // (c - 4)")[1].startswith("has a formula without a value for a sequence of shape")
     assert tried(lambda site: nn.Identity(), "0") == ("E327", "has no trainable parameter")
 
 

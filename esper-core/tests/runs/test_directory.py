@@ -86,7 +86,7 @@ def test_writing_does_not_follow_links(tmp_path):
     assert (tmp_path / "summary.json").read_text() == "new"
 
 
-def test_only_tracked_files_make_a_run_dirty(tmp_path):
+def test_only_tracked_files_make_a_run_dirty(tmp_path, monkeypatch):
     def git(*arguments: str) -> None:
         author = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
         subprocess.run(["git", *author, *arguments], cwd=tmp_path, check=True, capture_output=True)
@@ -100,3 +100,5 @@ def test_only_tracked_files_make_a_run_dirty(tmp_path):
     assert manifest(begin(tmp_path / "runs"))["git"]["dirty"] is False  # type: ignore[index]
     known.write_text("b")
     assert manifest(begin(tmp_path / "runs"))["git"]["dirty"] is True  # type: ignore[index]
+    monkeypatch.setenv("PATH", "")
+    assert manifest(begin(tmp_path / "runs"))["git"] is None, "git is not installed"

@@ -58,6 +58,13 @@ class Branches(Block):
         return hidden if hidden.sum() > 0 else -hidden
 
 
+class Chooses(Host):
+    """Computes in one of two ways, by the sum of its inputs."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs if inputs.sum() > 0 else -inputs)
+
+
 class Attends(nn.Module):
     """Has a layer of torch whose repr does not build it."""
 
@@ -244,6 +251,14 @@ def test_an_onnx_program_takes_the_tensors_of_any_structure_and_any_number_of_ex
         (lambda model: grow(model, "late", stage=Stage.HOLDING) or export(model), r"E336 .*t/b in late"),
         (lambda model: grow(model, "late", Branches) or export(model), r"E337 .*t/b in late cannot be traced"),
         (lambda model: grow(model, "late", Attends) or export(model, path="x"), r"E337 .*behind body .* source"),
+        (
+            lambda model: export(graft(Chooses(), ["stem"], example=EXAMPLE), "program", example=EXAMPLE),
+            r"E337 torch cannot export this network: .*\n.*module",
+        ),
+        (
+            lambda model: export(model, "onnx", example=EXAMPLE),
+            r"E337 ONNX .* packages: .*onnxscript.*\n.*core\[onnx\]",
+        ),
         (lambda model: export(model, "script"), r"E337 to must be .*Received: 'script'"),
         (lambda model: export(model.state_dict()), r"E311 OrderedDict has no slots"),
         (lambda model: export(model, "program"), r"E337 to='program' .*example="),
@@ -253,10 +268,22 @@ def test_an_onnx_program_takes_the_tensors_of_any_structure_and_any_number_of_ex
         ),
         (lambda model: setattr(model, "grown", 3) or export(model), r'E337 .*"grown" of its own'),
     ],
-    ids=["alive", "untraceable", "no source", "another form", "no module", "no example", "with targets", "name taken"],
+    ids=[
+        "alive",
+        "untraceable",
+        "no source",
+        "its values decide",
+        "no onnx",
+        "another form",
+        "no module",
+        "no example",
+        "with targets",
+        "name taken",
+    ],
 )
 def test_what_cannot_be_exported_is_refused_with_the_reason(attempt, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
     model = graft(Host(), {"early": "stem", "late": "body"}, example=EXAMPLE)
     grow(model, "early")
     with pytest.raises(EsperError, match=says):

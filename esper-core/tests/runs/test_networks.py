@@ -357,6 +357,7 @@ CONTRADICTORY: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
         lambda record: (record["slots"][0].update(stack=2), two_seeds(record)[0].update(stage="holding")),
         "a living seed comes before a fossil",
     ),
+    (lambda record: [seed.update(stage="holding") for seed in two_seeds(record)], "one of 2 living seeds acts"),
     (lambda record: (record["slots"][0].update(stack=1), two_seeds(record)), "holds 2 seeds, and its stack is 1"),
 ]
 

@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, EntryPoints
 import pytest
 from configurations import problem_of
 
+from esper_core.leyline.files import complete_name
 from esper_core.runs.directory import run_lock
 from esper_core.runs.records import list_runs, load_run, read_growth, read_run
 
@@ -169,3 +170,6 @@ def test_a_name_or_folder_that_is_no_run_is_refused_with_a_hint(write_run, tmp_p
     refused("E420", read_run, nowhere)
     refused("E420", load_run, "xyz", runs_dir=nowhere)
     refused("E420", list_runs, nowhere)
+    (runs / "file").touch()
+    refused("E430", list_runs, runs / "file")
+    assert complete_name(nowhere, "") == []

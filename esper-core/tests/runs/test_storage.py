@@ -229,6 +229,20 @@ def test_a_failed_upload_is_a_warning_and_is_tried_again(run, folder, monkeypatc
     assert run.manifest().objects
 
 
+def test_an_upload_ends_where_others_write_every_manifest_first(run, folder, monkeypatch) -> None:
+    upload = Upload(Owner.claim(folder, run, 1))
+    monkeypatch.setattr(StoredRun, "publish", lambda *args: (_ for _ in ()).throw(FileExistsError))
+    assert "OSError: manifests from number 2 on exist" in str(upload.finish())
+    with pytest.raises(RunFolderError, match=r"E412 .* is in use by other processes"):
+        Owner.claim(folder, run, 1)
+    assert not Claims(STORE).claim_new(folder.with_name("20261121-101513-quiet-otter"))
+
+
+def test_nothing_is_uploaded_without_the_checkpoint(run, folder) -> None:
+    Owner.claim(folder, run, 1).upload(Extent(7))
+    assert run.numbers() == [1]
+
+
 def until(condition: Callable[[], Any]) -> None:
     end = time.monotonic() + 20
     while not condition():
@@ -282,8 +296,9 @@ def test_stored_runs_are_listed_and_found_like_those_of_a_folder(run, folder, tm
     assert (odd.status, odd.place) == ("no run", f"{STORE}/notes")
     for name, runs_dir in ((run.url, "runs"), (NAME, STORE), ("quiet-otter", STORE), (f"{run.url}/", "runs")):
         assert load_run(name, runs_dir=runs_dir).resume_hint == f"Resume it:  esper resume {run.url}"
-    with pytest.raises(RunFolderError, match=r"there is no run quite-otter"):
-        load_run("quite-otter", runs_dir=STORE)
+    for name, runs_dir, says in (("quite-otter", STORE, "run quite-otter"), (NAME, f"{STORE}-2", f"folder {STORE}-2")):
+        with pytest.raises(RunFolderError, match=f"E420 there is no {says}"):
+            load_run(name, runs_dir=runs_dir)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ An environment is a real one with an interpreter of its own. Third-party package
 runs the tests, shown to it by links: torch need not be installed again, and no index is asked.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select
@@ -14,14 +12,11 @@ import subprocess
 import sys
 import sysconfig
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 ROOT = Path(__file__).parents[1]
 MEMBERS = tuple(sorted(path.parent.name for path in ROOT.glob("esper-*/pyproject.toml")))

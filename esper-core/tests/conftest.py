@@ -19,11 +19,14 @@ from esper_core.trainer.progress import StudyProgress
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests marked ``members``, which need the project's other packages, if only the core is installed."""
-    if importlib.util.find_spec("esper_tasks") is None:
-        for item in items:
-            if item.get_closest_marker("members"):
-                item.add_marker(pytest.mark.skip(reason="needs the project's other members"))
+    """Skip tests of libraries that are not installed, and tests marked ``members`` if only the core is."""
+    is_core_alone = importlib.util.find_spec("esper_tasks") is None
+    for item in items:
+        if is_core_alone and item.get_closest_marker("members"):
+            item.add_marker(pytest.mark.skip(reason="needs the project's other members"))
+        for name in [mark.args[0] for mark in item.iter_markers("library")]:
+            if importlib.util.find_spec(name) is None:
+                item.add_marker(pytest.mark.skip(reason=f"needs {name}: make test-slow installs it"))
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ There is one row for each key of the model: the value, the observed effect, and 
 key without a row fails the first test; a row with equal results also fails, since it shows no effect.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ Each row puts a few lines of code at a place of one plugin, ``hostile.py``, whic
 act in different environments, so that several share a run. A run of the harmless plugin is what all are compared with.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 from collections import defaultdict

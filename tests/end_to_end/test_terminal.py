@@ -1,7 +1,5 @@
 """``esper`` as a process: signals, closed pipes, and a terminal with its live display."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -14,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -37,7 +35,7 @@ class Terminal:
     theirs: int
     shown: str = ""
 
-    def start(self, *arguments: str | Path, columns: int = 80, **environment: str) -> Terminal:
+    def start(self, *arguments: str | Path, columns: int = 80, **environment: str) -> Self:
         """Start a command on the terminal."""
         self.resize(columns)
         name = os.ttyname(self.theirs)

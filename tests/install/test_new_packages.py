@@ -1,7 +1,5 @@
 """Packages of others, by ``esper new`` or by hand: they install, pass their checks, run by name and by glob."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

@@ -1,7 +1,5 @@
 """Wheels are complete, and each member works beside the core alone."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 import zipfile

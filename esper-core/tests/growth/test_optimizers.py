@@ -1,14 +1,12 @@
 """Optimizers: each parameter has exactly one over a seed's life, with its state, for any kind of optimizer."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import core_worlds
 import pytest
@@ -96,12 +94,12 @@ class World(LinearWorld):
         blueprint = "test/tame" if op is Op.GERMINATE else None
         self.garden.apply(Action(op, "early", blueprint, **{"speed": 1, **numbers}), 0)
 
-    def incubated(self) -> World:
+    def incubated(self) -> Self:
         self.act(Op.GERMINATE)
         self.train(2)
         return self
 
-    def held(self) -> World:
+    def held(self) -> Self:
         self.incubated().act(Op.ADVANCE)
         self.train(2)
         return self

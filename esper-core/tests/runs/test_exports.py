@@ -1,7 +1,5 @@
 """An exported network computes what the grown one computes, and has nothing of Esper in it."""
 
-from __future__ import annotations
-
 import copy
 import subprocess
 import sys
@@ -195,6 +193,11 @@ def test_a_host_that_grew_nothing_is_exported_as_it_was(tmp_path):
     assert_same(plain, model)
 
 
+@dataclass
+class Inputs:
+    values: Tensor
+
+
 class Structured(nn.Module):
     """Takes a dataclass, a nested mapping and a keyword."""
 
@@ -204,11 +207,6 @@ class Structured(nn.Module):
 
     def forward(self, batch: Inputs, more: dict[str, tuple[Tensor, None]], *, scale: Tensor) -> dict[str, Tensor]:
         return {"sum": self.stem(batch.values) + scale * more["shift"][0]}
-
-
-@dataclass
-class Inputs:
-    values: Tensor
 
 
 def structured(examples: int) -> dict[str, Any]:

@@ -230,17 +230,14 @@ def test_a_failed_upload_is_a_warning_and_is_tried_again(run, folder, monkeypatc
 
 
 def test_an_upload_ends_where_others_write_every_manifest_first(run, folder, monkeypatch) -> None:
-    upload = Upload(Owner.claim(folder, run, 1))
+    upload = Upload(owner := Owner.claim(folder, run, 1))
+    owner.upload(Extent(7))
+    assert run.numbers() == [1], "nothing is uploaded without the checkpoint"
     monkeypatch.setattr(StoredRun, "publish", lambda *args: (_ for _ in ()).throw(FileExistsError))
     assert "OSError: manifests from number 2 on exist" in str(upload.finish())
     with pytest.raises(RunFolderError, match=r"E412 .* is in use by other processes"):
         Owner.claim(folder, run, 1)
     assert not Claims(STORE).claim_new(folder.with_name("20261121-101513-quiet-otter"))
-
-
-def test_nothing_is_uploaded_without_the_checkpoint(run, folder) -> None:
-    Owner.claim(folder, run, 1).upload(Extent(7))
-    assert run.numbers() == [1]
 
 
 def until(condition: Callable[[], Any]) -> None:

@@ -1,10 +1,8 @@
 """A small training loop: data, a host that is easily disturbed, and a policy that follows a plan."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from core_worlds import LOCAL_CONV, NoisyHost, PlannedPolicy, per_example, same, toy_split
@@ -44,7 +42,7 @@ class Loop:
         ((seed,),) = (slot.stack for slot in slots_of(self.model).each())
         return seed
 
-    def tended(self, plan: Mapping[int, Action] | None = None, **more: Any) -> Loop:
+    def tended(self, plan: Mapping[int, Action] | None = None, **more: Any) -> Self:
         """The loop with a Gardener that follows a plan: the seed of slot "stem" germinates, is blended in, is kept."""
         if plan is None:
             plan = {
@@ -83,7 +81,7 @@ class Loop:
         """Train for several epochs, and return the result of ``tend`` for each."""
         return [self.epoch(train) for _ in range(count)]
 
-    def stays_as(self, plain: Loop, trains: Sequence[Callable[[Batch], Any] | None] = (None, None)) -> bool:
+    def stays_as(self, plain: Self, trains: Sequence[Callable[[Batch], Any] | None] = (None, None)) -> bool:
         """Train an epoch beside a plain loop with equal random numbers; return whether the hosts are bitwise equal."""
         random = torch.get_rng_state()
         plain.epoch(trains[0])

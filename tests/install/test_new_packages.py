@@ -7,19 +7,14 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from esper_testing.commands import KINDS
-from tests.conftest import build_wheels, run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.conftest import CleanEnvironment
+from tests.conftest import CleanEnvironment, build_wheels, run
 
 ROOT = Path(__file__).parents[2]
 EXTRA = ROOT / "examples" / "esper-blueprints-extra"

@@ -3,15 +3,12 @@
 import json
 import tomllib
 import zipfile
+from collections.abc import Callable
 from configparser import ConfigParser
 from email.parser import Parser
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 PROJECTS = {

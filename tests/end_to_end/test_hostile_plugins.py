@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core_worlds import slow
 from hostile_plugin import RUN, plugin
 
 from esper_core.engines.processes import can_fork
 
-pytestmark = pytest.mark.skipif(not can_fork(), reason="workers are forked on Linux, without an accelerator")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not can_fork(), reason="workers are forked on Linux, without an accelerator"),
+]
 
 
 class World:
@@ -154,10 +156,6 @@ HARMLESS = [
 ]
 """What seeds may do to their worker without being lost."""
 
-FAST = [
-    Row("act", "os.fork()", 0, 'policy "hostile/policy" (local file'),
-    Row("act", "os.makedirs('gone'); os.chdir('gone'); os.rmdir('../gone')", 0, None),
-]
 ROWS = [
     *(Row(place, HANG, KILLED) for place in ("act", "learn", "reward", "step", "health", "configured")),
     *(Row(place, HANG, KILLED) for place in ("stage", "report", "before", "after", "finished")),
@@ -177,7 +175,8 @@ ROWS = [
     Row("act", "kill(signal.SIGKILL)", KILLED, None),
     Row("act", "kill(signal.SIGTERM)", 143, "interrupted by signal 15"),
     Row("act", "allocate()", PLUGIN_FAILS),
-    *FAST,
+    Row("act", "os.fork()", 0, 'policy "hostile/policy" (local file'),
+    Row("act", "os.makedirs('gone'); os.chdir('gone'); os.rmdir('../gone')", 0, None),
     Row("step", "os.fork()", 0, 'plugin "hostile" (local file', engine="threads"),
     Row("act", "signal.signal(signal.SIGCHLD, signal.SIG_IGN)", 0, 'policy "hostile/policy" (local file'),
     Row("step", "shutil.rmtree('runs')", FAILS, "E410 cannot write"),
@@ -189,7 +188,6 @@ STUCK = {HANG: HANG, DEADLOCK: "library.pthread_mutex_lock(mutex)"}
 """The line at which code hangs."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SEEDS)
 def test_seeds_are_lost_and_change_no_other_environment(name: str, processes: Any, calm: World, tmp_path: Path) -> None:
     rows, world = SEEDS[name], World(processes, tmp_path)
@@ -202,14 +200,13 @@ def test_seeds_are_lost_and_change_no_other_environment(name: str, processes: An
     assert differing(world, calm) == {("own", number) for number in range(len(rows))}
 
 
-@pytest.mark.slow
 def test_seeds_that_meddle_with_their_worker_change_nothing(processes: Any, calm: World, tmp_path: Path) -> None:
     world = World(processes, tmp_path)
     assert world.call(plugin(blocks=dict(enumerate(HARMLESS))), "run", "run.yaml") == 0, world.said
     assert differing(world, calm) == set()
 
 
-@pytest.mark.parametrize("row", [row if row in FAST else slow(row) for row in ROWS], ids=str)
+@pytest.mark.parametrize("row", ROWS, ids=str)
 def test_what_runs_elsewhere_ends_in_bounded_time_and_is_named(
     row: Row, processes: Any, calm: World, tmp_path: Path
 ) -> None:

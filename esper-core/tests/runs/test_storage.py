@@ -238,6 +238,8 @@ def test_an_upload_ends_where_others_write_every_manifest_first(run, folder, mon
     with pytest.raises(RunFolderError, match=r"E412 .* is in use by other processes"):
         Owner.claim(folder, run, 1)
     assert not Claims(STORE).claim_new(folder.with_name("20261121-101513-quiet-otter"))
+    (folder / "manifest.json").unlink()
+    assert Upload(owner).finish() is None, "who removes a run directory wants no more of it"
 
 
 def until(condition: Callable[[], Any]) -> None:

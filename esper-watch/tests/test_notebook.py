@@ -11,7 +11,7 @@ from html_pages import Page
 from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import nn
 
-from esper_core import graft, load_run
+from esper_core import __version__, graft, load_run
 from esper_core.leyline import Metric, Signals
 from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, RunStarted, SeedLost, StepFinished
 from esper_core.plugins import load_plugins
@@ -165,7 +165,7 @@ def test_a_grafted_model_and_its_slots_show_layers_and_what_grows(grafted):
 def test_components_show_what_their_spec_declares_or_a_table():
     registry = load_plugins().registry
     text = Page(registry._repr_html_()).text
-    assert "blueprint blueprints/conv_light esper-blueprints 0.1.0 Two convolutions" in text
+    assert f"blueprint blueprints/conv_light esper-blueprints {__version__} Two convolutions" in text
     text = Page(registry.find("blueprint", "conv_light")._repr_html_()).text
     for told in ("blueprint blueprints/conv_light from esper-blueprints", "accepts image, sequence", "params 2*(5**n"):
         assert told in text

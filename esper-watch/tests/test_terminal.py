@@ -5,7 +5,6 @@ import json
 import math
 import re
 import threading
-import time
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -18,6 +17,7 @@ from filelock import FileLock
 from rich.cells import cell_len
 from rich.console import Console
 from run_folders import stage_changed
+from waiting import until
 
 from esper_core import EsperError, load_run
 from esper_core.cli import main
@@ -142,7 +142,7 @@ def test_a_run_is_followed_on_a_terminal_until_it_has_ended(tmp_path, monkeypatc
     console = Console(file=screen, force_terminal=True, width=80, height=24, color_system=None)
 
     def go_on() -> None:
-        time.sleep(0.4)
+        until(lambda: "step 4 of 8" in screen.getvalue())
         with events.open("a") as file:
             file.write("".join(encode(event) + "\n" for event in EVENTS[9:]))
 

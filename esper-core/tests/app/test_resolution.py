@@ -7,6 +7,7 @@ from hashlib import sha256
 import pytest
 from packaging.specifiers import SpecifierSet
 
+from esper_core import __version__
 from esper_core.app.compose import prepare
 from esper_core.config import load_config
 from esper_core.leyline import EsperError
@@ -60,7 +61,7 @@ FAILED = 'E210 plugin "extra" (esper-extra 1.0) cannot be imported: Zero'
 @pytest.mark.parametrize(
     ("source", "pin", "also", "told"),
     [
-        (NEVER, ">=0.2, <0.3", "", [" in >=0.2, <0.3; its code was not run", UPGRADE]),
+        (NEVER, ">=2, <3", "", [" in >=2, <3; its code was not run", UPGRADE]),
         ("1 / 0", ">=1", "", [", and it is broken", MORE, FAILED]),
         (NEVER, ">=1", ", disable: [extra]", [", and it is disabled", MORE]),
         (NEVER, ">=1", "", [", and it is not-listed"]),
@@ -163,7 +164,7 @@ def test_invalid_settings_are_reported_with_their_places_and_all_other_problems(
         'E208 unknown plugin "taks"',
         'E111 Input should be a valid integer, unable to parse string as an integer; received "often"',
         'E110 unknown key "evry"',
-        'E121 plugin "rewards" (esper-rewards 0.1.0) has no settings',
+        f'E121 plugin "rewards" (esper-rewards {__version__}) has no settings',
         'E208 unknown plugin "nobody"',
         'E225 unknown sink "nothing"',
     ]

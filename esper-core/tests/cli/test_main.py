@@ -56,7 +56,7 @@ def test_help_names_every_command_and_imports_none(esper, install):
         assert f"  {name} " in answer.out
         assert text.split()[0] in answer.out
     assert ["grow", "From esper-extra 1.0."] in listed(answer.out)
-    assert f"watch {KNOWN_ELSEWHERE['watch'][1]} From esper-watch 0.1.0." in " ".join(answer.out.split())
+    assert f"watch {KNOWN_ELSEWHERE['watch'][1]} From esper-watch {__version__}." in " ".join(answer.out.split())
 
 
 @pytest.mark.members
@@ -154,8 +154,8 @@ NO_COMMAND = """\
 E219 command "grow" (esper-extra 1.0) is not a click command: esper_extra:command is of type function
   Tell the author of esper-extra.
 """
-TOO_NEW = """\
-E212 command "grow" (esper-extra 1.0) needs esper-core >=9, and this is 0.1.0; its code was not run
+TOO_NEW = f"""\
+E212 command "grow" (esper-extra 1.0) needs esper-core >=9, and this is {__version__}; its code was not run
   Bring them together:  pip install --upgrade esper-core esper-extra
 """
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from esper_core import __version__
 from esper_core.plugins import loader
 
 GOOD = """
@@ -38,7 +39,7 @@ def test_list_shows_every_plugin_and_every_problem(esper, install) -> None:
     assert head.split() == ["id", "package", "version", "status", "components", "import"]
     told = {row.split()[0]: row.split()[1:5] for row in rows}
     assert told["bad"] == ["esper-bad", "1.0", "broken", "0"]
-    assert told["blueprints"][:3] == ["esper-blueprints", "0.1.0", "active"]
+    assert told["blueprints"][:3] == ["esper-blueprints", __version__, "active"]
     assert int(told["blueprints"][3]) >= 3
     assert told["old"] == ["esper-old", "1.0", "rejected", "0"]
     assert first.startswith('E210 plugin "bad" (esper-bad 1.0) cannot be imported: Zero')

@@ -5,11 +5,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 from core_worlds import NoisyHost, make_recipe
 from torch import Tensor
+from waiting import until
 
 from esper_core.engines.nodes import NodeRecord
 from esper_core.engines.processes import can_fork
@@ -27,6 +29,7 @@ ORDER = Order(("grown", "twin"), 2, range(0, 2), "twin")
 
 class SlowHost(NoisyHost):
     def forward(self, inputs: Tensor) -> Tensor:
+        Path("in forward").touch()
         time.sleep(600)
         return super().forward(inputs)
 
@@ -62,15 +65,16 @@ def test_actor_passes_on_what_a_shard_replies(actor):
         assert actor.exchange(request("masks")) is None
 
 
-def test_worker_that_hangs_is_ended_beside_the_request(actor):
+def test_worker_that_hangs_is_ended_beside_the_request(actor, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     build(actor, make_recipe(host=SlowHost))
     actor.start(ORDER)
     replies: list[object] = ["none"]
     asking = threading.Thread(target=lambda: replies.append(actor.exchange(request("reset", 0, 0))))
     asking.start()
-    time.sleep(0.3)
+    until(Path("in forward").exists)
     loss = actor.end()
-    asking.join(timeout=10)
+    asking.join(timeout=60)
     assert replies == ["none", None]
     assert (loss.how, loss.accidental) == ("did not reply", False)
     assert "forward" in [frame.function for frame in loss.frames]

@@ -45,7 +45,7 @@ def workers() -> Iterator[Callable[..., WorkerPool]]:
     made: list[WorkerPool] = []
 
     def new(recipe: Recipe, environments: int = 2, workers: int = 2, **more: Any) -> WorkerPool:
-        engine, own = ForkEngine(recipe), {"patience": 3.0, **more}
+        engine, own = ForkEngine(recipe), {"patience": 60.0, **more}
         made.append(WorkerPool(engine, ARMS, environments, workers=workers, notices=recipe.notices, twin="twin", **own))
         return made[-1]
 
@@ -104,8 +104,8 @@ def test_a_seed_that_ends_or_blocks_its_worker_is_taken_out_and_changes_nobody_e
 ):
     """As if it had raised an error. The verdict is kept: a second run repeats it, and not what the seed did."""
     expected = course(threads(recipe_with(bad(out_of_patience, 3, training=training))))
-    recipe = recipe_with(bad(harm, 3, training=training))
-    found = course(workers(recipe, verdicts=Verdicts(tmp_path)))
+    recipe, patience = recipe_with(bad(harm, 3, training=training)), 3.0 if harm is hang else 60.0
+    found = course(workers(recipe, verdicts=Verdicts(tmp_path), patience=patience))
     assert spelled(found[1:]) == spelled(expected[1:])
     (verdict,) = Verdicts(tmp_path)._passed
     assert (verdict.condemned.place, verdict.condemned.blueprint) == (0, "test/bad")
@@ -114,7 +114,7 @@ def test_a_seed_that_ends_or_blocks_its_worker_is_taken_out_and_changes_nobody_e
     lost = [one for one in found[0] if getattr(one, "blamed", False)]
     assert [(one.blueprint, one.what) for one in lost] == [("test/bad", verdict.condemned.what)]
     caplog.clear()
-    assert spelled(course(workers(recipe, verdicts=Verdicts(tmp_path)))) == spelled(found)
+    assert spelled(course(workers(recipe, verdicts=Verdicts(tmp_path), patience=patience))) == spelled(found)
     assert caplog.messages == []
 
 
@@ -123,7 +123,7 @@ def test_workers_that_are_killed_or_stopped_from_outside_change_nothing(workers,
     """One is ended before each step, in turn: with the requests since the last snapshot, or since the beginning."""
     recipe = recipe_with(LOCAL_CONV)
     expected = course(threads(recipe))
-    pool = workers(recipe, patience=2.0)
+    pool = workers(recipe, patience=2.0 if number == signal.SIGSTOP else 60.0)
 
     def end_one(step: int) -> None:
         os.kill(pool._workers[step % 2]._worker.pid, number)

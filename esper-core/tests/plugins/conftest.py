@@ -18,7 +18,7 @@ class FakeDistribution:
 
     name: str
     version: str = "0.2.0"
-    requires: Sequence[str] | None = ("esper-core>=0.1,<0.2",)
+    requires: Sequence[str] | None = ("esper-core>=0.1",)
     entry_points: Sequence[EntryPoint] = ()
 
 
@@ -42,7 +42,7 @@ class Workshop:
         plugin: str = "extra",
         name: str | None = None,
         version: str = "0.2.0",
-        requires: Sequence[str] | None = ("esper-core>=0.1,<0.2",),
+        requires: Sequence[str] | None = ("esper-core>=0.1",),
         target: str | None = None,
     ) -> FakeDistribution:
         """Return a package with one plugin, whose module has this source."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from esper_core import __version__
 from esper_core.plugins import load_plugins
 from esper_core.plugins.discovery import is_name, read_local
 
@@ -24,12 +25,12 @@ def test_disabled_plugin_is_not_imported_and_not_a_problem(load, workshop) -> No
 def test_plugin_id_declared_more_than_once_is_rejected(load, told, workshop) -> None:
     """Neither is loaded; beside a first-party plugin, the other package is the one to uninstall."""
     rivals = [workshop.package(NEVER), workshop.package(NEVER, name="other-extra", version="1.0")]
-    ours = workshop.package(NEVER, plugin="blueprints", version="0.1.0")
+    ours = workshop.package(NEVER, plugin="blueprints", version=__version__)
     evil = workshop.package(NEVER, plugin="blueprints", name="evil", version="6.6.6")
     twice = replace(rivals[0], entry_points=(*rivals[0].entry_points, EntryPoint("extra", "other", "esper.plugins")))
     assert [record.status for record in load(*rivals).records] == ["rejected", "rejected"]
     keep, extra = "Keep one of them:  pip uninstall ", "esper-extra 0.2.0 (esper_extra)"
-    blueprints = "esper-blueprints 0.1.0 (esper_blueprints)"
+    blueprints = f"esper-blueprints {__version__} (esper_blueprints)"
     for packages, id_, first, second, hint in (
         (rivals, "extra", extra, "other-extra 1.0 (other_extra)", f"{keep}esper-extra or other-extra"),
         ([ours, evil], "blueprints", blueprints, "evil 6.6.6 (evil)", f"{keep}evil"),
@@ -43,7 +44,8 @@ def test_plugin_for_another_core_version_is_not_imported(load, told, workshop) -
     package = workshop.package(NEVER, requires=["esper-core>=0.1", "esper-core>=9,<10"])
     assert [(record.status, record.load_ms) for record in load(package).records] == [("rejected", None)]
     assert told(package) == (
-        'E212 plugin "extra" (esper-extra 0.2.0) needs esper-core <10,>=9, and this is 0.1.0; its code was not run\n'
+        'E212 plugin "extra" (esper-extra 0.2.0) needs esper-core <10,>=9, '
+        f"and this is {__version__}; its code was not run\n"
         "  Bring them together:  pip install --upgrade esper-core esper-extra"
     )
 

@@ -2,13 +2,12 @@
 
 import json
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from waiting import until
 
 from esper_core.leyline import RunFolderError
 from esper_core.runs import storage, uploads
@@ -240,13 +239,6 @@ def test_an_upload_ends_where_others_write_every_manifest_first(run, folder, mon
     assert not Claims(STORE).claim_new(folder.with_name("20261121-101513-quiet-otter"))
     (folder / "manifest.json").unlink()
     assert Upload(owner).finish() is None, "who removes a run directory wants no more of it"
-
-
-def until(condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def test_an_owner_that_lost_the_run_says_so_once_and_stops(run, folder, tmp_path, caplog) -> None:

@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from esper_core.app.checkpointing import CheckpointWriter
 from esper_core.cli import main
-from esper_core.trainer.progress import StudyProgress
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -163,9 +161,10 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 @pytest.fixture
 def after_step(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """``after_step(2, act)``: call ``act()`` once, after this step of a run and its checkpoint."""
+    from esper_core.app.checkpointing import CheckpointWriter  # which imports torch
 
     def arrange(step: int, act: Callable[[], None], round_: int = 0) -> None:
-        def once(writer: CheckpointWriter, progress: StudyProgress) -> None:
+        def once(writer: CheckpointWriter, progress: Any) -> None:
             real(writer, progress)
             if (progress.round, progress.step) == (round_, step):
                 monkeypatch.setattr(CheckpointWriter, "after_step", real)

@@ -9,7 +9,6 @@ from typing import Any
 import click
 import pytest
 
-from esper_core.app.run import REPORT, Outcome
 from esper_core.cli.output import print_facts, print_line, print_outcome, print_problems, print_table, print_warnings
 from esper_core.leyline import Problem
 from esper_core.leyline.errors import printable
@@ -94,6 +93,8 @@ def results(mean: float | None) -> dict[str, Any]:
 def test_outcome_shows_an_unknown_mean_as_such_and_names_the_report_if_there_is_one(
     capsys, tmp_path, mean: float | None, shown: str, is_written: bool
 ) -> None:
+    from esper_core.app.run import REPORT, Outcome  # which imports torch
+
     if is_written:
         (tmp_path / REPORT).touch()
     print_outcome(Outcome(tmp_path, tmp_path, results(mean), {"total": 2.0, "train": 1.0}))

@@ -1,1 +1,4 @@
-"""Measurements: speed in ``perf``, claims about growth in ``science``, growth at equal compute in ``headline``."""
+"""Measurements of speed (``perf``, ``gpu``, ``engines``) and of growth (``science``, ``headline``).
+
+``golden`` compares the numbers of two revisions, and ``mutants`` counts changes that no test notices.
+"""

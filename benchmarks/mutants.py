@@ -132,7 +132,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--packages", nargs="+", default=PACKAGES)
     options = parser.parse_args()
-    draw, survivors = random.Random(options.seed), 0
+    draw, survivors, drawn = random.Random(options.seed), 0, options.count // len(options.packages)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder, "tree")
         copy_tree(root)
@@ -142,7 +142,7 @@ def main() -> int:
                 print(f"the tests of {package} fail without a mutant")
                 return 1
             every = [one for file in sorted((CORE / package).glob("*.py")) for one in mutants_of(file)]
-            for mutant in draw.sample(every, options.count // len(options.packages)):
+            for mutant in draw.sample(every, drawn):
                 text = (root / mutant.file).read_text(encoding="utf-8")
                 changed = mutant.apply(root)
                 alive = passes(package, root, python)
@@ -150,7 +150,7 @@ def main() -> int:
                 survivors += alive
                 if alive:
                     print(f"survived  {mutant.file}:{mutant.line}  {changed}", flush=True)
-    print(f"{survivors} of {options.count} mutants survived (seed {options.seed})")
+    print(f"{survivors} of {drawn * len(options.packages)} mutants survived (seed {options.seed})")
     return 0
 
 

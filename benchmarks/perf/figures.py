@@ -86,11 +86,22 @@ def factors_of(report: Mapping[str, Any]) -> dict[str, Any]:
     return {work: rows for test in report["benchmarks"] for work, rows in test["extra_info"].get("factors", {}).items()}
 
 
+def speeds_of(factors: Mapping[str, Any]) -> list[Figure]:
+    """Return the tables of factors as figures without a bound."""
+    return [
+        Figure("P2", f"{', '.join(filter(None, (work, row['layout'], row['allocator'])))}: speed of {side}", times, "×")
+        for work, rows in factors.items()
+        for row in rows
+        for side, times in row["times as fast"].items()
+    ]
+
+
 def read_baseline(file: Path) -> dict[str, float]:
     """Return the values of the baseline by key; empty if there is none."""
     if not file.exists():
         return {}
-    figures = [Figure(**one) for one in json.loads(file.read_text(encoding="utf-8"))["figures"]]
+    found = json.loads(file.read_text(encoding="utf-8"))
+    figures = [*(Figure(**one) for one in found["figures"]), *speeds_of(found["factors"])]
     return {figure.key: figure.value for figure in figures}
 
 

@@ -74,7 +74,7 @@ def test_layout_allocator_and_workers(benchmark, record, quick, name, layouts, t
     processes, threads = (best[f"{CORES} loops in processes"] / best[f"Esper, {side}"] for side in ENGINES)
     record(
         Figure("P2", f"{name}: four environments, time against two loops in processes", processes, "×", 1.1),
-        Figure("P2", f"{name}: the same with threads in place of processes", threads, "×"),
+        Figure("P2", f"{name}: four environments in threads, time against two loops in processes", threads, "×", 1.3),
     )
 
 
@@ -89,7 +89,7 @@ def test_three_acting_seeds_against_the_loop(compare, record, workers, quick):
     processes, threads = (took[side] / took["loops"] for side in ENGINES)
     record(
         Figure("P12", "three acting seeds: time against two loops in processes", processes, "×", 1.1),
-        Figure("P12", "the same with threads in place of processes", threads, "×"),
+        Figure("P12", "three acting seeds in threads, time against two loops in processes", threads, "×", 1.3),
     )
 
 
@@ -109,7 +109,8 @@ def test_steps_cost_the_same_with_more_environments(compare, record, quick, seed
             sides[size] = lambda pool=pool: (pool.train(0), pool.evaluate(0), pool.synchronise(0))
         took = compare(sides, 5, warmup=1)
     few, many = (took[size] / size for size in sizes)
-    record(Figure("P11", f"{seeds} seeds: step of an environment among 16 against 2", many / few, "×", 1.1))
+    label = f"{seeds} acting seeds: step of one environment, with 16 of them against 2"
+    record(Figure("P11", label, many / few, "×", 1.1))
 
 
 @pytest.mark.usefixtures("in_process")

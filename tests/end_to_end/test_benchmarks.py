@@ -11,6 +11,8 @@ from benchmarks.perf import __main__ as command
 from benchmarks.perf.figures import Figure, read_baseline, table
 
 FIGURES = [Figure("P9", "a share", 9.0, "%", 3.0), Figure("P2", "a ratio", 0.5, "×", 1.1), Figure("P2", "free", -1, "")]
+FACTORS = {"conv": [{"layout": "", "allocator": "tuned", "times as fast": {"Esper, threads": 2.0}}]}
+SPEED = "P2 conv, tuned: speed of Esper, threads"
 
 
 def test_figures_are_printed_with_baseline_bound_and_verdict():
@@ -30,7 +32,7 @@ def fake_run(monkeypatch, tmp_path):
         started.append(arguments)
         for one in arguments:
             if str(one).startswith("--benchmark-json="):
-                tests = [{"extra_info": {"figures": list(map(asdict, FIGURES)), "factors": {"conv": []}}}]
+                tests = [{"extra_info": {"figures": list(map(asdict, FIGURES)), "factors": FACTORS}}]
                 Path(one.partition("=")[2]).write_text(json.dumps({"benchmarks": tests}), encoding="utf-8")
         return SimpleNamespace(returncode=0)
 
@@ -42,9 +44,11 @@ def fake_run(monkeypatch, tmp_path):
 def test_figures_become_the_baseline_of_the_next_run(fake_run, capsys):
     assert command.main(["--write"]) == 1
     assert [one[1] for one in fake_run] == ["-m", "docs/generate.py"]
-    assert read_baseline(command.BASELINE) == {figure.key: figure.value for figure in FIGURES}
+    assert read_baseline(command.BASELINE) == {figure.key: figure.value for figure in FIGURES} | {SPEED: 2.0}
     printed = capsys.readouterr()
     assert printed.err == "over the bound: P9 a share\n"
-    assert [line.split()[0] for line in printed.out.splitlines()] == ["figure", "P2", "P2", "P9"]
+    assert [line.split()[0] for line in printed.out.splitlines()] == ["figure", "P2", "P2", "P9", "P2"]
     command.main([])
-    assert "9.00 %    9.00 %" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "9.00 %    9.00 %" in printed.out
+    assert f"{SPEED}    2.00 ×    2.00 ×" in printed.out

@@ -1,6 +1,7 @@
 """Grafted models compute what their hosts do, bit for bit while slots are empty, whatever their class."""
 
 import copy
+import inspect
 import pickle
 from typing import Any
 
@@ -226,6 +227,7 @@ def test_grafted_model_of_any_class_keeps_its_type_repr_and_outputs(kind):
     assert type(type(model)) is type(kind)
     for name in ("__name__", "__qualname__", "__module__"):
         assert getattr(type(model), name) == getattr(kind, name)
+    assert inspect.getsource(type(model)) == inspect.getsource(kind)
     assert isinstance(model.part, nn.Sequential)
     assert repr(model).startswith(f"{kind.__name__}(\n  (part): Sequential(\n    (0): Linear(")
     assert torch.equal(model(INPUTS), expected)

@@ -212,6 +212,8 @@ class Family:
             "_repr_html_": network_html,
             "_esper_class": (plain, self, places),
         }
+        if "__firstlineno__" in vars(plain):  # by which inspect finds the source of a class since Python 3.13
+            namespace["__firstlineno__"] = vars(plain)["__firstlineno__"]
         if issubclass(plain, fx.GraphModule):
             namespace["__call__"] = _call  # recompile() would wrap the parent's wrapper
         return self._classes.setdefault((plain, places), type(plain.__name__, parents_of(plain), namespace))

@@ -1,5 +1,5 @@
 # Every target sets up what it needs: a virtual environment in .venv, with the versions of constraints.txt.
-# Assumed: Python 3.11 or newer with pip, and make. Another interpreter: make PYTHON=python3.12 test;
+# Assumed: Python 3.11 or newer with pip, and make. Another interpreter: make PYTHON=python3.12 VENV=.venv-3.12 test;
 # tests in one process: make JOBS=0 test
 
 PYTHON  ?= python3

@@ -233,7 +233,8 @@ def pip(arguments: list[str], folder: Path) -> None:
 
 def make(arguments: list[str], folder: Path) -> None:
     known = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert [one for one in arguments if f"\n{one}:" not in known] == [], folder
+    names = [f"\n{one.partition('=')[0]} " if "=" in one else f"\n{one}:" for one in arguments]
+    assert [one for one in names if one not in known] == [], folder
 
 
 def runs(block: Block) -> None:

@@ -304,17 +304,19 @@ def _kept(results: Results) -> list[Criterion]:
     ]
     grown = [bool(kept) for cell in results.controls for kept in cell.kept()]
     return [
-        _share("a needed block is kept in at least 95 % of at least 200 runs", needed, lambda share: 0.95 - share, 200),
-        _share("controls grow in at most 5 % of runs", grown, lambda share: share - 0.05, 1),
+        judged("a needed block is kept in at least 95 % of at least 200 runs", needed, lambda share: 0.95 - share, 200),
+        judged("controls grow in at most 5 % of runs", grown, lambda share: share - 0.05, 1),
     ]
 
 
-def _share(asked: str, found: Sequence[bool], missed: Callable[[float], float], least: int) -> Criterion:
-    if len(found) < least:
-        return Criterion(asked, f"{sum(found)} of {len(found)} runs, too few", None)
+def judged(asked: str, found: Sequence[bool], missed: Callable[[float], float], least: int) -> Criterion:
+    """Return the verdict on a share. With fewer runs than ``least`` it counts only if its whole interval misses."""
+    if not found:
+        return Criterion(asked, "no runs", None)
     low, high = exact_interval(sum(found), len(found))
     text = f"{sum(found)} of {len(found)} ({100 * low:.1f} to {100 * high:.1f} %)"
-    return Criterion(asked, text, 100 * missed(sum(found) / len(found)))
+    is_clear = len(found) >= least or min(missed(low), missed(high)) > 0
+    return Criterion(asked, text, 100 * missed(sum(found) / len(found)) if is_clear else None)
 
 
 def shown(interval: Interval | None, digits: int = 1) -> str:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.headline.__main__ import RESULTS, main
-from benchmarks.headline.analysis import Results, against_asha, exact_interval, from_trained, p_not_below, read
+from benchmarks.headline.analysis import Results, against_asha, exact_interval, from_trained, judged, p_not_below, read
 from benchmarks.headline.arms import CellStudy, pooled
 from benchmarks.headline.cells import CELLS, QUICK, Setting, Size, compose
 from benchmarks.headline.plan import Cost, Planner
@@ -114,6 +114,8 @@ def test_curves_are_read_at_equal_operations_and_start_at_the_host():
 def test_exact_intervals_and_tests_against_a_margin_agree_with_tables():
     assert exact_interval(20, 20) == pytest.approx((0.8316, 1.0), abs=1e-4)
     assert exact_interval(190, 200) == pytest.approx((0.9101, 0.9758), abs=2e-3)
+    few = [judged("", [True] * kept + [False] * 5, lambda share: 0.95 - share, 200) for kept in (15, 95)]
+    assert [one.verdict for one in few] == ["missed by 20", "not measured"], "its whole interval has to miss"
     # mean -1.5 + 3, s = 0.5774, n = 4: t = 5.196 with 3 degrees of freedom
     assert p_not_below([-1.0, -2.0, -1.0, -2.0], 3.0) == pytest.approx(1 - 0.00692, abs=1e-3)
 

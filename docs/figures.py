@@ -322,10 +322,7 @@ PAGES = [
     Page("docs/guides/probe-a-model.md", lambda: [(NATS_PER_PARAMETER,)]),
     Page("docs/guides/write-a-blueprint.md"),
     Page(FIRST_RUN, default_run, given={"3.11": "a version of Python"}),
-    Page(
-        "docs/project/releases.md",
-        given={"3.11": "a version of Python"},
-    ),
+    Page("docs/project/releases.md", given={"3.11": "a version of Python"}),
     Page("docs/glossary.md", given={"0 to 1": "the range of alpha", "40": "points, in an example"}),
     Page("docs/concepts/overview.md", given={"0 to 1": "the range of alpha"}),
     Page("docs/concepts/counterfactuals.md"),

@@ -261,14 +261,16 @@ INLINES = {
 }
 
 
-@pytest.mark.parametrize("block", LEFT, ids=str)
-def test_a_block_of_a_page_is_valid(block, tmp_path):
-    look_at(block, tmp_path)
+@pytest.mark.parametrize("page", sorted({block.page for block in LEFT}))
+def test_blocks_of_a_page_are_valid(page, tmp_path):
+    for number, block in enumerate(block for block in LEFT if block.page == page):
+        (folder := tmp_path / str(number)).mkdir()
+        look_at(block, folder)
 
 
-@pytest.mark.parametrize("command", sorted(INLINES))
-def test_a_command_in_a_line_of_text_can_be_typed(command):
-    exists(command, INLINES[command])
+def test_commands_in_lines_of_text_can_be_typed():
+    for command, folder in INLINES.items():
+        exists(command, folder)
 
 
 def test_a_command_is_in_a_block_marked_as_commands():

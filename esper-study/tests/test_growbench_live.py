@@ -36,6 +36,7 @@ def bench(small):
     return Bench(live_table(small, [small.seed, OTHER_SEED]))
 
 
+@pytest.mark.slow
 def test_only_visited_nodes_are_trained_and_have_the_measurements_of_the_engine(small, tmp_path):
     bench = Bench(live_table(small, [small.seed, OTHER_SEED]))
     end = max(end_nodes(), key=lambda one: len(one.kept))

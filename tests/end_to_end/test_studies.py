@@ -169,12 +169,6 @@ def test_simulation_runs_by_one_command_and_is_repeatable(tmp_path, capsys):
     assert "20 seeds, 5 arms" in capsys.readouterr().out
 
 
-def test_repeated_simulations_agree_with_the_file(kept):
-    """Two figures that take a second; the slow test simulates all of them."""
-    assert verdicts.wrong(8, 2, WHOLE.studies) == kept["wrong"][0]
-    assert {"n": 20, "told": verdicts.wrong_on_skewed(20, WHOLE.studies)} == kept["leaning"][1]
-
-
 @pytest.mark.slow
 def test_the_whole_simulation_agrees_with_the_file(kept):
     """A few verdicts may differ, since another machine rounds differently."""

@@ -63,7 +63,8 @@ def run_by_both(folder, text):
     return runs
 
 
-@pytest.mark.parametrize("crowd", ["", pytest.param(CROWD, marks=pytest.mark.slow)], ids=["alone", "crowd"])
+@pytest.mark.slow
+@pytest.mark.parametrize("crowd", ["", CROWD], ids=["alone", "crowd"])
 def test_workers_that_run_ahead_find_what_they_would_step_by_step(tmp_path, monkeypatch, crowd):
     """A policy that looks at environments of other workers makes them return to where they went astray."""
     monkeypatch.setattr("esper_core.engines.worker_pool.SECONDS_AHEAD", 1e9)

@@ -213,8 +213,6 @@ def gallery() -> str:
     return page()
 
 
-MEASURES = ("points of accuracy", "nats of log-loss")
-
 PARTS: dict[str, Callable[[], str]] = {
     "default-run": default_run,
     "factors": factors,
@@ -229,7 +227,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "study-changed": partial(study, "The data change: accuracy on old and new classes, by budget"),
     "study-criteria": partial(study, "# Growth at equal compute", "Criteria"),
     "study-scratch": partial(study, "From scratch: accuracy and operations"),
-    "study-trained": partial(study, *(f"A trained network: {what}, by budget" for what in MEASURES)),
+    "study-scratch-loss": partial(study, "From scratch: log-loss"),
+    "study-trained": partial(study, "A trained network: points of accuracy, by budget"),
+    "study-trained-loss": partial(study, "A trained network: nats of log-loss, by budget"),
     "wrong-verdicts": partial(simulated, "Wrong verdicts"),
     **{part: partial(learned, part) for part in _learned["PARTS"]},
     **{part: partial(forecast, part) for part in _forecast["PARTS"]},

@@ -20,8 +20,7 @@ from esper_tasks.supervised import drawn_parts
 from esper_testing import parametrize_with_checks
 from esper_testing.components import components_of
 
-REQUIRE_SETTINGS = ("cifar10", "csv", "npz")
-"""Tasks that need data from files; their own tests check them with some."""
+REQUIRE_SETTINGS = ("cifar10", "csv", "npz")  # their own tests check them, with data
 
 
 @parametrize_with_checks([one for one in components_of("tasks") if one.short not in REQUIRE_SETTINGS])

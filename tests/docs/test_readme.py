@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 from xml.dom import minidom
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 (PICTURE,) = re.findall(r"!\[.*?\]\((.*?)\)", README, flags=re.DOTALL)
@@ -33,26 +35,26 @@ def write_snippets(folder: Path) -> tuple[Path, Path]:
 def test_it_is_short_and_names_its_two_commands_near_the_top():
     assert len(README.split()) <= 500
     top = README.splitlines()[:15]
-    assert any(line.startswith("make run") for line in top)
-    assert any(line.startswith("make test") for line in top)
+    assert all(any(line.startswith(command) for line in top) for command in ("make run", "make test"))
     assert all(len(block.splitlines()) <= 10 for block in blocks("python"))
 
 
-def test_its_snippets_are_a_valid_configuration(tmp_path, monkeypatch, esper_cli):
+def test_its_snippets_are_a_valid_configuration_and_its_paths_exist(tmp_path, monkeypatch, esper_cli):
+    assert [one for one in re.findall(r"(?:examples|docs)/[\w./-]+\w", README) if not (ROOT / one).exists()] == []
     monkeypatch.chdir(tmp_path)
     for file in write_snippets(tmp_path):
         assert esper_cli("check", file.name).status == 0
 
 
-def test_the_package_that_it_installs_and_runs_is_there():
-    """tests/install/test_new_packages.py installs it and runs the configuration."""
-    (commands,) = [block for block in blocks("sh") if "esper-blueprints-extra" in block]
-    assert re.findall(r"examples/\S+", commands) == ["examples/esper-blueprints-extra", "examples/extra.yaml"]
+@pytest.mark.slow
+def test_its_first_network_grows_and_earns_a_negative_reward(tmp_path, monkeypatch, esper_cli):
+    monkeypatch.chdir(tmp_path)
+    ran = esper_cli("run", write_snippets(tmp_path)[0].name)
+    assert re.search(r"^heuristic .* -\d+\.\d$", ran.out, re.MULTILINE), ran.err
 
 
 def test_the_picture_shows_the_arms_of_the_default_run():
     drawn = minidom.parse(str(ROOT / PICTURE))
-    told = [node.firstChild.data for node in drawn.getElementsByTagName("text") if node.firstChild is not None]
-    words = {" ".join(text.split()) for text in told}
+    words = {" ".join(node.firstChild.data.split()) for node in drawn.getElementsByTagName("text") if node.firstChild}
     assert {"heuristic", "twin", "conv_light"} <= words
     assert "capacity" not in words, "the comparison with the untuned static control is no headline"

@@ -7,7 +7,7 @@ system's temporary folder, and every golden configuration is run in both. Losses
 be equal to the bit, intervals and p-values to 1e-9. Exit status 0: all equal.
 
 Besides plain runs it compares a governor rollback, two rewards in turn, ``esper replay``, PPO with and without memory,
-a run that is killed and resumed, and one run in threads and in processes.
+a run that is killed and resumed, one run in threads and in processes, own loops with a Gardener, and a probe.
 
 When a change renames a key of an event, add it to ALIASES; when it renames an option, give the newer revision its own
 text in NEWER.
@@ -52,6 +52,10 @@ RUNS = {
     "  late: {blueprints: [mlp]}\npolicy: heuristic\n"
     "growth: {nursery: 2, gates: strict, incubation: shadow, price: 1e-4}\n"
     "environments: 2\nepisode: {steps: 30, batches: 8, batch_size: 100}\n",
+    "metric": TWO_BLUEPRINTS + "policy: heuristic\ngrowth: {gates: strict, evidence: metric, price: 1e-6, nursery: 2}\n"
+    "environments: 2\nepisode: {steps: 30, batches: 8, batch_size: 50}\n",
+    "permissive": TWO_BLUEPRINTS + "policy: heuristic\ngrowth: {gates: permissive, price: 1e-6}\n"
+    "environments: 2\nepisode: {steps: 24, batches: 8, batch_size: 50}\n",
     "tokens": "task: marked-sum\nhost: token-mlp\nslots:\n  early: {blueprints: [attention, gru_mixer, mlp]}\n"
     "policy: random\nenvironments: 2\nepisode: {steps: 6, batches: 3, batch_size: 20}\n" + SHADOW,
     "rollback": TWO_BLUEPRINTS + EASILY_ALARMED + "policy: random\nenvironments: 2\n"
@@ -67,6 +71,8 @@ RUNS = {
 KILLED = (
     STRIPES + PLAN + "environments: 2\nepisode: {steps: 24, batches: 30, batch_size: 100}\ncheckpoints: {every: 1}\n"
 )
+LOOPS = ("gardener", "gardener-resumed", "gardener-tokens", "probe")
+"""The cases of ``golden_loops``."""
 NEWER: dict[str, str] = {}
 ALIASES: dict[str, str] = {}
 IGNORED = {"run", "timing", "seconds", "sections", "warnings", "v", "reason", "hint", "notes"}
@@ -125,6 +131,7 @@ class Revision:
 
     def __init__(self, clone: Path) -> None:
         self._esper = str(clone / ".venv/bin/esper")
+        self._python = str(clone / ".venv/bin/python")
 
     def plain(self, text: str) -> Numbers:
         """Run a configuration to its end."""
@@ -162,6 +169,12 @@ class Revision:
             found |= {f"other{key}": value for key, value in numbers(self._answer(episode + what_if, folder)).items()}
             return found
 
+    def own_loop(self, case: str) -> Numbers:
+        """Run one case of ``golden_loops``, as the newer revision has it."""
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(__file__).with_name("golden_loops.py")
+            return numbers(json.loads(self._call([str(script), case], Path(folder), self._python)))
+
     def _command(self, text: str, folder: Path) -> list[str]:
         (folder / "run.yaml").write_text(text)
         return [self._esper, "run", str(folder / "run.yaml"), "--quiet", "--runs-dir", str(folder / "runs")]
@@ -174,9 +187,9 @@ class Revision:
     def _answer(self, arguments: list[str], folder: Path) -> object:
         return json.loads(self._call(arguments, folder).strip().splitlines()[-1])
 
-    def _call(self, arguments: list[str], folder: Path) -> str:
+    def _call(self, arguments: list[str], folder: Path, program: str | None = None) -> str:
         done = subprocess.run(
-            [self._esper, *arguments],
+            [program or self._esper, *arguments],
             cwd=folder,
             capture_output=True,
             text=True,
@@ -209,6 +222,7 @@ def main() -> int:
     home.mkdir(exist_ok=True)
     base, head = (Revision(set_up(name, home)) for name in (sys.argv[1], *(sys.argv[2:] or ["HEAD"])))
     equal = [compare(name, base.plain(text), head.plain(NEWER.get(name, text))) for name, text in RUNS.items()]
+    equal += [compare(case, base.own_loop(case), head.own_loop(case)) for case in LOOPS]
     equal.append(compare("replay", base.replayed(RUNS["plan"]), head.replayed(NEWER.get("plan", RUNS["plan"]))))
     equal.append(compare("killed-and-resumed", base.plain(KILLED), head.killed_and_resumed(KILLED)))
     threads = STRIPES + PLAN + SMALL + SHADOW + "lanes: 2\nengine: threads\n"

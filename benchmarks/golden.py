@@ -35,6 +35,7 @@ policy:
 """
 STRIPES = "task: stripes\nhost: pointwise-mlp\nslots:\n  early: {blueprints: [conv_light]}\n"
 TWO_BLUEPRINTS = "task: stripes\nhost: pointwise-mlp\nslots:\n  early: {blueprints: [conv_light, pointwise]}\n"
+MNIST = "task: mnist1d\nhost: pointwise-mlp\nslots:\n  early: {blueprints: [conv_light, pointwise]}\n"
 SMALL = "environments: 2\nepisode: {steps: 8, batches: 4, batch_size: 20}\n"
 SHADOW = "growth: {incubation: shadow}\n"
 """Once the default, and named since, so that older revisions can be compared."""
@@ -52,9 +53,9 @@ RUNS = {
     "  late: {blueprints: [mlp]}\npolicy: heuristic\n"
     "growth: {nursery: 2, gates: strict, incubation: shadow, price: 1e-4}\n"
     "environments: 2\nepisode: {steps: 30, batches: 8, batch_size: 100}\n",
-    "metric": TWO_BLUEPRINTS + "policy: heuristic\ngrowth: {gates: strict, evidence: metric, price: 1e-6, nursery: 2}\n"
+    "metric": MNIST + "policy: heuristic\ngrowth: {gates: strict, evidence: metric, price: 1e-6, nursery: 2}\n"
     "environments: 2\nepisode: {steps: 30, batches: 8, batch_size: 50}\n",
-    "permissive": TWO_BLUEPRINTS + "policy: heuristic\ngrowth: {gates: permissive, price: 1e-6}\n"
+    "permissive": MNIST + "policy: heuristic\ngrowth: {gates: permissive, price: 1e-6}\n"
     "environments: 2\nepisode: {steps: 24, batches: 8, batch_size: 50}\n",
     "tokens": "task: marked-sum\nhost: token-mlp\nslots:\n  early: {blueprints: [attention, gru_mixer, mlp]}\n"
     "policy: random\nenvironments: 2\nepisode: {steps: 6, batches: 3, batch_size: 20}\n" + SHADOW,

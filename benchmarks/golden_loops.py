@@ -63,7 +63,7 @@ def digest(tensors: dict[str, torch.Tensor]) -> str:
 
 
 def conv_network() -> Parts:
-    """Return a network of signals, AdamW, a schedule and its settings of growth: two seeds side by side, and clipping."""
+    """Return a network of signals, AdamW, a schedule, and settings: two seeds side by side, and clipping."""
     model = small_network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
@@ -95,6 +95,7 @@ def grow(build: Callable[[], Parts], data: tuple[list[Batch], list[Batch]], resu
 
     Args:
         build: Returns the network, its optimizer, its schedule and settings of the Gardener.
+        data: Batches to train and to validate on.
         resumed: After so many epochs everything is saved, built again and loaded.
     """
     train, validation = data

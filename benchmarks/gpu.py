@@ -17,7 +17,7 @@ import torch
 from benchmarks.perf.figures import Interleaved
 from benchmarks.perf.own_loops import OwnLoop
 from benchmarks.perf.workloads import NarrowConvLight, PlainLoop, activate_seeds, conv
-from esper_core.config import ComputeConfig
+from esper_core.settings import ComputeConfig
 from esper_core.trainer.pool import Pool
 
 if TYPE_CHECKING:

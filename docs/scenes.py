@@ -20,9 +20,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from torch import nn
 
 from esper_core import BlueprintSpec, cli, graft, save
-from esper_core.config import GrowthConfig
-from esper_core.growth import Garden, OptimizerConfig, OptimizerKeeper, Variety
+from esper_core.growth import Garden, OptimizerKeeper, Variety
 from esper_core.leyline import Action, Op
+from esper_core.settings import GrowthConfig, OptimizerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

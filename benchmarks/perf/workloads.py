@@ -16,9 +16,9 @@ from torch import nn
 from esper_blueprints.conv_light import ConvLight
 from esper_blueprints.layers import convolution, start_at_zero
 from esper_core import BlueprintSpec, Site
-from esper_core.config import ComputeConfig, EpisodeConfig, GovernorConfig, GrowthConfig, OptimizersConfig
 from esper_core.growth import Draws, Variety, graft
 from esper_core.leyline import Action, DataShape, Op, SlotPlace, Split, SplitName
+from esper_core.settings import ComputeConfig, EpisodeConfig, GovernorConfig, GrowthConfig, OptimizersConfig
 from esper_core.trainer.environment import Recipe
 from esper_tasks.hosts import PointwiseMlp, cnn2d
 from esper_tasks.mnist1d import mnist1d

@@ -9,13 +9,13 @@ from torch import nn
 from benchmarks.perf.figures import Figure
 from esper_blueprints.conv_light import ConvLight
 from esper_core import BlueprintSpec, graft
-from esper_core.config import GrowthConfig, OptimizerConfig
 from esper_core.growth import Counterfactuals, Garden, OptimizerKeeper, Variety
 from esper_core.growth.grafting import slots_of
 from esper_core.growth.seeds import Seed
 from esper_core.growth.snapshots import Snapshot
 from esper_core.leyline import Action, DataShape, Op
 from esper_core.leyline.lifecycle import Stage
+from esper_core.settings import GrowthConfig, OptimizerConfig
 from esper_tasks.hosts import cnn2d
 
 pytestmark = pytest.mark.usefixtures("in_process")

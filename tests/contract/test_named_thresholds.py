@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from esper_core.config import GovernorConfig
 from esper_core.leyline import constants
+from esper_core.settings import GovernorConfig
 
 ROOT = Path(__file__).parents[2]
 STEERING = (

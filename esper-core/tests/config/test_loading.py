@@ -204,9 +204,7 @@ def test_wrong_value_below_a_type_without_a_model_is_located_without_a_hint():
     assert (problem.message, problem.hint) == ('Input should be a valid integer; received "x"', None)
 
 
-def test_removed_option_is_ignored_only_at_the_value_that_changed_nothing():
-    loaded = parse(SMALL + "compute: {cuda_graphs: false, micro_batches: 2}\n")
-    assert loaded.config.compute.micro_batches == 2
+def test_a_removed_option_is_refused_with_a_reason():
     found = problem_in(SMALL + "compute: {cuda_graphs: true}")
     assert place(found) == ("E110", 7, 11, "compute.cuda_graphs")
     assert found.hint == "It was removed: CUDA graphs are no longer supported. Delete the key."

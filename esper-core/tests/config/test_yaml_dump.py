@@ -6,8 +6,9 @@ from configurations import problem_of
 from hypothesis import given, settings, strategies as st
 
 from esper_core import config as model
-from esper_core.config import RunConfig, Use, dump_config, load_config, parse_config
+from esper_core.config import RunConfig, dump_config, load_config, parse_config
 from esper_core.config.model import PluginsConfig
+from esper_core.settings import EpisodeConfig, GrowthConfig, OptimizerConfig, OptimizersConfig, Use
 
 NUMBERS = ["1e-3", "0o7", "0x1F", "1.5e3", ".5", "1_000", "1:30", "007", "+1", "-", ".inf", ".nan", "2026-11-21"]
 WORDS = ["~", "", "null", "Null", "true", "no", "yes", "on", "y", "<<", "=", "---", "..."]
@@ -30,7 +31,7 @@ SLOTS = st.builds(
     stack=st.integers(1, 8),
 )
 OPTIMIZERS = st.builds(
-    model.OptimizerConfig,
+    OptimizerConfig,
     kind=st.sampled_from(["adam", "sgd"]),
     learning_rate=st.floats(0, 10, exclude_min=True),
     momentum=st.floats(0, 1, exclude_max=True),
@@ -48,9 +49,9 @@ RUNS = st.fixed_dictionaries(
         "seed": st.integers(0, 2**31 - 1),
         "environments": st.integers(1, 4096),
         "rounds": st.integers(1, 10_000_000 // (3 * 4096)),
-        "episode": st.builds(model.EpisodeConfig, steps=st.integers(1, 100_000)),
-        "optimizer": st.builds(model.OptimizersConfig, host=OPTIMIZERS, seed=OPTIMIZERS),
-        "growth": st.builds(model.GrowthConfig, embargo=st.integers(0, 100_000)),
+        "episode": st.builds(EpisodeConfig, steps=st.integers(1, 100_000)),
+        "optimizer": st.builds(OptimizersConfig, host=OPTIMIZERS, seed=OPTIMIZERS),
+        "growth": st.builds(GrowthConfig, embargo=st.integers(0, 100_000)),
         "device": st.sampled_from(["auto", "cpu", "cuda", "cuda:0", "cuda:127"]),
         "margin": st.floats(0, allow_infinity=False),
         "plugins": st.builds(PluginsConfig, disable=st.lists(NAMES, max_size=3).map(tuple)),

@@ -8,12 +8,11 @@ import torch
 from core_worlds import ADVANCE, FOSSILISE, GERMINATE, LOCAL_CONV, bad, begin, make_recipe, same
 from governed import GROW_AND_KEEP, drive, living, signals
 
-from esper_core.config import GovernorConfig, OptimizerConfig
-from esper_core.config.model import OptimizersConfig
 from esper_core.governor import Act, Governor, MemoryBudget
 from esper_core.growth import FaultBook
 from esper_core.growth.optimizers import build_optimizer
 from esper_core.leyline import Action, BlueprintSpec, Level, Op, SlotState, Stage, Verdict
+from esper_core.settings import GovernorConfig, OptimizerConfig, OptimizersConfig
 
 PANIC = Verdict(Level.PANIC, "too hot")
 

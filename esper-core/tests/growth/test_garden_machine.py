@@ -11,9 +11,9 @@ from core_worlds import TAME, WILD, LinearWorld, Tame
 from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import Tensor, nn
 
-from esper_core.config import GrowthConfig, OptimizerConfig
 from esper_core.growth import Seed, SeedFault, Variety
 from esper_core.leyline import Action, Blend, BlueprintSpec, Curve, GrowthError, Op, Site
+from esper_core.settings import GrowthConfig, OptimizerConfig
 
 BATCHES = 2
 

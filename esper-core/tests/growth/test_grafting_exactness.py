@@ -11,9 +11,9 @@ from core_worlds import WILD, Net, add_seed, make_garden, same
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from esper_core.config import OptimizerConfig
 from esper_core.growth import OptimizerKeeper, graft, is_grafted, slots_of
 from esper_core.leyline import Action, GraftError, Op, SlotPlace
+from esper_core.settings import OptimizerConfig
 
 
 def draw(*shape: int) -> Tensor:

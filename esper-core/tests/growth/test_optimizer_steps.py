@@ -11,12 +11,12 @@ from core_worlds import ADVANCE, GERMINATE, PRUNE, begin, make_recipe, read, sam
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
-from esper_core.config import OptimizerConfig
 from esper_core.growth.optimizer_steps import WIDTH, FusedAdam, FusedAdamW, GradientCollector, step_optimizer
 from esper_core.growth.optimizers import build_optimizer
 from esper_core.leyline import WAIT
 from esper_core.leyline.constants import EXPLODING_NORM, VANISHING_NORM
 from esper_core.leyline.signals import GradientHealth
+from esper_core.settings import OptimizerConfig
 
 TORCHS: dict[str, Any] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 

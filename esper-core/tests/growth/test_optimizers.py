@@ -14,12 +14,11 @@ import torch
 from core_worlds import ADVANCE, FOSSILISE, GERMINATE, TAME, Falling, LinearWorld, begin, make_recipe, same
 from torch import Tensor, nn
 
-from esper_core.config import GrowthConfig, OptimizerConfig
-from esper_core.config.model import OptimizersConfig
 from esper_core.growth import OptimizerKeeper, OptimizerSettings, host_parameters
 from esper_core.growth.optimizer_steps import hand_over_state
 from esper_core.growth.optimizers import build_optimizer
 from esper_core.leyline import WAIT, Action, Blend, GrowthError, Op
+from esper_core.settings import GrowthConfig, OptimizerConfig, OptimizersConfig
 from esper_core.trainer.environment import Environment, Recipe
 
 

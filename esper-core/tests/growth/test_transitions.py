@@ -15,9 +15,9 @@ from core_worlds import TAME, WILD, Falling, LinearWorld, add_seed, make_garden
 from torch import Tensor, nn
 
 from esper_core import growth
-from esper_core.config.model import GrowthConfig
 from esper_core.growth import Garden, OptimizerSettings, Presence, graft, slots_of
 from esper_core.leyline import Action, Blend, LifecycleError, Op, SlotState, Stage
+from esper_core.settings import GrowthConfig
 
 GERMINATE = Action(Op.GERMINATE, "late", "test/tame")
 

@@ -17,7 +17,6 @@ from core_worlds import LOCAL_CONV, LOUD, TAME, NoisyHost, make_garden, same as 
 from torch import Tensor, nn
 
 import esper_core as esper
-from esper_core.config import OptimizerConfig
 from esper_core.growth import Garden, OptimizerKeeper, Seed, Variety, graft, host_parameters, slots_of
 from esper_core.leyline import (
     Action,
@@ -33,6 +32,7 @@ from esper_core.leyline import (
     Stage,
 )
 from esper_core.plugins import load_plugins
+from esper_core.settings import OptimizerConfig
 
 EXAMPLE = torch.randn(4, 1, 12, generator=torch.Generator().manual_seed(0))
 

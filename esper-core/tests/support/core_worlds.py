@@ -14,8 +14,6 @@ from safetensors.torch import load as decode, save as encode
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from esper_core.config import GovernorConfig, GrowthConfig, OptimizerConfig
-from esper_core.config.model import EpisodeConfig, OptimizersConfig
 from esper_core.growth import (
     Garden,
     OptimizerKeeper,
@@ -42,6 +40,7 @@ from esper_core.leyline import (
     State,
 )
 from esper_core.leyline.protocols import Rollout
+from esper_core.settings import EpisodeConfig, GovernorConfig, GrowthConfig, OptimizerConfig, OptimizersConfig
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.lanes import CudaStream
 from esper_core.trainer.pool import Pool

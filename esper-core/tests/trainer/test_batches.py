@@ -14,9 +14,9 @@ from hypothesis import given, strategies as st
 from studies import play
 from torch import Tensor
 
-from esper_core.config import ComputeConfig
 from esper_core.growth import Draws
 from esper_core.leyline import Split
+from esper_core.settings import ComputeConfig
 from esper_core.trainer.batches import BatchOrder, Resident, Streamed, sent
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from esper_core.config import ComputeConfig, GrowthConfig, OptimizersConfig
 from esper_core.growth import Variety
 from esper_core.leyline import (
     CALM,
@@ -32,6 +31,7 @@ from esper_core.leyline import (
     State,
     Verdict,
 )
+from esper_core.settings import ComputeConfig, GrowthConfig, OptimizersConfig
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
 

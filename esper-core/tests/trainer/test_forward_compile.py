@@ -11,9 +11,9 @@ from core_worlds import ADVANCE, FOSSILISE, GERMINATE, NoisyHost, SmoothHost, be
 from studies import play
 from torch import Tensor, nn
 
-from esper_core.config import ComputeConfig
 from esper_core.growth import Draws
 from esper_core.leyline import PluginError
+from esper_core.settings import ComputeConfig
 from esper_core.trainer.forward import CompiledHost, torch_compiler
 from esper_core.trainer.pool import Pool
 

@@ -9,9 +9,9 @@ import torch
 from core_worlds import Net, begin, make_recipe, zeroed
 from torch import Tensor, nn
 
-from esper_core.config import GrowthConfig, OptimizersConfig
 from esper_core.growth import Variety, graft
 from esper_core.leyline import Action, BlueprintSpec, Op, Site, Split
+from esper_core.settings import GrowthConfig, OptimizersConfig
 from esper_core.trainer.batches import BatchOrder, Resident, chunks
 from esper_core.trainer.environment import Recipe
 

@@ -9,10 +9,10 @@ from core_worlds import ADVANCE, FOSSILISE, GERMINATE, SmoothHost, begin_pool, m
 from studies import play
 from torch import Tensor
 
-from esper_core.config import ComputeConfig
 from esper_core.governor import Act
 from esper_core.leyline import Action
 from esper_core.leyline.signals import CALM
+from esper_core.settings import ComputeConfig
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.forward import half_precision
 from esper_core.trainer.measurements import evaluate

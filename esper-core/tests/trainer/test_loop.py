@@ -9,9 +9,9 @@ import torch
 from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PlannedPolicy, make_recipe
 from studies import make_study
 
-from esper_core.config import ComputeConfig
 from esper_core.leyline import WAIT, ActionMask, Observation, PluginError, State
 from esper_core.leyline.events import EpisodeFinished, StepFinished
+from esper_core.settings import ComputeConfig
 from esper_core.telemetry.event_log import decode, encode
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.progress import StudyProgress, _state_of_policy

@@ -10,9 +10,9 @@ from studies import play
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from esper_core.config import GrowthConfig
 from esper_core.growth import count_operations, graft, slots_of
 from esper_core.leyline import SeedSignals
+from esper_core.settings import GrowthConfig
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.measurements import are_finite, evaluate
 from esper_core.trainer.pool import Pool

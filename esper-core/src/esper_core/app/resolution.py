@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from esper_core.config import LoadedConfig, RunConfig, Use
+    from esper_core.config import LoadedConfig, RunConfig
     from esper_core.config.values import KeyPath
     from esper_core.leyline.specs import ComponentKind
     from esper_core.plugins import Component, Plugins
+    from esper_core.settings import Use
 
 T = TypeVar("T")
 

@@ -14,35 +14,16 @@ Names of components are only looked up, and their settings only checked, in ``ap
 from esper_core.config.errors import model_problems
 from esper_core.config.explain import Explanation, explain
 from esper_core.config.loading import LoadedConfig, config_of, dump_config, load_config, parse_config, section_of
-from esper_core.config.model import (
-    ArmConfig,
-    CheckpointConfig,
-    ComputeConfig,
-    EpisodeConfig,
-    GovernorConfig,
-    GrowthConfig,
-    OptimizerConfig,
-    OptimizersConfig,
-    RunConfig,
-    SlotConfig,
-    Use,
-)
+from esper_core.config.model import ArmConfig, CheckpointConfig, RunConfig, SlotConfig
 from esper_core.config.values import parse_path
 
 __all__ = [
     "ArmConfig",
     "CheckpointConfig",
-    "ComputeConfig",
-    "EpisodeConfig",
     "Explanation",
-    "GovernorConfig",
-    "GrowthConfig",
     "LoadedConfig",
-    "OptimizerConfig",
-    "OptimizersConfig",
     "RunConfig",
     "SlotConfig",
-    "Use",
     "config_of",
     "dump_config",
     "explain",

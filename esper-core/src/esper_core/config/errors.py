@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_arg
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from esper_core.config.model import REMOVED, Described, RunConfig, Use
+from esper_core.config.model import REMOVED, RunConfig
 from esper_core.config.values import KeyPath, cut, path_text, shown, visible
 from esper_core.leyline.errors import Problem, nearest, suggestion
+from esper_core.settings import Described, Use
 
 if TYPE_CHECKING:
     from pydantic import ValidationError

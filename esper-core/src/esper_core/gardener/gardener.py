@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.amp import GradScaler
 
-from esper_core.config import GovernorConfig, GrowthConfig, OptimizersConfig, section_of
+from esper_core.config import section_of
 from esper_core.gardener.checks import (
     ModelForm,
     refuse_arguments,
@@ -61,6 +61,7 @@ from esper_core.leyline.protocols import Resumable, State
 from esper_core.leyline.signals import Observation
 from esper_core.plugins import load_plugins
 from esper_core.plugins.dispatch import health_check
+from esper_core.settings import GovernorConfig, GrowthConfig, OptimizersConfig
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.event_records import stages_changed
 from esper_core.trainer.lanes import Lanes

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from esper_core.config import GovernorConfig, GrowthConfig
 from esper_core.governor.attribution import Culprit, MutationWatch
 from esper_core.governor.judgement import LossHistory, judge_step
 from esper_core.growth import FaultBook, Presence, Snapshot
@@ -19,13 +18,14 @@ from esper_core.leyline.actions import ActionMask, Op
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import CALM, Level, Verdict, most_severe
+from esper_core.settings import GovernorConfig, GrowthConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from esper_core.config import OptimizerConfig, OptimizersConfig
     from esper_core.growth import Garden, Transition, Variety
     from esper_core.leyline import Metric, Signals
+    from esper_core.settings import OptimizerConfig, OptimizersConfig
 
 
 class Act(StrEnum):

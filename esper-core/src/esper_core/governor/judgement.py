@@ -16,8 +16,8 @@ from esper_core.leyline.signals import CALM, Level, Verdict, most_severe
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from esper_core.config import GovernorConfig
     from esper_core.leyline import Metric, Signals
+    from esper_core.settings import GovernorConfig
 
 
 @dataclass(frozen=True, slots=True)

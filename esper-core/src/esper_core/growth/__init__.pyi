@@ -8,7 +8,7 @@ from .dry_runs import (
     untouched as untouched,
 )
 from .examples import Example as Example, map_tensors as map_tensors, tensors_in as tensors_in
-from .garden import Garden as Garden, GrowthConfig as GrowthConfig, Transition as Transition
+from .garden import Garden as Garden, Transition as Transition
 from .gates import (
     NUMBERS as NUMBERS,
     Gates as Gates,
@@ -32,7 +32,6 @@ from .optimizer_steps import (
     encode_scaler as encode_scaler,
 )
 from .optimizers import (
-    OptimizerConfig as OptimizerConfig,
     OptimizerKeeper as OptimizerKeeper,
     OptimizerSettings as OptimizerSettings,
     Share as Share,

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from esper_core.config import GrowthConfig as GrowthConfig
 from esper_core.growth.dry_runs import device_of
 from esper_core.growth.gates import Gates
 from esper_core.growth.grafting import slots_of
@@ -28,6 +27,7 @@ from esper_core.leyline.errors import EsperError, GrowthError, Problem, suggesti
 from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotState, Stage, next_slot_state
 from esper_core.leyline.protocols import State
 from esper_core.plugins.isolation import is_interrupt
+from esper_core.settings import GrowthConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from esper_core.config import GrowthConfig
     from esper_core.growth.seeds import Seed
     from esper_core.leyline.protocols import State
+    from esper_core.settings import GrowthConfig
 
 
 NUMBERS: Final = 6

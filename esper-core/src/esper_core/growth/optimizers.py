@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from esper_core.config import OptimizerConfig as OptimizerConfig  # noqa: TC001  exported by growth
 from esper_core.growth.optimizer_steps import (
     FusedAdam,
     FusedAdamW,
@@ -35,6 +34,7 @@ from esper_core.growth.optimizer_steps import (
 from esper_core.growth.serialization import decode_state, encode_state, state_mismatch
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
+from esper_core.settings import OptimizerConfig  # noqa: TC001  exported by growth
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from esper_core.config import GrowthConfig
     from esper_core.growth.gates import Gates
     from esper_core.growth.incubation import Incubation
     from esper_core.growth.optimizers import OptimizerKeeper
     from esper_core.growth.seeds import Seed, Variety
     from esper_core.growth.slots import Slot
+    from esper_core.settings import GrowthConfig
 
 EVENT_OF_OP: Final = {
     Op.ADVANCE: SeedEvent.ADVANCE,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from esper_core.config import GrowthConfig, section_of
+from esper_core.config import section_of
 from esper_core.gardener.losses import each_example
 from esper_core.gardener.traces import without_trace
 from esper_core.gardener.validation import Validation, each_loss, evaluating
@@ -47,6 +47,7 @@ from esper_core.probes.host import HostCurve, interval_of
 from esper_core.probes.places import attach_slots, slot_sites
 from esper_core.probes.results import ProbeFailure, ProbeResult, ProbeRow
 from esper_core.probes.trainings import guarded, new_training
+from esper_core.settings import GrowthConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

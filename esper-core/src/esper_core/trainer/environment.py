@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from esper_core.config import ComputeConfig
 from esper_core.governor import Governor, MemoryBudget
 from esper_core.growth import (
     Draws,
@@ -31,6 +30,7 @@ from esper_core.growth import (
 from esper_core.leyline.constants import PROBE_EXAMPLES
 from esper_core.leyline.protocols import State
 from esper_core.plugins.process_state import Guard, Memory, Scope
+from esper_core.settings import ComputeConfig
 from esper_core.trainer.batches import BatchOrder, feed_for, sent
 from esper_core.trainer.forward import (
     CompiledHost,
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from esper_core.config import EpisodeConfig, GovernorConfig, GrowthConfig, OptimizersConfig
     from esper_core.growth import Garden, Growth, Transition, Variety
     from esper_core.leyline import ActionMask, Operations, Schedule, Signals, SlotPlace, Split, SplitName, Task
+    from esper_core.settings import EpisodeConfig, GovernorConfig, GrowthConfig, OptimizersConfig
     from esper_core.trainer.forward import Compiler
 
 

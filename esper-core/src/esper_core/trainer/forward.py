@@ -34,9 +34,9 @@ from esper_core.trainer.batches import IMAGES, sent
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from esper_core.config import ComputeConfig
     from esper_core.growth import Garden, Variety
     from esper_core.leyline import Split, Task
+    from esper_core.settings import ComputeConfig
 
 log = logging.getLogger("esper")
 

@@ -55,10 +55,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from esper_core.config import GrowthConfig
     from esper_core.governor import Decision, Governor, MemoryBudget, RolledBack
     from esper_core.growth import FaultBook, OptimizerKeeper, Variety
     from esper_core.leyline import Action, ActionMask, Operations, Signals, Split, Task, Verdict
+    from esper_core.settings import GrowthConfig
     from esper_core.trainer.forward import CompiledHost, Loss
     from esper_core.trainer.measurements import Evaluation, Measurements
 

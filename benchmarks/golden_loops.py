@@ -121,7 +121,7 @@ def grow(build: Callable[[], Parts], data: tuple[list[Batch], list[Batch]], resu
         changes = [(change.slot, change.blueprint, change.now.name) for change in tended.changes]
         steps.append({"signals": asdict(tended.signals), "changes": changes})
     gardener.close()
-    return {"steps": steps, "weights": digest(dict(model.state_dict()))}
+    return {"steps": steps, "weights": digest({**dict(model.named_parameters()), **dict(model.named_buffers())})}
 
 
 def probed() -> Numbers:

@@ -269,7 +269,7 @@ class ComputeConfig(Section):
     def _without_cuda_graphs(cls, value: Any) -> Any:
         """Ignore an option of older runs at the value that changed nothing."""
         if isinstance(value, dict) and value.get("cuda_graphs") is False:
-            return {key: item for key, item in value.items() if key != "cuda_graphs"}
+            return {key: setting for key, setting in value.items() if key != "cuda_graphs"}
         return value
 
 

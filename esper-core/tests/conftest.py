@@ -19,12 +19,12 @@ from esper_core.cli import main
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests of libraries that are not installed, and tests marked ``members`` if only the core is."""
     is_core_alone = importlib.util.find_spec("esper_tasks") is None
-    for item in items:
-        if is_core_alone and item.get_closest_marker("members"):
-            item.add_marker(pytest.mark.skip(reason="needs the project's other members"))
-        for name in [mark.args[0] for mark in item.iter_markers("library")]:
+    for test in items:
+        if is_core_alone and test.get_closest_marker("members"):
+            test.add_marker(pytest.mark.skip(reason="needs the project's other members"))
+        for name in [mark.args[0] for mark in test.iter_markers("library")]:
             if importlib.util.find_spec(name) is None:
-                item.add_marker(pytest.mark.skip(reason=f"needs {name}: make test-slow installs it"))
+                test.add_marker(pytest.mark.skip(reason=f"needs {name}: make test-slow installs it"))
 
 
 @pytest.fixture
@@ -72,8 +72,8 @@ class SitePackages:
         hooks = []
         for kind, classes in components.items():
             added = "".join(
-                f"\n    registry.add({name!r}, {one if ',' in one else f'{one}, {kind.capitalize()}Spec()'})"
-                for name, one in classes.items()
+                f"\n    registry.add({name!r}, {args if ',' in args else f'{args}, {kind.capitalize()}Spec()'})"
+                for name, args in classes.items()
             )
             plural = "policies" if kind == "policy" else f"{kind}s"
             hooks.append(f"\n@hookimpl\ndef esper_register_{plural}(registry):{added}\n")
@@ -93,8 +93,8 @@ class SitePackages:
         folder = self.folder / f"{package.replace('-', '_')}-{version}.dist-info"
         folder.mkdir()
         if version is not None:
-            told = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\nRequires-Dist: {requires}\n"
-            (folder / "METADATA").write_text(told)
+            text = f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\nRequires-Dist: {requires}\n"
+            (folder / "METADATA").write_text(text)
         data = entry_points if isinstance(entry_points, bytes) else entry_points.encode()
         (folder / "entry_points.txt").write_bytes(data)
 

@@ -38,8 +38,8 @@ def inform_linear(down: nn.Linear, inputs: Tensor, gradients: Tensor) -> None:
     """
     if (probe := _usable(inputs, gradients)) is None:
         return
-    seen, asked = (values.flatten(0, -2) for values in probe)
-    product = asked.T @ seen
+    seen, output_gradients = (values.flatten(0, -2) for values in probe)
+    product = output_gradients.T @ seen
     built = down.weight.float()
     rows, stretch = most_stretched(built, lambda rows: rows @ product.T @ product)
     named = stretch > NOTHING * stretch[0]
@@ -59,15 +59,15 @@ def inform_convolutions(first: Convolution, last: Convolution, inputs: Tensor, g
     if (probe := _usable(inputs, gradients)) is None:
         return
     assert first.bias is not None
-    seen, asked = probe
+    seen, output_gradients = probe
     built = first.weight.float()
 
-    rows, stretch = most_stretched(built.flatten(1), _gains(first, last, seen, asked))
+    rows, stretch = most_stretched(built.flatten(1), _gains(first, last, seen, output_gradients))
     filters = (rows * built.flatten(1).norm(dim=1, keepdim=True)).view_as(built)
     usual = _spread(_outputs(first, seen, built)).mean()
     tamed = filters * _over(usual / _spread(_outputs(first, seen, filters)).clamp_min(usual), built)
     varying = _varying(_outputs(first, seen, tamed))
-    up, down = (_worth(_weight_gradient(last, functional.relu(half), asked)) for half in (varying, -varying))
+    up, down = (_worth(_weight_gradient(last, functional.relu(half), output_gradients)) for half in (varying, -varying))
     turned = torch.where(_over(up >= down, built), tamed, -tamed)
     middle = _outputs(first, inputs.float(), turned).transpose(0, 1).flatten(1).mean(dim=1)
     named = stretch > NOTHING * stretch[0]
@@ -94,7 +94,7 @@ def most_stretched(rows: Tensor, there_and_back: Callable[[Tensor], Tensor]) -> 
     return turn.flip(1).T @ rows, squares.flip(0)
 
 
-def _gains(first: Convolution, last: Convolution, seen: Tensor, asked: Tensor) -> Callable[[Tensor], Tensor]:
+def _gains(first: Convolution, last: Convolution, seen: Tensor, output_gradients: Tensor) -> Callable[[Tensor], Tensor]:
     """Return the map from filters of ``first`` to the gradient of ``last`` that each yields, and back.
 
     A filter's gradient depends on that filter alone. So the map is computed once, as a matrix, where that takes fewer
@@ -108,14 +108,18 @@ def _gains(first: Convolution, last: Convolution, seen: Tensor, asked: Tensor) -
 
     def there_and_back(rows: Tensor) -> Tensor:
         response = responses(rows)
-        wanted = _input_gradient(last, response, _weight_gradient(last, response, asked), asked)
-        return _weight_gradient(first, seen, _varying(wanted)).flatten(1)
+        input_gradients = _input_gradient(
+            last, response, _weight_gradient(last, response, output_gradients), output_gradients
+        )
+        return _weight_gradient(first, seen, _varying(input_gradients)).flatten(1)
 
     if size > ROUNDS * len(built):
         return there_and_back
-    each = torch.eye(size, device=seen.device).split(len(built))
-    there = torch.cat([_weight_gradient(last, responses(rows), asked).transpose(0, 1).flatten(1) for rows in each])
-    product = there @ there.T
+    unit_rows = torch.eye(size, device=seen.device).split(len(built))
+    matrix = torch.cat(
+        [_weight_gradient(last, responses(rows), output_gradients).transpose(0, 1).flatten(1) for rows in unit_rows]
+    )
+    product = matrix @ matrix.T
     return lambda rows: rows @ product
 
 

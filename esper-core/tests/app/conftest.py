@@ -109,7 +109,7 @@ def run_small(configured: Callable[[str], Path], run_file: Callable[..., Path]) 
 
     def run(more: str = "") -> dict[str, Any]:
         path = run_file(configured(more))
-        told = {name: json.loads((path / f"{name}.json").read_text()) for name in ("summary", "manifest")}
-        return {**told, "path": path}
+        documents = {name: json.loads((path / f"{name}.json").read_text()) for name in ("summary", "manifest")}
+        return {**documents, "path": path}
 
     return run

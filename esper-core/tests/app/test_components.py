@@ -154,9 +154,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def refusal(*overrides: str) -> str:
-    with pytest.raises(EsperError) as told:
+    with pytest.raises(EsperError) as caught:
         prepare(Path("run.yaml"), overrides)
-    return f"{told.value.exit_code}: {told.value}"
+    return f"{caught.value.exit_code}: {caught.value}"
 
 
 def test_host_of_the_current_folder_can_be_run_twice(folder):
@@ -175,7 +175,7 @@ def test_installed_module_comes_before_one_in_the_current_folder(folder):
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "parts"),
     [
         ("host.use=own_nets.towers:Lader", ["2: E202 own_nets.towers has no", "--set ", 'Did you mean "Ladder"?']),
         ("host.use=own_nets.tower:Ladder", ['2: E202 there is no module "own_nets.tower"', "--set host.use="]),
@@ -193,6 +193,6 @@ def test_installed_module_comes_before_one_in_the_current_folder(folder):
         ("slots.late={blueprints: [mlp]}", ['2: E122 host "own_nets.towers:Ladder" declares no slot "late"']),
     ],
 )  # fmt: skip
-def test_invalid_host_is_reported_where_the_mistake_was_made(override, told, folder):
+def test_invalid_host_is_reported_where_the_mistake_was_made(override, parts, folder):
     answer = refusal(override)
-    assert [part for part in told if part not in answer] == [], answer
+    assert [part for part in parts if part not in answer] == [], answer

@@ -62,11 +62,11 @@ def played(file: Path) -> Path:
 
 
 def events_of(path: Path, kind: type, arm: str) -> list[Any]:
-    return [one for one in read_events(path / "events.jsonl") if isinstance(one, kind) and one.arm == arm]
+    return [event for event in read_events(path / "events.jsonl") if isinstance(event, kind) and event.arm == arm]
 
 
 def bare(events: Sequence[Event]) -> list[dict[str, Any]]:
-    return [{name: getattr(one, name) for name in one.__slots__ if name != "arm"} for one in events]
+    return [{name: getattr(event, name) for name in event.__slots__ if name != "arm"} for event in events]
 
 
 def results_of(path: Path) -> dict[str, Any]:
@@ -75,14 +75,19 @@ def results_of(path: Path) -> dict[str, Any]:
 
 def check_figures(path: Path) -> None:
     """Figures and comparisons count seeds, not environments, and comparisons are paired by seed."""
-    found = results_of(path)
-    assert {arm: own["test"]["n"] for arm, own in found["arms"].items()} == dict.fromkeys((*PLANNED, "twin"), 2)
-    assert {(one["a"], one["b"]): (one["n"], one["paired"]) for one in found["comparisons"]} == {
+    results = results_of(path)
+    assert {arm: figures["test"]["n"] for arm, figures in results["arms"].items()} == dict.fromkeys(
+        (*PLANNED, "twin"), 2
+    )
+    assert {
+        (comparison["a"], comparison["b"]): (comparison["n"], comparison["paired"])
+        for comparison in results["comparisons"]
+    } == {
         (PLANNED[0], PLANNED[1]): (2, True),
         (PLANNED[0], "twin"): (2, True),
         (PLANNED[1], "twin"): (2, True),
     }
-    between, *with_twin = found["comparisons"]
+    between, *with_twin = results["comparisons"]
     assert (between["difference"], between["ci_low"], between["ci_high"]) == (0, 0, 0), "one plan, whatever it costs"
     assert with_twin[0]["ci_low"] == with_twin[1]["ci_low"]
     assert json.loads((path / "manifest.json").read_text())["seeds"] == {"first": 0, "count": 2}
@@ -92,52 +97,56 @@ def test_every_seed_is_played_under_every_reward_as_in_a_run_of_its_own(planned,
     together = played(written(tmp_path / "together", planned))
     check_figures(together)
     ends = {arm: events_of(together, EpisodeFinished, arm) for arm in (*PLANNED, "twin")}
-    assert {arm: [one.seed for one in own] for arm, own in ends.items()} == {arm: [0, 1] for arm in ends}
+    assert {arm: [event.seed for event in events] for arm, events in ends.items()} == {arm: [0, 1] for arm in ends}
     for price, arm in ((5, PLANNED[0]), (50, PLANNED[1])):
-        one = f"reward: {{use: team, settings: {{price: {price}}}}}\n"
-        alone = played(written(tmp_path / f"at-{price}", planned, one, environments=2))
-        for own, whose in ((arm, "schedule"), ("twin", "twin")):
+        reward = f"reward: {{use: team, settings: {{price: {price}}}}}\n"
+        alone = played(written(tmp_path / f"at-{price}", planned, reward, environments=2))
+        for arm_together, arm_alone in ((arm, "schedule"), ("twin", "twin")):
             for kind in (StepFinished, EpisodeFinished):
-                assert bare(events_of(together, kind, own)) == bare(events_of(alone, kind, whose))
+                assert bare(events_of(together, kind, arm_together)) == bare(events_of(alone, kind, arm_alone))
         assert results_of(together)["arms"][arm] == results_of(alone)["arms"]["schedule"]
-    low, high = ([one.reward for one in ends[arm]] for arm in PLANNED)
+    low, high = ([event.reward for event in ends[arm]] for arm in PLANNED)
     assert all(cheap > dear for cheap, dear in zip(low, high, strict=True)), "the rewards are two"
 
 
 def test_policy_sees_each_instance_at_each_price_in_one_round(watched, watcher, tmp_path) -> None:
     path = played(written(tmp_path / "own", watched))
     ((begun, _), (after, _), *_), (rollout, _) = watcher.seen, watcher.rollouts
-    assert [one.price for one in begun] == [5, 50, 5, 50]
-    first = [one.signals.validation_loss for one in begun]
+    assert [observation.price for observation in begun] == [5, 50, 5, 50]
+    first = [observation.signals.validation_loss for observation in begun]
     assert first[0] == first[1] != first[2] == first[3]
-    assert [one.twin.validation_loss for one in begun] == first
-    assert [len(one.signals.seeds) for one in after] == [1, 0, 1, 0], "noise is shared, and decisions are not"
+    assert [observation.twin.validation_loss for observation in begun] == first
+    assert [len(observation.signals.seeds) for observation in after] == [1, 0, 1, 0], (
+        "noise is shared, and decisions are not"
+    )
     assert rollout.arm == "recorder"
     assert [episode.turns[0].observation for episode in rollout.episodes] == begun
-    told = [events_of(path, EpisodeFinished, f"recorder@price-{price}") for price in (5, 50)]
-    assert [[one.seed for one in own] for own in told] == [[0, 1, 2, 3], [0, 1, 2, 3]], "two rounds of two seeds"
+    ends = [events_of(path, EpisodeFinished, f"recorder@price-{price}") for price in (5, 50)]
+    assert [[event.seed for event in events] for events in ends] == [[0, 1, 2, 3], [0, 1, 2, 3]], (
+        "two rounds of two seeds"
+    )
     sums = [sum(turn.reward.total for turn in episode.turns) for episode in rollout.episodes]
     first_step = [
         events_of(path, StepFinished, f"recorder@price-{price}")[place] for place in (0, 1) for price in (5, 50)
     ]
-    earned = [told[place % 2][place // 2].reward - sum(first_step[place].reward.values()) for place in range(4)]
+    earned = [ends[place % 2][place // 2].reward - sum(first_step[place].reward.values()) for place in range(4)]
     assert sums == pytest.approx(earned), "what comes before the first decision is nobody's"
 
 
 def test_each_price_has_its_own_control(planned, tmp_path) -> None:
     path = played(written(tmp_path / "own", planned.replace("capacity: false\n", "")))
-    found, controls = results_of(path), tuple(f"capacity-of-{arm}" for arm in PLANNED)
-    assert tuple(found["arms"]) == (*PLANNED, "twin", *controls)
-    assert {found["arms"][arm]["test"]["n"] for arm in controls} == {2}
-    assert {found["arms"][arm]["params"] for arm in controls} == {found["arms"][PLANNED[0]]["params"]}
-    told = next(iter(read_events(path / "events.jsonl")))
-    assert (told.arms, told.environments) == ((*PLANNED, "twin", *controls), 2)
+    results, controls = results_of(path), tuple(f"capacity-of-{arm}" for arm in PLANNED)
+    assert tuple(results["arms"]) == (*PLANNED, "twin", *controls)
+    assert {results["arms"][arm]["test"]["n"] for arm in controls} == {2}
+    assert {results["arms"][arm]["params"] for arm in controls} == {results["arms"][PLANNED[0]]["params"]}
+    started = next(iter(read_events(path / "events.jsonl")))
+    assert (started.arms, started.environments) == ((*PLANNED, "twin", *controls), 2)
 
 
 @pytest.mark.slow
 def test_interrupted_run_is_resumed_with_identical_results(watched, after_step, tmp_path) -> None:
     text = watched + "checkpoints: {every: 1}\n"
-    whole = played(written(tmp_path / "whole", text))
+    uninterrupted = played(written(tmp_path / "whole", text))
 
     def end() -> None:
         raise KeyboardInterrupt
@@ -147,9 +156,12 @@ def test_interrupted_run_is_resumed_with_identical_results(watched, after_step, 
         played(written(tmp_path / "broken", text))
     (broken,) = (tmp_path / "broken" / "runs").iterdir()
     resume(prepare(broken / "config.yaml"), read_run(broken))
-    told = [[one for one in read_events(path / "events.jsonl") if hasattr(one, "arm")] for path in (whole, broken)]
-    assert told[0] == told[1]
-    assert results_of(broken) == results_of(whole)
+    histories = [
+        [event for event in read_events(path / "events.jsonl") if hasattr(event, "arm")]
+        for path in (uninterrupted, broken)
+    ]
+    assert histories[0] == histories[1]
+    assert results_of(broken) == results_of(uninterrupted)
 
 
 @pytest.mark.parametrize(

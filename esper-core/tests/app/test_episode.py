@@ -92,7 +92,7 @@ def test_observation_has_the_twin_and_the_price_and_rewards_add_up(shared):
     assert moments[-1].observation.signals.parameters > shared.host_parameters
     rewards = [moment.reward for moment in moments]
     assert None not in rewards
-    assert rewards[4].terms["fossil_fee"] < 0.0 == sum(one.terms["fossil_fee"] for one in rewards[:4])
+    assert rewards[4].terms["fossil_fee"] < 0.0 == sum(reward.terms["fossil_fee"] for reward in rewards[:4])
     end = moments[-1].ending
     gain = 100 * (end.signals.validation_metric - twin.ending.signals.validation_metric)
     share = (end.signals.parameters - shared.host_parameters) / shared.host_parameters

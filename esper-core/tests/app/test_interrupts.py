@@ -35,8 +35,8 @@ def on_hang_up() -> Iterator[Callable[[Any], None]]:
 
 def test_a_hang_up_ends_the_run_once_and_a_second_one_is_ignored(on_hang_up) -> None:
     """A terminal that is closed sends SIGHUP more than once; the checkpoint must still be written."""
-    own: list[int] = []
-    on_hang_up(lambda number, frame: own.append(number))
+    received: list[int] = []
+    on_hang_up(lambda number, frame: received.append(number))
     with handled_signals(RUN) as pause:
         os.kill(os.getpid(), signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -44,9 +44,9 @@ def test_a_hang_up_ends_the_run_once_and_a_second_one_is_ignored(on_hang_up) -> 
         with pytest.raises(Interrupted) as caught:
             pause()
     assert caught.value.status == 129
-    assert own == []
+    assert received == []
     os.kill(os.getpid(), signal.SIGHUP)
-    assert own == [signal.SIGHUP]
+    assert received == [signal.SIGHUP]
 
 
 def test_a_hang_up_that_was_ignored_stays_ignored(on_hang_up) -> None:

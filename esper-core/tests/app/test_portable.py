@@ -60,32 +60,32 @@ pickle.dump((loaded.describe(), told, splits, type(recipe.build_host()).__name__
 
 @pytest.mark.members
 def test_recipe_is_built_from_plain_data_in_another_process_and_folder(tmp_path, monkeypatch):
-    here, there = tmp_path / "here", tmp_path / "there"
-    for folder in (here, there):
+    run_folder, worker_folder = tmp_path / "here", tmp_path / "there"
+    for folder in (run_folder, worker_folder):
         folder.mkdir()
     for name, text in {"own.py": OWN, "their_host.py": HOST, "run.yaml": RUN}.items():
-        (here / name).write_text(text)
-    monkeypatch.chdir(here)
+        (run_folder / name).write_text(text)
+    monkeypatch.chdir(run_folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
     composition = prepare("run.yaml")
     run, recipe = PortableRun.of(composition), composition.recipe
-    own = run.describe(composition.resolution.plugins)
-    (here / "own.py").unlink()  # it is sent
+    run_node = run.describe(composition.resolution.plugins)
+    (run_folder / "own.py").unlink()  # it is sent
     sent, received = tmp_path / "sent", tmp_path / "received"
     sent.write_bytes(pickle.dumps((run, portable_data(recipe))))
-    subprocess.run([sys.executable, "-c", WORKER, sent, received], cwd=there, check=True)
-    node, told, splits, host = pickle.loads(received.read_bytes())
-    varieties = {name: [one.id for one in own] for name, own in recipe.varieties.items()}
+    subprocess.run([sys.executable, "-c", WORKER, sent, received], cwd=worker_folder, check=True)
+    node, rebuilt, splits, host = pickle.loads(received.read_bytes())
+    varieties = {name: [variety.id for variety in slot_varieties] for name, slot_varieties in recipe.varieties.items()}
     decider = composition.decider
     decides = decider.prices, recipe.episode.batches, str(decider.arms[0].label)
-    assert told == (recipe.draws, recipe.operations, recipe.episode, varieties, decides, [True])
+    assert rebuilt == (recipe.draws, recipe.operations, recipe.episode, varieties, decides, [True])
     assert decider.batches == recipe.episode.batches
     assert "own/widen" in varieties["early"]
     assert host == "Sequential"
     assert all(torch.equal(recipe.data[name].inputs, inputs) for name, (inputs, _) in splits.items())
     assert all(torch.equal(recipe.data[name].targets, targets) for name, (_, targets) in splits.items())
-    assert check_node(own, node, mixed_builds=False) == []
-    assert {"esper-core", 'plugin "own" (local file)', 'module "their_host"'} < set(own.packages)
+    assert check_node(run_node, node, mixed_builds=False) == []
+    assert {"esper-core", 'plugin "own" (local file)', 'module "their_host"'} < set(run_node.packages)
 
 
 @pytest.mark.parametrize("layout", ["plain", "channels last", "one channel", "no dimension", "with gaps"])

@@ -72,7 +72,7 @@ def meddled(tmp_path, run_file, caplog, monkeypatch):
         for event in read_events(path / "events.jsonl"):
             if isinstance(event, StepFinished):
                 seen.setdefault(event.arm, []).append(repr(event.signals))
-        messages = [one.getMessage().partition("\n")[0] for one in caplog.records]
+        messages = [record.getMessage().partition("\n")[0] for record in caplog.records]
         return [message for message in messages if message.startswith("E237")], seen
 
     return run
@@ -82,7 +82,7 @@ def meddled(tmp_path, run_file, caplog, monkeypatch):
 @pytest.mark.parametrize(
     ("places", "engine", "lanes"),
     [
-        ([one for one in PLACES if one not in (*IN_ENVIRONMENTS, "host")], "threads", 1),
+        ([place for place in PLACES if place not in (*IN_ENVIRONMENTS, "host")], "threads", 1),
         (IN_ENVIRONMENTS, "threads", 1),
         (IN_ENVIRONMENTS, "threads", 2),
         (IN_ENVIRONMENTS, "processes", 2),
@@ -91,12 +91,12 @@ def meddled(tmp_path, run_file, caplog, monkeypatch):
 )
 def test_state_of_the_process_is_put_back_and_the_component_named(places, engine, lanes, meddled):
     if not EXPECTED:
-        told, seen = meddled([], "threads", 1)
-        assert told == []
+        messages, seen = meddled([], "threads", 1)
+        assert messages == []
         EXPECTED.update(seen)
-    told, seen = meddled(places, engine, lanes)
+    messages, seen = meddled(places, engine, lanes)
     assert seen == EXPECTED
     for place in places:
-        named = [message for message in told if f'{PLACES[place]} "hostile' in message and "(local file" in message]
-        missed = [one for one in changes_at(place, lanes) if not any(one in message for message in named)]
+        named = [message for message in messages if f'{PLACES[place]} "hostile' in message and "(local file" in message]
+        missed = [change for change in changes_at(place, lanes) if not any(change in message for message in named)]
         assert missed == [], place

@@ -59,7 +59,7 @@ FAILED = 'E210 plugin "extra" (esper-extra 1.0) cannot be imported: Zero'
 
 
 @pytest.mark.parametrize(
-    ("source", "pin", "also", "told"),
+    ("source", "pin", "also", "expected"),
     [
         (NEVER, ">=2, <3", "", [" in >=2, <3; its code was not run", UPGRADE]),
         ("1 / 0", ">=1", "", [", and it is broken", MORE, FAILED]),
@@ -68,21 +68,21 @@ FAILED = 'E210 plugin "extra" (esper-extra 1.0) cannot be imported: Zero'
     ],
     ids=["another version", "broken", "disabled", "in safe mode"],
 )
-def test_required_plugin_that_is_not_active_stops_the_run(install, refused, monkeypatch, source, pin, also, told):
+def test_required_plugin_that_is_not_active_stops_the_run(install, refused, monkeypatch, source, pin, also, expected):
     install("extra", source)
-    monkeypatch.setenv("ESPER_SAFE_MODE", str(int("not-listed" in told[0])))
+    monkeypatch.setenv("ESPER_SAFE_MODE", str(int("not-listed" in expected[0])))
     code, text = refused(f'plugins: {{require: {{extra: "{pin}"}}{also}}}')
     reason, place, *more = text.splitlines()
-    assert (code, reason, place) == (3, f"{EXTRA}{told[0]}", "  small.yaml:12:28   plugins.require.extra")
-    assert [said for said in told[1:] if not any(line.strip().startswith(said) for line in more)] == []
+    assert (code, reason, place) == (3, f"{EXTRA}{expected[0]}", "  small.yaml:12:28   plugins.require.extra")
+    assert [start for start in expected[1:] if not any(line.strip().startswith(start) for line in more)] == []
 
 
 def test_pin_is_accepted_exactly_if_packaging_can_parse_it(refused, configured):
     for pin in ("0.2", ">=", ">=a", "latest", "~=1", ">=0.2 <0.3", "==0.*.1", ">=1.*", "", "*"):
-        code, told = refused(f'plugins: {{require: {{extra: "{pin}"}}}}')
+        code, text = refused(f'plugins: {{require: {{extra: "{pin}"}}}}')
         assert code == 2
         message = "Input should be version specifiers as pip takes them, for example >=0.2,<0.3"
-        assert told.startswith(f'E112 {message}; received "{pin}"\n  small.yaml:12:28   ')
+        assert text.startswith(f'E112 {message}; received "{pin}"\n  small.yaml:12:28   ')
     for pin in (">=1", "==1.*", "!=1.2.*,<3", "~=1.0", "== 1.0rc1", ">0.1.dev3", "<=2.0.post1"):
         loaded = load_config(configured(f'plugins: {{require: {{tasks: "{pin}"}}}}'))
         assert SpecifierSet(loaded.config.plugins.require["tasks"])
@@ -92,17 +92,17 @@ def test_one_file_plugin_runs_and_is_kept_and_every_active_plugin_has_a_hash(ins
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "my_plugin.py").write_text(BLOCK)
     path = install("extra", FINE)
-    told = run_small("plugins: {local: [own/my_plugin.py]}\n")
-    plugins = {plugin["id"]: plugin for plugin in told["manifest"]["plugins"]}
+    result = run_small("plugins: {local: [own/my_plugin.py]}\n")
+    plugins = {plugin["id"]: plugin for plugin in result["manifest"]["plugins"]}
     assert plugins["extra"]["sha256"] == sha256(path.read_bytes()).hexdigest()
     assert all(len(plugin["sha256"]) == 64 for plugin in plugins.values())
     kept = plugins["my-plugin"]
     hashed = sha256(BLOCK.encode()).hexdigest()
     assert (kept["package"], kept["version"], kept["sha256"]) == ("local file", hashed[:12], hashed)
     assert kept["entry_point"] == "my_plugin.py"
-    assert (told["path"] / "my_plugin.py").read_text() == BLOCK
+    assert (result["path"] / "my_plugin.py").read_text() == BLOCK
     (tmp_path / "own" / "my_plugin.py").unlink()
-    again = prepare(told["path"] / "config.yaml")
+    again = prepare(result["path"] / "config.yaml")
     assert "my-plugin/tiny" in {component.id for component in again.resolution.plugins.registry.components()}
     assert all(json.dumps(record.as_json()) for record in again.resolution.plugins.records)
 
@@ -122,8 +122,8 @@ INVALID = 'the name of the plugin file "My-Plugin.py" is not a valid plugin id'
 def test_file_that_cannot_be_a_plugin_is_refused_with_its_place(install, refused, tmp_path, name, message, hint):
     if name != "site":
         (tmp_path / name).write_text(NEVER)
-    told = f"E227 {message}\n  small.yaml:13:11   plugins.local[0]\n  {hint}"
-    assert refused(f"plugins:\n  local: [{name}]") == (2, told)
+    expected = f"E227 {message}\n  small.yaml:13:11   plugins.local[0]\n  {hint}"
+    assert refused(f"plugins:\n  local: [{name}]") == (2, expected)
 
 
 SETTINGS = """
@@ -134,13 +134,13 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid")
     every: int = 10
 
-given = []
+received = []
 
 @hookimpl
 def esper_settings_model(): return Settings
 
 @hookimpl
-def esper_configured(config): given.append(config.settings)
+def esper_configured(config): received.append(config.settings)
 """
 
 
@@ -148,19 +148,19 @@ def test_settings_reach_their_plugin(install, run_small):
     install("extra", SETTINGS)
     install("other", SETTINGS)
     run_small("plugins: {settings: {extra: {every: 3}}}")
-    given = [sys.modules[f"esper_{name}"].given for name in ("extra", "other")]
-    assert [[settings.every for settings in own] for own in given] == [[3], [10]]
+    received = [sys.modules[f"esper_{name}"].received for name in ("extra", "other")]
+    assert [[settings.every for settings in calls] for calls in received] == [[3], [10]]
 
 
 def test_invalid_settings_are_reported_with_their_places_and_all_other_problems(install, refused):
     install("extra", SETTINGS)
-    code, told = refused(
+    code, text = refused(
         "plugins:\n  disable: [taks]\n  settings:\n    extra: {every: often, evry: 3}\n"
         "    rewards: {a: 1}\n    nobody: {}\n"
         "sinks: [nothing]\n"
     )
     assert code == 2
-    assert [line for line in told.splitlines() if line[0] != " "] == [
+    assert [line for line in text.splitlines() if line[0] != " "] == [
         'E208 unknown plugin "taks"',
         'E111 Input should be a valid integer, unable to parse string as an integer; received "often"',
         'E110 unknown key "evry"',
@@ -168,6 +168,6 @@ def test_invalid_settings_are_reported_with_their_places_and_all_other_problems(
         'E208 unknown plugin "nobody"',
         'E225 unknown sink "nothing"',
     ]
-    assert [line.split()[0] for line in told.splitlines() if line.startswith("  small.yaml")] == [
+    assert [line.split()[0] for line in text.splitlines() if line.startswith("  small.yaml")] == [
         f"small.yaml:{place}" for place in ("13:13", "15:20", "15:27", "16:5", "17:5", "18:9")
     ]

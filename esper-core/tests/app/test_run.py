@@ -26,16 +26,18 @@ pytestmark = pytest.mark.members
 
 
 def test_configuration_can_be_given_as_plain_data_with_overrides(configured, tmp_path) -> None:
-    given = yaml.safe_load(configured().read_text())
-    outcome = run(given, overrides=["environments=1", "twin=false", "capacity=false"], runs_dir=tmp_path / "runs")
+    configuration = yaml.safe_load(configured().read_text())
+    outcome = run(
+        configuration, overrides=["environments=1", "twin=false", "capacity=false"], runs_dir=tmp_path / "runs"
+    )
     assert list(outcome.results["arms"]) == ["schedule"]
     kept = load_config(outcome.path / "config.yaml").config
     assert (kept.environments, kept.episode.steps) == (1, 3)
     with pytest.raises(ConfigError) as raised:
-        run({**given, "environments": 0}, runs_dir=tmp_path / "runs")
+        run({**configuration, "environments": 0}, runs_dir=tmp_path / "runs")
     assert (raised.value.problems[0].file, raised.value.problems[0].path) == ("configuration", "environments")
     with pytest.raises(ConfigError, match="E111"):
-        run({**given, "task": object()})
+        run({**configuration, "task": object()})
 
 
 @pytest.mark.parametrize("kind", [GovernorStop, PluginError])
@@ -52,27 +54,27 @@ def test_control_that_fails_is_left_out_of_the_results(run_small, monkeypatch, k
     real = run_module.run_study
     monkeypatch.setattr(run_module, "run_study", run_one)
     monkeypatch.setattr(Composition, "follow_up", lambda self, around, finished: self.study(around))
-    told = run_small()
+    result = run_small()
     assert len(studies) == 2
-    assert list(told["summary"]["results"]["arms"]) == ["schedule", "twin"]
-    assert told["manifest"]["status"] == "done"
-    said = "the static control failed and is left out of the results: E402 a loss is not finite"
-    assert told["summary"]["warnings"][-1] == said
+    assert list(result["summary"]["results"]["arms"]) == ["schedule", "twin"]
+    assert result["manifest"]["status"] == "done"
+    warning = "the static control failed and is left out of the results: E402 a loss is not finite"
+    assert result["summary"]["warnings"][-1] == warning
 
 
 def test_run_from_python_takes_a_file_and_ignores_a_hang_up_while_results_are_written(
     configured, tmp_path, monkeypatch
 ) -> None:
     """A terminal that is closed sends SIGHUP, too, when the last step is done."""
-    own: list[int] = []
+    received: list[int] = []
     real = run_module.write_json
-    before = signal.signal(signal.SIGHUP, lambda number, frame: own.append(number))
+    before = signal.signal(signal.SIGHUP, lambda number, frame: received.append(number))
     try:
         monkeypatch.setattr(run_module, "write_json", lambda *file: [os.kill(os.getpid(), signal.SIGHUP), real(*file)])
         outcome = esper_core.run(str(configured()), runs_dir=str(tmp_path / "runs"))
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert (read_run(outcome.path).status, own) == ("done", [])
+    assert (read_run(outcome.path).status, received) == ("done", [])
     assert set(outcome.results["arms"]) >= {"schedule", "twin"}
 
 
@@ -127,10 +129,13 @@ def test_run_whose_blueprints_are_a_glob_can_be_repeated(configured, tmp_path) -
     composition = prepare(file)
     again = tmp_path / "again.yaml"
     again.write_text(dump_config(resolved_config(composition.resolution)))
-    varieties = {name: [one.id for one in own] for name, own in composition.recipe.varieties.items()}
-    assert all(len(own) > 1 for own in varieties.values())
+    varieties = {
+        name: [variety.id for variety in slot_varieties]
+        for name, slot_varieties in composition.recipe.varieties.items()
+    }
+    assert all(len(slot_varieties) > 1 for slot_varieties in varieties.values())
     repeated = prepare(again).recipe.varieties
-    assert {name: [one.id for one in own] for name, own in repeated.items()} == varieties
+    assert {name: [variety.id for variety in slot_varieties] for name, slot_varieties in repeated.items()} == varieties
 
 
 def test_run_resumes_with_the_same_configuration_only_apart_from_lanes(halfway) -> None:
@@ -145,8 +150,8 @@ def test_run_resumes_with_the_same_configuration_only_apart_from_lanes(halfway) 
 def test_changed_plugin_file_is_reported_when_a_run_is_resumed(halfway, esper) -> None:
     file = halfway / "own_plugin.py"
     file.write_text(f"{file.read_text()}# mended\n")
-    told = f"own_plugin.py changed since {halfway.name} began: the numbers of the resumed run may differ"
-    assert told in esper("resume", halfway, "--quiet").err
+    warning = f"own_plugin.py changed since {halfway.name} began: the numbers of the resumed run may differ"
+    assert warning in esper("resume", halfway, "--quiet").err
 
 
 def checkpoint_numbers(directory: Path) -> list[int]:
@@ -198,13 +203,13 @@ def test_run_whose_newest_events_are_lost_resumes_from_the_checkpoint_before(exp
     length = events_at(halfway, newest)
     cut_events(halfway, length - 1)
     (halfway / "events.jsonl").write_bytes((halfway / "events.jsonl").read_bytes() + more)
-    said: list[str] = []
-    outcome = resume(prepare(halfway / "config.yaml"), read_run(halfway), on_warning=said.append)
+    warnings: list[str] = []
+    outcome = resume(prepare(halfway / "config.yaml"), read_run(halfway), on_warning=warnings.append)
     warning = (
         f"resuming from checkpoint {older:06}: newer ones cannot be used ({newest:06}: events.jsonl has "
         f"{length - 1 + len(more):,} bytes, and no line ends at byte {length:,}, where the checkpoint was written)"
     )
-    assert said == [warning]
+    assert warnings == [warning]
     assert outcome.warnings[-1] == warning
     assert (halfway / "events.jsonl").read_text().splitlines()[1:] == expected
 

@@ -141,7 +141,7 @@ def test_crash_and_full_disk_say_where_the_run_is_and_how_to_resume(ended_by, tm
 @pytest.mark.parametrize("lost", ["events.jsonl", ""])
 def test_lost_folder_and_broken_pipe_do_not_say_how_to_resume(lost: str, ended_by, tmp_path) -> None:
     error, folder = ended_by(RunFolderError.about(tmp_path, OSError(2, "gone")) if lost else BrokenPipeError(), lost)
-    told = json.loads((folder / "manifest.json").read_text())
-    assert (told["status"], told["exit"]) == ("failed", 1 if lost else 141)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert (manifest["status"], manifest["exit"]) == ("failed", 1 if lost else 141)
     assert not hasattr(error, "__notes__")
-    assert "Run directory:" not in str([one.hint for one in getattr(error, "problems", ())])
+    assert "Run directory:" not in str([problem.hint for problem in getattr(error, "problems", ())])

@@ -64,14 +64,14 @@ def warnings(caplog):
 def test_observers_are_called_in_order_with_all_environments(diary, configured, run_small) -> None:
     prepare(configured())
     assert diary() == [], "preparing a run calls no observer"
-    told = run_small()
+    result = run_small()
     heard = diary()
-    names = [what for what, *_ in heard]
+    names = [name for name, *_ in heard]
     assert (names[:2], names[-1], names.count("step")) == (["configured", "started"], "finished", 3)
     run = heard[1][1]
-    assert (run.id, run.path, run.device) == (told["path"].name, told["path"], "cpu")
+    assert (run.id, run.path, run.device) == (result["path"].name, result["path"], "cpu")
     assert (run.arms, run.environments, run.steps) == (("schedule", "twin", "capacity"), 2, 3)
-    for _, events in [one for one in heard if one[0] == "step"]:
+    for _, events in [call for call in heard if call[0] == "step"]:
         assert {(event.arm, event.seed) for event in events} == {(arm, seed) for arm in run.arms[:2] for seed in (0, 1)}
     _, again, outcome = heard[-1]
     assert again == run
@@ -111,7 +111,7 @@ def test_panic_verdict_of_a_plugin_stops_the_run(install, diary, run_small) -> N
         'E402 arm "twin", RNG seed 0, step 1: too hot, reported by plugin "guard" (esper-guard 1.0); '
         "rollbacks are disabled (governor.rollback)"
     )
-    assert [what for what, *_ in diary()][-3:] == ["governor", "step", "finished"]
+    assert [name for name, *_ in diary()][-3:] == ["governor", "step", "finished"]
     _, _, outcome = diary()[-1]
     assert (outcome.status, outcome.results, "too hot" in outcome.reason) == ("stopped", None, True)
 
@@ -133,13 +133,13 @@ def esper_report_sections(run):
 def test_report_sections_are_kept_and_invalid_ones_reported(install, run_small) -> None:
     install("critic", CRITIC)
     install("bad", f"{CRITIC.partition('    lines')[0]}    return 'words'\n")
-    told = run_small()
-    lines = (told["path"] / "events.jsonl").read_text().count("\n")
-    assert told["summary"]["sections"] == [
-        {"plugin": "critic", "title": "Events", "text": f"{lines} lines\nof {told['path'].name}"},
+    result = run_small()
+    lines = (result["path"] / "events.jsonl").read_text().count("\n")
+    assert result["summary"]["sections"] == [
+        {"plugin": "critic", "title": "Events", "text": f"{lines} lines\nof {result['path'].name}"},
         {"plugin": "critic", "title": "More", "text": "Nothing."},
     ]
-    (warning,) = told["summary"]["warnings"]
+    (warning,) = result["summary"]["warnings"]
     assert warning.startswith('E228 plugin "bad" (esper-bad 1.0) failed in esper_report_sections')
     assert "does without its sections" in warning
 
@@ -239,11 +239,11 @@ def test_cancelled_seed_is_a_fault_of_the_seed_and_ctrl_c_is_not() -> None:
 LISTENER = """
 from esper_core import hookimpl
 
-told = []
+received = []
 
 @hookimpl
 def esper_update_finished(event):
-    told.append(event)
+    received.append(event)
 """
 
 
@@ -277,7 +277,7 @@ def test_learner_gets_each_round_as_it_saw_it_and_its_figures_are_written(learn)
     assert rewards == [steps[1].reward, steps[2].reward, end.closing]
     assert first.episodes[0].final.signals.parameters == end.parameters
     updates = [UpdateFinished(round=round_, arm="recorder", figures={"loss": 0.5}) for round_ in (0, 1)]
-    assert [event for event in events if isinstance(event, UpdateFinished)] == module.told == updates
+    assert [event for event in events if isinstance(event, UpdateFinished)] == module.received == updates
 
 
 @pytest.mark.members

@@ -12,10 +12,10 @@ from configurations import STRIPES
 def test_values_are_shown_as_yaml_and_a_setting_that_was_not_written_by_its_default(esper, file) -> None:
     answer = esper("explain", file, "reward.settings.price")
     assert (answer.status, answer.err) == (0, "")
-    first, description, rest = answer.out.splitlines()
+    first, description, facts = answer.out.splitlines()
     assert first == "reward.settings.price: 20.0"
     assert description.startswith("  Hundredths of the metric")
-    assert rest == "  number, ≥ 0, ≤ 1e+06; default 20.0; from default"
+    assert facts == "  number, ≥ 0, ≤ 1e+06; default 20.0; from default"
     plan = esper("explain", file, "policy.settings.plan").out.splitlines()[0]
     assert plan == "policy.settings.plan: [{step: 0, op: germinate, slot: early, blueprint: conv_light}]"
     assert "default null; from default" in esper("explain", file, "policy.settings.plan[0].speed").out
@@ -24,8 +24,8 @@ def test_values_are_shown_as_yaml_and_a_setting_that_was_not_written_by_its_defa
 
 def test_missing_components_and_plugins_do_not_prevent_explaining(esper, file) -> None:
     sets = ["--set", "reward={use: gone/with, settings: {wind: 3}}", "--set", 'plugins.require.gone=">=1"']
-    (told,) = esper("explain", file, "reward.settings.wind", "--json", *sets).json
-    assert (told["value"], told["type"]) == (3, "any value")
+    (explanation,) = esper("explain", file, "reward.settings.wind", "--json", *sets).json
+    assert (explanation["value"], explanation["type"]) == (3, "any value")
     assert "default 20.0" not in esper("explain", file, "reward", *sets).out
     answer = esper("explain", file, "episode.batches", *sets)
     assert (answer.status, answer.out.splitlines()[0]) == (0, "episode.batches: 1")
@@ -112,18 +112,18 @@ def test_check_in_json_lists_problems_and_warnings(esper, install, file, tmp_pat
     path = install("bad", "1 / 0\n")
     install.damaged("esper-torn")
     answer = esper("check", file, "--json")
-    told = answer.json
-    assert (answer.status, told["ok"], told["problems"]) == (0, True, [])
-    broken, torn = told["warnings"]
+    report = answer.json
+    assert (answer.status, report["ok"], report["problems"]) == (0, True, [])
+    broken, torn = report["warnings"]
     assert (broken["code"], torn["code"]) == ("E210", "E223")
     assert set(broken) == {"code", "message", "file", "line", "column", "path", "hint"}
     assert (broken["file"], broken["line"], broken["column"], broken["path"]) == (str(path), 1, None, None)
     assert answer.err.count("warning: ") == 2
     (tmp_path / "small.yaml").write_text(STRIPES.replace("stripes", "stripse"))
     answer = esper("check", file, "--json")
-    told = answer.json
-    assert (answer.status, told["ok"], [one["code"] for one in told["problems"]]) == (2, False, ["E205"])
-    assert [one["code"] for one in told["warnings"]] == ["E210", "E223"]
+    report = answer.json
+    assert (answer.status, report["ok"], [problem["code"] for problem in report["problems"]]) == (2, False, ["E205"])
+    assert [problem["code"] for problem in report["warnings"]] == ["E210", "E223"]
 
 
 @pytest.fixture
@@ -137,9 +137,9 @@ def schema(esper, install) -> dict[str, Any]:
 
 
 def suggestions(names: dict[str, Any]) -> dict[str, str]:
-    *known, otherwise = names["anyOf"]
+    *constants, otherwise = names["anyOf"]
     assert otherwise["type"] == "string"
-    return {one["const"]: one["description"] for one in known}
+    return {constant["const"]: constant["description"] for constant in constants}
 
 
 def test_schema_has_required_keys_descriptions_and_no_dangling_reference(schema) -> None:

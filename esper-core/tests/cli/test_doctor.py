@@ -15,12 +15,12 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def found(esper):
-    """``found()``: return the status, and the findings by subject."""
+def diagnose(esper):
+    """``diagnose()``: return the status, and the findings by subject."""
 
     def examine(*arguments):
         answer = esper("doctor", "--json", *arguments)
-        return answer.status, {one["what"]: one for one in answer.json}
+        return answer.status, {finding["what"]: finding for finding in answer.json}
 
     return examine
 
@@ -30,26 +30,26 @@ def test_complete_installation_is_ok(esper, tmp_path) -> None:
     answer = esper("doctor")
     assert (answer.status, answer.err) == (0, "")
     lines = {line.split("  ")[0]: line for line in answer.out.splitlines()}
-    for what in ("python", "torch", "device", "esper-core", "plugins", "runs folder"):
-        assert "  ok  " in lines[what]
+    for subject in ("python", "torch", "device", "esper-core", "plugins", "runs folder"):
+        assert "  ok  " in lines[subject]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_broken_plugin_and_safe_mode_are_warnings(esper, found, install, monkeypatch) -> None:
+def test_broken_plugin_and_safe_mode_are_warnings(esper, diagnose, install, monkeypatch) -> None:
     install("bad", "1 / 0\n")
     answer = esper("doctor")
     assert answer.status == 0
     assert "  fix it:  esper plugins show bad\n" in answer.out
     assert 'esper-bad 1.0 is broken: plugin "bad" (esper-bad 1.0) cannot be imported: ZeroDivisionError' in answer.out
     monkeypatch.setenv("ESPER_SAFE_MODE", "1")
-    finding = found()[1]["safe mode"]
+    finding = diagnose()[1]["safe mode"]
     assert (finding["state"], finding["fix"]) == ("warning", "unset ESPER_SAFE_MODE")
 
 
 @pytest.mark.parametrize("place", ["a-file", "a-file/runs"])
-def test_runs_folder_that_is_a_file_fails(found, tmp_path, place: str) -> None:
+def test_runs_folder_that_is_a_file_fails(diagnose, tmp_path, place: str) -> None:
     (tmp_path / "a-file").touch()
-    status, findings = found("--runs-dir", tmp_path / place)
+    status, findings = diagnose("--runs-dir", tmp_path / place)
     assert status == 3
     assert findings["runs folder"] == {
         "what": "runs folder",
@@ -59,30 +59,32 @@ def test_runs_folder_that_is_a_file_fails(found, tmp_path, place: str) -> None:
     }
 
 
-def test_folder_without_permission_fails(found, tmp_path, monkeypatch) -> None:
+def test_folder_without_permission_fails(diagnose, tmp_path, monkeypatch) -> None:
     def refuse(**settings: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(doctor.tempfile, "TemporaryFile", refuse)
-    status, findings = found()
+    status, findings = diagnose()
     assert (status, findings["runs folder"]["fix"]) == (3, f"chmod u+w {tmp_path}")
     assert findings["runs folder"]["found"] == f"{tmp_path} cannot be written: Permission denied"
 
 
-def test_packages_that_are_missing_or_damaged_are_warnings(found, install, monkeypatch) -> None:
+def test_packages_that_are_missing_or_damaged_are_warnings(diagnose, install, monkeypatch) -> None:
     monkeypatch.setattr(doctor, "_NEEDED", ("esper-core", "esper-not-there"))
     install.damaged("esper-torn")
-    status, findings = found()
-    told = {what: (findings[what]["state"], findings[what]["fix"]) for what in ("metadata", "esper-not-there")}
+    status, findings = diagnose()
+    states_and_fixes = {
+        subject: (findings[subject]["state"], findings[subject]["fix"]) for subject in ("metadata", "esper-not-there")
+    }
     assert (status, findings["esper-core"]["state"]) == (0, "ok")
-    assert told["esper-not-there"] == ("warning", "pip install esper-not-there")
-    assert told["metadata"] == ("warning", "pip install --force-reinstall esper-torn")
+    assert states_and_fixes["esper-not-there"] == ("warning", "pip install esper-not-there")
+    assert states_and_fixes["metadata"] == ("warning", "pip install --force-reinstall esper-torn")
     assert findings["metadata"]["found"].startswith('the metadata of package "esper-torn" cannot be read: ')
 
 
-def test_environment_without_plugins_is_a_warning(found, monkeypatch) -> None:
+def test_environment_without_plugins_is_a_warning(diagnose, monkeypatch) -> None:
     monkeypatch.setattr(importlib.metadata, "distributions", tuple)
-    finding = found()[1]["plugins"]
+    finding = diagnose()[1]["plugins"]
     assert (finding["state"], finding["found"]) == ("warning", "none is active")
     assert finding["fix"] == "pip install esper-blueprints esper-policies esper-rewards esper-tasks"
 

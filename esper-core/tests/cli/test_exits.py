@@ -24,15 +24,15 @@ def esper_register_blueprints(registry):
 
 @pytest.mark.members
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("place", "message"),
     [("at_import", 'E210 plugin "quitter" (local file'), ("at_registration", 'E221 plugin "quitter" (local file')],
 )
-def test_a_plugin_that_ends_the_process_is_an_error_that_names_it(place, told, esper, file, tmp_path):
+def test_a_plugin_that_ends_the_process_is_an_error_that_names_it(place, message, esper, file, tmp_path):
     places = {"at_import": "", "at_registration": "pass", place: "os._exit(0)"}
     (tmp_path / "quitter.py").write_text(PLUGIN.format(**places))
     answer = esper("check", file, "--set", f"plugins.local=[{tmp_path / 'quitter.py'}]")
     assert answer.status == 3
-    assert answer.err.startswith(told)
+    assert answer.err.startswith(message)
     assert "os._exit(0) was called" in answer.err
 
 

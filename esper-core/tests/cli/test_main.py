@@ -107,7 +107,7 @@ def test_command_of_another_package_runs_and_its_return_value_is_no_status(grow)
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "told"),
+    ("body", "status", "message"),
     [
         ("click.get_current_context().exit(5)", 5, ""),
         ("sys.exit(6)", 6, ""),
@@ -120,10 +120,10 @@ def test_command_of_another_package_runs_and_its_return_value_is_no_status(grow)
         ("raise PluginError([Problem('E1', 'one', hint='so'), Problem('E2', 'two')])", 3, "E1 one\n  so\n\nE2 two\n"),
     ],
 )
-def test_every_error_has_its_exit_status(grow, body, status, told):
+def test_every_error_has_its_exit_status(grow, body, status, message):
     answer = grow(body)
     assert (answer.status, answer.out) == (status, "")
-    assert told in answer.err if status == 1 else answer.err.endswith(told)
+    assert message in answer.err if status == 1 else answer.err.endswith(message)
 
 
 def test_crash_of_another_packages_command_names_that_package(grow):
@@ -161,17 +161,17 @@ E212 command "grow" (esper-extra 1.0) needs esper-core >=9, and this is {__versi
 
 
 @pytest.mark.parametrize(
-    ("source", "requires", "told"),
+    ("source", "requires", "message"),
     [
         ("import not_there", "esper-core", LACKING),
         ("def command(): pass", "esper-core", NO_COMMAND),
         (NEVER, "esper-core>=9", TOO_NEW),
     ],
 )
-def test_command_that_cannot_be_run_names_its_package(esper, install, source, requires, told):
+def test_command_that_cannot_be_run_names_its_package(esper, install, source, requires, message):
     path = install.command("grow", source, requires=requires)
     answer = esper("grow")
-    assert (answer.status, answer.out, answer.err.replace(str(path), "PATH")) == (3, "", told)
+    assert (answer.status, answer.out, answer.err.replace(str(path), "PATH")) == (3, "", message)
 
 
 @pytest.mark.parametrize("command", ["plugins", "plugins.list"])

@@ -15,8 +15,8 @@ def esper_register_rewards(registry):
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """``own(source, more)``: write own_probe.py, and return the file that names it."""
+def write_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """``write_plugin(source, more)``: write own_probe.py, and return the file that names it."""
 
     def write(source: str, more: str = "") -> Path:
         tmp_path.joinpath("own_probe.py").write_text(source)
@@ -33,22 +33,22 @@ pytestmark = pytest.mark.members
 
 
 @pytest.mark.parametrize("command", [["check"], ["run", "--dry-run"]])
-def test_unmarked_hook_is_a_warning_which_is_printed_with_an_error_too(esper, own, command: list[str]) -> None:
-    answer = esper(*command, own(FORGETFUL))
+def test_unmarked_hook_is_a_warning_which_is_printed_with_an_error_too(esper, write_plugin, command: list[str]) -> None:
+    answer = esper(*command, write_plugin(FORGETFUL))
     assert answer.status == 0
     (line,) = answer.err.splitlines()
     assert line.startswith('warning: E222 plugin "own-probe" (local file ')
     assert "has a function esper_register_rewards that is not marked as a hook" in line
     assert "own_probe.py:3  Put @hookimpl above it" in line
-    answer = esper(*command, own(FORGETFUL, "reward: own-probe/own\n"))
+    answer = esper(*command, write_plugin(FORGETFUL, "reward: own-probe/own\n"))
     assert answer.status == 2
-    warning, _, rest = answer.err.partition("\n")
+    warning, _, problem = answer.err.partition("\n")
     assert warning.startswith("warning: E222 ")
-    assert rest.startswith('E204 unknown reward "own-probe/own"')
+    assert problem.startswith('E204 unknown reward "own-probe/own"')
 
 
-def test_one_file_plugin_is_listed_and_shown(esper, own, tmp_path, monkeypatch) -> None:
-    own(FORGETFUL)
+def test_one_file_plugin_is_listed_and_shown(esper, write_plugin, tmp_path, monkeypatch) -> None:
+    write_plugin(FORGETFUL)
     monkeypatch.syspath_prepend(str(tmp_path))  # it can also be imported from there, which is no conflict
     local = ["--local", tmp_path / "own_probe.py"]
     assert "E222" in esper("plugins", "list", *local).out
@@ -60,7 +60,7 @@ def test_one_file_plugin_is_listed_and_shown(esper, own, tmp_path, monkeypatch) 
     assert missing.err.startswith(f'E227 there is no plugin file "{tmp_path / "nothing.py"}"\n')
 
 
-def test_control_characters_of_a_report_section_are_escaped(esper, own, tmp_path) -> None:
+def test_control_characters_of_a_report_section_are_escaped(esper, write_plugin, tmp_path) -> None:
     source = """\
 from esper_core import hookimpl
 from esper_core.leyline import ReportSection
@@ -69,6 +69,6 @@ from esper_core.leyline import ReportSection
 def esper_report_sections(run):
     return [ReportSection("red \\x1b[31m", "one\\n\\x1b[2J two\\n")]
 """
-    answer = esper("run", own(source), "--runs-dir", tmp_path / "runs", "--quiet")
+    answer = esper("run", write_plugin(source), "--runs-dir", tmp_path / "runs", "--quiet")
     assert (answer.status, "\x1b" in answer.out) == (0, False)
     assert "\nred \\x1b[31m   (plugin own-probe)\n  one\n  \\x1b[2J two\n" in answer.out

@@ -37,11 +37,11 @@ def test_list_shows_every_plugin_and_every_problem(esper, install) -> None:
     table, first, second = answer.out.split("\n\n")
     head, *rows = table.splitlines()
     assert head.split() == ["id", "package", "version", "status", "components", "import"]
-    told = {row.split()[0]: row.split()[1:5] for row in rows}
-    assert told["bad"] == ["esper-bad", "1.0", "broken", "0"]
-    assert told["blueprints"][:3] == ["esper-blueprints", __version__, "active"]
-    assert int(told["blueprints"][3]) >= 3
-    assert told["old"] == ["esper-old", "1.0", "rejected", "0"]
+    facts = {row.split()[0]: row.split()[1:5] for row in rows}
+    assert facts["bad"] == ["esper-bad", "1.0", "broken", "0"]
+    assert facts["blueprints"][:3] == ["esper-blueprints", __version__, "active"]
+    assert int(facts["blueprints"][3]) >= 3
+    assert facts["old"] == ["esper-old", "1.0", "rejected", "0"]
     assert first.startswith('E210 plugin "bad" (esper-bad 1.0) cannot be imported: Zero')
     assert f"\n  {path}:1\n" in first
     assert second.startswith('E212 plugin "old" (esper-old 1.0) needs esper-core <0.1')
@@ -64,8 +64,8 @@ def test_plugin_is_shown_with_its_facts_and_problems(esper, install) -> None:
         "  components   extra/tiny-conv, extra/big, extra/big",
     ]
     assert problem.startswith('E222 plugin "extra" (esper-extra 1.0) has a function esper_forgotten')
-    (told,) = esper("plugins", "show", "extra", "--json").json
-    assert told["hooks"] == ["esper_register_blueprints", "esper_register_hosts", "esper_register_tasks"]
+    (record,) = esper("plugins", "show", "extra", "--json").json
+    assert record["hooks"] == ["esper_register_blueprints", "esper_register_hosts", "esper_register_tasks"]
 
 
 def test_both_plugins_of_a_duplicate_id_are_shown(esper, install) -> None:
@@ -79,8 +79,8 @@ def test_both_plugins_of_a_duplicate_id_are_shown(esper, install) -> None:
 
 
 def test_empty_list_says_what_to_install(esper, monkeypatch) -> None:
-    found = loader.load_plugins(distributions=())
-    monkeypatch.setattr("esper_core.plugins.load_plugins", lambda **_: found)
+    loaded = loader.load_plugins(distributions=())
+    monkeypatch.setattr("esper_core.plugins.load_plugins", lambda **_: loaded)
     assert esper("plugins", "list").out.startswith("No plugin is installed. Install some:  pip install ")
     assert esper("plugins", "list", "--json").out == "[]\n"
     assert esper("components", "list").out == "There is no component.\n"
@@ -106,13 +106,13 @@ def test_name_of_two_components_is_listed_in_full(esper, install) -> None:
 @pytest.mark.parametrize("kind", ["blueprint", "blueprints"])
 def test_one_kind_is_listed_by_its_name_or_its_plural(esper, install, kind: str) -> None:
     install("extra", GOOD)
-    told = esper("components", "list", kind, "--json").json
-    assert {one["kind"] for one in told} == {"blueprint"}
+    components = esper("components", "list", kind, "--json").json
+    assert {component["kind"] for component in components} == {"blueprint"}
     whose = {"plugin": "extra", "package": "esper-extra", "version": "1.0"}
     name = {"id": "extra/tiny-conv", "short": "tiny-conv", "kind": "blueprint", "summary": "Small.", "target": "m:Tiny"}
     spec = {"accepts": ["image", "sequence"], "params": "9*c*c", "starts_as_identity": True, "traits": ["bf16"]}
-    own = whose | name | spec | {"adapts": False, "blueprint_version": 3}
-    assert [one for one in told if one["plugin"] == "extra"] == [own]
+    expected = whose | name | spec | {"adapts": False, "blueprint_version": 3}
+    assert [component for component in components if component["plugin"] == "extra"] == [expected]
 
 
 def test_an_unknown_kind_gets_a_suggestion(esper) -> None:

@@ -60,7 +60,7 @@ def test_a_file_is_probed_and_json_is_alone_on_stdout(esper, file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "said"),
+    ("arguments", "status", "message"),
     [
         (["{file}", "--budget", "soon"], 2, "E354 the budget is not a duration"),
         (["nothing.py"], 2, "E355 there is no such file\n  nothing.py"),
@@ -78,11 +78,11 @@ def test_a_file_is_probed_and_json_is_alone_on_stdout(esper, file: str) -> None:
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
 )
-def test_a_mistake_is_reported(esper, file: str, arguments: list[str], status: int, said: str) -> None:
+def test_a_mistake_is_reported(esper, file: str, arguments: list[str], status: int, message: str) -> None:
     Path("raises.py").write_text("one = 1\none / 0\n", encoding="utf-8")
     Path("syntax.py").write_text("model =\n", encoding="utf-8")
     Path("needs.py").write_text("import nothing_here\n", encoding="utf-8")
     answer = esper("probe", *(argument.format(file=file) for argument in arguments))
     assert answer.status == status
-    assert said in answer.err.replace(f"{Path.cwd()}/", "")
+    assert message in answer.err.replace(f"{Path.cwd()}/", "")
     assert not answer.out

@@ -53,10 +53,10 @@ def hear(lines: PlainLines, *events: object) -> None:
     lines.settle()
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    said = capsys.readouterr()
-    assert said.out == ""
-    return [line.removeprefix(f"{NAME}: ") for line in said.err.splitlines()]
+def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    output = capsys.readouterr()
+    assert output.out == ""
+    return [line.removeprefix(f"{NAME}: ") for line in output.err.splitlines()]
 
 
 def test_short_run_prints_its_first_and_its_last_step(capsys) -> None:
@@ -66,7 +66,7 @@ def test_short_run_prints_its_first_and_its_last_step(capsys) -> None:
     for number in range(4):
         hear(lines, step(number), step(number, "twin"))
     lines.settle()
-    first, last = told(capsys)
+    first, last = printed(capsys)
     assert first == "25 %, step 1 of 4 | grown 50.0 %, twin 50.0 % | 1 training"
     assert last.startswith("100 %, step 4 of 4 | ")
     assert last.endswith(" env steps/s | 1 training")
@@ -79,7 +79,7 @@ def test_line_has_rate_time_left_and_acts_of_the_governor(capsys, clock) -> None
     for number in range(1, 4):
         clock(60)
         hear(lines, step(number, metric=0.6), step(number, "twin"), *[acted] * (number == 3))
-    assert told(capsys) == [
+    assert printed(capsys) == [
         "25 %, step 1 of 4 | grown 50.0 %, twin 50.0 %",
         "50 %, step 2 of 4 | grown 60.0 %, twin 50.0 % | 0.033 env steps/s | 2 min 0 s left",
         "75 %, step 3 of 4 | grown 60.0 %, twin 50.0 % | 0.033 env steps/s | 1 min 0 s left",
@@ -93,7 +93,7 @@ def test_share_is_of_all_phases_and_the_step_of_the_current_one(capsys, clock) -
     hear(lines, started(("grown", "capacity")), *(step(number) for number in range(4)))
     clock(60)
     hear(lines, step(0, "capacity", metric=float("nan")))
-    first, second = told(capsys)
+    first, second = printed(capsys)
     assert first == "50 %, step 4 of 4 | grown 50.0 %"
     assert second.startswith("62 %, step 1 of 4 | grown 50.0 %, capacity unknown | ")
 
@@ -103,7 +103,7 @@ def test_steps_before_a_resume_do_not_count_for_the_rate(capsys, clock) -> None:
     hear(lines, started(environments=50), *(step(0, seed=seed) for seed in range(40)))
     clock(60)
     hear(lines, step(0, seed=40))
-    assert told(capsys)[1] == "10 %, step 1 of 4 | grown 50.0 % | 0.017 env steps/s | 5 h 59 min left"
+    assert printed(capsys)[1] == "10 %, step 1 of 4 | grown 50.0 % | 0.017 env steps/s | 5 h 59 min left"
 
 
 def test_rate_is_that_of_the_last_two_minutes(capsys, clock) -> None:
@@ -115,7 +115,7 @@ def test_rate_is_that_of_the_last_two_minutes(capsys, clock) -> None:
     for seed in range(1001, 1141):
         clock(1)
         hear(lines, step(0, seed=seed))
-    assert " | 1 env steps/s | " in told(capsys)[-1]
+    assert " | 1 env steps/s | " in printed(capsys)[-1]
 
 
 def test_episode_that_ended_early_counts_as_done_and_a_new_round_has_new_seeds(capsys, clock) -> None:
@@ -125,7 +125,7 @@ def test_episode_that_ended_early_counts_as_done_and_a_new_round_has_new_seeds(c
     hear(lines, started(("grown",), rounds=2), step(0), moved(Stage.TRAINING), ended)
     clock(60)
     hear(lines, moved(Stage.GERMINATED, round_=1), step(0, round_=1))
-    first, second = told(capsys)
+    first, second = printed(capsys)
     assert first == "50 %, round 1 of 2, step 1 of 4 | grown 50.0 % | 1 training"
     assert second.startswith("62 %, round 2 of 2, step 1 of 4 | grown 50.0 % | ")
     assert second.endswith("| 1 germinated")

@@ -23,14 +23,16 @@ NAME = "a name of 1 to 100 characters"
 
 
 def test_without_a_path_everything_is_explained_once_and_fits_into_json(loaded):
-    found = explain(loaded)
-    paths = [each.path for each in found]
+    explanations = explain(loaded)
+    paths = [explanation.path for explanation in explanations]
     assert len(set(paths)) == len(paths)
     assert {"name", "task.use", "arms", "policy.settings.plan", "optimizer.host.clip_norm"} <= set(paths)
-    assert all(each.type and each.description and each.origin for each in found)
-    assert json.loads(json.dumps([asdict(each) for each in found]))
+    assert all(explanation.type and explanation.description and explanation.origin for explanation in explanations)
+    assert json.loads(json.dumps([asdict(explanation) for explanation in explanations]))
     assert [
-        each for each in found if each.origin == "default" and (not each.has_default or each.value != each.default)
+        explanation
+        for explanation in explanations
+        if explanation.origin == "default" and (not explanation.has_default or explanation.value != explanation.default)
     ] == []
 
 
@@ -50,8 +52,8 @@ def test_without_a_path_everything_is_explained_once_and_fits_into_json(loaded):
     ],
 )
 def test_unknown_path_is_refused_with_a_suggestion(loaded, path, hint):
-    found = problem_of(explain, loaded, path, MODELS if "sped" in path else {})
-    assert (found.code, found.hint) == ("E110", hint)
+    problem = problem_of(explain, loaded, path, MODELS if "sped" in path else {})
+    assert (problem.code, problem.hint) == ("E110", hint)
 
 
 class Part(BaseModel):
@@ -95,8 +97,14 @@ MODELS = {("policy", "settings"): Plan, ("reward", "settings"): Part}
     ],
 )
 def test_any_path_is_explained_and_a_setting_by_the_components_model(loaded, path, value, type_, default, origin):
-    (found,) = explain(loaded, path, MODELS)
-    assert (found.path, found.value, found.type, found.default, found.origin) == (path, value, type_, default, origin)
+    (explanation,) = explain(loaded, path, MODELS)
+    assert (explanation.path, explanation.value, explanation.type, explanation.default, explanation.origin) == (
+        path,
+        value,
+        type_,
+        default,
+        origin,
+    )
 
 
 KEYS = st.text(max_size=MAX_SHOWN)

@@ -47,11 +47,11 @@ SPECIFIER = "version specifiers as pip takes them, for example >=0.2,<0.3; recei
     ],
 )
 def test_wrong_value_is_reported_with_place_and_hint(line, code, column, message, hint):
-    found = problem_in(SMALL + line)
-    assert (found.code, found.line, found.column) == (code, 7, column)
-    assert message in found.message
-    assert (hint is None) == (found.hint is None)
-    assert hint is None or hint in found.hint
+    problem = problem_in(SMALL + line)
+    assert (problem.code, problem.line, problem.column) == (code, 7, column)
+    assert message in problem.message
+    assert (hint is None) == (problem.hint is None)
+    assert hint is None or hint in problem.hint
 
 
 @pytest.mark.parametrize(
@@ -64,17 +64,17 @@ def test_wrong_value_is_reported_with_place_and_hint(line, code, column, message
     ],
 )
 def test_wrong_name_or_item_is_located(was, now, line, column, path, says):
-    found = problem_in(SMALL.replace(was, now))
-    assert (found.line, found.column, found.path) == (line, column, path)
-    assert says in found.message
+    problem = problem_in(SMALL.replace(was, now))
+    assert (problem.line, problem.column, problem.path) == (line, column, path)
+    assert says in problem.message
 
 
 def test_received_value_is_shortened_and_escaped():
-    found = problem_in(SMALL + f"reward: {'x' * 500}")
-    assert "a name of 1 to 100 characters; received " in found.message
-    assert len(found.message) < 200
-    found = problem_in(SMALL + f"seed: [{'[x, y], ' * 500}]")
-    assert len(found.message.split("received ")[1]) <= 60
+    problem = problem_in(SMALL + f"reward: {'x' * 500}")
+    assert "a name of 1 to 100 characters; received " in problem.message
+    assert len(problem.message) < 200
+    problem = problem_in(SMALL + f"seed: [{'[x, y], ' * 500}]")
+    assert len(problem.message.split("received ")[1]) <= 60
     assert "\\u001b[31mred\\u202e" in problem_in(SMALL + 'name: "\\e[31mred\\u202e"').message
 
 
@@ -94,10 +94,10 @@ ONE_LEVEL_LOWER = "Settings of a component are one level lower: reward.settings.
     ],
 )
 def test_unknown_key_is_reported_with_a_suggestion(line, column, path, hint):
-    found = problem_in(SMALL + line)
-    assert (found.code, found.line, found.column, found.path) == ("E110", 7, column, path)
-    assert found.message.startswith("unknown key ")
-    assert found.hint == hint
+    problem = problem_in(SMALL + line)
+    assert (problem.code, problem.line, problem.column, problem.path) == ("E110", 7, column, path)
+    assert problem.message.startswith("unknown key ")
+    assert problem.hint == hint
 
 
 def test_all_missing_keys_are_reported():
@@ -131,11 +131,11 @@ def test_all_problems_are_reported_in_the_order_of_the_file():
 
 
 def test_the_first_hundred_problems_are_listed_and_the_others_counted():
-    told = problems_in(SMALL + "".join(f"x{i}: 1\n" for i in range(1000)))
-    assert len(told) == MAX_PROBLEMS + 1
-    assert [p.line for p in told[:3]] == [7, 8, 9]
-    assert told[-1].code == "E100"
-    assert told[-1].message == "900 more problems are not shown"
+    problems = problems_in(SMALL + "".join(f"x{i}: 1\n" for i in range(1000)))
+    assert len(problems) == MAX_PROBLEMS + 1
+    assert [p.line for p in problems[:3]] == [7, 8, 9]
+    assert problems[-1].code == "E100"
+    assert problems[-1].message == "900 more problems are not shown"
 
 
 @pytest.mark.parametrize(
@@ -185,15 +185,15 @@ def objections(loaded):
 def test_errors_of_settings_are_reported_like_those_of_the_file():
     settings = "{depth: 3, rate: x, names: a, dept: 1, kind: z}"
     loaded = parse(SMALL.replace("schedule", f"{{use: x, settings: {settings}}}"))
-    told = objections(loaded)
-    assert [(p.code, p.column, p.path, p.message) for p in told] == [
+    problems = objections(loaded)
+    assert [(p.code, p.column, p.path, p.message) for p in problems] == [
         ("E112", 36, "policy.settings.depth", "Input should be a multiple of 2; received 3"),
         ("E111", 45, "policy.settings.rate", 'Input should be a valid number or a valid list; received "x"'),
         ("E111", 55, "policy.settings.names", 'Input should be a valid list; received "a"'),
         ("E120", 73, "policy.settings.kind", "kind is a, b or c. Received: z"),
         ("E110", 58, "policy.settings.dept", 'unknown key "dept"'),
     ]
-    assert told[-1].hint == 'Did you mean "depth"?'
+    assert problems[-1].hint == 'Did you mean "depth"?'
 
 
 def test_wrong_value_below_a_type_without_a_model_is_located_without_a_hint():
@@ -218,5 +218,5 @@ def test_renamed_option_is_read_under_its_old_name_with_a_warning():
     assert (loaded.config.engine, loaded.origin(("engine",))) == ("processes", "--set workers=processes")
     assert loaded.warnings == ('--set workers=processes: workers is called engine now; write "engine=processes"',)
     assert place(problem_in(SMALL + "workers: forks\n")) == ("E112", 7, 10, "engine")
-    found = problem_in(SMALL + "engine: auto\nworkers: auto\n")
-    assert (found.code, found.hint) == ("E110", "It is called engine now, which is given as well. Delete it.")
+    problem = problem_in(SMALL + "engine: auto\nworkers: auto\n")
+    assert (problem.code, problem.hint) == ("E110", "It is called engine now, which is given as well. Delete it.")

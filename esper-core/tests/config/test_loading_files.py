@@ -14,12 +14,12 @@ from esper_core.config.values import MAX_BYTES
 
 def refused(path):
     """Return the problem of a path. Reads in a thread, so that a reader that blocks fails the test only."""
-    told = []
-    reader = threading.Thread(target=lambda: told.append(problem_of(load_config, path)), daemon=True)
+    problems = []
+    reader = threading.Thread(target=lambda: problems.append(problem_of(load_config, path)), daemon=True)
     reader.start()
     reader.join(timeout=10)
     assert not reader.is_alive(), "it waits for somebody to write"
-    return told[0]
+    return problems[0]
 
 
 def test_missing_file_suggests_the_nearest_in_its_folder(tmp_path):

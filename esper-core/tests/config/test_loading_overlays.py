@@ -62,7 +62,7 @@ def test_later_overlays_win_and_set_wins_and_each_value_names_the_file_that_sets
     assert merged(*texts).config.margin == 0.2
     loaded = merged(*texts, overrides=["margin=0.5"])
     assert (loaded.config.seed, loaded.config.margin) == (2, 0.5)
-    origins = {one.path: one.origin for one in explain(loaded)}
+    origins = {explanation.path: explanation.origin for explanation in explain(loaded)}
     assert origins["episode.steps"] == f"{tmp_path}/1.yaml:3:18"
     assert origins["episode.batches"] == f"{tmp_path}/below.yaml:6:30"
     assert origins["seed"] == f"{tmp_path}/2.yaml:1:7"
@@ -72,7 +72,7 @@ def test_later_overlays_win_and_set_wins_and_each_value_names_the_file_that_sets
 
 def test_problems_name_the_file_that_sets_the_value_in_the_order_of_the_files(merged, tmp_path):
     problems = refused(merged, "episode: {batches: x}", "slots: {late: {stack: 1}}", overrides=["seed=x"])
-    assert [(one.code, one.file, one.line, one.column, one.path) for one in problems] == [
+    assert [(problem.code, problem.file, problem.line, problem.column, problem.path) for problem in problems] == [
         ("E111", f"{tmp_path}/1.yaml", 1, 20, "episode.batches"),
         ("E113", f"{tmp_path}/2.yaml", 1, 15, "slots.late.blueprints"),
         ("E111", "--set seed=x", None, None, "seed"),
@@ -84,7 +84,7 @@ def test_overlay_that_cannot_be_read_is_reported(merged, tmp_path):
     assert (problem.code, problem.file, problem.line) == ("E104", f"{tmp_path}/1.yaml", 1)
     with pytest.raises(ConfigError) as caught:
         load_config(tmp_path / "below.yaml", (), [tmp_path / "2.yaml", tmp_path / "missing.yaml"])
-    assert [(one.code, one.file) for one in caught.value.problems] == [("E101", f"{tmp_path}/missing.yaml")]
+    assert [(problem.code, problem.file) for problem in caught.value.problems] == [("E101", f"{tmp_path}/missing.yaml")]
 
 
 def test_paths_of_plugins_are_relative_to_the_file_that_names_them(merged, tmp_path):
@@ -101,7 +101,9 @@ def test_plugin_of_an_overlay_that_is_no_path_is_reported_as_it_was_written(merg
     overlay.write_text("plugins: {local: [own_plugin.py, 3, '']}")
     with pytest.raises(ConfigError) as caught:
         load_config(merged().file, (), [overlay])
-    assert [(one.code, one.file, one.path, one.message.split("; ")[1]) for one in caught.value.problems] == [
+    assert [
+        (problem.code, problem.file, problem.path, problem.message.split("; ")[1]) for problem in caught.value.problems
+    ] == [
         ("E111", str(overlay), "plugins.local[1]", "received 3"),
         ("E112", str(overlay), "plugins.local[2]", 'received ""'),
     ]

@@ -31,11 +31,11 @@ from esper_core.config.values import MAX_DEPTH
 )
 def test_override_changes_what_it_names(override, path, value):
     loaded = parse(SMALL, override)
-    found = loaded.config
+    current = loaded.config
     for step in path:
-        found = found[step] if isinstance(found, dict | list | tuple) else getattr(found, step)
-    assert found == value
-    assert type(found) is type(value)
+        current = current[step] if isinstance(current, dict | list | tuple) else getattr(current, step)
+    assert current == value
+    assert type(current) is type(value)
     assert loaded.overrides == (override,)
 
 
@@ -58,9 +58,9 @@ def test_override_replaces_a_component_as_a_whole():
 
 def test_override_without_path_and_value_is_refused():
     for override in ("", "seed", "=", "=3", ".seed=3", "a..b=3", "[0]=3", "a[=3", "a b=3", "a[-1]=3"):
-        found = problem_in(SMALL, override)
-        assert (found.code, found.file, found.line, found.column) == ("E115", f"--set {override}", None, None)
-        assert "--set episode.steps=20" in found.hint
+        problem = problem_in(SMALL, override)
+        assert (problem.code, problem.file, problem.line, problem.column) == ("E115", f"--set {override}", None, None)
+        assert "--set episode.steps=20" in problem.hint
 
 
 @pytest.mark.parametrize(

@@ -111,15 +111,15 @@ ROWS = {
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
 def test_contradiction_is_reported_at_its_place_and_similar_files_are_accepted(row: Row) -> None:
     below = SMALL.replace(row.without, "")
-    found = problem_in(below + row.lines)
-    assert (found.code, found.line, found.column, found.path) == row.place
-    assert row.says in found.message
-    assert row.hint in found.hint
+    problem = problem_in(below + row.lines)
+    assert (problem.code, problem.line, problem.column, problem.path) == row.place
+    assert row.says in problem.message
+    assert row.hint in problem.hint
     assert all(parse(below + fine) for fine in row.fine)
 
 
 @pytest.mark.parametrize("more", ["reward: team", "environments: 3", "growth: {}"])
 def test_b8_drl_09_no_arm_can_have_a_reward_of_its_own(more) -> None:
     """Reward, task and growth settings belong to the run; arms differ in their policy only."""
-    found = problem_in(SMALL.replace(POLICY, f"arms: {{a: {{policy: static, {more}}}}}\n"))
-    assert (found.code, found.path) == ("E110", f"arms.a.{more.partition(':')[0]}")
+    problem = problem_in(SMALL.replace(POLICY, f"arms: {{a: {{policy: static, {more}}}}}\n"))
+    assert (problem.code, problem.path) == ("E110", f"arms.a.{more.partition(':')[0]}")

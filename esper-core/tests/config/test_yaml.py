@@ -13,7 +13,7 @@ def read(text):
     return read_document(text.encode() if isinstance(text, str) else text, "f.yaml")
 
 
-def found(text):
+def problem_at(text):
     """Code, line and column of the problem; None where the text can be read."""
     try:
         read(text)
@@ -65,13 +65,13 @@ def test_alias_is_expanded_and_its_values_keep_their_places():
 
 def test_duplicate_key_is_refused():
     for text, line, column in (("a: 1\nb: {c: 1, c: 2}", 2, 11), ("a: 1\nb: 2\na: 2", 3, 1), ("a: 1\n'a': 3", 2, 1)):
-        assert found(text) == ("E105", line, column)
+        assert problem_at(text) == ("E105", line, column)
 
 
 def test_key_that_is_not_text_is_refused_and_one_that_is_special_in_yaml_1_1_only_is_text():
     for key in ("1", "2.5", "true", "~", "[x]", "{f: g}", ".nan", "0x1F"):
-        assert found(f"ok: 1\n? {key}\n: a") == ("E106", 2, 3)
-        assert found(f"k: {{{key}: a}}") == ("E106", 1, 5)
+        assert problem_at(f"ok: 1\n? {key}\n: a") == ("E106", 2, 3)
+        assert problem_at(f"k: {{{key}: a}}") == ("E106", 1, 5)
     assert read("no: 1\non: 2\n1:30: 3\n<<: 4\n=: 5").plain() == {"no": 1, "on": 2, "1:30": 3, "<<": 4, "=": 5}
 
 
@@ -84,13 +84,13 @@ def test_key_that_is_not_text_is_refused_and_one_that_is_special_in_yaml_1_1_onl
     ],
 )
 def test_every_tag_is_refused_wherever_it_stands(text, column):
-    assert found(text) == ("E107", 1, column)
+    assert problem_at(text) == ("E107", 1, column)
 
 
 @pytest.mark.parametrize("escape", ["\\ud800", "\\udfff", "\\ud83d\\ude00", "\\U0000d800"])
 def test_half_a_surrogate_pair_is_refused(escape):
-    assert found(f'a: "x{escape}"') == ("E103", 1, 4)
-    assert found(f'"{escape}": 1') == ("E103", 1, 1)
+    assert problem_at(f'a: "x{escape}"') == ("E103", 1, 4)
+    assert problem_at(f'"{escape}": 1') == ("E103", 1, 1)
 
 
 HIDDEN = "\0 \x01 \x1b \x7f \x80 \x85 \u2028 \u2029 \ufeff \ufffe \uffff \u202e \u2066"
@@ -99,16 +99,16 @@ HIDDEN = "\0 \x01 \x1b \x7f \x80 \x85 \u2028 \u2029 \ufeff \ufffe \uffff \u202e 
 @pytest.mark.parametrize("text", ["a: 1\nb: x{}y", "a: 1\nb: '{}'", "a: 1\n#: {}"])
 def test_control_character_is_refused_wherever_it_stands(text):
     for character in HIDDEN.split(" "):
-        problem = found(text.format(character))
+        problem = problem_at(text.format(character))
         assert problem == ("E103", 2, text.split("\n")[1].index("{") + 1), hex(ord(character))
 
 
 def test_wide_encodings_and_invalid_utf_8_are_refused():
     for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"):
-        assert found("task: mnist1d\n".encode(encoding))[0] == "E103"
+        assert problem_at("task: mnist1d\n".encode(encoding))[0] == "E103"
     for wrong in (b"\xe9", b"\xed\xa0\x80", b"\xc3", b"\xff\xfe"):
-        assert found(b"a: 1\nb: " + wrong) == ("E103", 2, 4)
-        assert found("a: é\nb: ééé".encode() + wrong) == ("E103", 2, 7)  # the column counts characters
+        assert problem_at(b"a: 1\nb: " + wrong) == ("E103", 2, 4)
+        assert problem_at("a: é\nb: ééé".encode() + wrong) == ("E103", 2, 7)  # the column counts characters
 
 
 @pytest.mark.parametrize(
@@ -138,42 +138,42 @@ def test_syntax_error_is_reported_with_its_place(text, line, column, says):
 
 
 def test_second_document_and_a_file_without_a_mapping_are_refused():
-    assert found("a: 1\n---\nb: 2\n") == ("E104", 2, 1)
-    assert found("---\na: 1\n...\n") is None
+    assert problem_at("a: 1\n---\nb: 2\n") == ("E104", 2, 1)
+    assert problem_at("---\na: 1\n...\n") is None
     for text in ("", "\n\n", "# only a comment\n", "---\n", "null", "~", "- a", "[a]", "x", "3", "'a'"):
-        assert found(text)[0] == "E109"
+        assert problem_at(text)[0] == "E109"
     assert read("{}").plain() == {}
 
 
 def test_nesting_is_bounded():
-    assert found("a: " + "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)) is None
-    assert found("a: " + "[" * MAX_DEPTH + "]" * MAX_DEPTH)[0] == "E108"
+    assert problem_at("a: " + "[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1)) is None
+    assert problem_at("a: " + "[" * MAX_DEPTH + "]" * MAX_DEPTH)[0] == "E108"
 
 
 def test_aliases_do_not_nest_deeper_than_brackets_may_nor_in_themselves():
     for text in ("&a [*a]", "a: &a {b: {c: *a}}", "&a {b: *a}"):
-        assert found(text)[0] == "E108"
+        assert problem_at(text)[0] == "E108"
     for value in ("[*a%d]", "{k: *a%d}"):
         chain = ["a0: &a0 x\n", *(f"a{i + 1}: &a{i + 1} {value % i}\n" for i in range(MAX_DEPTH - 1))]
-        assert found("".join(chain[:-1])) is None
-        assert found("".join(chain))[0] == "E108"
+        assert problem_at("".join(chain[:-1])) is None
+        assert problem_at("".join(chain))[0] == "E108"
 
 
 def test_number_of_values_and_characters_is_bounded_with_aliases_expanded(monkeypatch):
     monkeypatch.setattr("esper_core.config.yaml.MAX_NODES", 200)
-    assert found("a: [" + "x," * 197 + "]") is None
-    assert found("a: [" + "x," * 198 + "]")[0] == "E108"
-    assert found("a: &a [" + "x," * 49 + "]\nb: [" + "*a," * 3 + "]")[0] == "E108"
-    assert found("a: &a " + "x" * 20_000 + "\nb: [" + "*a," * 100 + "]")[0] == "E108"
+    assert problem_at("a: [" + "x," * 197 + "]") is None
+    assert problem_at("a: [" + "x," * 198 + "]")[0] == "E108"
+    assert problem_at("a: &a [" + "x," * 49 + "]\nb: [" + "*a," * 3 + "]")[0] == "E108"
+    assert problem_at("a: &a " + "x" * 20_000 + "\nb: [" + "*a," * 100 + "]")[0] == "E108"
     monkeypatch.setattr("esper_core.config.yaml.MAX_TOKENS", 100)
-    assert found("%A\n" * 101)[0] == "E108"
+    assert problem_at("%A\n" * 101)[0] == "E108"
 
 
 def test_text_of_too_many_bytes_is_refused(monkeypatch):
-    assert found(b"#" * (MAX_BYTES + 1)) == ("E102", None, None)
+    assert problem_at(b"#" * (MAX_BYTES + 1)) == ("E102", None, None)
     monkeypatch.setattr("esper_core.config.yaml.MAX_BYTES", 1000)
-    assert found(b"a: 1 " + b"#" * 995) is None
-    assert found(b"a: 1 " + b"#" * 996) == ("E102", None, None)
+    assert problem_at(b"a: 1 " + b"#" * 995) is None
+    assert problem_at(b"a: 1 " + b"#" * 996) == ("E102", None, None)
 
 
 NULLS, TRUES, FALSES = ("", "~", "null", "Null", "NULL"), ("true", "True", "TRUE"), ("false", "False", "FALSE")
@@ -194,9 +194,9 @@ TEXTS = [
 
 
 def test_scalar_has_the_value_of_yaml_1_2():
-    found = {word: parse_scalar(word) for word in [*SCALARS, *TEXTS]}
-    assert found == SCALARS | {word: word for word in TEXTS}
-    assert {word: type(value) for word, value in found.items() if word in SCALARS} == {
+    values = {word: parse_scalar(word) for word in [*SCALARS, *TEXTS]}
+    assert values == SCALARS | {word: word for word in TEXTS}
+    assert {word: type(value) for word, value in values.items() if word in SCALARS} == {
         word: type(value) for word, value in SCALARS.items()
     }
     assert all(math.isnan(parse_scalar(word)) for word in (".nan", ".NaN", ".NAN"))
@@ -208,4 +208,4 @@ def test_number_of_too_many_characters_or_without_a_representation_is_refused():
             parse_scalar(word)
     assert parse_scalar("9" * MAX_NUMBER) == 10**MAX_NUMBER - 1
     for number in ("9" * 20_000, "0x" + "f" * 5000, "1e999"):
-        assert found(f"a: {number}") == ("E112", 1, 4)
+        assert problem_at(f"a: {number}") == ("E112", 1, 4)

@@ -36,9 +36,9 @@ class SlowHost(NoisyHost):
 
 @pytest.fixture
 def actor() -> Iterator[ShardActor]:
-    made = ShardActor()
-    yield made
-    made.close()
+    shard_actor = ShardActor()
+    yield shard_actor
+    shard_actor.close()
 
 
 def request(method: str, *arguments: object) -> Request:
@@ -104,6 +104,6 @@ def test_missing_ray_and_an_address_where_nothing_listens_are_reported(monkeypat
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    for given in (address, f"ray://{address}"):
-        with pytest.raises(ClusterError, match=f"cluster at {given}: nothing listens there"):
-            ray_engine(address=given)
+    for spelling in (address, f"ray://{address}"):
+        with pytest.raises(ClusterError, match=f"cluster at {spelling}: nothing listens there"):
+            ray_engine(address=spelling)

@@ -42,16 +42,18 @@ def leave(block: nn.Module, grown: Tensor) -> Tensor:
 
 @pytest.fixture
 def workers() -> Iterator[Callable[..., WorkerPool]]:
-    made: list[WorkerPool] = []
+    pools: list[WorkerPool] = []
 
     def new(recipe: Recipe, environments: int = 2, workers: int = 2, **more: Any) -> WorkerPool:
-        engine, own = ForkEngine(recipe), {"patience": 60.0, **more}
-        made.append(WorkerPool(engine, ARMS, environments, workers=workers, notices=recipe.notices, twin="twin", **own))
-        return made[-1]
+        engine, settings = ForkEngine(recipe), {"patience": 60.0, **more}
+        pools.append(
+            WorkerPool(engine, ARMS, environments, workers=workers, notices=recipe.notices, twin="twin", **settings)
+        )
+        return pools[-1]
 
     yield new
-    for one in made:
-        one.close()
+    for pool in pools:
+        pool.close()
 
 
 def threads(recipe: Recipe) -> Pool:
@@ -61,7 +63,7 @@ def threads(recipe: Recipe) -> Pool:
 def course(pool: StudyPool[Any], before: Callable[[int], object] = lambda step: None) -> list[list[Any]]:
     """Grow the last blueprint in the first environment, and the first one in the others; return what each reports."""
     pool.reset(0, 7)
-    told: list[list[Any]] = [[] for _ in pool.environments]
+    reports: list[list[Any]] = [[] for _ in pool.environments]
     for step in range(STEPS):
         before(step)
         changes = pool.train(step)
@@ -70,21 +72,21 @@ def course(pool: StudyPool[Any], before: Callable[[int], object] = lambda step: 
         lost = pool.heal(step)
         pool.carry_out(pool.judge({}), step)
         actions = []
-        for one, mask in zip(pool.environments, pool.masks(), strict=True):
+        for environment, mask in zip(pool.environments, pool.masks(), strict=True):
             able = mask.blueprints.get("early", ())
-            wanted = one.arm == "grown" and step == 0 and able
-            actions.append(Action(Op.GERMINATE, "early", able[0 if one.place else -1]) if wanted else WAIT)
+            germinates = environment.arm == "grown" and step == 0 and able
+            actions.append(Action(Op.GERMINATE, "early", able[0 if environment.place else -1]) if germinates else WAIT)
         more, unborn = pool.apply(actions, step)
-        for place, what in [*changes, *lost, *more, *unborn]:
-            told[place].append(what)
+        for place, change in [*changes, *lost, *more, *unborn]:
+            reports[place].append(change)
         for place, signals in enumerate(pool.latest):
-            told[place].append(signals)
+            reports[place].append(signals)
     for place, state in pool.states().items():
-        told[place] += [state.plain, state.tensors]
+        reports[place] += [state.plain, state.tensors]
     _, endings = pool.conclude(STEPS - 1)
-    for own, ending in zip(told, endings, strict=True):
-        own.append(ending)
-    return told
+    for report, ending in zip(reports, endings, strict=True):
+        report.append(ending)
+    return reports
 
 
 def recipe_with(variety: Variety, **more: Any) -> Recipe:
@@ -105,16 +107,16 @@ def test_a_seed_that_ends_or_blocks_its_worker_is_taken_out_and_changes_nobody_e
     """As if it had raised an error. The verdict is kept: a second run repeats it, and not what the seed did."""
     expected = course(threads(recipe_with(bad(out_of_patience, 3, training=training))))
     recipe, patience = recipe_with(bad(harm, 3, training=training)), 3.0 if harm is hang else 60.0
-    found = course(workers(recipe, verdicts=Verdicts(tmp_path), patience=patience))
-    assert spelled(found[1:]) == spelled(expected[1:])
+    actual = course(workers(recipe, verdicts=Verdicts(tmp_path), patience=patience))
+    assert spelled(actual[1:]) == spelled(expected[1:])
     (verdict,) = Verdicts(tmp_path)._passed
     assert (verdict.condemned.place, verdict.condemned.blueprint) == (0, "test/bad")
     assert verdict.condemned.what.startswith(what)
     assert f"test/bad in slot early is taken out: it {verdict.condemned.what}" in caplog.messages
-    lost = [one for one in found[0] if getattr(one, "blamed", False)]
-    assert [(one.blueprint, one.what) for one in lost] == [("test/bad", verdict.condemned.what)]
+    lost = [report for report in actual[0] if getattr(report, "blamed", False)]
+    assert [(lost_seed.blueprint, lost_seed.what) for lost_seed in lost] == [("test/bad", verdict.condemned.what)]
     caplog.clear()
-    assert spelled(course(workers(recipe, verdicts=Verdicts(tmp_path), patience=patience))) == spelled(found)
+    assert spelled(course(workers(recipe, verdicts=Verdicts(tmp_path), patience=patience))) == spelled(actual)
     assert caplog.messages == []
 
 

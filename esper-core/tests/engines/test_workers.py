@@ -47,20 +47,20 @@ def forked(recipe: Recipe, arms: list[str], environments: int, workers: int, **m
 @pytest.fixture
 def pools() -> Iterator[Pools]:
     """``pools(recipe, environments, processes)``: a pool of worker processes, or of threads for 0 processes."""
-    made: list[StudyPool[Any]] = []
+    created: list[StudyPool[Any]] = []
 
     def new(recipe: Recipe, environments: int, processes: int) -> StudyPool[Any]:
-        made.append(
+        created.append(
             forked(recipe, ARMS, environments, processes, twin="twin")
             if processes
             else Pool(recipe, ARMS, environments, twin="twin", lanes=2)
         )
-        return made[-1]
+        return created[-1]
 
     yield new
-    for one in made:
+    for pool in created:
         with suppress(WorkerLost):
-            one.close()
+            pool.close()
 
 
 def course(
@@ -71,7 +71,7 @@ def course(
     verdicts: dict[tuple[int, int], Verdict] | None = None,
 ) -> list[Any]:
     """Return everything that a pool reports while legal actions are drawn; verdicts: opinions by step and place."""
-    told: list[Any] = []
+    reports: list[Any] = []
     if steps.start == 0:
         pool.reset(1, 10)
     for step in steps:
@@ -79,39 +79,51 @@ def course(
         pool.evaluate(step)
         pool.synchronise(step)
         lost = pool.heal(step)
-        running = [one.place for one in pool.running()]
-        opinions = {place: own for (at, place), own in (verdicts or {}).items() if at == step and place in running}
+        running = [environment.place for environment in pool.running()]
+        opinions = {
+            place: opinion for (at, place), opinion in (verdicts or {}).items() if at == step and place in running
+        }
         decisions = pool.judge(opinions)
         rolled, dropped = pool.carry_out(decisions, step)
         masks, actions = pool.masks(), []
-        for place, (one, mask) in enumerate(zip(pool.environments, masks, strict=True)):
-            generator = torch.Generator().manual_seed(1000 * one.seed + 17 * step + ARMS.index(one.arm))
+        for place, (environment, mask) in enumerate(zip(pool.environments, masks, strict=True)):
+            generator = torch.Generator().manual_seed(1000 * environment.seed + 17 * step + ARMS.index(environment.arm))
             legal = [action for action in choice if mask.allows(action)]
-            wanted = [WAIT, *legal, *legal][int(torch.randint(1 + 2 * len(legal), (), generator=generator))]
-            actions.append(WAIT if one.arm == "twin" or place in rolled else wanted)
+            drawn = [WAIT, *legal, *legal][int(torch.randint(1 + 2 * len(legal), (), generator=generator))]
+            actions.append(WAIT if environment.arm == "twin" or place in rolled else drawn)
         changes = [*passed, *lost, *dropped, *pool.apply(actions, step)]
-        members = [(one.arm, one.index, one.round, one.seed, one.steps, one.over) for one in pool.environments]
+        members = [
+            (
+                environment.arm,
+                environment.index,
+                environment.round,
+                environment.seed,
+                environment.steps,
+                environment.over,
+            )
+            for environment in pool.environments
+        ]
         faults = pool.faults.state_dict().plain
-        told += [list(pool.latest), decisions, rolled, masks, actions, changes, members, faults]
-    return told
+        reports += [list(pool.latest), decisions, rolled, masks, actions, changes, members, faults]
+    return reports
 
 
 def played(pool: StudyPool[Any], steps: int | range, **more: Any) -> tuple[list[Any], State]:
     """Play the last steps of a round; return everything that was reported, and the state before the round ends."""
     steps = range(steps) if isinstance(steps, int) else steps
-    told = course(pool, steps, **more)
+    reports = course(pool, steps, **more)
     state = pool.state_dict()
-    return [*told, *pool.conclude(steps.stop - 1)], state
+    return [*reports, *pool.conclude(steps.stop - 1)], state
 
 
 def assert_same(left: tuple[list[Any], State], right: tuple[list[Any], State]) -> None:
-    (told, state), (other, there) = left, right
-    for number, (one, another) in enumerate(zip(told, other, strict=True)):
-        is_same = spelled(one) == spelled(another)
+    (left_reports, left_state), (right_reports, right_state) = left, right
+    for number, (left_report, right_report) in enumerate(zip(left_reports, right_reports, strict=True)):
+        is_same = spelled(left_report) == spelled(right_report)
         assert is_same, f"report {number} differs"  # pytest would take long to find the place
-    assert list(state.tensors) == list(there.tensors)
-    assert same(state.tensors, there.tensors)
-    is_same = repr(state.plain) == repr(there.plain)
+    assert list(left_state.tensors) == list(right_state.tensors)
+    assert same(left_state.tensors, right_state.tensors)
+    is_same = repr(left_state.plain) == repr(right_state.plain)
     assert is_same
 
 
@@ -155,10 +167,10 @@ def test_a_state_can_be_restored_with_another_number_of_processes(pools, before,
     recipe = make_recipe(steps=6, batches=1, embargo=1)
     expected = played(pools(recipe, 3, 0), 6)
     first, second = pools(recipe, 3, before), pools(recipe, 3, after)
-    told = course(first, range(3))
+    reports = course(first, range(3))
     second.load_state_dict(first.state_dict(), in_round=True)
-    rest, state = played(second, range(3, 6))
-    assert_same(expected, (told + rest, state))
+    later_reports, state = played(second, range(3, 6))
+    assert_same(expected, (reports + later_reports, state))
 
 
 @forks
@@ -173,10 +185,13 @@ def test_an_error_of_a_host_is_raised_with_its_traceback_as_without_processes(po
         with pytest.raises(BaseException) as caught:  # noqa: PT011  whatever it is, both are the same
             played(pools(recipe, 2, processes), 3)
         raised.append(caught.value)
-    here, there = raised
-    assert isinstance(here, PluginError)
-    assert (type(there), getattr(there, "problems", ())) == (type(here), getattr(here, "problems", ()))
-    assert "forward" in str(there.__cause__)
+    in_thread, in_process = raised
+    assert isinstance(in_thread, PluginError)
+    assert (type(in_process), getattr(in_process, "problems", ())) == (
+        type(in_thread),
+        getattr(in_thread, "problems", ()),
+    )
+    assert "forward" in str(in_process.__cause__)
 
 
 def test_an_error_that_cannot_be_pickled_is_sent_as_its_message():
@@ -295,11 +310,11 @@ def test_a_run_takes_the_requested_processes_and_by_default_only_where_work_is_e
 
 @pytest.mark.usefixtures("four_cores")
 def test_auto_uses_threads_in_a_notebook_and_outside_of_the_main_thread(monkeypatch):
-    ways, found = ("auto", "processes"), []
-    thread = threading.Thread(target=lambda: found.extend(processes_for(config(engine=way), CPU) for way in ways))
+    ways, counts = ("auto", "processes"), []
+    thread = threading.Thread(target=lambda: counts.extend(processes_for(config(engine=way), CPU) for way in ways))
     thread.start()
     thread.join()
-    assert found == [1, 4]
+    assert counts == [1, 4]
     monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
     assert [processes_for(config(engine=way), CPU) for way in ways] == [1, 4]
 

@@ -63,7 +63,7 @@ def test_all_snapshots_are_retaken_when_a_seed_is_fossilised():
     kept = driven.numbers()
     assert any(name.startswith("_esper.") for name in kept)
     tensors = driven.copies()
-    assert [told["step"] for told in driven.governor.state_dict().plain["shelf"]["kept"]] == [4, 4]
+    assert [snapshot["step"] for snapshot in driven.governor.state_dict().plain["shelf"]["kept"]] == [4, 4]
     assert all(torch.equal(copy[name], kept[name]) for copy in tensors for name in kept)
     decision = driven.poisoned_step()
     assert (decision.act, decision.back_to) == (Act.ROLL_BACK, 4)
@@ -82,7 +82,7 @@ def test_damaged_snapshot_is_skipped_for_the_previous_one():
     assert (decision.act, decision.back_to) == (Act.ROLL_BACK, 1)
     assert same(driven.numbers(), states[1])
     kept = driven.governor.state_dict().plain["shelf"]["kept"]
-    assert [told["step"] for told in kept] == [1, 1]  # all snapshots are undamaged again
+    assert [snapshot["step"] for snapshot in kept] == [1, 1]  # all snapshots are undamaged again
     assert driven.poisoned_step().act is Act.ROLL_BACK
 
 
@@ -111,7 +111,7 @@ def test_governor_stops_if_every_snapshot_is_damaged():
 def test_governor_stops_after_the_maximum_of_rollbacks_or_without_any(changes, acts, why):
     driven = drive(Governor(settings(**changes)))
     decisions = [driven.poisoned_step() for _ in range(len(acts) + 1)]
-    assert [one.act for one in decisions] == [*acts, Act.STOP]
+    assert [decision.act for decision in decisions] == [*acts, Act.STOP]
     assert decisions[-1].reason.endswith(why)
 
 
@@ -150,7 +150,7 @@ def test_opinion_of_a_plugin_can_raise_the_level_and_not_lower_it(level, loss, a
 def test_sim_low_1_an_episode_on_a_plateau_ends_early_and_is_cut_not_terminal():
     driven = drive(Governor(settings(patience=3)))
     decisions = [heed(driven, loss) for loss in [2.0, 1.9, 1.9, 1.9, 1.9]]
-    assert [one.act for one in decisions] == [*[Act.CONTINUE] * 4, Act.EARLY_STOP]
+    assert [decision.act for decision in decisions] == [*[Act.CONTINUE] * 4, Act.EARLY_STOP]
     assert decisions[-1].truncated
     assert decisions[-1].reason == "no improvement for 3 steps (governor.patience)"
 
@@ -216,19 +216,21 @@ def test_b1_pt_01_step_after_a_rollback_is_the_first_of_a_fresh_optimizer(optimi
     parameters = list(driven.environment.model.parameters())
     assert driven.poisoned_step().act is Act.ROLL_BACK
     environment = driven.environment
-    assert [id(one) for one in environment.model.parameters()] == [id(one) for one in parameters]
+    assert [id(parameter) for parameter in environment.model.parameters()] == [
+        id(parameter) for parameter in parameters
+    ]
 
-    fresh = [one.detach().clone().requires_grad_() for one in parameters]
+    fresh = [parameter.detach().clone().requires_grad_() for parameter in parameters]
     split = environment.recipe.data["train"]
     with environment.network.training_stream:
         loss = environment.recipe.task.losses(environment.model(split.inputs[:20]), split.targets[:20]).mean()
     loss.backward()
-    for own, one in zip(parameters, fresh, strict=True):
-        one.grad = None if own.grad is None else own.grad.clone()
+    for parameter, fresh_parameter in zip(parameters, fresh, strict=True):
+        fresh_parameter.grad = None if parameter.grad is None else parameter.grad.clone()
     build_optimizer(OptimizerConfig.model_validate({"learning_rate": 1e-2, **optimizer}), fresh).step()
     environment.keeper.step(())
     assert same(parameters, fresh)
-    assert any(one.grad is not None and bool(one.grad.any()) for one in parameters)
+    assert any(parameter.grad is not None and bool(parameter.grad.any()) for parameter in parameters)
 
 
 STEPS, BATCHES = 12, 3
@@ -272,15 +274,15 @@ def environment():
 
 
 def preflight(environment, host="adam", seed="adam", **changes) -> MemoryBudget:
-    own = host if isinstance(host, dict) else {"kind": host}
-    optimizers = OptimizersConfig.model_validate({"host": own, "seed": {"kind": seed}})
+    host_settings = host if isinstance(host, dict) else {"kind": host}
+    optimizers = OptimizersConfig.model_validate({"host": host_settings, "seed": {"kind": seed}})
     return MemoryBudget(GovernorConfig.model_validate(changes), optimizers, environment.recipe.varieties, "shadow")
 
 
 @pytest.mark.parametrize(("mebibytes", "refused"), [(None, False), (6, False), (5, True)])
 def test_germination_beyond_the_memory_budget_is_masked(environment, mebibytes, refused):
-    asked = preflight(environment, memory_mib=mebibytes)  # value, gradient, two of Adam's, two snapshots: 5.7 MiB
-    mask = asked.restrict(environment.garden, environment.mask())
+    budget = preflight(environment, memory_mib=mebibytes)  # value, gradient, two of Adam's, two snapshots: 5.7 MiB
+    mask = budget.restrict(environment.garden, environment.mask())
     assert mask.allows(GERMINATE_BIG) is not refused
 
 
@@ -295,23 +297,23 @@ def test_germination_beyond_the_memory_budget_is_masked(environment, mebibytes, 
     ],
 )
 def test_estimate_counts_all_copies_of_each_parameter(environment, kind, changes, copies):
-    host = sum(one.nbytes for one in environment.model.parameters())
-    asked = preflight(environment, kind, "adam", **changes)
-    assert asked.mebibytes(environment.garden) == host * copies / MIB
+    host = sum(parameter.nbytes for parameter in environment.model.parameters())
+    budget = preflight(environment, kind, "adam", **changes)
+    assert budget.mebibytes(environment.garden) == host * copies / MIB
     seeds = 6 if not changes else copies if kind == "adamw" else 4
-    assert asked.mebibytes(environment.garden, 1000) == (host * copies + 4000 * seeds) / MIB
+    assert budget.mebibytes(environment.garden, 1000) == (host * copies + 4000 * seeds) / MIB
 
 
 def test_living_seed_is_counted_with_the_seed_settings_and_a_fossil_with_those_of_the_host(environment):
-    asked = preflight(environment, "sgd", "adam")
-    before = asked.mebibytes(environment.garden)
+    budget = preflight(environment, "sgd", "adam")
+    before = budget.mebibytes(environment.garden)
     environment.network.apply(replace(GERMINATE_BIG, speed=0), 0)
     (seed,) = environment.garden.living_seeds()
-    assert asked.mebibytes(environment.garden) == pytest.approx(before + seed.parameter_count * 4 * 6 / MIB)
+    assert budget.mebibytes(environment.garden) == pytest.approx(before + seed.parameter_count * 4 * 6 / MIB)
     environment.train()
     for step, action in enumerate((ADVANCE, FOSSILISE), 1):
         environment.train()
         environment.network.apply(action, step)
         environment.train()
     assert environment.garden.living_seeds() == []
-    assert asked.mebibytes(environment.garden) == pytest.approx(before + seed.parameter_count * 4 * 5 / MIB)
+    assert budget.mebibytes(environment.garden) == pytest.approx(before + seed.parameter_count * 4 * 5 / MIB)

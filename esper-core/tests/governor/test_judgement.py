@@ -25,9 +25,9 @@ def judged(losses, history=GUESSING, settings=SETTINGS, *, make=signals, **more)
     levels = []
     for step, loss in enumerate(losses):
         validation, train = loss if isinstance(loss, tuple) else (loss, loss)
-        told = judge_step(history, make(step, validation, train=train), settings, acting=["early"], **more)
-        levels.append(told.verdict.level)
-        history = told.history
+        judgement = judge_step(history, make(step, validation, train=train), settings, acting=["early"], **more)
+        levels.append(judgement.verdict.level)
+        history = judgement.history
     return levels, history
 
 
@@ -49,8 +49,8 @@ def test_non_finite_host_is_a_panic(finite, level):
 )
 def test_non_finite_gradients_are_a_panic_if_they_reach_the_host(acting, level, healthy):
     slot = living(Stage.BLENDING, 0.5, gradients=GradientHealth(1.0, 1.0, 1.0, 0.0, 0.0, non_finite=0.01))
-    told = judge_step(GUESSING, signals(0, 2.0, slot=slot), SETTINGS, acting=acting)
-    assert (told.verdict.level, told.healthy) == (level, healthy)
+    judgement = judge_step(GUESSING, signals(0, 2.0, slot=slot), SETTINGS, acting=acting)
+    assert (judgement.verdict.level, judgement.healthy) == (level, healthy)
 
 
 def test_overfitting_is_a_warning_and_no_panic():
@@ -65,9 +65,9 @@ def test_step_with_a_warning_counts_as_stale_unless_the_metric_improves():
     best, patience = history.best_loss, []
     for step, metric in enumerate([0.5, 0.5, 0.6, 0.6, 0.4]):
         seen = signals(step, 2.5, train=0.1, metric=metric)
-        told = judge_step(history, seen, SETTINGS, acting=[], metric=overfitted)
-        history = told.history
-        assert told.verdict.level is Level.WARNING
+        judgement = judge_step(history, seen, SETTINGS, acting=[], metric=overfitted)
+        history = judgement.history
+        assert judgement.verdict.level is Level.WARNING
         patience.append(history.stale_steps)
     assert patience == [0, 1, 0, 1, 2]  # the first metric is the best so far
     assert (history.best_loss, max(history.validation_losses)) == (best, max(LEARNT))
@@ -91,8 +91,8 @@ def test_validation_loss_alone_panics_only_while_a_seed_acts():
         ("training", 1.0, 3.0, Level.PANIC),
     ]:
         for acting, level in [((), alone), (("early",), Level.PANIC)]:
-            told = judge_step(history, signals(6, validation, train=train), settings, acting=acting).verdict
-            assert told == Verdict(level, f"surge, step 1 of 1: the {name} loss is 3, and was 1 ± 0 before")
+            verdict = judge_step(history, signals(6, validation, train=train), settings, acting=acting).verdict
+            assert verdict == Verdict(level, f"surge, step 1 of 1: the {name} loss is 3, and was 1 ± 0 before")
 
 
 SPREAD, NARROW, NEGATIVE = [0.2, 1.8] * 5, [0.9, 1.1] * 5, [-2.0, -2.1] * 4
@@ -140,8 +140,8 @@ def test_history_restarts_when_an_acting_seed_is_removed():
     settings = replace_settings(surge_steps=1)
 
     def after(slot, loss, history, acting=("early",)):
-        told = judge_step(history, signals(13, loss, slot=slot), settings, acting=acting)
-        return told.verdict.level, told.history
+        judgement = judge_step(history, signals(13, loss, slot=slot), settings, acting=acting)
+        return judgement.verdict.level, judgement.history
 
     history, incubated = GUESSING, GUESSING
     for loss in [2.0, 1.5, 1.0, *[0.5] * 10]:
@@ -152,8 +152,8 @@ def test_history_restarts_when_an_acting_seed_is_removed():
     level, restarted = after(None, 2.35, history, ())
     assert (level, restarted.validation_losses, restarted.best_loss) == (Level.CALM, [2.35], 2.35)
     fossil = SlotSignals("early", SlotState.CLOSED, fossils=1)
-    for slot, known in [(fossil, history), (None, incubated)]:
-        assert len(after(slot, 0.6, known, ())[1].validation_losses) == 14
+    for slot, previous in [(fossil, history), (None, incubated)]:
+        assert len(after(slot, 0.6, previous, ())[1].validation_losses) == 14
 
 
 @given(

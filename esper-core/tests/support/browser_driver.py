@@ -41,10 +41,10 @@ class Page:
 
     def evaluate(self, script: str) -> Any:
         """Return the result of a script in the page."""
-        told = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in told:
-            raise AssertionError(told["exceptionDetails"])
-        return told["result"].get("value")
+        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise AssertionError(answer["exceptionDetails"])
+        return answer["result"].get("value")
 
     def press(self, key: str) -> None:
         for kind in ("rawKeyDown", "keyUp"):
@@ -90,7 +90,7 @@ class Browser:
         )
         os.close(to_browser)
         os.close(from_browser)
-        self._rest, self._number, self._pages = b"", 0, dict[str, Page]()
+        self._unread, self._number, self._pages = b"", 0, dict[str, Page]()
 
     def open(self, place: Path | str) -> Page:
         """Open a file or a URL, and wait until it is loaded."""
@@ -108,38 +108,38 @@ class Browser:
     def call(self, method: str, page: Page | None = None, **parameters: Any) -> dict[str, Any]:
         """Send a command and wait for the answer; record events meanwhile on their page."""
         self._number += 1
-        asked = {"id": self._number, "method": method, "params": parameters}
+        request = {"id": self._number, "method": method, "params": parameters}
         if page is not None:
-            asked["sessionId"] = page.session
-        os.write(self._write, json.dumps(asked).encode() + b"\0")
+            request["sessionId"] = page.session
+        os.write(self._write, json.dumps(request).encode() + b"\0")
         while True:
-            told = self._next()
-            if told.get("id") == self._number:
-                assert "error" not in told, told
-                result: dict[str, Any] = told["result"]
+            message = self._next()
+            if message.get("id") == self._number:
+                assert "error" not in message, message
+                result: dict[str, Any] = message["result"]
                 return result
-            self._note(told)
+            self._note(message)
 
     def _next(self) -> dict[str, Any]:
-        while b"\0" not in self._rest:
+        while b"\0" not in self._unread:
             more = os.read(self._read, 1 << 16)
             assert more, "Chromium is gone"
-            self._rest += more
-        line, _, self._rest = self._rest.partition(b"\0")
-        told: dict[str, Any] = json.loads(line)
-        return told
+            self._unread += more
+        line, _, self._unread = self._unread.partition(b"\0")
+        message: dict[str, Any] = json.loads(line)
+        return message
 
-    def _note(self, told: dict[str, Any]) -> None:
-        page, parameters = self._pages.get(told.get("sessionId", "")), told.get("params", {})
+    def _note(self, message: dict[str, Any]) -> None:
+        page, parameters = self._pages.get(message.get("sessionId", "")), message.get("params", {})
         if page is None:
             return
-        if told["method"] == "Network.requestWillBeSent":
+        if message["method"] == "Network.requestWillBeSent":
             page.requests.append(parameters["request"]["url"])
-        elif told["method"] == "Runtime.exceptionThrown":
+        elif message["method"] == "Runtime.exceptionThrown":
             page.complaints.append(json.dumps(parameters["exceptionDetails"]))
-        elif told["method"] == "Log.entryAdded":
+        elif message["method"] == "Log.entryAdded":
             page.complaints.append(parameters["entry"]["text"])
-        elif told["method"] == "Runtime.consoleAPICalled":
+        elif message["method"] == "Runtime.consoleAPICalled":
             page.complaints.append(json.dumps(parameters["args"]))
 
     def __enter__(self) -> Browser:

@@ -60,5 +60,5 @@ def problems_in(text: str, *overrides: str) -> list[Problem]:
 
 def problem_in(text: str, *overrides: str) -> Problem:
     """Return the only problem of a file."""
-    (found,) = problems_in(text, *overrides)
-    return found
+    (problem,) = problems_in(text, *overrides)
+    return problem

@@ -268,8 +268,8 @@ class PlannedPolicy:
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
         self.seen += observations
         self.masks += masks
-        wanted = [self.plan.get(one.step, WAIT) for one in observations]
-        return [action if mask.allows(action) else WAIT for action, mask in zip(wanted, masks, strict=True)]
+        planned = [self.plan.get(observation.step, WAIT) for observation in observations]
+        return [action if mask.allows(action) else WAIT for action, mask in zip(planned, masks, strict=True)]
 
     def update(self, rollout: Rollout) -> dict[str, float]:
         self.rollouts.append(rollout)
@@ -295,7 +295,7 @@ def make_recipe(
     governor: dict[str, object] | None = None,
 ) -> Recipe:
     """Return the recipe of small environments."""
-    own = {"learning_rate": 1e-2, **(optimizer or {})}
+    settings = {"learning_rate": 1e-2, **(optimizer or {})}
     return Recipe(
         task=ToyTask(),
         data={"train": toy_split(120, 1), "validation": toy_split(60, 2), "test": toy_split(60, 3)},
@@ -303,7 +303,7 @@ def make_recipe(
         slots={"early": place or SlotPlace("stem")},
         varieties={"early": (variety,)},
         episode=EpisodeConfig(steps=steps, batches=batches, batch_size=20),
-        optimizers=OptimizersConfig.model_validate({"host": own, "seed": own}),
+        optimizers=OptimizersConfig.model_validate({"host": settings, "seed": settings}),
         growth=GrowthConfig(incubation="shadow", embargo=embargo),
         governor=GovernorConfig.model_validate(governor or {}),
         device=torch.device("cpu"),
@@ -347,19 +347,19 @@ def read(environment: Environment, step: int) -> Signals:
 def numbers(model: nn.Module) -> dict[str, Tensor]:
     """Return copies of all parameters and buffers, without those of seeds."""
     named = (*model.named_parameters(), *model.named_buffers())
-    return {name: one.detach().clone() for name, one in named if not name.startswith("_esper")}
+    return {name: tensor.detach().clone() for name, tensor in named if not name.startswith("_esper")}
 
 
-def same(one: Any, other: Any) -> bool:
+def same(left: Any, right: Any) -> bool:
     """Return whether tensors, or anything that holds them in their order or by their names, are bitwise equal."""
-    if isinstance(one, Tensor) or isinstance(other, Tensor):
-        return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
-    if isinstance(one, Iterable) and not isinstance(one, str):
-        mine, others = list(one), list(other)
-        return len(mine) == len(others) and all(map(same, mine, others))
-    return bool(one == other)
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        return isinstance(left, Tensor) and isinstance(right, Tensor) and torch.equal(left, right)
+    if isinstance(left, Mapping):
+        return left.keys() == right.keys() and all(same(value, right[name]) for name, value in left.items())
+    if isinstance(left, Iterable) and not isinstance(left, str):
+        left_members, right_members = list(left), list(right)
+        return len(left_members) == len(right_members) and all(map(same, left_members, right_members))
+    return bool(left == right)
 
 
 def spelled(value: Any) -> Any:
@@ -369,9 +369,9 @@ def spelled(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return [type(value).__name__, *(spelled(getattr(value, field.name)) for field in fields(value))]
     if isinstance(value, Mapping):
-        return {repr(key): spelled(one) for key, one in value.items()}
+        return {repr(key): spelled(member) for key, member in value.items()}
     if isinstance(value, list | tuple):
-        return [spelled(one) for one in value]
+        return [spelled(member) for member in value]
     return sorted(map(repr, value)) if isinstance(value, set | frozenset) else repr(value)
 
 
@@ -379,7 +379,7 @@ def through_files(state: State) -> State:
     """Return the state after writing it to a JSON file and a tensor file and reading it."""
     text = json.dumps(state.plain, allow_nan=False, sort_keys=True)
     assert json.loads(text) == state.plain, "JSON would change it"
-    assert all(not one.requires_grad for one in state.tensors.values())
+    assert all(not tensor.requires_grad for tensor in state.tensors.values())
     return State(json.loads(text), decode(encode(dict(state.tensors))))
 
 
@@ -391,8 +391,8 @@ def make_garden(
     **more: Any,
 ) -> Garden:
     """Return a garden over all slots of a model, which take these varieties."""
-    own = optimizer or OptimizerConfig()
-    keeper = OptimizerKeeper(host_parameters(model), host_settings=own, seed_settings=own)
+    optimizer_settings = optimizer or OptimizerConfig()
+    keeper = OptimizerKeeper(host_parameters(model), host_settings=optimizer_settings, seed_settings=optimizer_settings)
     settings = GrowthConfig.model_validate({"incubation": "shadow", "embargo": 0, **(growth or {})})
     slots = {slot.name: varieties for slot in slots_of(model).each()}
     return Garden(model, keeper, slots, **{"seed": 0, "batches": 1, "settings": settings, **more})
@@ -431,8 +431,8 @@ def add_seed(
     spec = spec or BlueprintSpec(slot.site.kind, "c*c + c", starts_as_identity=True)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        own = {"blueprint": "test/bend", "spec": spec, "site": slot.site, "number": len(slot.seeds)}
-        grown = Seed(block(slot.site), **{**own, **more})
+        arguments = {"blueprint": "test/bend", "spec": spec, "site": slot.site, "number": len(slot.seeds)}
+        grown = Seed(block(slot.site), **{**arguments, **more})
         for parameter in grown.parameters() if noise else ():
             parameter.data.add_(noise * torch.randn_like(parameter))
     grown.to(next(model.parameters()).dtype).train(model.training)

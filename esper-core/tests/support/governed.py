@@ -56,7 +56,7 @@ class Drive:
         environment, step = self.environment, self.now
         self.governor.record(environment.train(), step)
         signals = read(environment, step)
-        finite = all(bool(one.isfinite().all()) for one in environment.model.parameters())
+        finite = all(bool(parameter.isfinite().all()) for parameter in environment.model.parameters())
         self.losses.append(signals.validation_loss)
         decision = self.governor.decide(signals, host_finite=finite)
         if decision.act is Act.ROLL_BACK:
@@ -85,13 +85,13 @@ class Drive:
     def numbers(self) -> dict[str, torch.Tensor]:
         """A copy of the state of host and fossils."""
         living = {
-            id(one)
+            id(tensor)
             for seed in self.environment.garden.living_seeds()
-            for one in seed.state_dict(keep_vars=True).values()
+            for tensor in seed.state_dict(keep_vars=True).values()
         }
         model = self.environment.model
         named = (*model.named_parameters(), *model.named_buffers())
-        return {name: one.detach().clone() for name, one in named if id(one) not in living}
+        return {name: tensor.detach().clone() for name, tensor in named if id(tensor) not in living}
 
 
 def drive(governor: Governor | None = None, plan: dict[int, Action] | None = None, **recipe: Any) -> Drive:

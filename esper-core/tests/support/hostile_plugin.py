@@ -236,18 +236,18 @@ class Block{number}(nn.Conv1d):
 def plugin(harm: dict[str, str] | None = None, blocks: dict[int, tuple[str, str]] | None = None) -> str:
     """Return the plugin with code at places, and at places of blueprints by their number; ``pass`` is at the others."""
     blocks = blocks or {}
-    made = [
+    definitions = [
         _with(BLOCK.format(number=number), dict([blocks[number]] if number in blocks else []))
         for number in range(ENVIRONMENTS)
     ]
     names = ", ".join(f"Block{number}" for number in range(ENVIRONMENTS))
-    return _with(PLUGIN, harm or {}).replace("#blocks", "".join(made) + f"\nBLOCKS = [{names}]\n")
+    return _with(PLUGIN, harm or {}).replace("#blocks", "".join(definitions) + f"\nBLOCKS = [{names}]\n")
 
 
 def _with(template: str, harm: dict[str, str]) -> str:
-    def put(found: re.Match[str]) -> str:
-        code = harm.pop(found["place"], "pass" if found["indent"] else "")
-        return "\n".join(found["indent"] + line for line in code.splitlines())
+    def put(match: re.Match[str]) -> str:
+        code = harm.pop(match["place"], "pass" if match["indent"] else "")
+        return "\n".join(match["indent"] + line for line in code.splitlines())
 
     harm = dict(harm)
     text = re.sub(r"^(?P<indent> *)#at (?P<place>.+)$", put, template, flags=re.MULTILINE)

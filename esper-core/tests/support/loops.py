@@ -111,10 +111,13 @@ class Loop:
 
     def state(self) -> dict[str, Any]:
         """Return the state of the host that a Gardener must not change, without that of seeds."""
-        own = {id(parameter) for parameter in host_parameters(self.model)}
+        host_ids = {id(parameter) for parameter in host_parameters(self.model)}
         state = self.optimizer.state
         host = [
-            parameter for group in self.optimizer.param_groups for parameter in group["params"] if id(parameter) in own
+            parameter
+            for group in self.optimizer.param_groups
+            for parameter in group["params"]
+            if id(parameter) in host_ids
         ]
         return {
             "parameters": [parameter.detach().clone() for parameter in host_parameters(self.model)],

@@ -25,8 +25,8 @@ margin: 0.0
 def stage_changed(step: int, was: Stage | None, now: Stage, **more: Any) -> StageChanged:
     """Return a stage change of a seed in the slot early of the first environment of the arm grown."""
     place: dict[str, Any] = {"round": 0, "arm": "grown", "seed": 0, "slot": "early", "seed_id": 0}
-    told = {"blueprint": "test/conv", "parameters": 72, "reason": "asked for"}
-    return StageChanged(step=step, was=was, now=now, **place | told | more)
+    defaults = {"blueprint": "test/conv", "parameters": 72, "reason": "asked for"}
+    return StageChanged(step=step, was=was, now=now, **place | defaults | more)
 
 
 def episodes(arm: str, values: Sequence[float], first: int) -> list[EpisodeFinished]:
@@ -59,7 +59,7 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
     ) -> Path:
         path = tmp_path / "runs" / name
         path.mkdir(parents=True)
-        told = {
+        defaults = {
             "format": 1,
             "id": name,
             "status": "done",
@@ -74,14 +74,14 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
             "git": None,
             "reason": "",
         }
-        (path / "manifest.json").write_text(json.dumps(told | manifest))
+        (path / "manifest.json").write_text(json.dumps(defaults | manifest))
         (path / "config.yaml").write_text(config.replace("margin: 0.0", f"margin: {margin}"))
         if arms is not None:
             metric = metric or Metric("accuracy", "up", "%")
-            own = [one for arm, values in arms.items() for one in episodes(arm, values, first)]
-            found = results(metric, list(arms), own, margin)
+            finished = [episode for arm, values in arms.items() for episode in episodes(arm, values, first)]
+            summary_results = results(metric, list(arms), finished, margin)
             timing = {"reset": 1.0, "train": 8.0, "total": 10.0}
-            summary = {"run": str(path), "status": "done", "results": found, "timing": timing, "warnings": []}
+            summary = {"run": str(path), "status": "done", "results": summary_results, "timing": timing, "warnings": []}
             text = json.dumps(summary).replace("NaN", "null").replace("Infinity", "null")
             (path / "summary.json").write_text(text)
         return path

@@ -35,7 +35,10 @@ def play(
         pool.heal(step)
         pool.carry_out(pool.judge({}), step)
         kept.append(look(list(pool.latest)))
-        pool.apply([choose(one, step) if one.arm == "grown" else WAIT for one in pool.environments], step)
+        pool.apply(
+            [choose(environment, step) if environment.arm == "grown" else WAIT for environment in pool.environments],
+            step,
+        )
     return kept
 
 
@@ -71,7 +74,7 @@ def make_study(
 ) -> tuple[Study, EventRecorder]:
     """Return a study of "grown" and a twin, and the recorder of its events."""
     recorder = EventRecorder()
-    made = Study(
+    study = Study(
         pool=Pool(recipe, ["grown", *([twin] if twin else [])], environments, twin=twin),
         arms=[Arm("grown", policy, 'policy "test/planned" (test 1.0)')],
         twin=twin,
@@ -86,4 +89,4 @@ def make_study(
         packages={"test/local-conv": "test 1.0"},
         **more,
     )
-    return made, recorder
+    return study, recorder

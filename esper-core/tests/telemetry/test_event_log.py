@@ -20,14 +20,14 @@ SKIPPED = ("type", "v", "arguments", "grown")
 """Fields that keep their defaults: any object would fit into the last two."""
 
 
-def records(kind: type, **known: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+def records(kind: type, **strategies: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Builds records of a class from the annotations of all its fields, except those that are given."""
     inferred: dict[str, Any] = {field.name: ... for field in fields(kind) if field.name not in SKIPPED}
     figures = [field.name for field in fields(kind) if str(field.type) == "Mapping[str, float]"]
     mappings = dict.fromkeys(figures, st.dictionaries(st.text(), st.floats()))
     if kind is RunStarted:
         mappings["choices"] = st.dictionaries(st.text(), st.lists(st.text()).map(tuple))
-    return st.builds(kind, **{**inferred, **mappings, **known})
+    return st.builds(kind, **{**inferred, **mappings, **strategies})
 
 
 seeds = records(SeedSignals, gradients=st.none())
@@ -111,10 +111,10 @@ def test_unknown_fields_and_types_are_skipped_and_reported_once(tmp_path: Path) 
     moved = {"type": "seed-moved", "v": EVENT_FORMAT, "to": "late"}
     seed = lines[1]["signals"]["slots"][0]["seeds"][0]
     seed["gradients"]["kurtosis"] = seed["colour"] = lines[1]["signals"]["heat"] = lines[2]["cost"] = {"a": ["NaN"]}
-    said: list[str] = []
-    events = list(read_events(write(tmp_path, [*lines, moved, *lines[1:], moved]), tell=said.append))
+    reported: list[str] = []
+    events = list(read_events(write(tmp_path, [*lines, moved, *lines[1:], moved]), tell=reported.append))
     assert repr(events) == repr([*EVENTS, *EVENTS[1:]])
-    fields = [line.partition('"')[2].partition('"')[0] for line in said]
+    fields = [line.partition('"')[2].partition('"')[0] for line in reported]
     assert sorted(fields) == [
         "run-finished.cost",
         "seed-moved",
@@ -122,7 +122,7 @@ def test_unknown_fields_and_types_are_skipped_and_reported_once(tmp_path: Path) 
         "step-finished.signals.slots.seeds.colour",
         "step-finished.signals.slots.seeds.gradients.kurtosis",
     ]
-    assert all(" skipped: esper-core 0." in line for line in said)
+    assert all(" skipped: esper-core 0." in line for line in reported)
 
 
 @pytest.mark.parametrize("kind", ["run-finished", "from-the-future"])
@@ -166,14 +166,14 @@ def test_torn_last_line_is_skipped_and_reported(tmp_path: Path, caplog: pytest.L
     file = write(tmp_path, recorded())
     with file.open("ab") as torn:
         torn.write(b'{"type":"run-fin')
-    said: list[str] = []
-    assert repr(list(read_events(file, tell=said.append))) == repr(EVENTS)
-    assert said.pop() == "the last line, line 4, is incomplete and skipped: 16 bytes without a newline"
+    reported: list[str] = []
+    assert repr(list(read_events(file, tell=reported.append))) == repr(EVENTS)
+    assert reported.pop() == "the last line, line 4, is incomplete and skipped: 16 bytes without a newline"
     assert caplog.records == []
     with caplog.at_level(logging.WARNING, logger="esper"):
         list(read_events(file))
     (record,) = caplog.records
     assert record.getMessage().startswith(f"{file}: the last line, line 4, is incomplete")
-    assert repr(list(read_events(write(tmp_path, recorded()), tell=said.append))) == repr(EVENTS)
-    assert list(read_events(write(tmp_path, []), tell=said.append)) == []
-    assert said == [], "an intact file is read without a message"
+    assert repr(list(read_events(write(tmp_path, recorded()), tell=reported.append))) == repr(EVENTS)
+    assert list(read_events(write(tmp_path, []), tell=reported.append)) == []
+    assert reported == [], "an intact file is read without a message"

@@ -30,7 +30,7 @@ class Kept:
     def __init__(self, breaks: Callable[[str], Any] = lambda name: None) -> None:
         self.breaks = breaks
         self.calls: list[str] = []
-        self.told: list[Event | str] = []
+        self.received: list[Event | str] = []
         self.threads: set[threading.Thread] = set()
 
     def hear(self, event: Event) -> None:
@@ -42,11 +42,11 @@ class Kept:
     def close(self) -> None:
         self._called("close", "closed")
 
-    def _called(self, name: str, what: Event | str) -> None:
+    def _called(self, name: str, event: Event | str) -> None:
         self.calls.append(name)
         self.threads.add(threading.current_thread())
         self.breaks(name)
-        self.told.append(what)
+        self.received.append(event)
 
 
 class Gate:
@@ -87,7 +87,7 @@ def test_a_sink_receives_all_events_in_order_on_one_thread_of_its_own(warnings):
     listener.close()
     listener.hear(FINISHED)
     listener.settle()
-    assert sink.told == [*expected, "closed"]
+    assert sink.received == [*expected, "closed"]
     (thread,) = sink.threads
     assert thread is not threading.main_thread()
     assert not thread.is_alive()
@@ -106,9 +106,9 @@ def test_a_blocked_sink_does_not_block_the_run_and_its_dropped_events_are_counte
     assert warnings() == [f"E228 {LABEL} {first}"]
     gate.open.set()
     listener.close()
-    events = [one for one in sink.told if not isinstance(one, str)]
+    events = [event for event in sink.received if not isinstance(event, str)]
     assert events == [STARTED, *(step(number) for number in range(5)), FINISHED]
-    assert sink.told[-1] == "closed"
+    assert sink.received[-1] == "closed"
     assert warnings()[1:] == [f"E228 {LABEL} is slower than the run: 995 of 1,002 events were dropped"]
 
 
@@ -122,8 +122,14 @@ def test_rare_events_have_places_of_their_own_and_these_are_limited_too(gate):
             listener.settle()
     gate.open.set()
     listener.close()
-    assert [one for one in sink.told if not isinstance(one, str)] == [STARTED, step(0), step(1), FINISHED, STARTED]
-    assert sink.told.count("settled") == 4, "at most once after each event"
+    assert [event for event in sink.received if not isinstance(event, str)] == [
+        STARTED,
+        step(0),
+        step(1),
+        FINISHED,
+        STARTED,
+    ]
+    assert sink.received.count("settled") == 4, "at most once after each event"
 
 
 def test_a_sink_that_is_too_slow_at_the_end_still_receives_the_last_event_and_is_closed(gate, warnings):
@@ -143,7 +149,7 @@ def test_a_sink_that_is_too_slow_at_the_end_still_receives_the_last_event_and_is
 
     listener._thread.join = wait
     listener.close()
-    assert sink.told == [step(0), "settled", FINISHED, "closed"]
+    assert sink.received == [step(0), "settled", FINISHED, "closed"]
     assert warnings() == [f"E228 {LABEL} is slower than the run: 9 of 11 events were dropped"]
 
 
@@ -153,9 +159,9 @@ def test_a_sink_that_hangs_is_left_behind(gate, warnings):
         listener.hear(step(number))
     assert gate.reached.wait(SECONDS)
     listener.close()
-    assert sink.told == []
-    said = "did not close within 0.1 seconds and is abandoned: 2 of 3 events were dropped"
-    assert warnings() == [f"E228 {LABEL} {said}"]
+    assert sink.received == []
+    message = "did not close within 0.1 seconds and is abandoned: 2 of 3 events were dropped"
+    assert warnings() == [f"E228 {LABEL} {message}"]
 
 
 def test_the_process_ends_although_a_sink_hangs():
@@ -191,7 +197,7 @@ def test_an_exception_in_a_sink_is_reported_by_the_runs_thread_at_the_next_event
     listener.hear(FINISHED)
     listener.close()
     assert [record.threadName for record in caplog.records] == [threading.main_thread().name]
-    assert sink.told == ["closed"]
+    assert sink.received == ["closed"]
 
 
 @pytest.mark.parametrize("runner", [SinkThread, SinkGuard])
@@ -216,6 +222,6 @@ def test_a_sink_that_raises_is_shut_off_after_one_message(breaks_in, runner, cap
         "never": ["hear", "settle"] * 3 + ["close"],
     }
     assert sink.calls == expected[breaks_in]
-    told = [record.getMessage() for record in caplog.records]
+    messages = [record.getMessage() for record in caplog.records]
     message = f"E228 {LABEL} raised OSError: the line is dead; it is shut off for the rest of the run\n  {__file__}:"
-    assert [line.rstrip("0123456789") for line in told] == ([] if breaks_in == "never" else [message])
+    assert [line.rstrip("0123456789") for line in messages] == ([] if breaks_in == "never" else [message])

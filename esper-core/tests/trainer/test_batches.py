@@ -53,14 +53,14 @@ def test_each_example_comes_once_in_a_pass_and_all_batches_have_the_same_size(ex
 
 def test_streamed_batches_equal_resident_ones_and_continue_from_the_state_of_their_order():
     """The state of an order counts what was consumed, not what was gathered ahead."""
-    resident, one, other = Resident(SPLIT), BatchOrder(30, 7, 5), BatchOrder(30, 7, 5)
+    resident, order, resident_order = Resident(SPLIT), BatchOrder(30, 7, 5), BatchOrder(30, 7, 5)
     with closing(Streamed(SPLIT, CPU)) as streamed:
-        batches = [streamed.next(one) for _ in range(5)]
-        again = BatchOrder(30, 7, 0)
-        again.load_state_dict(one.state_dict())
-        rest = [streamed.next(one) for _ in range(6)]
-        assert all(all(map(torch.equal, batch, resident.next(other))) for batch in [*batches, *rest])
-        assert all(all(map(torch.equal, batch, streamed.next(again))) for batch in rest)
+        batches = [streamed.next(order) for _ in range(5)]
+        restored_order = BatchOrder(30, 7, 0)
+        restored_order.load_state_dict(order.state_dict())
+        later = [streamed.next(order) for _ in range(6)]
+        assert all(all(map(torch.equal, batch, resident.next(resident_order))) for batch in [*batches, *later])
+        assert all(all(map(torch.equal, batch, streamed.next(restored_order))) for batch in later)
 
 
 def test_an_error_of_the_thread_is_raised_where_the_batch_is_requested():
@@ -107,7 +107,7 @@ def test_a_batch_is_sent_on_its_feeds_stream_and_read_after_its_event(monkeypatc
     order = BatchOrder(30, 7, 5)
     read = [*streamed.next(order), *streamed.next(order)]
     streamed.close()
-    assert stream.log == [f"feed {what}" for n in (1, 2, 3) for what in ("on", f"mark {n}", "off")]
+    assert stream.log == [f"feed {call}" for n in (1, 2, 3) for call in ("on", f"mark {n}", "off")]
     assert reader.waited == ["feed:1", "feed:2"]
     assert [id(tensor) for tensor in reader.kept] == [id(tensor) for tensor in read]
 
@@ -137,13 +137,13 @@ def test_sim_med_5_a_run_has_one_feed_for_each_environment_and_the_numbers_of_re
 
     def course(recipe: Recipe, lanes: int) -> list[tuple[str, int]]:
         """Return the measurements and the number of feeding threads in each step of two rounds."""
-        pool, told = Pool(recipe, ["grown", "twin"], 2, twin="twin", lanes=lanes), []
+        pool, moments = Pool(recipe, ["grown", "twin"], 2, twin="twin", lanes=lanes), []
         for number in range(2):
             pool.reset(number, 3)
-            told += play(pool, range(4), plan, lambda signals: (repr(signals), len(feeds())))
-            told.append((repr(pool.conclude(3)[1]), len(feeds())))
+            moments += play(pool, range(4), plan, lambda signals: (repr(signals), len(feeds())))
+            moments.append((repr(pool.conclude(3)[1]), len(feeds())))
         pool.close()
-        return told
+        return moments
 
     resident, streamed = course(recipe, 1), course(replace(recipe, compute=STREAMED), 2)
     assert [words for words, _ in streamed] == [words for words, _ in resident]

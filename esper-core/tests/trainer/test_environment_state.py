@@ -111,8 +111,8 @@ ODD = Variety("test/odd", BlueprintSpec("sequence", "c*c + 3*c", starts_as_ident
 def odd_recipe(*, schedule: bool = False, batches: int = 1, data: str = "resident", **growth: Any) -> Recipe:
     """Two slots that hold two seeds each, in the odd host."""
     optimizer, governor = growth.pop("optimizer", {}), growth.pop("governor", {})
-    own = {"learning_rate": 1e-2, "clip_norm": 0.5, **optimizer}
-    of_seeds = growth.pop("of_seeds", own)
+    host_settings = {"learning_rate": 1e-2, "clip_norm": 0.5, **optimizer}
+    of_seeds = growth.pop("of_seeds", host_settings)
     recipe = make_recipe(host=OddHost, batches=batches, steps=40, governor=governor)
     return replace(
         recipe,
@@ -120,7 +120,7 @@ def odd_recipe(*, schedule: bool = False, batches: int = 1, data: str = "residen
         slots={"early": SlotPlace("stem", stack=2), "late": SlotPlace("drop", stack=2)},
         varieties={"early": (ODD, LOUD), "late": (LOUD, ODD)},
         growth=GrowthConfig.model_validate({"incubation": "shadow", "embargo": 2, **growth}),
-        optimizers=OptimizersConfig.model_validate({"host": own, "seed": of_seeds}),
+        optimizers=OptimizersConfig.model_validate({"host": host_settings, "seed": of_seeds}),
         host_schedule=Falling() if schedule else None,
         seed_schedule=Falling() if schedule else None,
     )
@@ -130,8 +130,8 @@ def begun(recipe: Recipe, seed: int = 3, scale: float | None = None) -> Pool:
     """A pool of one environment that grows and its twin, at the beginning of a round."""
     pool = new_pool(recipe)
     pool.reset(2, seed)
-    for one in pool.environments if scale is not None else ():
-        one.keeper.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
+    for environment in pool.environments if scale is not None else ():
+        environment.keeper.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
     return pool
 
 
@@ -153,13 +153,17 @@ def play_step(pool: Pool, step: int, choose: Callable[[ActionMask], Action], opi
     return spelled([passed, lost, signals, decisions, carried_out, masks, action, changes, pool.masks()])
 
 
-def differences(one: State, other: State) -> list[str]:
+def differences(first: State, second: State) -> list[str]:
     """Return where two states are not bitwise equal."""
-    mine, others = (
-        {name: save({name: tensor.contiguous()}) for name, tensor in state.tensors.items()} for state in (one, other)
+    first_tensors, second_tensors = (
+        {name: save({name: tensor.contiguous()}) for name, tensor in state.tensors.items()} for state in (first, second)
     )
-    found = [name for name in sorted(mine.keys() | others.keys()) if mine.get(name) != others.get(name)]
-    return found + [key for key in one.plain if one.plain[key] != other.plain.get(key)]
+    names = [
+        name
+        for name in sorted(first_tensors.keys() | second_tensors.keys())
+        if first_tensors.get(name) != second_tensors.get(name)
+    ]
+    return names + [key for key in first.plain if first.plain[key] != second.plain.get(key)]
 
 
 def drawn(random: Random) -> Callable[[ActionMask], Action]:
@@ -209,27 +213,27 @@ def assert_resumes(
     def happens(step: int) -> tuple[Callable[[ActionMask], Action], Verdict]:
         return (drawn(random), CALM) if isinstance(plan, int) else followed(plan, step)
 
-    pool, rest = begun(recipe, scale=scale), range(before, before + after)
+    pool, later_steps = begun(recipe, scale=scale), range(before, before + after)
     for step in range(before):
         play_step(pool, step, *happens(step))
-    known, draws = pool.state_dict(), random.getstate()
-    written, restored = through_files(known), new_pool(recipe)
+    saved, draws = pool.state_dict(), random.getstate()
+    written, restored = through_files(saved), new_pool(recipe)
     restored.load_state_dict(written, in_round=True)
-    told = [play_step(pool, step, *happens(step)) for step in rest]
+    reports = [play_step(pool, step, *happens(step)) for step in later_steps]
 
     other = begun(recipe, seed=77)
     play_step(other, 0, drawn(Random(5)))
     other.load_state_dict(written, in_round=True)
-    assert differences(other.state_dict(), known) == []
+    assert differences(other.state_dict(), saved) == []
     random.setstate(draws)
-    for place, step in enumerate(rest):
-        same = play_step(other, step, *happens(step)) == told[place]
+    for place, step in enumerate(later_steps):
+        same = play_step(other, step, *happens(step)) == reports[place]
         assert same, f"step {step}"
-    assert differences(known, written) == [], "a state was changed by playing on"
+    assert differences(saved, written) == [], "a state was changed by playing on"
     assert differences(pool.state_dict(), other.state_dict()) == []
-    for one, two in zip(pool.environments, other.environments, strict=True):
-        assert one.keeper.misowned(one.model) == two.keeper.misowned(two.model) == []
-        assert torch.equal(one.evaluate("test"), two.evaluate("test"))
+    for environment, counterpart in zip(pool.environments, other.environments, strict=True):
+        assert environment.keeper.misowned(environment.model) == counterpart.keeper.misowned(counterpart.model) == []
+        assert torch.equal(environment.evaluate("test"), counterpart.evaluate("test"))
     return restored
 
 
@@ -289,8 +293,8 @@ def fast(name: str, growth: dict[str, Any], life: Any, expected: Any, look: Call
 
 
 def slow(*case: Any) -> Any:
-    made = fast(*case)
-    return pytest.param(*made.values, id=made.id, marks=pytest.mark.slow)
+    fast_case = fast(*case)
+    return pytest.param(*fast_case.values, id=fast_case.id, marks=pytest.mark.slow)
 
 
 def gate(pool: Pool) -> bool:
@@ -318,7 +322,9 @@ def fossilisable(pool: Pool) -> tuple[dict[str, list[str]], bool]:
 
 
 def progress(pool: Pool) -> list[tuple[bool, int, bool]]:
-    return [(one.over, one.steps, any(one.mask().ops.values())) for one in pool.environments]
+    return [
+        (environment.over, environment.steps, any(environment.mask().ops.values())) for environment in pool.environments
+    ]
 
 
 @pytest.mark.parametrize(

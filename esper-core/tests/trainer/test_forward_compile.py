@@ -31,8 +31,11 @@ def course(pool: Pool, steps: int) -> list[list[Tensor]]:
     """Return the training loss and the parameters of the first environment after each step of a seed's life."""
 
     def look(_: Any) -> list[Tensor]:
-        own = pool.environments[0]
-        return [own.network.measurements.train_loss, *(one.detach().clone() for one in own.model.parameters())]
+        environment = pool.environments[0]
+        return [
+            environment.network.measurements.train_loss,
+            *(parameter.detach().clone() for parameter in environment.model.parameters()),
+        ]
 
     return play(pool, steps, LIFE, look)
 
@@ -142,7 +145,7 @@ def test_the_compiler_of_torch_gives_the_same_course_in_all_but_the_last_bits(ca
     """With dropout and BatchNorm, over a whole life, and more environments than torch's limit of recompilations."""
     caplog.set_level(logging.WARNING, "esper")
     recipe = compiled(optimizer={"kind": "sgd"}, batches=6)
-    found = course(Pool(recipe, ["grown", "twin"], 5, lanes=2), 8)
+    compiled_course = course(Pool(recipe, ["grown", "twin"], 5, lanes=2), 8)
     written = course(Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1), 8)
     assert not [record for record in caplog.records if record.name == "esper"]
-    torch.testing.assert_close(found, written, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(compiled_course, written, rtol=1e-3, atol=1e-4)

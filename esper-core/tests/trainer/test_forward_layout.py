@@ -53,7 +53,7 @@ def recipe_of(build: Any = host, *, block: Flat = lambda hidden: hidden, **more:
 
 
 def is_channels_last(model: nn.Module) -> bool:
-    weight = next(own for name, own in model.named_parameters() if name == "late.weight")
+    weight = next(parameter for name, parameter in model.named_parameters() if name == "late.weight")
     return weight.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -76,10 +76,10 @@ def test_images_and_weights_lie_channels_last_and_all_numbers_are_the_same():
     twin.load_state_dict(plain.state_dict())
     torch.testing.assert_close(twin(inputs), plain(inputs))
 
-    resident, other = (Resident(own.data["train"]) for own in (recipe, laid))
+    resident, other = (Resident(variant.data["train"]) for variant in (recipe, laid))
     batch, expected = other.next(BatchOrder(60, 20, 7)), resident.next(BatchOrder(60, 20, 7))
     assert all(map(torch.equal, batch, expected))
-    for inputs in [batch[0], *(own for own, _ in chunks(laid.data["validation"], torch.device("cpu")))]:
+    for inputs in [batch[0], *(chunk for chunk, _ in chunks(laid.data["validation"], torch.device("cpu")))]:
         assert inputs.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -92,11 +92,11 @@ def test_a_seed_learns_the_same_in_either_layout(incubation, implementation):
     recipe = recipe_of(optimizers=optimizers, growth=GrowthConfig(incubation=incubation))
     laid, _ = tried(recipe)
     learnt = []
-    for one in (recipe, laid):
-        own = begin(one)
-        own.network.apply(Action(Op.GERMINATE, "early", "test/seed"), 0)
-        own.train()
-        (seed,) = own.network.garden.living_seeds()
+    for variant in (recipe, laid):
+        environment = begin(variant)
+        environment.network.apply(Action(Op.GERMINATE, "early", "test/seed"), 0)
+        environment.train()
+        (seed,) = environment.network.garden.living_seeds()
         learnt.append([parameter.detach() for parameter in seed.parameters()])
     (plain,), (other,) = learnt
     assert plain.abs().max() > 1e-4
@@ -117,7 +117,7 @@ def test_a_host_or_blueprint_that_views_memory_in_another_shape_keeps_its_layout
     laid, tried_on = tried(recipe)
     assert laid is recipe
     assert not is_channels_last(tried_on)
-    own = begin(laid)
-    own.network.apply(Action(Op.GERMINATE, "early", "test/seed"), 0)
-    own.train()
-    assert own.network.lost.take() == []
+    environment = begin(laid)
+    environment.network.apply(Action(Op.GERMINATE, "early", "test/seed"), 0)
+    environment.train()
+    assert environment.network.lost.take() == []

@@ -50,15 +50,15 @@ def test_a_whole_life_in_half_precision_leaves_parameters_and_losses_in_float32(
     pool = begin_pool(computed(way=way, precision=precision, more={"host": Watched}))
     seen.clear()  # the slots were observed before
     cached.clear()
-    told = play(pool, range(8), WHOLE_LIFE)
+    reports = play(pool, range(8), WHOLE_LIFE)
     grown, _ = pool.environments
     assert seen == {getattr(torch, precision)}
     assert cached == {False}, "the cache of shortened weights is shared by all lanes"
     assert len(grown.garden.slots["early"].fossils) == 1
     assert {tensor.dtype for tensor in grown.model.parameters()} == {torch.float32}
     assert grown.network.evaluation.losses.dtype is torch.float32
-    assert told[-1][0].train_loss < told[0][0].train_loss
-    assert told[-1][0].loss_scale == (65536.0 if precision == "float16" else None)
+    assert reports[-1][0].train_loss < reports[0][0].train_loss
+    assert reports[-1][0].loss_scale == (65536.0 if precision == "float16" else None)
 
 
 def test_gains_and_dependence_are_computed_in_the_precision_of_the_evaluation():
@@ -142,14 +142,14 @@ def test_host_and_fossils_skip_an_overflowed_step_together():
     play(pool, range(7), {0: GERMINATE, 1: ADVANCE, 5: FOSSILISE})
     keeper = pool.environments[0].keeper
     (fossil,) = keeper.fossils.values()
-    own = (*keeper.host.parameters, *fossil.parameters)
-    before = [parameter.detach().clone() for parameter in own]
-    for parameter in own:
+    host_and_fossil = (*keeper.host.parameters, *fossil.parameters)
+    before = [parameter.detach().clone() for parameter in host_and_fossil]
+    for parameter in host_and_fossil:
         parameter.grad = torch.ones_like(parameter)
     for parameter in keeper.host.parameters:
         parameter.grad.fill_(torch.nan)
     keeper.step([])
-    assert all(map(torch.equal, before, own))
+    assert all(map(torch.equal, before, host_and_fossil))
     assert keeper.scaler.state_dict()["scale"] == 2.0
     keeper.zero_grad()
     keeper.step([])  # without gradients, as if everything were frozen
@@ -162,17 +162,19 @@ def test_host_and_fossils_skip_an_overflowed_step_together():
 )
 def test_without_batch_norm_micro_batches_equal_one_batch(way, parts):
     """Within 1e-6 after a step of each kind, with plain SGD: Adam would divide what differs in its last bits."""
-    found = []
+    results = []
     for micro_batches in (1, parts):
         sgd = {"optimizer": {"kind": "sgd", "momentum": 0.0}}
         pool = begin_pool(computed(way=way, more=sgd, micro_batches=micro_batches))
-        told = [signals for signals, _ in play(pool, range(4), {0: GERMINATE, 2: ADVANCE})]
-        losses = [value for one in told for value in (one.train_loss, one.validation_loss)]
-        losses += [seed.incubation_loss for one in told for seed in one.seeds if seed.incubation_loss is not None]
-        found.append((parameters(pool.environments[0]), losses))
-    (whole, whole_losses), (parted, parted_losses) = found
-    torch.testing.assert_close(whole, parted, rtol=0, atol=1e-6)
-    assert parted_losses == pytest.approx(whole_losses, abs=1e-6)
+        reports = [signals for signals, _ in play(pool, range(4), {0: GERMINATE, 2: ADVANCE})]
+        losses = [value for signals in reports for value in (signals.train_loss, signals.validation_loss)]
+        losses += [
+            seed.incubation_loss for signals in reports for seed in signals.seeds if seed.incubation_loss is not None
+        ]
+        results.append((parameters(pool.environments[0]), losses))
+    (undivided, undivided_losses), (parted, parted_losses) = results
+    torch.testing.assert_close(undivided, parted, rtol=0, atol=1e-6)
+    assert parted_losses == pytest.approx(undivided_losses, abs=1e-6)
 
 
 def test_sim_low_2_no_tensor_is_read_while_a_step_is_trained_and_measured(monkeypatch):

@@ -21,9 +21,9 @@ GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv")
 def recorded(arms: list[str], environments: int, lanes: int) -> tuple[Pool, list[str]]:
     """Return a pool at the beginning of a round, and the log of its streams."""
     log: list[str] = []
-    made = [RecordingStream(f"s{place}", log) for place in range(lanes)]
+    streams = [RecordingStream(f"s{place}", log) for place in range(lanes)]
     pool = Pool(make_recipe(batches=1), arms, environments, twin="twin" if "twin" in arms else None)
-    pool._lanes = Lanes([made[place % lanes] for place in range(len(pool.environments))])
+    pool._lanes = Lanes([streams[place % lanes] for place in range(len(pool.environments))])
     pool.reset(0, 3)
     log.clear()
     return pool, log
@@ -73,15 +73,15 @@ def test_b1_pt_05_a_rollback_opens_its_own_lane_and_no_other():
 
 
 def test_environments_take_the_lanes_of_their_devices_in_turn():
-    one, other = torch.device("cuda:0"), torch.device("cuda:1")
-    made: list[torch.device] = []
+    first, second = torch.device("cuda:0"), torch.device("cuda:1")
+    devices: list[torch.device] = []
 
     def make(device: torch.device) -> RecordingStream:
-        made.append(device)
+        devices.append(device)
         return RecordingStream(str(device), [])
 
-    streams = assigned([one, one, other, other, one, one, other, other], 3, make)
-    assert made == [one, one, other, other, one, other]
+    streams = assigned([first, first, second, second, first, first, second, second], 3, make)
+    assert devices == [first, first, second, second, first, second]
     assert streams[0] is streams[5]
     assert streams[2] is streams[7]
     assert len({id(stream) for stream in streams}) == 6
@@ -125,15 +125,15 @@ def trajectory(recipe: Recipe, environments: int, lanes: int, index: int = 0) ->
     pool = Pool(recipe, ["grown", "twin"], environments, twin="twin", lanes=lanes)
     pool.reset(0, 3 if environments > 1 else 3 + index)
     place = 2 * index if environments > 1 else 0
-    own = pool.environments[place]
-    assert (own.arm, own.seed) == ("grown", 3 + index)
+    environment = pool.environments[place]
+    assert (environment.arm, environment.seed) == ("grown", 3 + index)
 
     def look(signals: list[Any]) -> list[Any]:
-        return [signals[place], [parameter.detach().clone() for parameter in own.model.parameters()]]
+        return [signals[place], [parameter.detach().clone() for parameter in environment.model.parameters()]]
 
-    told = play(pool, range(recipe.episode.steps), drawn, look)
+    reports = play(pool, range(recipe.episode.steps), drawn, look)
     pool.close()
-    return told
+    return reports
 
 
 def test_run_08_a_trajectory_is_bitwise_the_same_with_any_number_of_environments_and_lanes():

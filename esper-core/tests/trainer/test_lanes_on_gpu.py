@@ -39,13 +39,13 @@ def test_a_stream_waits_for_what_another_stream_made():
     lanes = Lanes(assigned([device, device], 2, CudaStream))
     for _ in range(20):
         with lanes.on(0):
-            made = torch.ones(4_000_000, device=device)
+            tensor = torch.ones(4_000_000, device=device)
             for _ in range(50):
-                made = made + 1.0
-        lanes.hand(made, 0, 1)
+                tensor = tensor + 1.0
+        lanes.hand(tensor, 0, 1)
         with lanes.on(1):
-            read = made.sum()
-        del made
+            read = tensor.sum()
+        del tensor
         with lanes.on(0):
             torch.zeros(4_000_000, device=device)  # would reuse the memory if it were freed
         lanes.drain([0, 1])

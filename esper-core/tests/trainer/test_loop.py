@@ -45,9 +45,9 @@ def test_b8_drl_05_arms_that_end_a_round_with_different_loss_scales_are_warned_o
 
     run_study(StudyProgress(study), pause)
     assert {decode(encode(event)).signals.loss_scale for event in recorder.of(StepFinished, "twin")} == {65536.0}
-    said = [record.getMessage() for record in caplog.records if "loss scales (float16)" in record.getMessage()]
-    assert len(said) == 1
-    assert said[0].endswith("seed 4: grown 1024, twin 65536")
+    warnings = [record.getMessage() for record in caplog.records if "loss scales (float16)" in record.getMessage()]
+    assert len(warnings) == 1
+    assert warnings[0].endswith("seed 4: grown 1024, twin 65536")
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_b8_drl_05_arms_that_end_a_round_with_different_loss_scales_are_warned_o
 def test_the_rewards_of_an_episode_add_up_to_the_lead_at_its_end(plan):
     study, recorder = make_study(make_recipe(), PlannedPolicy(plan))
     grown, twin = run_study(StudyProgress(study))
-    told = [event.reward for event in recorder.of(StepFinished)]
+    rewards = [event.reward for event in recorder.of(StepFinished)]
     assert grown.reward == pytest.approx(grown.validation_metric - twin.validation_metric)
-    assert grown.reward == pytest.approx(sum(sum(terms.values()) for terms in [*told, grown.closing]))
+    assert grown.reward == pytest.approx(sum(sum(terms.values()) for terms in [*rewards, grown.closing]))
     # only a seed that acted makes a difference
     assert (grown.closing["improvement"] == 0.0) is (2 not in plan or 4 in plan)
 
@@ -66,11 +66,11 @@ def test_the_rewards_of_an_episode_add_up_to_the_lead_at_its_end(plan):
 class ScriptedPolicy:
     """Returns the same for every observation."""
 
-    def __init__(self, *given: Any) -> None:
-        self.given = given
+    def __init__(self, *answers: Any) -> None:
+        self.answers = answers
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Any]:
-        return list(self.given)
+        return list(self.answers)
 
 
 def test_without_a_twin_the_reward_is_unknown_also_for_a_policy_that_does_not_learn():
@@ -104,7 +104,7 @@ class StatefulPolicy(ScriptedPolicy):
     """Returns a given value as its state."""
 
     def state_dict(self) -> Any:
-        return self.given[0]
+        return self.answers[0]
 
     def load_state_dict(self, state: State) -> None:
         """Do nothing: no state is needed."""
@@ -135,11 +135,11 @@ def test_tensors_of_a_policy_that_share_memory_are_saved_separately():
     weights = torch.arange(6.0).reshape(2, 3)
     state = State({}, {"w": weights, "again": weights, "turned": weights.t()})
     study, _ = make_study(make_recipe(), StatefulPolicy(state))
-    known = _state_of_policy(study.arms[0])
-    assert known is not None
-    assert all(tensor.is_contiguous() for tensor in known.tensors.values())
-    assert len({tensor.data_ptr() for tensor in (weights, *known.tensors.values())}) == 4
-    assert torch.equal(known.tensors["turned"], weights.t())
+    policy_state = _state_of_policy(study.arms[0])
+    assert policy_state is not None
+    assert all(tensor.is_contiguous() for tensor in policy_state.tensors.values())
+    assert len({tensor.data_ptr() for tensor in (weights, *policy_state.tensors.values())}) == 4
+    assert torch.equal(policy_state.tensors["turned"], weights.t())
 
 
 def test_a_study_resumes_between_two_rounds_with_its_episodes_and_without_withdrawn_blueprints():

@@ -56,9 +56,13 @@ def test_run_09_a_step_on_nan_is_rolled_back_and_costs_a_penalty(step, kind, poi
     assert all(value.isfinite().all() for value in study.pool.environments[0].model.parameters())
     assert math.isfinite(grown.test_loss)
     steps = events.of(StepFinished)
-    assert [one.step for one in steps] == list(range(STEPS))
-    assert [one.reward.get("penalty") for one in steps] == [-5.0 if one == step else None for one in range(STEPS)]
-    assert all(math.isfinite(one.signals.train_loss) and math.isfinite(one.signals.validation_loss) for one in steps)
+    assert [event.step for event in steps] == list(range(STEPS))
+    assert [event.reward.get("penalty") for event in steps] == [
+        -5.0 if number == step else None for number in range(STEPS)
+    ]
+    assert all(
+        math.isfinite(event.signals.train_loss) and math.isfinite(event.signals.validation_loss) for event in steps
+    )
     assert grown.reward == pytest.approx(grown.validation_metric - twin.validation_metric - 5.0)
 
 
@@ -91,8 +95,8 @@ def test_a_rollback_ends_an_episode_for_the_learner_with_the_penalty_in_its_last
 def test_run_09_a_step_on_nan_loses_a_living_seed_and_keeps_a_fossil(plan, acted, last, poisoned):
     study, events = make_study(poisoned(4, embargo=1), PlannedPolicy(plan))
     run_study(StudyProgress(study))
-    assert [one.act for one in events.of(GovernorActed)] == acted
-    assert [(one.step, one.now) for one in events.of(StageChanged)][-1] == last
+    assert [event.act for event in events.of(GovernorActed)] == acted
+    assert [(event.step, event.now) for event in events.of(StageChanged)][-1] == last
     assert events.of(EpisodeFinished)[0].fossils == (last[1] is Stage.FOSSILISED)
     (grown, _) = study.pool.environments
     assert grown.keeper.misowned(grown.model) == []
@@ -102,14 +106,14 @@ def test_b1_pt_05_neither_a_rollback_beside_it_nor_the_governor_itself_changes_a
     def states(recipe: Recipe) -> list[Any]:
         study, _ = make_study(recipe, PlannedPolicy({0: GERMINATE, 2: ADVANCE, 4: FOSSILISE}), environments=2)
         episodes = run_study(StudyProgress(study))
-        networks = [one.network for one in study.pool.environments]
+        networks = [environment.network for environment in study.pool.environments]
         drawn = [network.training_stream.state_dict()[0].tolist() for network in networks]
         return list(zip(episodes, drawn, strict=True))
 
     plain = states(make_recipe(steps=STEPS))
     assert states(make_recipe(steps=STEPS, governor={"snapshot_steps": 1, "snapshots": 3})) == plain
     sick = states(poisoned(4))  # of two environments that grow, the third step of the second
-    assert [one == other for one, other in zip(plain, sick, strict=True)] == [True, True, False, True]
+    assert [expected == actual for expected, actual in zip(plain, sick, strict=True)] == [True, True, False, True]
 
 
 def enough(arm: str, step: int) -> Callable[[HealthSnapshot], Verdict]:
@@ -128,9 +132,9 @@ def test_an_episode_that_is_over_is_not_trained_and_its_reward_is_against_the_tw
     other = Arm("other", PlannedPolicy(), 'policy "test/other" (test 1.0)')
     pool = Pool(make_recipe(steps=STEPS), ["grown", "other", "twin"], 1, twin="twin")
     grown, _, twin = run_study(StudyProgress(replace(study, pool=pool, arms=[*study.arms, other])))
-    assert [one.step for one in events.of(StepFinished)] == [0, 1, 2]
+    assert [event.step for event in events.of(StepFinished)] == [0, 1, 2]
     beside = events.of(StepFinished, "twin")
-    assert [one.step for one in beside] == list(range(STEPS))
+    assert [event.step for event in beside] == list(range(STEPS))
     assert (grown.steps, twin.steps) == (3, STEPS)
     assert grown.reward == pytest.approx(grown.validation_metric - beside[2].signals.validation_metric)
     (episode,) = policy.rollouts[0].episodes
@@ -146,6 +150,6 @@ def test_without_a_twin_a_round_ends_with_its_last_episode_and_a_twin_is_not_end
     recipe = make_recipe(steps=STEPS, batches=1)
     study, events = make_study(recipe, PlannedPolicy(), twin=twin, check_health=enough(ended, 1))
     run_study(StudyProgress(study))
-    assert [one.steps for one in events.of(EpisodeFinished)] == [steps]
-    assert [one.step for one in events.of(StepFinished)] == list(range(steps))
+    assert [event.steps for event in events.of(EpisodeFinished)] == [steps]
+    assert [event.step for event in events.of(StepFinished)] == list(range(steps))
     assert events.of(GovernorActed, "twin") == []

@@ -92,19 +92,19 @@ def live(recipe: Recipe, steps: int) -> tuple[Pool, list[SeedSignals | None]]:
 def test_age_counts_from_germination_and_dependence_is_measured_while_a_seed_acts_and_changes_no_number():
     recipe = make_recipe()
     off = replace(recipe, growth=recipe.growth.model_copy(update={"dependence": False}))
-    (one, told), (other, silent) = live(recipe, 8), live(off, 8)
-    known = [None if seed is None else seed.dependence is not None for seed in told]
-    assert known == [None, False, False, True, True, True, None, None]
-    assert [seed and seed.age for seed in told] == [None, 1, 2, 3, 4, 5, None, None]
-    assert all(seed is None or seed.dependence is None for seed in silent)
-    one_state, other_state = (list(pool.environments[0].model.parameters()) for pool in (one, other))
+    (measuring_pool, seeds), (plain_pool, unmeasured_seeds) = live(recipe, 8), live(off, 8)
+    is_measured = [None if seed is None else seed.dependence is not None for seed in seeds]
+    assert is_measured == [None, False, False, True, True, True, None, None]
+    assert [seed and seed.age for seed in seeds] == [None, 1, 2, 3, 4, 5, None, None]
+    assert all(seed is None or seed.dependence is None for seed in unmeasured_seeds)
+    one_state, other_state = (list(pool.environments[0].model.parameters()) for pool in (measuring_pool, plain_pool))
     assert same(one_state, other_state)
 
 
 def test_a_host_that_is_evaluated_in_whole_passes_without_each_seed_is_logged_once(caplog):
     caplog.set_level(logging.INFO, "esper")
-    _, told = live(make_recipe(host=noisy_in_evaluation), 5)
-    assert sum(seed is not None and seed.dependence is not None for seed in told) == 2
+    _, seeds = live(make_recipe(host=noisy_in_evaluation), 5)
+    assert sum(seed is not None and seed.dependence is not None for seed in seeds) == 2
     assert caplog.messages == [
         "Net is evaluated once more per seed, by slower full passes: it draws random numbers in evaluation"
     ]
@@ -115,12 +115,12 @@ KEPT = {0: GERMINATE, 1: ADVANCE, 2: FOSSILISE}
 
 @pytest.fixture
 def recipe():
-    own = make_recipe(batches=2, host=SmoothHost)
-    own = replace(own, growth=GrowthConfig(incubation="shadow", dependence=False))
-    example = own.data["train"].inputs[:1]
-    host = graft(own.build_host(), own.slots, example=example)
+    small_recipe = make_recipe(batches=2, host=SmoothHost)
+    small_recipe = replace(small_recipe, growth=GrowthConfig(incubation="shadow", dependence=False))
+    example = small_recipe.data["train"].inputs[:1]
+    host = graft(small_recipe.build_host(), small_recipe.slots, example=example)
     sites = {slot.name: slot.site for slot in slots_of(host).each()}
-    return replace(own, operations=count_operations(host, sites, own.varieties, example))
+    return replace(small_recipe, operations=count_operations(host, sites, small_recipe.varieties, example))
 
 
 def cost(recipe, plan, steps=4):
@@ -132,9 +132,9 @@ def cost(recipe, plan, steps=4):
 @pytest.mark.parametrize("plan", [{}, KEPT], ids=["host", "grown"])
 def test_the_count_is_close_to_what_torch_counts_in_the_passes(recipe, plan):
     for incubation in ("shadow", "branch"):
-        own = replace(recipe, growth=GrowthConfig(incubation=incubation, dependence=False))
+        variant = replace(recipe, growth=GrowthConfig(incubation=incubation, dependence=False))
         with FlopCounterMode(display=False) as counter:
-            pool = cost(own, plan)
+            pool = cost(variant, plan)
         assert 0.8 < counter.get_total_flops() / pool.environments[0].flops <= 1.0, incubation
 
 
@@ -147,10 +147,10 @@ def test_a_pruned_seed_is_counted(recipe):
 
 def test_the_count_continues_from_a_state_and_stays_unknown_after_an_older_one(recipe):
     plan = {0: GERMINATE}
-    whole, first = cost(recipe, plan), cost(recipe, plan, steps=2)
+    complete, first = cost(recipe, plan), cost(recipe, plan, steps=2)
     state = first.environments[0].state_dict()
     older = type(state)({key: value for key, value in state.plain.items() if key != "flops"}, state.tensors)
-    for saved, expected in ((state, whole.environments[0].flops), (older, None)):
+    for saved, expected in ((state, complete.environments[0].flops), (older, None)):
         first.environments[0].load_state_dict(saved)
         play(first, range(2, 4), plan)
         assert first.environments[0].flops == expected
@@ -158,5 +158,5 @@ def test_the_count_continues_from_a_state_and_stays_unknown_after_an_older_one(r
 
 def test_what_torch_cannot_count_is_unknown(recipe):
     assert cost(make_recipe(), {}).environments[0].flops is None
-    nothing = graft(torch.nn.Sequential(torch.nn.ReLU()), ["0"], example=torch.zeros(1, 3))
-    assert count_operations(nothing, {}, {}, torch.zeros(1, 3)) is None
+    host = graft(torch.nn.Sequential(torch.nn.ReLU()), ["0"], example=torch.zeros(1, 3))
+    assert count_operations(host, {}, {}, torch.zeros(1, 3)) is None

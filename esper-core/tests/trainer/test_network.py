@@ -24,8 +24,8 @@ def test_gains_are_unknown_while_two_seeds_act_and_after_one_of_them_is_kept():
     slots = {"early": SlotPlace("stem"), "late": SlotPlace("stem.0")}
     pool = begin_pool(replace(recipe, slots=slots, varieties=dict.fromkeys(slots, recipe.varieties["early"])))
     late = {1: replace(GERMINATE, slot="late"), 6: replace(ADVANCE, slot="late")}
-    told = play(pool, range(13), {0: GERMINATE, 3: ADVANCE, 9: FOSSILISE, **late})
-    gains = [{slot.name: slot.living and slot.living.gain for slot in one.slots} for one, _ in told]
+    reports = play(pool, range(13), {0: GERMINATE, 3: ADVANCE, 9: FOSSILISE, **late})
+    gains = [{slot.name: slot.living and slot.living.gain for slot in signals.slots} for signals, _ in reports]
     assert gains[5]["early"] is not None
     assert gains[8] == {"early": None, "late": None}
     assert gains[12]["late"] is None
@@ -37,7 +37,7 @@ def test_a_seed_at_alpha_0_has_no_gain_yet():
     play(pool, range(3), {0: GERMINATE})
     gates: Any = pool.environments[0].garden.gates
     gates.ready = lambda seed: True
-    at_once, later = (told[0].seeds[0] for told in play(pool, range(3, 5)))
+    at_once, later = (report[0].seeds[0] for report in play(pool, range(3, 5)))
     assert (at_once.stage, at_once.alpha, at_once.gain) == (Stage.BLENDING, 0.0, None)
     assert later.alpha > 0.0
     assert later.gain is not None
@@ -45,8 +45,8 @@ def test_a_seed_at_alpha_0_has_no_gain_yet():
 
 def test_gains_are_unknown_after_a_rollback_of_the_twin():
     pool = begin_pool(make_recipe())
-    told = play(pool, range(4), {0: GERMINATE, 2: ADVANCE})
-    assert told[-1][0].seeds[0].gain is not None
+    reports = play(pool, range(4), {0: GERMINATE, 2: ADVANCE})
+    assert reports[-1][0].seeds[0].gain is not None
     decisions = pool.judge({1: Verdict(Level.PANIC, "too hot")})
     assert decisions[1].act is Act.ROLL_BACK
     pool.carry_out(decisions, 3)
@@ -95,8 +95,8 @@ def test_a_buffer_that_two_modules_share_stays_shared_after_a_branch_is_kept():
 
 def test_a_shut_mask_has_the_same_slots_and_seeds_and_allows_only_to_wait():
     mask = ActionMask({"early": frozenset(Op)}, {"early": ("a/b",)}, {"early": {"a/b": frozenset(Op)}})
-    shut, nothing = mask.shut(), frozenset()
-    assert (shut.ops, shut.blueprints, shut.seeds) == ({"early": nothing}, {"early": ()}, {"early": {"a/b": nothing}})
+    shut, no_ops = mask.shut(), frozenset()
+    assert (shut.ops, shut.blueprints, shut.seeds) == ({"early": no_ops}, {"early": ()}, {"early": {"a/b": no_ops}})
     assert not any(shut.allows(Action(op, "early", "a/b")) for op in Op if op is not Op.WAIT)
 
 
@@ -110,7 +110,7 @@ def live(pool: Pool, steps: range, plan: dict[int, Action] | None = None) -> lis
 
 def lead(pool: Pool) -> float:
     """Return by how much the loss of the grown network is below that of its twin."""
-    grown, twin = (one.evaluate("validation")[0].item() for one in pool.environments)
+    grown, twin = (environment.evaluate("validation")[0].item() for environment in pool.environments)
     return twin - grown
 
 

@@ -68,9 +68,9 @@ def test_a_seed_that_fails_while_it_incubates_is_lost_and_the_host_is_still_its_
     heal = pool.heal
 
     def recorded(step: int) -> Any:
-        found = heal(step)
-        lost.extend((step, seed.ending.was, seed.ending.now) for _, seed in found)
-        return found
+        healed = heal(step)
+        lost.extend((step, seed.ending.was, seed.ending.now) for _, seed in healed)
+        return healed
 
     pool.heal = recorded
     for grown, twin in play(pool, 4, {0: GERMINATE}):
@@ -115,7 +115,7 @@ def test_a_seed_that_acts_on_a_frozen_host_and_leaves_no_gradient_is_lost():
     for step, action in enumerate([GERMINATE, ADVANCE, WAIT, WAIT]):
         environment.train()
         environment.network.apply(action, step)
-        lost += [(step, one.blueprint, one.what) for one in environment.network.lost.take()]
+        lost += [(step, lost_seed.blueprint, lost_seed.what) for lost_seed in environment.network.lost.take()]
     assert lost == [(3, "test/bad", "left the loss without a gradient")]
     assert environment.garden.blended == ()
 
@@ -162,7 +162,7 @@ def test_blueprints_that_cannot_be_built_are_lost_seeds_even_after_one_of_them_i
     network = pool.environments[0].network
     network.refuse_birth("stood still")
     assert network.apply(GERMINATE, 0) == []
-    assert [one.what for one in network.lost.take()][-1] == "stood still"
+    assert [lost_seed.what for lost_seed in network.lost.take()][-1] == "stood still"
     network.lost.records.append(seed)
     pool.reset(1, 4)
     assert pool.environments[0].network.lost.take() == [], "it belongs to the round before"

@@ -43,15 +43,15 @@ def live(pool: Pool, plan: dict[int, Action], steps: int) -> list[tuple[bool, An
     def look(signals: list[Signals]) -> tuple[bool, Any]:
         grown, twin = pool.environments
         assert grown.keeper.misowned(grown.model) == []
-        mine, others = host_state(grown), host_state(twin)
-        assert mine.keys() == others.keys()
-        return not same(mine, others), signals[0].slots[0].living
+        grown_state, twin_state = host_state(grown), host_state(twin)
+        assert grown_state.keys() == twin_state.keys()
+        return not same(grown_state, twin_state), signals[0].slots[0].living
 
     return play(pool, range(steps), plan, look)
 
 
-def losses(told: list[tuple[bool, Any]]) -> list[float]:
-    return [seed.incubation_loss for _, seed in told if seed is not None and seed.incubation_loss is not None]
+def losses(reports: list[tuple[bool, Any]]) -> list[float]:
+    return [seed.incubation_loss for _, seed in reports if seed is not None and seed.incubation_loss is not None]
 
 
 TO_FOSSIL = {1: GERMINATE, 5: ADVANCE, 7: FOSSILISE}
@@ -71,12 +71,12 @@ def test_the_host_is_bitwise_its_twin_until_a_seed_blends_or_its_branch_is_kept_
 ):
     recipe = make_recipe(embargo=0, host=HOSTS[host], optimizer=OPTIMIZERS[optimizer], batches=8)
     pool, default = begin_pool(recipe, incubation=way), torch.get_rng_state()
-    told = live(pool, TO_FOSSIL, 10)
+    reports = live(pool, TO_FOSSIL, 10)
     alike = 6 if way == "shadow" else 8
-    assert [differs for differs, _ in told] == [False] * alike + [True] * (10 - alike)
-    assert len(losses(told)) == alike - 2  # on a branch it trains until it is kept
-    assert losses(told)[-1] < losses(told)[0]
-    assert [told[step][1].stage for step in (5, 7)] == [Stage.TRAINING, Stage.HOLDING]
+    assert [differs for differs, _ in reports] == [False] * alike + [True] * (10 - alike)
+    assert len(losses(reports)) == alike - 2  # on a branch it trains until it is kept
+    assert losses(reports)[-1] < losses(reports)[0]
+    assert [reports[step][1].stage for step in (5, 7)] == [Stage.TRAINING, Stage.HOLDING]
     assert torch.equal(torch.get_rng_state(), default)
 
 
@@ -184,8 +184,8 @@ def test_when_a_seed_is_kept_its_branch_becomes_the_host():
 def test_after_a_branch_is_pruned_the_host_is_bitwise_its_twin(host, optimizer, when):
     pool = begin_pool(make_recipe(embargo=0, host=HOSTS[host], optimizer=OPTIMIZERS[optimizer]), incubation="branch")
     advance = {3: ADVANCE} if when > 3 else {}
-    told = live(pool, {0: GERMINATE, **advance, when: PRUNE}, 10)
-    assert not any(differs for differs, _ in told)
+    reports = live(pool, {0: GERMINATE, **advance, when: PRUNE}, 10)
+    assert not any(differs for differs, _ in reports)
     grown, twin = pool.environments
     assert torch.equal(grown.evaluate("validation"), twin.evaluate("validation"))
     assert list(grown.model.state_dict()) == list(twin.model.state_dict())
@@ -198,8 +198,8 @@ def test_after_a_branch_is_pruned_the_host_is_bitwise_its_twin(host, optimizer, 
 def test_an_incubating_seed_does_not_change_the_scaler_of_the_host(way, scale):
     """With a factor of 2^126, the first steps overflow and are skipped."""
     pool = begin_pool(make_recipe(embargo=0, batches=8), incubation=way, scale=scale, interval=5)
-    told = live(pool, {1: GERMINATE, 4: PRUNE}, 6)
-    assert not any(differs for differs, _ in told)
+    reports = live(pool, {1: GERMINATE, 4: PRUNE}, 6)
+    assert not any(differs for differs, _ in reports)
     grown, twin = pool.environments
     assert grown.keeper.scaler.state_dict() == twin.keeper.scaler.state_dict()
-    assert losses(told)[-1] < losses(told)[0]
+    assert losses(reports)[-1] < losses(reports)[0]

@@ -40,7 +40,7 @@ def play_round(pool: Pool, number: int) -> None:
 
 
 def tensors() -> int:
-    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+    return sum(issubclass(type(candidate), torch.Tensor) for candidate in gc.get_objects())
 
 
 def test_b8_pt_04_every_round_leaves_as_many_tensors_as_the_one_before_and_close_frees_all(request):
@@ -76,23 +76,23 @@ def grown() -> Sequence[Growth]:
 
 def test_the_control_has_from_the_start_what_was_grown_and_trains_as_long(grown):
     assert [growth.blueprint for growth in grown] == ["test/local-conv"]
-    asked: list[tuple[str, int]] = []
+    requested: list[tuple[str, int]] = []
 
     def implants(arm: str, seed: int) -> Sequence[Growth]:
-        asked.append((arm, seed))
+        requested.append((arm, seed))
         return grown
 
     pool = Pool(RECIPE, ["capacity"], 2, implants=implants)
-    told = play(pool, 6)
-    assert asked == [("capacity", 3), ("capacity", 4)]
-    own = pool.environments[0]
-    (seed,) = next(iter(slots_of(own.model).each())).fossils
+    reports = play(pool, 6)
+    assert requested == [("capacity", 3), ("capacity", 4)]
+    environment = pool.environments[0]
+    (seed,) = next(iter(slots_of(environment.model).each())).fossils
     assert (seed.stage, seed.alpha.value, seed.blend) == (Stage.FOSSILISED, 1.0, grown[0].blend)
-    assert own.keeper.misowned(own.model) == [], "every parameter has one owner"
-    first = told[0][0]
+    assert environment.keeper.misowned(environment.model) == [], "every parameter has one owner"
+    first = reports[0][0]
     assert first.parameters - first.host_parameters == grown[0].parameters
     assert first.slots[0].fossils == 1
-    assert [signals[0].step for signals in told] == list(range(6))
+    assert [signals[0].step for signals in reports] == list(range(6))
 
 
 def test_the_control_equals_a_plain_torch_loop_from_the_same_weights(grown):
@@ -113,12 +113,12 @@ def test_the_control_equals_a_plain_torch_loop_from_the_same_weights(grown):
 
 
 def test_the_control_continues_from_its_state(grown):
-    whole, first, second = (Pool(RECIPE, ["capacity"], 1, implants=lambda arm, seed: grown) for _ in range(3))
-    play(whole, 4)
+    complete, first, second = (Pool(RECIPE, ["capacity"], 1, implants=lambda arm, seed: grown) for _ in range(3))
+    play(complete, 4)
     play(first, 2)
     second.load_state_dict(first.state_dict(), in_round=True)
     play(second, range(2, 4))
-    models = [pool.environments[0].model for pool in (whole, second)]
+    models = [pool.environments[0].model for pool in (complete, second)]
     assert all(map(torch.equal, *(model.parameters() for model in models)))
 
 
@@ -128,9 +128,11 @@ def test_sim_med_1_one_train_step_for_all_stages_that_reads_no_stage():
     for name in ("environment.py", "forward.py"):
         tree = ast.parse((folder / name).read_text(encoding="utf-8"))
         tree.body = [node for node in tree.body if getattr(node, "name", "") != "structure_of"]
-        asked = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "Stage"]
-        asked += [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "stage"]
-        assert asked == [], name
+        line_numbers = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == "Stage"]
+        line_numbers += [
+            node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "stage"
+        ]
+        assert line_numbers == [], name
 
 
 def test_sim_med_4_an_observation_contains_no_tensor():

@@ -82,13 +82,13 @@ class Shaped:
     ) -> RewardBreakdown:
         """Return the reward of one step."""
         demand_pair(before, twin_before)
-        own, last = self.settings, closes(now, before)
+        settings, last = self.settings, closes(now, before)
         return RewardBreakdown(
             {
-                "contribution": 0.0 if last else own.contribution * POINTS * contribution(now, twin),
-                "rent": 0.0 if last else rent(now, own.rent),
+                "contribution": 0.0 if last else settings.contribution * POINTS * contribution(now, twin),
+                "rent": 0.0 if last else rent(now, settings.rent),
                 "shaping": self.shaping.score(now, before),
-                "terminal": own.terminal * improvement(self.metric, now, twin) if last else 0.0,
+                "terminal": settings.terminal * improvement(self.metric, now, twin) if last else 0.0,
             }
         )
 
@@ -170,8 +170,8 @@ class BasicPlus(Basic):
         self, *, metric: Metric, rent: float = 1.0, bonus: float = 0.2, later: float = 0.5, over: int = 10
     ) -> None:
         super().__init__(metric=metric, rent=rent, bonus=bonus)
-        own = BasicPlusSettings(rent=rent, bonus=bonus, later=later, over=over)
-        self.later, self.over = own.later, own.over
+        settings = BasicPlusSettings(rent=rent, bonus=bonus, later=later, over=over)
+        self.later, self.over = settings.later, settings.over
 
     def score(
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None

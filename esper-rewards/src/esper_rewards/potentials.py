@@ -42,8 +42,8 @@ class Team:
 
     def __init__(self, *, metric: Metric, price: float = 20.0, price_of_flops: float = 0.0) -> None:
         self.metric = metric
-        own = TeamSettings(price=price, price_of_flops=price_of_flops)
-        self.price, self.price_of_flops = own.price, own.price_of_flops
+        settings = TeamSettings(price=price, price_of_flops=price_of_flops)
+        self.price, self.price_of_flops = settings.price, settings.price_of_flops
 
     def score(
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None

@@ -255,8 +255,8 @@ class Lives:
 def demand_pair(before: Signals | None, twin_before: Signals | None) -> None:
     """Raise ValueError if the step before is given for the network or for its twin alone."""
     if (before is None) != (twin_before is None):
-        missing, given = ("before", "twin_before") if before is None else ("twin_before", "before")
-        msg = f"before and twin_before belong together. Received: {given} without {missing}"
+        missing, present = ("before", "twin_before") if before is None else ("twin_before", "before")
+        msg = f"before and twin_before belong together. Received: {present} without {missing}"
         raise ValueError(msg)
 
 
@@ -292,10 +292,10 @@ def lives_between(now: Signals, before: Signals | None) -> Lives:
 
 def _missing(slot: SlotSignals, step: int, other: SlotSignals | None, other_step: int) -> Iterator[SeedSignals]:
     """Yield the seeds of ``slot`` that are not in ``other``."""
-    there = Counter(_birth(seed, other_step) for seed in (() if other is None else other.seeds))
+    present = Counter(_birth(seed, other_step) for seed in (() if other is None else other.seeds))
     for seed in slot.seeds:
-        if there[_birth(seed, step)] > 0:
-            there[_birth(seed, step)] -= 1
+        if present[_birth(seed, step)] > 0:
+            present[_birth(seed, step)] -= 1
         else:
             yield seed
 

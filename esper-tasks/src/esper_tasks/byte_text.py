@@ -48,8 +48,8 @@ class NextByte:
                 f"Received: outputs {tuple(outputs.shape)} for targets {tuple(targets.shape)}"
             )
             raise ConfigError(Problem("E120", "the task bytes needs a host with outputs for each byte", hint=hint))
-        each = functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
-        return each.reshape(len(targets), -1).mean(dim=1)
+        byte_losses = functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
+        return byte_losses.reshape(len(targets), -1).mean(dim=1)
 
     def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss of each example: in nats, of which the metric is the perplexity, or in bits."""

@@ -29,7 +29,7 @@ def digits(*, validation: int = 300, test: int = 300, seed: int = 0) -> Classifi
     train = images[rows["train"]]
     scaled = (images - train.mean()) / train.std()
     return Classification(
-        {name: as_split(scaled[own], classes[own]) for name, own in rows.items()}, "image", classes=CLASSES
+        {name: as_split(scaled[indices], classes[indices]) for name, indices in rows.items()}, "image", classes=CLASSES
     )
 
 

@@ -40,22 +40,22 @@ def images_synthetic(*, samples: int = 3000, size: int = 16, seed: int = 0, nois
     """
     settings = ImagesSyntheticSettings(samples=samples, size=size, seed=seed, noise=noise)
     generator = np.random.RandomState(settings.seed)
-    which = generator.permutation(np.arange(settings.samples, dtype=np.int64) % CLASSES)
-    images = _waves(generator, which, settings.size)
+    classes = generator.permutation(np.arange(settings.samples, dtype=np.int64) % CLASSES)
+    images = _waves(generator, classes, settings.size)
     images += settings.noise * generator.standard_normal(images.shape)
-    return Classification(parted(images, which), "image", classes=CLASSES)
+    return Classification(parted(images, classes), "image", classes=CLASSES)
 
 
-def _waves(generator: np.random.RandomState, which: NDArray[np.int64], size: int) -> Floats:
+def _waves(generator: np.random.RandomState, classes: NDArray[np.int64], size: int) -> Floats:
     """Return the images without noise: N images of 3 colours, H rows and W columns."""
-    count = len(which)
+    count = len(classes)
     phase = generator.uniform(0, 2 * np.pi, count)
     row, column = generator.uniform(0.25 * size, 0.75 * size, (2, count))
     colour_NC = generator.standard_normal((count, 3))
     colour_NC /= np.linalg.norm(colour_NC, axis=1, keepdims=True)
 
-    angle = np.pi * (which % ORIENTATIONS) / ORIENTATIONS
-    wavelength = np.array(WAVELENGTHS)[which // ORIENTATIONS]
+    angle = np.pi * (classes % ORIENTATIONS) / ORIENTATIONS
+    wavelength = np.array(WAVELENGTHS)[classes // ORIENTATIONS]
     down_NH1 = (np.arange(size) - row[:, None])[:, :, None]
     right_N1W = (np.arange(size) - column[:, None])[:, None, :]
     along_NHW = _each(np.cos(angle)) * right_N1W + _each(np.sin(angle)) * down_NH1

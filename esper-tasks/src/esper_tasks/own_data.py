@@ -56,9 +56,9 @@ class Examples:
     def __len__(self) -> int:
         return len(self.targets)
 
-    def rows(self, which: NDArray[np.int64]) -> Examples:
+    def rows(self, indices: NDArray[np.int64]) -> Examples:
         """Return the examples with these indices."""
-        return Examples(self.inputs[which], self.targets[which])
+        return Examples(self.inputs[indices], self.targets[indices])
 
 
 def found(path: str, setting: str, *, folder: bool = False, more: str = "") -> Path:
@@ -68,7 +68,9 @@ def found(path: str, setting: str, *, folder: bool = False, more: str = "") -> P
     """
     place = Path(path).expanduser()
     if not (place.is_dir() if folder else place.exists()):
-        close = nearest(place.name, [one.name for one in place.parent.iterdir()]) if place.parent.is_dir() else None
+        close = (
+            nearest(place.name, [sibling.name for sibling in place.parent.iterdir()]) if place.parent.is_dir() else None
+        )
         lines = [f'Did you mean "{close}"?'] if close else []
         if not place.is_absolute():
             lines.append(f"A relative path is looked up where esper is called: {Path.cwd()}")
@@ -82,10 +84,10 @@ def parted_by_lot(examples: Examples, settings: OwnDataSettings, *, test: bool =
     validation = max(1, round(len(examples) * settings.validation))
     held_out = max(1, round(len(examples) * settings.test)) if test else 0
     rows = drawn_parts(examples.inputs, validation=validation, test=held_out, seed=settings.seed)
-    parts = {name: examples.rows(own) for name, own in rows.items() if test or name != "test"}
-    if any(len(own) == 0 for own in parts.values()):
-        told = ", ".join(f"{name} {len(own)}" for name, own in parts.items())
-        hint = f"Equal examples stay together. Received: {len(examples)} examples, which give {told}"
+    parts = {name: examples.rows(indices) for name, indices in rows.items() if test or name != "test"}
+    if any(len(part) == 0 for part in parts.values()):
+        sizes = ", ".join(f"{name} {len(part)}" for name, part in parts.items())
+        hint = f"Equal examples stay together. Received: {len(examples)} examples, which give {sizes}"
         refuse("path", f"there are too few different examples for {len(parts)} splits", hint)
     return parts
 
@@ -95,17 +97,17 @@ def own_task(
 ) -> Classification | Regression:
     """Build the task of the examples: a classification or a regression."""
     symbols = kind == "tokens" and parts["train"].inputs.ndim == 2
-    inputs = {name: _as_tensor(own.inputs, symbols=symbols) for name, own in parts.items()}
+    inputs = {name: _as_tensor(part.inputs, symbols=symbols) for name, part in parts.items()}
     if settings.normalise and not symbols:
         _normalise(inputs, kind)
     if not symbols:
-        inputs = {name: own.float() for name, own in inputs.items()}
-    targets = {name: own.targets for name, own in parts.items()}
+        inputs = {name: tensor.float() for name, tensor in inputs.items()}
+    targets = {name: part.targets for name, part in parts.items()}
     if settings.predict == "number":
-        told = _numbers(targets, normalise=settings.normalise)
-        return Regression({name: Split(inputs[name], told[name]) for name in SPLITS}, kind)
-    told, classes = _classes(targets)
-    return Classification({name: Split(inputs[name], told[name]) for name in SPLITS}, kind, classes=classes)
+        encoded_targets = _numbers(targets, normalise=settings.normalise)
+        return Regression({name: Split(inputs[name], encoded_targets[name]) for name in SPLITS}, kind)
+    encoded_targets, classes = _classes(targets)
+    return Classification({name: Split(inputs[name], encoded_targets[name]) for name in SPLITS}, kind, classes=classes)
 
 
 def demand_numbers(array: NDArray[Any], setting: str, name: str) -> None:
@@ -128,34 +130,36 @@ def _normalise(inputs: dict[SplitName, torch.Tensor], kind: SiteKind) -> None:
     """Scale each feature to mean 0 and standard deviation 1 over the training data, in place."""
     train = inputs["train"]
     feature = train.ndim - 1 if kind == "tokens" else 1
-    others = [dimension for dimension in range(train.ndim) if dimension != feature]
-    deviation, mean = torch.std_mean(train.double(), dim=others, correction=0, keepdim=True)
+    dimensions = [dimension for dimension in range(train.ndim) if dimension != feature]
+    deviation, mean = torch.std_mean(train.double(), dim=dimensions, correction=0, keepdim=True)
     deviation[deviation == 0] = 1  # a feature that is always the same is 0 then
-    for one in inputs.values():
-        one.sub_(mean).div_(deviation)
+    for tensor in inputs.values():
+        tensor.sub_(mean).div_(deviation)
 
 
 def _numbers(targets: Mapping[SplitName, NDArray[Any]], *, normalise: bool) -> dict[SplitName, torch.Tensor]:
-    told = {name: torch.from_numpy(own.astype(np.float64).reshape(len(own), -1)) for name, own in targets.items()}
+    tensors = {
+        name: torch.from_numpy(values.astype(np.float64).reshape(len(values), -1)) for name, values in targets.items()
+    }
     if normalise:
-        _normalise(told, "vector")
-    return {name: own.float() for name, own in told.items()}
+        _normalise(tensors, "vector")
+    return {name: tensor.float() for name, tensor in tensors.items()}
 
 
 def _classes(targets: Mapping[SplitName, NDArray[Any]]) -> tuple[dict[SplitName, torch.Tensor], int]:
     """Return the class index of each example and the number of classes. Classes are numbered in sorted order."""
-    known = np.unique(np.concatenate([own.ravel() for own in targets.values()]))
-    examples = sum(len(own) for own in targets.values())
-    if len(known) < 2:
-        refuse("path", "all examples are in one class", f"Received: {_shown(known)}")
-    if 2 * len(known) > examples:
-        hint = f"For a regression write  predict: number\nReceived: {_shown(known)}"
-        refuse("predict", f"there are {len(known)} classes for {examples} examples", hint)
-    missing = np.setdiff1d(known, targets["train"])
+    classes = np.unique(np.concatenate([values.ravel() for values in targets.values()]))
+    examples = sum(len(values) for values in targets.values())
+    if len(classes) < 2:
+        refuse("path", "all examples are in one class", f"Received: {_shown(classes)}")
+    if 2 * len(classes) > examples:
+        hint = f"For a regression write  predict: number\nReceived: {_shown(classes)}"
+        refuse("predict", f"there are {len(classes)} classes for {examples} examples", hint)
+    missing = np.setdiff1d(classes, targets["train"])
     if len(missing):
         hint = f"Hold out less, use another RNG seed, or remove these classes. Received: {_shown(missing)}"
-        refuse("path", f"{len(missing)} of {len(known)} classes are missing from the training split", hint)
-    return {name: torch.from_numpy(np.searchsorted(known, own)) for name, own in targets.items()}, len(known)
+        refuse("path", f"{len(missing)} of {len(classes)} classes are missing from the training split", hint)
+    return {name: torch.from_numpy(np.searchsorted(classes, values)) for name, values in targets.items()}, len(classes)
 
 
 def _shown(classes: NDArray[Any], most: int = 5) -> str:
@@ -250,11 +254,11 @@ def _opened(place: Path) -> Iterator[Any]:
         _refuse_unreadable(str(place), error)
 
 
-def _refuse_unreadable(what: str, error: BaseException) -> NoReturn:
+def _refuse_unreadable(source: str, error: BaseException) -> NoReturn:
     if "pickle" in str(error):
         hint = "Save numbers, array.astype(float), or texts for classes, array.astype(str)."
-        refuse("path", f'"{what}" has Python objects, or no arrays; these are not read', hint)
-    refuse("path", f'"{what}" cannot be read: {error}', "numpy.savez writes such a file.")
+        refuse("path", f'"{source}" has Python objects, or no arrays; these are not read', hint)
+    refuse("path", f'"{source}" cannot be read: {error}', "numpy.savez writes such a file.")
 
 
 def _parts(arrays: _Arrays, settings: NpzSettings) -> dict[SplitName, Examples]:
@@ -306,9 +310,9 @@ def _kind(train: Examples, settings: NpzSettings) -> SiteKind:
     inputs = train.inputs
     kind = settings.kind or KINDS.get(inputs.ndim)
     if kind is None or inputs.ndim not in DIMENSIONS[kind]:
-        told = "an example" if kind is None else f"an example of kind {kind}"
+        subject = "an example" if kind is None else f"an example of kind {kind}"
         hint = f"Possible: {_FORMS}.\nReceived: {settings.inputs} {inputs.shape}"
-        refuse("kind", f"{told} does not have {inputs.ndim - 1} dimensions", hint)
+        refuse("kind", f"{subject} does not have {inputs.ndim - 1} dimensions", hint)
     if kind == "tokens" and inputs.ndim == 2 and (inputs.dtype.kind not in "iu" or inputs.min() < 0):
         hint = f"Received: {inputs.dtype}, smallest value {inputs.min()}"
         refuse("inputs", "symbols must be integers from 0", hint)

@@ -117,8 +117,8 @@ def _evenly(generator: RandomState, count: int) -> Integers:
 def _mixed(generator: RandomState, target: Integers, signals: Floats, settings: RiddlesSettings) -> Floats:
     """Replace the configured shares of signals by easy ones and by pure noise."""
     share = generator.random_sample(len(target))[:, None]
-    easy, nothing = _easy(generator, target, settings.noise), generator.standard_normal(signals.shape)
-    return np.where(share < settings.easy, easy, np.where(share >= 1 - settings.void, nothing, signals))
+    easy, pure_noise = _easy(generator, target, settings.noise), generator.standard_normal(signals.shape)
+    return np.where(share < settings.easy, easy, np.where(share >= 1 - settings.void, pure_noise, signals))
 
 
 def _near(generator: RandomState, target: Integers, noise: float) -> Floats:
@@ -147,9 +147,9 @@ def _value(generator: RandomState, target: Integers, noise: float) -> Floats:
     bands = np.array(_BANDS)
     third = generator.randint(len(bands), size=shape)
     place = third * CLASSES + bands[third, target[:, None]] + generator.random_sample(shape)
-    told: Floats = 4 * place / bands.size - 2
+    signals: Floats = 4 * place / bands.size - 2
     hidden = np.repeat(generator.random_sample((len(target), LENGTH // 2)) < 0.3 * noise, 2, axis=1)
-    return np.where(hidden, _LOUD * generator.standard_normal(shape), told)
+    return np.where(hidden, _LOUD * generator.standard_normal(shape), signals)
 
 
 def _joint(generator: RandomState, target: Integers, noise: float) -> Floats:

@@ -46,9 +46,9 @@ def _examples(
     generator: np.random.RandomState, count: int, noise: float
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     patterns = np.array(_PATTERNS, dtype=np.float64)
-    which = generator.permutation(np.arange(count, dtype=np.int64) % len(patterns))
+    classes = generator.permutation(np.arange(count, dtype=np.int64) % len(patterns))
     start = generator.randint(LENGTH - patterns.shape[1] + 1, size=count)
     inputs = noise * generator.standard_normal((count, LENGTH))
     places = start[:, None] + np.arange(patterns.shape[1])
-    inputs[np.arange(count)[:, None], places] += patterns[which]
-    return inputs[:, None, :], which
+    inputs[np.arange(count)[:, None], places] += patterns[classes]
+    return inputs[:, None, :], classes

@@ -74,8 +74,10 @@ def gradient_within_two_steps(factory: Factory, spec: BlueprintSpec, kind: SiteK
                 for alpha in STRENGTHS:
                     make = partial(newborn, factory, spec, site, blend)
                     left_out = _without_gradient(make, site, learner, alpha)
-                    where = f"{learner} under the blend {blend} at {alpha:g}"
-                    expect(not left_out, site, f"gives no gradient within two steps of {where}: {', '.join(left_out)}")
+                    conditions = f"{learner} under the blend {blend} at {alpha:g}"
+                    expect(
+                        not left_out, site, f"gives no gradient within two steps of {conditions}: {', '.join(left_out)}"
+                    )
 
 
 def loss_falls_within_fifty_steps(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
@@ -147,9 +149,9 @@ def host_is_unchanged_at_alpha_0(factory: Factory, spec: BlueprintSpec, kind: Si
     for blend in Blend:
         grown = HostWithSlot.of(factory, spec, kind)
         grown.apply(Op.GERMINATE, blend)
-        for training, wanted in before.items():
+        for training, expected in before.items():
             mode = "training" if training else "evaluation"
-            same = torch.equal(grown.outputs(training=training), wanted)
+            same = torch.equal(grown.outputs(training=training), expected)
             expect(same, USUAL[kind], f"changes the outputs of its host at alpha 0, in {mode}, under the blend {blend}")
 
 
@@ -245,7 +247,7 @@ def compiles(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
     site = USUAL[kind]
     with seeded(0):
         block, inputs = factory(site), examples(site)
-        wanted = evaluated(block, inputs)
+        expected = evaluated(block, inputs)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.compiler.reset()
@@ -256,7 +258,7 @@ def compiles(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
                 expect(False, site, f"torch.compile does not capture it as one graph: {first}")
             finally:
                 torch.compiler.reset()
-    expect_equal(got, wanted, site, "differs when compiled")
+    expect_equal(got, expected, site, "differs when compiled")
 
 
 @applies_if(partial(_claims, "stateful"))
@@ -302,12 +304,12 @@ def is_born_informed(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> N
             weights = block.state_dict()
             sick = [name for name, value in weights.items() if not value.isfinite().all()]
             expect(not sick, site, f"inform() chooses values that are not finite: {', '.join(sick)}")
-            others = differing(twin.state_dict(), weights)
-            expect(not others, site, f"inform() is not deterministic: {', '.join(others)}")
+            differences = differing(twin.state_dict(), weights)
+            expect(not differences, site, f"inform() is not deterministic: {', '.join(differences)}")
             if spec.starts_as_identity:
-                wanted = torch.zeros_like(inputs) if spec.adapts else inputs
-                what = "zero" if spec.adapts else "the identity"
-                expect_equal(evaluated(block, inputs), wanted, site, f"is no longer {what} after inform()")
+                expected = torch.zeros_like(inputs) if spec.adapts else inputs
+                expectation = "zero" if spec.adapts else "the identity"
+                expect_equal(evaluated(block, inputs), expected, site, f"is no longer {expectation} after inform()")
 
 
 def _inform(block: nn.Module, site: Site, inputs: Tensor, gradients: Tensor) -> None:

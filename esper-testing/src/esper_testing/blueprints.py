@@ -81,8 +81,8 @@ def keeps_shape(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
                 inputs = examples(site).to(dtype)
                 for training in (True, False):
                     outputs = block.train(training)(inputs)
-                    given, taken = _description(outputs), _description(inputs)
-                    expect(given == taken, site, f"returns {given} for {taken}")
+                    returned, taken = _description(outputs), _description(inputs)
+                    expect(returned == taken, site, f"returns {returned} for {taken}")
 
 
 def takes_one_example(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
@@ -103,14 +103,14 @@ def identity_at_birth(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> 
             inputs = examples(site)
             for training in (True, False):
                 mode = "training" if training else "evaluation"
-                wanted = torch.zeros_like(inputs) if spec.adapts else inputs
-                what = "zero" if spec.adapts else "the identity"
-                expect_equal(block.train(training)(inputs), wanted, site, f"is not {what} in {mode}")
+                expected = torch.zeros_like(inputs) if spec.adapts else inputs
+                expectation = "zero" if spec.adapts else "the identity"
+                expect_equal(block.train(training)(inputs), expected, site, f"is not {expectation} in {mode}")
             for blend in Blend:
                 seed = newborn(factory, spec, site, blend)
                 for alpha in STRENGTHS:
-                    where = f"under the blend {blend} at {alpha:g}"
-                    expect_equal(seed(inputs, alpha, inputs), inputs, site, f"is not the identity {where}")
+                    conditions = f"under the blend {blend} at {alpha:g}"
+                    expect_equal(seed(inputs, alpha, inputs), inputs, site, f"is not the identity {conditions}")
 
 
 def honest_parameter_count(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
@@ -144,9 +144,13 @@ def stays_finite(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
                     bad = int((~outputs.isfinite()).sum())
                     expect(bad == 0, site, f"outputs {bad} values that are not finite for inputs of size {size:g}")
                 outputs.mean().backward()
-            gradients = {name: one.grad for name, one in (*block.named_parameters(), ("the input", inputs))}
-            bad_ones = [name for name, one in gradients.items() if one is not None and not one.isfinite().all()]
-            expect(not bad_ones, site, f"gradients of {', '.join(bad_ones)} are not finite for inputs of size {size:g}")
+            gradients = {name: tensor.grad for name, tensor in (*block.named_parameters(), ("the input", inputs))}
+            bad_names = [
+                name for name, gradient in gradients.items() if gradient is not None and not gradient.isfinite().all()
+            ]
+            expect(
+                not bad_names, site, f"gradients of {', '.join(bad_names)} are not finite for inputs of size {size:g}"
+            )
 
 
 def leaves_its_input_alone(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
@@ -155,10 +159,10 @@ def leaves_its_input_alone(factory: Factory, spec: BlueprintSpec, kind: SiteKind
         with seeded(0):
             block, inputs = factory(site), examples(site)
             for training in (True, False):
-                given = inputs.clone()
+                block_inputs = inputs.clone()
                 with torch.no_grad():
-                    block.train(training)(given)
-                expect(torch.equal(given, inputs), site, "modifies its input")
+                    block.train(training)(block_inputs)
+                expect(torch.equal(block_inputs, inputs), site, "modifies its input")
 
 
 def survives_a_round_trip(factory: Factory, spec: BlueprintSpec, kind: SiteKind) -> None:
@@ -182,13 +186,13 @@ def instances_share_nothing(factory: Factory, spec: BlueprintSpec, kind: SiteKin
     """Check that two blocks share no tensors, and that training one does not change the other."""
     for site in sites(kind):
         with seeded(0):
-            one, other, inputs = factory(site), factory(site), examples(site)
-            owned = {tensor.data_ptr() for tensor in one.state_dict().values() if tensor.numel()}
-            shared = [name for name, value in other.state_dict().items() if value.data_ptr() in owned]
+            trained, untrained, inputs = factory(site), factory(site), examples(site)
+            owned = {tensor.data_ptr() for tensor in trained.state_dict().values() if tensor.numel()}
+            shared = [name for name, value in untrained.state_dict().items() if value.data_ptr() in owned]
             expect(not shared, site, f"two blocks share: {', '.join(shared)}")
-            before = evaluated(other, inputs)
-            _train(one, site)
-            after = evaluated(other, inputs)
+            before = evaluated(untrained, inputs)
+            _train(trained, site)
+            after = evaluated(untrained, inputs)
         expect(torch.equal(after, before), site, "changes when another block is trained")
 
 
@@ -296,12 +300,12 @@ def imports_cleanly(module: str) -> None:
     """Check that importing the module prints nothing, draws no random numbers, and changes no torch setting."""
     command = [sys.executable, "-c", IMPORT_PROBE, module, json.dumps(sys.path)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
-    said, mark, changed = run.stdout.rpartition("\0")
+    printed, mark, changed = run.stdout.rpartition("\0")
     problems = []
     if not mark:
         problems.append(f"cannot be imported in a fresh interpreter: {run.stderr.strip()[-300:]}")
-    elif run.stderr.strip() or said.strip():
-        problems.append(f"prints when it is imported: {(said + run.stderr).strip()[:200]}")
+    elif run.stderr.strip() or printed.strip():
+        problems.append(f"prints when it is imported: {(printed + run.stderr).strip()[:200]}")
     if mark and (names := json.loads(changed)):
         problems.append(f"changes when it is imported: {', '.join(names)}")
     demand(not problems, f"{module} {'; '.join(problems)}")
@@ -331,18 +335,18 @@ class _Spy(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        found = _reads(name, args, kwargs)
+        reads = _reads(name, args, kwargs)
         reason = "it reads values in its forward pass, which cannot be tried without a device"
-        require(not (found and self._on_meta), reason)
-        self.reads += found
+        require(not (reads and self._on_meta), reason)
+        self.reads += reads
         self._note(f"{name} with a tensor", *args, *kwargs.values())
         result = func(*args, **kwargs)
         self._note(name, result)
         return result
 
-    def _note(self, what: str, *values: Any) -> None:
+    def _note(self, description: str, *values: Any) -> None:
         tensors = [value for value in values if isinstance(value, Tensor) and value.ndim]
-        self.elsewhere += [f"{what} on {tensor.device}" for tensor in tensors if tensor.device.type != "meta"]
+        self.elsewhere += [f"{description} on {tensor.device}" for tensor in tensors if tensor.device.type != "meta"]
 
 
 def _reads(name: str, args: Any, kwargs: Any) -> list[str]:
@@ -352,7 +356,7 @@ def _reads(name: str, args: Any, kwargs: Any) -> list[str]:
         return ["where(condition)"]
     if name == "__getitem__" and _has_mask(args[1]):
         return ["an index of booleans"]
-    if name == "to" and any(_is_cpu(one) for one in (*args[1:], *kwargs.values())):
+    if name == "to" and any(_is_cpu(argument) for argument in (*args[1:], *kwargs.values())):
         return ['to("cpu")']
     return []
 
@@ -362,8 +366,8 @@ def _has_mask(index: Any) -> bool:
     return any(isinstance(part, Tensor) and part.dtype is torch.bool for part in parts)
 
 
-def _is_cpu(wanted: Any) -> bool:
-    return wanted == "cpu" if isinstance(wanted, str) else isinstance(wanted, torch.device) and wanted.type == "cpu"
+def _is_cpu(device: Any) -> bool:
+    return device == "cpu" if isinstance(device, str) else isinstance(device, torch.device) and device.type == "cpu"
 
 
 CHECKS: Final = (

@@ -99,9 +99,9 @@ def run_checks(checks: Iterable[Check], expected_failures: Mapping[str, str] | N
 
 def demand_known(checks: Sequence[Check], expected_failures: Mapping[str, str]) -> None:
     """Raise ValueError if ``expected_failures`` names a check that does not exist."""
-    known = {key for check in checks for key in check.keys}
+    keys = {key for check in checks for key in check.keys}
     for name in expected_failures:
-        if name not in known:
+        if name not in keys:
             names = ", ".join(dict.fromkeys(check.name for check in checks))
             msg = f"expected_failures must name checks of the component: {names}. Received: {name}"
             raise ValueError(msg)

@@ -38,7 +38,7 @@ COUNTED: Final = ("passed", "failed", "skipped")
     type=click.Path(path_type=Path),
     help="Also load a one-file plugin, as plugins.local in a configuration does.",
 )
-@click.option("--set", "given", multiple=True, metavar="NAME.PATH=VALUE", help="Set one setting of a component.")
+@click.option("--set", "assignments", multiple=True, metavar="NAME.PATH=VALUE", help="Set one setting of a component.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {component, check, status, message} as JSON.")
 @click.option("--all", "every", is_flag=True, help="Show every check, not only those that failed.")
 @click.pass_context
@@ -46,7 +46,7 @@ def check(
     context: click.Context,
     plugin: str,
     local: tuple[Path, ...],
-    given: tuple[str, ...],
+    assignments: tuple[str, ...],
     *,
     as_json: bool,
     every: bool,
@@ -70,7 +70,7 @@ def check(
     if plugin.endswith(".py"):
         local, plugin = (*local, Path(plugin)), Path(plugin).stem.replace("_", "-")
     components = components_of(plugin, local)
-    settings = read_settings(given, components)
+    settings = read_settings(assignments, components)
     results: list[CheckResult] = []
     with _one_thread():
         for component in components:
@@ -102,13 +102,15 @@ def _show(plugin: str, results: Sequence[CheckResult], *, every: bool) -> None:
         return
     rows = [["component", *COUNTED]]
     for component in dict.fromkeys(result.component for result in results):
-        own = [result for result in results if result.component == component]
-        rows.append([component, *(str(sum(one.status == status for one in own)) for status in COUNTED)])
+        component_results = [result for result in results if result.component == component]
+        rows.append(
+            [component, *(str(sum(result.status == status for result in component_results)) for status in COUNTED)]
+        )
     _print_rows(rows)
     shown = [result for result in results if every or not result.ok]
     if shown:
         click.echo()
-        _print_rows([(one.status, one.component, one.check, one.message) for one in shown])
+        _print_rows([(result.status, result.component, result.check, result.message) for result in shown])
     failed = sum(not result.ok for result in results)
     click.echo(f"\n{len(results)} checks, {failed} failed." if failed else f"\n{len(results)} checks, none failed.")
 
@@ -123,7 +125,10 @@ def _print_rows(rows: Iterable[Sequence[str]]) -> None:
 
 def _visible(text: str) -> str:
     """Return ``text`` with control characters escaped."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,23 +290,23 @@ def render(kind: str, names: Names, core_version: str) -> dict[str, str]:
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    own, core, spec = KINDS[kind], core_range(core_version), f"{kind.capitalize()}Spec"
-    settings = f'settings="{names.package}.settings:{own.factory}Settings"'
+    template, core, spec = KINDS[kind], core_range(core_version), f"{kind.capitalize()}Spec"
+    settings = f'settings="{names.package}.settings:{template.factory}Settings"'
     values = {
-        "component": own.component,
+        "component": template.component,
         "core_range": core,
         "distribution": names.distribution,
-        "factory": own.factory,
+        "factory": template.factory,
         "imported": ", ".join(sorted([spec, "PluginInfo"])),
         "kind": kind,
-        "module": own.module,
+        "module": template.module,
         "package": names.package,
         "plugin": names.plugin,
-        "plural": own.plural,
-        "requirements": [f"esper-core{core}", *own.requires],
+        "plural": template.plural,
+        "requirements": [f"esper-core{core}", *template.requires],
         "spec": spec,
-        "spec_arguments": [f'summary="{own.summary}"', *(own.declares or (settings,))],
-        "summary": own.summary,
+        "spec_arguments": [f'summary="{template.summary}"', *(template.declares or (settings,))],
+        "summary": template.summary,
     }
     loader = PackageLoader("esper_testing", "templates")
     environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
@@ -309,7 +314,7 @@ def render(kind: str, names: Names, core_version: str) -> dict[str, str]:
     for path in loader.list_templates():
         folder, _, name = path.removesuffix(".jinja").partition("/")
         if folder in ("common", kind) and name in _PLACES:
-            place = _PLACES[name].format(package=names.package, module=own.module)
+            place = _PLACES[name].format(package=names.package, module=template.module)
             files[place] = environment.get_template(path).render(values)
     return dict(sorted(files.items()))
 
@@ -322,9 +327,9 @@ def core_range(version: str) -> str:
     """
     from packaging.version import Version
 
-    own = Version(version)
-    lowest = own.public if own.is_prerelease else f"{own.major}.{own.minor}"
-    return f">={lowest},<{own.major + 1}" if own.major else f">={lowest},<0.{own.minor + 1}"
+    parsed = Version(version)
+    lowest = parsed.public if parsed.is_prerelease else f"{parsed.major}.{parsed.minor}"
+    return f">={lowest},<{parsed.major + 1}" if parsed.major else f">={lowest},<0.{parsed.minor + 1}"
 
 
 def write_package(folder: Path, files: Mapping[str, str]) -> None:
@@ -341,12 +346,12 @@ def write_package(folder: Path, files: Mapping[str, str]) -> None:
         raise ConfigError(Problem("E502", f'"{folder}" exists already and is not overwritten', hint=elsewhere))
     try:
         with TemporaryDirectory(prefix=".esper-new-", dir=into) as beside:
-            whole = Path(beside, folder.name)
+            staged = Path(beside, folder.name)
             for name, text in files.items():
-                file = whole / name
+                file = staged / name
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text, encoding="utf-8", newline="\n")
-            whole.rename(folder)
+            staged.rename(folder)
     except OSError as error:
         message = f'"{folder}" cannot be written: {error.strerror or error}; nothing was left there'
         raise ConfigError(Problem("E504", message, hint=elsewhere)) from error

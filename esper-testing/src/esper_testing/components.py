@@ -184,8 +184,8 @@ def component_checks(component: Component, settings: Any = None) -> Iterator[Che
     requires settings, there is one check, which is skipped with the reason.
     """
 
-    def build(*arguments: Any, **given: Any) -> Any:
-        return component.load()(*arguments, **given)
+    def build(*arguments: Any, **options: Any) -> Any:
+        return component.load()(*arguments, **options)
 
     build.__module__ = getattr(component.target, "__module__", build.__module__)
     name, spec = component.short, component.spec
@@ -228,10 +228,10 @@ def has_its_settings(component: Component) -> None:
         raise NotApplicable(reason)
 
 
-def plugin_checks(plugin: Target, settings: Settings | None = None, *, given: Sequence[str] = ()) -> list[Check]:
+def plugin_checks(plugin: Target, settings: Settings | None = None, *, assignments: Sequence[str] = ()) -> list[Check]:
     """Return the checks for every component of a plugin, which is given by its id, its package or a module with hooks.
 
-    ``settings`` are by component; those that are ``given`` as ``NAME.path=value`` replace them for a component.
+    ``settings`` are by component; ``assignments``, written ``NAME.path=value``, replace them for a component.
     ``check_plugin`` also takes ``expected_failures`` by name of the check, or for one component as
     ``tiny-conv-keeps_shape``.
 
@@ -241,11 +241,11 @@ def plugin_checks(plugin: Target, settings: Settings | None = None, *, given: Se
     """
     components = components_of(plugin)
     chosen = dict(settings or {})
-    known = {name for component in components for name in (component.id, component.short)}
-    if unknown := sorted(set(chosen) - known):
-        msg = f"settings must be keyed by component: {', '.join(sorted(known))}. Received: {', '.join(unknown)}"
+    names = {name for component in components for name in (component.id, component.short)}
+    if unknown := sorted(set(chosen) - names):
+        msg = f"settings must be keyed by component: {', '.join(sorted(names))}. Received: {', '.join(unknown)}"
         raise ValueError(msg)
-    chosen |= read_settings(given, components)
+    chosen |= read_settings(assignments, components)
     return [
         check
         for component in components
@@ -267,7 +267,7 @@ def components_of(target: Target, local: Sequence[Path] = ()) -> tuple[Component
     if isinstance(target, str):
         return _of_name(target, load_plugins(local=local))
     if not isinstance(target, ModuleType):
-        return tuple(component for one in target for component in components_of(one, local))
+        return tuple(component for member in target for component in components_of(member, local))
     if not any(name.startswith("esper_") and callable(value) for name, value in vars(target).items()):
         return _of_name(target.__name__, load_plugins())
     plugins = load_plugins(distributions=[fake_plugin(target)], safe_mode=False)
@@ -278,13 +278,15 @@ def components_of(target: Target, local: Sequence[Path] = ()) -> tuple[Component
 def _of_name(name: str, plugins: Plugins) -> tuple[Component, ...]:
     """Return the components of a plugin or package, or the one named ``plugin/component``."""
     plugin, _, short = name.partition("/")
-    own = canonicalize_name(plugin)
+    package = canonicalize_name(plugin)
     ids = [record.id for record in plugins.records if record.id == plugin] or [
-        one.id
-        for one in plugins.records
-        if own in (canonicalize_name(one.package), canonicalize_name(re.split("[:.]", one.origin)[0]))
+        record.id
+        for record in plugins.records
+        if package in (canonicalize_name(record.package), canonicalize_name(re.split("[:.]", record.origin)[0]))
     ]
-    if not ids and (unfit := [replace(one, path=None, hint=None) for one in plugins.problems if one.code == "E227"]):
+    if not ids and (
+        unfit := [replace(problem, path=None, hint=None) for problem in plugins.problems if problem.code == "E227"]
+    ):
         raise ConfigError(unfit)
     if not ids:
         hint = f"{suggestion(plugin, [record.id for record in plugins.records])}\nAll plugins:  esper plugins list"
@@ -294,10 +296,10 @@ def _of_name(name: str, plugins: Plugins) -> tuple[Component, ...]:
     if unmarked := [problem for record in own_records for problem in record.problems if problem.code == "E222"]:
         raise PluginError(unmarked)
     components = tuple(component for component in plugins.registry.components() if component.plugin in ids)
-    if short and short not in (known := [one.short for one in components]):
-        hint = f"{suggestion(short, known)}\nAll of them:  esper components"
+    if short and short not in (available := [component.short for component in components]):
+        hint = f"{suggestion(short, available)}\nAll of them:  esper components"
         raise ConfigError(Problem("E200", f'unknown component "{short}" in plugin "{plugin}"', hint=hint))
-    return tuple(one for one in components if short in ("", one.short))
+    return tuple(component for component in components if short in ("", component.short))
 
 
 def _require_active(plugins: Plugins, ids: Sequence[str]) -> None:
@@ -338,7 +340,7 @@ def read_settings(texts: Sequence[str], components: Sequence[Component]) -> dict
         else:
             labels[name] = f"--set {text}"
     settings: dict[str, dict[str, Any]] = {}
-    for name, given in values.items():
+    for name, assigned in values.items():
         named = [component for component in components if name in (component.id, component.short)]
         if not named:
             hint = suggestion(name, [component.short for component in components])
@@ -347,8 +349,10 @@ def read_settings(texts: Sequence[str], components: Sequence[Component]) -> dict
             if component.id in settings:
                 message = f'"{component.id}" is named in two ways'
                 problems.append(Problem("E115", message, labels.get(name), path=name))
-            settings[component.id], found = _validated(component, name, given)
-            problems += [replace(problem, file=labels.get(name), line=None, column=None) for problem in found]
+            settings[component.id], component_problems = _validated(component, name, assigned)
+            problems += [
+                replace(problem, file=labels.get(name), line=None, column=None) for problem in component_problems
+            ]
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     return settings
@@ -361,28 +365,28 @@ def _assign(text: str, values: dict[str, Any]) -> str:
         raise ValueError(msg)
     steps: list[Any] = [match["name"]]
     steps += [int(index) if index else key for key, index in _STEP.findall(match["path"])]
-    here: Any = values
+    container: Any = values
     for place, step in enumerate(steps):
-        if not isinstance(here, list if isinstance(step, int) else dict):
-            msg = f"{step!r} does not fit a {type(here).__name__}"
+        if not isinstance(container, list if isinstance(step, int) else dict):
+            msg = f"{step!r} does not fit a {type(container).__name__}"
             raise TypeError(msg)
         if place == len(steps) - 1:
-            here[step] = yaml.safe_load(match["value"])
+            container[step] = yaml.safe_load(match["value"])
         else:
-            here = here.setdefault(step, {}) if isinstance(here, dict) else here[step]
+            container = container.setdefault(step, {}) if isinstance(container, dict) else container[step]
     return match["name"]
 
 
-def _validated(component: Component, name: str, given: Any) -> tuple[dict[str, Any], list[Problem]]:
+def _validated(component: Component, name: str, assigned: Any) -> tuple[dict[str, Any], list[Problem]]:
     """Validate settings with the component's own model; return them complete, or what is wrong."""
     model = component.settings_model()
-    if not isinstance(given, dict):
-        return {}, [Problem("E115", f"expected settings, {name}.NAME=value, received {given!r}", path=name)]
+    if not isinstance(assigned, dict):
+        return {}, [Problem("E115", f"expected settings, {name}.NAME=value, received {assigned!r}", path=name)]
     if model is None:
         message = f'{component.kind} "{name}" has no settings'
-        return {}, [Problem("E121", message, path=name)] if given else []
+        return {}, [Problem("E121", message, path=name)] if assigned else []
     try:
-        settings = model.model_validate(given)
+        settings = model.model_validate(assigned)
     except ValidationError as error:
         problems = []
         for details in error.errors(include_url=False):

@@ -123,8 +123,8 @@ def fake_plugin(
     package's.
     """
     target = module if isinstance(module, str) else module.__name__
-    own = id or target.partition(":")[0].rpartition(".")[2].lower().strip("_").replace("_", "-")
-    return FakeDistribution(f"fake-{own}", version, requires, (EntryPoint(own, target, "esper.plugins"),))
+    plugin_id = id or target.partition(":")[0].rpartition(".")[2].lower().strip("_").replace("_", "-")
+    return FakeDistribution(f"fake-{plugin_id}", version, requires, (EntryPoint(plugin_id, target, "esper.plugins"),))
 
 
 def write_run(folder: Path, events: Iterable[Event] | None = None) -> Path:

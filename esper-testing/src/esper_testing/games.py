@@ -148,14 +148,18 @@ class Scene:
         return RewardBreakdown(dict(terms))
 
     def _room(self, step: int) -> Room:
-        return {slot: some for slot, some in self._hand.room[step].items() if some and slot not in self._planted}
+        return {
+            slot: blueprints
+            for slot, blueprints in self._hand.room[step].items()
+            if blueprints and slot not in self._planted
+        }
 
     def _mask(self, room: Room) -> ActionMask:
         slots = self.game.space.slots
         return ActionMask(
             {name: frozenset({Op.GERMINATE} if name in room else ()) for name in slots},
             {name: room.get(name, ()) for name in slots},
-            {name: {one.blueprint: frozenset()} for name, one in self._planted.items()},
+            {name: {planted.blueprint: frozenset()} for name, planted in self._planted.items()},
         )
 
     def _signals(self, step: int, slots: tuple[SlotSignals, ...]) -> Signals:
@@ -166,12 +170,12 @@ class Scene:
     def _slot(self, name: str, room: Room, step: int) -> SlotSignals:
         if name not in self._planted:
             return SlotSignals(name, SlotState.FREE if name in room else SlotState.EMBARGOED, fossils=0)
-        own = self._planted[name]
-        candidate = self.game.space.places[name].candidate(own.blueprint)
+        planted = self._planted[name]
+        candidate = self.game.space.places[name].candidate(planted.blueprint)
         assert candidate is not None
-        age = step - own.step
+        age = step - planted.step
         stage = Stage.TRAINING if age else Stage.GERMINATED
-        seed = SeedSignals(own.blueprint, stage, 0.0, candidate.parameters, age)
+        seed = SeedSignals(planted.blueprint, stage, 0.0, candidate.parameters, age)
         return SlotSignals(name, SlotState.OCCUPIED, fossils=0, seeds=(seed,))
 
 
@@ -187,13 +191,15 @@ def play(policy: Policy, game: Game, episodes: int, first_seed: int = 0, round_:
         actions = policy.act(observations, masks)
         for place, seen in enumerate(zip(observations, masks, actions, strict=True)):
             turns[place].append(Turn(*seen, scenes[place].act(seen[2])))
-    played = tuple(Played(tuple(own), scene.observe()[0]) for own, scene in zip(turns, scenes, strict=True))
+    played = tuple(
+        Played(tuple(episode_turns), scene.observe()[0]) for episode_turns, scene in zip(turns, scenes, strict=True)
+    )
     return Rollout(game.name, round_, played)
 
 
 def score(rollout: Rollout) -> float:
     """Return the mean return of the episodes. An unknown reward counts as zero."""
-    returns = [math.fsum(turn.reward.total for turn in one.turns if turn.reward) for one in rollout.episodes]
+    returns = [math.fsum(turn.reward.total for turn in episode.turns if turn.reward) for episode in rollout.episodes]
     return math.fsum(returns) / len(returns)
 
 
@@ -256,12 +262,12 @@ def delayed() -> Game:
         return harvest * max(0.0, 1.0 - planted / season)
 
     def pay(step: int, action: Action, planted: Mapping[str, Planted]) -> Mapping[str, float]:
-        own = planted.get("early")
-        ripe = own is not None and own.blueprint == oak and step == steps - 1
+        plant = planted.get("early")
+        ripe = plant is not None and plant.blueprint == oak and step == steps - 1
         return {
-            "rent": -rent if own is not None and own.blueprint != daisy else 0.0,
+            "rent": -rent if plant is not None and plant.blueprint != daisy else 0.0,
             "daisy": tempting if action.op is Op.GERMINATE and action.blueprint == daisy else 0.0,
-            "harvest": crop(own.step) if own is not None and ripe else 0.0,
+            "harvest": crop(plant.step) if plant is not None and ripe else 0.0,
         }
 
     def deal(draw: random.Random) -> Hand:
@@ -284,24 +290,24 @@ def masked() -> Game:
     space = _space({"early": ("games/fern", "games/moss"), "late": ("games/fern", "games/moss")})
     every = [(slot, name) for slot, names in space.blueprints.items() for name in names]
     orders = {1: (0, 1, 2, 3), 2: (3, 0, 1, 2), 3: (1, 2, 3, 0)}
-    some = [chosen for chosen in product((False, True), repeat=len(every)) if any(chosen)]
+    subsets = [chosen for chosen in product((False, True), repeat=len(every)) if any(chosen)]
     steps, prize = 4, 2.0
 
     def deal(draw: random.Random) -> Hand:
         levels = [draw.choice(list(orders)) for _ in range(steps)]
-        possible = [draw.choice(some) for _ in range(steps)]
+        possible = [draw.choice(subsets) for _ in range(steps)]
         pays = [
-            _prize(next(every[one] for one in orders[level] if chosen[one]), cost=1.0, prize=prize)
+            _prize(next(every[index] for index in orders[level] if chosen[index]), cost=1.0, prize=prize)
             for level, chosen in zip(levels, possible, strict=True)
         ]
         room = []
         for chosen in possible:
             pairs = [pair for pair, is_possible in zip(every, chosen, strict=True) if is_possible]
-            room.append({slot: tuple(name for own, name in pairs if own == slot) for slot, _ in pairs})
+            room.append({slot: tuple(name for pair_slot, name in pairs if pair_slot == slot) for slot, _ in pairs})
         losses = [_blurred(draw, level) for level in levels]
         return Hand(losses, room, lambda step, action, planted: pays[step](step, action, planted))
 
-    chance = math.fsum((prize - (sum(chosen) - 1)) / (sum(chosen) + 1) for chosen in some) / len(some)
+    chance = math.fsum((prize - (sum(chosen) - 1)) / (sum(chosen) + 1) for chosen in subsets) / len(subsets)
     return Game("masked", space, steps, steps * prize, max(0.0, steps * chance), deal, rooted=False)
 
 
@@ -324,13 +330,13 @@ GAMES: Final[Mapping[str, Callable[[], Game]]] = {
 }
 
 
-def _prize(wanted: tuple[str, str], cost: float, prize: float = 5.0) -> Pay:
+def _prize(paying: tuple[str, str], cost: float, prize: float = 5.0) -> Pay:
     """Return the reward of a step in which one slot and blueprint pays, others cost, and waiting pays nothing."""
 
     def pay(step: int, action: Action, planted: Mapping[str, Planted]) -> Mapping[str, float]:
         if action.op is Op.WAIT:
             return {"prize": 0.0}
-        return {"prize": prize if (action.slot, action.blueprint) == wanted else -cost}
+        return {"prize": prize if (action.slot, action.blueprint) == paying else -cost}
 
     return pay
 

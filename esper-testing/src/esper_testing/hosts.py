@@ -105,8 +105,8 @@ def outputs_fit(make: Make, spec: HostSpec, kind: SiteKind) -> None:
             with seeded(1), torch.no_grad():
                 outputs = host.train(training)(examples(shape))
             expect(isinstance(outputs, Tensor), shape, f"returns a {type(outputs).__name__}, not a tensor")
-            found, wanted = tuple(outputs.shape), (BATCH, shape.outputs)
-            expect(found == wanted, shape, f"returns the shape {found}, not {wanted}")
+            returned, expected = tuple(outputs.shape), (BATCH, shape.outputs)
+            expect(returned == expected, shape, f"returns the shape {returned}, not {expected}")
             expect(outputs.dtype is torch.float32, shape, f"returns {outputs.dtype}, not torch.float32")
             expect(bool(outputs.isfinite().all()), shape, "returns values that are not finite")
 
@@ -140,7 +140,9 @@ def every_parameter_gets_a_gradient(make: Make, spec: HostSpec, kind: SiteKind) 
         alive: set[str] = set()
         for step in range(2):
             _step(host, shape, seed=step)
-            alive |= {name for name, one in free.items() if one.grad is not None and bool(one.grad.any())}
+            alive |= {
+                name for name, parameter in free.items() if parameter.grad is not None and bool(parameter.grad.any())
+            }
         dead = [name for name in free if name not in alive]
         expect(not dead, shape, f"has parameters without a gradient after two steps: {', '.join(dead)}")
 
@@ -216,8 +218,8 @@ def starts_afresh_each_time(make: Make, spec: HostSpec, kind: SiteKind) -> None:
         owned = {value.data_ptr() for value in _tensors(host).values() if value.numel()}
         shared = [name for name, value in _tensors(later).items() if value.data_ptr() in owned]
         expect(not shared, shape, f"shares with a host that was built earlier: {', '.join(shared)}")
-        others = differing(before, later.state_dict())
-        expect(not others, shape, f"is built differently after another was trained: {', '.join(others)}")
+        changed = differing(before, later.state_dict())
+        expect(not changed, shape, f"is built differently after another was trained: {', '.join(changed)}")
 
 
 CHECKS: Final = (
@@ -279,7 +281,8 @@ def _traces(host: nn.Module, shape: DataShape) -> dict[str, Tensor]:
         outputs = evaluated(host, examples(shape))
     missing = torch.empty(0)
     gradients = {
-        f"gradient of {name}": missing if one.grad is None else one.grad for name, one in host.named_parameters()
+        f"gradient of {name}": missing if parameter.grad is None else parameter.grad
+        for name, parameter in host.named_parameters()
     }
     return {"outputs in training": trained, "outputs in evaluation": outputs, **gradients, **_state(host)}
 

@@ -113,9 +113,9 @@ def _with_blueprints(slot: SlotSignals, space: ActionSpace, draw: random.Random,
     """Return the slot with seeds of its own blueprints: one, or sometimes several while they incubate."""
     if slot.living is None:
         return slot
-    own = space.blueprints[slot.name]
+    accepted = space.blueprints[slot.name]
     crowded = not stranger and slot.living.stage in INCUBATING and draw.random() < CROWDED
-    names = [STRANGER] if stranger else draw.sample(own, len(own) if crowded else 1)
+    names = [STRANGER] if stranger else draw.sample(accepted, len(accepted) if crowded else 1)
     return replace(slot, seeds=tuple(replace(slot.living, blueprint=name) for name in names))
 
 
@@ -169,20 +169,20 @@ def goes_on_where_another_left_off(make: Maker, slots: int) -> None:
     stays, twin, heir = (_built(make, space) for _ in range(3))
     resumable = isinstance(stays, Resumable)
     for step, shown in enumerate(_two_episodes(space)):
-        where = _takeover(step, resumable=resumable)
+        takeover = _takeover(step, resumable=resumable)
         if resumable:
             heir = _with_state_of(heir, make, space, step)
-            demand(_unfinished(heir) == _unfinished(stays), f"reports something else as unfinished {where}")
+            demand(_unfinished(heir) == _unfinished(stays), f"reports something else as unfinished {takeover}")
         else:
             heir = _built(make, space)
-        wanted = _actions(stays, [shown], seed=step), _unfinished(stays)
-        repeatable = wanted[0] == _actions(twin, [shown], seed=step)
+        original = _actions(stays, [shown], seed=step), _unfinished(stays)
+        repeatable = original[0] == _actions(twin, [shown], seed=step)
         require(repeatable, "two new policies decide differently, so that none can replace the other")
-        with demand_no_error(where):
-            found = _actions(heir, [shown], seed=step), _unfinished(heir)
+        with demand_no_error(takeover):
+            restored = _actions(heir, [shown], seed=step), _unfinished(heir)
         # Of a policy without a state, what is unfinished is compared at the end of an episode only.
-        same = found == wanted if resumable or (step + 1) % STEPS == 0 else found[0] == wanted[0]
-        demand(same, f"goes on differently {where}")
+        same = restored == original if resumable or (step + 1) % STEPS == 0 else restored[0] == original[0]
+        demand(same, f"goes on differently {takeover}")
 
 
 @applies_if(lambda make, slots: isinstance(_built(make, space_of(slots)), Resumable))
@@ -194,15 +194,17 @@ def writes_down_what_it_remembers(make: Maker, slots: int) -> None:
     space = space_of(slots)
     policy, unasked = _built(make, space), _built(make, space)
     for step, shown in enumerate(_two_episodes(space)):
-        given = policy.state_dict()
-        saved, again, loaded = (written_and_read(state) for state in (given, policy.state_dict(), given))
+        returned = policy.state_dict()
+        saved, again, loaded = (written_and_read(state) for state in (returned, policy.state_dict(), returned))
         demand(same_state(saved, again), f"returns two different states in a row {_at(step)}")
         heir = _built(make, space)
         heir.load_state_dict(loaded)
-        decided = [_actions(one, [shown], seed=step) for one in (policy, unasked, heir)]
+        decided = [_actions(candidate, [shown], seed=step) for candidate in (policy, unasked, heir)]
         demand(decided[0] == decided[1], f"decides differently {_at(step)} after state_dict() was called")
         demand(same_state(saved, loaded), f"modifies the state that was loaded, {_at(step)}: {COPIES}")
-        demand(same_state(saved, written_and_read(given)), f"modifies a state that it returned, {_at(step)}: {COPIES}")
+        demand(
+            same_state(saved, written_and_read(returned)), f"modifies a state that it returned, {_at(step)}: {COPIES}"
+        )
 
 
 @applies_if(lambda make, slots: isinstance(_built(make, space_of(slots)), Learner))
@@ -219,18 +221,20 @@ def keeps_what_it_learnt(make: Maker, slots: int) -> None:
         middle = STEPS // 2
         _learn(first, rounds[0], _actions(first, rounds[0], seed=0), 0)
         begun = _actions(first, rounds[1][:middle], seed=1)
-        given = first.state_dict()
-        saved = written_and_read(given)
+        returned = first.state_dict()
+        saved = written_and_read(returned)
         heir.load_state_dict(saved)
         figures, decided = [], []
         for policy in (first, heir):
-            rest = _actions(policy, rounds[1][middle:], seed=2)
-            figures.append(_learn(policy, rounds[1], begun + rest, 1))
-            decided.append(rest + _actions(policy, rounds[2], seed=3))
+            remaining = _actions(policy, rounds[1][middle:], seed=2)
+            figures.append(_learn(policy, rounds[1], begun + remaining, 1))
+            decided.append(remaining + _actions(policy, rounds[2], seed=3))
         incomplete = "its state lacks something that it has learnt: a policy that loads it"
         demand(decided[0] == decided[1], f"{incomplete} decides differently")
         demand(figures[0] == figures[1], f"{incomplete} reports {figures[1]} of its next update, not {figures[0]}")
-        demand(same_state(saved, written_and_read(given)), f"modifies a state that it returned as it learns: {COPIES}")
+        demand(
+            same_state(saved, written_and_read(returned)), f"modifies a state that it returned as it learns: {COPIES}"
+        )
 
 
 def _with_state_of(policy: Any, make: Maker, space: ActionSpace, step: int) -> Any:
@@ -306,18 +310,18 @@ def written_and_read(state: Any) -> State:
     return State(read, through_safetensors(tensors))
 
 
-def same_state(one: State, other: State) -> bool:
+def same_state(first: State, second: State) -> bool:
     """Return whether two states are equal; NaN equals NaN."""
     return (
-        dict(one.plain) == dict(other.plain)
-        and list(one.tensors) == list(other.tensors)
-        and all(_same(tensor, other.tensors[name]) for name, tensor in one.tensors.items())
+        dict(first.plain) == dict(second.plain)
+        and list(first.tensors) == list(second.tensors)
+        and all(_same(tensor, second.tensors[name]) for name, tensor in first.tensors.items())
     )
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    same_kind = one.shape == other.shape and one.dtype == other.dtype
-    return same_kind and bool(((one == other) | (one.isnan() & other.isnan())).all())
+def _same(first: Tensor, second: Tensor) -> bool:
+    same_kind = first.shape == second.shape and first.dtype == second.dtype
+    return same_kind and bool(((first == second) | (first.isnan() & second.isnan())).all())
 
 
 EPISODES: Final = 5
@@ -328,8 +332,8 @@ def maker(factory: Callable[..., Any], settings: PolicySettings | None) -> Maker
     """Return a function that builds the policy with its settings, which may depend on the action space."""
 
     def make(space: ActionSpace, **changed: Any) -> Any:
-        found = settings(space) if callable(settings) else settings
-        return factory(space, **{**(found or {}), **changed})
+        defaults = settings(space) if callable(settings) else settings
+        return factory(space, **{**(defaults or {}), **changed})
 
     return make
 
@@ -369,8 +373,8 @@ def batch_equals_single(make: Maker, slots: int) -> None:
         for place in (0,) if samples else (0, 1, 2):
             _demand_same(of_three[place], alone, f"alone, and as number {place} of three equal environments")
         if samples:
-            for place, found in enumerate(_actions_by_environment(make(space), [scenes] * 2)):
-                _demand_same(of_three[place], found, f"as number {place} of three environments and of two")
+            for place, of_two in enumerate(_actions_by_environment(make(space), [scenes] * 2)):
+                _demand_same(of_three[place], of_two, f"as number {place} of three environments and of two")
 
 
 def environments_do_not_mix(make: Maker, slots: int) -> None:
@@ -427,13 +431,13 @@ def _samples_with_its_seed(make: Maker, space: ActionSpace) -> bool:
     A policy that samples rarely needs many RNG seeds to show it.
     """
     scenes = [episode(space, seed) for seed in range(EPISODES)]
-    own = _actions_by_environment(make(space), scenes)
+    default_actions = _actions_by_environment(make(space), scenes)
     for seed in OTHER_SEEDS:
         try:
             other = make(space, seed=seed)
         except Exception:  # the policy has no such setting
             return False
-        if _actions_by_environment(other, scenes) != own:
+        if _actions_by_environment(other, scenes) != default_actions:
             return True
     return False
 
@@ -441,18 +445,18 @@ def _samples_with_its_seed(make: Maker, space: ActionSpace) -> bool:
 def _require_no_sampling(make: Maker, space: ActionSpace) -> None:
     for seed in range(EPISODES):
         scenes = episode(space, seed)
-        found = [_actions_by_environment(make(space), [scenes], draw) for draw in (1, 2)]
-        require(found[0] == found[1], "it samples its actions, so that two of its decisions need not agree")
+        decided = [_actions_by_environment(make(space), [scenes], draw) for draw in (1, 2)]
+        require(decided[0] == decided[1], "it samples its actions, so that two of its decisions need not agree")
 
 
 def _demand_legal(actions: Sequence[Action], scenes: Sequence[Scene]) -> None:
     for action, scene in zip(actions, scenes, strict=False):
         if not scene.mask.allows(action):
-            ops = {slot: sorted(found) for slot, found in scene.mask.ops.items()}
+            ops = {slot: sorted(allowed) for slot, allowed in scene.mask.ops.items()}
             msg = f"step {scene.observation.step}: {action} is not among the possible actions: {ops}"
             raise AssertionError(msg)
 
 
-def _demand_same(one: Sequence[Action], other: Sequence[Action], when: str) -> None:
-    for step, (first, second) in enumerate(zip(one, other, strict=False)):
+def _demand_same(actions: Sequence[Action], expected: Sequence[Action], when: str) -> None:
+    for step, (first, second) in enumerate(zip(actions, expected, strict=False)):
         demand(first == second, f"step {step} is decided differently {when}: {first}, {second}")

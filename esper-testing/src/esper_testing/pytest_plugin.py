@@ -53,9 +53,9 @@ def pytest_ignore_collect(config: pytest.Config) -> bool | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Add a test for each check of the plugins that ``--esper-check`` names."""
-    plugins, given = config.getoption(OPTION), config.getoption(SETTINGS)
+    plugins, assignments = config.getoption(OPTION), config.getoption(SETTINGS)
     if not plugins:
-        if given:
+        if assignments:
             msg = "--esper-set needs --esper-check PLUGIN"
             raise pytest.UsageError(msg)
         return
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     from esper_testing.components import plugin_checks
 
     try:
-        checks = plugin_checks(plugins, given=given)
+        checks = plugin_checks(plugins, assignments=assignments)
     except EsperError as error:
         raise pytest.UsageError(str(error).replace("--set ", "--esper-set ")) from None
     items.extend(CheckItem.from_parent(session, name=check.id, check=check) for check in checks)
@@ -139,7 +139,7 @@ def esper_plugins() -> Callable[..., Plugins]:
     from esper_testing.fakes import FakeDistribution, fake_plugin
 
     def load(*plugins: Any, **settings: Any) -> Plugins:
-        distributions = [one if isinstance(one, FakeDistribution) else fake_plugin(one) for one in plugins]
+        distributions = [plugin if isinstance(plugin, FakeDistribution) else fake_plugin(plugin) for plugin in plugins]
         return load_plugins(distributions=distributions, **{"safe_mode": False, **settings})
 
     return load

@@ -45,17 +45,17 @@ class Moment:
 def random_episode(metric: Metric, seed: int) -> list[Moment]:
     """Return an episode of random signals that a run could report, its end included."""
     draw = random.Random(seed)
-    own = [random_signals(draw, metric, step) for step in range(RANDOM_STEPS)]
+    network = [random_signals(draw, metric, step) for step in range(RANDOM_STEPS)]
     twin = [random_signals(draw, metric, step, grown=False) for step in range(RANDOM_STEPS)]
-    return moments([*own, without_seeds(own[-1])], [*twin, twin[-1]])
+    return moments([*network, without_seeds(network[-1])], [*twin, twin[-1]])
 
 
 def extreme_episode(metric: Metric, seed: int) -> list[Moment]:
     """Return an episode of extreme values: huge, tiny and missing ones."""
     draw = random.Random(seed)
-    own = [_extreme(draw, metric, step) for step in range(RANDOM_STEPS)]
+    network = [_extreme(draw, metric, step) for step in range(RANDOM_STEPS)]
     twin = [replace(_extreme(draw, metric, step), slots=(), parameters=HOST) for step in range(RANDOM_STEPS)]
-    return moments([*own, without_seeds(own[-1])], [*twin, twin[-1]])
+    return moments([*network, without_seeds(network[-1])], [*twin, twin[-1]])
 
 
 def idle_episode(metric: Metric, seed: int) -> list[Moment]:
@@ -63,8 +63,8 @@ def idle_episode(metric: Metric, seed: int) -> list[Moment]:
     draw = random.Random(seed)
     slots = tuple(SlotSignals(f"slot-{place}", SlotState.FREE, fossils=0) for place in range(3))
     twin = [random_signals(draw, metric, step, grown=False) for step in range(RANDOM_STEPS)]
-    own = [replace(one, slots=slots) for one in twin]
-    return moments([*own, own[-1]], [*twin, twin[-1]])
+    network = [replace(signals, slots=slots) for signals in twin]
+    return moments([*network, network[-1]], [*twin, twin[-1]])
 
 
 def without_seeds(last: Signals) -> Signals:
@@ -129,11 +129,11 @@ def _extreme_seed(draw: random.Random, seed: SeedSignals) -> SeedSignals:
     return replace(seed, age=age, gain=gain)
 
 
-def moments(own: Sequence[Signals], twin: Sequence[Signals]) -> list[Moment]:
+def moments(network: Sequence[Signals], twin: Sequence[Signals]) -> list[Moment]:
     """Return the calls that a run makes for an episode."""
     return [
-        Moment(now, own[step - 1] if step else None, twin[step], twin[step - 1] if step else None)
-        for step, now in enumerate(own)
+        Moment(now, network[step - 1] if step else None, twin[step], twin[step - 1] if step else None)
+        for step, now in enumerate(network)
     ]
 
 
@@ -207,21 +207,23 @@ def play(metric: Metric, moves: Sequence[Move], brings: Mapping[str, Brings] = G
         ValueError: a move is not possible in the state of its slot.
     """
     garden, twin = _Network(metric, brings), _Network(metric, brings)
-    own, undisturbed = [], []
+    grown, undisturbed = [], []
     for step in range(STEPS):
         garden.advance_time(step)
-        own.append(garden.read(step))
+        grown.append(garden.read(step))
         undisturbed.append(twin.read(step))
         for move in moves:
             if move.step == step:
                 garden.apply(move)
     garden.finish()
-    return moments([*own, garden.read(STEPS - 1)], [*undisturbed, undisturbed[-1]])
+    return moments([*grown, garden.read(STEPS - 1)], [*undisturbed, undisturbed[-1]])
 
 
 def earned(reward: Reward, course: Sequence[Moment]) -> float:
     """Return the sum of a reward over an episode."""
-    return math.fsum(reward.score(one.now, one.before, one.twin, one.twin_before).total for one in course)
+    return math.fsum(
+        reward.score(moment.now, moment.before, moment.twin, moment.twin_before).total for moment in course
+    )
 
 
 def probed(make: Callable[..., Any], metric: Metric | None = None) -> dict[str, float]:
@@ -351,9 +353,9 @@ class _Network:
                 if seed is not left_out:
                     strengths.setdefault(seed.blueprint, []).append(alpha * seed.strength(step))
         better, lower = 0.0, 0.0
-        for blueprint, found in strengths.items():
-            first, *others = sorted(found, reverse=True)
-            counted = first + AGAIN * math.fsum(others)
+        for blueprint, shares in strengths.items():
+            first, *repeats = sorted(shares, reverse=True)
+            counted = first + AGAIN * math.fsum(repeats)
             better += counted * self._brings[blueprint].metric
             lower += counted * self._brings[blueprint].nats
         return better, lower

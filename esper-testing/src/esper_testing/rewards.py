@@ -64,9 +64,9 @@ def terms_add_up(make: Maker, metric: Metric) -> None:
             terms = dict(breakdown.terms)
             odd = {name: value for name, value in terms.items() if not _is_number(name, value)}
             demand(not odd, f"terms must be finite numbers with names. Received: {odd} for {moment.now}")
-            total, wanted = breakdown.total, math.fsum(terms.values())
-            adds_up = math.isclose(total, wanted, rel_tol=1e-9, abs_tol=1e-9)
-            demand(adds_up, f"the terms {terms} add up to {wanted:g}. Received: total {total:g}")
+            total, expected = breakdown.total, math.fsum(terms.values())
+            adds_up = math.isclose(total, expected, rel_tol=1e-9, abs_tol=1e-9)
+            demand(adds_up, f"the terms {terms} add up to {expected:g}. Received: total {total:g}")
 
 
 def stays_finite(make: Maker, metric: Metric) -> None:
@@ -142,8 +142,8 @@ def nothing_grown_earns_nothing(make: Maker, metric: Metric) -> None:
     reward = make(metric=metric)
     for moment in idle_episode(metric, 0):
         total = _score(reward, moment).total
-        where = "where nothing has grown and the network equals its twin"
-        demand(not abs(total) > 1e-9, f"pays {total:g} {where}. Received: {moment.now}")
+        condition = "where nothing has grown and the network equals its twin"
+        demand(not abs(total) > 1e-9, f"pays {total:g} {condition}. Received: {moment.now}")
 
 
 def _has_potential(make: Maker, metric: Metric) -> bool:
@@ -158,9 +158,9 @@ def its_potential_telescopes(make: Maker, metric: Metric) -> None:
     for seed in range(EPISODES):
         episode = random_episode(metric, seed)
         final = reward.potential(episode[-1].now, episode[-1].twin)
-        total, wanted = earned(reward, episode), math.fsum(final.values() if isinstance(final, Mapping) else [final])
-        telescopes = math.isclose(total, wanted, rel_tol=1e-6, abs_tol=1e-6)
-        demand(telescopes, f"an episode adds up to {total:g}, and the potential at its end is {wanted:g}")
+        total, expected = earned(reward, episode), math.fsum(final.values() if isinstance(final, Mapping) else [final])
+        telescopes = math.isclose(total, expected, rel_tol=1e-6, abs_tol=1e-6)
+        demand(telescopes, f"an episode adds up to {total:g}, and the potential at its end is {expected:g}")
 
 
 def churning_does_not_pay(make: Maker, metric: Metric) -> None:
@@ -237,8 +237,8 @@ def _with_slot(signals: Signals, stage: Any) -> Signals:
     return replace(signals, slots=(slot,), parameters=HOST + 240)
 
 
-def _demand_same(received: Sequence[Any], wanted: Sequence[Any], when: str) -> None:
-    for step, (terms, usual) in enumerate(zip(received, wanted, strict=True)):
+def _demand_same(received: Sequence[Any], expected: Sequence[Any], when: str) -> None:
+    for step, (terms, usual) in enumerate(zip(received, expected, strict=True)):
         demand(terms == usual, f"step {step} scores {usual}, but {terms} {when}")
 
 
@@ -275,9 +275,9 @@ def scripted_episode(metric: Metric, name: str) -> list[Moment]:
     A script says for every step what is in each slot, and by how much the metric is better than the twin's.
     """
     steps = [SCRIPTS[name](step) for step in range(SCRIPT_STEPS)]
-    own = [_signals(metric, step, slots, gain) for step, (slots, gain) in enumerate(steps)]
+    network = [_signals(metric, step, slots, gain) for step, (slots, gain) in enumerate(steps)]
     twin = [_signals(metric, step, {}, 0.0) for step in range(SCRIPT_STEPS)]
-    return moments([*own, without_seeds(own[-1])], [*twin, twin[-1]])
+    return moments([*network, without_seeds(network[-1])], [*twin, twin[-1]])
 
 
 def _churner(step: int) -> tuple[Slots, float]:

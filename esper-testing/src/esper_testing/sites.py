@@ -115,34 +115,34 @@ def evaluated(block: nn.Module, inputs: Tensor) -> Tensor:
     return outputs
 
 
-def largest_difference(outputs: Tensor, others: Tensor) -> str:
+def largest_difference(outputs: Tensor, expected: Tensor) -> str:
     """Describe how far two outputs are apart."""
-    if outputs.shape != others.shape:
-        return f"{tuple(others.shape)} becomes {tuple(outputs.shape)}"
-    return f"off by up to {float((outputs.detach() - others.detach()).abs().max()):g}"
+    if outputs.shape != expected.shape:
+        return f"{tuple(expected.shape)} becomes {tuple(outputs.shape)}"
+    return f"off by up to {float((outputs.detach() - expected.detach()).abs().max()):g}"
 
 
-def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return the names of the tensors that are not exactly equal, or that ``other`` lacks."""
+def differing(state: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
+    """Return the names of the tensors that are not exactly equal, or that ``reference`` lacks."""
     return [
         name
-        for name, value in one.items()
-        if isinstance(value, Tensor) and not (name in other and torch.equal(value, other[name]))
+        for name, value in state.items()
+        if isinstance(value, Tensor) and not (name in reference and torch.equal(value, reference[name]))
     ]
 
 
-def expect_equal(outputs: Tensor, wanted: Tensor, place: Site | DataShape, broken: str) -> None:
+def expect_equal(outputs: Tensor, expected: Tensor, place: Site | DataShape, broken: str) -> None:
     """Fail the check with ``broken`` and the largest difference unless the outputs are exactly equal."""
-    same = torch.equal(outputs, wanted)
-    expect(same, place, "" if same else f"{broken}: {largest_difference(outputs, wanted)}")
+    same = torch.equal(outputs, expected)
+    expect(same, place, "" if same else f"{broken}: {largest_difference(outputs, expected)}")
 
 
 def expect_same_weights(factory: Callable[[Any], nn.Module], place: Site | DataShape) -> None:
     """Expect that the same RNG seed builds the same module."""
     first, second = built(factory, place).state_dict(), built(factory, place).state_dict()
     expect(list(first) == list(second), place, f"has the state {list(first)}, then {list(second)}")
-    others = differing(first, second)
-    expect(not others, place, f"is built differently with the same RNG seed: {', '.join(others)}")
+    changed = differing(first, second)
+    expect(not changed, place, f"is built differently with the same RNG seed: {', '.join(changed)}")
 
 
 def expect_torch_generator(place: Site | DataShape, run: Callable[[], Any]) -> None:
@@ -164,8 +164,8 @@ def expect_round_trip(trained: nn.Module, other: nn.Module, inputs: Tensor, plac
     strange = [name for name, value in state.items() if not isinstance(value, Tensor)]
     expect(not strange, place, f"has values in its state dict that are not tensors: {', '.join(strange)}")
     other.load_state_dict(through_safetensors(state))
-    wanted, found = evaluated(trained, inputs), evaluated(other, inputs)
-    expect_equal(found, wanted, place, "differs after save and load")
+    expected, outputs = evaluated(trained, inputs), evaluated(other, inputs)
+    expect_equal(outputs, expected, place, "differs after save and load")
 
 
 def expect_independent_copy(
@@ -187,9 +187,9 @@ def _generator_states() -> dict[str, str]:
 
 def through_safetensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors as a safetensors file gives them back. Tied weights are written twice."""
-    own = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
-    read: dict[str, Tensor] = safetensors_torch.load(safetensors_torch.save(own))
-    return {name: read[name] for name in own}
+    copies = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+    read: dict[str, Tensor] = safetensors_torch.load(safetensors_torch.save(copies))
+    return {name: read[name] for name in copies}
 
 
 CLASSES: Final = 3

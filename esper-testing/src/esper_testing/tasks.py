@@ -61,10 +61,10 @@ class TaskBuilds:
 def splits_are_disjoint(builds: TaskBuilds) -> None:
     """Check that no two splits have exactly equal inputs in common."""
     rows = {name: set(_rows(split.inputs)) for name, split in builds.splits()}
-    for name, own in rows.items():
-        demand(bool(own), f'the split "{name}" is empty')
+    for name, split_rows in rows.items():
+        demand(bool(split_rows), f'the split "{name}" is empty')
         for other in SPLITS[SPLITS.index(name) + 1 :]:
-            shared = len(own & rows[other])
+            shared = len(split_rows & rows[other])
             demand(not shared, f'{shared} inputs of "{name}" are also in "{other}"')
 
 
@@ -74,8 +74,8 @@ def is_seeded(builds: TaskBuilds) -> None:
         first = builds.task.split(name)
         for when, other in (("built", builds.second.split(name)), ("asked", builds.task.split(name))):
             for part in ("inputs", "targets"):
-                one, two = getattr(first, part), getattr(other, part)
-                same = one.shape == two.shape and torch.equal(one.nan_to_num(), two.nan_to_num())
+                original, repeated = getattr(first, part), getattr(other, part)
+                same = original.shape == repeated.shape and torch.equal(original.nan_to_num(), repeated.nan_to_num())
                 demand(same, f'the {part} of "{name}" differ when it is {when} twice')
 
 
@@ -131,7 +131,7 @@ def metric_says_what_is_better(builds: TaskBuilds) -> None:
     demand(metric.direction in ("up", "down"), f"direction must be up or down. Received: {metric.direction}")
     outputs, targets = _tried(builds)
     fitted = _fitted(builds.task, outputs, targets)
-    first, last = (float(builds.task.scores(one, targets).double().mean()) for one in (outputs, fitted))
+    first, last = (float(builds.task.scores(predictions, targets).double().mean()) for predictions in (outputs, fitted))
     course = f"{metric.name} goes from {first:g} to {last:g} as the loss falls, but {metric.direction} is better"
     demand(metric.gain(last, first) > 0, course)
 
@@ -146,8 +146,8 @@ def shape_agrees_with_data(builds: TaskBuilds) -> None:
     demand(len(shape.example) in allowed, f"examples of kind {shape.kind} have {dimensions}. Received: {shape.example}")
     demand(shape.outputs >= 1, f"there must be at least one output. Received: {shape.outputs}")
     for name, split in builds.splits():
-        found = tuple(split.inputs.shape[1:])
-        demand(found == tuple(shape.example), f'the declared shape is {shape.example}, but "{name}" has {found}')
+        actual = tuple(split.inputs.shape[1:])
+        demand(actual == tuple(shape.example), f'the declared shape is {shape.example}, but "{name}" has {actual}')
 
 
 TASK_CHECKS: Final = (
@@ -179,10 +179,10 @@ def _tried(builds: TaskBuilds) -> tuple[Tensor, Tensor]:
         return torch.randn(len(targets), *shape), targets
 
 
-def _demand_per_example(values: Tensor, examples: int, what: str) -> None:
-    found = tuple(values.shape)
-    demand(found == (examples,), f"{what} have the shape {found}, not ({examples},)")
-    demand(bool(values.isfinite().all()), f"{what} of ordinary outputs are not finite")
+def _demand_per_example(values: Tensor, examples: int, quantity: str) -> None:
+    shape = tuple(values.shape)
+    demand(shape == (examples,), f"{quantity} have the shape {shape}, not ({examples},)")
+    demand(bool(values.isfinite().all()), f"{quantity} of ordinary outputs are not finite")
 
 
 def _fitted(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -216,13 +216,13 @@ def gives_a_factor_for_every_step(make: Maker) -> None:
 
 def is_pure(make: Maker) -> None:
     """Check that the factor depends on the step only: not on the order of calls, nor on the instance."""
-    one, other = make(), make()
-    forward = [one.factor(*clock) for clock in CLOCKS]
-    backward = [one.factor(*clock) for clock in reversed(CLOCKS)][::-1]
-    afresh = [other.factor(*clock) for clock in CLOCKS]
-    for (step, steps), *found in zip(CLOCKS, forward, backward, afresh, strict=True):
-        same = found[0] == found[1] == found[2]
-        demand(same, "a schedule returns {!r}, {!r} and {!r} for step {} of {}".format(*found, step, steps))
+    first, second = make(), make()
+    forward = [first.factor(*clock) for clock in CLOCKS]
+    backward = [first.factor(*clock) for clock in reversed(CLOCKS)][::-1]
+    afresh = [second.factor(*clock) for clock in CLOCKS]
+    for (step, steps), *factors in zip(CLOCKS, forward, backward, afresh, strict=True):
+        same = factors[0] == factors[1] == factors[2]
+        demand(same, "a schedule returns {!r}, {!r} and {!r} for step {} of {}".format(*factors, step, steps))
 
 
 def lets_something_be_learnt(make: Maker) -> None:

@@ -70,27 +70,29 @@ class ConfiguredComponent:
 
 def check_component(kind: ComponentKind, built: Any, label: Label) -> None:
     """Raise PluginError (E231) if ``built`` lacks what a component of this kind needs."""
-    what = hint = ""
+    defect = hint = ""
     if kind == "host":
         from torch import nn
 
         if not isinstance(built, nn.Module):
-            what, hint = ", not a torch.nn.Module", "Return the network, an nn.Module, from there."
+            defect, hint = ", not a torch.nn.Module", "Return the network, an nn.Module, from there."
     if (protocol := _PROTOCOLS.get(kind)) is not None:
-        methods = [name for name, own in vars(protocol).items() if isfunction(own) and not name.startswith("_")]
+        methods = [name for name, member in vars(protocol).items() if isfunction(member) and not name.startswith("_")]
         if missing := [name for name in methods if not callable(getattr(built, name, None))]:
-            what = f" without the method {' and '.join(missing)}"
+            defect = f" without the method {' and '.join(missing)}"
             hint = f"A {kind} has {', '.join(methods)}: see esper_core.leyline.{protocol.__name__}."
-    for name, wanted in _ATTRIBUTES.get(kind, {}).items():
-        if not what and not isinstance(found := getattr(built, name, None), wanted):
-            what = f", whose {name} is of type {type(found).__name__}"
-            hint = f"The {name} of a {kind} is a {wanted.__name__}."
+    for name, expected_type in _ATTRIBUTES.get(kind, {}).items():
+        if not defect and not isinstance(attribute := getattr(built, name, None), expected_type):
+            defect = f", whose {name} is of type {type(attribute).__name__}"
+            hint = f"The {name} of a {kind} is a {expected_type.__name__}."
     renamed = callable(getattr(built, "state", None)) and callable(getattr(built, "load", None))
     if kind == "policy" and renamed and not isinstance(built, Resumable):
-        what = " with state and load, which no run calls"
+        defect = " with state and load, which no run calls"
         hint = "Call them state_dict and load_state_dict: see esper_core.leyline.Resumable."
-    if what:
-        raise PluginError(Problem("E231", f"{label} builds {type(built).__name__}{what}", path=label.target, hint=hint))
+    if defect:
+        raise PluginError(
+            Problem("E231", f"{label} builds {type(built).__name__}{defect}", path=label.target, hint=hint)
+        )
 
 
 def open_sinks(chosen: Sequence[ConfiguredComponent], run: Path, closing: ExitStack) -> list[SinkThread]:
@@ -150,9 +152,9 @@ def host_at(target: str) -> Component:
 def _import_host(target: str, folder: str) -> Callable[..., Any]:
     """Return what the target names. Raises E202 if it does not exist, E219 if the code behind it raises."""
     module = target.partition(":")[0]
-    found = attempt(partial(import_target, target))
-    if (error := found.error) is None:
-        return cast("Callable[..., Any]", found.value)
+    imported = attempt(partial(import_target, target))
+    if (error := imported.error) is None:
+        return cast("Callable[..., Any]", imported.value)
     if isinstance(error, AttributeError) and module in sys.modules:
         hint = suggestion(str(error.name), [name for name in dir(error.obj) if not name.startswith("_")])
         raise ConfigError(Problem("E202", f'{module} has no "{error.name}"', hint=hint)) from error

@@ -152,11 +152,11 @@ class Composition:
         None if nothing was grown. ``finished`` says how the episodes of the first study ended.
         """
         grown = {
-            (self.controls[e.arm], e.seed): [record_of(Growth, one) for one in e.grown]
+            (self.controls[e.arm], e.seed): [record_of(Growth, growth) for growth in e.grown]
             for e in finished
             if e.arm in self.controls
         }
-        arms = [own for arm, own in self.controls.items() if any(e.grown for e in finished if e.arm == arm)]
+        arms = [control for arm, control in self.controls.items() if any(e.grown for e in finished if e.arm == arm)]
         if not arms:
             return None
         pool = self._pool(context, arms, None, grown)
@@ -277,10 +277,12 @@ def _fitting_blueprints(
 
     They are written to the run directory, where each is named, and a named one has to fit.
     """
-    able = {(name_in_file(slot), variety.id) for slot, own in varieties.items() for variety in own}
+    able = {
+        (name_in_file(slot), variety.id) for slot, slot_varieties in varieties.items() for variety in slot_varieties
+    }
     return {
-        name: tuple(component for component in own if (name, component.id) in able)
-        for name, own in resolution.blueprints.items()
+        name: tuple(component for component in components if (name, component.id) in able)
+        for name, components in resolution.blueprints.items()
     }
 
 
@@ -309,8 +311,8 @@ def _uncounted(resolution: Resolution, judges: Sequence[RunReward], space: Actio
     """Return the error for a reward that prices operations which torch cannot count (E125)."""
     rewards = zip(judges, resolution.of_kind("reward"), strict=True)
     asking = next(chosen for judge, chosen in rewards if judge.counts_flops)
-    candidates = ((slot, one) for slot, place in space.places.items() for one in place.candidates)
-    uncounted = [f"{one.blueprint} in {slot}" for slot, one in candidates if one.flops is None]
+    candidates = ((slot, candidate) for slot, place in space.places.items() for candidate in place.candidates)
+    uncounted = [f"{candidate.blueprint} in {slot}" for slot, candidate in candidates if candidate.flops is None]
     message = f"{asking.label} has a price for operations, but torch cannot count those of "
     message += ", ".join(uncounted) or "the host"
     path = (*asking.path, "settings", "price_of_flops")

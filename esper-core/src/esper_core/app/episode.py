@@ -204,11 +204,11 @@ class Episode:
             self._pool.load_state_dict(state.part("pool"), in_round=True)
         self._seed = state.plain["seed"]
         self._rewards.load_state_dict(decode_state(state.part("ledger")))
-        known = decode_state(state.part("moment"))
-        reward = None if known["reward"] is None else record_of(RewardBreakdown, known["reward"])
-        ending = None if known["ending"] is None else record_of(Ending, known["ending"])
+        moment = decode_state(state.part("moment"))
+        reward = None if moment["reward"] is None else record_of(RewardBreakdown, moment["reward"])
+        ending = None if moment["ending"] is None else record_of(Ending, moment["ending"])
         self._result = None if ending else StepResult(state.plain["step"], self._pool.latest, [reward], {}, {})
-        return self._moment(self._pool.latest, reward, rolled_back=known["rolled_back"], ending=ending)
+        return self._moment(self._pool.latest, reward, rolled_back=moment["rolled_back"], ending=ending)
 
     def twin_of(self, seed: int) -> TwinEpisode:
         """Return the twin of an RNG seed, and train it if it is not known."""
@@ -280,11 +280,11 @@ class Episode:
         rolled_back: bool = False,
         ending: Ending | None = None,
     ) -> EpisodeStep:
-        (own,), (mask,) = signals, self._pool.masks()
+        (current,), (mask,) = signals, self._pool.masks()
         twin = self.twin_of(self._seed)
-        beside = twin.signals[own.step] if ending is None else twin.ending.signals
+        beside = twin.signals[current.step] if ending is None else twin.ending.signals
         price, batches = self._reward.price, self._batches
-        observation = Observation(own.step, self.steps, own, beside, price, rolled_back, batches=batches)
+        observation = Observation(current.step, self.steps, current, beside, price, rolled_back, batches=batches)
         can_only_wait = rolled_back or ending is not None
         self._now = EpisodeStep(observation, mask.shut() if can_only_wait else mask, reward, rolled_back, ending)
         return self._now

@@ -34,9 +34,9 @@ class _SignalHandler:
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self.number = number
         self.wake_up.set()
-        for one in self.signals:
-            ends_at_once = one in (signal.SIGINT, signal.SIGTERM)
-            signal.signal(one, signal.SIG_DFL if ends_at_once else signal.SIG_IGN)
+        for signal_number in self.signals:
+            ends_at_once = signal_number in (signal.SIGINT, signal.SIGTERM)
+            signal.signal(signal_number, signal.SIG_DFL if ends_at_once else signal.SIG_IGN)
 
     def __eq__(self, other: object) -> bool:
         """Equal what replaces it when a signal comes, so that no component is blamed for that change."""
@@ -72,12 +72,12 @@ def handled_signals(run: Path) -> Iterator[Callable[[], None]]:
         return
     announcement = threading.Thread(target=handler.announce, args=(run,), name="interruption", daemon=True)
     announcement.start()
-    before = {one: signal.signal(one, handler) for one in handler.signals}
+    before = {signal_number: signal.signal(signal_number, handler) for signal_number in handler.signals}
     try:
         yield handler.raise_if_interrupted
     finally:
-        for one, previous in before.items():
-            signal.signal(one, previous)
+        for signal_number, previous in before.items():
+            signal.signal(signal_number, previous)
         handler.wake_up.set()
         announcement.join()
 

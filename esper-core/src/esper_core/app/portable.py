@@ -113,13 +113,15 @@ class PortableRun:
         """Return what ``composition`` was built from."""
         resolution, decider = composition.resolution, composition.decider
         kinds = WORKER_KINDS if decider.learns else (*WORKER_KINDS, "policy")
-        chosen = [one.component for one in resolution.components.values() if one.component.kind in kinds]
-        chosen += [component for own in resolution.blueprints.values() for component in own]
+        chosen = [
+            configured.component for configured in resolution.components.values() if configured.component.kind in kinds
+        ]
+        chosen += [component for components in resolution.blueprints.values() for component in components]
         return cls(
             config=dump_config(resolved_config(resolution).model_copy(update=WORKER_KEYS)),
             files=resolution.plugins.files,
-            plugins=tuple(sorted({one.plugin for one in chosen if one.plugin})),
-            modules=tuple(one.id.partition(":")[0] for one in chosen if not one.plugin),
+            plugins=tuple(sorted({component.plugin for component in chosen if component.plugin})),
+            modules=tuple(component.id.partition(":")[0] for component in chosen if not component.plugin),
             folder=str(Path.cwd()),
             search_path=tuple(sys.path),
             safe_mode=is_set("ESPER_SAFE_MODE"),
@@ -138,8 +140,10 @@ class PortableRun:
             os.chdir(self.folder)
         sys.path.extend(path for path in (self.folder, *self.search_path) if path not in sys.path)
         loaded = parse_config(self.config.encode(), file="config.yaml")
-        own = loaded.config.plugins
-        plugins = load_plugins(disable=own.disable, require=own.require, local=self.files, safe_mode=self.safe_mode)
+        settings = loaded.config.plugins
+        plugins = load_plugins(
+            disable=settings.disable, require=settings.require, local=self.files, safe_mode=self.safe_mode
+        )
         return LoadedRun(self, loaded, plugins)
 
 

@@ -57,16 +57,18 @@ class Prototype:
     def space(self) -> ActionSpace:
         """What can be done in the host."""
         varieties = self.recipe.varieties.items()
-        return ActionSpace({name: tuple(variety.id for variety in own) for name, own in varieties}, self.places)
+        return ActionSpace(
+            {name: tuple(variety.id for variety in slot_varieties) for name, slot_varieties in varieties}, self.places
+        )
 
 
 def build_prototype(
-    resolution: Resolution, device: torch.device, given: Mapping[SplitName, Split] | None = None
+    resolution: Resolution, device: torch.device, splits: Mapping[SplitName, Split] | None = None
 ) -> Prototype:
-    """Build a recipe, and one host of it; ``given`` are the splits, instead of the task's."""
+    """Build a recipe, and one host of it; ``splits`` are used instead of the task's."""
     config = resolution.config
     task = AttributedTask(cast("Task", build_component(resolution, resolution.task)), resolution.task.label)
-    data = given or {name: _load_split(resolution, task, name, device) for name in get_args(SplitName)}
+    data = splits or {name: _load_split(resolution, task, name, device) for name in get_args(SplitName)}
     _check_data(resolution, data)
 
     def build_host() -> nn.Module:
@@ -106,21 +108,23 @@ def build_prototype(
 def choose_devices(resolution: Resolution) -> tuple[torch.device, ...]:
     """Return the devices that the file asks for; ConfigError (E123) if this machine lacks one."""
     config = resolution.config
-    wanted: dict[KeyPath, str] = {("devices", index): name for index, name in enumerate(config.devices)}
+    requested: dict[KeyPath, str] = {("devices", index): name for index, name in enumerate(config.devices)}
     devices = []
-    for path, name in (wanted or {("device",): config.device}).items():
+    for path, name in (requested or {("device",): config.device}).items():
         best = "cuda" if torch.cuda.is_available() and not config.is_on_ray else "cpu"
         device = torch.device(best if name == "auto" else name)
         if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-            found = f"torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices"
-            raise ConfigError(resolution.loaded.problem("E123", path, f'there is no device "{name}": {found}'))
+            reason = f"torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices"
+            raise ConfigError(resolution.loaded.problem("E123", path, f'there is no device "{name}": {reason}'))
         devices.append(device)
     return tuple(devices)
 
 
 def _load_split(resolution: Resolution, task: Task, name: SplitName, device: torch.device) -> Split:
     split, label = task.split(name), resolution.task.label
-    if not (isinstance(split, Split) and all(isinstance(one, torch.Tensor) for one in (split.inputs, split.targets))):
+    if not (
+        isinstance(split, Split) and all(isinstance(tensor, torch.Tensor) for tensor in (split.inputs, split.targets))
+    ):
         message = f'{label} returns no Split of two tensors for its split "{name}"'
         hint = "Task.split returns Split(inputs, targets)."
         raise PluginError(Problem("E231", message, path=label.target, hint=hint))
@@ -181,12 +185,12 @@ def name_in_file(slot: str) -> str:
 def _find_draws(recipe: Recipe, host: nn.Module) -> Draws:
     """Return in which passes the run draws random numbers, in its host or in what may grow in it."""
     train = recipe.data["train"]
-    inputs, targets = (sent(own[:PROBE_EXAMPLES], recipe.device) for own in (train.inputs, train.targets))
-    found = [draws_of(host, lambda model: recipe.task.losses(model(inputs), targets).mean())]
+    inputs, targets = (sent(tensor[:PROBE_EXAMPLES], recipe.device) for tensor in (train.inputs, train.targets))
+    draws = [draws_of(host, lambda model: recipe.task.losses(model(inputs), targets).mean())]
     for slot in slots_of(host).each():
         if (site := slot.site) is not None:
-            found += [draws_of_variety(variety, site, recipe.device) for variety in recipe.varieties[slot.name]]
-    return max(found)
+            draws += [draws_of_variety(variety, site, recipe.device) for variety in recipe.varieties[slot.name]]
+    return max(draws)
 
 
 def _select_varieties(resolution: Resolution, host: nn.Module, device: torch.device) -> dict[str, tuple[Variety, ...]]:
@@ -203,7 +207,7 @@ def _select_varieties(resolution: Resolution, host: nn.Module, device: torch.dev
     for slot in slots_of(host).each():
         assert slot.site is not None
         site, name = slot.site, name_in_file(slot.name)
-        chosen = [(one, cast("BlueprintSpec", one.spec)) for one in resolution.blueprints[name]]
+        chosen = [(component, cast("BlueprintSpec", component.spec)) for component in resolution.blueprints[name]]
         fitting = [(component, spec) for component, spec in chosen if spec.misfit(site) is None]
         for component, spec in chosen:
             path = _path_of_blueprint(resolution, name, component.id)
@@ -231,8 +235,8 @@ def _select_varieties(resolution: Resolution, host: nn.Module, device: torch.dev
 def _path_of_blueprint(resolution: Resolution, slot: str, id_: str) -> KeyPath:
     """Return where the file names the blueprint; the path of the list if a glob matched it."""
     named = resolution.config.slots[slot].blueprints
-    found = [index for index, name in enumerate(named) if name in (id_, id_.rpartition("/")[2])]
-    return ("slots", slot, "blueprints", *found[:1])
+    indices = [index for index, name in enumerate(named) if name in (id_, id_.rpartition("/")[2])]
+    return ("slots", slot, "blueprints", *indices[:1])
 
 
 # --- components
@@ -241,7 +245,7 @@ def _path_of_blueprint(resolution: Resolution, slot: str, id_: str) -> KeyPath:
 def _labels_of_training(resolution: Resolution) -> list[str]:
     """Return the names of the components that are called while an environment trains, beside blueprints."""
     schedules = (resolution.components.get(("optimizer", side, "schedule")) for side in ("host", "seed"))
-    return [one.label for one in (resolution.host, resolution.task, *schedules) if one is not None]
+    return [component.label for component in (resolution.host, resolution.task, *schedules) if component is not None]
 
 
 def _build_schedule(resolution: Resolution, side: str) -> Schedule | None:

@@ -86,7 +86,7 @@ class Resolution:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is wrong and does not stop the run, one line each."""
-        broken = [one for one in self.plugins.records if one.status in ("broken", "rejected")]
+        broken = [record for record in self.plugins.records if record.status in ("broken", "rejected")]
         faults = [problem for record in broken for problem in record.problems[:1]]
         faults += [problem for problem in self.plugins.problems if problem.code == "E223"]
         return (*self.loaded.warnings, *map(one_line, (*faults, *unmarked_hooks(self.plugins))))
@@ -104,9 +104,9 @@ def _arm_name(policy: ConfiguredComponent) -> str:
 
 def load_run_plugins(loaded: LoadedConfig, folder: Path) -> Plugins:
     """Load the plugins for a configuration. Its one-file plugins are looked up in ``folder``."""
-    own = loaded.config.plugins
-    local = [folder.absolute() / name for name in own.local]
-    return load_plugins(disable=own.disable, require=own.require, local=local)
+    settings = loaded.config.plugins
+    local = [folder.absolute() / name for name in settings.local]
+    return load_plugins(disable=settings.disable, require=settings.require, local=local)
 
 
 def unmarked_hooks(plugins: Plugins) -> tuple[Problem, ...]:
@@ -140,16 +140,16 @@ def _check_required(loaded: LoadedConfig, plugins: Plugins) -> None:
 
 def _plugin_settings(loaded: LoadedConfig, plugins: Plugins) -> tuple[dict[str, Any], list[Problem]]:
     """Validate ``plugins.settings``: by plugin id an instance of its settings model, and what is wrong."""
-    given = loaded.config.plugins.settings
+    settings_by_plugin = loaded.config.plugins.settings
     records = {record.id: record for record in plugins.records}
-    found: dict[str, Any] = {}
+    validated: dict[str, Any] = {}
     problems: list[Problem] = []
     for id_, model in plugins.settings.items():
         try:
-            found[id_] = model.model_validate(given.get(id_, {}))
+            validated[id_] = model.model_validate(settings_by_plugin.get(id_, {}))
         except ValidationError as error:
             problems += model_problems(error, model, loaded.root, ("plugins", "settings", id_))
-    for id_, values in given.items():
+    for id_, values in settings_by_plugin.items():
         path = ("plugins", "settings", id_)
         if id_ not in records:
             unknown = unknown_plugin(id_, plugins.records)
@@ -157,13 +157,16 @@ def _plugin_settings(loaded: LoadedConfig, plugins: Plugins) -> tuple[dict[str, 
         elif records[id_].status == "active" and id_ not in plugins.settings and values:
             message = f'plugin "{id_}" ({records[id_].source}) has no settings'
             problems.append(loaded.problem("E121", path, message, "Delete them.", key=True))
-    return found, problems
+    return validated, problems
 
 
 def _placed(loaded: LoadedConfig, plugins: Plugins, *codes: str) -> list[Problem]:
     """Return the loader's problems of these kinds, each with its place in the file, which its path names."""
-    found = [problem for problem in plugins.problems if problem.code in codes]
-    return [loaded.problem(one.code, parse_path(one.path or ""), one.message, one.hint) for one in found]
+    problems = [problem for problem in plugins.problems if problem.code in codes]
+    return [
+        loaded.problem(problem.code, parse_path(problem.path or ""), problem.message, problem.hint)
+        for problem in problems
+    ]
 
 
 # --- names
@@ -179,13 +182,13 @@ def named_components(config: RunConfig) -> dict[KeyPath, tuple[ComponentKind, Us
     if not config.rewards:
         named["reward",] = "reward", config.reward
     named |= {("sinks", index): ("sink", use) for index, use in enumerate(config.sinks)}
-    for side, own in (("host", config.optimizer.host), ("seed", config.optimizer.seed)):
-        if own.schedule is not None:
-            named["optimizer", side, "schedule"] = "schedule", own.schedule
+    for side, optimizer in (("host", config.optimizer.host), ("seed", config.optimizer.seed)):
+        if optimizer.schedule is not None:
+            named["optimizer", side, "schedule"] = "schedule", optimizer.schedule
     if config.policy is not None:
         named["policy",] = "policy", config.policy
         return named
-    return named | {("arms", arm, "policy"): ("policy", own.policy) for arm, own in config.arms.items()}
+    return named | {("arms", arm, "policy"): ("policy", arm_config.policy) for arm, arm_config in config.arms.items()}
 
 
 def resolve(loaded: LoadedConfig, plugins: Plugins) -> Resolution:
@@ -219,24 +222,28 @@ class _Resolver:
         config = self.loaded.config
         chosen = {path: self.choose(kind, use, path) for path, (kind, use) in named_components(config).items()}
         components = {path: component for path, component in chosen.items() if component is not None}
-        self.check_families([one for one in components.values() if one.component.kind == "reward"])
+        self.check_families([configured for configured in components.values() if configured.component.kind == "reward"])
         places = {name: self.place(name, components.get(("host",))) for name in config.slots}
         blueprints = {name: self.blueprints(name) for name in config.slots}
-        if found := sorted(self.problems + self.faults, key=lambda problem: (problem.line or 0, problem.column or 0)):
-            raise ConfigError(found) if self.problems else PluginError(found)
-        known = {name: place for name, place in places.items() if place is not None}
-        return Resolution(self.loaded, self.plugins, plugin_settings, components, known, blueprints)
+        if problems := sorted(
+            self.problems + self.faults, key=lambda problem: (problem.line or 0, problem.column or 0)
+        ):
+            raise ConfigError(problems) if self.problems else PluginError(problems)
+        known_places = {name: place for name, place in places.items() if place is not None}
+        return Resolution(self.loaded, self.plugins, plugin_settings, components, known_places, blueprints)
 
     def choose(self, kind: ComponentKind, use: Use, path: KeyPath) -> ConfiguredComponent | None:
         """Return the component that ``use`` names, with its settings validated; None after a problem."""
         if kind == "host" and ":" in use.use:
-            own = self.attempt((*path, "use"), partial(host_at, use.use))
-            return None if own is None else ConfiguredComponent(own, use.settings, path)
+            host = self.attempt((*path, "use"), partial(host_at, use.use))
+            return None if host is None else ConfiguredComponent(host, use.settings, path)
         registry = self.plugins.registry
-        found = self.attempt((*path, "use"), lambda: (one := registry.find(kind, use.use), one.settings_model()))
-        if found is None:
+        component_and_model = self.attempt(
+            (*path, "use"), lambda: (candidate := registry.find(kind, use.use), candidate.settings_model())
+        )
+        if component_and_model is None:
             return None
-        component, model = found
+        component, model = component_and_model
         if model is None:
             if use.settings:
                 message = f'{kind} "{component.id}" has no settings'
@@ -251,13 +258,13 @@ class _Resolver:
 
     def check_families(self, rewards: list[ConfiguredComponent]) -> None:
         """Report each reward whose family is not that of the first: their sums cannot be compared."""
-        named = [(f'"{own.component.id}"', getattr(own.component.spec, "family", "")) for own in rewards]
-        for own, (name, family) in zip(rewards, named, strict=True):
-            first, wanted = named[0]
-            if family != wanted:
-                message = f'{first} is of the family "{wanted}", {name} of "{family}"'
+        named = [(f'"{reward.component.id}"', getattr(reward.component.spec, "family", "")) for reward in rewards]
+        for reward, (name, family) in zip(rewards, named, strict=True):
+            first, expected = named[0]
+            if family != expected:
+                message = f'{first} is of the family "{expected}", {name} of "{family}"'
                 hint = "The rewards of one run must be of one family: use one run for each family."
-                self.problems.append(self.loaded.problem("E114", own.path, message, hint))
+                self.problems.append(self.loaded.problem("E114", reward.path, message, hint))
 
     def place(self, name: str, host: ConfiguredComponent | None) -> SlotPlace | None:
         """Return the place of a slot: the file's, else the host's."""
@@ -268,9 +275,9 @@ class _Resolver:
             return None
         suggested = host.component.spec.slots if isinstance(host.component.spec, HostSpec) else {}
         if name in suggested:
-            own = suggested[name]
-            output = own.output if slot.output is None else slot.output
-            return SlotPlace(own.at, slot.kind or own.kind, slot.stack, output)
+            place = suggested[name]
+            output = place.output if slot.output is None else slot.output
+            return SlotPlace(place.at, slot.kind or place.kind, slot.stack, output)
         message = f'host "{host.component.id}" declares no slot "{name}"'
         hint = f"{suggestion(name, suggested)}\nOr give its place:  slots.{name}.at: NAME_OF_A_MODULE"
         self.problems.append(self.loaded.problem("E122", ("slots", name), message, hint))
@@ -278,22 +285,22 @@ class _Resolver:
 
     def blueprints(self, name: str) -> tuple[Component, ...]:
         """Return the blueprints of a slot, given as names and globs, each once."""
-        found: dict[str, Component] = {}
+        components: dict[str, Component] = {}
         for index, pattern in enumerate(self.loaded.config.slots[name].blueprints):
             match = partial(self.plugins.registry.match, "blueprint", pattern, context=f'slot "{name}"')
             for component in self.attempt(("slots", name, "blueprints", index), match) or ():
-                found[component.id] = component
-        return tuple(found.values())
+                components[component.id] = component
+        return tuple(components.values())
 
     def attempt(self, path: KeyPath, look_up: Callable[[], T]) -> T | None:
         """Return what ``look_up`` finds; None after a problem, which gets the place of ``path`` if it has none."""
         try:
             return look_up()
         except EsperError as error:
-            own = self.faults if isinstance(error, PluginError) else self.problems
+            collected = self.faults if isinstance(error, PluginError) else self.problems
             for problem in error.problems:
-                here = self.loaded.problem(problem.code, path, problem.message, problem.hint)
-                own.append(here if problem.file is None else replace(problem, path=here.where()))
+                located = self.loaded.problem(problem.code, path, problem.message, problem.hint)
+                collected.append(located if problem.file is None else replace(problem, path=located.where()))
             return None
 
 
@@ -315,7 +322,7 @@ def resolved_config(resolution: Resolution) -> RunConfig:
         values["slots", name, "at"] = place.at
         values["slots", name, "kind"] = place.kind
         values["slots", name, "output"] = place.output
-        values["slots", name, "blueprints"] = tuple(one.id for one in resolution.blueprints[name])
+        values["slots", name, "blueprints"] = tuple(component.id for component in resolution.blueprints[name])
     for path, value in values.items():
         config = _replaced(config, path, value)
     return config
@@ -325,12 +332,12 @@ def _replaced(part: Any, path: KeyPath, value: Any) -> Any:
     """Return a copy of a part of a configuration with another value at ``path``."""
     if not path:
         return value
-    key, rest = path[0], path[1:]
+    key, subpath = path[0], path[1:]
     if isinstance(part, Mapping):
-        return {**part, key: _replaced(part[key], rest, value)}
+        return {**part, key: _replaced(part[key], subpath, value)}
     if isinstance(part, tuple):
-        return tuple(_replaced(one, rest, value) if at == key else one for at, one in enumerate(part))
-    return part.model_copy(update={key: _replaced(getattr(part, str(key)), rest, value)})
+        return tuple(_replaced(member, subpath, value) if at == key else member for at, member in enumerate(part))
+    return part.model_copy(update={key: _replaced(getattr(part, str(key)), subpath, value)})
 
 
 def settings_models(loaded: LoadedConfig, folder: Path) -> dict[KeyPath, type[BaseModel]]:

@@ -318,7 +318,7 @@ class _Session:
             partial(composition.follow_up, finished=finished),
         )
         for stage, build in enumerate(builders):
-            before = [one for one in position.finished if (one.arm in controls) == bool(stage)]
+            before = [episode for episode in position.finished if (episode.arm in controls) == bool(stage)]
             if stage < position.stage:
                 finished += before
                 continue
@@ -379,7 +379,10 @@ def _write_start(directory: RunDirectory, composition: Composition) -> None:
 
 
 def _write_results(run: Path, finished: Sequence[EpisodeFinished], outcome: Outcome) -> None:
-    episodes = [{"round": one.round, "arm": one.arm, "seed": one.seed, "grown": list(one.grown)} for one in finished]
+    episodes = [
+        {"round": episode.round, "arm": episode.arm, "seed": episode.seed, "grown": list(episode.grown)}
+        for episode in finished
+    ]
     write_json(run / "growth.json", {"format": 1, "episodes": episodes})
     write_json(run / "summary.json", outcome.as_json())
 
@@ -462,8 +465,8 @@ def _add_location(error: BaseException, run: Path) -> None:
     if _status_of(error)[0] != "interrupted":
         lines.append("Fix the cause first: resuming repeats the failed step.")
     if isinstance(error, EsperError):
-        *others, last = error.problems
+        *earlier, last = error.problems
         hint = "\n".join([last.hint, *lines] if last.hint else lines)
-        error.problems = (*others, replace(last, hint=hint))
+        error.problems = (*earlier, replace(last, hint=hint))
     else:
         error.add_note("\n".join(lines))

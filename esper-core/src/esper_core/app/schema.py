@@ -77,17 +77,17 @@ def _use(kind: ComponentKind, registry: Registry, definitions: Schema) -> Schema
 
 def _names(components: Sequence[Component], otherwise: Schema) -> Schema:
     """Return the schema of a name: an installed one, with its summary, or any other."""
-    known = []
+    constants = []
     for component in components:
         summary = getattr(component.spec, "summary", "")
         description = f"{summary}  ({component.source})" if summary else component.source
-        known += [{"const": name, "description": description} for name in _names_of(component, components)]
-    return {"anyOf": [*known, otherwise]}
+        constants += [{"const": name, "description": description} for name in _names_of(component, components)]
+    return {"anyOf": [*constants, otherwise]}
 
 
 def _names_of(component: Component, components: Sequence[Component]) -> list[str]:
     """Return the names of a component: its id, and its short name if that is unique."""
-    unique = [one.short for one in components].count(component.short) == 1
+    unique = [candidate.short for candidate in components].count(component.short) == 1
     return [component.short, component.id] if unique else [component.id]
 
 

@@ -45,9 +45,9 @@ def check(
     except EsperError as error:
         problems, status = error.problems, error.exit_code
     if as_json:
-        found = [] if plugins is None else _warnings(plugins)
-        warnings = [one.as_json() for one in found if one not in problems]
-        print_json({"ok": not status, "problems": [one.as_json() for one in problems], "warnings": warnings})
+        plugin_problems = [] if plugins is None else _warnings(plugins)
+        warnings = [problem.as_json() for problem in plugin_problems if problem not in problems]
+        print_json({"ok": not status, "problems": [problem.as_json() for problem in problems], "warnings": warnings})
     elif status:
         print_problems(problems)
     else:
@@ -59,7 +59,7 @@ def _warnings(plugins: Plugins) -> list[Problem]:
     """Return the problems of plugins that failed to load, of packages with damaged metadata, and of unmarked hooks."""
     fallen = [record for record in plugins.records if record.status in ("broken", "rejected")]
     problems = [problem for record in fallen for problem in record.problems]
-    damaged = (one for one in plugins.problems if one.code == "E223")
+    damaged = (problem for problem in plugins.problems if problem.code == "E223")
     return list(dict.fromkeys([*problems, *damaged, *unmarked_hooks(plugins)]))
 
 
@@ -81,16 +81,16 @@ def explain(
     """
     read = config_file(file)
     loaded = load_config(read, overrides, overlays)
-    found = explain_config(loaded, path, settings_models(loaded, read.parent))
+    explanations = explain_config(loaded, path, settings_models(loaded, read.parent))
     if as_json:
-        print_json([asdict(one) for one in found])
+        print_json([asdict(explanation) for explanation in explanations])
         return
-    for one in found:
-        default = f"default {dump(one.default, is_flow=True)}" if one.has_default else "no default"
-        print_line(printable(f"{one.path}: {dump(one.value, is_flow=True)}"))
-        if one.description:
-            print_line(f"  {printable(one.description)}")
-        print_line(printable(f"  {one.type}; {default}; from {one.origin}"))
+    for explanation in explanations:
+        default = f"default {dump(explanation.default, is_flow=True)}" if explanation.has_default else "no default"
+        print_line(printable(f"{explanation.path}: {dump(explanation.value, is_flow=True)}"))
+        if explanation.description:
+            print_line(f"  {printable(explanation.description)}")
+        print_line(printable(f"  {explanation.type}; {default}; from {explanation.origin}"))
 
 
 @click.command()
@@ -105,5 +105,5 @@ def schema(*, as_json: bool) -> None:
     from esper_core.app.schema import config_schema
     from esper_core.plugins import load_plugins
 
-    found = config_schema(load_plugins())
-    print_json(found) if as_json else print_line(json.dumps(found, indent=2))
+    json_schema = config_schema(load_plugins())
+    print_json(json_schema) if as_json else print_line(json.dumps(json_schema, indent=2))

@@ -48,11 +48,11 @@ def doctor(context: click.Context, runs_dir: Path, *, as_json: bool) -> None:
         print_json([asdict(finding) for finding in findings])
     else:
         width = max(len(finding.what) for finding in findings)
-        for one in findings:
-            state = click.style(f"{one.state:7}", fg=_COLOURS[one.state])
-            print_line(f"{printable(one.what):{width}}  {state}  {printable(one.found)}")
-            if one.fix is not None:
-                print_line(f"  fix it:  {printable(one.fix)}")
+        for finding in findings:
+            state = click.style(f"{finding.state:7}", fg=_COLOURS[finding.state])
+            print_line(f"{printable(finding.what):{width}}  {state}  {printable(finding.found)}")
+            if finding.fix is not None:
+                print_line(f"  fix it:  {printable(finding.fix)}")
     context.exit(FAILED if any(finding.state == "failed" for finding in findings) else 0)
 
 
@@ -94,8 +94,8 @@ def _plugins() -> Iterator[Diagnosis]:
     plugins = load_plugins()
     for record in plugins.records:
         if record.status in ("broken", "rejected"):
-            found = f"{record.source} is {record.status}: {record.problems[0].message}"
-            yield Diagnosis(f"plugin {record.id}", "warning", found, f"esper plugins show {record.id}")
+            message = f"{record.source} is {record.status}: {record.problems[0].message}"
+            yield Diagnosis(f"plugin {record.id}", "warning", message, f"esper plugins show {record.id}")
     for problem in plugins.problems:
         if problem.code == "E223":
             yield Diagnosis("metadata", "warning", problem.message, (problem.hint or "").rpartition(":  ")[2] or None)
@@ -104,8 +104,8 @@ def _plugins() -> Iterator[Diagnosis]:
     else:
         yield Diagnosis("plugins", "warning", "none is active", f"pip install {' '.join(_NEEDED)}")
     if is_set("ESPER_SAFE_MODE"):
-        found = "on: only the project's own plugins are loaded"
-        yield Diagnosis("safe mode", "warning", found, "unset ESPER_SAFE_MODE")
+        message = "on: only the project's own plugins are loaded"
+        yield Diagnosis("safe mode", "warning", message, "unset ESPER_SAFE_MODE")
 
 
 def _runs_folder(runs: Path) -> Diagnosis:
@@ -117,7 +117,7 @@ def _runs_folder(runs: Path) -> Diagnosis:
         return Diagnosis("runs folder", "failed", f"{place} is not a folder", "esper run FILE --runs-dir ANOTHER")
     try:
         with tempfile.TemporaryFile(dir=place):
-            made = "" if place == runs.absolute() else ", will be created"
-            return Diagnosis("runs folder", "ok", f"{runs}{made}")
+            remark = "" if place == runs.absolute() else ", will be created"
+            return Diagnosis("runs folder", "ok", f"{runs}{remark}")
     except OSError as error:
         return Diagnosis("runs folder", "failed", f"{place} cannot be written: {error.strerror}", f"chmod u+w {place}")

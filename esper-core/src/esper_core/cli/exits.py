@@ -30,15 +30,15 @@ def exits_refused() -> Iterator[None]:
 
     So it is attributed to its component as any other error. Forks of the process can end as they like.
     """
-    leave, own = os._exit, os.getpid()
+    leave, pid = os._exit, os.getpid()
 
     def refuse(status: int) -> NoReturn:
-        if os.getpid() != own:
+        if os.getpid() != pid:
             leave(status)
         thread, frame = threading.current_thread(), inspect.currentframe()
         if thread is not threading.main_thread() and frame and frame.f_back:  # where nobody may see what is raised
-            where = f"{frame.f_back.f_code.co_filename}:{frame.f_back.f_lineno}"
-            _print(f'warning: os._exit({status}) was called in thread "{thread.name}", which ends alone  {where}')
+            location = f"{frame.f_back.f_code.co_filename}:{frame.f_back.f_lineno}"
+            _print(f'warning: os._exit({status}) was called in thread "{thread.name}", which ends alone  {location}')
         msg = f"os._exit({status}) was called"
         raise SystemExit(msg)
 
@@ -72,7 +72,7 @@ def end_process(status: int, seconds: float = EXIT_SECONDS) -> NoReturn:
             thread.join(max(0.0, end - monotonic()))
         if names := [_describe(thread) for thread in _threads_left()]:
             _print(f"warning: the process ends, although components left threads: {', '.join(names)}")
-            for file in [one for one in gc.get_objects() if issubclass(type(one), io.IOBase)]:
+            for file in [candidate for candidate in gc.get_objects() if issubclass(type(candidate), io.IOBase)]:
                 with suppress(Exception):  # closed, for example
                     file.flush()
             os._exit(status)
@@ -83,7 +83,7 @@ def end_process(status: int, seconds: float = EXIT_SECONDS) -> NoReturn:
 
 
 def _threads_left() -> list[threading.Thread]:
-    return [one for one in threading.enumerate() if not one.daemon and one is not threading.main_thread()]
+    return [thread for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
 
 
 def _describe(thread: threading.Thread) -> str:
@@ -92,7 +92,7 @@ def _describe(thread: threading.Thread) -> str:
     while frame is not None:
         packages.append(package_of_frame(frame))
         frame = frame.f_back
-    package = next((one for one in packages if is_third_party(one)), None)
+    package = next((package for package in packages if is_third_party(package)), None)
     return f'"{thread.name}"' + (f" of {package}" if package else "")
 
 

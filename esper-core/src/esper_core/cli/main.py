@@ -100,15 +100,15 @@ class External:
         if self.is_left_out:
             return f"From {self.package}; left out in safe mode."
         package, text = KNOWN_ELSEWHERE.get(self.name, ("", ""))
-        known = {claim.package for claim in self.claims} == {package}
-        return f"{text} From {self.package}." if known else f"From {self.package}."
+        is_known = {claim.package for claim in self.claims} == {package}
+        return f"{text} From {self.package}." if is_known else f"From {self.package}."
 
 
 def external_commands() -> dict[str, External]:
     """Return the commands that other packages announce, by name, without importing them."""
-    found, _ = discover(COMMAND_GROUP)
-    names = dict.fromkeys(announcement.name for announcement in found)
-    return {name: External(name, tuple(claim for claim in found if claim.name == name)) for name in names}
+    announcements, _ = discover(COMMAND_GROUP)
+    names = dict.fromkeys(announcement.name for announcement in announcements)
+    return {name: External(name, tuple(claim for claim in announcements if claim.name == name)) for name in names}
 
 
 def load_built_in(name: str) -> click.Command:
@@ -167,8 +167,8 @@ class OpenGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command; None if there is none. PluginError if its package is broken."""
-        if (own := self.own_command(cmd_name)) is not None:
-            return own
+        if (command := self.own_command(cmd_name)) is not None:
+            return command
         other = self._others().get(cmd_name)
         return None if other is None else load_external(other)
 
@@ -188,21 +188,21 @@ class OpenGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with their help, without importing them."""
-        others = {printable(name): printable(one.help) for name, one in self._others().items()}
-        for title, texts in (("Commands", self.own_help()), ("Commands of other packages", others)):
+        external_help = {printable(name): printable(external.help) for name, external in self._others().items()}
+        for title, texts in (("Commands", self.own_help()), ("Commands of other packages", external_help)):
             if texts:
                 with formatter.section(title):
                     formatter.write_dl(list(texts.items()))
 
     def _others(self) -> dict[str, External]:
         """Return the commands of other packages. One with the name of an own command cannot be reached."""
-        own = self.own_help()
-        found = {
-            name.removeprefix(self.prefix): one
-            for name, one in external_commands().items()
+        reserved = self.own_help()
+        commands = {
+            name.removeprefix(self.prefix): command
+            for name, command in external_commands().items()
             if name.startswith(self.prefix)
         }
-        return {name: one for name, one in found.items() if "." not in name and name not in own}
+        return {name: command for name, command in commands.items() if "." not in name and name not in reserved}
 
 
 class LazyGroup(OpenGroup):

@@ -78,10 +78,10 @@ def print_problems(problems: Iterable[Problem], *, stream: TextIO | None = None)
     for place, problem in enumerate(problems):
         if place:
             print_line(stream=stream)
-        first, *rest = str(problem).split("\n")
+        first, *details = str(problem).split("\n")
         code, _, message = printable(first).partition(" ")
         print_line(f"{click.style(code, fg='red', bold=True)} {click.style(message, bold=True)}", stream=stream)
-        for line in rest:
+        for line in details:
             if line not in recommended:
                 print_line(printable(line), stream=stream)
             if ":  esper " in line:
@@ -92,10 +92,10 @@ def print_warnings(warnings: Iterable[str]) -> None:
     """Print warnings on stderr, unless it is closed. Only the first line of one is marked."""
     with suppress(BrokenPipeError):
         for warning in warnings:
-            first, *rest = warning.split("\n")
-            told = _wrapped(f"warning: {first}", sys.stderr).removeprefix("warning:")
-            print_line(f"{click.style('warning:', fg='yellow', bold=True)}{told}", stream=sys.stderr)
-            for line in rest:
+            first, *details = warning.split("\n")
+            text = _wrapped(f"warning: {first}", sys.stderr).removeprefix("warning:")
+            print_line(f"{click.style('warning:', fg='yellow', bold=True)}{text}", stream=sys.stderr)
+            for line in details:
                 print_line(_wrapped(line, sys.stderr), stream=sys.stderr)
 
 
@@ -182,11 +182,11 @@ def duration(seconds: float | None) -> str:
     """
     if seconds is None:
         return ""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return f"{minutes} min {remainder} s" if minutes else f"{remainder} s"
 
 
 # --- results of a run
@@ -200,7 +200,7 @@ def print_results(results: Mapping[str, Any]) -> None:
     if comparisons := results["comparisons"]:
         print_line()
         _print_comparisons(results["metric"], comparisons)
-    if any(one["b"].startswith(CAPACITY) for one in comparisons):
+    if any(comparison["b"].startswith(CAPACITY) for comparison in comparisons):
         print_wrapped(f"{CAPACITY} has the grown blocks from the start. Neither side of that comparison is tuned.")
     if remark := _missing_seeds(comparisons):
         print_wrapped(remark)
@@ -212,8 +212,8 @@ def _print_arms(metric: Mapping[str, Any], arms: Mapping[str, Any]) -> None:
     rows = []
     for name, arm in arms.items():
         test, reward = arm["test"], arm.get("reward")
-        known = test["ci_low"] is not None and test["ci_high"] is not None
-        interval = f"{value(metric, test['ci_low'])} to {value(metric, test['ci_high'])}" if known else "unknown"
+        is_known = test["ci_low"] is not None and test["ci_high"] is not None
+        interval = f"{value(metric, test['ci_low'])} to {value(metric, test['ci_high'])}" if is_known else "unknown"
         figures = [
             value(metric, test["mean"]),
             interval,
@@ -229,12 +229,12 @@ def _print_arms(metric: Mapping[str, Any], arms: Mapping[str, Any]) -> None:
 def _print_comparisons(metric: Mapping[str, Any], comparisons: Sequence[Mapping[str, Any]]) -> None:
     head = ["", "against", "by", "95 % interval", "n", "p", "Holm", ""]
     rows = []
-    for one in comparisons:
-        difference = "unknown" if one["difference"] is None else _difference(metric, one["difference"])
-        interval = "unknown" if one["ci_low"] is None else _interval(metric, one)
-        holm = one["p"] if len(comparisons) == 1 else one.get("p_holm")
-        figures = [difference, interval, str(one["n"]), probability(one["p"]), probability(holm)]
-        rows.append([one["a"], one["b"], *figures, one["verdict"]])
+    for comparison in comparisons:
+        difference = "unknown" if comparison["difference"] is None else _difference(metric, comparison["difference"])
+        interval = "unknown" if comparison["ci_low"] is None else _interval(metric, comparison)
+        holm = comparison["p"] if len(comparisons) == 1 else comparison.get("p_holm")
+        figures = [difference, interval, str(comparison["n"]), probability(comparison["p"]), probability(holm)]
+        rows.append([comparison["a"], comparison["b"], *figures, comparison["verdict"]])
     print_table(head, rows)
 
 
@@ -257,7 +257,7 @@ def print_outcome(outcome: Outcome) -> None:
     from esper_core.app.run import REPORT
 
     print_results(outcome.results)
-    print_sections([own.as_json() for own in outcome.sections])
+    print_sections([section.as_json() for section in outcome.sections])
     print_line()
     print_wrapped(f"{outcome.named}   {timing_text(outcome.timing)}")
     if (report := outcome.named / REPORT).is_file():  # a package that writes one is installed
@@ -273,7 +273,7 @@ def timing_text(timing: Mapping[str, float]) -> str:
 
 def print_sections(sections: Iterable[Mapping[str, str]]) -> None:
     """Print the sections that plugins add to the report, each below its title."""
-    for own in sections:
-        print_line(f"\n{printable(own['title'])}   (plugin {printable(own['plugin'])})")
-        for line in own["text"].rstrip().splitlines():
+    for section in sections:
+        print_line(f"\n{printable(section['title'])}   (plugin {printable(section['plugin'])})")
+        for line in section["text"].rstrip().splitlines():
             print_line(f"  {printable(line)}".rstrip())

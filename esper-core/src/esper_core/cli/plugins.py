@@ -46,20 +46,27 @@ _local_option = click.option(
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {id, package, version, status, …} as JSON.")
 def list_plugins(local: tuple[Path, ...], *, as_json: bool) -> None:
     """List the installed plugins and their problems."""
-    found = _load(local)
+    loaded = _load(local)
     if as_json:
-        print_json([record.as_json() for record in found.records])
+        print_json([record.as_json() for record in loaded.records])
         return
-    if found.records:
+    if loaded.records:
         head = ["id", "package", "version", "status", "components", "import"]
         rows = [
-            [one.id, one.package, one.version, one.status, str(len(one.components)), _milliseconds(one)]
-            for one in found.records
+            [
+                record.id,
+                record.package,
+                record.version,
+                record.status,
+                str(len(record.components)),
+                _milliseconds(record),
+            ]
+            for record in loaded.records
         ]
         print_table(head, rows)
     else:
         print_line("No plugin is installed. Install some:  pip install esper-blueprints esper-policies esper-tasks")
-    _print_problems(found.problems)
+    _print_problems(loaded.problems)
 
 
 @plugins.command("show")
@@ -73,10 +80,10 @@ def show_plugin(id: str, local: tuple[Path, ...], *, as_json: bool) -> None:
     esper plugins show blueprints
     esper plugins show my-plugin --local my_plugin.py
     """
-    found = _load(local)
-    records = [record for record in found.records if record.id == id]
+    loaded = _load(local)
+    records = [record for record in loaded.records if record.id == id]
     if not records:
-        raise ConfigError(unknown_plugin(id, found.records))
+        raise ConfigError(unknown_plugin(id, loaded.records))
     if as_json:
         print_json([record.as_json() for record in records])
         return
@@ -100,10 +107,10 @@ def _load(local: Sequence[Path] = ()) -> Plugins:
     from esper_core.plugins import load_plugins
 
     with preparation():
-        found = load_plugins(local=local) if local else load_plugins()
-    if refused := [replace(problem, path=None) for problem in found.problems if problem.code == "E227"]:
+        loaded = load_plugins(local=local) if local else load_plugins()
+    if refused := [replace(problem, path=None) for problem in loaded.problems if problem.code == "E227"]:
         raise ConfigError(refused)
-    return found
+    return loaded
 
 
 def _print_problems(problems: Sequence[Problem]) -> None:
@@ -124,14 +131,14 @@ def components() -> None:
     """Show what a run can use: blueprints, hosts, policies, rewards, sinks, tasks."""
 
 
-def _kind(_context: click.Context, _parameter: click.Parameter, given: str | None) -> ComponentKind | None:
+def _kind(_context: click.Context, _parameter: click.Parameter, word: str | None) -> ComponentKind | None:
     """Return the kind for a word in singular or plural."""
-    if given is None:
+    if word is None:
         return None
-    kind = "policy" if given == "policies" else given.removesuffix("s")
+    kind = "policy" if word == "policies" else word.removesuffix("s")
     if kind in COMPONENT_KINDS:
         return cast("ComponentKind", kind)
-    message = f'there is no kind "{given}". {suggestion(given, COMPONENT_KINDS)}'
+    message = f'there is no kind "{word}". {suggestion(word, COMPONENT_KINDS)}'
     raise click.BadParameter(printable(message))
 
 
@@ -141,18 +148,24 @@ def _kind(_context: click.Context, _parameter: click.Parameter, given: str | Non
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {id, kind, package, …} as JSON.")
 def list_components(kind: ComponentKind | None, local: tuple[Path, ...], *, as_json: bool) -> None:
     """List the components of all active plugins, or those of one kind."""
-    found = _load(local)
-    listed = found.registry.components(kind)
+    loaded = _load(local)
+    listed = loaded.registry.components(kind)
     if as_json:
         print_json([_describe(component) for component in listed])
     elif listed:
-        shorts = [(one.kind, one.short) for one in listed]
-        names = [one.short if shorts.count((one.kind, one.short)) == 1 else one.id for one in listed]
-        rows = [[one.kind, name, one.source, one.spec.summary] for one, name in zip(listed, names, strict=True)]
+        shorts = [(component.kind, component.short) for component in listed]
+        names = [
+            component.short if shorts.count((component.kind, component.short)) == 1 else component.id
+            for component in listed
+        ]
+        rows = [
+            [component.kind, name, component.source, component.spec.summary]
+            for component, name in zip(listed, names, strict=True)
+        ]
         print_table(["kind", "name", "package", "summary"], rows)
     else:
         print_line(f"There is no {kind or 'component'}.")
-    _print_inactive(found)
+    _print_inactive(loaded)
 
 
 @components.command("show")
@@ -161,13 +174,13 @@ def list_components(kind: ComponentKind | None, local: tuple[Path, ...], *, as_j
 @click.option("--json", "as_json", is_flag=True, help="Print a list of {id, kind, package, …} as JSON.")
 def show_component(name: str, local: tuple[Path, ...], *, as_json: bool) -> None:
     """Show one component: its description and its settings."""
-    found = _load(local)
-    shown = found.registry.find_any(name)
-    described = [_describe(one) for one in shown]
+    loaded = _load(local)
+    shown = loaded.registry.find_any(name)
+    described = [_describe(component) for component in shown]
     problems: list[Problem] = []
-    for one, facts in zip(shown, described, strict=True):
+    for component, facts in zip(shown, described, strict=True):
         try:
-            model = one.settings_model()
+            model = component.settings_model()
             facts["settings_schema"] = None if model is None else model.model_json_schema()
         except PluginError as error:
             facts["settings_schema"] = None
@@ -203,12 +216,14 @@ def _describe(component: Component) -> dict[str, Any]:
     return described | {"settings": None if spec.settings is None else _target(spec.settings)}
 
 
-def _target(thing: Callable[..., Any] | str) -> str:
+def _target(definition: Callable[..., Any] | str) -> str:
     """Return where an object is defined, as "module:attribute"."""
-    if isinstance(thing, str):
-        return thing
-    kind = type(thing)
-    return f"{getattr(thing, '__module__', kind.__module__)}:{getattr(thing, '__qualname__', kind.__qualname__)}"
+    if isinstance(definition, str):
+        return definition
+    kind = type(definition)
+    return (
+        f"{getattr(definition, '__module__', kind.__module__)}:{getattr(definition, '__qualname__', kind.__qualname__)}"
+    )
 
 
 def _show_component(facts: dict[str, Any]) -> None:
@@ -229,7 +244,7 @@ def _show_component(facts: dict[str, Any]) -> None:
 
 def _plain(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return ", ".join(str(one) for one in value)
+        return ", ".join(str(member) for member in value)
     if isinstance(value, dict):
         return ", ".join(
             f"{name} ({_plain([v for v in inner.values() if v is not None])})" for name, inner in value.items()
@@ -237,8 +252,8 @@ def _plain(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _print_inactive(found: Plugins) -> None:
+def _print_inactive(loaded: Plugins) -> None:
     """Print on stderr that plugins are missing from the list."""
-    if hint := inactive_hint(found.records):
+    if hint := inactive_hint(loaded.records):
         for line in (hint, "More:  esper plugins list"):
             print_line(printable(line), stream=sys.stderr)

@@ -63,15 +63,15 @@ def probe(
     seconds = seconds_of(budget)
     if page is not None:
         refuse_page(page)
-    given = read_file(*split_names(file))
+    arguments = read_file(*split_names(file))
 
     from esper_core.plugins.isolation import output_to_stderr
     from esper_core.probes import probe as try_out
 
     with output_to_stderr():
         result = try_out(
-            *given[:4],
-            optimizer=given[4] if len(given) > len(NAMES) else None,
+            *arguments[:4],
+            optimizer=arguments[4] if len(arguments) > len(NAMES) else None,
             slots=list(slots) or "auto",
             blueprints=list(blueprints) or "auto",
             budget=seconds,
@@ -85,20 +85,20 @@ def probe(
         write_page(result.to_dict(), page)
 
 
-def split_names(given: str) -> tuple[Path, Sequence[str]]:
+def split_names(argument: str) -> tuple[Path, Sequence[str]]:
     """Return the file, and the names of what it defines.
 
     >>> split_names("my_model.py:net,per_example,loader,held_out")[1]
     ['net', 'per_example', 'loader', 'held_out']
     """
-    file, colon, names = given.rpartition(":")
+    file, colon, names = argument.rpartition(":")
     if not colon or Path(file).suffix != ".py":
-        return Path(given), NAMES
-    found = [name.strip() for name in names.split(",")]
-    if len(found) not in (len(NAMES), len(NAMES) + 1) or not all(name.isidentifier() for name in found):
+        return Path(argument), NAMES
+    requested = [name.strip() for name in names.split(",")]
+    if len(requested) not in (len(NAMES), len(NAMES) + 1) or not all(name.isidentifier() for name in requested):
         hint = f"For example  {file}:{','.join(NAMES)}  and, if it has an optimizer, its name as the fifth."
         raise ConfigError(Problem("E355", f'"{names}" does not name {len(NAMES)} objects', file=file, hint=hint))
-    return Path(file), found
+    return Path(file), requested
 
 
 def read_file(file: Path, names: Sequence[str]) -> list[Any]:
@@ -116,24 +116,24 @@ def read_file(file: Path, names: Sequence[str]) -> list[Any]:
         module = _imported(file)
         missing = [name for name in names if not hasattr(module, name)]
         if missing:
-            own = [name for name in vars(module) if not name.startswith("_")]
+            defined = [name for name in vars(module) if not name.startswith("_")]
             problems = [
-                Problem("E355", f'the file defines no "{name}"', file=str(file), hint=_hint(file, name, own))
+                Problem("E355", f'the file defines no "{name}"', file=str(file), hint=_hint(file, name, defined))
                 for name in missing
             ]
             raise ConfigError(problems)
-        found = [getattr(module, name) for name in names]
-        if callable(found[0]) and not hasattr(found[0], "parameters"):
-            built = attempt(found[0])
+        objects = [getattr(module, name) for name in names]
+        if callable(objects[0]) and not hasattr(objects[0], "parameters"):
+            built = attempt(objects[0])
             if built.error is not None:
                 hint = "A function is called without arguments, and has to return the model."
                 raise _failed(file, f'"{names[0]}" raised', built.error, hint)
-            found[0] = built.value
-    return found
+            objects[0] = built.value
+    return objects
 
 
-def _hint(file: Path, name: str, own: Sequence[str]) -> str:
-    return f"{suggestion(name, own)}\nGive other names in this order:  {file}:{','.join(NAMES)}"
+def _hint(file: Path, name: str, defined: Sequence[str]) -> str:
+    return f"{suggestion(name, defined)}\nGive other names in this order:  {file}:{','.join(NAMES)}"
 
 
 def _imported(file: Path) -> ModuleType:
@@ -159,12 +159,14 @@ def _imported(file: Path) -> ModuleType:
 _GUARD: Final = 'Training belongs below  if __name__ == "__main__":  so that importing the file does not start it.'
 
 
-def _failed(file: Path, what: str, error: BaseException, hint: str) -> EsperError:
+def _failed(file: Path, description: str, error: BaseException, hint: str) -> EsperError:
     """Return the error of a file that raised, with the line."""
     from esper_core.plugins.isolation import location_of, summarise
 
     place, line = location_of(error)
-    failure = ConfigError(Problem("E355", f"{what} {summarise(error)}", file=place or str(file), line=line, hint=hint))
+    failure = ConfigError(
+        Problem("E355", f"{description} {summarise(error)}", file=place or str(file), line=line, hint=hint)
+    )
     failure.__cause__ = error
     return failure
 

@@ -133,9 +133,9 @@ class PlainLines:
         if self._started is None or self._started.metric is None:
             return ""
         unit = {"unit": self._started.metric.unit}
-        told = []
+        means = []
         for arm in self._started.arms:
             _, metrics = self._metrics.get(arm, (0, {}))
             if metrics:
-                told.append(f"{arm} {value(unit, sum(metrics.values()) / len(metrics))}")
-        return ", ".join(told)
+                means.append(f"{arm} {value(unit, sum(metrics.values()) / len(metrics))}")
+        return ", ".join(means)

@@ -54,22 +54,22 @@ _watch_option = click.option("--watch", is_flag=True, help="Serve a live page of
 
 def _with_engine(overrides: Sequence[str], engine: str | None, address: str | None) -> tuple[str, ...]:
     """Return overrides with the engine that was asked for, and the cluster."""
-    given = {"engine": engine or (None if address is None else "ray"), "ray.address": address}
-    return (*overrides, *(f"{path}={value}" for path, value in given.items() if value is not None))
+    options = {"engine": engine or (None if address is None else "ray"), "ray.address": address}
+    return (*overrides, *(f"{path}={value}" for path, value in options.items() if value is not None))
 
 
 WATCH_GROUP: Final = "esper.watch"
 """Entry-point group of packages that show a run beside it; ``web`` names a class that serves a folder of runs."""
 
 
-def _check_name(_context: click.Context, _parameter: click.Parameter, given: str | None) -> str | None:
+def _check_name(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
     """Return the name of a run, which must be what ``name`` in a file can be."""
     from esper_core.config.model import NAME_PATTERN
 
-    if given is not None and not re.fullmatch(NAME_PATTERN, given):
-        message = printable(f'expected a letter, then at most 49 letters, digits, - and _; received "{given}"')
+    if name is not None and not re.fullmatch(NAME_PATTERN, name):
+        message = printable(f'expected a letter, then at most 49 letters, digits, - and _; received "{name}"')
         raise click.BadParameter(message)
-    return given
+    return name
 
 
 @click.command()
@@ -176,8 +176,8 @@ def _watched(runs_dir: Path, page: str, *, watch: bool) -> Iterator[Callable[[],
     if not watch:
         yield lambda: None
         return
-    found = next(iter(entry_points(group=WATCH_GROUP, name="web")), None)
-    if found is None:
+    entry_point = next(iter(entry_points(group=WATCH_GROUP, name="web")), None)
+    if entry_point is None:
         hint = "It comes with another package:  pip install 'esper-watch[web]'"
         raise ConfigError(Problem("E433", "no installed package serves runs to a browser", hint=hint))
 
@@ -185,16 +185,16 @@ def _watched(runs_dir: Path, page: str, *, watch: bool) -> Iterator[Callable[[],
         for line in server.lines():
             print_line(line, stream=sys.stderr)
 
-    with found.load()(runs_dir, page) as server:
+    with entry_point.load()(runs_dir, page) as server:
         yield show
         print_line("The run has ended; its page is served until Ctrl-C.", stream=sys.stderr)
         server.wait()
 
 
-def config_file(given: Path) -> Path:
+def config_file(path: Path) -> Path:
     """Return the file to read: for a run directory, the configuration in it."""
-    inside = given / "config.yaml"
-    return inside if given.is_dir() and inside.is_file() else given
+    inside = path / "config.yaml"
+    return inside if path.is_dir() and inside.is_file() else path
 
 
 def load(file: Path, overrides: Sequence[str] = (), overlays: Sequence[Path] = ()) -> tuple[LoadedConfig, Plugins]:
@@ -255,17 +255,17 @@ def _execute_and_show(execute: partial[Outcome], composition: Composition, *, qu
 
     display = None if quiet else terminal_display(composition.resolution.plugins.registry)
     listeners = [] if quiet or display is not None else [PlainLines()]
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     try:
         execute(
             argv=sys.argv,
             listeners=listeners,
             display=display,
-            on_outcome=found.append,
+            on_outcome=outcomes.append,
             on_warning=lambda text: print_warnings([text]),
         )
     finally:
-        for outcome in found:
+        for outcome in outcomes:
             print_json(outcome.as_json()) if as_json else print_outcome(outcome)
 
 

@@ -51,11 +51,11 @@ def list_command(context: click.Context, runs_dir: Path | str, *, as_json: bool)
     The status "died" means that the process of the run ended without finishing it.
     """
     asked_for = context.get_parameter_source("runs_dir") is not ParameterSource.DEFAULT
-    found = list_runs(runs_dir) if asked_for or Path(runs_dir).exists() else []
+    listed_runs = list_runs(runs_dir) if asked_for or Path(runs_dir).exists() else []
     if as_json:
-        print_json([_entry(one) for one in found])
-    elif found:
-        print_table(["run", "status", "began", "took", "test"], [_row(one) for one in found])
+        print_json([_entry(run) for run in listed_runs])
+    elif listed_runs:
+        print_table(["run", "status", "began", "took", "test"], [_row(run) for run in listed_runs])
     else:
         print_line(f"There is no run in {printable(str(runs_dir))}.")
 
@@ -124,32 +124,32 @@ def upload_command(run: str, store: str | None, runs_dir: Path) -> None:
 # --- the list
 
 
-def _entry(one: Run | UnreadableRun) -> dict[str, Any]:
-    if isinstance(one, UnreadableRun):
-        return {"id": one.path.name, "path": one.place, "status": one.status, "problem": one.problem.as_json()}
-    results = one.results or {"metric": None, "arms": {}}
+def _entry(run: Run | UnreadableRun) -> dict[str, Any]:
+    if isinstance(run, UnreadableRun):
+        return {"id": run.path.name, "path": run.place, "status": run.status, "problem": run.problem.as_json()}
+    results = run.results or {"metric": None, "arms": {}}
     return {
-        "id": one.id,
-        "path": one.place,
-        "status": one.status,
-        "started": one.manifest["started"],
-        "seconds": one.seconds,
+        "id": run.id,
+        "path": run.place,
+        "status": run.status,
+        "started": run.manifest["started"],
+        "seconds": run.seconds,
         "metric": results["metric"],
         "arms": {name: arm["test"] for name, arm in results["arms"].items()},
     }
 
 
-def _row(one: Run | UnreadableRun) -> list[str]:
-    if isinstance(one, UnreadableRun):  # without its path: the name is in the first column
-        reason = one.problem.message.replace(f"{one.place}{os.sep}", "").replace(one.place, "this")
-        return [one.path.name, one.status, "", "", cut(reason, 100)]
-    if one.results is None:
-        headline = cut(one.reason.partition("\n")[0], 100)
+def _row(run: Run | UnreadableRun) -> list[str]:
+    if isinstance(run, UnreadableRun):  # without its path: the name is in the first column
+        reason = run.problem.message.replace(f"{run.place}{os.sep}", "").replace(run.place, "this")
+        return [run.path.name, run.status, "", "", cut(reason, 100)]
+    if run.results is None:
+        headline = cut(run.reason.partition("\n")[0], 100)
     else:
-        metric = one.results["metric"]
-        means = (f"{name} {value(metric, arm['test']['mean'])}" for name, arm in one.results["arms"].items())
+        metric = run.results["metric"]
+        means = (f"{name} {value(metric, arm['test']['mean'])}" for name, arm in run.results["arms"].items())
         headline = f"{metric['name']}: {', '.join(means)}"
-    return [one.path.name, one.status, f"{one.started.astimezone():%Y-%m-%d %H:%M}", duration(one.seconds), headline]
+    return [run.path.name, run.status, f"{run.started.astimezone():%Y-%m-%d %H:%M}", duration(run.seconds), headline]
 
 
 # --- one run
@@ -157,7 +157,7 @@ def _row(one: Run | UnreadableRun) -> list[str]:
 
 def _read_seeds(run: Run) -> tuple[list[dict[str, Any]], str]:
     """Return the seeds in order of birth, with latest stage, its reason, gain and price, and the unit of these two."""
-    found: dict[tuple[int, str, int, str, str], dict[str, Any]] = {}
+    rows: dict[tuple[int, str, int, str, str], dict[str, Any]] = {}
     seeds: list[dict[str, Any]] = []
     unit = "nats"
     for event in read_events(run.events):
@@ -167,13 +167,13 @@ def _read_seeds(run: Run) -> tuple[list[dict[str, Any]], str]:
             key = (event.round, event.arm, event.seed, event.slot, event.blueprint)
             if event.was is None:
                 named = dict(zip(("round", "arm", "seed", "slot", "blueprint"), key, strict=True))
-                found[key] = {**named, "gain": None, "gain_error": None, "price": None}
-                seeds.append(found[key])
-            found[key].update(stage=event.now.value, step=event.step, reason=event.reason)
+                rows[key] = {**named, "gain": None, "gain_error": None, "price": None}
+                seeds.append(rows[key])
+            rows[key].update(stage=event.now.value, step=event.step, reason=event.reason)
         elif event.type == "step-finished":
             for slot in event.signals.slots:
                 for seed in slot.seeds:
-                    row = found.get((event.round, event.arm, event.seed, slot.name, seed.blueprint), {})
+                    row = rows.get((event.round, event.arm, event.seed, slot.name, seed.blueprint), {})
                     if seed.gain is not None:
                         row.update(gain=seed.gain.mean, gain_error=seed.gain.standard_error)
                     if seed.opinion is not None and seed.opinion.price is not None:
@@ -203,10 +203,10 @@ def _print_seed(cells: Sequence[str], unit: str, *, of_one_round: bool) -> None:
     """Print a seed in the lines of a narrow terminal."""
     round_, arm, seed, slot, blueprint, stage, gain, price, reason = cells
     place = f"{arm}, RNG seed {seed}" if of_one_round else f"{arm}, round {round_}, RNG seed {seed}"
-    told = [f"{place}: {blueprint} in {slot} {stage}"]
-    told += [f"gain {gain} {unit}"] if gain else []
-    told += [f"price {price}"] if price else []
-    print_wrapped(", ".join(told))
+    parts = [f"{place}: {blueprint} in {slot} {stage}"]
+    parts += [f"gain {gain} {unit}"] if gain else []
+    parts += [f"price {price}"] if price else []
+    print_wrapped(", ".join(parts))
     print_wrapped(f"  {reason}", indent=4)
 
 
@@ -232,7 +232,7 @@ def _show_facts(run: Run) -> None:
         else "not in a git repository"
     )
     first, count = seeds.get("first"), seeds.get("count")
-    plugins = [_mapping(one) for one in manifest.get("plugins") or []]
+    plugins = [_mapping(plugin) for plugin in manifest.get("plugins") or []]
     facts = [
         ("status", run.status + (f", exit {manifest['exit']}" if manifest.get("exit") is not None else "")),
         ("reason", run.reason),
@@ -243,7 +243,7 @@ def _show_facts(run: Run) -> None:
         ("seeds", _seeds_text(first, count)),
         ("git", sha),
         ("machine", ", ".join(f"{key} {machine[key]}" for key in ("esper-core", "torch", "python") if key in machine)),
-        ("plugins", ", ".join(f"{one.get('package')} {one.get('version')}" for one in plugins)),
+        ("plugins", ", ".join(f"{plugin.get('package')} {plugin.get('version')}" for plugin in plugins)),
     ]
     print_line(printable(run.place))
     print_facts([(name, text.split("\n")[0]) for name, text in facts])

@@ -48,8 +48,8 @@ def _arms(config: RunConfig, root: Node) -> Iterator[Problem]:
 def _folders(config: RunConfig, root: Node) -> Iterator[Problem]:
     """Check that learning policies save to different folders; in a shared one only the last would be left."""
     owners: dict[str, str] = {}
-    for arm, own in config.arms.items():
-        folder = own.policy.settings.get("save")
+    for arm, arm_config in config.arms.items():
+        folder = arm_config.policy.settings.get("save")
         if isinstance(folder, str) and (first := owners.setdefault(posixpath.normpath(folder), arm)) != arm:
             message = f'the arms "{first}" and "{arm}" save to the same folder, received "{folder}" for both'
             path = ("arms", arm, "policy", "settings", "save")
@@ -118,8 +118,8 @@ def _micro_batches(config: RunConfig, root: Node) -> Iterator[Problem]:
 
 def _ray(config: RunConfig, root: Node) -> Iterator[Problem]:
     """Check that workers on a Ray cluster are to compute on CPUs."""
-    given = next((name for name in (config.device, *config.devices) if name.startswith("cuda")), None)
-    if config.is_on_ray and given is not None:
-        message = f"workers on a Ray cluster compute on CPUs, received {given}"
+    cuda_device = next((name for name in (config.device, *config.devices) if name.startswith("cuda")), None)
+    if config.is_on_ray and cuda_device is not None:
+        message = f"workers on a Ray cluster compute on CPUs, received {cuda_device}"
         path = ("devices",) if config.devices else ("device",)
         yield root.problem("E114", path, message, "Use device: cpu, or engine: threads.")

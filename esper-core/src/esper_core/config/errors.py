@@ -79,7 +79,9 @@ class Entry:
     @property
     def described(self) -> str | None:
         """The description of the type in words, if it has one."""
-        return next((item.text for item in reversed(self.constraints) if isinstance(item, Described)), None)
+        return next(
+            (constraint.text for constraint in reversed(self.constraints) if isinstance(constraint, Described)), None
+        )
 
     def below(self, step: str | int) -> Entry | None:
         """Return the entry for one more key; None if the model does not have it."""
@@ -92,8 +94,8 @@ class Entry:
         if self.is_mapping and isinstance(step, str):
             return _entry(arguments[1] if arguments else Any, self.field)
         if self.is_list and isinstance(step, int):
-            item = arguments[step if ... not in arguments and step < len(arguments) else 0] if arguments else Any
-            return _entry(item, self.field)
+            member = arguments[step if ... not in arguments and step < len(arguments) else 0] if arguments else Any
+            return _entry(member, self.field)
         return None
 
     def _is(self, kind: type) -> bool:
@@ -115,14 +117,14 @@ def _entry(annotation: Any, field: FieldInfo | None, constraints: tuple[Any, ...
     while True:
         if get_origin(annotation) is Annotated:
             annotation, *metadata = get_args(annotation)
-            for item in metadata:
-                constraints += tuple(item.metadata) if isinstance(item, FieldInfo) else (item,)
+            for constraint in metadata:
+                constraints += tuple(constraint.metadata) if isinstance(constraint, FieldInfo) else (constraint,)
             continue
-        others = [member for member in get_args(annotation) if member is not type(None)]
-        if not _is_union(annotation) or len(others) == len(get_args(annotation)):
+        members = [member for member in get_args(annotation) if member is not type(None)]
+        if not _is_union(annotation) or len(members) == len(get_args(annotation)):
             return Entry(annotation, constraints, is_nullable, field)
         is_nullable = True
-        annotation = Union[tuple(others)]  # noqa: UP007 – its members are only known here
+        annotation = Union[tuple(members)]  # noqa: UP007 – its members are only known here
 
 
 def _is_union(kind: Any) -> bool:
@@ -134,19 +136,19 @@ def model_problems(error: ValidationError, model: type[BaseModel], root: Node, p
 
     Codes E110 to E113; E120 for a check that the model makes itself.
     """
-    found: dict[KeyPath, ErrorDetails] = {}
+    details_by_path: dict[KeyPath, ErrorDetails] = {}
     for details in error.errors(include_url=False):
         if details["type"] == "too_short" and len(details["input"]) >= details.get("ctx", {}).get("min_length", 0):
             continue  # pydantic counts the valid items only
         place = _without_union_members(details["loc"], model)
-        if place in found:
-            found[place]["msg"] += f" or {details['msg'].removeprefix('Input should be ')}"
+        if place in details_by_path:
+            details_by_path[place]["msg"] += f" or {details['msg'].removeprefix('Input should be ')}"
         else:
             details["loc"] = place
-            found[place] = details
-    problems = [_problem(details, model, root, path) for details in list(found.values())[:MAX_PROBLEMS]]
-    if len(found) > MAX_PROBLEMS:
-        message = f"{len(found) - MAX_PROBLEMS:,} more problems are not shown"
+            details_by_path[place] = details
+    problems = [_problem(details, model, root, path) for details in list(details_by_path.values())[:MAX_PROBLEMS]]
+    if len(details_by_path) > MAX_PROBLEMS:
+        message = f"{len(details_by_path) - MAX_PROBLEMS:,} more problems are not shown"
         problems.append(Problem("E100", message, hint="Fix the problems above first."))
     return problems
 

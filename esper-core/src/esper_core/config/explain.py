@@ -66,16 +66,16 @@ class _Item:
         elif isinstance(self.value, list | tuple):
             value = dict(enumerate(self.value))
         return {
-            step: _Item((*self.path, step), item, entry and entry.below(step), defaults.get(step, _NONE))
-            for step, item in value.items()
+            step: _Item((*self.path, step), child, entry and entry.below(step), defaults.get(step, _NONE))
+            for step, child in value.items()
         }
 
     def leaves(self, models: Mapping[KeyPath, type[BaseModel]]) -> Iterator[_Item]:
         """Yield the values to explain one by one: those of sections, and of mappings with keys of the user's own."""
         inside = self.inside(models)
         if inside and self.entry and (self.entry.section or self.entry.is_mapping):
-            for item in inside.values():
-                yield from item.leaves(models)
+            for child in inside.values():
+                yield from child.leaves(models)
         else:
             yield self
 
@@ -93,25 +93,25 @@ def explain(
         message = f"expected a path, received {shown(path)}: {error}"
         raise ConfigError(Problem("E110", message, hint="Write it as slots.early.blueprints[0].")) from None
     models = models or {}
-    item = _Item((), loaded.config, entry_at((), RunConfig), _NONE)
+    node = _Item((), loaded.config, entry_at((), RunConfig), _NONE)
     for step in start:
-        inside = item.inside(models)
+        inside = node.inside(models)
         if step not in inside:
-            message = f"there is no {path_text((*item.path, step))}"
+            message = f"there is no {path_text((*node.path, step))}"
             raise ConfigError(Problem("E110", message, path=path, hint=suggestion(str(step), map(str, inside))))
-        item = inside[step]
-    return [_explained(loaded, leaf) for leaf in item.leaves(models)]
+        node = inside[step]
+    return [_explained(loaded, leaf) for leaf in node.leaves(models)]
 
 
-def _explained(loaded: LoadedConfig, item: _Item) -> Explanation:
-    entry, has_default = item.entry, item.default is not _NONE
+def _explained(loaded: LoadedConfig, leaf: _Item) -> Explanation:
+    entry, has_default = leaf.entry, leaf.default is not _NONE
     return Explanation(
-        path=path_text(item.path),
-        value=_plain(item.value),
+        path=path_text(leaf.path),
+        value=_plain(leaf.value),
         type=type_text(entry) if entry else "any value",
-        default=_plain(item.default) if has_default else None,
+        default=_plain(leaf.default) if has_default else None,
         has_default=has_default,
-        origin=loaded.origin(item.path),
+        origin=loaded.origin(leaf.path),
         description=(entry.field.description or "") if entry and entry.field else "",
     )
 
@@ -131,10 +131,10 @@ def type_text(entry: Entry) -> str:
     else:
         names = {bool: "true | false", int: "integer", float: "number", str: "text"}
         text = "list" if entry.is_list else "mapping" if entry.is_mapping else names.get(entry.kind, "any value")
-        found: dict[str, Any] = {}
-        for item in entry.constraints:
-            found |= {name: bound for name in _BOUNDS if (bound := getattr(item, name, None)) is not None}
-        text += "".join(f", {sign} {_number(found[name])}" for name, sign in _BOUNDS.items() if name in found)
+        bounds: dict[str, Any] = {}
+        for constraint in entry.constraints:
+            bounds |= {name: bound for name in _BOUNDS if (bound := getattr(constraint, name, None)) is not None}
+        text += "".join(f", {sign} {_number(bounds[name])}" for name, sign in _BOUNDS.items() if name in bounds)
     return f"{text}, or null" if entry.is_nullable else text
 
 

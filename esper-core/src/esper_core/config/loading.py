@@ -84,8 +84,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), overlays: Seque
     Raises:
         ConfigError: if a file cannot be read, or with every problem of its values.
     """
-    own, *others = [Overlay(visible(str(one)), read_file(one), Path(one).parent) for one in (path, *overlays)]
-    return parse_config(own.source, file=own.file, overrides=overrides, overlays=others, folder=own.folder)
+    base, *additional = [Overlay(visible(str(file)), read_file(file), Path(file).parent) for file in (path, *overlays)]
+    return parse_config(base.source, file=base.file, overrides=overrides, overlays=additional, folder=base.folder)
 
 
 def config_of(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> LoadedConfig:
@@ -132,17 +132,19 @@ def parse_config(
         if not problems:
             return LoadedConfig(config, file, data, root, tuple(overrides), tuple(overlays), tuple(warnings))
     files = [file, *(overlay.file for overlay in overlays), *map(_label, overrides), None]
-    raise ConfigError(sorted(problems, key=lambda one: (files.index(one.file), one.line or 0, one.column or 0)))
+    raise ConfigError(
+        sorted(problems, key=lambda problem: (files.index(problem.file), problem.line or 0, problem.column or 0))
+    )
 
 
-def section_of(model: type[ModelT], given: Mapping[str, Any], name: str) -> ModelT:
+def section_of(model: type[ModelT], settings: Mapping[str, Any], name: str) -> ModelT:
     """Return a section of a configuration from settings in Python; ConfigError for wrong ones, below ``name``."""
     try:
-        return model.model_validate(given)
+        return model.model_validate(settings)
     except ValidationError as error:
-        root = read_document(json.dumps({name: dict(given)}, default=str).encode(), name)
+        root = read_document(json.dumps({name: dict(settings)}, default=str).encode(), name)
         problems = model_problems(error, model, root, (name,))
-        raise ConfigError([replace(one, file=None, line=None, column=None) for one in problems]) from None
+        raise ConfigError([replace(problem, file=None, line=None, column=None) for problem in problems]) from None
 
 
 def dump_config(config: RunConfig) -> str:
@@ -165,7 +167,7 @@ def read_file(path: str | Path) -> bytes:
         return read_bytes(path, MAX_BYTES + 1)
     except FileNotFoundError:
         reason = "there is no such file"
-        if close := nearest(Path(path).name, [one.name for one in Path(path).parent.glob("*")]):
+        if close := nearest(Path(path).name, [sibling.name for sibling in Path(path).parent.glob("*")]):
             hint = f'Did you mean "{visible(str(Path(path).parent / close))}"?'
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a NUL in it
         reason = f"cannot read the file: {getattr(error, 'strerror', None) or error}"

@@ -110,10 +110,10 @@ def _read(text: str, file: str, *, has_lines: bool = True) -> Node:
         context = error.context
         if context and error.context_mark is not None and has_lines:
             context += f" that begins in line {error.context_mark.line + 1}"
-        said = visible(cut(", ".join(part for part in (context, error.problem) if part), 200))
-        code = "E107" if re.search(r"\btag\b", said) else "E104"
-        hint = next(hint for part, hint in _HINTS.items() if part in said)
-        raise loader.refused(error.problem_mark, code, f"this is not valid YAML: {said}", hint) from None
+        description = visible(cut(", ".join(part for part in (context, error.problem) if part), 200))
+        code = "E107" if re.search(r"\btag\b", description) else "E104"
+        hint = next(hint for part, hint in _HINTS.items() if part in description)
+        raise loader.refused(error.problem_mark, code, f"this is not valid YAML: {description}", hint) from None
     except (ValueError, OverflowError):  # PyYAML leaves "\UFFFFFFFF" to chr() and %YAML 1.999…9 to int()
         message = "this is not valid YAML: an escape or a version number has no meaning"
         raise loader.refused(loader.get_mark(), "E104", message, _HINTS[""]) from None
@@ -133,11 +133,11 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str, file: str, has_lines: bool) -> None:
         self.file = file
         self.has_lines = has_lines
-        if found := _FORBIDDEN.search(text):
-            code, name = ord(found[0]), unicodedata.name(found[0], "a control character")
+        if match := _FORBIDDEN.search(text):
+            code, name = ord(match[0]), unicodedata.name(match[0], "a control character")
             message = f"a configuration cannot contain the character U+{code:04X}, {name}"
             hint = f'Delete it, or write "\\u{code:04x}" in double quotes. Save the file as UTF-8.'
-            line, column = _line_and_column(text[: found.start()]) if has_lines else (None, None)
+            line, column = _line_and_column(text[: match.start()]) if has_lines else (None, None)
             raise ConfigError(Problem("E103", message, file, line, column, hint=hint))
         super().__init__(text)
         self.nesting = 0
@@ -177,7 +177,7 @@ class _Loader(yaml.SafeLoader):
             return Node(self.mapping(node, depth), place)
         if isinstance(node, yaml.SequenceNode):
             self.count(node)
-            return Node([self.build(item, depth + 1) for item in node.value], place)
+            return Node([self.build(child, depth + 1) for child in node.value], place)
         assert isinstance(node, yaml.ScalarNode)
         return Node(self.scalar(node), place)
 
@@ -231,9 +231,9 @@ class _Loader(yaml.SafeLoader):
         place = self.place(mark)
         return ConfigError(Problem(code, message, self.file, place.line, place.column, hint=hint))
 
-    def beyond(self, mark: Mark | None, what: str) -> ConfigError:
+    def beyond(self, mark: Mark | None, limit: str) -> ConfigError:
         """Build the error for a file that is beyond a limit."""
-        return self.refused(mark, "E108", f"the file exceeds a limit: {what}", "Use fewer values and aliases.")
+        return self.refused(mark, "E108", f"the file exceeds a limit: {limit}", "Use fewer values and aliases.")
 
 
 class _Dumper(yaml.SafeDumper):

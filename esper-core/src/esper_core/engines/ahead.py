@@ -60,30 +60,32 @@ class Decider:
         A policy may remember something of each environment, by its number in the list that it gets. So the list has
         the environments of other workers, too, which can only wait: it does not matter what the policy takes them for.
         """
-        chosen = {one.place: WAIT for one in shard.environments}
-        members = {(one.index, one.arm): one for one in shard.environments}
-        own_masks = {one.place: mask for one, mask in zip(shard.environments, masks, strict=True)}
+        chosen = {environment.place: WAIT for environment in shard.environments}
+        members = {(environment.index, environment.arm): environment for environment in shard.environments}
+        own_masks = {environment.place: mask for environment, mask in zip(shard.environments, masks, strict=True)}
         for arm in self.arms:
             of_arm = [name for name in order.arms if name in arm.names]
             listed = [members.get((index, name)) for index in range(order.environments) for name in of_arm]
             if not any(listed):  # the arms are those of the controls
                 continue
             seen, able = [], []
-            for one in listed:
-                known = one or next(filter(None, listed))
-                twin = members.get((known.index, order.twin or ""))
-                seen.append(self._observe(known, twin, is_rolled=known.place in rolled))
-                mask = own_masks[known.place]
-                able.append(mask if one is known and one.place not in rolled else mask.shut())
+            for member in listed:
+                environment = member or next(filter(None, listed))
+                twin = members.get((environment.index, order.twin or ""))
+                seen.append(self._observe(environment, twin, is_rolled=environment.place in rolled))
+                mask = own_masks[environment.place]
+                able.append(mask if member is environment and member.place not in rolled else mask.shut())
             actions = arm.act(seen, able)
-            chosen |= {one.place: action for one, action in zip(listed, actions, strict=True) if one is not None}
+            chosen |= {
+                member.place: action for member, action in zip(listed, actions, strict=True) if member is not None
+            }
         return chosen
 
-    def _observe(self, one: Environment, twin: Environment | None, *, is_rolled: bool) -> Observation:
-        own, beside = one.signals, None if twin is None else twin.signals
-        assert own is not None
-        price = self.prices.get(one.arm)
-        return Observation(own.step, self.steps, own, beside, price, is_rolled, batches=self.batches)
+    def _observe(self, environment: Environment, twin: Environment | None, *, is_rolled: bool) -> Observation:
+        signals, beside = environment.signals, None if twin is None else twin.signals
+        assert signals is not None
+        price = self.prices.get(environment.arm)
+        return Observation(signals.step, self.steps, signals, beside, price, is_rolled, batches=self.batches)
 
 
 class Ask(Protocol):
@@ -103,7 +105,11 @@ def run_ahead(shard: Pool, order: Order, decider: Decider, first: int, end: int,
         decisions = ask("judge", {})
         if any(decision.act is Act.STOP for decision in decisions.values()):
             return
-        active = {place: one for place, one in decisions.items() if one.act is Act.ROLL_BACK or one.truncated}
+        active = {
+            place: decision
+            for place, decision in decisions.items()
+            if decision.act is Act.ROLL_BACK or decision.truncated
+        }
         rolled = ask("carry_out", active, step)[0] if active else {}
         actions = decider.choose(shard, order, ask("masks"), rolled)
         if any(action.op is not Op.WAIT for action in actions.values()):

@@ -70,7 +70,7 @@ def describe_node(plugins: Plugins, used: Iterable[str], modules: Iterable[str] 
     return NodeRecord(build=build, packages=packages)
 
 
-def check_node(own: NodeRecord, other: NodeRecord, *, mixed_builds: bool) -> list[str]:
+def check_node(run_node: NodeRecord, other: NodeRecord, *, mixed_builds: bool) -> list[str]:
     """Compare a worker's node with the machine of the run; return warnings.
 
     With ``mixed_builds`` nodes may have another torch build, CPU capability or Python.
@@ -78,8 +78,8 @@ def check_node(own: NodeRecord, other: NodeRecord, *, mixed_builds: bool) -> lis
     Raises:
         ClusterError: It has other packages, or another build where that is not allowed (E405).
     """
-    packages = _differences(other.node, own.packages, other.packages)
-    build = _differences(other.node, own.build, other.build)
+    packages = _differences(other.node, run_node.packages, other.packages)
+    build = _differences(other.node, run_node.build, other.build)
     if packages:
         hint = "Install the same versions on every node, for example from one constraints file."
         raise ClusterError([Problem("E405", text, hint=hint) for text in packages])
@@ -89,10 +89,10 @@ def check_node(own: NodeRecord, other: NodeRecord, *, mixed_builds: bool) -> lis
     return [f"{text}: results may differ in their last bits" for text in build]
 
 
-def _differences(node: str, own: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+def _differences(node: str, expected: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
     return [
         f"{name} is {other.get(name, MISSING)} on node {node}, and {value} where the run was started"
-        for name, value in own.items()
+        for name, value in expected.items()
         if other.get(name, MISSING) != value
     ]
 

@@ -54,7 +54,7 @@ SECONDS_FOR_TRACE: Final = 2.0
 SECONDS_OF_TRANSFER: Final = 30
 """How long the transfer of a message may stand still."""
 
-_END_SIGNALS: Final = {one for one in signal.Signals if one.name in ("SIGHUP", "SIGINT", "SIGTERM")}
+_END_SIGNALS: Final = {number for number in signal.Signals if number.name in ("SIGHUP", "SIGINT", "SIGTERM")}
 _FRAME: Final = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
 _DEATH_SIGNAL: Final = 1
 """``PR_SET_PDEATHSIG``, as prctl.h numbers it."""
@@ -100,8 +100,8 @@ def fork() -> int:
             warnings.simplefilter("ignore", DeprecationWarning)  # about threads: see the module docstring
             pid = os.fork()
         if pid == 0:
-            for one in _END_SIGNALS:
-                signal.signal(one, signal.SIG_IGN)
+            for number in _END_SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return pid
@@ -213,14 +213,14 @@ class CrashReport:
 
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, struct.calcsize("qqq"))
-        self._beats = self._others = 0
+        self._beats = self._other_beats = 0
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  open for as long as there is a report
 
     def note_place(self, place: int) -> None:
         """Note the place of the environment whose work begins; -1: other work."""
         self._beats += 1
-        self._others += place < 0
-        struct.pack_into("qqq", self._shared, 0, place + 1, self._beats, self._others)
+        self._other_beats += place < 0
+        struct.pack_into("qqq", self._shared, 0, place + 1, self._beats, self._other_beats)
 
     @contextmanager
     def enabled(self) -> Iterator[None]:
@@ -239,10 +239,10 @@ class CrashReport:
 
     def trace_exits(self) -> None:
         """Write the traceback when this process ends itself, too."""
-        leave, own = os._exit, os.getpid()
+        leave, pid = os._exit, os.getpid()
 
         def write_and_exit(status: int) -> NoReturn:
-            if os.getpid() == own:  # not in a fork of a component's
+            if os.getpid() == pid:  # not in a fork of a component's
                 faulthandler.dump_traceback(self._file)
             leave(status)
 
@@ -270,8 +270,8 @@ class CrashReport:
     @property
     def beats(self) -> tuple[int, int]:
         """How often work began, and how often other work than that of an environment."""
-        every, others = struct.unpack_from("qq", self._shared, struct.calcsize("q"))
-        return every, others
+        every, other_beats = struct.unpack_from("qq", self._shared, struct.calcsize("q"))
+        return every, other_beats
 
     @property
     def trace(self) -> str:
@@ -295,8 +295,8 @@ def frames_of_others(trace: str) -> list[tuple[Frame, ...]]:
 
 
 def _frames_in(block: str) -> tuple[Frame, ...]:
-    found = (_FRAME.match(line) for line in block.splitlines())
-    return tuple(Frame(one["file"], int(one["line"]), one["function"]) for one in found if one)
+    matches = (_FRAME.match(line) for line in block.splitlines())
+    return tuple(Frame(match["file"], int(match["line"]), match["function"]) for match in matches if match)
 
 
 class Lifeline:
@@ -307,13 +307,13 @@ class Lifeline:
 
     def hold_on(self) -> None:
         """Exit this forked process as soon as no process has the other end open."""
-        end, own = self._ends
-        os.close(own)
+        read_end, write_end = self._ends
+        os.close(write_end)
         leave = os._exit
 
         def wait() -> None:
             signal.pthread_sigmask(signal.SIG_BLOCK, {TRACE_SIGNAL})  # the traceback is that of the main thread
-            os.read(end, 1)
+            os.read(read_end, 1)
             leave(0)
 
         threading.Thread(target=wait, name="lifeline", daemon=True).start()
@@ -331,8 +331,8 @@ def _run_fork(run: Callable[[], None], report: CrashReport, lifeline: Lifeline, 
         if ends_with_thread:
             ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115, PTH123  for as long as there is this process
-        own = open(2, "w", buffering=1, closefd=False, errors="replace", encoding="utf-8")  # noqa: SIM115
-        sys.stdout = sys.stderr = own
+        stderr = open(2, "w", buffering=1, closefd=False, errors="replace", encoding="utf-8")  # noqa: SIM115
+        sys.stdout = sys.stderr = stderr
         lifeline.hold_on()
         torch.set_num_threads(1)
 

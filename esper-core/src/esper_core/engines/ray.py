@@ -171,7 +171,7 @@ class RayEngine:
         self,
         run: Portable,
         data: Any,
-        own: NodeRecord,
+        run_node: NodeRecord,
         *,
         most: int,
         lanes: int | None = None,
@@ -182,7 +182,7 @@ class RayEngine:
         on_wait: Callable[[], None] = lambda: None,
     ) -> None:
         self.wait_seconds, self.on_wait = wait_seconds, on_wait
-        self._own, self._mixed_builds, self._on_node = own, mixed_builds, on_node
+        self._run_node, self._mixed_builds, self._on_node = run_node, mixed_builds, on_node
         self._free: list[_Actor] = []
         self._actors: list[_Actor] = []
         self._ray = _import_ray()
@@ -248,15 +248,15 @@ class RayEngine:
 
     def _connect(self, address: str | None, cpus: int) -> None:
         """Connect to a cluster, or start one on this machine."""
-        given: dict[str, Any] = {"address": address}
+        options: dict[str, Any] = {"address": address}
         if address is None:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            given = {"address": "local", "num_cpus": cpus, "include_dashboard": False}
+            options = {"address": "local", "num_cpus": cpus, "include_dashboard": False}
         elif not _is_reachable(address):
             raise _connection_error(address, "nothing listens there")
         try:
             with _kept_signal_handlers():
-                self._ray.init(**given, logging_level="error", log_to_driver=False)
+                self._ray.init(**options, logging_level="error", log_to_driver=False)
         except Exception as error:
             raise _connection_error(address or "this machine", one_line(str(error))) from error
 
@@ -268,13 +268,13 @@ class RayEngine:
         self._actors.append(actor)
         return actor
 
-    def _check(self, found: NodeRecord | BaseException) -> None:
+    def _check(self, record: NodeRecord | BaseException) -> None:
         """Check what is installed on the node of an actor."""
-        if isinstance(found, BaseException):
-            raise found
-        for text in check_node(self._own, found, mixed_builds=self._mixed_builds):
+        if isinstance(record, BaseException):
+            raise record
+        for text in check_node(self._run_node, record, mixed_builds=self._mixed_builds):
             log.warning("%s", text)
-        self._on_node(found)
+        self._on_node(record)
 
     def _start_error(self, error: Exception) -> ClusterError:
         """Return the error for an actor whose process cannot do its work."""
@@ -373,12 +373,12 @@ def _kept_signal_handlers() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _is_reachable(address: str) -> bool:

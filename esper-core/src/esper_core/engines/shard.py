@@ -95,12 +95,15 @@ class Shard(Pool):
     def answer(self, request: Request) -> Any:
         """Take out condemned seeds, carry out a request, and return the result."""
         self.faults.load_state_dict(request.faults)
-        for one in request.condemned:
-            environment = next(own for own in self.environments if own.place == one.place)
+        for condemned in request.condemned:
+            environment = next(candidate for candidate in self.environments if candidate.place == condemned.place)
             network = environment.network
-            if one.number is None:
-                network.refuse_birth(one.what)
-            elif network.lost.remove(one.what, [one.slot], one.number) and request.method in AFTER_SIGNALS:
+            if condemned.number is None:
+                network.refuse_birth(condemned.what)
+            elif (
+                network.lost.remove(condemned.what, [condemned.slot], condemned.number)
+                and request.method in AFTER_SIGNALS
+            ):
                 environment.measure_again(request.arguments[-1])
         return getattr(self, request.method)(*request.arguments)
 
@@ -110,28 +113,30 @@ class Shard(Pool):
         The innermost line that belongs to a component decides. Where no line does, as after the system killed the
         worker, it is the youngest seed of the environment at work: if it was another one, that one is next.
         """
-        one = next((one for one in self.environments if one.place == place), None)
-        if one is None or not hasattr(one, "network"):
+        environment = next((environment for environment in self.environments if environment.place == place), None)
+        if environment is None or not hasattr(environment, "network"):
             return None
-        seeds = [(slot, seed) for slot in one.garden.slots.values() for seed in slot.stack]
+        seeds = [(slot, seed) for slot in environment.garden.slots.values() for seed in slot.stack]
 
         def accused(slot: Any, seed: Any) -> Suspect:
             living = seed in slot.nursery
-            verdict = Condemned(one.place, slot.name, seed.blueprint, seed.number, what) if living else None
+            verdict = Condemned(environment.place, slot.name, seed.blueprint, seed.number, what) if living else None
             return Suspect(f"{seed.blueprint} in slot {slot.name}", verdict)
 
         owners = [(_sources(seed.block.modules()), accused(slot, seed)) for slot, seed in seeds]
-        if request.method == "apply" and (action := request.arguments[0][one.place]).op is Op.GERMINATE:
-            verdict = Condemned(one.place, action.slot, action.blueprint, None, what)
-            variety = next(own for own in one.recipe.varieties[action.slot] if own.id == action.blueprint)
+        if request.method == "apply" and (action := request.arguments[0][environment.place]).op is Op.GERMINATE:
+            verdict = Condemned(environment.place, action.slot, action.blueprint, None, what)
+            variety = next(
+                candidate for candidate in environment.recipe.varieties[action.slot] if candidate.id == action.blueprint
+            )
             newborn = Suspect(f"{action.blueprint} when it was built in slot {action.slot}", verdict)
             owners.insert(0, (_sources([variety.factory]), newborn))
         inside = {id(module) for _, seed in seeds for module in seed.modules()}
-        host = (module for module in one.model.modules() if id(module) not in inside)
-        owners.append((_sources(host), Suspect(f"the host, {type(one.model).__name__}")))
-        for own in (one.recipe.task, one.recipe.host_schedule, one.recipe.seed_schedule):
-            if isinstance(own, AttributedTask | AttributedSchedule):
-                label, component = own.origin
+        host = (module for module in environment.model.modules() if id(module) not in inside)
+        owners.append((_sources(host), Suspect(f"the host, {type(environment.model).__name__}")))
+        for attributed in (environment.recipe.task, environment.recipe.host_schedule, environment.recipe.seed_schedule):
+            if isinstance(attributed, AttributedTask | AttributedSchedule):
+                label, component = attributed.origin
                 owners.append((_sources([component]), Suspect(str(label))))
         for matches in (_Source.holds, _Source.is_beside):  # several components may share a file
             for frame in frames:
@@ -163,18 +168,18 @@ class _Source:
         return frame.file == self.file
 
 
-def _sources(things: Iterable[Any]) -> list[_Source]:
+def _sources(components: Iterable[Any]) -> list[_Source]:
     """Return where modules' classes, or functions, are defined, if that is in a third party's package."""
-    found = []
-    for thing in things:
-        definition = thing if inspect.isroutine(thing) or inspect.isclass(thing) else type(thing)
+    sources = []
+    for component in components:
+        definition = component if inspect.isroutine(component) or inspect.isclass(component) else type(component)
         try:
             file, (lines, first) = inspect.getsourcefile(definition), inspect.getsourcelines(definition)
         except (OSError, TypeError):
             continue
         if file is not None and is_third_party(target_of(definition)):
-            found.append(_Source(file, first, first + len(lines) - 1))
-    return found
+            sources.append(_Source(file, first, first + len(lines) - 1))
+    return sources
 
 
 class Connection(Protocol):
@@ -206,7 +211,7 @@ def serve(make: Callable[[Notices], Shard], connection: Connection, decider: Dec
             value = act()
         except BaseException as raised:  # whatever it is, it is raised again in the run's own process
             error, trace = sendable(raised), "".join(traceback.format_exception(raised))
-        before, sent = sent, [] if shard is None else [_status_of(one) for one in shard.environments]
+        before, sent = sent, [] if shard is None else [_status_of(environment) for environment in shard.environments]
         changed = [status for status in sent if status not in before]
         kept = logged.kept, notices.kept
         logged.kept, notices.kept = [], []
@@ -219,19 +224,19 @@ def serve(make: Callable[[Notices], Shard], connection: Connection, decider: Dec
     def expected(first: int, end: int) -> list[tuple[Request, Reply]]:
         assert shard is not None
         assert decider is not None
-        found: list[tuple[Request, Reply]] = []
+        exchanges: list[tuple[Request, Reply]] = []
 
         def ask(method: str, *arguments: Any) -> Any:
             request = Request(method, arguments, shard.faults.state_dict())
             reply = replied(partial(shard.answer, request))
-            found.append((request, reply))
+            exchanges.append((request, reply))
             if reply.error is not None:
                 raise reply.error
             return reply.value
 
         with suppress(BaseException):  # the run comes upon the same error at the same point
             run_ahead(shard, shard.order, decider, first, end, ask)
-        return found
+        return exchanges
 
     def answer(request: Request) -> Any:
         assert shard is not None
@@ -250,15 +255,15 @@ def sendable(error: BaseException) -> BaseException:
     if isinstance(error, KeyboardInterrupt):  # of a component: workers ignore Ctrl-C
         return PluginError(component_problem("E231", "a component raised KeyboardInterrupt", error, "", _HINT))
     home = type(error).__module__
-    ours = isinstance(error, EsperError) and home.startswith("esper_core.")
-    plain = home == "builtins" and all(isinstance(one, str | int | float | None) for one in error.args)
-    if ours or (plain and not vars(error)):
+    is_core_error = isinstance(error, EsperError) and home.startswith("esper_core.")
+    plain = home == "builtins" and all(isinstance(argument, str | int | float | None) for argument in error.args)
+    if is_core_error or (plain and not vars(error)):
         return error
     return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 def _status_of(member: Member) -> EnvironmentStatus:
-    return EnvironmentStatus(**{one.name: getattr(member, one.name) for one in fields(EnvironmentStatus)})
+    return EnvironmentStatus(**{field.name: getattr(member, field.name) for field in fields(EnvironmentStatus)})
 
 
 class _Logged(logging.Handler):

@@ -174,8 +174,8 @@ class SupervisedWorker:
             self._worker.send(self._pending)
             return None
         self._expected.extend(reply.value)
-        for request, own in self._expected:
-            self.lead[request.method] = self.lead.get(request.method, 0.0) + own.seconds
+        for request, expected_reply in self._expected:
+            self.lead[request.method] = self.lead.get(request.method, 0.0) + expected_reply.seconds
         expected, first = self._expected.popleft()
         if is_as_expected(expected, self._pending):
             return first
@@ -236,7 +236,7 @@ class SupervisedWorker:
         Returns:
             The losses that count if it is lost again.
         """
-        accidents = sum(one.accidental for one in losses)
+        accidents = sum(loss.accidental for loss in losses)
         is_decided = len(losses) - accidents >= LOSSES_UNTIL_VERDICT
         if accidents >= ACCIDENTS_UNTIL_END or (is_decided and self._pending is None):
             raise self._lost(losses[-1], None)
@@ -278,7 +278,7 @@ class SupervisedWorker:
     def _lost(self, loss: Loss, suspect: Suspect | None) -> WorkerLost:
         """Return the error for a worker that cannot be replaced."""
         at = "" if self._pending is None else f' in "{self._pending.method}"'
-        who = "" if suspect is None else f"; at work was {suspect.label}"
+        suspicion = "" if suspect is None else f"; at work was {suspect.label}"
         frame = find_author(loss.frames)
         file, line = (None, None) if frame is None else (frame.file, frame.line)
         hint = "log.txt has the traceback of its threads. " if loss.trace else ""
@@ -286,7 +286,7 @@ class SupervisedWorker:
         if loss.how.endswith("SIGKILL"):
             hint += '\nThe system may have run out of memory: use fewer lanes, or "engine: threads".'
         return WorkerLost(
-            Problem("E403", f"the worker of {self.whose} {loss.how}{at}{who}", file=file, line=line, hint=hint)
+            Problem("E403", f"the worker of {self.whose} {loss.how}{at}{suspicion}", file=file, line=line, hint=hint)
         )
 
 
@@ -301,15 +301,17 @@ def find_author(frames: Sequence[Frame]) -> Frame | None:
 
     Lines outside of Esper's outermost one belong to the program that called it, such as the command ``esper``.
     """
-    own = Path(esper_core.__file__).parent
-    folders = (Path(one.file).parents for one in frames)
-    ours = (place for place, parents in enumerate(folders) if own in parents and own / "cli" not in parents)
-    outermost = max(ours, default=len(frames))
-    return next((one for one in frames[:outermost] if _is_authors(Path(one.file), own)), None)
+    core_folder = Path(esper_core.__file__).parent
+    folders = (Path(frame.file).parents for frame in frames)
+    core_places = (
+        place for place, parents in enumerate(folders) if core_folder in parents and core_folder / "cli" not in parents
+    )
+    outermost = max(core_places, default=len(frames))
+    return next((frame for frame in frames[:outermost] if _is_authors(Path(frame.file), core_folder)), None)
 
 
-def _is_authors(file: Path, own: Path) -> bool:
-    _, installed, rest = file.as_posix().rpartition("/site-packages/")
+def _is_authors(file: Path, core_folder: Path) -> bool:
+    _, installed, module_path = file.as_posix().rpartition("/site-packages/")
     if installed:
-        return is_third_party(rest.partition("/")[0])
-    return file.is_absolute() and not any(folder in file.parents for folder in (own, Path(os.__file__).parent))
+        return is_third_party(module_path.partition("/")[0])
+    return file.is_absolute() and not any(folder in file.parents for folder in (core_folder, Path(os.__file__).parent))

@@ -55,8 +55,12 @@ class Verdicts:
 
     def find(self, round_: int, step: int | None, method: str) -> list[Condemned]:
         """Return the seeds that are condemned in a request."""
-        where = self.stage, round_, step, method
-        return [one.condemned for one in self._passed if (one.stage, one.round, one.step, one.method) == where]
+        position = self.stage, round_, step, method
+        return [
+            verdict.condemned
+            for verdict in self._passed
+            if (verdict.stage, verdict.round, verdict.step, verdict.method) == position
+        ]
 
     def add(self, round_: int, step: int | None, method: str, condemned: Condemned) -> None:
         """Keep a new verdict."""
@@ -75,8 +79,8 @@ def _read(path: Path) -> list[SeedVerdict]:
     """Return the verdicts in a file; a last line that was not finished is left out."""
     try:
         with open_regular(path) as file:
-            whole, _, _ = file.read().rpartition(b"\n")
-        return [_VERDICT.validate_json(line) for line in whole.splitlines()]
+            complete_lines, _, _ = file.read().rpartition(b"\n")
+        return [_VERDICT.validate_json(line) for line in complete_lines.splitlines()]
     except OSError as error:
         raise RunFolderError.unreadable(path, error) from error
     except ValidationError as error:

@@ -108,9 +108,9 @@ def _crash(trace: str) -> Problem:
 
 def _problem(code: str, message: str, trace: str, hint: str) -> Problem:
     """Return an error with the line of a plugin's: of the thread at work, or else of another one."""
-    others = (frames for frames in frames_of_others(trace) if not any(map(_is_of_a_sink, frames)))
-    found = (find_author(frames) for frames in chain([frames_of(trace)], others))
-    frame = next((one for one in found if one is not None), None)
+    other_threads = (frames for frames in frames_of_others(trace) if not any(map(_is_of_a_sink, frames)))
+    candidates = (find_author(frames) for frames in chain([frames_of(trace)], other_threads))
+    frame = next((frame for frame in candidates if frame is not None), None)
     message %= "" if frame is None else f" in {frame.function}"
     file, line = (None, None) if frame is None else (frame.file, frame.line)
     return Problem(code, message, file=file, line=line, hint=hint)

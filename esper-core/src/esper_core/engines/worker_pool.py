@@ -119,15 +119,15 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
     def time_shares(self) -> dict[str, float]:
         """Shares of the time of the latest ``train``, in which workers that ran ahead did other things, too."""
         leads = [(method, seconds) for worker in self._workers for method, seconds in worker.lead.items()]
-        whole = sum(seconds for _, seconds in leads)
-        if not whole:
+        total = sum(seconds for _, seconds in leads)
+        if not total:
             return super().time_shares
         shares = {"incubate": 0.0}
         for method, seconds in leads:
             if method == "train":
-                shares["incubate"] += self._incubation_share * seconds / whole
+                shares["incubate"] += self._incubation_share * seconds / total
             else:
-                shares[REGIONS[method]] = shares.get(REGIONS[method], 0.0) + seconds / whole
+                shares[REGIONS[method]] = shares.get(REGIONS[method], 0.0) + seconds / total
         return shares
 
     def reset(self, round_: int, first_seed: int) -> None:
@@ -142,7 +142,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
             if len(self.latest) == len(self.environments) and time.monotonic() >= self._snapshot_due:
                 self._packed_states()
             end = self._end_of_lead(step) if self._steps else None
-        turns = [one.place for one in self.turns(step)]
+        turns = [environment.place for environment in self.turns(step)]
         for worker in self._workers:
             worker.lead.clear()
         changes = self._call_each(Shard.train, lambda order: (step,), None, end)
@@ -162,19 +162,24 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
 
     def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, Decision]:
         """Return the governor's decisions."""
-        doubts = {place: one for place, one in opinions.items() if one != CALM}
-        return self._call_each(Shard.judge, lambda order: (self._own(order, doubts),), {})
+        doubts = {place: opinion for place, opinion in opinions.items() if opinion != CALM}
+        return self._call_each(Shard.judge, lambda order: (self._of_worker(order, doubts),), {})
 
     def carry_out(self, decisions: Mapping[int, Decision], step: int) -> tuple[dict[int, RolledBack], Changes]:
         """Roll environments back, and end episodes, as the governor decided."""
-        active = {place: one for place, one in decisions.items() if one.act is Act.ROLL_BACK or one.truncated}
+        active = {
+            place: decision
+            for place, decision in decisions.items()
+            if decision.act is Act.ROLL_BACK or decision.truncated
+        }
 
-        def own(order: Order) -> tuple[Any, ...] | None:
-            return (found, step) if (found := self._own(order, active)) else None
+        def arguments_for(order: Order) -> tuple[Any, ...] | None:
+            return (assigned, step) if (assigned := self._of_worker(order, active)) else None
 
-        rolled, changes = self._call_each(Shard.carry_out, own, ({}, []))
+        rolled, changes = self._call_each(Shard.carry_out, arguments_for, ({}, []))
         counted = {
-            place: replace(one, withdrawn=decisions[place].counted(self.faults)) for place, one in rolled.items()
+            place: replace(rolled_back, withdrawn=decisions[place].counted(self.faults))
+            for place, rolled_back in rolled.items()
         }
         return counted, changes
 
@@ -186,11 +191,11 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         """Carry out one action in each environment."""
         by_place = actions if isinstance(actions, dict) else dict(enumerate(actions))
 
-        def own(order: Order) -> tuple[Any, ...] | None:
-            found = self._own(order, by_place)
-            return (found, step) if any(action.op is not Op.WAIT for action in found.values()) else None
+        def arguments_for(order: Order) -> tuple[Any, ...] | None:
+            assigned = self._of_worker(order, by_place)
+            return (assigned, step) if any(action.op is not Op.WAIT for action in assigned.values()) else None
 
-        changes, lost = self._call_each(Shard.apply, own, ([], []))
+        changes, lost = self._call_each(Shard.apply, arguments_for, ([], []))
         return changes, self._counted(lost)
 
     def conclude(self, step: int) -> tuple[Changes, list[Ending]]:
@@ -204,7 +209,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
     def load_states(self, states: Mapping[int, State], latest: Sequence[Signals]) -> None:
         """Restore the state and the latest signals of each environment, by its place."""
         packed = {place: pack(state) for place, state in states.items()}
-        self._call_each(Shard.load_packed_states, lambda order: (self._own(order, packed), latest), None)
+        self._call_each(Shard.load_packed_states, lambda order: (self._of_worker(order, packed), latest), None)
         self._round = self.environments[0].round
 
     def close(self) -> None:
@@ -227,18 +232,18 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         end: int | None = None,
     ) -> T:
         """Call a method of each worker's shard with its own arguments. Where these are None, ``idle`` is its value."""
-        asked = []
+        busy = []
         for worker, order in zip(self._workers, self._orders, strict=True):
-            if (own := arguments(order)) is not None:
-                worker.send(Request(method.__name__, own, self.faults.state_dict()), end)
-                asked.append(worker)
-        values = iter(self._receive_all(asked))
-        result: T = joined([next(values) if worker in asked else idle for worker in self._workers])
+            if (worker_arguments := arguments(order)) is not None:
+                worker.send(Request(method.__name__, worker_arguments, self.faults.state_dict()), end)
+                busy.append(worker)
+        values = iter(self._receive_all(busy))
+        result: T = joined([next(values) if worker in busy else idle for worker in self._workers])
         return result
 
-    def _own(self, order: Order, by_place: Mapping[int, T]) -> dict[int, T]:
+    def _of_worker(self, order: Order, by_place: Mapping[int, T]) -> dict[int, T]:
         """Return what belongs to the environments of a worker."""
-        return {place: one for place, one in by_place.items() if place // self._arms in order.indices}
+        return {place: value for place, value in by_place.items() if place // self._arms in order.indices}
 
     def _end_of_lead(self, step: int) -> int:
         """Return to before which step workers may go on by themselves from here, where all of them are."""
@@ -258,7 +263,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
             for worker, part in zip(self._workers, parts, strict=True):
                 worker.keep(WorkerSnapshot(part, latest))
         self._snapshot_due = time.monotonic() + (time.monotonic() - began) / SNAPSHOT_SHARE
-        return {place: one for part in parts for place, one in part.items()}
+        return {place: state for part in parts for place, state in part.items()}
 
     def _receive_all(self, workers: Sequence[SupervisedWorker]) -> list[Any]:
         """Wait for the replies of workers, and return their values; if several raised an error, raise the first one."""
@@ -277,11 +282,11 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
 
     def _counted(self, lost: LostSeeds) -> LostSeeds:
         """Count lost seeds over the whole run: a worker knows only its own."""
-        return [(place, one.counted(self.faults)) for place, one in lost]
+        return [(place, lost_seed.counted(self.faults)) for place, lost_seed in lost]
 
     def _find_verdicts(self, verdicts: Verdicts, order: Order, request: Request) -> list[Condemned]:
-        found = verdicts.find(self._round, _step_of(request), request.method)
-        return [one for one in found if one.place // self._arms in order.indices]
+        condemned = verdicts.find(self._round, _step_of(request), request.method)
+        return [seed for seed in condemned if seed.place // self._arms in order.indices]
 
     def _add_verdict(self, verdicts: Verdicts, request: Request, condemned: Condemned) -> None:
         verdicts.add(self._round, _step_of(request), request.method, condemned)
@@ -306,7 +311,7 @@ def joined(values: Sequence[Any]) -> Any:
     if isinstance(values[0], tuple):
         return tuple(map(joined, zip(*values, strict=True)))
     if isinstance(values[0], dict):
-        return {place: one for value in values for place, one in value.items()}
+        return {place: member for value in values for place, member in value.items()}
     return None if values[0] is None else list(chain(*values))
 
 

@@ -45,10 +45,10 @@ def refuse_arguments(model: Any, steps: Any, clip_norm: Any) -> None:
         raise GrowthError(Problem("E347", message, hint="It is the norm to which the loop clips gradients."))
 
 
-def refuse_no_settings(given: Any, section: str) -> None:
+def refuse_no_settings(settings: Any, section: str) -> None:
     """Raise GrowthError (E347) if the settings of a section are no mapping."""
-    if given is not None and not isinstance(given, Mapping | BaseModel):
-        message = f"{section} takes a mapping of settings. Received: {given!r}"
+    if settings is not None and not isinstance(settings, Mapping | BaseModel):
+        message = f"{section} takes a mapping of settings. Received: {settings!r}"
         hint = f'As in a configuration, such as  {section}={{"{_USUAL[section]}": …}}'
         raise GrowthError(Problem("E347", message, hint=hint))
 
@@ -60,9 +60,11 @@ _USUAL: Final = {"growth": "gates", "governor": "rollbacks"}
 def refuse_grown_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     """Raise GrowthError (E348) for the state of an optimizer whose groups hold more than here; a hook."""
     saved = [len(group["params"]) for group in state["param_groups"]]
-    here = [len(group["params"]) for group in optimizer.param_groups]
-    if len(saved) == len(here) and any(more > own for more, own in zip(saved, here, strict=True)):
-        message = f"the optimizer's state is of a grown model: it has {sum(saved)} parameters, expected {sum(here)}"
+    current = [len(group["params"]) for group in optimizer.param_groups]
+    if len(saved) == len(current) and any(
+        received > expected for received, expected in zip(saved, current, strict=True)
+    ):
+        message = f"the optimizer's state is of a grown model: it has {sum(saved)} parameters, expected {sum(current)}"
         hint = "Load the growth first:  gardener.load_state_dict(checkpoint[…])"
         raise GrowthError(Problem("E348", message, hint=hint))
 
@@ -72,10 +74,10 @@ class ModelForm:
 
     def __init__(self, model: nn.Module) -> None:
         self._model, self._of_host = model, host_parameters(model)
-        self._known = self._now()
+        self._recorded = self._now()
 
     def _now(self) -> set[tuple[torch.dtype, torch.device]]:
-        return {(own.dtype, own.device) for own in self._of_host}
+        return {(parameter.dtype, parameter.device) for parameter in self._of_host}
 
     def refuse_other(self, *, branched: bool, thorough: bool = False) -> None:
         """Raise GrowthError (E358) if the model was moved or cast while seeds live on branches.
@@ -85,11 +87,11 @@ class ModelForm:
         if thorough:
             self._of_host = host_parameters(self._model)
         now = self._now()
-        if branched and now != self._known:
-            message = f"the model was {_listed(self._known)} when seeds germinated, and is {_listed(now)}"
+        if branched and now != self._recorded:
+            message = f"the model was {_listed(self._recorded)} when seeds germinated, and is {_listed(now)}"
             hint = "Move or cast it before the Gardener is made, or after close(); for less precision use autocast."
             raise GrowthError(Problem("E358", message, hint=hint))
-        self._known = now
+        self._recorded = now
 
 
 def _listed(forms: set[tuple[torch.dtype, torch.device]]) -> str:

@@ -27,7 +27,7 @@ Blueprints = str | Variety | Sequence[str | Variety]
 
 
 def blueprints_of(
-    given: Blueprints | Mapping[str, Blueprints], slots: Sequence[Slot], registry: Registry, device: torch.device
+    blueprints: Blueprints | Mapping[str, Blueprints], slots: Sequence[Slot], registry: Registry, device: torch.device
 ) -> dict[str, tuple[Variety, ...]]:
     """Return the blueprints that may grow in each slot, after a trial of each one there.
 
@@ -38,48 +38,51 @@ def blueprints_of(
         GrowthError: There is no such slot, a blueprint that was named for it does not fit it, or none fits any (E351).
         PluginError: A blueprint that was named is not what its spec says. With "auto" it is left out.
     """
-    found: dict[str, dict[str, Variety]] = {slot.name: {} for slot in slots}
-    for own, names in _by_slots(given, slots):
+    by_slot: dict[str, dict[str, Variety]] = {slot.name: {} for slot in slots}
+    for matching, names in _by_slots(blueprints, slots):
         named = [names] if isinstance(names, str | Variety) else names
         auto = list(named) == ["auto"]
-        for one in ["*"] if auto else named:
-            chosen = _varieties(one, registry, own)
-            fitting = [(slot, variety) for variety in chosen for slot in own if _misfit(variety, slot) is None]
+        for blueprint in ["*"] if auto else named:
+            chosen = _varieties(blueprint, registry, matching)
+            fitting = [(slot, variety) for variety in chosen for slot in matching if _misfit(variety, slot) is None]
             if not fitting and not auto:
-                slot, variety = own[0], chosen[0]
+                slot, variety = matching[0], chosen[0]
                 message = f'"{variety.id}" cannot grow in slot "{slot.name}": {_misfit(variety, slot)}'
                 raise GrowthError(Problem("E303", message))
             for slot, variety in fitting:
                 if _works(variety, slot, device, auto=auto):
-                    found[slot.name][variety.id] = variety
-    if not any(found.values()):
+                    by_slot[slot.name][variety.id] = variety
+    if not any(by_slot.values()):
         sites = [f"{slot.name}: {slot.site.kind} {slot.site.example_shape}" for slot in slots if slot.site is not None]
         message = f"no blueprint fits in the slots: {', '.join(sites)}"
         raise GrowthError(Problem("E351", message, hint="All blueprints:  esper components list blueprint"))
-    return {name: tuple(varieties.values()) for name, varieties in found.items()}
+    return {name: tuple(varieties.values()) for name, varieties in by_slot.items()}
 
 
 def _by_slots(
-    given: Blueprints | Mapping[str, Blueprints], slots: Sequence[Slot]
+    blueprints: Blueprints | Mapping[str, Blueprints], slots: Sequence[Slot]
 ) -> Iterator[tuple[list[Slot], Blueprints]]:
     """Yield slots with what was given for them; GrowthError for a slot that there is not."""
-    if not isinstance(given, Mapping):
-        yield list(slots), given
+    if not isinstance(blueprints, Mapping):
+        yield list(slots), blueprints
         return
-    for pattern, names in given.items():
-        own = [slot for slot in slots if slot.name == pattern or matches(slot.name, pattern)]
-        if not own:
+    for pattern, names in blueprints.items():
+        matching = [slot for slot in slots if slot.name == pattern or matches(slot.name, pattern)]
+        if not matching:
             hint = suggestion(pattern, [slot.name for slot in slots])
             raise GrowthError(Problem("E302", f'there is no slot "{pattern}"', hint=hint))
-        yield own, names
+        yield matching, names
 
 
 def _varieties(named: str | Variety, registry: Registry, slots: Sequence[Slot]) -> list[Variety]:
     """Return the blueprint of a name, or all that match a glob."""
     if isinstance(named, Variety):
         return [named]
-    found = registry.match("blueprint", named, context=f'slot "{slots[0].name}"')
-    return [Variety(own.id, cast("BlueprintSpec", own.spec), own.load(), own.title) for own in found]
+    components = registry.match("blueprint", named, context=f'slot "{slots[0].name}"')
+    return [
+        Variety(component.id, cast("BlueprintSpec", component.spec), component.load(), component.title)
+        for component in components
+    ]
 
 
 def _misfit(variety: Variety, slot: Slot) -> str | None:
@@ -96,21 +99,21 @@ def _works(variety: Variety, slot: Slot, device: torch.device, *, auto: bool) ->
     return fault is None
 
 
-def policy_of(given: str | Policy, space: ActionSpace, registry: Registry, steps: int) -> Arm:
+def policy_of(policy: str | Policy, space: ActionSpace, registry: Registry, steps: int) -> Arm:
     """Return the arm of a policy: one by name, built for ``space``, or the user's own object.
 
     A warning is logged if ``steps`` are too few for what the policy plans.
     """
-    if isinstance(given, str):
-        component = registry.find("policy", given)
+    if isinstance(policy, str):
+        component = registry.find("policy", policy)
         with attributed_to(component.title, "while it was built"):
             arm = Arm(component.short, component.load()(space), component.title)
     else:
-        if isinstance(given, type) or not callable(getattr(given, "act", None)):
-            received = given.__name__ if isinstance(given, type) else type(given).__name__
+        if isinstance(policy, type) or not callable(getattr(policy, "act", None)):
+            received = policy.__name__ if isinstance(policy, type) else type(policy).__name__
             hint = f"Pass the name of a policy, or an object, not a class, with its methods. Received: {received}"
             raise GrowthError(Problem("E347", "a policy needs the method act", hint=hint))
-        arm = Arm(type(given).__name__.lower(), given, f"the policy {type(given).__name__}")
+        arm = Arm(type(policy).__name__.lower(), policy, f"the policy {type(policy).__name__}")
     for plan in arm.impossible(steps):
         log.warning("policy %s: %d steps are too few for %s", arm.name, steps, plan)
     return arm

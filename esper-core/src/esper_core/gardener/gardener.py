@@ -143,7 +143,9 @@ class Gardener:
         refuse_ranks()
         refuse_arguments(model, steps, clip_norm)
         self.model, self.steps, self._loss = model, steps, loss
-        self._optimizers = optimizers_of(optimizer, [own for own in host_parameters(model) if own.requires_grad])
+        self._optimizers = optimizers_of(
+            optimizer, [parameter for parameter in host_parameters(model) if parameter.requires_grad]
+        )
         settings, watch, plugins = (
             _growth_settings(growth),
             _governor_settings(governor),
@@ -166,9 +168,9 @@ class Gardener:
             self._member = LoopMember(network, data, self._autocast, self._arm.name, seed, steps, example)
             self._phases = Phases([self._member], 1, network.lost.faults, lanes=Lanes())
             self._feed, self._form, self._closed = BatchFeed(), ModelForm(model), False
-            for one in self._optimizers:
-                self._closing.callback(one.register_step_post_hook(self._feed.count).remove)
-                self._closing.callback(one.register_load_state_dict_pre_hook(refuse_grown_state).remove)
+            for borrowed in self._optimizers:
+                self._closing.callback(borrowed.register_step_post_hook(self._feed.count).remove)
+                self._closing.callback(borrowed.register_load_state_dict_pre_hook(refuse_grown_state).remove)
             with without_trace(model):
                 self._phases.begin()
             self._recorder = Recorder()
@@ -206,7 +208,7 @@ class Gardener:
         if batches and network.garden.incubating:
             self._form.refuse_other(branched=True)
             with without_trace(self.model):
-                network.incubate([partial(self._mean_loss, one, len(batches)) for one in batches])
+                network.incubate([partial(self._mean_loss, micro_batch, len(batches)) for micro_batch in batches])
 
     def tend(self) -> Tended:
         """Measure the seeds, ask the policy, and carry out its action: call it once an epoch, or every n batches.
@@ -228,7 +230,9 @@ class Gardener:
         self._feed.end_interval()
         tended = self._recorder.take(result.step, self.steps, result.signals[0])
         self._member.warn_of_surplus()
-        if moved := [f"{one.blueprint} was {_MOVING[one.now]}" for one in tended.changes if one.now in _MOVING]:
+        if moved := [
+            f"{change.blueprint} was {_MOVING[change.now]}" for change in tended.changes if change.now in _MOVING
+        ]:
             warn_of_averages(self.model, ", ".join(moved))
         return tended
 
@@ -260,13 +264,13 @@ class Gardener:
         if not {"format", "plain", "tensors"} <= state.keys() or state["format"] != STATE_FORMAT:
             why = "it was not returned by Gardener.state_dict of this version"
             raise state_mismatch(why)
-        known = State(state["plain"], state["tensors"])
+        saved = State(state["plain"], state["tensors"])
         with without_trace(self.model):
-            self._member.load_state_dict(known.part("member"))
-            self._phases.faults.load_state_dict(known.part("faults"))
+            self._member.load_state_dict(saved.part("member"))
+            self._phases.faults.load_state_dict(saved.part("faults"))
             if isinstance(self._arm.policy, Resumable):
-                self._arm.policy.load_state_dict(known.part("policy"))
-        self._feed.begin_at(known.plain["fed"])
+                self._arm.policy.load_state_dict(saved.part("policy"))
+        self._feed.begin_at(saved.plain["fed"])
 
     def close(self) -> None:
         """Prune the seeds that are not kept, remove the hooks, and write the results. May be called twice."""
@@ -293,16 +297,20 @@ class Gardener:
         with self._closing, without_trace(self.model):
             pruned = self._member.network.garden.remove("the loop is over")
             if error is None:
-                self._member.warn_of_end(self._feed.used, [f"{one.blueprint} in {one.slot}" for one in pruned])
+                self._member.warn_of_end(
+                    self._feed.used, [f"{transition.blueprint} in {transition.slot}" for transition in pruned]
+                )
             if self._record is not None:
-                for event in stages_changed([self._member], [(0, one) for one in pruned], self._member.steps):
+                for event in stages_changed(
+                    [self._member], [(0, transition) for transition in pruned], self._member.steps
+                ):
                     self._record.hear(event)
                 self._record.finish(self._member, self._stepper.clock.summary(), error)
 
     def _new_stepper(self, plugins: Plugins) -> Stepper:
         """Return the stepper, which trains the network and publishes events."""
         listeners: list[Listener] = [self._recorder] if self._record is None else [self._recorder, self._record]
-        packages = {one.id: one.source for one in plugins.registry.components("blueprint")}
+        packages = {component.id: component.source for component in plugins.registry.components("blueprint")}
         return Stepper(self._phases, None, health_check(plugins), bus=Bus(listeners), clock=Clock(), packages=packages)
 
     def _network(
@@ -352,17 +360,17 @@ class Gardener:
             raise GrowthError(Problem("E346", "this Gardener is closed", hint=hint))
 
 
-def _governor_settings(given: GovernorConfig | Mapping[str, Any] | None) -> GovernorConfig:
-    refuse_no_settings(given, "governor")
-    return given if isinstance(given, GovernorConfig) else section_of(GovernorConfig, given or {}, "governor")
+def _governor_settings(governor: GovernorConfig | Mapping[str, Any] | None) -> GovernorConfig:
+    refuse_no_settings(governor, "governor")
+    return governor if isinstance(governor, GovernorConfig) else section_of(GovernorConfig, governor or {}, "governor")
 
 
-def _growth_settings(given: GrowthConfig | Mapping[str, Any] | None) -> GrowthConfig:
+def _growth_settings(growth: GrowthConfig | Mapping[str, Any] | None) -> GrowthConfig:
     """Return the settings: branches, since a loop has no twin, with strict gates unless given."""
-    if isinstance(given, GrowthConfig):
-        given = given.model_dump(exclude_unset=True)
-    refuse_no_settings(given, "growth")
-    settings = section_of(GrowthConfig, {"gates": "strict", **(given or {})}, "growth")
+    if isinstance(growth, GrowthConfig):
+        growth = growth.model_dump(exclude_unset=True)
+    refuse_no_settings(growth, "growth")
+    settings = section_of(GrowthConfig, {"gates": "strict", **(growth or {})}, "growth")
     if "incubation" in settings.model_fields_set and settings.incubation != "branch":
         message = f"a Gardener incubates on branches. Received: incubation {settings.incubation}"
         hint = "A seed in the shadow is compared with a twin once it acts, and a loop of your own has none."
@@ -388,7 +396,7 @@ def _plain_settings(
     return {
         "model": type(gardener.model).__name__,
         "optimizer": type(gardener.optimizer).__name__,
-        "slots": {one.name: {"at": one.at, "blueprints": list(space.blueprints[one.name])} for one in slots},
+        "slots": {slot.name: {"at": slot.at, "blueprints": list(space.blueprints[slot.name])} for slot in slots},
         "policy": gardener.arm,
         "steps": gardener.steps,
         "seed": seed,
@@ -400,7 +408,7 @@ def _plain_settings(
 def _action_space(model: nn.Module, varieties: Mapping[str, Sequence[Variety]], batch: Example) -> ActionSpace:
     """Return what a policy can choose from, with descriptions of the slots."""
     sites = {slot.name: slot.site for slot in slots_of(model).each() if slot.site is not None}
-    names = {name: tuple(variety.id for variety in own) for name, own in varieties.items()}
+    names = {name: tuple(variety.id for variety in fitting) for name, fitting in varieties.items()}
     return ActionSpace(names, PlaceDescriptions(model, sites, varieties, batch))
 
 

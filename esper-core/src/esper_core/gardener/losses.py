@@ -37,8 +37,8 @@ def each_example(loss: Callable[[nn.Module, Any], Tensor], model: nn.Module, bat
     for mean, compute in means.found_for(returned):
         parts = compute()
         if rows and parts.numel() and (len(parts) == rows or parts.ndim == 1) and not parts.numel() % rows:
-            each = parts.float().reshape(rows, -1).mean(1)
-            return each * _ratio(mean.float(), each.mean())
+            example_losses = parts.float().reshape(rows, -1).mean(1)
+            return example_losses * _ratio(mean.float(), example_losses.mean())
     return returned
 
 
@@ -79,10 +79,10 @@ def _unreduced(func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Calla
         return lambda: averaged
     if getattr(func, "__module__", None) != "torch.nn.functional":
         return None
-    known = signature(func)
-    if "reduction" not in known.parameters:
+    call_signature = signature(func)
+    if "reduction" not in call_signature.parameters:
         return None
-    bound = known.bind(*args, **named)
+    bound = call_signature.bind(*args, **named)
     bound.apply_defaults()
     if bound.arguments["reduction"] != "mean":
         return None

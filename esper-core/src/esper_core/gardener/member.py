@@ -46,7 +46,7 @@ class BatchFeed:
     _waiting: list[Any] = field(default_factory=list)
     _of_each: Counter[int] = field(default_factory=Counter)
     """Steps of each optimizer, by its id, since the last ``tend``."""
-    _known: set[int] = field(default_factory=set)
+    _stepped: set[int] = field(default_factory=set)
     """Optimizers that have stepped, by their ids."""
     _warned: set[str] = field(default_factory=set)
 
@@ -73,10 +73,10 @@ class BatchFeed:
             message = f"gardener.step(batch) was called for {self.used} of {steps} steps of the optimizer"
             hint = "Seeds train on those batches alone: call it for each batch, after optimizer.step()."
             self._warn(Problem("E370", message, hint=hint))
-        self._known |= self._of_each.keys()
-        if idle := len(self._known) - len(self._of_each):
+        self._stepped |= self._of_each.keys()
+        if idle := len(self._stepped) - len(self._of_each):
             message = (
-                f"{idle} of {len(self._known)} optimizers, which stepped before, did not step since the last tend()"
+                f"{idle} of {len(self._stepped)} optimizers, which stepped before, did not step since the last tend()"
             )
             hint = (
                 "Seeds may join it. If the loop replaced it, close this Gardener, and make one with the new optimizer."
@@ -203,8 +203,8 @@ class LoopMember:
 
     def state_dict(self) -> State:
         """Return the state between two steps."""
-        own, network = State({"steps": self.steps, "over": self.over}), self.network.state_dict()
-        return State({**own.plain, **network.plain}, network.tensors)
+        state, network = State({"steps": self.steps, "over": self.over}), self.network.state_dict()
+        return State({**state.plain, **network.plain}, network.tensors)
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned, in a network that has not grown."""

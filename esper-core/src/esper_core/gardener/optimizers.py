@@ -49,28 +49,28 @@ Place = tuple[int, int]
 """An optimizer and one of its groups, by their numbers."""
 
 
-def optimizers_of(given: Any, parameters: Sequence[nn.Parameter]) -> tuple[torch.optim.Optimizer, ...]:
+def optimizers_of(optimizer: Any, parameters: Sequence[nn.Parameter]) -> tuple[torch.optim.Optimizer, ...]:
     """Return the user's optimizers: one, several, or what a factory builds over ``parameters``.
 
     The optimizer inside a wrapper, such as that of accelerate, is taken out: wrappers have no hooks. A factory for a
     frozen host gets an empty placeholder, since torch refuses an optimizer without parameters.
     """
-    if callable(given) and not isinstance(given, torch.optim.Optimizer):
-        given = given(list(parameters) or [torch.nn.Parameter(torch.empty(0))])
-    several = given if isinstance(given, list | tuple) else (given,)
-    found = tuple({id(one): one for one in map(unwrapped, several)}.values())
-    for one in found:
-        if not isinstance(one, torch.optim.Optimizer):
-            message = f"a Gardener needs the optimizer of your loop. Received: {type(one).__name__}"
+    if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
+        optimizer = optimizer(list(parameters) or [torch.nn.Parameter(torch.empty(0))])
+    several = optimizer if isinstance(optimizer, list | tuple) else (optimizer,)
+    optimizers = tuple({id(candidate): candidate for candidate in map(unwrapped, several)}.values())
+    for candidate in optimizers:
+        if not isinstance(candidate, torch.optim.Optimizer):
+            message = f"a Gardener needs the optimizer of your loop. Received: {type(candidate).__name__}"
             hint = "Pass a torch.optim.Optimizer, several in a list, or a function from parameters to an optimizer."
             raise GrowthError(Problem("E340", message, hint=hint))
-        refuse_closure(one)
-    owned = {id(parameter) for one in found for group in one.param_groups for parameter in group["params"]}
+        refuse_closure(candidate)
+    owned = {id(parameter) for owner in optimizers for group in owner.param_groups for parameter in group["params"]}
     if parameters and not any(id(parameter) in owned for parameter in parameters):
         message = "the optimizer holds none of the model's parameters"
         hint = "Build it from this model, after the model was moved or wrapped:  Adam(model.parameters())"
         raise GrowthError(Problem("E341", message, hint=hint))
-    return found
+    return optimizers
 
 
 def unwrapped(optimizer: Any) -> Any:
@@ -123,14 +123,14 @@ class BorrowedOptimizers(OptimizerKeeper):
     def adopt(self, seed: Seed) -> None:
         """Add a seed's parameters to the optimizers, except those that an optimizer already has."""
         owned = {id(parameter) for share in self.host_shares() for parameter in share.parameters}
-        new = [own for own in seed.parameters() if own.requires_grad and id(own) not in owned]
-        at = next(slot.at for slot in slots_of(self._model).each() if any(one is seed for one in slot.stack))
+        new = [parameter for parameter in seed.parameters() if parameter.requires_grad and id(parameter) not in owned]
+        at = next(slot.at for slot in slots_of(self._model).each() if any(stacked is seed for stacked in slot.stack))
         groups: dict[Place, list[nn.Parameter]] = {}
         for parameter in new:
             place = self._places[id(parameter)] = self._group_for(parameter, at)
             groups.setdefault(place, []).append(parameter)
         shares = [
-            self._share_of_seed(number, {place[1]: own for place, own in groups.items() if place[0] == number})
+            self._share_of_seed(number, {place[1]: members for place, members in groups.items() if place[0] == number})
             for number in dict.fromkeys(number for number, _ in groups)
         ]
         self.seeds[seed.number], *further = shares or [Share((), None)]
@@ -171,8 +171,8 @@ class BorrowedOptimizers(OptimizerKeeper):
                 owner, group = self._group_at(place)
                 for joined in group["params"][len(members["params"]) :]:
                     owner.state.pop(joined, None)
-                for key, own in members.items():
-                    group[key][:] = own
+                for key, values in members.items():
+                    group[key][:] = values
 
         return put_back
 
@@ -191,7 +191,7 @@ class BorrowedOptimizers(OptimizerKeeper):
             if share.parameters:
                 share.collect_gradients(scaled=self.scaler is not None)
         if self._clip_norm is not None:
-            clip_grad_norm_([own for share in shares for own in share.parameters], self._clip_norm)
+            clip_grad_norm_([parameter for share in shares for parameter in share.parameters], self._clip_norm)
         for share in shares:
             share.step(self.scaler)
         update_scaler(self.scaler, shares)
@@ -208,7 +208,7 @@ class BorrowedOptimizers(OptimizerKeeper):
         """Return the trainable parameters of seeds that no optimizer owns, or several do. The host is the user's."""
         owned = [id(parameter) for share in self.shares() for parameter in share.parameters]
         grown = slots_of(model).named_parameters()
-        return [name for name, own in grown if own.requires_grad and owned.count(id(own)) != 1]
+        return [name for name, parameter in grown if parameter.requires_grad and owned.count(id(parameter)) != 1]
 
     def state_dict(self) -> State:
         """Return the state of the seeds' optimizers; that of the host's is the user's to save."""
@@ -218,7 +218,10 @@ class BorrowedOptimizers(OptimizerKeeper):
             for place, share in enumerate(self.seed_shares(number))
         }
         names = {id(parameter): name for name, parameter in slots_of(self._model).named_parameters()}
-        joined = [[names[id(own)] for own in group["params"] if id(own) in names] for _, group in self._groups()]
+        joined = [
+            [names[id(parameter)] for parameter in group["params"] if id(parameter) in names]
+            for _, group in self._groups()
+        ]
         return State.of({**shares, "scaler": encode_scaler(self.scaler)}, order=list(self.seeds), joined=joined)
 
     def load_state_dict(self, state: State) -> None:
@@ -235,8 +238,8 @@ class BorrowedOptimizers(OptimizerKeeper):
             ]
             for number in order
         }
-        self.seeds = {number: own[0] for number, own in restored.items()}
-        self._further = {number: tuple(own[1:]) for number, own in restored.items()}
+        self.seeds = {number: shares[0] for number, shares in restored.items()}
+        self._further = {number: tuple(shares[1:]) for number, shares in restored.items()}
 
     def _arrange(self, joined: list[list[str]]) -> None:
         """Put what grew at the end of each group, in the order in which it joined: so is an optimizer's state saved."""
@@ -269,17 +272,17 @@ class BorrowedOptimizers(OptimizerKeeper):
         open_to_it = [
             (place, group) for place, group in self._groups() if _takes(self._owners[place[0]], group, parameter)
         ]
-        places = {id(own): place for place, group in open_to_it for own in group["params"]}
-        host = [(name, own) for name, own in self._model.named_parameters() if id(own) in places]
+        places = {id(member): place for place, group in open_to_it for member in group["params"]}
+        host = [(name, candidate) for name, candidate in self._model.named_parameters() if id(candidate) in places]
         names = [name for name, _ in self._model.named_parameters() if not name.startswith(f"{HOME}.")]
         order = [name for name, _ in self._model.named_modules()]
         last = order.index(at) + sum(name.startswith(f"{at}.") for name in order)
 
         def distance(entry: tuple[str, nn.Parameter]) -> tuple[bool, bool, int]:
-            name, own = entry
+            name, candidate = entry
             behind = order.index(name.rpartition(".")[0]) > last
             place = names.index(name) if name in names else len(names)
-            return (own.ndim > 1) != (parameter.ndim > 1), behind, place if behind else -place
+            return (candidate.ndim > 1) != (parameter.ndim > 1), behind, place if behind else -place
 
         nearest = min(host, key=distance, default=None)
         if nearest is None:
@@ -290,9 +293,9 @@ class BorrowedOptimizers(OptimizerKeeper):
         """Return a view of what ``owner`` holds of the model; other parameters stay as they are on a branch."""
 
         def groups() -> list[dict[str, Any]]:
-            own = {id(parameter) for parameter in self._model.parameters()}
+            ids = {id(parameter) for parameter in self._model.parameters()}
             return [
-                {**group, "params": [parameter for parameter in group["params"] if id(parameter) in own]}
+                {**group, "params": [parameter for parameter in group["params"] if id(parameter) in ids]}
                 for group in owner.param_groups
             ]
 
@@ -303,11 +306,12 @@ class BorrowedOptimizers(OptimizerKeeper):
         owner = self._owners[number]
 
         def groups() -> list[dict[str, Any]]:
-            return [{**owner.param_groups[index], "params": own} for index, own in parameters.items()]
+            return [{**owner.param_groups[index], "params": members} for index, members in parameters.items()]
 
         state: dict[Any, Any] = defaultdict(dict, _state_at_birth(owner, groups()))
         return Share(
-            tuple(own for group in parameters.values() for own in group), view_of(owner, groups, lambda: state)
+            tuple(parameter for group in parameters.values() for parameter in group),
+            view_of(owner, groups, lambda: state),
         )
 
     def _forget(self, number: int) -> None:

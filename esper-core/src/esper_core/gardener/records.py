@@ -67,7 +67,7 @@ class LoopRecord:
             source=text.encode(),
             overrides=[],
             seeds={"first": settings["seed"], "count": 1},
-            plugins=[{"id": one.id, "package": one.package, "version": one.version} for one in active],
+            plugins=[{"id": plugin.id, "package": plugin.package, "version": plugin.version} for plugin in active],
         )
         self._events = EventFile(self.path / "events.jsonl")
         closing.callback(self._events.close)
@@ -99,10 +99,10 @@ class LoopRecord:
         if member.signals is not None and error is None:
             model = member.network.model
             grown = read_network(slots_of(model), type(model).__name__).grown
-            timing = {region: round(own, 4) for region, own in seconds.items()}
+            timing = {region: round(duration, 4) for region, duration in seconds.items()}
             ended = episode_finished(member, Ending(member.signals, math.nan, math.nan, grown), None, None)
             self._events.hear(ended)
-            episode = {"round": 0, "arm": member.arm, "seed": member.seed, "grown": [asdict(one) for one in grown]}
+            episode = {"round": 0, "arm": member.arm, "seed": member.seed, "grown": [asdict(seed) for seed in grown]}
             write_json(self.path / "growth.json", {"format": 1, "episodes": [episode]})
             summary = {"run": str(self.path), "status": status, "results": results(METRIC, [member.arm], [ended], 0.0)}
             write_json(self.path / "summary.json", {**summary, "timing": timing, "warnings": [], "sections": []})

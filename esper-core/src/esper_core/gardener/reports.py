@@ -49,8 +49,8 @@ class Tended:
         yield f"step {self.step + 1} of {self.steps}: validation loss {loss:.4g}, {parameters:,} parameters"
         for act in self.governor:
             yield f"  governor: {act.act}: {act.reason}"
-        for one in self.lost:
-            yield f"  {one.slot}: {one.blueprint} was lost: the seed {one.what}"
+        for lost in self.lost:
+            yield f"  {lost.slot}: {lost.blueprint} was lost: the seed {lost.what}"
         for change in self.changes:
             stage = "kept" if change.now is Stage.FOSSILISED else change.now.value
             yield f"  {change.slot}: {change.blueprint} is {stage}, {change.reason}"
@@ -82,7 +82,7 @@ class Recorder:
             step,
             steps,
             signals,
-            tuple(one for one in events if isinstance(one, StageChanged)),
-            tuple(one for one in events if isinstance(one, SeedLost)),
-            tuple(one for one in events if isinstance(one, GovernorActed)),
+            tuple(event for event in events if isinstance(event, StageChanged)),
+            tuple(event for event in events if isinstance(event, SeedLost)),
+            tuple(event for event in events if isinstance(event, GovernorActed)),
         )

@@ -41,7 +41,7 @@ def without_trace(model: nn.Module) -> Iterator[None]:
     device = device_of(model)
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     hooks = [(parameter, getattr(parameter, _STEPPING_HOOKS)) for parameter, _ in gradients]
-    hooks = [(parameter, own) for parameter, own in hooks if own]
+    hooks = [(parameter, registered) for parameter, registered in hooks if registered]
     dtype = torch.get_default_dtype()
     try:
         torch.set_default_dtype(torch.float32)
@@ -56,8 +56,8 @@ def without_trace(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(dtype)
-        for parameter, own in hooks:
-            setattr(parameter, _STEPPING_HOOKS, own)
+        for parameter, registered in hooks:
+            setattr(parameter, _STEPPING_HOOKS, registered)
         for parameter, gradient in gradients:
             parameter.grad = gradient
 
@@ -70,12 +70,12 @@ def _without_autocast(device: torch.device) -> AbstractContextManager[Any]:
 @contextmanager
 def same_random_numbers() -> Iterator[None]:
     """Put back the generators of Python and NumPy, from which datasets draw, after the ``with`` block."""
-    own, numpy = random.getstate(), sys.modules.get("numpy")
+    python_state, numpy = random.getstate(), sys.modules.get("numpy")
     state: Any = None if numpy is None else numpy.random.get_state()
     try:
         yield
     finally:
-        random.setstate(own)
+        random.setstate(python_state)
         if numpy is not None:
             numpy.random.set_state(state)
 
@@ -87,25 +87,27 @@ def warn_of_averages(model: nn.Module, changed: str) -> None:
     ``module`` and a decay, as torch's and timm's have. Averages pair tensors by their place: one that was made before a
     seed was kept omits it, and one of another order, or with buffers behind other parameters, mixes tensors.
     """
-    own = [name for name, _ in model.named_parameters()]
-    host = {name for name in own if not name.startswith(f"{HOME}.")}
+    model_names = [name for name, _ in model.named_parameters()]
+    host = {name for name in model_names if not name.startswith(f"{HOME}.")}
     kept = {f"{HOME}.{name}" for name in kept_parameters(slots_of(model))}
-    for average in [one for one in gc.get_objects() if issubclass(type(one), nn.Module) and _is_average(one)]:
+    for average in [
+        candidate for candidate in gc.get_objects() if issubclass(type(candidate), nn.Module) and _is_average(candidate)
+    ]:
         names = [name for name, _ in average.get_submodule("module").named_parameters()]
         kind = type(average).__name__
         if not host.issubset(names):
             continue
         hint = f"Make a new one:  {kind}(model)"
-        if vars(average).get("use_buffers") and names != own:
-            what = f"averages buffers, too, and pairs tensors wrongly since {changed}"
+        if vars(average).get("use_buffers") and names != model_names:
+            defect = f"averages buffers, too, and pairs tensors wrongly since {changed}"
             hint = f"Leave out use_buffers, and make a new one when a seed is kept:  {kind}(model)"
-        elif names != own[: len(names)]:
-            what = f"was made before {changed}, and pairs tensors wrongly"
+        elif names != model_names[: len(names)]:
+            defect = f"was made before {changed}, and pairs tensors wrongly"
         elif not kept.issubset(names):
-            what = f"was made before {changed}, and does not include it"
+            defect = f"was made before {changed}, and does not include it"
         else:
             continue
-        log.warning("%s", Problem("E349", f"an average of the weights ({kind}) {what}", hint=hint))
+        log.warning("%s", Problem("E349", f"an average of the weights ({kind}) {defect}", hint=hint))
 
 
 def kept_parameters(slots: Slots) -> Iterator[str]:
@@ -117,8 +119,8 @@ def kept_parameters(slots: Slots) -> Iterator[str]:
 
 
 def _is_average(module: nn.Module) -> bool:
-    own = vars(module)
-    return "module" in own.get("_modules", ()) and (isinstance(module, AveragedModel) or "decay" in own)
+    attributes = vars(module)
+    return "module" in attributes.get("_modules", ()) and (isinstance(module, AveragedModel) or "decay" in attributes)
 
 
 class HostAutocast:
@@ -148,7 +150,7 @@ class HostAutocast:
         slots = slots_of(model)
         hooks = vars(model.get_submodule(slots.each()[0].at))["_forward_pre_hooks"].values()
         owners = (getattr(hook, "__self__", None) for hook in hooks)
-        return any(isinstance(one, HostAutocast) and one.slots == id(slots) for one in owners)
+        return any(isinstance(owner, HostAutocast) and owner.slots == id(slots) for owner in owners)
 
     def __call__(self) -> AbstractContextManager[Any]:
         """Return a context in which the model computes as the host did."""

@@ -108,23 +108,23 @@ class Validation:
         seen: list[Tensor] = []
         with evaluating(model), RandomStream(self._seed, device), same_order(self._batches), autocast():
             for batch in self._batches:
-                moved = batch if device.type == "cpu" else map_tensors(batch, lambda own: own.to(device))
+                moved = batch if device.type == "cpu" else map_tensors(batch, lambda tensor: tensor.to(device))
                 seen.append(fingerprint(moved, device))
                 hint = " A data set yields single examples: pass a DataLoader." if self._is_data_set else ""
                 with noted(f"The loss function got batch {len(seen)} of the validation data: {kind_of(moved)}.{hint}"):
                     losses.append(each_loss(self._loss(model, moved)).detach().float())
         if not losses:
-            which = "has no examples" if self._seen is None else "can be read only once"
-            raise GrowthError(Problem("E344", f"the validation data {which}", hint=REPEATABLE))
+            defect = "has no examples" if self._seen is None else "can be read only once"
+            raise GrowthError(Problem("E344", f"the validation data {defect}", hint=REPEATABLE))
         numbers = torch.stack(seen)
         if trial and (self._seen is None or not torch.equal(numbers, self._seen)):
             message = "the validation data yielded other examples than in the previous pass"
             hint = "Gains are measured example by example: use a DataLoader without augmentation, or a list of batches."
             raise GrowthError(Problem("E344", message, hint=hint))
         self._seen = numbers
-        each = torch.cat(losses)
-        self._warn_of_few(len(each), len(losses))
-        return Evaluation(each, each.mean(), each)
+        example_losses = torch.cat(losses)
+        self._warn_of_few(len(example_losses), len(losses))
+        return Evaluation(example_losses, example_losses.mean(), example_losses)
 
     def _warn_of_few(self, examples: int, batches: int) -> None:
         """Log a warning, once, if the gates cannot judge by so few examples."""
@@ -154,8 +154,8 @@ class Validation:
 def same_order(batches: Iterable[Any]) -> Iterator[None]:
     """Put back the generators from which a DataLoader draws its order."""
     holders = (batches, getattr(batches, "sampler", None))
-    found = [getattr(one, "generator", None) for one in holders]
-    states = [(one, one.get_state()) for one in found if isinstance(one, torch.Generator)]
+    generators = [getattr(holder, "generator", None) for holder in holders]
+    states = [(generator, generator.get_state()) for generator in generators if isinstance(generator, torch.Generator)]
     try:
         with same_random_numbers():
             yield
@@ -181,22 +181,22 @@ def kind_of(batch: Any) -> str:
     return f"{type(batch).__name__} with tensors of shape {shapes}" if shapes else type(batch).__name__
 
 
-def refuse_no_batches(batches: Any, which: str) -> None:
+def refuse_no_batches(batches: Any, split: str) -> None:
     """Raise GrowthError (E344) if what was given as data cannot be iterated, or only once, as a generator or a zip."""
     if isinstance(batches, Iterator) and type(batches).__module__ in ("builtins", "itertools"):
-        message = f"the {which} data can be read only once. Received: {type(batches).__name__}"
+        message = f"the {split} data can be read only once. Received: {type(batches).__name__}"
         raise GrowthError(Problem("E344", message, hint=REPEATABLE))
     if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
-        message = f"the {which} data must yield batches. Received: {type(batches).__name__}"
+        message = f"the {split} data must yield batches. Received: {type(batches).__name__}"
         raise GrowthError(Problem("E344", message, hint=REPEATABLE))
 
 
 def first_batch(batches: Iterable[Any]) -> Any:
     """Return the first batch. The pass is completed, since some loaders need that; random numbers are put back."""
     with torch.random.fork_rng(), same_order(batches):
-        rest = iter(batches)
-        first = next(rest, None)
-        deque(rest, maxlen=0)
+        iterator = iter(batches)
+        first = next(iterator, None)
+        deque(iterator, maxlen=0)
         return first
 
 
@@ -241,27 +241,28 @@ def checked_example(model: nn.Module, batch: Any, loss: Loss) -> tuple[Example, 
     try:
         with noted(f"The loss function got the example: {kind_of(batch)}."), in_mode(model, training=False):
             losses, by_example = loss(model, batch), loss
-            each, size = each_loss(losses), Example.of(batch).size
+            example_losses, size = each_loss(losses), Example.of(batch).size
             if not losses.ndim:
                 by_example = partial(each_example, loss)
-                each = each_loss(by_example(model, batch))
+                example_losses = each_loss(by_example(model, batch))
     finally:
         kept.put_back()
-    trained = [own for own in model.parameters() if own.requires_grad]
-    if any(own.grad is not None for own in trained):
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if any(parameter.grad is not None for parameter in trained):
         message, hint = "the loss function calls backward()", "Return the losses; the loop and the Gardener call it."
         raise GrowthError(Problem("E342", message, hint=hint))
-    if trained and not each.requires_grad:
+    if trained and not example_losses.requires_grad:
         message = "the losses have no gradient, so that seeds cannot be trained by them"
-        hint = f"Compute them without no_grad, detach, item or argmax. Received: {each.dtype}, shape {(*each.shape,)}"
+        received = f"{example_losses.dtype}, shape {(*example_losses.shape,)}"
+        hint = f"Compute them without no_grad, detach, item or argmax. Received: {received}"
         raise GrowthError(Problem("E342", message, hint=hint))
-    if wrong := int((~each.isfinite()).sum()):
-        message = f"{wrong} of {len(each)} losses of the example are not finite"
+    if wrong := int((~example_losses.isfinite()).sum()):
+        message = f"{wrong} of {len(example_losses)} losses of the example are not finite"
         hint = "Check inputs and loss; a mean over no labels is nan: divide by their number, 1 at least."
         raise GrowthError(Problem("E342", message, hint=hint))
-    if reduced := len(each) == 1 < size:
+    if reduced := len(example_losses) == 1 < size:
         warn_of_reduction()
-    return Example(batch, size if reduced else len(each), loss), by_example
+    return Example(batch, size if reduced else len(example_losses), loss), by_example
 
 
 def warn_of_reduction() -> None:

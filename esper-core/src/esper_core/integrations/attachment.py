@@ -94,9 +94,9 @@ class Attachment:
 
     def watch(self, model: nn.Module) -> None:
         """Let states of a grown model be loaded into ``model``; a later attachment takes the place of this one."""
-        known = getattr(model, _GROWTH_HOOK, None)
-        if known is not None:
-            known.attachment = self
+        existing = getattr(model, _GROWTH_HOOK, None)
+        if existing is not None:
+            existing.attachment = self
             return
         hook = GrowthHook(self)
         setattr(model, _GROWTH_HOOK, hook)
@@ -204,10 +204,10 @@ class GrowthHook:
         if attachment.expects_state:
             if is_grafted(module):
                 ungraft(module, discard=True)
-            own = {
+            growth_state = {
                 key.removeprefix(prefix): state.pop(key) for key in list(state) if key.startswith(f"{prefix}{HOME}.")
             }
-            attachment._loaded = network_in(own) or attachment._loaded
+            attachment._loaded = network_in(growth_state) or attachment._loaded
         elif not prefix and (attachment.gardener is None or attachment.gardener.model is module):
             attachment.close()
             grow_as(module, state)

@@ -59,20 +59,22 @@ def step_loss(module: pl.LightningModule, batch: Any) -> Tensor:
 @contextmanager
 def _unlogged(module: pl.LightningModule) -> Iterator[None]:
     """Stop the module's logging in the ``with`` block, and restore its metrics after it."""
-    own = vars(module)
-    before = {name: own[name] for name in _LOGGING if name in own}
+    attributes = vars(module)
+    before = {name: attributes[name] for name in _LOGGING if name in attributes}
     metrics = [
-        (one, {**vars(one), **deepcopy(one.metric_state)}) for one in module.modules() if isinstance(one, Metric)
+        (metric, {**vars(metric), **deepcopy(metric.metric_state)})
+        for metric in module.modules()
+        if isinstance(metric, Metric)
     ]
-    own.update(dict.fromkeys(_LOGGING, lambda *_, **__: None))
+    attributes.update(dict.fromkeys(_LOGGING, lambda *_, **__: None))
     try:
         yield
     finally:
         for name in _LOGGING:
-            del own[name]
-        own.update(before)
-        for metric, known in metrics:
-            vars(metric).update(known)
+            del attributes[name]
+        attributes.update(before)
+        for metric, saved in metrics:
+            vars(metric).update(saved)
 
 
 class Grow(GrowsModel, pl.Callback):
@@ -115,11 +117,11 @@ class Grow(GrowsModel, pl.Callback):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Make the Gardener, before the module runs for the first time; a hook of Lightning."""
-        given = _loader(trainer) if self._validation is None else self._validation
+        batches = _loader(trainer) if self._validation is None else self._validation
         self._attachment.begin(
             pl_module,
             trainer.optimizers,
-            validation=_Batches(trainer, given),
+            validation=_Batches(trainer, batches),
             steps=self._steps or _planned_steps(trainer, self._every),
             clip_norm=None if trainer.gradient_clip_algorithm == "value" else trainer.gradient_clip_val,
             state=self._state.get("gardener"),
@@ -176,12 +178,12 @@ class Grow(GrowsModel, pl.Callback):
 
 def _random_numbers() -> dict[str, Any]:
     """Return the states of the process's random numbers, as plain data and tensors."""
-    kind, own, *more = cast("tuple[Any, ...]", np.random.get_state())
+    kind, keys, *more = cast("tuple[Any, ...]", np.random.get_state())
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         "python": random.getstate(),
-        "numpy": (kind, own.tolist(), *more),
+        "numpy": (kind, keys.tolist(), *more),
     }
 
 
@@ -189,9 +191,9 @@ def _set_random_numbers(state: Mapping[str, Any]) -> None:
     """Go on with random numbers that were saved; those of CUDA only on as many devices."""
     torch.set_rng_state(state["torch"].cpu())
     if torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all([one.cpu() for one in state["cuda"]])
-    version, own, gauss = state["python"]
-    random.setstate((version, tuple(own), gauss))
+        torch.cuda.set_rng_state_all([device_state.cpu() for device_state in state["cuda"]])
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
     np.random.set_state(state["numpy"])
 
 
@@ -245,8 +247,8 @@ def _loader(trainer: pl.Trainer) -> Iterable[Any]:
     if loaders in ([], [None]):
         hint = "Pass  Grow(…, validation=batches): Lightning ignores the loader of a module without validation_step."
         raise GrowthError(Problem("E344", "there is no validation data to measure gains with", hint=hint))
-    found: Iterable[Any] = loaders[0]
-    return found
+    loader: Iterable[Any] = loaders[0]
+    return loader
 
 
 def _planned_steps(trainer: pl.Trainer, every: int | None) -> int:
@@ -260,7 +262,12 @@ def _planned_steps(trainer: pl.Trainer, every: int | None) -> int:
 
 def _averages(trainer: pl.Trainer) -> list[AveragedModel]:
     """Return the averages of the weights that callbacks of the trainer keep."""
-    return [one for callback in trainer.callbacks for one in vars(callback).values() if isinstance(one, AveragedModel)]
+    return [
+        attribute
+        for callback in trainer.callbacks
+        for attribute in vars(callback).values()
+        if isinstance(attribute, AveragedModel)
+    ]
 
 
 def _renew_averages(trainer: pl.Trainer, module: pl.LightningModule) -> None:

@@ -95,7 +95,7 @@ class Grow(GrowsModel, TrainerCallback):
             message = f"a Gardener works on one device, and this training has {args.n_gpu} GPUs, each with a copy"
             raise GrowthError(Problem("E343", message, hint="Choose one:  CUDA_VISIBLE_DEVICES=0"))
         self._attachment.watch(model)
-        if isinstance(model, PreTrainedModel) and not any(own.requires_grad for own in model.parameters()):
+        if isinstance(model, PreTrainedModel) and not any(parameter.requires_grad for parameter in model.parameters()):
             model.enable_input_require_grads()  # the Trainer calls backward from the start, before anything is trained
         saved = self._read(args, state, device_of(model))
         owner, batches = unwrapped(optimizer), self._held_out(args, train_dataloader)
@@ -108,9 +108,9 @@ class Grow(GrowsModel, TrainerCallback):
             clip_norm=args.max_grad_norm or None,
             state=saved.get("gardener"),
         )
-        for name, own in slots_of(model).named_parameters():
+        for name, parameter in slots_of(model).named_parameters():
             if name in saved.get("memory", {}):
-                owner.state[own] = saved["memory"][name]
+                owner.state[parameter] = saved["memory"][name]
         self._labels = {"labels", *(args.label_names or ())} & set(first_batch(batches) or ())
         self._handles = [
             model.register_forward_pre_hook(self._see, with_kwargs=True),
@@ -133,7 +133,7 @@ class Grow(GrowsModel, TrainerCallback):
         named = slots_of(gardener.model).named_parameters()
         parts = {
             "gardener": gardener.state_dict(),
-            "memory": {name: memory[own] for name, own in named if own in memory},
+            "memory": {name: memory[parameter] for name, parameter in named if parameter in memory},
         }
         target = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}", STATE_FILE)
         write_state(target, parts)
@@ -234,12 +234,14 @@ class _HostState:
         self._model = model
 
     def __call__(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-        grown = {id(own) for own in slots_of(self._model).parameters()}
-        own = {**state, "state": dict(state["state"]), "param_groups": []}
+        grown = {id(parameter) for parameter in slots_of(self._model).parameters()}
+        host_state = {**state, "state": dict(state["state"]), "param_groups": []}
         for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
             places = list(zip(group["params"], saved["params"], strict=True))
-            own["param_groups"].append({**saved, "params": [at for one, at in places if id(one) not in grown]})
-            for one, at in places:
-                if id(one) in grown:
-                    own["state"].pop(at, None)
-        return own
+            host_state["param_groups"].append(
+                {**saved, "params": [at for parameter, at in places if id(parameter) not in grown]}
+            )
+            for parameter, at in places:
+                if id(parameter) in grown:
+                    host_state["state"].pop(at, None)
+        return host_state

@@ -99,7 +99,7 @@ def sizes_of_levels(candidates: int) -> tuple[int, ...]:
     ((13, 5, 3), (2, 2, 2))
     """
     kept = (math.ceil(candidates / SHARE_KEPT**level) for level in range(LEVELS))
-    return tuple(min(candidates, max(FINALISTS, own)) for own in kept)
+    return tuple(min(candidates, max(FINALISTS, count)) for count in kept)
 
 
 def seconds_of_trials(steps: int, host: float, candidates: list[float], evaluation: float) -> float:

@@ -53,14 +53,14 @@ def find_candidates(model: nn.Module, blueprints: Any, price: float) -> list[Pro
     """
     slots = slots_of(model).each()
     varieties = blueprints_of(blueprints, slots, load_plugins().registry, device_of(model))
-    found = []
+    candidates = []
     for slot in slots:
         for variety in varieties[slot.name]:
             assert slot.site is not None
-            known = describe(variety, slot.site)
-            cost = known.parameters * price
-            found.append(ProbeCandidate(slot.name, variety, cost, known.parameters, known.flops))
-    return found
+            description = describe(variety, slot.site)
+            cost = description.parameters * price
+            candidates.append(ProbeCandidate(slot.name, variety, cost, description.parameters, description.flops))
+    return candidates
 
 
 def best_of(
@@ -70,13 +70,13 @@ def best_of(
 
     Short trials show less of a gain than long ones, so the price alone would favour small blueprints.
     """
-    reached = [one for one in candidates if len(one.losses) == level]
+    reached = [candidate for candidate in candidates if len(candidate.losses) == level]
     if not level:
         return reached
-    gains = {id(one): one.gain(host, level - 1).mean for one in reached}
-    by_gain = sorted(reached, key=lambda one: -gains[id(one)])
-    by_net = sorted(reached, key=lambda one: one.price - gains[id(one)])
-    chosen = {id(one): one for pair in zip(by_gain, by_net, strict=True) for one in pair}
+    gains = {id(candidate): candidate.gain(host, level - 1).mean for candidate in reached}
+    by_gain = sorted(reached, key=lambda candidate: -gains[id(candidate)])
+    by_net = sorted(reached, key=lambda candidate: candidate.price - gains[id(candidate)])
+    chosen = {id(candidate): candidate for pair in zip(by_gain, by_net, strict=True) for candidate in pair}
     return list(chosen.values())[:number]
 
 
@@ -98,29 +98,29 @@ def rows_of(
         decided: Whether the longest trials are over.
     """
 
-    def row(one: ProbeCandidate, first: ProbeCandidate) -> ProbeRow:
-        level = len(one.losses) - 1
+    def row(candidate: ProbeCandidate, first: ProbeCandidate) -> ProbeRow:
+        level = len(candidate.losses) - 1
         common = min(level, len(first.losses) - 1)
-        gain = one.gain(host, level)
+        gain = candidate.gain(host, level)
         at_least = lower_bound(gain, GATE_ALPHA / (LEVELS * len(candidates)))
-        behind = read_gain(paired(one.losses[common], first.losses[common]).tolist())
+        behind = read_gain(paired(candidate.losses[common], first.losses[common]).tolist())
         return ProbeRow(
-            slot=one.slot,
-            blueprint=one.variety.id,
+            slot=candidate.slot,
+            blueprint=candidate.variety.id,
             gain=gain.mean,
             error=gain.standard_error,
             at_least=at_least,
-            price=one.price,
-            parameters=one.parameters,
-            flops=one.flops,
-            seconds=max(0.0, one.seconds - host_seconds),
+            price=candidate.price,
+            parameters=candidate.parameters,
+            flops=candidate.flops,
+            seconds=max(0.0, candidate.seconds - host_seconds),
             steps=lengths[level],
-            behind=behind.mean + one.price - first.price,
+            behind=behind.mean + candidate.price - first.price,
             behind_error=behind.standard_error,
-            pays=(level == LEVELS - 1 and at_least > one.price) if decided else None,
+            pays=(level == LEVELS - 1 and at_least > candidate.price) if decided else None,
         )
 
-    tried = [one for one in candidates if one.losses and not one.failure]
-    alone = {id(one): row(one, one) for one in tried}
-    tried.sort(key=lambda one: (not alone[id(one)].pays, -alone[id(one)].net))
-    return tuple(row(one, tried[0]) for one in tried)
+    tried = [candidate for candidate in candidates if candidate.losses and not candidate.failure]
+    alone = {id(candidate): row(candidate, candidate) for candidate in tried}
+    tried.sort(key=lambda candidate: (not alone[id(candidate)].pays, -alone[id(candidate)].net))
+    return tuple(row(candidate, tried[0]) for candidate in tried)

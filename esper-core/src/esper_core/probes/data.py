@@ -58,8 +58,10 @@ class TrainingBatches:
         refuse_no_batches(batches, "training")
         self._batches, self._seed, self._device = batches, seed, device
         holders = (batches, getattr(batches, "sampler", None))
-        found = [getattr(one, "generator", None) for one in holders]
-        self._generators = [(one, one.get_state()) for one in found if isinstance(one, torch.Generator)]
+        generators = [getattr(holder, "generator", None) for holder in holders]
+        self._generators = [
+            (generator, generator.get_state()) for generator in generators if isinstance(generator, torch.Generator)
+        ]
         self._seen: list[float] = []
         """What the batches of the longest training are known by."""
 
@@ -93,14 +95,14 @@ class TrainingBatches:
                     batch = next(iterator, _END)
                 if batch is _END:
                     break
-                moved = map_tensors(batch, lambda own: own.to(self._device))
+                moved = map_tensors(batch, lambda tensor: tensor.to(self._device))
                 if purpose == "trial":
                     self._recognise(moved, place)
                 place += 1
                 yield moved
             if place == before:
-                which = "has no batches" if not place else "can be read only once"
-                raise GrowthError(Problem("E344", f"the training data {which}", hint=REPEATABLE))
+                defect = "has no batches" if not place else "can be read only once"
+                raise GrowthError(Problem("E344", f"the training data {defect}", hint=REPEATABLE))
 
     def _lent(self, purpose: str) -> Callable[[], AbstractContextManager[None]]:
         """Return what lends random numbers to the data; a list draws none."""

@@ -52,12 +52,12 @@ def attach_slots(model: nn.Module, slots: Any, example: Example) -> None:
     if slots != "auto":
         graft(model, [slots] if isinstance(slots, str) else slots, example=example)
         return
-    found = automatic_places(model, example)
-    if not found:
+    places = automatic_places(model, example)
+    if not places:
         message = "no place for a slot was found"
         hint = 'Name modules that return one row of numbers for each example:  slots=["layer2", "blocks.*.mlp"]'
         raise GrowthError(Problem("E351", message, hint=hint))
-    graft(model, found, example=example)
+    graft(model, places, example=example)
 
 
 def spread(names: Sequence[str], most: int = MANY) -> list[str]:
@@ -75,12 +75,12 @@ def automatic_places(model: nn.Module, example: Example) -> list[str]:
     """Return the modules of ``model`` behind which a probe tries, in the order of the pass."""
     seen, ends = _watch(model, example)
     places: dict[int, str] = {}
-    for one in seen.values():
-        if id(one.output) in ends or one.enters or not _computes(one) or _has_features_last(one):
+    for record in seen.values():
+        if id(record.output) in ends or record.enters or not _computes(record) or _has_features_last(record):
             continue
-        before = places.get(id(one.output))
-        if before is None or one.name.count(".") < before.count("."):  # the block rather than its last layer
-            places[id(one.output)] = one.name
+        before = places.get(id(record.output))
+        if before is None or record.name.count(".") < before.count("."):  # the block rather than its last layer
+            places[id(record.output)] = record.name
     return spread(_outermost(_fitting(model, list(places.values()), example)))
 
 
@@ -151,9 +151,9 @@ def _watch(model: nn.Module, example: Example) -> tuple[dict[str, _Seen], set[in
                 hooks.callback(module.register_forward_pre_hook(enter).remove)
                 hooks.callback(module.register_forward_hook(partial(leave, name)).remove)
         example.run(model, example.copy())
-    for one in seen.values():
-        by = readers.get(id(one.output), [])
-        one.enters = _is_layer(one.module) and bool(by) and all(by) and not _activates(one.module)
+    for record in seen.values():
+        by = readers.get(id(record.output), [])
+        record.enters = _is_layer(record.module) and bool(by) and all(by) and not _activates(record.module)
     return seen, {id(tensor) for tensor in tensors_in(held[-1])}
 
 
@@ -170,17 +170,19 @@ def _activates(module: nn.Module) -> bool:
     return type(module).__module__ == _FOLLOWERS[0]
 
 
-def _computes(one: _Seen) -> bool:
+def _computes(record: _Seen) -> bool:
     """Return whether there is something to learn behind the module: it has parameters, or is an activation."""
-    return _activates(one.module) or next(one.module.parameters(), None) is not None
+    return _activates(record.module) or next(record.module.parameters(), None) is not None
 
 
-def _has_features_last(one: _Seen) -> bool:
+def _has_features_last(record: _Seen) -> bool:
     """Return whether the output is an image whose features are last: no blueprint takes that."""
-    if one.output.ndim != 4 or one.layer is None:
+    if record.output.ndim != 4 or record.layer is None:
         return False
-    weight = max((own.shape for own in one.layer.parameters(recurse=False)), key=len, default=torch.Size())
-    second, last = one.output.shape[1], one.output.shape[-1]
+    weight = max(
+        (parameter.shape for parameter in record.layer.parameters(recurse=False)), key=len, default=torch.Size()
+    )
+    second, last = record.output.shape[1], record.output.shape[-1]
     return len(weight) <= 2 and weight[:1] == (last,) and second != last
 
 

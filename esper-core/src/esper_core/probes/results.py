@@ -131,9 +131,9 @@ class ProbeResult:
 
     def __repr__(self) -> str:
         best = self.best
-        found = "" if best is None else f"; {best.short} in {best.slot} {best.gain:+.3f} ± {best.error:.3f} nats"
+        summary = "" if best is None else f"; {best.short} in {best.slot} {best.gain:+.3f} ± {best.error:.3f} nats"
         tried = plural(len(self.rows), "candidate")
-        return f"<{one_line(f'ProbeResult of {self.model}: {self.verdict}{found}; {tried}')}>"
+        return f"<{one_line(f'ProbeResult of {self.model}: {self.verdict}{summary}; {tried}')}>"
 
     def __str__(self) -> str:
         """Return the table, in lines of 80 characters at most, and the verdict."""
@@ -193,7 +193,7 @@ def _wrapped(text: str) -> list[str]:
 def _finite(value: Any) -> Any:
     """Return plain data with None in place of numbers that are not finite."""
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(nested) for key, nested in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_finite(nested) for nested in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -119,12 +119,14 @@ def probe(
         ConfigError: The budget is not a duration, or there is no such blueprint.
     """
     clock = BudgetClock(seconds_of(budget))
-    given = partial(torch.optim.Adam, lr=1e-3) if optimizer is None else optimizer
-    asked = NATS_PER_PARAMETER if price is None else price
-    own = section_of(GrowthConfig, {"price": asked}, "probe").price
+    chosen_optimizer = partial(torch.optim.Adam, lr=1e-3) if optimizer is None else optimizer
+    chosen_price = NATS_PER_PARAMETER if price is None else price
+    checked_price = section_of(GrowthConfig, {"price": chosen_price}, "probe").price
     with torch.inference_mode(mode=False), torch.enable_grad():
-        training = new_training(model, given, guarded(loss), clip_norm, seed, clock.now)
-        with prepared(training, train, validation, slots, blueprints, clock, steps, own, seed, on_progress) as search:
+        training = new_training(model, chosen_optimizer, guarded(loss), clip_norm, seed, clock.now)
+        with prepared(
+            training, train, validation, slots, blueprints, clock, steps, checked_price, seed, on_progress
+        ) as search:
             return search.run()
 
 
@@ -153,8 +155,8 @@ def prepared(
         reduced = losses == 1 < size
         attach_slots(training.model, slots, Example(first, size if reduced else losses, training.loss))
         candidates = find_candidates(training.model, blueprints, price)
-        own = Validation(validation, by_example, seed)
-        yield Search(training, batches, own, candidates, price, steps, seed, clock, losses, reduced, on_progress)
+        held_out = Validation(validation, by_example, seed)
+        yield Search(training, batches, held_out, candidates, price, steps, seed, clock, losses, reduced, on_progress)
 
 
 @dataclass(slots=True)
@@ -206,7 +208,7 @@ class Search:
     def _train_host(self) -> None:
         """Train the host until its curve is flat; OutOfTimeError if its share of the budget is over."""
         stream, step, interval = self.batches.stream("host"), 0, 0
-        trainable = any(own.requires_grad for own in self.training.model.parameters())
+        trainable = any(parameter.requires_grad for parameter in self.training.model.parameters())
         while True:
             began = self.clock.now()
             losses = self.training.evaluate(self.validation, again=step > 0)
@@ -246,16 +248,16 @@ class Search:
         """Return that the host learns still, and how long it would need."""
         step, _ = self.curve.points[-1]
         self.host_seconds = self.training.seconds_of_step
-        each = self.clock.used / max(1, len(self.training.seconds))
-        host = self.clock.used + each * self.curve.steps_needed()
+        seconds_per_step = self.clock.used / max(1, len(self.training.seconds))
+        host = self.clock.used + seconds_per_step * self.curve.steps_needed()
         needs = max(host / HOST_SHARE, host + self._guessed_trials())
         reason = f"Undecided: the host still improves after {plural(step, 'step')}."
         return self._result("undecided", reason, needs=needs)
 
     def _guessed_trials(self) -> float:
         """Return about how long the trials take if a candidate's step takes twice as long as the host's."""
-        each = [2.0 * self.host_seconds] * len(self.candidates)
-        return seconds_of_trials(self.steps, self.host_seconds, each, self.evaluation_seconds)
+        step_seconds = [2.0 * self.host_seconds] * len(self.candidates)
+        return seconds_of_trials(self.steps, self.host_seconds, step_seconds, self.evaluation_seconds)
 
     # --- the candidates
 
@@ -272,8 +274,8 @@ class Search:
             trial.release()
 
     def _seconds_of_trials(self, steps: int) -> float:
-        each = [one.seconds for one in self._trying()] or [0.0]
-        return seconds_of_trials(steps, self.host_seconds, each, self.evaluation_seconds)
+        step_seconds = [candidate.seconds for candidate in self._trying()] or [0.0]
+        return seconds_of_trials(steps, self.host_seconds, step_seconds, self.evaluation_seconds)
 
     def _plan(self) -> bool:
         """Set how long the trials are; return whether that is long enough."""
@@ -346,7 +348,7 @@ class Search:
             candidate.failure = remove_folders(fault.what)
 
     def _trying(self) -> list[ProbeCandidate]:
-        return [one for one in self.candidates if not one.failure]
+        return [candidate for candidate in self.candidates if not candidate.failure]
 
     # --- the result
 
@@ -378,7 +380,11 @@ class Search:
         if needs is not None:
             needs = rounded_up(needs)
             reason = f"{reason} It needs about {needs:,.0f} s; the budget was {self.clock.budget:,.3g} s."
-        failed = [ProbeFailure(one.slot, one.variety.id, one.failure) for one in self.candidates if one.failure]
+        failed = [
+            ProbeFailure(candidate.slot, candidate.variety.id, candidate.failure)
+            for candidate in self.candidates
+            if candidate.failure
+        ]
         return ProbeResult(
             verdict=verdict,
             reason=reason,
@@ -386,7 +392,7 @@ class Search:
             failed=tuple(failed),
             slots=dict(slot_sites(model)),
             model=type(model).__name__,
-            parameters=sum(own.numel() for own in model.parameters()),
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
             host_steps=step,
             host_loss=loss,
             curve=tuple(self.curve.points),

@@ -68,16 +68,18 @@ class Training:
         place = slots_of(self.model).named(slot)
         assert place.site is not None
         builder = SeedBuilder(self.model, seed, lambda model: self.loss(model, batch).mean())
-        number = 1 + max((own.number for other in slots_of(self.model).each() for own in other.stack), default=-1)
+        number = 1 + max(
+            (stacked.number for other in slots_of(self.model).each() for stacked in other.stack), default=-1
+        )
         action = Action(Op.GERMINATE, slot, variety.id)
         dtype = place.dtype_in(self.model)
-        own = builder.build(variety, action, place.site, dtype, place.tapped, number=number, step=0)
-        own.alpha.aim(own.schedule.target, 0)
-        place.seeds.append(own)
+        newborn = builder.build(variety, action, place.site, dtype, place.tapped, number=number, step=0)
+        newborn.alpha.aim(newborn.schedule.target, 0)
+        place.seeds.append(newborn)
         keeper = BorrowedOptimizers(self.model, [self.optimizer])
-        keeper.adopt(own)
-        keeper.settle(own, freeze=False)
-        return own.parameter_count
+        keeper.adopt(newborn)
+        keeper.settle(newborn, freeze=False)
+        return newborn.parameter_count
 
     def step(self, batch: Any) -> None:
         """Train on one batch.
@@ -86,7 +88,7 @@ class Training:
             GrowthError: No gradient reaches the model (E352).
         """
         began = self.now()
-        trained = [own for own in self.model.parameters() if own.requires_grad]
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.optimizer.zero_grad()
         with self.stream:
             mean = self.loss(self.model, batch).mean()
@@ -181,16 +183,18 @@ def new_training(
         parameter.grad = None
     trained = [parameter for parameter in copy.parameters() if parameter.requires_grad]
     copied = copy_optimizer(optimizer, memo) if isinstance(optimizer, torch.optim.Optimizer) else optimizer
-    own, *_ = optimizers_of(copied, trained)
+    owner, *_ = optimizers_of(copied, trained)
     stream = RandomStream(derive_seed(seed, "host"), device_of(copy))
-    return Training(copy, own, loss, clip_norm, stream, now)
+    return Training(copy, owner, loss, clip_norm, stream, now)
 
 
 def _shared(model: nn.Module, copy: nn.Module) -> str | None:
     """Return the name of a tensor of the copy that has its memory in common with the model; None if there is none."""
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers()) if tensor.numel()}
+    addresses = {
+        tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers()) if tensor.numel()
+    }
     tensors = (*copy.named_parameters(), *copy.named_buffers())
-    return next((name for name, own_copy in tensors if own_copy.untyped_storage().data_ptr() in own), None)
+    return next((name for name, own_copy in tensors if own_copy.untyped_storage().data_ptr() in addresses), None)
 
 
 def copy_optimizer(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.optim.Optimizer:
@@ -198,23 +202,23 @@ def copy_optimizer(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> to
 
     ``copy.deepcopy`` loses the attributes of subclasses, and takes along what a schedule has put on the object.
     """
-    own: torch.optim.Optimizer = object.__new__(type(optimizer))
+    copied: torch.optim.Optimizer = object.__new__(type(optimizer))
     for name, value in vars(optimizer).items():
         if name not in ("param_groups", "state", "step", "zero_grad"):
-            vars(own)[name] = OrderedDict() if name.endswith("_hooks") else value
-    own.param_groups = [dict(_copied_group(group, memo)) for group in optimizer.param_groups]
-    own.state = type(optimizer.state)(optimizer.state.default_factory)
+            vars(copied)[name] = OrderedDict() if name.endswith("_hooks") else value
+    copied.param_groups = [dict(_copied_group(group, memo)) for group in optimizer.param_groups]
+    copied.state = type(optimizer.state)(optimizer.state.default_factory)
     for parameter, state in optimizer.state.items():
         if id(parameter) in memo:
-            own.state[memo[id(parameter)]] = {key: deepcopy(value, memo) for key, value in state.items()}
-    return own
+            copied.state[memo[id(parameter)]] = {key: deepcopy(value, memo) for key, value in state.items()}
+    return copied
 
 
 def _copied_group(group: dict[str, Any], memo: dict[int, Any]) -> Iterator[tuple[str, Any]]:
-    known = [id(parameter) in memo for parameter in group["params"]]
+    mapped = [id(parameter) in memo for parameter in group["params"]]
     for key, value in group.items():
         if key in ("params", "param_names"):
-            own = [one for one, is_known in zip(value, known, strict=True) if is_known]
-            yield key, [memo[id(one)] for one in own] if key == "params" else own
+            members = [member for member, is_mapped in zip(value, mapped, strict=True) if is_mapped]
+            yield key, [memo[id(member)] for member in members] if key == "params" else members
         else:
             yield key, deepcopy(value, memo)

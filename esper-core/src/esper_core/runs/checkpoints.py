@@ -95,10 +95,10 @@ class Checkpoints:
         """
         skipped: list[str] = []
         for number in reversed(self._numbers()):
-            found = _read(self._path(number))
-            reason = reason_unusable(found) if isinstance(found, State) else found
-            if isinstance(found, State) and reason is None:
-                return Checkpoint(number, found, tuple(skipped))
+            loaded = _read(self._path(number))
+            reason = reason_unusable(loaded) if isinstance(loaded, State) else loaded
+            if isinstance(loaded, State) and reason is None:
+                return Checkpoint(number, loaded, tuple(skipped))
             skipped.append(f"{number:06}: {reason}")
         if skipped:
             message = f"no checkpoint in {self._folder} can be used"
@@ -124,8 +124,8 @@ def _read(path: Path) -> State | str:
     try:
         sums = json.loads(read_bytes(path / _COMPLETE))
         data = {name: read_bytes(path / name) for name in (_TENSORS, _PLAIN)}
-        for name, found in data.items():
-            if sums[name] != _checksum(found):
+        for name, content in data.items():
+            if sums[name] != _checksum(content):
                 return f"{name} changed since it was written"
         plain = json.loads(data[_PLAIN])
         if plain["format"] != FORMAT:

@@ -137,8 +137,8 @@ class RunDirectory:
         write_atomically(self.path / name, content)
 
     def _begin_process(self) -> None:
-        own = {"process": {"pid": os.getpid()}, "machine": machine()}
-        self.manifest |= {"status": STATUS_RUNNING, "exit": None, "finished": None, **own}
+        origin = {"process": {"pid": os.getpid()}, "machine": machine()}
+        self.manifest |= {"status": STATUS_RUNNING, "exit": None, "finished": None, **origin}
         self._write_manifest()
 
     def _write_manifest(self) -> None:
@@ -296,8 +296,12 @@ def installed_packages() -> list[str]:
 @cache
 def _packages_in(folders: tuple[tuple[str, int], ...]) -> list[str]:
     """Parse what is installed in folders that were last changed at these times, which takes about 0.1 s."""
-    found = [distribution.metadata for distribution in metadata.distributions(path=[folder for folder, _ in folders])]
-    return sorted({f"{one['Name']}=={one['Version']}" for one in found if one["Name"]}, key=str.casefold)
+    packages = [
+        distribution.metadata for distribution in metadata.distributions(path=[folder for folder, _ in folders])
+    ]
+    return sorted(
+        {f"{package['Name']}=={package['Version']}" for package in packages if package["Name"]}, key=str.casefold
+    )
 
 
 def _changed_at(folder: str) -> int:

@@ -82,16 +82,16 @@ def export(model: nn.Module, to: Form = "module", path: str | Path | None = None
         raise _refusal(msg)
     plain, grown = _plain_copy(model)
     batch = Example.of(example)
-    found = None if example is None else plain_outputs(model, batch)
-    if found is not None and not alike(found, outputs(plain, batch)):
+    reference = None if example is None else plain_outputs(model, batch)
+    if reference is not None and not alike(reference, outputs(plain, batch)):
         msg = "the outputs of the exported network differ from those of the model"
         raise _refusal(msg)
     if to == "module":
         if path is not None:
             _write_module(plain, grown, type(model).__name__, Path(path))
         return plain
-    assert found is not None
-    traced = _trace(plain.eval(), to, batch, found[False])
+    assert reference is not None
+    traced = _trace(plain.eval(), to, batch, reference[False])
     if path is not None:
         with report_os_errors(Path(path)):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -133,17 +133,17 @@ def _merged(model: nn.Module, layer: nn.Module, seed: Seed) -> bool:
     weight, operator = vars(layer)["_parameters"].get("weight"), seed.operator
     if not seed.adapts or not isinstance(operator, Add | Residual) or weight is None or weight.ndim != 2:
         return False
-    uses = sum(one is weight for module in model.modules() for one in module.parameters(recurse=False))
+    uses = sum(parameter is weight for module in model.modules() for parameter in module.parameters(recurse=False))
     if uses > 1 or not weight.is_floating_point():
         return False
     with torch.no_grad(), RandomStream(0, weight.device):
-        block, plain = (copy.deepcopy(one).float().eval() for one in (seed.block, layer))
+        block, plain = (copy.deepcopy(module).float().eval() for module in (seed.block, layer))
         change = block(torch.eye(seed.site.inputs, device=weight.device)).T
         gain = operator.gain.float() if isinstance(operator, Residual) else 1.0
         for transposed in (False, True):  # as the Conv1D of transformers
-            own = weight.float().T if transposed else weight.float()
-            if own.shape == change.shape and _is_linear(plain, own) and _is_linear(block, change):
-                merged = own + gain * change
+            matrix = weight.float().T if transposed else weight.float()
+            if matrix.shape == change.shape and _is_linear(plain, matrix) and _is_linear(block, change):
+                merged = matrix + gain * change
                 weight.copy_(merged.T if transposed else merged)
                 return True
     return False
@@ -176,18 +176,18 @@ class _Fossils(nn.Module):
         return hidden if self.part is None else _replaced(self.part, output, hidden)
 
 
-def _replaced(part: OutputPart, output: Any, item: fx.Proxy) -> Any:
+def _replaced(part: OutputPart, output: Any, replacement: fx.Proxy) -> Any:
     """Return what ``OutputPart.replaced`` returns, in operations that a graph can hold."""
     key, call = part.key, partial(output.tracer.create_proxy, "call_function")
     if part.container in ("tuple", "list"):
-        own: Any = (item,) if part.container == "tuple" else [item]
-        return output[: int(key)] + own + output[int(key) + 1 :]
+        wrapped: Any = (replacement,) if part.container == "tuple" else [replacement]
+        return output[: int(key)] + wrapped + output[int(key) + 1 :]
     if part.container == "named tuple":
-        return output._replace(**{str(key): item})
+        return output._replace(**{str(key): replacement})
     if part.container == "dataclass":
-        return call(replace, (output,), {str(key): item})
+        return call(replace, (output,), {str(key): replacement})
     changed = call(copy.copy, (output,), {})
-    call(operator.setitem, (changed, key, item), {})
+    call(operator.setitem, (changed, key, replacement), {})
     return changed
 
 
@@ -243,12 +243,12 @@ class _OnTensors(nn.Module):
     def __init__(self, model: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         super().__init__()
         self.model = model
-        self._given = args, named
+        self._arguments = args, named
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the tensors of the output."""
-        given = iter(tensors)
-        args, named = map_tensors(self._given, lambda _: next(given))
+        remaining = iter(tensors)
+        args, named = map_tensors(self._arguments, lambda _: next(remaining))
         return tuple(tensors_in(self.model(*args, **named)))
 
 
@@ -263,9 +263,9 @@ def _names(value: Any, name: str) -> Iterator[str]:
     """Yield the name of each tensor in an argument: ``batch_left`` for the item "left" of ``batch``."""
     if isinstance(value, Tensor):
         yield name
-    elif (found := items_of(value)) is not None:
-        for key, item in found[1].items():
-            yield from _names(item, f"{name}_{key}")
+    elif (structure := items_of(value)) is not None:
+        for key, nested in structure[1].items():
+            yield from _names(nested, f"{name}_{key}")
 
 
 def _is_known(value: Any) -> bool:
@@ -283,19 +283,19 @@ def _trace(plain: nn.Module, to: Form, example: Example, output: Any) -> Any:
     Dataclasses, which torch cannot trace, and for ONNX all structures in arguments, become tensors.
     """
     args, named = _arguments(example.batch)
-    structured = any(not isinstance(own, Tensor) for own in (*args, *named.values()))
+    structured = any(not isinstance(argument, Tensor) for argument in (*args, *named.values()))
     inputs: list[str] | None = None
     if not _is_known((args, named, output)) or (to == "onnx" and structured):
         parameters = [*signature(plain.forward).parameters, *(f"input_{place}" for place in range(len(args)))]
-        given = [*zip(parameters, args, strict=False), *named.items()]
-        inputs = [name for own, value in given for name in _names(value, own)]
+        arguments = [*zip(parameters, args, strict=False), *named.items()]
+        inputs = [name for parameter, value in arguments for name in _names(value, parameter)]
         plain, (args, named) = _OnTensors(plain, args, named).eval(), (tuple(tensors_in((args, named))), {})
-    several, found = torch.export.Dim("batch"), torch.export.ShapesCollection()
-    for own in tensors_in((args, named)):
-        if example.size > 1 and own.ndim and len(own) == example.size:
-            found[own] = {0: several}
+    several, collection = torch.export.Dim("batch"), torch.export.ShapesCollection()
+    for tensor in tensors_in((args, named)):
+        if example.size > 1 and tensor.ndim and len(tensor) == example.size:
+            collection[tensor] = {0: several}
     try:
-        shapes = found.dynamic_shapes(plain, args, named)
+        shapes = collection.dynamic_shapes(plain, args, named)
         if to == "program":
             return torch.export.export(plain, args, named, dynamic_shapes=shapes)
         with warnings.catch_warnings():

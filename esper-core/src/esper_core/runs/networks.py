@@ -83,12 +83,12 @@ def load(model: ModelT, source: str | Path | Mapping[str, Any], *, plugins: Plug
         PluginError: the package of a blueprint is broken. The model is unchanged.
     """
     if isinstance(source, Mapping):
-        where, network, state = "the state dict", network_in(source), dict(source)
+        origin, network, state = "the state dict", network_in(source), dict(source)
         if network is None:
             hint = "Pass the state dict of the grafted model. If nothing grew, use  model.load_state_dict(state)"
             raise GrowthError(Problem("E330", "the state dict has no growth journal", hint=hint))
     else:
-        where = str(source)
+        origin = str(source)
         network, state = _read(Path(source))
     registry = (load_plugins() if plugins is None else plugins).registry
 
@@ -97,7 +97,7 @@ def load(model: ModelT, source: str | Path | Mapping[str, Any], *, plugins: Plug
         assert isinstance(component.spec, BlueprintSpec)
         return Variety(component.id, component.spec, component.load(), component.title)
 
-    rebuild(model, network, state, find, source=where)
+    rebuild(model, network, state, find, source=origin)
     return model
 
 
@@ -111,8 +111,8 @@ def _separate(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, st
             continue
         _refuse_unwritable(name, value)
         same = (value.device, value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
-        if value.numel() and (known := first.setdefault(same, name)) != name:
-            aliases[name] = known
+        if value.numel() and (original := first.setdefault(same, name)) != name:
+            aliases[name] = original
         else:
             numbers[name] = value.detach().to("cpu", copy=True).contiguous()
     return numbers, aliases
@@ -121,12 +121,12 @@ def _separate(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, st
 def _refuse_unwritable(name: str, value: Any) -> None:
     """Raise GrowthError for a value that safetensors cannot store."""
     if not isinstance(value, Tensor):
-        what = f"a {type(value).__name__}, which is not a tensor"
+        description = f"a {type(value).__name__}, which is not a tensor"
     elif value.is_meta or value.layout is not torch.strided or value.is_quantized or value.is_complex():
-        what = f"a tensor of {value.dtype}, {value.layout} on {value.device}, which cannot be saved"
+        description = f"a tensor of {value.dtype}, {value.layout} on {value.device}, which cannot be saved"
     else:
         return
-    message = f'the state of this model contains "{name}", {what}'
+    message = f'the state of this model contains "{name}", {description}'
     raise GrowthError(
         Problem("E335", message, hint="Use a dense tensor of real numbers, or keep it outside the state.")
     )
@@ -135,13 +135,13 @@ def _refuse_unwritable(name: str, value: Any) -> None:
 def _read(folder: Path) -> tuple[Network, dict[str, Tensor]]:
     file = folder / JOURNAL_FILE
     record = read_object(_bytes(file), source=str(file))
-    own, reference = record.pop("sha256", None), record.get("numbers")
+    checksum, reference = record.pop("sha256", None), record.get("numbers")
     network = parse_network(
         json.dumps({key: value for key, value in record.items() if key != "numbers"}), source=str(file)
     )
     if not isinstance(reference, dict) or _TENSORS_FILE.fullmatch(str(reference.get("file"))) is None:
         raise invalid_journal(str(file), "It does not name the file of its tensors")
-    if own != _digest(record):
+    if checksum != _digest(record):
         raise invalid_journal(str(file), "Its checksum does not match its content")
     path = folder / reference["file"]
     data = _bytes(path)
@@ -150,7 +150,7 @@ def _read(folder: Path) -> tuple[Network, dict[str, Tensor]]:
             msg = "its checksum differs from the one in growth.json"
             raise ValueError(msg)
         state = decode(data)
-        return network, state | {name: state[known] for name, known in reference["aliases"].items()}
+        return network, state | {name: state[original] for name, original in reference["aliases"].items()}
     except (SafetensorError, LookupError, TypeError, AttributeError, ValueError) as error:
         hint = f"{type(error).__name__}: {error}\nThe file is incomplete, was changed, or belongs to another network."
         message = f"{path} does not contain the tensors of this network"

@@ -214,31 +214,31 @@ def read_run(path: Path) -> Run:
         message = f"{path} is not a run directory: it has no manifest.json"
         hint = "Give the folder of a run, for example runs/20261121-101512-quiet-otter."
         raise RunFolderError(Problem("E420", message, hint=hint))
-    manifest, known = _read(_Manifest, path / "manifest.json")
-    if known.format != RUN_FORMAT:
-        message = f"{path} is a run directory of format {known.format}; this Esper reads format {RUN_FORMAT}"
+    manifest, checked = _read(_Manifest, path / "manifest.json")
+    if checked.format != RUN_FORMAT:
+        message = f"{path} is a run directory of format {checked.format}; this Esper reads format {RUN_FORMAT}"
         raise RunFolderError(Problem("E430", message, hint="Read it with the version of Esper that wrote it."))
     try:
         summary, _ = _read(_Summary, path / "summary.json")
     except FileNotFoundError:
         summary = None
     url, uploaded = copied_from(path) or ("", "")
-    died = known.status == STATUS_RUNNING and not url and not is_locked(path)
-    status = DIED if died else known.status
-    return Run(path, manifest, summary, status, known.started, known.finished, url, uploaded)
+    died = checked.status == STATUS_RUNNING and not url and not is_locked(path)
+    status = DIED if died else checked.status
+    return Run(path, manifest, summary, status, checked.started, checked.finished, url, uploaded)
 
 
 def read_growth(path: Path) -> dict[str, list[list[str]]]:
     """Return what each episode of each arm kept, as ``blueprint in slot``; empty if the run has no growth.json."""
-    found: dict[str, list[list[str]]] = {}
+    kept_by_arm: dict[str, list[list[str]]] = {}
     try:
         _, growth = _read(_GrowthFile, path / "growth.json")
     except FileNotFoundError:
-        return found
+        return kept_by_arm
     for episode in growth.episodes:
-        grown = [f"{one.get('blueprint')} in {one.get('slot')}" for one in episode.grown]
-        found.setdefault(episode.arm, []).append(grown)
-    return found
+        grown = [f"{seed.get('blueprint')} in {seed.get('slot')}" for seed in episode.grown]
+        kept_by_arm.setdefault(episode.arm, []).append(grown)
+    return kept_by_arm
 
 
 def resume_hint(path: Path | str) -> str:
@@ -253,8 +253,8 @@ def _read(model: type[_Model], path: Path) -> tuple[Any, _Model]:
         return value, model.model_validate(value)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the whole"
-        raise RunFolderError.unreadable(path, f"{where}: {first['msg']}") from None
+        location = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise RunFolderError.unreadable(path, f"{location}: {first['msg']}") from None
 
 
 # --- finding runs
@@ -285,9 +285,9 @@ def list_runs(root: Path | str) -> list[Run | UnreadableRun]:
     Raises:
         RunFolderError: E420 if there is no such folder, E430 or E434 if it cannot be read.
     """
-    found = _list_stored(str(root)) if is_url(root) else [_read_or_problem(path) for path in _folders(Path(root))]
-    runs = [one for one in found if isinstance(one, Run)]
-    odd = [one for one in found if isinstance(one, UnreadableRun)]
+    listed = _list_stored(str(root)) if is_url(root) else [_read_or_problem(path) for path in _folders(Path(root))]
+    runs = [run for run in listed if isinstance(run, Run)]
+    odd = [run for run in listed if isinstance(run, UnreadableRun)]
     runs.sort(key=lambda run: (run.started, run.path.name), reverse=True)
     return [*runs, *odd]
 
@@ -339,20 +339,20 @@ def load_run(path: str | os.PathLike[str], *, runs_dir: str | os.PathLike[str] =
 
 def _load_stored(storage: Storage, name: str) -> Run:
     """Load a run from a store, by its id or the words of its id."""
-    known = storage.runs()
-    id_ = name if name in known else _id_of(name, known, storage.url)
+    ids = storage.runs()
+    id_ = name if name in ids else _id_of(name, ids, storage.url)
     return read_run(fetch_copy(storage.run(id_)))
 
 
-def _id_of(name: str, known: Sequence[str], root: str) -> str:
+def _id_of(name: str, ids: Sequence[str], root: str) -> str:
     """Return the only id with these words among those in ``root``. Raises RunFolderError (E420)."""
-    named = [id_ for id_ in known if words_of(id_) == name]
+    named = [id_ for id_ in ids if words_of(id_) == name]
     if len(named) == 1:
         return named[0]
     if named:
         hint = f"Give the whole id: {', '.join(named[-3:])}"
         raise RunFolderError(Problem("E420", f"{len(named)} runs in {root} are called {name}", hint=hint))
-    close = nearest(Path(name).name, known)
+    close = nearest(Path(name).name, ids)
     hint = f"Did you mean {root}/{close}?" if close else f"List the runs:  esper runs list --runs-dir {root}"
     raise RunFolderError(Problem("E420", f"there is no run {name}", hint=hint))
 

@@ -229,15 +229,15 @@ def judge_together(comparisons: Sequence[Comparison | None], *, margin: float) -
 
     A comparison that could not be made is None; it still counts for Holm's adjustment.
     """
-    adjusted = holm([1.0 if one is None else one.p_margin for one in comparisons])
+    adjusted = holm([1.0 if comparison is None else comparison.p_margin for comparison in comparisons])
     judged: list[Comparison | None] = []
-    for one, p in zip(comparisons, adjusted, strict=True):
-        if one is None:
+    for comparison, p in zip(comparisons, adjusted, strict=True):
+        if comparison is None:
             judged.append(None)
             continue
-        family = len(comparisons) if one.paired else 1  # without pairs the smallest possible p is far smaller
-        verdict, why = decide(one, p, margin=margin, comparisons=family)
-        judged.append(replace(one, p_holm=p, verdict=verdict, why=why))
+        family = len(comparisons) if comparison.paired else 1  # without pairs the smallest possible p is far smaller
+        verdict, why = decide(comparison, p, margin=margin, comparisons=family)
+        judged.append(replace(comparison, p_holm=p, verdict=verdict, why=why))
     return judged
 
 
@@ -250,10 +250,13 @@ def results(metric: Metric, arms: Sequence[str], episodes: Sequence[EpisodeFinis
     Every pair of arms is compared, including the twin, and all comparisons are judged together.
     """
     by_arm = {arm: sorted((e for e in episodes if e.arm == arm), key=lambda e: (e.round, e.seed)) for arm in arms}
-    samples = [Sample(arm, {episode.seed: episode.test_metric for episode in own}) for arm, own in by_arm.items()]
+    samples = [
+        Sample(arm, {episode.seed: episode.test_metric for episode in arm_episodes})
+        for arm, arm_episodes in by_arm.items()
+    ]
     return {
         "metric": {"name": metric.name, "direction": metric.direction, "unit": metric.unit},
-        "arms": {arm: _arm(own, metric) for arm, own in by_arm.items()},
+        "arms": {arm: _arm(arm_episodes, metric) for arm, arm_episodes in by_arm.items()},
         "comparisons": compare_arms(samples, direction=metric.direction, margin=margin),
     }
 
@@ -278,8 +281,8 @@ def _arm(episodes: Sequence[EpisodeFinished], metric: Metric) -> dict[str, Any]:
 
 def mean_flops(episodes: Sequence[EpisodeFinished]) -> float | None:
     """Return the mean operations of an arm's episodes; None if they are unknown."""
-    known = [episode.flops for episode in episodes if episode.flops is not None]
-    return fmean(known) if known and len(known) == len(episodes) else None
+    flops = [episode.flops for episode in episodes if episode.flops is not None]
+    return fmean(flops) if flops and len(flops) == len(episodes) else None
 
 
 _PREFIXES: Final = ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k"))
@@ -293,7 +296,7 @@ def format_flops(operations: float | None) -> str:
     """
     if operations is None:
         return "unknown"
-    size, prefix = next(((10**power, one) for power, one in _PREFIXES if operations >= 10**power), (1, ""))
+    size, prefix = next(((10**power, letter) for power, letter in _PREFIXES if operations >= 10**power), (1, ""))
     return f"{operations / size:.3g} {prefix}".rstrip()
 
 
@@ -301,16 +304,16 @@ def compare_arms(samples: Sequence[Sample], *, direction: Direction, margin: flo
     """Compare every pair of arms of one run as summary.json has it, with p and verdict adjusted for all of them."""
     pairs = list(combinations(samples, 2))
     judged = judge_together([compare_paired(a, b, direction=direction, margin=margin) for a, b in pairs], margin=margin)
-    return [as_record(a, b, one) for (a, b), one in zip(pairs, judged, strict=True)]
+    return [as_record(a, b, comparison) for (a, b), comparison in zip(pairs, judged, strict=True)]
 
 
 def compare_paired(a: Sample, b: Sample, *, direction: Direction, margin: float) -> Comparison | None:
     """Compare two samples by the seeds that they share; None if a figure is not usable."""
     seeds = shared_seeds(a, b)
-    own, other = ([sample.by_seed[seed] for seed in seeds] for sample in (a, b))
-    if not seeds or not all(map(is_usable, own + other)):
+    values_a, values_b = ([sample.by_seed[seed] for seed in seeds] for sample in (a, b))
+    if not seeds or not all(map(is_usable, values_a + values_b)):
         return None
-    return paired_comparison(own, other, direction=direction, margin=margin)
+    return paired_comparison(values_a, values_b, direction=direction, margin=margin)
 
 
 def shared_seeds(a: Sample, b: Sample) -> list[int]:
@@ -324,17 +327,17 @@ def shared_seeds(a: Sample, b: Sample) -> list[int]:
 def as_record(a: Sample, b: Sample, comparison: Comparison | None) -> dict[str, Any]:
     """Return a comparison as summary.json has it; figures are None if it could not be made."""
     shared = shared_seeds(a, b)
-    found = {"verdict": "no difference shown", "why": "not finite"} if comparison is None else asdict(comparison)
+    figures = {"verdict": "no difference shown", "why": "not finite"} if comparison is None else asdict(comparison)
     return {
         "a": a.name,
         "b": b.name,
-        "difference": found.get("difference"),
-        "ci_low": found.get("low"),
-        "ci_high": found.get("high"),
-        **{key: found.get(key) for key in ("p", "p_margin", "p_holm")},
+        "difference": figures.get("difference"),
+        "ci_low": figures.get("low"),
+        "ci_high": figures.get("high"),
+        **{key: figures.get(key) for key in ("p", "p_margin", "p_holm")},
         "n": len(shared) or min(len(a.by_seed), len(b.by_seed)),
         "paired": bool(shared),
-        **{key: found.get(key) for key in ("verdict", "why", "effect_size")},
+        **{key: figures.get(key) for key in ("verdict", "why", "effect_size")},
     }
 
 
@@ -385,21 +388,21 @@ def t_quantile(probability: float, degrees: float) -> float:
     return high
 
 
-def regularised_beta(x: float, rest: float, a: float, b: float) -> float:
-    """Return I(x; a, b), the share of the beta function below x. rest: 1 − x, given for its precision.
+def regularised_beta(x: float, complement: float, a: float, b: float) -> float:
+    """Return I(x; a, b), the share of the beta function below x. complement: 1 − x, given for its precision.
 
     Formula: xᵃ (1 − x)ᵇ / (a B(a, b)) / (1 + d1 / (1 + d2 / (1 + …))), d(2m) = m (b − m) x / ((a + 2m − 1)(a + 2m)),
     d(2m + 1) = −(a + m)(a + b + m) x / ((a + 2m)(a + 2m + 1)), which converges fast for x < (a + 1) / (a + b + 2);
     beyond it I(x; a, b) = 1 − I(1 − x; b, a).
     """
-    if x <= 0 or rest <= 0:
+    if x <= 0 or complement <= 0:
         return 0.0 if x <= 0 else 1.0
     if x > (a + 1) / (a + b + 2):
-        return 1 - regularised_beta(rest, x, b, a)
+        return 1 - regularised_beta(complement, x, b, a)
     fraction = 1.0
     for i in range(50 + 5 * math.isqrt(int(a + b)), 0, -1):  # as many terms as no further one changes
         m = i // 2
         factors = -(a + m) * (a + b + m) if i % 2 else m * (b - m)
         fraction = 1 + factors * x / ((a + i - 1) * (a + i)) / fraction
-    log_front = a * math.log(x) + b * math.log(rest) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    log_front = a * math.log(x) + b * math.log(complement) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     return math.exp(log_front) / (a * fraction)

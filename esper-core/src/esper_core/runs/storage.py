@@ -157,11 +157,11 @@ class Storage:
         """
         with reported(self.url):
             try:
-                found = self.files.ls(self.path, detail=True)
+                entries = self.files.ls(self.path, detail=True)
             except FileNotFoundError:
                 hint = "The first run with this store creates it."
                 raise RunFolderError(Problem("E420", f"there is no folder {self.url}", hint=hint)) from None
-        names = (str(one["name"]).rstrip("/").rpartition("/")[2] for one in found if one["type"] == "directory")
+        names = (str(entry["name"]).rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] == "directory")
         return sorted(name for name in names if re.fullmatch(_NAME, name))
 
 
@@ -179,7 +179,9 @@ class StoredRun:
 
     def manifest(self) -> Manifest | None:
         """Return the newest manifest that can be read; None if there is none. Raises RunFolderError (E434)."""
-        return next((found for number in reversed(self.numbers()) if (found := self.read(number)) is not None), None)
+        return next(
+            (manifest for number in reversed(self.numbers()) if (manifest := self.read(number)) is not None), None
+        )
 
     def numbers(self) -> list[int]:
         """Return the numbers of its manifests, in order, whether they can be read or not."""
@@ -210,10 +212,10 @@ class StoredRun:
                     file.write(data)
             else:
                 files.pipe_file(path, data, mode="create")
-        found, numbers = self.read(manifest.number), self.numbers()
-        if (found is not None and found.token != manifest.token) or numbers[-1:] > [manifest.number]:
+        stored, numbers = self.read(manifest.number), self.numbers()
+        if (stored is not None and stored.token != manifest.token) or numbers[-1:] > [manifest.number]:
             raise TakenOver
-        if found != manifest:
+        if stored != manifest:
             raise FileExistsError(path)
 
     def put(self, writer: int, data: bytes) -> Part:
@@ -263,20 +265,20 @@ class StoredRun:
         with reported(self.url):
             try:
                 data = self.storage.files.cat_file(path, start=0, end=MANIFEST_BYTES)
-                found = Manifest.model_validate_json(data)
+                manifest = Manifest.model_validate_json(data)
             except (FileNotFoundError, ValidationError):
                 return None
-        return found if found.number == number else None
+        return manifest if manifest.number == number else None
 
     def _list(self, folder: str) -> list[str]:
         """Return the names of the objects in a folder of the run."""
         with reported(self.url):
             try:
                 self.storage.files.invalidate_cache()
-                found = self.storage.files.ls(self._path(folder), detail=False)
+                paths = self.storage.files.ls(self._path(folder), detail=False)
             except FileNotFoundError:
                 return []
-        return [str(path).rpartition("/")[2] for path in found]
+        return [str(path).rpartition("/")[2] for path in paths]
 
     def _path(self, *names: str) -> str:
         return "/".join((self.storage.path, self.id, *names))
@@ -361,8 +363,8 @@ def fetch_whole(run: StoredRun, runs_dir: Path) -> Path:
     """
     path = runs_dir / run.id
     if path.exists():
-        if (found := run.manifest()) is not None:
-            require_not_ahead(run, found, path, newest_checkpoint(path))
+        if (manifest := run.manifest()) is not None:
+            require_not_ahead(run, manifest, path, newest_checkpoint(path))
         return path
     with report_os_errors(path):
         runs_dir.mkdir(parents=True, exist_ok=True)
@@ -376,11 +378,11 @@ def fetch_whole(run: StoredRun, runs_dir: Path) -> Path:
     return path
 
 
-def require_not_ahead(run: StoredRun, found: Manifest, path: Path, checkpoint: int) -> None:
+def require_not_ahead(run: StoredRun, manifest: Manifest, path: Path, checkpoint: int) -> None:
     """Raise RunFolderError E437 if a stored run is further than the run directory, whose checkpoint has this number."""
-    is_done = found.status == "done" and not (path / "summary.json").exists()
-    if found.checkpoint > checkpoint or is_done:
-        far = "is done" if is_done else f"has checkpoint {found.checkpoint}, and {path} only {checkpoint}"
+    is_done = manifest.status == "done" and not (path / "summary.json").exists()
+    if manifest.checkpoint > checkpoint or is_done:
+        far = "is done" if is_done else f"has checkpoint {manifest.checkpoint}, and {path} only {checkpoint}"
         hint = f"Move {path} away, and continue from the store:  esper resume {run.url}"
         raise RunFolderError(Problem("E437", f"the stored run {run.url} {far}", hint=hint))
 
@@ -388,7 +390,9 @@ def require_not_ahead(run: StoredRun, found: Manifest, path: Path, checkpoint: i
 def newest_checkpoint(path: Path) -> int:
     """Return the number of the newest checkpoint in a run directory; 0 without one."""
     with suppress(OSError):
-        return max((int(one.name) for one in (path / "checkpoints").iterdir() if one.name.isdecimal()), default=0)
+        return max(
+            (int(folder.name) for folder in (path / "checkpoints").iterdir() if folder.name.isdecimal()), default=0
+        )
     return 0
 
 
@@ -429,15 +433,15 @@ def _fetch(run: StoredRun, folder: Path, is_wanted: Callable[[str], bool]) -> Ma
     if failed:
         raise _damaged(run.url, failed[max(failed)])
     hint = f"List the runs:  esper runs list --runs-dir {run.storage.url}"
-    what = "nothing of it was uploaded yet" if numbers else "there is no such run"
-    raise RunFolderError(Problem("E420", f"cannot read {run.url}: {what}", hint=hint))
+    reason = "nothing of it was uploaded yet" if numbers else "there is no such run"
+    raise RunFolderError(Problem("E420", f"cannot read {run.url}: {reason}", hint=hint))
 
 
 def _fetch_files(run: StoredRun, manifest: Manifest, folder: Path, is_wanted: Callable[[str], bool]) -> None:
-    wanted = [file for file in manifest.files if is_wanted(file.name)]
+    files = [file for file in manifest.files if is_wanted(file.name)]
     with ThreadPoolExecutor(_THREADS) as pool:
-        list(pool.map(partial(_fetch_file, run, folder), wanted))
-    names = {file.name for file in wanted}
+        list(pool.map(partial(_fetch_file, run, folder), files))
+    names = {file.name for file in files}
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
         if path.is_file() and re.match(FILE_NAME, name) and is_wanted(name) and name not in names:

@@ -113,7 +113,7 @@ class Owner:
             return cls(path, run, _claim(run, None))
         return None
 
-    def upload(self, what: Extent, on_progress: Callable[[], None] = lambda: None) -> None:
+    def upload(self, extent: Extent, on_progress: Callable[[], None] = lambda: None) -> None:
         """Upload the objects that are not there yet, then a manifest. Nothing is uploaded if the checkpoint is gone.
 
         Raises:
@@ -124,31 +124,31 @@ class Owner:
         before = self._published[-1][1]
         with ExitStack() as closing:
             try:  # opened first: the run may delete the checkpoint while it is uploaded
-                opened = {name: closing.enter_context(open_regular(self.path / name)) for name in _state_files(what)}
+                opened = {name: closing.enter_context(open_regular(self.path / name)) for name in _state_files(extent)}
             except FileNotFoundError:
                 return
             names = [*opened, *_other_files(self.path)]
-            files = [self._upload_file(name, opened.get(name), what, on_progress) for name in names]
-        if what.checkpoint:
-            files.append(StoredFile(name="latest", parts=(self._put(f"{what.checkpoint:06}\n".encode()),)))
-        update = {"status": str(status)[:64], "checkpoint": what.checkpoint, "at": datetime.now(UTC)}
-        found = {"files": tuple(file for file in files if file is not None)}
+            files = [self._upload_file(name, opened.get(name), extent, on_progress) for name in names]
+        if extent.checkpoint:
+            files.append(StoredFile(name="latest", parts=(self._put(f"{extent.checkpoint:06}\n".encode()),)))
+        update = {"status": str(status)[:64], "checkpoint": extent.checkpoint, "at": datetime.now(UTC)}
+        contents = {"files": tuple(file for file in files if file is not None)}
         for number in range(before.number + 1, before.number + 1 + _ATTEMPTS):
-            manifest = before.model_copy(update={"number": number, **update, **found})
+            manifest = before.model_copy(update={"number": number, **update, **contents})
             try:
                 self.run.publish(manifest)
             except FileExistsError:
                 continue  # an attempt of before has written it, and its answer was lost
-            self._forget_old(manifest, is_last=what.events is None)
+            self._forget_old(manifest, is_last=extent.events is None)
             return
         msg = f"manifests from number {before.number + 1} on exist"
         raise OSError(msg)
 
     def _upload_file(
-        self, name: str, file: IO[bytes] | None, what: Extent, on_progress: Callable[[], None]
+        self, name: str, file: IO[bytes] | None, extent: Extent, on_progress: Callable[[], None]
     ) -> StoredFile | None:
         """Upload the parts of a file that changed; None if it is gone."""
-        end = what.events if name == EVENTS else None
+        end = extent.events if name == EVENTS else None
         try:
             with ExitStack() as closing:
                 file = file or closing.enter_context(open_regular(self.path / name))
@@ -158,12 +158,12 @@ class Owner:
                 seen, parts = self._seen.get(name, ((), ()))
                 if seen != state:
                     # Events are only appended, so that the parts that are full stay as they are.
-                    found = [part for part in parts if part.bytes == PART_BYTES] if name == EVENTS else []
-                    file.seek(PART_BYTES * len(found))
+                    uploaded = [part for part in parts if part.bytes == PART_BYTES] if name == EVENTS else []
+                    file.seek(PART_BYTES * len(uploaded))
                     while data := file.read(min(PART_BYTES, size - file.tell())):
-                        found.append(self._put(data))
+                        uploaded.append(self._put(data))
                         on_progress()
-                    self._seen[name] = (state, parts := tuple(found))
+                    self._seen[name] = (state, parts := tuple(uploaded))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -183,8 +183,8 @@ class Owner:
         self._published.append((now, manifest))
         while len(self._published) > 2 and (is_last or now - self._published[1][0] > SECONDS_KEPT):
             del self._published[0]
-        kept = [one for _, one in self._published]
-        needed = set[str]().union(*(one.objects for one in kept))
+        kept = [published for _, published in self._published]
+        needed = set[str]().union(*(published.objects for published in kept))
         self._objects = {key: part for key, part in self._objects.items() if part.object in needed}
         self._seen = {name: seen for name, seen in self._seen.items() if needed.issuperset(p.object for p in seen[1])}
         with suppress(EsperError):  # not everybody who may write may also delete
@@ -208,22 +208,22 @@ def _claim(run: StoredRun, before: Manifest | None) -> Manifest:
     return manifest
 
 
-def _state_files(what: Extent) -> list[str]:
+def _state_files(extent: Extent) -> list[str]:
     """Return the names of the files from which the run can be resumed."""
-    names = ("tensors.safetensors", "state.json", "COMPLETE") if what.checkpoint else ()
-    return [f"checkpoints/{what.checkpoint:06}/{name}" for name in names]
+    names = ("tensors.safetensors", "state.json", "COMPLETE") if extent.checkpoint else ()
+    return [f"checkpoints/{extent.checkpoint:06}/{name}" for name in names]
 
 
 def _other_files(path: Path) -> Iterator[str]:
     """Yield the names of the other files of a run directory. Links and hidden files are left out."""
     for folder, folders, names in os.walk(path):
         inside = Path(folder).relative_to(path)
-        folders[:] = sorted(one for one in folders if one[0] != "." and inside / one != Path("checkpoints"))
+        folders[:] = sorted(name for name in folders if name[0] != "." and inside / name != Path("checkpoints"))
         for name in sorted(names):
-            file, whole = Path(folder, name), (inside / name).as_posix()
-            is_named = whole != "latest" and whole.isprintable() and re.fullmatch(FILE_NAME, whole)
+            file, relative = Path(folder, name), (inside / name).as_posix()
+            is_named = relative != "latest" and relative.isprintable() and re.fullmatch(FILE_NAME, relative)
             if is_named and file.is_file() and not file.is_symlink():
-                yield whole
+                yield relative
 
 
 class Claims:
@@ -301,11 +301,11 @@ class Upload:
         while not self.is_lost:
             with self._changed:
                 self._changed.wait_for(lambda: self._offered is not None)
-                what, self._offered = self._offered, None
-            assert what is not None
-            began, is_last = monotonic(), what.events is None
+                extent, self._offered = self._offered, None
+            assert extent is not None
+            began, is_last = monotonic(), extent.events is None
             for pause in (*PAUSES, None):
-                failure = self._attempt(what)
+                failure = self._attempt(extent)
                 if failure is None or self.is_lost or not is_last or pause is None:
                     break
                 threading.Event().wait(pause)
@@ -318,11 +318,11 @@ class Upload:
                 return
             self._ending.wait(min((monotonic() - began) / UPLOAD_SHARE, LONGEST_PAUSE))
 
-    def _attempt(self, what: Extent) -> str | None:
+    def _attempt(self, extent: Extent) -> str | None:
         """Upload once; return why that failed."""
         url = self.owner.run.url
         try:
-            self.owner.upload(what, self._note_progress)
+            self.owner.upload(extent, self._note_progress)
         except TakenOver:
             self.is_lost = True
             return f"another process has resumed the run from {url}; this one goes on, and uploads nothing more"

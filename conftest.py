@@ -9,6 +9,8 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest_plugins = ["tests.support.fixtures", "tests.support.plugin_packages"]
+
 # Figures must not depend on how many cores are there. Set before torch is imported for the first time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -20,20 +20,20 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
-import esper_core
-from esper_core.app.compose import prepare
-from esper_core.app.portable import open_engine
-from esper_core.app.runtime import one_thread
-from esper_core.engines.ahead import Decider, run_ahead
-from esper_core.engines.protocol import Order, Reply, Request, pack
-from esper_core.engines.shard import Shard
-from esper_core.engines.worker_pool import WorkerPool
+import esper_run
 from esper_core.growth import FaultBook
 from esper_core.trainer.forward import Notices
+from esper_run.app.compose import prepare
+from esper_run.app.runtime import one_thread
+from esper_scale.engines.ahead import Decider, run_ahead
+from esper_scale.engines.portable import open_engine
+from esper_scale.engines.protocol import Order, Reply, Request, pack
+from esper_scale.engines.shard import Shard
+from esper_scale.engines.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
-    from esper_core.app.compose import Composition
     from esper_core.leyline.events import Event
+    from esper_run.app.compose import Composition
 
 CONFIGURATION: Final = Path(__file__).parents[1] / "plugins.yaml"
 STEPS: Final = 12
@@ -129,7 +129,7 @@ def measure_run(engine: str) -> dict[str, float]:
             spent.append(time.perf_counter() - began)
 
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(WorkerPool, "_packed_states", timed):
-        esper_core.run(CONFIGURATION, overrides=overrides(engine), runs_dir=folder, listeners=[meter])
+        esper_run.run(CONFIGURATION, overrides=overrides(engine), runs_dir=folder, listeners=[meter])
     return {
         "its own process, ms per step of an environment": 1000 * meter.processor / meter.steps,
         "snapshots, share of the time, %": 100 * sum(spent) / meter.seconds,
@@ -193,7 +193,7 @@ def measure_in_turn(*engines: str) -> dict[str, list[float]]:
         own.name = engine
         with tempfile.TemporaryDirectory() as folder:
             try:
-                esper_core.run(CONFIGURATION, overrides=overrides(engine), runs_dir=folder)
+                esper_run.run(CONFIGURATION, overrides=overrides(engine), runs_dir=folder)
             finally:
                 turns.leave(engine)
 

@@ -18,9 +18,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 try:
-    from esper_grow import Gardener, probe  # type: ignore[import-not-found, unused-ignore]
+    from esper_grow import Gardener, probe
 except ImportError:
-    from esper_core import Gardener, probe  # type: ignore[attr-defined, no-redef, unused-ignore]
+    from esper_core import Gardener, probe  # type: ignore[attr-defined, no-redef]  # of older revisions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +100,13 @@ def grow(build: Callable[[], Parts], data: tuple[list[Batch], list[Batch]], resu
     """
     train, validation = data
     model, optimizer, schedule, settings = build()
-    common = {"loss": per_example, "slots": ["0"], "example": train[0], "validation": validation, "steps": EPOCHS}
+    common: Numbers = {
+        "loss": per_example,
+        "slots": ["0"],
+        "example": train[0],
+        "validation": validation,
+        "steps": EPOCHS,
+    }
     steps: list[Numbers] = []
     gardener = Gardener(model, optimizer, **common, **settings)
     for epoch in range(EPOCHS):

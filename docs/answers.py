@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from esper_core import EsperError, cli
+from esper_core import EsperError
+from esper_run import cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -145,7 +146,7 @@ def _workplace() -> Iterator[Path]:
 
 def _runs_named() -> contextlib.AbstractContextManager[object]:
     """Fix the start time of runs to ``BEGAN`` and the default name to quiet-otter inside the block."""
-    return mock.patch("esper_core.runs.directory.new_run_id", lambda _, name: f"{BEGAN}-{name or 'quiet-otter'}")
+    return mock.patch("esper_run.runs.directory.new_run_id", lambda _, name: f"{BEGAN}-{name or 'quiet-otter'}")
 
 
 @cache

@@ -25,12 +25,12 @@ from pathlib import Path
 from runpy import run_path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from esper_core import cli
-from esper_core.cli.output import print_results
 from esper_core.leyline import SeedSignals, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import StageChanged, StepFinished
-from esper_core.leyline.notebooks import viewer
+from esper_core.plugins.notebooks import viewer
 from esper_core.telemetry import decode, encode
+from esper_run import cli
+from esper_run.cli.output import print_results
 from esper_watch import read_history
 from esper_watch.animation import growing_picture
 from esper_watch.formats import format_value, short_name
@@ -263,7 +263,7 @@ def photograph(url: str, file: str, width: int, height: int) -> None:
 def photograph_run() -> None:
     """Take a picture of the live page of the default run while it trains."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "esper_core", "run", "plugins.yaml", "--watch", "--runs-dir", folder]
+        command = [sys.executable, "-m", "esper_run", "run", "plugins.yaml", "--watch", "--runs-dir", folder]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=DOCS.parent) as process:
             assert process.stderr is not None
             url = ""

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 import click
 from pydantic import BaseModel
 
-from esper_core import cli
-from esper_core.cli.main import external_commands
-from esper_core.config.errors import Entry, entry_at
-from esper_core.config.explain import type_text
-from esper_core.config.model import RunConfig
 from esper_core.hooks import spec as hooks
 from esper_core.leyline import events, lifecycle, observations as features, signals
 from esper_core.settings import Use
+from esper_run import cli
+from esper_run.cli.main import external_commands
+from esper_run.config.errors import Entry, entry_at
+from esper_run.config.explain import type_text
+from esper_run.config.model import RunConfig
 from esper_testing import components_of
 from esper_testing.reward_episodes import PROBES, SANE, probed
 

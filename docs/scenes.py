@@ -19,10 +19,12 @@ import torch
 from fsspec.implementations.memory import MemoryFileSystem
 from torch import nn
 
-from esper_core import BlueprintSpec, cli, graft, save
+from esper_core import BlueprintSpec, graft
 from esper_core.growth import Garden, OptimizerKeeper, Variety
 from esper_core.leyline import Action, Op
 from esper_core.settings import GrowthConfig, OptimizerConfig
+from esper_grow import save
+from esper_run import cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -106,7 +108,7 @@ def stopped(folder: Path) -> Path:
 @contextlib.contextmanager
 def in_use(folder: Path) -> Iterator[None]:
     """Hold the lock of a run, as a process that works in it does."""
-    from esper_core.runs.directory import run_lock
+    from esper_run.runs.directory import run_lock
 
     with run_lock(stopped(folder)):
         yield

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from esper_core import Gardener, export, probe
+from esper_grow import Gardener, export, probe
 
 TOKENS, CLASSES, WIDTH = 6, 10, 32
 Question = Callable[[Tensor], Tensor]

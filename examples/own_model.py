@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from esper_core import Gardener, probe
-from esper_core.probes import ProbeResult
+from esper_grow import Gardener, probe
+from esper_grow.probes import ProbeResult
 
 Batch = tuple[Tensor, Tensor]
 

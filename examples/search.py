@@ -8,7 +8,7 @@ from statistics import mean
 
 import optuna
 
-import esper_core
+import esper_run
 
 FILE, TRIALS = sys.argv[1], int(sys.argv[2])
 
@@ -18,8 +18,8 @@ def objective(trial: optuna.Trial) -> float:
     rate = trial.suggest_float("rate", 1e-3, 1e-1, log=True)
     price = trial.suggest_float("price", 1e-4, 1e-1, log=True)
     settings = [f"optimizer.host.learning_rate={rate}", f"growth.price={price}"]
-    outcome = esper_core.run(FILE, overrides=settings, name=f"trial-{trial.number}")
-    ends = [one for one in esper_core.read_events(outcome.path / "events.jsonl") if one.type == "episode-finished"]
+    outcome = esper_run.run(FILE, overrides=settings, name=f"trial-{trial.number}")
+    ends = [one for one in esper_run.read_events(outcome.path / "events.jsonl") if one.type == "episode-finished"]
     return mean(one.validation_metric for one in ends if one.reward is not None and one.arm != "twin")
 
 

@@ -17,11 +17,11 @@ import signal
 import sys
 from typing import Any
 
-import esper_core.app.compose
-import esper_core.app.run
-import esper_core.cli.run  # noqa: F401
-from esper_core.cli.main import main
+import esper_run.app.compose
+import esper_run.app.run
+import esper_run.cli.run  # noqa: F401
 from esper_core.plugins import load_plugins
+from esper_run.cli.main import main
 from esper_watch.pages import _environment
 
 

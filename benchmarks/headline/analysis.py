@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.headline.arms import DEFICIT, LATE, Point
-from esper_core.runs.statistics import Interval, holm, mean_interval, t_tail
+from esper_run.runs.statistics import Interval, holm, mean_interval, t_tail
 
 if TYPE_CHECKING:
     from benchmarks.headline.arms import CellStudy

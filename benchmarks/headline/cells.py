@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.app.compose import Composition, prepare
+from esper_run.app.compose import Composition, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

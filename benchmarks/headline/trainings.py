@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import torch
 
 from benchmarks.headline.cells import CELLS, HOST, Setting, compose
-from esper_core.app.compose import StudyContext
 from esper_core.growth import RandomStream, derive_seed, graft, implant
 from esper_core.leyline import GovernorStop, Split
 from esper_core.leyline.actions import Blend
@@ -29,6 +28,7 @@ from esper_core.trainer.loop import run_study
 from esper_core.trainer.measurements import count_parameters, evaluate
 from esper_core.trainer.progress import StudyProgress
 from esper_policies.learning_rates import Cosine
+from esper_run.app.compose import StudyContext
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from benchmarks.headline.cells import Cell, Part
-    from esper_core.app.compose import Composition
     from esper_core.growth import Growth
     from esper_core.trainer.environment import Recipe
+    from esper_run.app.compose import Composition
 
 RUNGS: Final = (1 / 8, 1 / 4, 1 / 2, 1.0)
 """Shares of a horizon after which a static network is evaluated, for successive halving."""

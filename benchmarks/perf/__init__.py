@@ -7,5 +7,5 @@ event_files  made-up run directories of any size
 live_pages   what opening the page of a run takes
 figures    measured figures, interleaved timing, and the comparison with the baseline
 
-The measurements are the tests in ``tests/benchmarks``. ``python -m benchmarks.perf`` runs them and prints the table.
+The measurements are the tests in ``tests/performance``. ``python -m benchmarks.perf`` runs them and prints the table.
 """

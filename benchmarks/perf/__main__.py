@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--write stores all figures of one session; omit --only. Received: --only {parsed.only}")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"
-        command = [sys.executable, "-m", "pytest", "tests/benchmarks", "--benchmark-only", "--benchmark-quiet", "-q"]
+        command = [sys.executable, "-m", "pytest", "tests/performance", "--benchmark-only", "--benchmark-quiet", "-q"]
         ended = subprocess.run(
             [*command, f"--benchmark-json={file}", "-k", parsed.only or ""], cwd=ROOT, check=False
         ).returncode

@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from esper_core.runs.directory import machine
+from esper_run.runs.directory import machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from benchmarks.perf.workloads import SEED, one_d
-from esper_core.app.runtime import one_thread, tune_allocator
 from esper_core.leyline import WAIT, Action, Op
 from esper_core.trainer.pool import Pool
+from esper_run.app.runtime import one_thread, tune_allocator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

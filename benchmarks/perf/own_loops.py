@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from benchmarks.perf.workloads import CPU
-from esper_core import Gardener
 from esper_core.growth import slots_of
 from esper_core.leyline import Action, Op
+from esper_grow import Gardener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final, Literal
 import torch
 
 from benchmarks.perf.workloads import NarrowConvLight, PlainLoop, activate_seeds, workload
-from esper_core.app.runtime import tune_allocator
-from esper_core.engines.processes import ForkEngine
-from esper_core.engines.worker_pool import WorkerPool
 from esper_core.trainer.pool import Pool
+from esper_run.app.runtime import tune_allocator
+from esper_scale.engines.processes import ForkEngine
+from esper_scale.engines.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

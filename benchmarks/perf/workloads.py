@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from esper_core.engines.worker_pool import WorkerPool
     from esper_core.trainer.pool import Pool
+    from esper_scale.engines.worker_pool import WorkerPool
 
 SEED: Final = "blueprints/conv_light"
 CPU: Final = torch.device("cpu")

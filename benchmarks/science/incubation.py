@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from esper_core.app.compose import StudyContext, prepare
-from esper_core.app.run import run
 from esper_core.leyline.events import EpisodeFinished, StepFinished
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.signals import CALM
-from esper_core.runs.statistics import paired_comparison
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.progress import StudyProgress
+from esper_run.app.compose import StudyContext, prepare
+from esper_run.app.run import run
+from esper_run.runs.statistics import paired_comparison
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -29,16 +29,16 @@ from torch.utils.data import DataLoader, TensorDataset
 from esper_core.growth import lower_bound, paired, read_gain
 from esper_core.leyline.constants import GATE_ALPHA, NATS_PER_PARAMETER
 from esper_core.plugins import load_plugins
-from esper_core.probes.budget import BudgetClock
-from esper_core.probes.search import STEPS, prepared
-from esper_core.probes.trainings import guarded, new_training
+from esper_grow.probes.budget import BudgetClock
+from esper_grow.probes.search import STEPS, prepared
+from esper_grow.probes.trainings import guarded, new_training
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from esper_core.probes import ProbeResult
-    from esper_core.probes.candidates import ProbeCandidate
-    from esper_core.probes.search import Search
+    from esper_grow.probes import ProbeResult
+    from esper_grow.probes.candidates import ProbeCandidate
+    from esper_grow.probes.search import Search
 
 CASES: Final = (("pointwise-mlp", "mnist1d"), ("pointwise-mlp", "mnist1d-shuffled"), ("cnn1d", "mnist1d"))
 SEEDS: Final = 5

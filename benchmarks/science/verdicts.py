@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from esper_core.leyline.constants import CONFIDENCE
-from esper_core.runs.statistics import decide, holm, mean_interval, paired_p, seeds_needed
+from esper_run.runs.statistics import decide, holm, mean_interval, paired_p, seeds_needed
 from esper_watch.statistics import mann_whitney, welch_interval
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.random import RandomState
     from numpy.typing import NDArray
 
-    from esper_core.runs.statistics import Interval
+    from esper_run.runs.statistics import Interval
 
     Draw = Callable[[RandomState, tuple[int, ...]], NDArray[np.float64]]
     Found = dict[str, Any]

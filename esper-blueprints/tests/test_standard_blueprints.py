@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from esper_blueprints import plugin
-from esper_core import Site, SlotPlace, export, graft
+from esper_core import Site, SlotPlace, graft
 from esper_core.growth import Seed, slots_of
 from esper_core.leyline import Stage
 from esper_core.leyline.specs import SITE_KINDS
 from esper_core.plugins import load_plugins
+from esper_grow import export
 from esper_testing.components import plugin_checks
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "blueprints.md"

@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from esper_core.app.episode import Episode
 from esper_core.leyline import WAIT, Action, Candidate, Op, Place, SlotState
+from esper_run.app.episode import Episode
 from esper_study.growbench import (
     CANDIDATES,
     COLUMNS,

@@ -6,7 +6,7 @@ from itertools import accumulate
 import numpy as np
 import pytest
 
-from esper_core.app.episode import Episode
+from esper_run.app.episode import Episode
 from esper_study.growbench import (
     Bench,
     FixedPlan,
@@ -63,7 +63,7 @@ def test_the_twin_of_a_seed_is_trained_once(small, monkeypatch):
     twin_of = Episode._train_twin
     monkeypatch.setattr(Episode, "_train_twin", lambda self, seed: trained.append(seed) or twin_of(self, seed))
     alone = live_table(small, [OTHER_SEED])
-    monkeypatch.setattr("esper_core.app.episode.TWINS_KEPT", 1)
+    monkeypatch.setattr("esper_run.app.episode.TWINS_KEPT", 1)
     beside = live_table(small, [small.seed, OTHER_SEED])
     for decision in range(1, 4):
         for place in (0, 1):

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from esper_core.app.episode import Episode
 from esper_core.leyline import WAIT, Action, GovernorStop, Op
+from esper_run.app.episode import Episode
 
 gymnasium = pytest.importorskip("gymnasium")
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from esper_core.app.compose import prepare
 from esper_core.leyline import DataShape, Metric, SlotPlace, Task
+from esper_run.app.compose import prepare
 from esper_tasks import plugin
 from esper_tasks.byte_text import byte_text
 from esper_tasks.images_synthetic import images_synthetic

@@ -11,8 +11,8 @@ from unittest.mock import Mock
 import pytest
 from click.testing import CliRunner
 
-from esper_core import read_events
 from esper_core.leyline import ConfigError, PluginError
+from esper_run import read_events
 from esper_testing import (
     Check,
     CheckResult,

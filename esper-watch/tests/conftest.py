@@ -9,9 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import browser_driver
 import pytest
-from run_folders import stage_changed, write_run
 
 from esper_core.leyline import Evidence, Finding, Gain, Metric, Opinion, SeedSignals, Signals, SlotSignals, Stage
 from esper_core.leyline.events import (
@@ -28,6 +26,8 @@ from esper_core.leyline.lifecycle import SlotState
 from esper_core.telemetry import encode
 from esper_testing.pytest_plugin import Answer
 from esper_watch.report import write_report
+from tests.support import browser_driver
+from tests.support.run_folders import stage_changed, write_run
 
 __all__ = ["write_run"]
 

@@ -5,13 +5,13 @@ import re
 import sys
 
 import pytest
-from html_pages import Page
 
-from esper_core import load_run
 from esper_core.leyline import Metric, RunFolderError
-from esper_core.runs.directory import run_lock
+from esper_run import load_run
+from esper_run.runs.directory import run_lock
 from esper_watch.comparison import compare_runs
 from esper_watch.comparison_view import comparison_page, comparison_text
+from tests.support.html_pages import Page
 
 NOISE = [0.30, 0.10, 0.50, 0.20, 0.40, 0.35, 0.15, 0.45]
 BETTER = [value + 0.2 + 0.001 * place for place, value in enumerate(NOISE)]

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from run_folders import stage_changed
 
 from esper_core.leyline import Metric, Stage
 from esper_core.leyline.events import HostLayer
@@ -18,6 +17,7 @@ from esper_watch import growth, headline, pages, views
 from esper_watch.history import History, SeedLife
 from esper_watch.records import Look
 from esper_watch.report import read_report, write_report
+from tests.support.run_folders import stage_changed
 
 STYLE = Path(pages.__file__).with_name("templates") / "report.css"
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
-from run_folders import stage_changed
 
 from esper_core.leyline import Finding, Gain, Opinion, SeedSignals, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, StageChanged, StepFinished
 from esper_watch import History
 from esper_watch.history import SeedGain
+from tests.support.run_folders import stage_changed
 
 PLACE = {"round": 0, "arm": "grown", "seed": 7}
 

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from html_pages import Page
 from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import nn
 
-from esper_core import __version__, graft, load_run
+from esper_core import __version__, graft
 from esper_core.leyline import Metric, Signals
 from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, RunStarted, SeedLost, StepFinished
 from esper_core.plugins import load_plugins
 from esper_core.telemetry import encode
+from esper_run import load_run
 from esper_watch import notebook, pages
+from tests.support.html_pages import Page
 
 
 def events_of(name: str, *, metric: Metric | None = None) -> list[Event]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from esper_core.probes import ProbeFailure, ProbeResult, ProbeRow
+from esper_grow.probes import ProbeFailure, ProbeResult, ProbeRow
 from esper_watch.probe_view import NOTEBOOK_ROWS, probe_html, probe_page
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m"
@@ -50,14 +50,14 @@ def test_a_page_shows_more_than_a_notebook() -> None:
 
 def test_the_core_finds_the_notebook_view_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """By entry points, from ``_repr_html_`` in a notebook and from the command that writes the page."""
-    from esper_core.cli import main
-    from esper_core.probes import search
+    from esper_grow.probes import search
+    from esper_run.cli import main
 
     assert "stem pays." in (result_of("stem")._repr_html_() or "")
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text("model = loss = train = validation = None\n", encoding="utf-8")
     monkeypatch.setattr(search, "new_training", lambda *_: nn.Module())
-    monkeypatch.setattr("esper_core.probes.probe", lambda *_, **__: result_of("stem"))
+    monkeypatch.setattr("esper_grow.probes.probe", lambda *_, **__: result_of("stem"))
     for page, status in (("page.html", 0), ("nowhere/page.html", 2)):
         with pytest.raises(SystemExit) as end:
             main(["probe", "mine.py", "--html", page])

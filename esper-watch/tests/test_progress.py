@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
-from run_folders import stage_changed
-from waiting import until
 
 from esper_core.leyline import Metric, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import Event, GovernorActed, RunStarted, StageChanged, StepFinished
 from esper_testing import check_sink
 from esper_watch.progress import LiveDisplay
+from tests.support.run_folders import stage_changed
+from tests.support.waiting import until
 
 CLEAR = "\x1b[2J"
 NAME = "20261121-101512-[bold]otter"

@@ -9,13 +9,13 @@ from xml.dom import minidom
 
 import pytest
 from click.testing import CliRunner
-from html_pages import Page
 
 from esper_core import EsperError
 from esper_core.leyline import RunInfo, RunOutcome
 from esper_watch import plugin
 from esper_watch.command import report
 from esper_watch.report import read_report, report_page, write_picture, write_report
+from tests.support.html_pages import Page
 
 HOSTILE = '</title></svg></style><script>alert(1)</script>"><img src=x onerror=alert(1)>]]><!--&lt;b&gt;\u202ex'
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from esper_core import load_run
+from esper_run import load_run
 from esper_watch.comparison import compare_runs
 from esper_watch.comparison_view import comparison_page
 from esper_watch.report import write_report

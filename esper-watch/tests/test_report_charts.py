@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from xml.dom import minidom
 
 import pytest
-from run_folders import stage_changed
 
 from esper_core.leyline import Metric, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import Event, RunFinished, RunStarted, StepFinished
@@ -20,6 +19,7 @@ from esper_watch.figures import Z_95, ArmResult, arm_styles, pareto_front
 from esper_watch.history import SeedGain, SeedLife
 from esper_watch.report import read_report, report_page
 from esper_watch.sections import Report
+from tests.support.run_folders import stage_changed
 
 CLOSE = 0.11
 """Positions are rounded to a tenth."""

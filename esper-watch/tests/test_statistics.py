@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
-from esper_core.runs.statistics import decide
+from esper_run.runs.statistics import decide
 from esper_watch.statistics import MAX_BOOTSTRAP, bootstrap_interval, mann_whitney, unpaired_comparison, welch_interval
 
 LEVEL = 0.95

@@ -16,11 +16,8 @@ from click.testing import CliRunner
 from filelock import FileLock
 from rich.cells import cell_len
 from rich.console import Console
-from run_folders import stage_changed
-from waiting import until
 
-from esper_core import EsperError, load_run
-from esper_core.cli import main
+from esper_core import EsperError
 from esper_core.leyline import Signals, Stage
 from esper_core.leyline.events import (
     EpisodeFinished,
@@ -30,11 +27,15 @@ from esper_core.leyline.events import (
     StepFinished,
 )
 from esper_core.telemetry import encode
+from esper_run import load_run
+from esper_run.cli import main
 from esper_watch import read_history
 from esper_watch.command import _followed, watch
 from esper_watch.history import History
 from esper_watch.progress import follow
 from esper_watch.terminal import as_json, draw, phase_text, sparkline
+from tests.support.run_folders import stage_changed
+from tests.support.waiting import until
 
 HOSTILE = "\x1b]0;pwned\x07\x9b2J\nsecond\u202eline"
 """Sets the terminal's title, clears it, adds a line, and reverses the text that follows."""

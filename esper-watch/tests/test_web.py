@@ -14,7 +14,8 @@ from hashlib import sha256
 from urllib.parse import quote
 
 import pytest
-from html_pages import Page
+
+from tests.support.html_pages import Page
 
 pytest.importorskip("starlette", reason="needs starlette and uvicorn, which `make test` installs")
 
@@ -242,7 +243,7 @@ def test_a_gardener_is_watched(tmp_path):
     import torch
     from torch import nn
 
-    from esper_core import Gardener
+    from esper_grow import Gardener
 
     torch.manual_seed(0)
     examples = [(torch.randn(50, 1, 8), torch.randint(2, (50,))) for _ in range(3)]

@@ -2,7 +2,7 @@ from accelerate import Accelerator
 from data import Model, held_out, train
 from torch.optim import Adam
 
-from esper_core.integrations.accelerate import grow
+from esper_grow.integrations.accelerate import grow
 
 accelerator, model = Accelerator(), Model()
 model, optimizer, train = accelerator.prepare(model, Adam(model.parameters(), lr=0.01), train)

@@ -2,7 +2,7 @@ import lightning
 import torch
 from data import Model, held_out, train
 
-from esper_core.integrations.lightning import Grow
+from esper_grow.integrations.lightning import Grow
 
 
 class Net(lightning.LightningModule):

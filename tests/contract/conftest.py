@@ -110,10 +110,10 @@ class World:
     @cached_property
     def composition(self) -> Any:
         """All parts, built and checked without training."""
-        from esper_core.app.compose import compose
-        from esper_core.app.resolution import load_run_plugins, resolve
-        from esper_core.config import load_config
-        from esper_core.config.model import PluginsConfig
+        from esper_run.app.compose import compose
+        from esper_run.app.resolution import load_run_plugins, resolve
+        from esper_run.config import load_config
+        from esper_run.config.model import PluginsConfig
 
         loaded = load_config(self._folder / "small.yaml", self._sets)
         unchanged = loaded.config.plugins == PluginsConfig()
@@ -157,16 +157,16 @@ class World:
         """Run it as the command does, but without the slow list of installed packages."""
         from torch.nn.modules.module import register_module_forward_hook
 
-        from esper_core import read_events
-        from esper_core.app.compose import prepare
-        from esper_core.app.run import run
+        from esper_run import read_events
+        from esper_run.app.compose import prepare
+        from esper_run.app.run import run
 
         threads: set[str] = set()
         prepared = prepare(self._folder / "small.yaml", self._sets)
         noting = register_module_forward_hook(lambda *_: threads.add(threading.current_thread().name))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("esper_core.runs.directory.installed_packages", list)
-            patch.setattr("esper_core.runs.directory.git_state", lambda path: (None, ""))
+            patch.setattr("esper_run.runs.directory.installed_packages", list)
+            patch.setattr("esper_run.runs.directory.git_state", lambda path: (None, ""))
             try:
                 outcome = run(prepared, runs_dir=self._folder / "runs")
             finally:
@@ -213,7 +213,7 @@ class World:
     @property
     def asked_of_ray(self) -> dict[str, Any]:
         """What is asked of a Ray cluster."""
-        from esper_core.app import portable
+        from esper_scale.engines import portable
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(portable, "RayEngine", lambda *_, **asked: SimpleNamespace(workers=1, asked=asked))

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from esper_core import cli
-from esper_core.config.errors import Entry, entry_at
+from esper_run import cli
+from esper_run.config.errors import Entry, entry_at
 
 FACES = ("esper_core", "esper_core.leyline", "esper_core.growth", "esper_core.governor", "esper_core.telemetry")
 

@@ -26,8 +26,14 @@ NOT_IMPORTED_ITSELF = {
         ("esper-study", f"esper-{kind}"): "growbench's configurations name its components"
         for kind in ("blueprints", "policies", "rewards", "tasks")
     },
-    **{("esper-core", name): "torch.onnx imports it when a network is exported" for name in ("onnx", "onnxscript")},
-    ("esper-core", "s3fs"): "fsspec imports it for s3://",
+    **{("esper-grow", name): "torch.onnx imports it when a network is exported" for name in ("onnx", "onnxscript")},
+    ("esper-scale", "s3fs"): "fsspec imports it for s3://",
+    **{
+        ("esper-run", f"esper-{kind}"): "the components that a run has by default"
+        for kind in ("blueprints", "policies", "rewards", "tasks")
+    },
+    **{("esper-run", f"esper-{name}"): "an extra of it" for name in ("scale", "watch")},
+    **{("esper-grow", f"esper-{kind}"): "what a Gardener has by default" for kind in ("blueprints", "policies")},
     ("esper-tasks", "scikit-learn"): "imported by name when the task digits is built",
 }
 

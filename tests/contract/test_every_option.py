@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 import torch
 
-from esper_core.config.errors import Entry, entry_at
 from esper_core.governor import Act, MemoryBudget
 from esper_core.growth import Transition
 from esper_core.leyline import Action, Gain, Op, Stage
 from esper_core.leyline.constants import FIRST_LOOK
-from esper_core.runs.storage import Storage
+from esper_run.config.errors import Entry, entry_at
+from esper_scale.stores.storage import Storage
 
 # --- observed effects
 
@@ -169,7 +169,7 @@ def tells_glibc(world: Any) -> bool:
 
     around: Any = SimpleNamespace(bus=None, clock=None, check_health=None, engine=None, heartbeat=None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("esper_core.app.runtime.glibc_mallopt", lambda: mallopt)
+        patch.setattr("esper_run.app.runtime.glibc_mallopt", lambda: mallopt)
         world.composition.study(around).pool.close()
     return bool(asked)
 
@@ -183,7 +183,7 @@ def patience_of_the_run(world: Any) -> float | None:
         return nullcontext(lambda place: None)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("esper_core.app.run.watched", watched)
+        patch.setattr("esper_run.app.run.watched", watched)
         _ = type(world)(world._sets, world._folder).events
     return seen[0]
 
@@ -206,7 +206,7 @@ def has_a_feed(world: Any) -> bool:
 def margin_of_the_run(world: Any) -> str:
     """Return the verdict on eight pairs of networks with a small difference."""
     from esper_core.leyline.events import EpisodeFinished
-    from esper_core.runs.statistics import results
+    from esper_run.runs.statistics import results
 
     common = {"round": 0, "test_loss": 1.0, "validation_metric": 0.5, "parameters": 1, "host_parameters": 1}
     common |= {"fossils": 0, "steps": 1, "reward": None}

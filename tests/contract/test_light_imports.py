@@ -5,8 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-LIGHT = [f"esper_core.{part}" for part in ("leyline", "hooks", "plugins", "config", "cli", "runs.records")]
-HEAVY = ["torch", "scipy", "numpy", "rich", "pydantic", "yaml", "packaging", "pluggy", "esper_core.cli.run"]
+LIGHT = [f"esper_core.{part}" for part in ("leyline", "settings", "hooks", "plugins")]
+LIGHT += [f"esper_run.{part}" for part in ("config", "cli", "runs.records", "options")]
+HEAVY = ["torch", "scipy", "numpy", "rich", "pydantic", "yaml", "packaging", "pluggy", "esper_run.cli.run"]
 CONFIG = "task: t\nhost: h\nslots: {early: {blueprints: [b]}}\npolicy: p\n"
 
 PROBE = f"""
@@ -19,7 +20,7 @@ def load(*packages):
             importlib.import_module(module.name)
 
 def call(*arguments):
-    from esper_core.cli import main
+    from esper_run.cli import main
     try:
         main(list(arguments))
     except SystemExit as end:
@@ -43,7 +44,7 @@ def test_the_core_and_its_help_import_nothing_heavy() -> None:
 
 
 def test_statistics_import_neither_torch_nor_scipy() -> None:
-    assert heavy_after("load('esper_core.runs.statistics')").isdisjoint({"torch", "scipy"})
+    assert heavy_after("load('esper_run.runs.statistics')").isdisjoint({"torch", "scipy"})
 
 
 def test_light_packages_and_commands_that_list_and_explain_import_no_torch(tmp_path: Path) -> None:

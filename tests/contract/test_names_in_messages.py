@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import esper_core
-from esper_core.app import components
 from esper_core.plugins.isolation import Label
+from esper_run.app import components
 from tests.contract.conftest import tree
 
 ROOT = Path(__file__).parents[2]

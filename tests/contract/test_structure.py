@@ -11,7 +11,7 @@ from tests.contract.conftest import tree
 CORE = Path(__file__).parents[2] / "esper-core" / "src" / "esper_core"
 
 ALIKE = {"Grow"}
-"""Classes with the same name on purpose: the callback for each library in ``esper_core.integrations``."""
+"""Classes with the same name on purpose: the callback for each library in ``esper_grow.integrations``."""
 
 
 @pytest.mark.parametrize("package", sorted(path.parent.name for path in CORE.glob("*/__init__.py")))

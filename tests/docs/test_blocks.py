@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from esper_core import cli
+from esper_run import cli
 from tests.docs import test_answers as errors, test_commands as commands, test_how_to as how_to
 
 ROOT = Path(__file__).parents[2]
@@ -226,7 +226,7 @@ def pip(arguments: list[str], folder: Path) -> None:
             at = folder if name == "." else ROOT / name
             if at.is_dir():
                 project = tomllib.loads((at / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-                assert not extra or extra in project["optional-dependencies"], word
+                assert not extra or extra in project.get("optional-dependencies", {}), word
             else:
                 assert f"\n{name.replace('-', '_')}==" in versions, word
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from esper_core import cli
+from esper_run import cli
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

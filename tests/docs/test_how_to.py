@@ -28,7 +28,7 @@ from pathlib import Path
 
 import pytest
 
-from esper_core import cli
+from esper_run import cli
 from tests.docs.test_answers import script
 
 ROOT = Path(__file__).parents[2]

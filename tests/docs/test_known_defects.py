@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from esper_core import read_events
 from esper_core.leyline import Reward
 from esper_core.leyline.events import StepFinished
+from esper_run import read_events
 from tests.contract.conftest import imports, tree
 from tests.end_to_end.conftest import run_once
 

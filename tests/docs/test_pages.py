@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from run_folders import stage_changed
 
 import esper_core
 from benchmarks.science import probes
@@ -21,6 +20,7 @@ from esper_study.growbench import puzzles
 from esper_watch.history import SeedLife, Step
 from tests.docs import test_how_to as how_to
 from tests.end_to_end.conftest import SMALL
+from tests.support.run_folders import stage_changed
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -10,10 +10,10 @@ from typing import Any, TypeGuard
 
 import pytest
 
-from esper_core import read_events
-from esper_core.cli import main
 from esper_core.leyline import WAIT, Action, Observation, Op, SeedSignals, Stage
 from esper_core.leyline.events import Event, GovernorActed, SeedLost, StageChanged, StepFinished
+from esper_run import read_events
+from esper_run.cli import main
 from esper_testing.pytest_plugin import Answer
 
 LONG_ENOUGH = 4

@@ -22,7 +22,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 from ray._private import state
 from ray.cluster_utils import Cluster
 
-import esper_core
+import esper_run
 from esper_core import EsperError
 
 HERE = {"node_ip_address": "127.0.0.1"}
@@ -61,7 +61,7 @@ def serve() -> None:
             killer = Killer(cluster, job.get("kill", []), job.get("delay", 0.0))
             sets = ["engine=ray", f"ray.address={cluster.address}", *job.get("sets", ())]
             try:
-                outcome = esper_core.run(job["file"], runs_dir=job["runs"], overrides=sets, listeners=[killer])
+                outcome = esper_run.run(job["file"], runs_dir=job["runs"], overrides=sets, listeners=[killer])
                 answer = {"run": str(outcome.path), "warnings": outcome.warnings, "events": killer.heard}
             except EsperError as error:
                 answer = {"error": str(error)}

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from studies import EventRecorder
 
-from esper_core.app.compose import prepare
-from esper_core.app.run import resume, run
 from esper_core.leyline.errors import Interrupted
 from esper_core.leyline.events import Event, SeedLost, StepFinished
-from esper_core.runs.records import read_run
+from esper_run.app.compose import prepare
+from esper_run.app.run import resume, run
+from esper_run.runs.records import read_run
+from tests.support.studies import EventRecorder
 
 RUN = """
 task: {use: tasks/mnist1d, settings: {samples: 800, validation: 200}}

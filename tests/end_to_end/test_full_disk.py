@@ -15,7 +15,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 UNSHARED = ["unshare", "--map-root-user", "--mount"]
-ESPER = shlex.join([sys.executable, "-m", "esper_core"])
+ESPER = shlex.join([sys.executable, "-m", "esper_run"])
 STUDY = """
 task: {use: tasks/mnist1d, settings: {samples: 200, validation: 60}}
 host: {use: tasks/pointwise-mlp, settings: {channels: 4, hidden: 8}}

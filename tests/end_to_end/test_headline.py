@@ -62,8 +62,8 @@ def test_random_search_stays_within_the_operations():
 
 def test_a_plain_loop_equals_the_static_control_of_esper_to_the_bit(tmp_path):
     """The control of a run whose schedule germinates, blends in at once and keeps a block."""
-    from esper_core import read_events, run
     from esper_core.leyline.events import EpisodeFinished
+    from esper_run import read_events, run
 
     cell, part = CELLS["pointwise"], CELLS["pointwise"].parts[0]
     plan = [

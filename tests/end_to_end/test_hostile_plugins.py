@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile_plugin import RUN, plugin
 
-from esper_core.engines.processes import can_fork
+from esper_scale.engines.processes import can_fork
+from tests.support.hostile_plugin import RUN, plugin
 
 pytestmark = [
     pytest.mark.slow,

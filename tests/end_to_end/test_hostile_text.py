@@ -13,14 +13,14 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 import yaml
-from html_pages import Page
 
-from esper_core import load_run
-from esper_core.cli import main
 from esper_core.leyline.events import Event, RunFinished
 from esper_core.telemetry import encode
+from esper_run import load_run
+from esper_run.cli import main
 from esper_watch.report import write_report
 from tests.end_to_end.conftest import run_once
+from tests.support.html_pages import Page
 
 HARMLESS = "plain and harmless"
 HOSTILE = {

@@ -8,8 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-import browser_driver
 import pytest
+
+from tests.support import browser_driver
 
 ROOT = Path(__file__).parents[2]
 CONTROLS = {"button", "checkbox", "combobox", "link", "radio", "slider", "spinbutton", "switch", "tab", "textbox"}
@@ -28,7 +29,7 @@ def browser():
 def run(tmp_path_factory):
     """``esper run --watch`` while it trains: the process, the URL that it printed, and its run directory."""
     folder = tmp_path_factory.mktemp("live")
-    command = [sys.executable, "-m", "esper_core", "run", "plugins.yaml", "--watch", "--runs-dir", folder / "runs"]
+    command = [sys.executable, "-m", "esper_run", "run", "plugins.yaml", "--watch", "--runs-dir", folder / "runs"]
     sizes = ["--set", "environments=2", "--set", "episode.steps=30", "--set", "episode.batches=16"]
     with (folder / "err").open("w") as err:
         env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from esper_core import Gardener, export
+from esper_grow import Gardener, export
 from tests.end_to_end.conftest import Plan
 
 EXAMPLE = Path(__file__).parents[2] / "examples/lora.py"

@@ -113,7 +113,7 @@ def test_workers_that_do_not_start_end_the_run_with_the_cpus_that_there_are(clus
 @pytest.mark.parametrize(("first", "then"), [("threads", "ray"), ("ray", "processes")])
 def test_a_run_is_resumed_on_another_engine(first, then, tmp_path, text, expected):
     (tmp_path / "run.yaml").write_text(text)
-    start = [sys.executable, "-m", "esper_core", "run", "run.yaml", "--quiet", "--engine", first]
+    start = [sys.executable, "-m", "esper_run", "run", "run.yaml", "--quiet", "--engine", first]
     process = subprocess.Popen(start, cwd=tmp_path)
     while not list(tmp_path.glob("runs/*/checkpoints/000003")):
         assert process.poll() is None
@@ -121,7 +121,7 @@ def test_a_run_is_resumed_on_another_engine(first, then, tmp_path, text, expecte
     process.send_signal(signal.SIGINT)
     assert process.wait() == 130
     (run,) = (tmp_path / "runs").iterdir()
-    again = [sys.executable, "-m", "esper_core", "resume", str(run), "--quiet", "--engine", then]
+    again = [sys.executable, "-m", "esper_run", "resume", str(run), "--quiet", "--engine", then]
     subprocess.run(again, cwd=tmp_path, check=True)
     assert found_in(run) == expected
 
@@ -131,7 +131,7 @@ def test_a_run_whose_machine_is_lost_is_resumed_from_its_store(tmp_path):
     text = RUNS["ahead"].replace("steps: 7", "steps: 30")
     expected = found_in(run_once(tmp_path / "threads", text, "--engine", "threads"))
     (tmp_path / "run.yaml").write_text(text)
-    store, program = f"file://{tmp_path}/store", [sys.executable, "-m", "esper_core"]
+    store, program = f"file://{tmp_path}/store", [sys.executable, "-m", "esper_run"]
     set_store = ("--set", f"store={store}")
     process = subprocess.Popen([*program, "run", "run.yaml", "--quiet", "--engine", "ray", *set_store], cwd=tmp_path)
     while not list(tmp_path.glob("runs/*/checkpoints/000012")):
@@ -226,7 +226,7 @@ def marked(mark: str) -> list[str]:
 def test_an_interrupted_run_finishes_its_step_and_leaves_no_process(end, code, tmp_path):
     (tmp_path / "run.yaml").write_text(RUNS["ahead"].replace("steps: 7", "steps: 400"))
     mark = f"mark-{tmp_path}-{end}"
-    command = [sys.executable, "-m", "esper_core", "run", "run.yaml", "--quiet", "--engine", "ray"]
+    command = [sys.executable, "-m", "esper_run", "run", "run.yaml", "--quiet", "--engine", "ray"]
     process = subprocess.Popen(command, cwd=tmp_path, env={**os.environ, "MARK": mark})
     while not list(tmp_path.glob("runs/*/checkpoints/000003")):
         assert process.poll() is None

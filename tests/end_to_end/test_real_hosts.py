@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from esper_core import Gardener, export
 from esper_core.growth import slots_of
 from esper_core.growth.examples import call
 from esper_core.growth.grafting import alike
 from esper_core.leyline import SlotPlace
+from esper_grow import Gardener, export
 from tests.docs.test_answers import script
 from tests.end_to_end.conftest import Plan
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from esper_core.app.episode import Episode
 from esper_core.leyline import ConfigError, RunFolderError
 from esper_core.leyline.events import StepFinished
+from esper_run.app.episode import Episode
 from esper_study.actions import parse_action
 from esper_study.replay import Change, Recording, Replay, read_recording, replay
 from tests.end_to_end.conftest import run_once

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from esper_core.app.compose import prepare
-from esper_core.app.run import resume
-from esper_core.config import parse_config
 from esper_core.leyline import ConfigError, RunFolderError
 from esper_core.leyline.events import RunFinished, RunStarted, SeedLost, StageChanged, StepFinished
-from esper_core.runs.records import read_run
+from esper_run.app.compose import prepare
+from esper_run.app.run import resume
+from esper_run.config import parse_config
+from esper_run.runs.records import read_run
 from tests.end_to_end.conftest import SMALL, add_plugin
 
 
@@ -183,7 +183,7 @@ def test_a_run_that_fails_while_results_are_written_says_so(run, monkeypatch):
     def full(value: object) -> str:
         raise MemoryError("no room")
 
-    monkeypatch.setattr("esper_core.app.run.dump_config", full)
+    monkeypatch.setattr("esper_run.app.run.dump_config", full)
     told = run(options=(), code=1).json("manifest.json")
     assert (told["status"], told["exit"], told["reason"]) == ("failed", 1, "MemoryError: no room")
 

@@ -46,7 +46,7 @@ def writes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, b
     monkeypatch.setattr(MemoryFileSystem, "store", {})
     monkeypatch.setattr(MemoryFileSystem, "pseudo_dirs", [""])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("esper_core.runs.uploads.UPLOAD_SHARE", 1.0)
+    monkeypatch.setattr("esper_scale.stores.uploads.UPLOAD_SHARE", 1.0)
     write, delete = MemoryFileSystem.pipe_file, MemoryFileSystem.rm
 
     def pipe_file(files: Any, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
@@ -204,7 +204,7 @@ class TestOnS3:
         pytest.importorskip("ray")
         expected = found_in(whole_run(bucket, file))
         env = os.environ | bucket.env | {"RAY_USAGE_STATS_ENABLED": "0"}
-        words = [sys.executable, "-m", "esper_core", "run", str(file), "--engine", "ray", "--quiet"]
+        words = [sys.executable, "-m", "esper_run", "run", str(file), "--engine", "ray", "--quiet"]
         driver = subprocess.Popen([*words, "--runs-dir", tmp_path / "lost"], env=env, start_new_session=True)
         try:
             deadline = time.monotonic() + 120
@@ -227,7 +227,7 @@ class TestOnS3:
         os.kill(pid, signal.SIGSTOP)
         (old,) = (tmp_path / "old").iterdir()
         command = ["resume", f"{bucket.url}/{old.name}", "--runs-dir", str(tmp_path / "new"), "--quiet"]
-        subprocess.run([sys.executable, "-m", "esper_core", *command], env=os.environ | bucket.env, check=True)
+        subprocess.run([sys.executable, "-m", "esper_run", *command], env=os.environ | bucket.env, check=True)
         uploaded = bucket.objects
         os.kill(pid, signal.SIGCONT)
         assert bucket.processes.wait() == 0

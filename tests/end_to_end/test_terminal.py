@@ -17,8 +17,8 @@ from typing import Any, Self
 import pytest
 
 from esper_core.leyline.events import RunFinished, StepFinished
-from esper_core.runs.records import read_run
 from esper_core.telemetry import read_events
+from esper_run.runs.records import read_run
 
 SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 ALLOWED = re.compile(r"\x1b\[([0-9]*A|2?K|[0-9;]*m|\?25[lh])")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from esper_core.app.episode import Episode
 from esper_core.leyline import WAIT
 from esper_policies.ppo.policy import Ppo
+from esper_run.app.episode import Episode
 from tests.docs.test_blocks import announced
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ def test_it_decides_on_blueprints_of_another_package_and_tries_them_if_set(tmp_p
 def test_its_example_runs_and_pays_where_growing_does_and_not_where_it_does_not(tmp_path):
     rewards = {}
     for kind in ("far", "easy"):
-        command = [sys.executable, "-m", "esper_core", "run", "examples/learned-policy.yaml", "--json", "--quiet"]
+        command = [sys.executable, "-m", "esper_run", "run", "examples/learned-policy.yaml", "--json", "--quiet"]
         more = ["--set", f"task.settings.kind={kind}", "--set", "capacity=false", "--runs-dir", str(tmp_path)]
         told = subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True, check=True)
         rewards[kind] = json.loads(told.stdout)["results"]["arms"]["ppo"]["reward"]

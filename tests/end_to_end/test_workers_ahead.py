@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from esper_core.engines.processes import ForkedWorker, can_fork
-from esper_core.engines.protocol import RUN_AHEAD
+from esper_scale.engines.processes import ForkedWorker, can_fork
+from esper_scale.engines.protocol import RUN_AHEAD
 from tests.end_to_end.conftest import run_once
 from tests.end_to_end.test_kills import found_in
 
@@ -67,7 +67,7 @@ def run_by_both(folder, text):
 @pytest.mark.parametrize("crowd", ["", CROWD], ids=["alone", "crowd"])
 def test_workers_that_run_ahead_find_what_they_would_step_by_step(tmp_path, monkeypatch, crowd):
     """A policy that looks at environments of other workers makes them return to where they went astray."""
-    monkeypatch.setattr("esper_core.engines.worker_pool.SECONDS_AHEAD", 1e9)
+    monkeypatch.setattr("esper_scale.engines.worker_pool.SECONDS_AHEAD", 1e9)
     sent: Counter[str] = Counter()
     send = ForkedWorker.send
     monkeypatch.setattr(ForkedWorker, "send", lambda self, one: (sent.update([one.method]), send(self, one))[1])
@@ -85,7 +85,7 @@ def test_workers_that_run_ahead_find_what_they_would_step_by_step(tmp_path, monk
 
 def test_workers_whose_episodes_are_over_wait_for_the_others(tmp_path, monkeypatch):
     """They have no twin, and are asked for every step anew."""
-    monkeypatch.setattr("esper_core.engines.worker_pool.SECONDS_AHEAD", 1e-9)
+    monkeypatch.setattr("esper_scale.engines.worker_pool.SECONDS_AHEAD", 1e-9)
     text = RUN.replace("CROWD\n", "").replace(
         "growth:", "governor: {patience: 2}\ntwin: false\ncapacity: false\ngrowth:"
     )

@@ -27,10 +27,10 @@ from benchmarks.science.forecaster.problems import FAMILIES, LEARNED_ON, PRICE, 
 from benchmarks.science.forecaster.regressions import Rows, coefficients, coverage, rows_of, standardised
 from benchmarks.science.forecaster.tables import best_on_table, play_on_table, table_rows
 from benchmarks.science.learned_policies.policies import HEURISTIC, InOrder
-from esper_core.runs.statistics import paired_comparison
 from esper_policies.forecaster import Forecaster
 from esper_policies.heuristic import Heuristic
 from esper_policies.posteriors import COEFFICIENTS
+from esper_run.runs.statistics import paired_comparison
 from esper_study.growbench import Bench, shipped_table
 from esper_study.growbench.puzzles import DECIDE_EVERY, LAST_DECISION, RAMP
 

@@ -15,8 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.app.episode import Episode
 from esper_core.leyline import WAIT, Action, Candidate, Op, Place
+from esper_run.app.episode import Episode
 from esper_study.growbench.puzzles import STEPS
 
 if TYPE_CHECKING:

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from benchmarks.science.learned_policies.policies import HEURISTIC, MAIN_PRICE, TRAININGS
-from esper_core.app.compose import prepare
-from esper_core.app.run import run
 from esper_core.leyline.events import EpisodeFinished
+from esper_run.app.compose import prepare
+from esper_run.app.run import run
 from esper_study.growbench import CANDIDATES, Node
 from esper_study.growbench.puzzles import DECIDE_EVERY, LAST_DECISION, RAMP, RUN_SETTINGS, SLOTS, STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from esper_core.app.compose import Composition
     from esper_core.leyline.events import Event
+    from esper_run.app.compose import Composition
 
 SEEDS: Final = 100
 FIRST_SEED: Final = 100_000

@@ -15,7 +15,7 @@ from benchmarks.science.learned_policies.learning_rates import TWIN, best_rates,
 from benchmarks.science.learned_policies.policies import MAIN_PRICE, TRAININGS
 from benchmarks.science.learned_policies.training import read_lines
 from esper_core.leyline.constants import CONFIDENCE
-from esper_core.runs.statistics import mean_interval
+from esper_run.runs.statistics import mean_interval
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -23,7 +23,7 @@ class Lora(nn.Module):
     """A linear map of a fixed rank from what a layer gets, added to what it returns (Hu et al., 2021).
 
     Formula: y + up(down(x)), i → r → c with r = max(min(rank, i // 2, c // 2), 1), up zero at birth. Parameters:
-    r·(i + c). Behind a linear layer, y = W·x, it is a change of W, and ``esper_core.export`` adds it to W.
+    r·(i + c). Behind a linear layer, y = W·x, it is a change of W, and ``esper_grow.export`` adds it to W.
 
     >>> from esper_core import Site
     >>> sum(p.numel() for p in Lora(Site("tokens", 32, (5,), inputs=16), rank=4).parameters())

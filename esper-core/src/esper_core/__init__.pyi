@@ -1,9 +1,3 @@
-from .app.run import (
-    run as run,
-)
-from .gardener import (
-    Gardener as Gardener,
-)
 from .growth import (
     graft as graft,
     ungraft as ungraft,
@@ -26,23 +20,6 @@ from .leyline import (
     SlotPlace as SlotPlace,
     Task as Task,
     TaskSpec as TaskSpec,
-)
-from .probes import (
-    probe as probe,
-)
-from .runs.exports import (
-    export as export,
-)
-from .runs.networks import (
-    load as load,
-    save as save,
-)
-from .runs.records import (
-    Run as Run,
-    load_run as load_run,
-)
-from .telemetry import (
-    read_events as read_events,
 )
 
 __version__: str

@@ -1,12 +1,12 @@
 """Attribution: which mutation a panic is attributed to, and whether its blueprint is blamed."""
 
 import pytest
-from governed import living, signals
 
 from esper_core.governor import MutationWatch
 from esper_core.governor.attribution import op_of
 from esper_core.growth import Transition
 from esper_core.leyline import Op, Stage
+from tests.support.governed import living, signals
 
 
 def change(was: Stage | None, now: Stage, slot: str = "early", blueprint: str = "test/a") -> Transition:

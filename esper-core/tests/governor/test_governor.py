@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, LOCAL_CONV, bad, begin, make_recipe, same
-from governed import GROW_AND_KEEP, drive, living, signals
 
 from esper_core.governor import Act, Governor, MemoryBudget
 from esper_core.growth import FaultBook
 from esper_core.growth.optimizers import build_optimizer
 from esper_core.leyline import Action, BlueprintSpec, Level, Op, SlotState, Stage, Verdict
 from esper_core.settings import GovernorConfig, OptimizerConfig, OptimizersConfig
+from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, LOCAL_CONV, bad, begin, make_recipe, same
+from tests.support.governed import GROW_AND_KEEP, drive, living, signals
 
 PANIC = Verdict(Level.PANIC, "too hot")
 

@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from functools import partial
 
 import pytest
-from governed import living, signals
 from hypothesis import given, strategies as st
 
 from esper_core.governor import LossHistory, judge_step
@@ -14,6 +13,7 @@ from esper_core.leyline import GradientHealth, Metric, SlotSignals, SlotState
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.signals import Level, Verdict
 from esper_core.settings import GovernorConfig
+from tests.support.governed import living, signals
 
 SETTINGS = GovernorConfig()
 LEARNT = [2.3, 2.0, 1.7, 1.5, 1.4, 1.3, 1.25, 1.2]

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import add_seed, make_garden
 from torch import Tensor, nn
 
-from esper_core import BlueprintSpec, SlotPlace, export, graft
+from esper_core import BlueprintSpec, SlotPlace, graft
 from esper_core.growth import Seed, Variety, slots_of
 from esper_core.growth.grafting import alike
 from esper_core.growth.journal import network_in
 from esper_core.growth.rebuilding import rebuild
 from esper_core.leyline import Action, Blend, GrowthError, Op, Site
+from esper_grow import export
+from tests.support.core_worlds import add_seed, make_garden
 
 SPEC = BlueprintSpec(("vector", "tokens"), "2*(i + c)", starts_as_identity=True, adapts=True)
 TOKENS = torch.randn(4, 5, 8, generator=torch.Generator().manual_seed(0))

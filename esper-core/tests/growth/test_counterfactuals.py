@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import Net, add_seed
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
 from esper_core.growth import RandomStream, SeedFault, counterfactuals as reasons, derive_seed, graft, slots_of
 from esper_core.growth.counterfactuals import Counterfactuals
 from esper_core.leyline.lifecycle import Stage
+from tests.support.core_worlds import Net, add_seed
 
 Batches = list[tuple[Tensor, Tensor]]
 RUNS: Counter[str] = Counter()

@@ -3,11 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-import core_worlds
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, begin, make_garden, make_recipe, numbers, same
-from studies import play
 from torch import Tensor, nn
 
 from esper_core.growth import Garden, Gates, Seed, SeedFault, Transition, Variety, graft
@@ -15,6 +12,19 @@ from esper_core.leyline import WAIT, Action, Blend, BlueprintSpec, GrowthError, 
 from esper_core.leyline.signals import Gain
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
+from tests.support import core_worlds
+from tests.support.core_worlds import (
+    ADVANCE,
+    FOSSILISE,
+    GERMINATE,
+    PRUNE,
+    begin,
+    make_garden,
+    make_recipe,
+    numbers,
+    same,
+)
+from tests.support.studies import play
 
 
 def snapshot(garden: Garden) -> tuple[object, ...]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import TAME, WILD, LinearWorld, Tame
 from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import Tensor, nn
 
 from esper_core.growth import Seed, SeedFault, Variety
 from esper_core.leyline import Action, Blend, BlueprintSpec, Curve, GrowthError, Op, Site
 from esper_core.settings import GrowthConfig, OptimizerConfig
+from tests.support.core_worlds import TAME, WILD, LinearWorld, Tame
 
 BATCHES = 2
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import LOCAL_CONV, Net, NoisyHost, add_seed, make_garden, same
 from torch import Tensor, fx, nn
 
 from esper_core.growth import graft, host_layers, is_grafted, slots_of
 from esper_core.growth.grafting import alike
 from esper_core.leyline import Action, GraftError, Op, Site, SlotPlace
+from tests.support.core_worlds import LOCAL_CONV, Net, NoisyHost, add_seed, make_garden, same
 
 EXAMPLE = torch.randn(4, 1, 12, generator=torch.Generator().manual_seed(0))
 INPUTS = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
@@ -64,7 +64,7 @@ def test_seed_keys_have_one_prefix_and_the_host_keys_never_change():
     *numbers, journal = [key for key in model.state_dict() if key not in keys]
     assert numbers
     assert all(key.startswith("_esper.stem.seeds.0.") for key in numbers)
-    assert journal == "_esper.for_esper_core.load"
+    assert journal == "_esper.for_esper_grow.load"
     garden.remove("done")
     assert list(model.state_dict()) == keys
 

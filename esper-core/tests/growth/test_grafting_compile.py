@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import Net, add_seed, slow
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from esper_core.growth import graft, slots_of
+from tests.support.core_worlds import Net, add_seed, slow
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's own
 

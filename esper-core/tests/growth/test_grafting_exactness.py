@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import WILD, Net, add_seed, make_garden, same
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from esper_core.growth import OptimizerKeeper, graft, is_grafted, slots_of
 from esper_core.leyline import Action, GraftError, Op, SlotPlace
 from esper_core.settings import OptimizerConfig
+from tests.support.core_worlds import WILD, Net, add_seed, make_garden, same
 
 
 def draw(*shape: int) -> Tensor:

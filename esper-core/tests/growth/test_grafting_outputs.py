@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import Bend, PlannedPolicy, add_seed, per_example
 from torch import Tensor, nn
 
-from esper_core import Gardener, export, graft, load, save
+from esper_core import graft
 from esper_core.growth import Variety, observe, slots_of
 from esper_core.leyline import Action, BlueprintSpec, Op, SlotPlace
+from esper_grow import Gardener, export, load, save
+from tests.support.core_worlds import Bend, PlannedPolicy, add_seed, per_example
 
 HOST = """
 from collections import OrderedDict, namedtuple

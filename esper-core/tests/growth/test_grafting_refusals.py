@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import Net
 from torch import Tensor, nn
 
 from esper_core.growth import graft, is_grafted, slots_of
 from esper_core.leyline import GraftError, SlotPlace
+from tests.support.core_worlds import Net
 
 ROWS, TOKENS = torch.zeros(3, 4), torch.zeros(2, 3, 4)
 

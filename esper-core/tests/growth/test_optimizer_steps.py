@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, GERMINATE, PRUNE, begin, make_recipe, read, same
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
@@ -17,6 +16,7 @@ from esper_core.leyline import WAIT
 from esper_core.leyline.constants import EXPLODING_NORM, VANISHING_NORM
 from esper_core.leyline.signals import GradientHealth
 from esper_core.settings import OptimizerConfig
+from tests.support.core_worlds import ADVANCE, GERMINATE, PRUNE, begin, make_recipe, read, same
 
 TORCHS: dict[str, Any] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 

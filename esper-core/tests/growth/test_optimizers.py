@@ -8,10 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
-import core_worlds
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, TAME, Falling, LinearWorld, begin, make_recipe, same
 from torch import Tensor, nn
 
 from esper_core.growth import OptimizerKeeper, OptimizerSettings, host_parameters
@@ -20,6 +18,18 @@ from esper_core.growth.optimizers import build_optimizer
 from esper_core.leyline import WAIT, Action, Blend, GrowthError, Op
 from esper_core.settings import GrowthConfig, OptimizerConfig, OptimizersConfig
 from esper_core.trainer.environment import Environment, Recipe
+from tests.support import core_worlds
+from tests.support.core_worlds import (
+    ADVANCE,
+    FOSSILISE,
+    GERMINATE,
+    TAME,
+    Falling,
+    LinearWorld,
+    begin,
+    make_recipe,
+    same,
+)
 
 
 class Signs(torch.optim.Optimizer):

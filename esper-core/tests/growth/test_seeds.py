@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import Net, Tame
 from hypothesis import given, strategies as st
 from torch import Tensor, nn
 
 from esper_core.growth import SeedFault, graft, slots_of
 from esper_core.growth.seeds import Alpha, Eased, GatedBlend, Residual, Seed
 from esper_core.leyline import Blend, BlueprintSpec, Curve, Site, SlotPlace, Stage
+from tests.support.core_worlds import Net, Tame
 
 SITES = {
     "image": Site("image", 3, (2, 4)),

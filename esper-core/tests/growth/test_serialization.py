@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import Falling, NoisyHost, add_seed, same, through_files
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
@@ -23,6 +22,7 @@ from esper_core.growth.journal import network_in, read_network, same_growth
 from esper_core.growth.serialization import load_model_state, model_state
 from esper_core.leyline import GrowthError, SlotPlace, State
 from esper_core.leyline.lifecycle import Stage
+from tests.support.core_worlds import Falling, NoisyHost, add_seed, same, through_files
 
 KEYS = st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.tuples(st.integers(), st.text(max_size=2))
 VALUES = st.recursive(

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, begin, make_recipe, same
 from torch import Tensor, nn
 
 from esper_core.growth import Snapshot
 from esper_core.leyline import GrowthError
 from esper_core.trainer.environment import Environment
+from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, begin, make_recipe, same
 
 BORN = replace(GERMINATE, speed=0)
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import TAME, WILD, Falling, LinearWorld, add_seed, make_garden
 from torch import Tensor, nn
 
 from esper_core import growth
 from esper_core.growth import Garden, OptimizerSettings, Presence, graft, slots_of
 from esper_core.leyline import Action, Blend, LifecycleError, Op, SlotState, Stage
 from esper_core.settings import GrowthConfig
+from tests.support.core_worlds import TAME, WILD, Falling, LinearWorld, add_seed, make_garden
 
 GERMINATE = Action(Op.GERMINATE, "late", "test/tame")
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import NanGradient, Net, local_conv, make_garden, out_of_patience, same
 from torch import Tensor, nn
 
 from esper_core import SlotPlace, graft
 from esper_core.growth import PlaceDescriptions, Variety, audition, describe, slots_of
 from esper_core.growth.trials import reach
 from esper_core.leyline import Action, BlueprintSpec, Op, Site
+from tests.support.core_worlds import NanGradient, Net, local_conv, make_garden, out_of_patience, same
 
 SITE = Site("sequence", 4, (12,))
 CPU = torch.device("cpu")

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, GERMINATE, RecordingStream, make_recipe
 from hypothesis import given, strategies as st
-from studies import play
 from torch import Tensor
 
 from esper_core.growth import Draws
@@ -20,6 +18,8 @@ from esper_core.settings import ComputeConfig
 from esper_core.trainer.batches import BatchOrder, Resident, Streamed, sent
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
+from tests.support.core_worlds import ADVANCE, GERMINATE, RecordingStream, make_recipe
+from tests.support.studies import play
 
 CPU = torch.device("cpu")
 SPLIT = Split(torch.arange(60.0).reshape(30, 2), torch.arange(30))

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import GERMINATE, LOUD, Falling, bad, make_recipe, noisy_in_evaluation, spelled, through_files, zeroed
 from hypothesis import HealthCheck, given, settings, strategies as st
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -34,6 +33,17 @@ from esper_core.leyline import (
 from esper_core.settings import ComputeConfig, GrowthConfig, OptimizersConfig
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
+from tests.support.core_worlds import (
+    GERMINATE,
+    LOUD,
+    Falling,
+    bad,
+    make_recipe,
+    noisy_in_evaluation,
+    spelled,
+    through_files,
+    zeroed,
+)
 
 PANIC, WARNING, ENOUGH = (Verdict(level, "an opinion") for level in (Level.PANIC, Level.WARNING, Level.ENOUGH))
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, NoisyHost, SmoothHost, begin, make_recipe, same, turning
-from studies import play
 from torch import Tensor, nn
 
 from esper_core.growth import Draws
@@ -16,6 +14,18 @@ from esper_core.leyline import PluginError
 from esper_core.settings import ComputeConfig
 from esper_core.trainer.forward import CompiledHost, torch_compiler
 from esper_core.trainer.pool import Pool
+from tests.support.core_worlds import (
+    ADVANCE,
+    FOSSILISE,
+    GERMINATE,
+    NoisyHost,
+    SmoothHost,
+    begin,
+    make_recipe,
+    same,
+    turning,
+)
+from tests.support.studies import play
 
 LIFE = {1: GERMINATE, 3: replace(ADVANCE, speed=0), 6: FOSSILISE}
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import Net, begin, make_recipe, zeroed
 from torch import Tensor, nn
 
 from esper_core.growth import Variety, graft
@@ -14,6 +13,7 @@ from esper_core.leyline import Action, BlueprintSpec, Op, Site, Split
 from esper_core.settings import GrowthConfig, OptimizersConfig
 from esper_core.trainer.batches import BatchOrder, Resident, chunks
 from esper_core.trainer.environment import Recipe
+from tests.support.core_worlds import Net, begin, make_recipe, zeroed
 
 Flat = Callable[[Tensor], Tensor]
 

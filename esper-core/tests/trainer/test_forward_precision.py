@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, SmoothHost, begin_pool, make_recipe
-from studies import play
 from torch import Tensor
 
 from esper_core.governor import Act
@@ -17,6 +15,8 @@ from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.forward import half_precision
 from esper_core.trainer.measurements import evaluate
 from esper_core.trainer.pool import Pool
+from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, SmoothHost, begin_pool, make_recipe
+from tests.support.studies import play
 
 WHOLE_LIFE = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
 

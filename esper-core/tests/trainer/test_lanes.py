@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, PRUNE, Net, RecordingStream, make_recipe, spelled, turning
-from studies import play
 from torch import Tensor, nn
 
 from esper_core.growth import Draws, RandomStream, draws_of
@@ -14,6 +12,8 @@ from esper_core.leyline import WAIT, Action, Op, PluginError
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.lanes import Lanes, assigned
 from esper_core.trainer.pool import Pool
+from tests.support.core_worlds import ADVANCE, PRUNE, Net, RecordingStream, make_recipe, spelled, turning
+from tests.support.studies import play
 
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv")
 

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from core_worlds import ADVANCE, make_recipe
-from studies import play
 
 from esper_core.growth import Draws
 from esper_core.leyline import Action, Op
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.lanes import CudaStream, Lanes, assigned
 from esper_core.trainer.pool import Pool
+from tests.support.core_worlds import ADVANCE, make_recipe
+from tests.support.studies import play
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

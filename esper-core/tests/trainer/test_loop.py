@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PlannedPolicy, make_recipe
-from studies import make_study
 
 from esper_core.leyline import WAIT, ActionMask, Observation, PluginError, State
 from esper_core.leyline.events import EpisodeFinished, StepFinished
@@ -15,6 +13,8 @@ from esper_core.settings import ComputeConfig
 from esper_core.telemetry.event_log import decode, encode
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.progress import StudyProgress, _state_of_policy
+from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, PlannedPolicy, make_recipe
+from tests.support.studies import make_study
 
 LIFE = {0: GERMINATE, 2: ADVANCE, 4: FOSSILISE}
 

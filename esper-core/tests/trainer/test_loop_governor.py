@@ -8,9 +8,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PlannedPolicy, make_recipe
-from governed import poisoned as on_nan
-from studies import make_study
 
 from esper_core.leyline import Stage
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, StageChanged, StepFinished
@@ -20,6 +17,9 @@ from esper_core.trainer.loop import run_study
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.progress import StudyProgress
 from esper_core.trainer.study import Arm
+from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, PlannedPolicy, make_recipe
+from tests.support.governed import poisoned as on_nan
+from tests.support.studies import make_study
 
 STEPS = 6
 

@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, SmoothHost, begin, make_recipe, noisy_in_evaluation, same
-from studies import play
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -16,6 +14,18 @@ from esper_core.settings import GrowthConfig
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.measurements import are_finite, evaluate
 from esper_core.trainer.pool import Pool
+from tests.support.core_worlds import (
+    ADVANCE,
+    FOSSILISE,
+    GERMINATE,
+    PRUNE,
+    SmoothHost,
+    begin,
+    make_recipe,
+    noisy_in_evaluation,
+    same,
+)
+from tests.support.studies import play
 
 LIFE = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
 

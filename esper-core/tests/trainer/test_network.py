@@ -4,11 +4,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import core_worlds
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, Net, begin_pool, make_recipe
-from studies import play
 from torch import Tensor, nn
 
 from esper_core.governor import Act
@@ -16,6 +13,9 @@ from esper_core.growth import gates
 from esper_core.leyline import WAIT, Action, ActionMask, Finding, LifecycleError, Op, SlotPlace, Stage
 from esper_core.leyline.signals import Level, Verdict
 from esper_core.trainer.pool import Pool
+from tests.support import core_worlds
+from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, Net, begin_pool, make_recipe
+from tests.support.studies import play
 
 
 def test_gains_are_unknown_while_two_seeds_act_and_after_one_of_them_is_kept():

@@ -5,11 +5,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import core_worlds
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, PlannedPolicy, bad, begin, make_recipe, out_of_patience, read, same
-from studies import make_study, play
 from torch import Tensor, nn
 
 from esper_core.growth import FaultBook, Variety
@@ -18,6 +15,19 @@ from esper_core.leyline.events import SeedLost, StageChanged, StepFinished
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.progress import StudyProgress
+from tests.support import core_worlds
+from tests.support.core_worlds import (
+    ADVANCE,
+    FOSSILISE,
+    PlannedPolicy,
+    bad,
+    begin,
+    make_recipe,
+    out_of_patience,
+    read,
+    same,
+)
+from tests.support.studies import make_study, play
 
 AFTER_BLENDING = 3 + 3 + 2
 """The training passes of a seed that is advanced after the second step, until its third step begins, and two more."""

@@ -4,17 +4,29 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import core_worlds
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, PRUNE, Net, begin, begin_pool, make_recipe, replacing, same, slow, zeroed
-from studies import play
 from torch import nn
 
 from esper_core.growth import Variety
 from esper_core.leyline import WAIT, Action, BlueprintSpec, Signals, Site, SlotPlace, Split, Stage
 from esper_core.trainer.environment import Environment
 from esper_core.trainer.pool import Pool
+from tests.support import core_worlds
+from tests.support.core_worlds import (
+    ADVANCE,
+    FOSSILISE,
+    PRUNE,
+    Net,
+    begin,
+    begin_pool,
+    make_recipe,
+    replacing,
+    same,
+    slow,
+    zeroed,
+)
+from tests.support.studies import play
 
 GERMINATE = replace(core_worlds.GERMINATE, speed=2)
 HOSTS: dict[str, Callable[[], nn.Module]] = {"noisy": core_worlds.NoisyHost, "replacing": replacing}

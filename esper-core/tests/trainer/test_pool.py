@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, SmoothHost, make_recipe
-from studies import play
 
 import esper_core.trainer
 from esper_core.growth import Growth, derive_seed, read_network, slots_of
 from esper_core.leyline import Observation, Stage
 from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.pool import Pool
+from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, SmoothHost, make_recipe
+from tests.support.studies import play
 
 LIFE = {0: GERMINATE, 2: ADVANCE, 4: replace(PRUNE, speed=0), 5: GERMINATE}
 

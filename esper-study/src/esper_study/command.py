@@ -77,8 +77,8 @@ def replay(
     if action is not None and step is None:
         msg = "--action needs --step, the step after which it is taken"
         raise click.UsageError(msg, context)
-    from esper_core import load_run
-    from esper_core.app.episode import Episode
+    from esper_run import load_run
+    from esper_run.app.episode import Episode
     from esper_study.replay import Change, read_recording, replay as replay_episode
 
     found, notes = load_run(run, runs_dir=runs_dir), list[str]()

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from esper_core.app.episode import Episode
 from esper_core.leyline import CANDIDATE_COLUMNS, GLOBAL_COLUMNS, SLOT_COLUMNS, WAIT, Action, Op, rows_of
 from esper_core.leyline.constants import RAMP_STEPS
 from esper_core.leyline.observations import LIMIT
+from esper_run.app.episode import Episode
 
 try:
     import gymnasium
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from esper_core.app.episode import EpisodeStep
     from esper_core.leyline import ActionMask, ActionSpace, Observation, RewardBreakdown
+    from esper_run.app.episode import EpisodeStep
 
 NAME: Final = "esper/Growth-v0"
 SEEDS: Final = range(16)

@@ -10,19 +10,19 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
-from esper_core import read_events
 from esper_core.leyline import WAIT, ConfigError, GovernorStop, Problem, RunFolderError
 from esper_core.leyline.errors import nearest
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, RunFinished, StepFinished
+from esper_run import read_events
 from esper_study.actions import action_of, format_action, name_of, options_of, possible_actions, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from esper_core.app.episode import Episode, EpisodeStep
     from esper_core.leyline import Action, ActionMask
     from esper_core.leyline.events import Event
+    from esper_run.app.episode import Episode, EpisodeStep
 
 Then = Literal["recorded", "wait"]
 TWIN: Final = "twin"

@@ -19,7 +19,7 @@ Begin with ``history``: it reduces the events of a run to what every view shows.
     pages, formats      jinja2 templates, and how numbers and names are written in all views
     command, plugin     the commands and hooks of this package
 
-Not here: the events and their files (``esper_core.telemetry``), records of runs (``esper_core.runs``), and the plain
+Not here: the events and their files (``esper_core.telemetry``), records of runs (``esper_run.runs``), and the plain
 progress lines of ``esper run``. Nothing here changes a run. Names are imported when they are first used, since the
 plugin of this package is loaded with every command.
 """

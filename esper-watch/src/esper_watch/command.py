@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from esper_core.leyline.options import PathOrURL, run_name, runs_dir_option
+from esper_run.options import PathOrURL, run_name, runs_dir_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -175,8 +175,8 @@ def compare(
     One run: the pairs of its summary. Several runs: each arm with its controls, with the other arms of its run, and
     with the arm of its name in the other runs, or with every arm there if no name is shared.
     """
-    from esper_core import load_run
     from esper_core.leyline.errors import printable
+    from esper_run import load_run
     from esper_watch.comparison import compare_runs
     from esper_watch.comparison_view import comparison_page, comparison_text
     from esper_watch.report import write_atomically
@@ -205,6 +205,6 @@ def _run_folder(run: Path | str, runs_dir: Path | str) -> Path:
     """Return ``run`` if it exists, else the run in ``runs_dir`` with this id or these words; of stored runs a copy."""
     if isinstance(run, Path) and run.exists():
         return run
-    from esper_core import load_run
+    from esper_run import load_run
 
     return load_run(run, runs_dir=runs_dir).path

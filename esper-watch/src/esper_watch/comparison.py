@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core.leyline import Problem, RunFolderError
 from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
 from esper_core.leyline.errors import suggestion
-from esper_core.runs.statistics import (
+from esper_run.runs.statistics import (
     Comparison,
     Sample,
     as_record,
@@ -30,8 +30,8 @@ from esper_watch.history import CAPACITY, TWIN, is_control, metric_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from esper_core import Run
     from esper_core.leyline import Metric
+    from esper_run import Run
 
 EXPECTED_TO_DIFFER: Final = frozenset(
     (

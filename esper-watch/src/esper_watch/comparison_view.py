@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core import EsperError, __version__
 from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
 from esper_core.leyline.errors import plural, printable
-from esper_core.runs.statistics import format_flops, seeds_needed
+from esper_run.runs.statistics import format_flops, seeds_needed
 from esper_watch import figures
 from esper_watch.figures import Scale
 from esper_watch.formats import (
@@ -33,8 +33,8 @@ from esper_watch.terminal import aligned, fits, wrap
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from esper_core import Run
     from esper_core.leyline import Metric
+    from esper_run import Run
     from esper_watch.comparison import ComparedRuns
 
 WIDTH: Final = 220

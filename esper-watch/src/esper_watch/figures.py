@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core.leyline import Stage
 from esper_core.leyline.constants import CONFIDENCE
 from esper_core.leyline.errors import plural
-from esper_core.runs.statistics import mean_flops, mean_interval
+from esper_run.runs.statistics import mean_flops, mean_interval
 from esper_watch.formats import format_tick, format_value, short_name, shorten
 from esper_watch.history import is_usable
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.constants import CONFIDENCE, MIN_SEEDS_FOR_VERDICT
 from esper_core.leyline.errors import plural
-from esper_core.runs.statistics import mean_interval
+from esper_run.runs.statistics import mean_interval
 from esper_watch import figures
 from esper_watch.formats import (
     as_number,

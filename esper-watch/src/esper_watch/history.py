@@ -12,7 +12,7 @@ from itertools import takewhile
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core import EsperError, load_run, read_events
+from esper_core import EsperError
 from esper_core.leyline import Metric, Problem, RunFolderError
 from esper_core.leyline.events import (
     EpisodeFinished,
@@ -25,6 +25,7 @@ from esper_core.leyline.events import (
     UpdateFinished,
 )
 from esper_core.leyline.files import read_json
+from esper_run import load_run, read_events
 from esper_watch.records import (
     LARGEST as LARGEST,
     Decision as Decision,

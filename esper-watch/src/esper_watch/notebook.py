@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import EsperError
 from esper_core.leyline.errors import plural
-from esper_core.runs.statistics import format_flops
+from esper_run.runs.statistics import format_flops
 from esper_watch import figures
 from esper_watch.formats import (
     format_difference,
@@ -25,8 +25,8 @@ from esper_watch.pages import render
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from esper_core import Run
     from esper_core.leyline import Metric
+    from esper_run import Run
 
 MAX_ARMS: Final = 12
 """Arms that are drawn."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from esper_core.runs.statistics import format_flops
+from esper_run.runs.statistics import format_flops
 from esper_watch import figures, formats, views
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from base64 import b64encode
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core import EsperError, load_run
+from esper_core import EsperError
 from esper_core.leyline import Problem
 from esper_core.leyline.files import read_bytes
+from esper_run import load_run
 from esper_watch import figures, views
 from esper_watch.history import UNFINISHED, read_history
 from esper_watch.pages import render
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from esper_core import Run
+    from esper_run import Run
     from esper_watch.history import History
 
 REPORT: Final = "report.html"

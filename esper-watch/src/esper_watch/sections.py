@@ -10,8 +10,8 @@ from esper_watch.history import is_control, metric_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from esper_core import Run
     from esper_core.leyline import Metric
+    from esper_run import Run
     from esper_watch.history import History
 
 

@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from esper_core.leyline.constants import CONFIDENCE
-from esper_core.runs.statistics import (
-    Comparison,
-    Direction,
-    Interval,
-    check_numbers,
-    moments,
-)
+from esper_run.runs.statistics import Comparison, Direction, Interval, check_numbers, moments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,7 +117,7 @@ def unpaired_comparison(a: Sequence[float], b: Sequence[float], *, direction: Di
     """Compare two samples without pairs: Welch's interval, and p of the Mann-Whitney test.
 
     Variation between RNG seeds does not cancel out, so this needs many more of them than pairs do. Arguments are
-    those of ``esper_core.runs.statistics.paired_comparison``. The effect size is in units of the root of the mean of
+    those of ``esper_run.runs.statistics.paired_comparison``. The effect size is in units of the root of the mean of
     both variances.
     """
     if direction == "down":

@@ -22,7 +22,7 @@ from rich.text import Text
 from esper_core.leyline import Stage
 from esper_core.leyline.constants import CONFIDENCE
 from esper_core.leyline.errors import plural, printable
-from esper_core.runs.statistics import mean_interval
+from esper_run.runs.statistics import mean_interval
 from esper_watch.formats import format_difference, format_difference_interval, format_value, short_name
 from esper_watch.history import TWIN, is_usable, mean
 

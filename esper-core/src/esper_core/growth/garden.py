@@ -97,7 +97,7 @@ class Garden:
             message = (
                 f"a garden needs an OptimizerKeeper, which gives seeds optimizers. Received: {type(keeper).__name__}"
             )
-            hint = "With an optimizer of your own, in a loop of your own, use esper_core.Gardener."
+            hint = "With an optimizer of your own, in a loop of your own, use esper_grow.Gardener."
             raise GrowthError(Problem("E340", message, hint=hint))
         self.keeper = keeper
         self.slots: dict[str, Slot] = {slot.name: slot for slot in slots_of(model).each()}
@@ -382,7 +382,7 @@ def _refuse_untrained(slot: Slot, seed: Seed, keeper: OptimizerKeeper) -> None:
         message = f"seed {seed.number}, {seed.blueprint} in {slot.name}, was never trained, and cannot be kept"
         hint = (
             "For each batch call  garden.incubate(number, loss)  for each number in garden.incubating,\n"
-            "and  keeper.step(garden.blended). esper_core.Gardener does both."
+            "and  keeper.step(garden.blended). esper_grow.Gardener does both."
         )
         raise GrowthError(Problem("E309", message, hint=hint))
 

@@ -309,7 +309,7 @@ def ungraft(model: ModelT, *, discard: bool = False) -> ModelT:
 
     Raises:
         GraftError: it has no slots.
-        GrowthError: something has grown. ``esper_core.export`` returns a copy that keeps it.
+        GrowthError: something has grown. ``esper_grow.export`` returns a copy that keeps it.
 
     Examples:
         >>> from torch import nn
@@ -320,7 +320,7 @@ def ungraft(model: ModelT, *, discard: bool = False) -> ModelT:
     """
     grown = [f"{seed.blueprint} in {slot.name}" for slot in slots_of(model).each() for seed in slot.stack]
     if grown and not discard:
-        hint = "esper_core.export(model) returns a copy that keeps what is fossilised, without Esper."
+        hint = "esper_grow.export(model) returns a copy that keeps what is fossilised, without Esper."
         raise GrowthError(Problem("E336", f"the model has grown: {', '.join(grown)}", hint=hint))
     for slot in slots_of(model).each():
         slot.hook.remove()

@@ -16,9 +16,9 @@ from esper_core.growth.seeds import Presence, SeedFault, describe_error
 from esper_core.leyline.errors import one_line, plural
 from esper_core.leyline.events import HostLayer
 from esper_core.leyline.lifecycle import SlotState, Stage
-from esper_core.leyline.notebooks import html_of
 from esper_core.leyline.specs import SlotPlace
 from esper_core.plugins.isolation import is_interrupt
+from esper_core.plugins.notebooks import html_of
 from esper_core.plugins.process_state import Guard
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from esper_core.leyline.specs import Site
 
 
-JOURNAL: Final = "for_esper_core.load"
+JOURNAL: Final = "for_esper_grow.load"
 """Key of the growth journal in a state dict, below HOME."""
 
 

@@ -9,9 +9,10 @@ Begin with ``load_plugins`` in ``loader``: it is the whole sequence. The modules
 * ``discovery``: entry points and one-file plugins; ids, versions, pins and safe mode.
 * ``lookup_errors``: messages and suggestions for names that cannot be found.
 * ``registry``: take and check the components that plugins add; find them by name.
+* ``extensions``: what packages announce besides plugins: commands, engines and stores.
+* ``notebooks``: find the functions of installed packages that show objects in notebooks.
 * ``validation``: hook names and arguments, API level, settings model.
 * ``loader``: the sequence from discovery to the registry.
-* ``dispatch``: call the hooks of a run: observers, health checks, report sections, ``esper_run``.
 
 The hooks themselves are specified in ``esper_core.hooks.spec``. Names below are imported when they are first used.
 """

@@ -70,6 +70,4 @@ def find_extensions(group: str, kind: str) -> Mapping[str, Extension]:
     """Return what installed packages announce in a group of entry points, by name, without importing it."""
     entry_points, _ = discover(group)
     names = dict.fromkeys(entry_point.name for entry_point in entry_points)
-    return {
-        name: Extension(kind, name, tuple(claim for claim in entry_points if claim.name == name)) for name in names
-    }
+    return {name: Extension(kind, name, tuple(claim for claim in entry_points if claim.name == name)) for name in names}

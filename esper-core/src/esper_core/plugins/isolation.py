@@ -44,7 +44,10 @@ LOCAL_FILE: Final = "local file"
 _MAX_SUMMARY: Final = 400
 """Characters of an error that are shown."""
 
-_SHARED: Final = frozenset({"", "esper_core", "numpy", "pluggy", "pydantic", "torch", *sys.stdlib_module_names})
+FRAMEWORK: Final = ("esper_core", "esper_run", "esper_grow", "esper_scale")
+"""The project's packages that call plugins; none of them is one."""
+
+_SHARED: Final = frozenset({"", *FRAMEWORK, "numpy", "pluggy", "pydantic", "torch", *sys.stdlib_module_names})
 """Packages whose lines are never reported as the place of a plugin's fault: plugins only call them."""
 
 
@@ -309,7 +312,7 @@ def _missing_module_hint(error: BaseException, target: str, package: str, requir
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
     missing = top_package(error.name)
-    if missing in (top_package(target), "esper_core"):
+    if missing in (top_package(target), *FRAMEWORK):
         return None
     for requirement in requires:
         if required_package(requirement) == normalise(missing):

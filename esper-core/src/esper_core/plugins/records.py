@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from esper_core.leyline import specs
 from esper_core.leyline.errors import PluginError, Problem, one_line
-from esper_core.leyline.notebooks import html_of
 from esper_core.plugins.isolation import Label, attempt, author_hint, fault_problem, import_target, target_of
+from esper_core.plugins.notebooks import html_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

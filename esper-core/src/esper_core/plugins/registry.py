@@ -13,7 +13,6 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 from esper_core.leyline.errors import PluginError, Problem, suggestion
-from esper_core.leyline.notebooks import html_of
 from esper_core.leyline.specs import (
     BLUEPRINT_TRAITS,
     COMPONENT_KINDS,
@@ -28,6 +27,7 @@ from esper_core.plugins import lookup_errors
 from esper_core.plugins.discovery import NAME_RULE, is_name
 from esper_core.plugins.formula import FormulaError, evaluate_formula
 from esper_core.plugins.isolation import is_target
+from esper_core.plugins.notebooks import html_of
 from esper_core.plugins.records import KINDS, Component
 
 if TYPE_CHECKING:

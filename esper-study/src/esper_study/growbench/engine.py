@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from esper_core.app.episode import Episode, EpisodeStep
     from esper_core.leyline import SeedSignals, State
+    from esper_run.app.episode import Episode, EpisodeStep
     from esper_study.growbench.puzzles import Puzzle
 
 
 def open_puzzle(puzzle: Puzzle) -> Episode:
     """Return an ``Episode`` that steps through episodes of a puzzle."""
-    from esper_core.app.episode import Episode  # imports torch, which playing a table does not need
+    from esper_run.app.episode import Episode  # imports torch, which playing a table does not need
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{puzzle.name}.yaml"

@@ -26,7 +26,7 @@ from esper_watch import history
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-OWN: Final = ("esper_watch", "esper_core")
+OWN: Final = ("esper_watch", "esper_core", "esper_run")
 """Packages whose records an entry may hold."""
 
 SCALARS: Final = (bool, int, float, str, type(None))

@@ -12,8 +12,9 @@ from urllib.parse import quote
 
 import click
 
-from esper_core import EsperError, load_run
+from esper_core import EsperError
 from esper_core.leyline.errors import printable
+from esper_run import load_run
 from esper_watch.web.server import HOST, Server, lines
 
 SECONDS_BETWEEN_FETCHES: Final = 10.0

@@ -15,9 +15,10 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core import EsperError, load_run, read_events
+from esper_core import EsperError
 from esper_core.leyline import Problem, RunFolderError
 from esper_core.leyline.files import open_regular
+from esper_run import load_run, read_events
 from esper_watch.figures import arm_styles
 from esper_watch.formats import format_value
 from esper_watch.headline import facts, headline

@@ -19,7 +19,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from esper_core import EsperError, load_run
+from esper_core import EsperError
+from esper_run import load_run
 from esper_watch.history import History
 from esper_watch.pages import render
 from esper_watch.web.access import Guard, policy_for

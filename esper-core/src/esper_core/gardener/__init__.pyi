@@ -1,2 +1,0 @@
-from .gardener import Gardener as Gardener
-from .reports import Tended as Tended

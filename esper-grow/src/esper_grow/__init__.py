@@ -1,0 +1,20 @@
+"""Grow models in training loops of your own, probe where growing pays, and export what grew.
+
+    from esper_grow import Gardener, probe, export, save, load, graft, ungraft
+
+Each name is imported when it is first used.
+
+What is here:
+    command: the command ``esper probe``.
+    exports: a grown network as a plain module, a program or an ONNX file.
+    gardener: ``Gardener``, which grows a model in a loop of your own.
+    integrations: callbacks for Lightning, transformers and accelerate.
+    networks: save and load grown networks.
+    probes: ``probe``, which tries what would help a model, where, by how much and at what price.
+"""
+
+import lazy_loader
+
+from esper_core import __version__ as __version__
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

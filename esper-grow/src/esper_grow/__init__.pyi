@@ -1,0 +1,17 @@
+from .exports import (
+    export as export,
+)
+from .gardener import (
+    Gardener as Gardener,
+    graft as graft,
+    ungraft as ungraft,
+)
+from .networks import (
+    load as load,
+    save as save,
+)
+from .probes import (
+    probe as probe,
+)
+
+__version__: str

@@ -1,0 +1,197 @@
+"""``esper probe``: try what would help the model in a Python file."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from esper_core.leyline.errors import ConfigError, EsperError, Problem, printable, suggestion
+from esper_run.cli.output import print_json, print_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+NAMES: Final = ("model", "loss", "train", "validation")
+"""What the file defines, unless other names are given, in this order. A fifth name is the optimizer."""
+
+
+@click.command()
+@click.argument("file", metavar="FILE[:NAMES]")
+@click.option("--budget", default="60s", show_default=True, help="Time limit: 90s, 5min, 1h.")
+@click.option("--slots", multiple=True, metavar="NAME", help="A module to try, or a pattern; repeatable.")
+@click.option("--blueprints", multiple=True, metavar="NAME", help="A blueprint to try, or a pattern; repeatable.")
+@click.option(
+    "--price", type=click.FloatRange(min=0.0), help="Gain in nats that each parameter has to bring; default 2e-4."
+)
+@click.option(
+    "--steps", type=click.IntRange(min=9), default=450, show_default=True, help="Training steps of the longest trials."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="RNG seed.")
+@click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page to this file.")
+@click.option("--quiet", is_flag=True, help="Print no progress.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout.")
+def probe(
+    file: str,
+    budget: str,
+    slots: tuple[str, ...],
+    blueprints: tuple[str, ...],
+    price: float | None,
+    steps: int,
+    seed: int,
+    page: Path | None,
+    *,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Try which blueprints would help a model, where, by how much, and at what price.
+
+    \b
+    esper probe my_model.py
+    esper probe my_model.py:net,per_example,loader,held_out --budget 5min
+    esper probe my_model.py --slots "blocks.*" --blueprints "conv_*"
+
+    FILE defines the arguments of esper_grow.probe: model, loss, train and validation, or what NAMES calls them,
+    separated by commas; a fifth name is the optimizer.
+    """
+    from esper_grow.probes.budget import seconds_of
+
+    seconds = seconds_of(budget)
+    if page is not None:
+        refuse_page(page)
+    arguments = read_file(*split_names(file))
+
+    from esper_core.plugins.isolation import output_to_stderr
+    from esper_grow.probes import probe as try_out
+
+    with output_to_stderr():
+        result = try_out(
+            *arguments[:4],
+            optimizer=arguments[4] if len(arguments) > len(NAMES) else None,
+            slots=list(slots) or "auto",
+            blueprints=list(blueprints) or "auto",
+            budget=seconds,
+            price=price,
+            steps=steps,
+            seed=seed,
+            on_progress=None if quiet else lambda text: print_line(printable(text), stream=sys.stderr),
+        )
+    print_json(result.to_dict()) if as_json else print_line(str(result))
+    if page is not None:
+        write_page(result.to_dict(), page)
+
+
+def split_names(argument: str) -> tuple[Path, Sequence[str]]:
+    """Return the file, and the names of what it defines.
+
+    >>> split_names("my_model.py:net,per_example,loader,held_out")[1]
+    ['net', 'per_example', 'loader', 'held_out']
+    """
+    file, colon, names = argument.rpartition(":")
+    if not colon or Path(file).suffix != ".py":
+        return Path(argument), NAMES
+    requested = [name.strip() for name in names.split(",")]
+    if len(requested) not in (len(NAMES), len(NAMES) + 1) or not all(name.isidentifier() for name in requested):
+        hint = f"For example  {file}:{','.join(NAMES)}  and, if it has an optimizer, its name as the fifth."
+        raise ConfigError(Problem("E355", f'"{names}" does not name {len(NAMES)} objects', file=file, hint=hint))
+    return Path(file), requested
+
+
+def read_file(file: Path, names: Sequence[str]) -> list[Any]:
+    """Import a file and return what it defines under ``names``; the first may be a function that builds the model.
+
+    Raises:
+        ConfigError: It cannot be imported, or a name is missing (E355).
+    """
+    from esper_core.plugins.isolation import attempt, output_to_stderr
+
+    if not file.is_file():
+        message = "there is no such file" if not file.exists() else "this is a folder"
+        raise ConfigError(Problem("E355", message, file=str(file), hint="Give a Python file that defines a model."))
+    with output_to_stderr():
+        module = _imported(file)
+        missing = [name for name in names if not hasattr(module, name)]
+        if missing:
+            defined = [name for name in vars(module) if not name.startswith("_")]
+            problems = [
+                Problem("E355", f'the file defines no "{name}"', file=str(file), hint=_hint(file, name, defined))
+                for name in missing
+            ]
+            raise ConfigError(problems)
+        objects = [getattr(module, name) for name in names]
+        if callable(objects[0]) and not hasattr(objects[0], "parameters"):
+            built = attempt(objects[0])
+            if built.error is not None:
+                hint = "A function is called without arguments, and has to return the model."
+                raise _failed(file, f'"{names[0]}" raised', built.error, hint)
+            objects[0] = built.value
+    return objects
+
+
+def _hint(file: Path, name: str, defined: Sequence[str]) -> str:
+    return f"{suggestion(name, defined)}\nGive other names in this order:  {file}:{','.join(NAMES)}"
+
+
+def _imported(file: Path) -> ModuleType:
+    from esper_core.plugins.isolation import attempt
+
+    spec = spec_from_file_location(f"_esper_probe_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(
+            Problem("E355", "this is not a Python file", file=str(file), hint="The name must end with .py.")
+        )
+    module = module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    if (folder := str(file.resolve().parent)) not in sys.path:
+        sys.path.insert(0, folder)
+        click.get_current_context().call_on_close(lambda: sys.path.remove(folder))
+    loader = spec.loader
+    tried = attempt(lambda: loader.exec_module(module))
+    if tried.error is not None:
+        raise _failed(file, "the file cannot be imported: it raised", tried.error, _GUARD)
+    return module
+
+
+_GUARD: Final = 'Training belongs below  if __name__ == "__main__":  so that importing the file does not start it.'
+
+
+def _failed(file: Path, description: str, error: BaseException, hint: str) -> EsperError:
+    """Return the error of a file that raised, with the line."""
+    from esper_core.plugins.isolation import location_of, summarise
+
+    place, line = location_of(error)
+    failure = ConfigError(
+        Problem("E355", f"{description} {summarise(error)}", file=place or str(file), line=line, hint=hint)
+    )
+    failure.__cause__ = error
+    return failure
+
+
+def refuse_page(page: Path) -> None:
+    """Raise ConfigError (E356) if the page could not be written after the probe."""
+    from esper_core.plugins.notebooks import viewer
+
+    if viewer("probe-page") is None:
+        message = "no installed package makes pages"
+        raise ConfigError(Problem("E356", message, hint="It comes with another package:  pip install esper-watch"))
+    if not page.parent.is_dir():
+        message = f"cannot write {page}: there is no folder {page.parent}"
+        raise ConfigError(Problem("E356", message, hint="Give a file in a folder that exists."))
+
+
+def write_page(result: dict[str, Any], page: Path) -> None:
+    """Write the page of a probe; ConfigError (E356) if that fails."""
+    from esper_core.plugins.notebooks import viewer
+
+    draw = viewer("probe-page")
+    assert draw is not None
+    try:
+        page.write_text(draw(result), encoding="utf-8")
+    except OSError as error:
+        message = f"cannot write {page}: {error.strerror or error}"
+        raise ConfigError(Problem("E356", message, hint="Give a file that can be written to.")) from error
+    print_line(f"Written: {printable(str(page))}", stream=sys.stderr)

@@ -1,0 +1,429 @@
+"""Export grown networks: a module, a program or an ONNX file, in which nothing of Esper is left.
+
+``module`` traces the fossils of each slot with torch.fx into one module of torch's own layers, which acts as a forward
+hook of the host's module. The host's own layers, code and keys stay as they are. Linear adapters, such as LoRA, are
+added to the weight of the linear layer beside them instead. In a folder it is written as Python
+source and a safetensors file. ``program`` and ``onnx`` export that module with ``torch.export`` and ``torch.onnx``.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import operator
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from inspect import signature
+from pathlib import Path
+from textwrap import indent
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import torch
+from safetensors.torch import save_model
+from torch import Tensor, fx, nn
+
+from esper_core.growth.examples import Example, items_of, map_tensors, tensors_in
+from esper_core.growth.grafting import alike, outputs, plain_outputs, slots_of, ungraft
+from esper_core.growth.random_streams import RandomStream
+from esper_core.growth.seeds import Add, Eased, GatedBlend, Residual
+from esper_core.leyline.constants import FULL
+from esper_core.leyline.errors import GrowthError, Problem, printable
+from esper_run.runs.directory import report_os_errors, write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from esper_core.growth.examples import OutputPart
+    from esper_core.growth.seeds import Seed
+    from esper_core.growth.slots import Slot
+
+Form = Literal["module", "program", "onnx"]
+SOURCE_FILE: Final = "network.py"
+TENSORS_FILE: Final = "network.safetensors"
+_HOLDER: Final = "grown"
+
+
+def export(model: nn.Module, to: Form = "module", path: str | Path | None = None, *, example: Any = None) -> Any:
+    """Return a copy of a grown model without Esper in it; the model is unchanged.
+
+    Args:
+        model: grafted and grown. What grew is kept if it was fossilised; living seeds are refused.
+        to: ``module`` for a torch.nn.Module, ``program`` for a torch.export.ExportedProgram, ``onnx`` for a
+            torch.onnx.ONNXProgram.
+        path: where to write it: a folder for a module, a file for the others. None: nothing is written.
+        example: one batch of inputs, as ``graft`` takes it. A program and ONNX are traced with it, for any number of
+            examples if it has several; the outputs of a module are compared with those of the model. A program takes
+            the tensors of dataclasses, and ONNX those of all structures, one by one, in the order of the example.
+
+    A module's folder holds ``network.py``, whose ``load(host)`` puts what grew into a new host, and
+    ``network.safetensors``. Loading needs torch and safetensors, not Esper.
+
+    Raises:
+        GraftError: the model has no slots, or does not take the example.
+        GrowthError: seeds are alive, or something cannot be exported.
+        RunFolderError: the path cannot be written.
+
+    Examples:
+        >>> from torch import nn
+        >>> from esper_core import graft
+        >>> export(graft(nn.Sequential(nn.Linear(4, 2)), ["0"]))
+        Sequential(
+          (0): Linear(in_features=4, out_features=2, bias=True)
+        )
+    """
+    if to not in ("module", "program", "onnx"):
+        msg = f'to must be "module", "program" or "onnx". Received: {to!r}'
+        raise _refusal(msg)
+    if to != "module" and example is None:
+        msg = f"to={to!r} traces the network with a batch: pass example="
+        raise _refusal(msg)
+    plain, grown = _plain_copy(model)
+    batch = Example.of(example)
+    reference = None if example is None else plain_outputs(model, batch)
+    if reference is not None and not alike(reference, outputs(plain, batch)):
+        msg = "the outputs of the exported network differ from those of the model"
+        raise _refusal(msg)
+    if to == "module":
+        if path is not None:
+            _write_module(plain, grown, type(model).__name__, Path(path))
+        return plain
+    assert reference is not None
+    traced = _trace(plain.eval(), to, batch, reference[False])
+    if path is not None:
+        with report_os_errors(Path(path)):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            torch.export.save(traced, path) if to == "program" else traced.save(str(path))
+    return traced
+
+
+def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]:
+    """Return a copy of ``model`` on torch's layers alone, and what grew in it by the module that it is behind."""
+    living = [f"{seed.blueprint} in {slot.name}" for slot in slots_of(model).each() for seed in slot.nursery]
+    if living:
+        hint = "Fossilise or prune them first: close() of their Gardener prunes them."
+        raise GrowthError(Problem("E336", f"seeds are not fossilised: {', '.join(living)}", hint=hint))
+    plain = copy.deepcopy(model)
+    for slot in slots_of(plain).each():
+        while slot.fossils and _merged(plain, plain.get_submodule(slot.at), slot.fossils[0]):
+            del slot.seeds[0]
+    grown = {slot.at: _traced_fossils(slot) for slot in slots_of(plain).each() if slot.fossils}
+    for slot in slots_of(plain).each():
+        slot.seeds = nn.ModuleList()
+    ungraft(plain)
+    if grown:
+        if hasattr(plain, _HOLDER):
+            msg = f'the model has a "{_HOLDER}" of its own, where the grown layers would be'
+            raise _refusal(msg)
+        holder = nn.Identity()  # a Sequential calls it as one of its layers
+        for at, module in grown.items():
+            holder.add_module(at.replace(".", "_"), module)
+            plain.get_submodule(at).register_forward_hook(module)
+        plain.add_module(_HOLDER, holder)
+    return plain, grown
+
+
+def _merged(model: nn.Module, layer: nn.Module, seed: Seed) -> bool:
+    """Add a linear adapter to the weight of the linear layer beside it; return False if it is not possible.
+
+    What is linear is found by trying. A weight that is tied, quantised, or computed from others stays as it is.
+    """
+    weight, operator = vars(layer)["_parameters"].get("weight"), seed.operator
+    if not seed.adapts or not isinstance(operator, Add | Residual) or weight is None or weight.ndim != 2:
+        return False
+    uses = sum(parameter is weight for module in model.modules() for parameter in module.parameters(recurse=False))
+    if uses > 1 or not weight.is_floating_point():
+        return False
+    with torch.no_grad(), RandomStream(0, weight.device):
+        block, plain = (copy.deepcopy(module).float().eval() for module in (seed.block, layer))
+        change = block(torch.eye(seed.site.inputs, device=weight.device)).T
+        gain = operator.gain.float() if isinstance(operator, Residual) else 1.0
+        for transposed in (False, True):  # as the Conv1D of transformers
+            matrix = weight.float().T if transposed else weight.float()
+            if matrix.shape == change.shape and _is_linear(plain, matrix) and _is_linear(block, change):
+                merged = matrix + gain * change
+                weight.copy_(merged.T if transposed else merged)
+                return True
+    return False
+
+
+def _is_linear(module: nn.Module, matrix: Tensor) -> bool:
+    """Return whether a module multiplies any rows with a matrix, apart from a constant shift."""
+    rows = torch.randn(8, matrix.shape[1], device=matrix.device)
+    try:
+        shift = module.forward(torch.zeros_like(rows))  # without its hooks
+        sizes = (0.01, 1.0, 100.0)
+        return all(alike(module.forward(size * rows), size * rows @ matrix.T + shift) for size in sizes)
+    except Exception:  # it takes something else than rows
+        return False
+
+
+class _Fossils(nn.Module):
+    """The fossils of a slot as the forward hook of its module, without checks that cannot be traced."""
+
+    def __init__(self, slot: Slot) -> None:
+        super().__init__()
+        self.seeds = nn.ModuleList(slot.fossils)
+        self.part = slot.part
+
+    def forward(self, module: Any, args: Any, output: Any) -> Any:
+        """Return ``output`` with the fossils applied."""
+        hidden = output if self.part is None else self.part.of(output)
+        for seed in self.seeds:
+            hidden = _blended(seed, hidden, args[0] if seed.adapts else None)
+        return hidden if self.part is None else _replaced(self.part, output, hidden)
+
+
+def _replaced(part: OutputPart, output: Any, replacement: fx.Proxy) -> Any:
+    """Return what ``OutputPart.replaced`` returns, in operations that a graph can hold."""
+    key, call = part.key, partial(output.tracer.create_proxy, "call_function")
+    if part.container in ("tuple", "list"):
+        wrapped: Any = (replacement,) if part.container == "tuple" else [replacement]
+        return output[: int(key)] + wrapped + output[int(key) + 1 :]
+    if part.container == "named tuple":
+        return output._replace(**{str(key): replacement})
+    if part.container == "dataclass":
+        return call(replace, (output,), {str(key): replacement})
+    changed = call(copy.copy, (output,), {})
+    call(operator.setitem, (changed, key, replacement), {})
+    return changed
+
+
+def _blended(seed: Any, host: Any, inputs: Any) -> Any:
+    """Return what ``Seed.forward`` returns at full strength."""
+    block, operator = seed.block, seed.operator
+    if seed.adapts:
+        changed = host + block(inputs)
+    else:
+        changed = host + block.gain * (block.block(host) - host) if isinstance(block, Eased) else block(host)
+    changed = changed.to(host.dtype)
+    if isinstance(operator, GatedBlend):
+        several = len(seed.site.example_shape) > 1
+        features = host.movedim(operator.axis, 1).flatten(2).mean(2) if several else host
+        gate = 2.0 * torch.sigmoid(features @ operator.weight + operator.bias)
+        blended = host + gate.reshape(-1, *[1] * len(seed.site.example_shape)) * (changed - host)
+    else:
+        blended = operator(host, changed, FULL)
+    return blended.to(host.dtype)
+
+
+def _traced_fossils(slot: Slot) -> fx.GraphModule:
+    """Return what grew in a slot as one module, whose children are torch's own layers."""
+    fossils = _Fossils(slot)
+    try:
+        graph = fx.Tracer().trace(fossils)
+    except Exception as error:
+        names = ", ".join(seed.blueprint for seed in slot.fossils)
+        message = f"{names} in {slot.name} cannot be traced: {type(error).__name__}: {error}"
+        raise _refusal(message, "Its forward may not branch on the values or sizes of tensors.") from error
+    flat = nn.Module()
+    for node in graph.nodes:
+        node.type = None  # its annotation would be written, under a name of torch.fx
+        if node.op in ("call_module", "get_attr"):
+            name = node.target.replace(".", "_")
+            setattr(flat, name, _member(fossils, node.target))
+            node.target = name
+    return fx.GraphModule(flat.train(slot.training), graph, "Grown")
+
+
+def _member(module: nn.Module, path: str) -> Any:
+    """Return the submodule, parameter or buffer at a path."""
+    owner, _, name = path.rpartition(".")
+    return getattr(module.get_submodule(owner), name)
+
+
+class _OnTensors(nn.Module):
+    """Calls a module whose arguments or outputs are structures, on tensors alone: those of the example, in its order.
+
+    What else is in the example is constant.
+    """
+
+    def __init__(self, model: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        super().__init__()
+        self.model = model
+        self._arguments = args, named
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Return the tensors of the output."""
+        remaining = iter(tensors)
+        args, named = map_tensors(self._arguments, lambda _: next(remaining))
+        return tuple(tensors_in(self.model(*args, **named)))
+
+
+def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with which a module is called on a batch, as ``graft`` takes it."""
+    if isinstance(batch, Mapping):
+        return (), dict(batch)
+    return (tuple(batch) if isinstance(batch, list | tuple) and not hasattr(batch, "_fields") else (batch,)), {}
+
+
+def _names(value: Any, name: str) -> Iterator[str]:
+    """Yield the name of each tensor in an argument: ``batch_left`` for the item "left" of ``batch``."""
+    if isinstance(value, Tensor):
+        yield name
+    elif (structure := items_of(value)) is not None:
+        for key, nested in structure[1].items():
+            yield from _names(nested, f"{name}_{key}")
+
+
+def _is_known(value: Any) -> bool:
+    """Return whether torch can trace a structure: it consists of mappings, lists and tuples."""
+    if isinstance(value, Mapping):
+        return all(map(_is_known, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_known, value))
+    return value is None or isinstance(value, Tensor | str | int | float)
+
+
+def _trace(plain: nn.Module, to: Form, example: Example, output: Any) -> Any:
+    """Return the program or the ONNX program of a plain module in evaluation mode.
+
+    Dataclasses, which torch cannot trace, and for ONNX all structures in arguments, become tensors.
+    """
+    args, named = _arguments(example.batch)
+    structured = any(not isinstance(argument, Tensor) for argument in (*args, *named.values()))
+    inputs: list[str] | None = None
+    if not _is_known((args, named, output)) or (to == "onnx" and structured):
+        parameters = [*signature(plain.forward).parameters, *(f"input_{place}" for place in range(len(args)))]
+        arguments = [*zip(parameters, args, strict=False), *named.items()]
+        inputs = [name for parameter, value in arguments for name in _names(value, parameter)]
+        plain, (args, named) = _OnTensors(plain, args, named).eval(), (tuple(tensors_in((args, named))), {})
+    several, collection = torch.export.Dim("batch"), torch.export.ShapesCollection()
+    for tensor in tensors_in((args, named)):
+        if example.size > 1 and tensor.ndim and len(tensor) == example.size:
+            collection[tensor] = {0: several}
+    try:
+        shapes = collection.dynamic_shapes(plain, args, named)
+        if to == "program":
+            return torch.export.export(plain, args, named, dynamic_shapes=shapes)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*axis name: batch will not be used")  # one name for all inputs
+            return torch.onnx.export(
+                plain, args, kwargs=named, input_names=inputs, dynamic_shapes=shapes, dynamo=True, verbose=False
+            )
+    except ImportError as error:
+        msg = f"ONNX export needs more packages: {error}"
+        raise _refusal(msg, "pip install esper-grow[onnx]") from error
+    except Exception as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # the exporter of ONNX tells what it does, and its cause what is wrong
+            cause = cause.__cause__
+        first = printable((str(cause).strip().splitlines() or [""])[0])
+        message = f"torch cannot export this network: {type(cause).__name__}: {first}"
+        raise _refusal(message, 'to="module" works with every host.') from error
+
+
+def _write_module(plain: nn.Module, grown: Mapping[str, fx.GraphModule], host: str, folder: Path) -> None:
+    """Write the source of what grew, and the tensors of the whole network."""
+    classes = "".join(_class_source(f"Grown{number}", at, module) for number, (at, module) in enumerate(grown.items()))
+    imports = "".join(f"{line}\n" for name, line in _IMPORTS.items() if f"{name}(" in classes)
+    source = _HEADER.format(host=host, imports=imports) + classes
+    entries = "".join(f'    "{at}": Grown{number},\n' for number, at in enumerate(grown))
+    source += _FOOTER.format(entries=f"\n{entries}" if entries else "", holder=_HOLDER)
+    with report_os_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / SOURCE_FILE, source.encode())
+    with report_os_errors(folder):
+        save_model(plain, str(folder / TENSORS_FILE))
+    _check_source(folder / SOURCE_FILE, grown)
+
+
+def _class_source(name: str, at: str, module: fx.GraphModule) -> str:
+    """Return the source of a class that builds and runs what grew behind ``at``."""
+    for child in module.children():
+        if type(child) is not getattr(nn, type(child).__name__, None) or list(child.children()):
+            raise _unwritable(at, f"it has a layer of class {type(child).__name__}")
+    lines = [f"self.{key} = nn.{child!r}" for key, child in module.named_children()]
+    lines += [
+        f"self.{key} = nn.Parameter(torch.empty({tuple(value.shape)}))"
+        for key, value in module.named_parameters(recurse=False)
+    ]
+    lines += [
+        f'self.register_buffer("{key}", torch.empty({tuple(value.shape)}, dtype={value.dtype}))'
+        for key, value in module.named_buffers(recurse=False)
+    ]
+    dtypes = {value.dtype for value in module.parameters() if value.is_floating_point()}
+    if len(dtypes) == 1 and dtypes != {torch.float32}:
+        lines.append(f"self.to({dtypes.pop()})")
+    forward = _FREED.sub("", module.code).strip()
+    return _CLASS.format(name=name, at=at, lines=indent("\n".join(lines), " " * 8), forward=indent(forward, " " * 4))
+
+
+def _check_source(file: Path, grown: Mapping[str, fx.GraphModule]) -> None:
+    """Raise GrowthError if the written source does not build the layers that it was written from."""
+    spec = importlib.util.spec_from_file_location("esper_exported_network", file)
+    assert spec is not None
+    assert spec.loader is not None
+    written = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(written)
+    for at, module in grown.items():
+        try:
+            built = repr(list(written.GROWN[at]().children()))
+        except Exception as error:
+            raise _unwritable(at, f"{type(error).__name__}: {error}") from error
+        if built != repr(list(module.children())):
+            raise _unwritable(at, "its layers have settings that their repr does not show")
+
+
+def _unwritable(at: str, why: str) -> GrowthError:
+    hint = 'Use to="program", or export without a path and save the state dict.'
+    return _refusal(f"what grew behind {at} cannot be written as source: {why}", hint)
+
+
+def _refusal(message: str, hint: str | None = None) -> GrowthError:
+    return GrowthError(Problem("E337", message, hint=hint))
+
+
+_FREED: Final = re.compile(r"; +\w+( = \w+)* = None")
+"""What torch.fx writes to free memory early."""
+
+_IMPORTS: Final = {
+    "copy_copy": "from copy import copy as copy_copy",
+    "dataclasses_replace": "from dataclasses import replace as dataclasses_replace",
+}
+"""Functions of the standard library under the names that torch.fx gives them."""
+
+_HEADER: Final = '''"""What grew in a {host}, on torch's own layers.
+
+    network = load({host}(...))    # with the settings that the host had
+"""
+
+{imports}from pathlib import Path
+
+import torch
+from safetensors.torch import load_model
+from torch import device, inf, nan, nn
+'''
+
+_CLASS: Final = '''
+
+class {name}(nn.Module):
+    """Acts on the output of the module "{at}", as a forward hook."""
+
+    def __init__(self):
+        super().__init__()
+{lines}
+
+{forward}
+'''
+
+_FOOTER: Final = '''
+
+GROWN = {{{entries}}}
+"""What grew, by the name of the host's module that it is behind."""
+
+
+def load(host, file=Path(__file__).with_name("network.safetensors")):
+    """Put what grew into ``host``, a new one, load all tensors, and return it."""
+    holder = nn.Identity()
+    for at, grown in GROWN.items():
+        layers = grown().to(next(host.parameters()).device)
+        holder.add_module(at.replace(".", "_"), layers)
+        host.get_submodule(at).register_forward_hook(layers)
+    if GROWN:
+        host.add_module("{holder}", holder)
+    load_model(host, str(file))
+    return host
+'''

@@ -1,0 +1,119 @@
+"""Checks of what a Gardener is given, and of its model between two calls."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from numbers import Integral
+from typing import Any, Final
+
+import torch
+from pydantic import BaseModel
+from torch import nn
+
+from esper_core.growth import host_parameters, is_grafted, slots_of
+from esper_core.leyline.errors import GrowthError, Problem
+from esper_grow.gardener.traces import HostAutocast
+
+log = logging.getLogger("esper")
+
+
+def refuse_ranks() -> None:
+    """Raise GrowthError (E343) where several processes train the model together."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized() and (ranks := distributed.get_world_size()) > 1:
+        message = f"a Gardener works in one process, and this training has {ranks} ranks"
+        hint = "Each rank would grow different seeds. Grow in one process, then train the result on several."
+        raise GrowthError(Problem("E343", message, hint=hint))
+
+
+def refuse_arguments(model: Any, steps: Any, clip_norm: Any) -> None:
+    """Raise GrowthError if the model is no module (E350), has a Gardener (E357), or a number is not valid (E347)."""
+    if not isinstance(model, nn.Module):
+        message = f"a Gardener needs a torch.nn.Module. Received: {type(model).__name__}"
+        raise GrowthError(
+            Problem("E350", message, hint="Pass the model itself, with its loss as a function beside it.")
+        )
+    if is_grafted(model) and HostAutocast.is_on(model):
+        hint = "Call close() of the other one first, or name all slots in one Gardener."
+        raise GrowthError(Problem("E357", "the model has a Gardener already, which is not closed", hint=hint))
+    if not isinstance(steps, Integral) or steps < 1:
+        hint = "It is the number of calls of tend() that the policy plans for, such as the epochs."
+        raise GrowthError(Problem("E347", f"steps must be a whole number above 0. Received: {steps!r}", hint=hint))
+    if clip_norm is not None and not (isinstance(clip_norm, int | float) and clip_norm > 0):
+        message = f"clip_norm must be a number above 0, or None. Received: {clip_norm!r}"
+        raise GrowthError(Problem("E347", message, hint="It is the norm to which the loop clips gradients."))
+
+
+def refuse_no_settings(settings: Any, section: str) -> None:
+    """Raise GrowthError (E347) if the settings of a section are no mapping."""
+    if settings is not None and not isinstance(settings, Mapping | BaseModel):
+        message = f"{section} takes a mapping of settings. Received: {settings!r}"
+        hint = f'As in a configuration, such as  {section}={{"{_USUAL[section]}": …}}'
+        raise GrowthError(Problem("E347", message, hint=hint))
+
+
+_USUAL: Final = {"growth": "gates", "governor": "rollbacks"}
+"""A setting of each section, as an example."""
+
+
+def refuse_grown_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Raise GrowthError (E348) for the state of an optimizer whose groups hold more than here; a hook."""
+    saved = [len(group["params"]) for group in state["param_groups"]]
+    current = [len(group["params"]) for group in optimizer.param_groups]
+    if len(saved) == len(current) and any(
+        received > expected for received, expected in zip(saved, current, strict=True)
+    ):
+        message = f"the optimizer's state is of a grown model: it has {sum(saved)} parameters, expected {sum(current)}"
+        hint = "Load the growth first:  gardener.load_state_dict(checkpoint[…])"
+        raise GrowthError(Problem("E348", message, hint=hint))
+
+
+class ModelForm:
+    """Where the host's parameters are, and of which dtype, as branches have copied them. Seeds may have others."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model, self._of_host = model, host_parameters(model)
+        self._recorded = self._now()
+
+    def _now(self) -> set[tuple[torch.dtype, torch.device]]:
+        return {(parameter.dtype, parameter.device) for parameter in self._of_host}
+
+    def refuse_other(self, *, branched: bool, thorough: bool = False) -> None:
+        """Raise GrowthError (E358) if the model was moved or cast while seeds live on branches.
+
+        A move may replace parameters, which is seen if it is ``thorough``.
+        """
+        if thorough:
+            self._of_host = host_parameters(self._model)
+        now = self._now()
+        if branched and now != self._recorded:
+            message = f"the model was {_listed(self._recorded)} when seeds germinated, and is {_listed(now)}"
+            hint = "Move or cast it before the Gardener is made, or after close(); for less precision use autocast."
+            raise GrowthError(Problem("E358", message, hint=hint))
+        self._recorded = now
+
+
+def _listed(forms: set[tuple[torch.dtype, torch.device]]) -> str:
+    return ", ".join(sorted(f"{dtype} on {device}".removeprefix("torch.") for dtype, device in forms))
+
+
+def refuse_lost_slots(model: nn.Module) -> None:
+    """Raise GrowthError (E358) if a module was replaced, so that its slot acts no more."""
+    modules = dict(model.named_modules())
+    for slot in slots_of(model).each():
+        if slot.at not in modules or not any(
+            hook is slot for hook in vars(modules[slot.at])["_forward_hooks"].values()
+        ):
+            message = f'the module "{slot.at}" was replaced, and slot "{slot.name}" acts no more'
+            hint = "Change the layers of the model before the Gardener is made; weights can be copied into a layer."
+            raise GrowthError(Problem("E358", message, hint=hint))
+
+
+def warn_of_full_slots(model: nn.Module) -> None:
+    """Log a warning if each slot keeps as many seeds as it may, so that nothing can germinate (E373)."""
+    slots = slots_of(model).each()
+    if all(len(slot.fossils) >= slot.limit for slot in slots):
+        full = ", ".join(f"{slot.name} keeps {slot.limit}" for slot in slots)
+        hint = "Give slots room from the start, with  SlotPlace(…, stack=2), or name further ones."
+        log.warning("%s", Problem("E373", f"no slot is free, and nothing can germinate: {full}", hint=hint))

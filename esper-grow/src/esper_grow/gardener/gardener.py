@@ -1,0 +1,425 @@
+"""Gardener: grow a model in a training loop of your own.
+
+    gardener = Gardener(model, optimizer, loss=per_example, slots=["stem"], example=batch, validation=batches)
+    for epoch in range(40):
+        for batch in loader:
+            optimizer.zero_grad(); per_example(model, batch).mean().backward(); optimizer.step()
+            gardener.step(batch)
+        print(gardener.tend())
+    gardener.close()
+
+The loop trains the host. ``step`` trains the seeds, each on a branch: a copy of the host's tensors on which host and
+seed train together. ``tend`` measures their gains, asks the policy, and carries out its action. Until a seed is kept
+the host is bit for bit that of a loop without a Gardener.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import nn
+from torch.amp import GradScaler
+
+from esper_core.governor import Governor, MemoryBudget
+from esper_core.growth import (
+    Example,
+    FaultBook,
+    PlaceDescriptions,
+    device_of,
+    graft as graft,
+    host_parameters,
+    is_grafted,
+    observe,
+    slots_of,
+    state_mismatch,
+    ungraft as ungraft,
+)
+from esper_core.leyline.actions import ActionSpace
+from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.lifecycle import Stage
+from esper_core.leyline.protocols import Resumable, State
+from esper_core.leyline.signals import Observation
+from esper_core.plugins import load_plugins
+from esper_core.settings import GovernorConfig, GrowthConfig, OptimizersConfig
+from esper_core.telemetry import Bus, Clock
+from esper_core.trainer.event_records import stages_changed
+from esper_core.trainer.lanes import Lanes
+from esper_core.trainer.loop import Stepper
+from esper_core.trainer.network import GrowingNetwork
+from esper_core.trainer.pool import Phases
+from esper_grow.gardener.checks import (
+    ModelForm,
+    refuse_arguments,
+    refuse_grown_state,
+    refuse_lost_slots,
+    refuse_no_settings,
+    refuse_ranks,
+    warn_of_full_slots,
+)
+from esper_grow.gardener.choices import blueprints_of, policy_of
+from esper_grow.gardener.member import BatchFeed, LoopMember
+from esper_grow.gardener.optimizers import BorrowedOptimizers, optimizers_of
+from esper_grow.gardener.records import LoopRecord
+from esper_grow.gardener.reports import Recorder, Tended
+from esper_grow.gardener.traces import HostAutocast, warn_of_averages, without_trace
+from esper_grow.gardener.validation import METRIC, Validation, checked_example, each_loss, example_of, noted
+from esper_run.app.dispatch import health_check
+from esper_run.config import section_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from torch import Tensor
+
+    from esper_core.growth import Variety
+    from esper_core.leyline import Action, Policy, SlotPlace
+    from esper_core.plugins import Plugins
+    from esper_core.telemetry import Listener
+    from esper_core.trainer.loop import StepResult
+    from esper_grow.gardener.choices import Blueprints
+    from esper_grow.gardener.validation import Loss
+
+STATE_FORMAT: Final = 1
+"""Version of what ``state_dict`` returns."""
+
+_MOVING: Final = {Stage.GERMINATED: "germinated", Stage.FOSSILISED: "kept", Stage.PRUNED: "pruned"}
+"""The stages with which the parameters of the model change."""
+
+
+class Gardener:
+    """Grows a model in a loop of the user's own.
+
+    Args:
+        model: The host. It is grafted in place, or has slots already and ``slots`` is None.
+        optimizer: The loop's optimizer, several of them, or a function that builds one from parameters. Kept seeds join
+            its groups.
+        loss: ``loss(model, batch)`` runs the model on a batch and returns one loss for each example, or the mean that
+            torch computes of them. Another single loss for the whole batch counts as one example.
+        slots: Where something may grow, as ``esper_core.graft`` takes it.
+        blueprints: What may grow: names, globs or varieties, a mapping from slots to them, or "auto" for all that fit.
+        example: One batch as the loop trains on; None: the first of ``validation``.
+        validation: Held-out batches, iterated in each ``tend``.
+        steps: Number of calls of ``tend`` that the policy plans for. Later nothing germinates; living seeds finish.
+        seed: RNG seed of the Gardener.
+        policy: The name of a policy, or an object with its methods.
+        growth: Settings of ``growth`` in a configuration. Incubation is always by branch.
+        governor: Settings of ``governor`` in a configuration.
+        clip_norm: The norm to which the loop clips gradients, so that branches are clipped alike; None: it does not.
+        run_dir: A folder in which a run directory is made, for the report and the live view; None: nothing is written.
+        name: Part of the name of the run directory.
+
+    Raises:
+        GraftError: The model cannot have these slots.
+        GrowthError: Model, optimizer, loss, policy or validation data cannot be used, or no blueprint fits.
+        ConfigError: There is no such blueprint or policy.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer
+        | Sequence[torch.optim.Optimizer]
+        | Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+        *,
+        loss: Callable[[nn.Module, Any], Tensor],
+        slots: Sequence[str] | Mapping[str, str | SlotPlace] | None = None,
+        blueprints: Blueprints | Mapping[str, Blueprints] = "auto",
+        example: Any = None,
+        validation: Iterable[Any],
+        steps: int = 40,
+        seed: int = 0,
+        policy: str | Policy = "heuristic",
+        growth: GrowthConfig | Mapping[str, Any] | None = None,
+        governor: GovernorConfig | Mapping[str, Any] | None = None,
+        clip_norm: float | None = None,
+        run_dir: Path | str | None = None,
+        name: str | None = None,
+    ) -> None:
+        refuse_ranks()
+        refuse_arguments(model, steps, clip_norm)
+        self.model, self.steps, self._loss = model, steps, loss
+        self._optimizers = optimizers_of(
+            optimizer, [parameter for parameter in host_parameters(model) if parameter.requires_grad]
+        )
+        settings, watch, plugins = _growth_settings(growth), _governor_settings(governor), load_plugins()
+        with ExitStack() as undo:
+            if not is_grafted(model):
+                undo.callback(_ungraft, model)
+            example = example_of(validation) if example is None else example
+            batch, losses = _attach_slots(model, slots, example, loss)
+            varieties = blueprints_of(blueprints, slots_of(model).each(), plugins.registry, device_of(model))
+            space = _action_space(model, varieties, batch)
+            self._arm = policy_of(policy, space, plugins.registry, steps)
+            self._closing = undo.enter_context(ExitStack())
+            self._autocast = HostAutocast(model)
+            self._closing.callback(self._autocast.close)
+            self._keeper = BorrowedOptimizers(model, self._optimizers, clip_norm)
+            network = self._network(varieties, settings, watch, seed)
+            data = Validation(validation, losses, seed, settings.gates)
+            self._member = LoopMember(network, data, self._autocast, self._arm.name, seed, steps, example)
+            self._phases = Phases([self._member], 1, network.lost.faults, lanes=Lanes())
+            self._feed, self._form, self._closed = BatchFeed(), ModelForm(model), False
+            for borrowed in self._optimizers:
+                self._closing.callback(borrowed.register_step_post_hook(self._feed.count).remove)
+                self._closing.callback(borrowed.register_load_state_dict_pre_hook(refuse_grown_state).remove)
+            with without_trace(model):
+                self._phases.begin()
+            self._recorder = Recorder()
+            self._record: LoopRecord | None = None
+            if run_dir is not None:
+                plain = _plain_settings(self, space, settings, watch, seed)
+                self._record = LoopRecord(run_dir, name, model, space, plain, plugins, self._closing)
+            self._stepper = self._new_stepper(plugins)
+            undo.pop_all()
+
+    @property
+    def arm(self) -> str:
+        """The name of the policy, under which events and reports show the model."""
+        return self._arm.name
+
+    @property
+    def steps_since_tend(self) -> int:
+        """How many steps of the optimizer ``step`` has seen since the last ``tend``."""
+        return self._feed.used
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer of the loop, or the first of several; the one that was built, if a function was given."""
+        return self._optimizers[0]
+
+    def step(self, batch: Any) -> None:
+        """Train the seeds on the batch that the loop has just trained the host on; call it after the optimizer's step.
+
+        Batches between two steps of the optimizer are the micro-batches of one step, with equal weights.
+        """
+        self._refuse_closed()
+        self._member.last_batch = batch
+        batches = self._feed.add(batch)
+        network = self._member.network
+        if batches and network.garden.incubating:
+            self._form.refuse_other(branched=True)
+            with without_trace(self.model):
+                network.incubate([partial(self._mean_loss, micro_batch, len(batches)) for micro_batch in batches])
+
+    def tend(self) -> Tended:
+        """Measure the seeds, ask the policy, and carry out its action: call it once an epoch, or every n batches.
+
+        Raises:
+            GrowthError: Nothing was trained since the last call (E345), or the validation data cannot be used (E344).
+            GovernorStop: The model went wrong and cannot be rolled back.
+        """
+        self._refuse_closed()
+        refuse_ranks()
+        self._feed.refuse_untrained()
+        refuse_lost_slots(self.model)
+        self._form.refuse_other(branched=bool(self._member.network.garden.incubating), thorough=True)
+        with without_trace(self.model):
+            result = self._stepper.advance(self._member.steps)
+            if self._autocast.dtype is torch.float16 and self._keeper.scaler is None:
+                self._keeper.scaler = GradScaler(device_of(self.model).type)  # of the branches that begin now
+            self._stepper.act(result, [self._decide(result)])
+        self._feed.end_interval()
+        tended = self._recorder.take(result.step, self.steps, result.signals[0])
+        self._member.warn_of_surplus()
+        if moved := [
+            f"{change.blueprint} was {_MOVING[change.now]}" for change in tended.changes if change.now in _MOVING
+        ]:
+            warn_of_averages(self.model, ", ".join(moved))
+        return tended
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for a checkpoint; save the state of the optimizer beside it.
+
+        It is plain data and tensors: the model with what grew in it, the branches, the gates, the governor, the policy.
+        Call it after a step of the optimizer, or between ``tend`` and the next batch. After ``close`` it is the state
+        without the seeds that were pruned.
+        """
+        policy = self._arm.policy
+        parts = {
+            "member": self._member.state_dict(),
+            "faults": self._phases.faults.state_dict(),
+            "policy": policy.state_dict() if isinstance(policy, Resumable) else State(),
+        }
+        state = State.of(parts, fed=self._feed.used)
+        return {"format": STATE_FORMAT, "plain": dict(state.plain), "tensors": dict(state.tensors)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state, in a Gardener that was just made with the same arguments.
+
+        The state of the optimizer is loaded after this, because its groups hold what grew.
+
+        Raises:
+            GrowthError: The state does not fit (E334).
+        """
+        self._refuse_closed()
+        if not {"format", "plain", "tensors"} <= state.keys() or state["format"] != STATE_FORMAT:
+            why = "it was not returned by Gardener.state_dict of this version"
+            raise state_mismatch(why)
+        saved = State(state["plain"], state["tensors"])
+        with without_trace(self.model):
+            self._member.load_state_dict(saved.part("member"))
+            self._phases.faults.load_state_dict(saved.part("faults"))
+            if isinstance(self._arm.policy, Resumable):
+                self._arm.policy.load_state_dict(saved.part("policy"))
+        self._feed.begin_at(saved.plain["fed"])
+
+    def close(self) -> None:
+        """Prune the seeds that are not kept, remove the hooks, and write the results. May be called twice."""
+        self._end(None)
+
+    def __enter__(self) -> Gardener:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(error)
+
+    @property
+    def path(self) -> Path | None:
+        """The run directory; None if there is none."""
+        return None if self._record is None else self._record.path
+
+    def _end(self, error: BaseException | None) -> None:
+        """Close everything, once; ``error`` ended the loop."""
+        if self._closed:
+            return
+        self._closed = True
+        with self._closing, without_trace(self.model):
+            pruned = self._member.network.garden.remove("the loop is over")
+            if error is None:
+                self._member.warn_of_end(
+                    self._feed.used, [f"{transition.blueprint} in {transition.slot}" for transition in pruned]
+                )
+            if self._record is not None:
+                for event in stages_changed(
+                    [self._member], [(0, transition) for transition in pruned], self._member.steps
+                ):
+                    self._record.hear(event)
+                self._record.finish(self._member, self._stepper.clock.summary(), error)
+
+    def _new_stepper(self, plugins: Plugins) -> Stepper:
+        """Return the stepper, which trains the network and publishes events."""
+        listeners: list[Listener] = [self._recorder] if self._record is None else [self._recorder, self._record]
+        packages = {component.id: component.source for component in plugins.registry.components("blueprint")}
+        return Stepper(self._phases, None, health_check(plugins), bus=Bus(listeners), clock=Clock(), packages=packages)
+
+    def _network(
+        self,
+        varieties: Mapping[str, Sequence[Variety]],
+        settings: GrowthConfig,
+        governor: GovernorConfig,
+        seed: int,
+    ) -> GrowingNetwork:
+        """Return the network of the loop, which moves alphas on once a step."""
+        faults = FaultBook()
+        return GrowingNetwork(
+            self.model,
+            self._keeper,
+            Governor(governor, metric=METRIC, faults=faults),
+            MemoryBudget(governor, OptimizersConfig(), varieties, settings.incubation),
+            varieties=varieties,
+            settings=settings,
+            steps=self.steps,
+            batches=1,
+            seed=seed,
+            faults=faults,
+            probe=self._probe,
+        )
+
+    def _decide(self, result: StepResult) -> Action:
+        """Ask the policy. Past the planned steps it sees the last one again."""
+        (mask,) = self._phases.masks()
+        rolled = bool(result.rolled)
+        at = min(result.step, self.steps - 1)
+        observation = Observation(at, self.steps, result.signals[0], rolled_back=rolled, batches=self._feed.used)
+        (action,) = self._arm.act([observation], [mask.shut() if rolled else mask])
+        return action
+
+    def _mean_loss(self, batch: Any, parts: int, model: nn.Module) -> Tensor:
+        """Return the share of one micro-batch in the mean loss of a step."""
+        with self._autocast():
+            return each_loss(self._loss(model, batch)).mean() / parts
+
+    def _probe(self, model: nn.Module) -> Tensor:
+        """Return the mean loss on the latest batch, from which blueprints with informed birth choose their weights."""
+        return self._mean_loss(self._member.last_batch, 1, model)
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            hint = "Make a new one; with slots=None it uses the slots that the model has."
+            raise GrowthError(Problem("E346", "this Gardener is closed", hint=hint))
+
+
+def _governor_settings(governor: GovernorConfig | Mapping[str, Any] | None) -> GovernorConfig:
+    refuse_no_settings(governor, "governor")
+    return governor if isinstance(governor, GovernorConfig) else section_of(GovernorConfig, governor or {}, "governor")
+
+
+def _growth_settings(growth: GrowthConfig | Mapping[str, Any] | None) -> GrowthConfig:
+    """Return the settings: branches, since a loop has no twin, with strict gates unless given."""
+    if isinstance(growth, GrowthConfig):
+        growth = growth.model_dump(exclude_unset=True)
+    refuse_no_settings(growth, "growth")
+    settings = section_of(GrowthConfig, {"gates": "strict", **(growth or {})}, "growth")
+    if "incubation" in settings.model_fields_set and settings.incubation != "branch":
+        message = f"a Gardener incubates on branches. Received: incubation {settings.incubation}"
+        hint = "A seed in the shadow is compared with a twin once it acts, and a loop of your own has none."
+        raise GrowthError(Problem("E347", message, hint=hint))
+    if settings.evidence == "metric":
+        message = "a Gardener measures gains in the loss. Received: evidence metric"
+        hint = "It knows no metric of a loop of your own. Leave evidence out."
+        raise GrowthError(Problem("E347", message, hint=hint))
+    return settings.model_copy(update={"incubation": "branch", "dependence": False})
+
+
+def _ungraft(model: nn.Module) -> None:
+    """Take the slots off again, if the model has any, because the Gardener could not be made."""
+    if is_grafted(model):
+        ungraft(model)
+
+
+def _plain_settings(
+    gardener: Gardener, space: ActionSpace, growth: GrowthConfig, governor: GovernorConfig, seed: int
+) -> dict[str, Any]:
+    """Return what the Gardener was made with, as plain data for the run directory."""
+    slots = slots_of(gardener.model).each()
+    return {
+        "model": type(gardener.model).__name__,
+        "optimizer": type(gardener.optimizer).__name__,
+        "slots": {slot.name: {"at": slot.at, "blueprints": list(space.blueprints[slot.name])} for slot in slots},
+        "policy": gardener.arm,
+        "steps": gardener.steps,
+        "seed": seed,
+        "growth": growth.model_dump(mode="json"),
+        "governor": governor.model_dump(mode="json"),
+    }
+
+
+def _action_space(model: nn.Module, varieties: Mapping[str, Sequence[Variety]], batch: Example) -> ActionSpace:
+    """Return what a policy can choose from, with descriptions of the slots."""
+    sites = {slot.name: slot.site for slot in slots_of(model).each() if slot.site is not None}
+    names = {name: tuple(variety.id for variety in fitting) for name, fitting in varieties.items()}
+    return ActionSpace(names, PlaceDescriptions(model, sites, varieties, batch))
+
+
+def _attach_slots(model: nn.Module, slots: Any, example: Any, loss: Loss) -> tuple[Example, Loss]:
+    """Graft the model, or look at the slots that it has; return the example, and the loss of each example."""
+    with without_trace(model):
+        batch, losses = checked_example(model, example, loss)
+    rows = Example.of(example).size
+    note = (
+        f"The loss function returned {batch.size} losses for an example of {rows} rows." if batch.size != rows else ""
+    )
+    with noted(note):
+        if slots is None and is_grafted(model):
+            observe(model, slots_of(model).each(), batch)
+            warn_of_full_slots(model)
+        else:
+            graft(model, slots if slots is not None else (), example=batch)
+    return batch, losses

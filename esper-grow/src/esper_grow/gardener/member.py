@@ -1,0 +1,212 @@
+"""The network of a user's loop as a member of the phases of a step, and the batches of the loop."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from esper_core.leyline.actions import Op
+from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.protocols import State
+from esper_grow.gardener.validation import kind_of, noted
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from esper_core.growth import Transition
+    from esper_core.leyline import ActionMask, Signals, SplitName
+    from esper_core.trainer.network import GrowingNetwork
+    from esper_grow.gardener.traces import HostAutocast
+    from esper_grow.gardener.validation import Validation
+
+
+log = logging.getLogger("esper")
+
+STEPS_PER_BATCH: Final = 2
+"""Steps of one optimizer for each batch that ``step`` gets, on average, above which batches seem to be left out."""
+
+STEPS_WITHOUT_TEND: Final = 10_000
+"""Steps of the optimizer without a call of ``tend`` that are reported."""
+
+
+@dataclass(slots=True)
+class BatchFeed:
+    """Counts the steps of the optimizers, and collects the batches between two of them.
+
+    ``used`` counts the steps whose batches were taken since the last ``tend``.
+    """
+
+    used: int = 0
+    _counted: int = 0
+    _taken: int = 0
+    _waiting: list[Any] = field(default_factory=list)
+    _of_each: Counter[int] = field(default_factory=Counter)
+    """Steps of each optimizer, by its id, since the last ``tend``."""
+    _stepped: set[int] = field(default_factory=set)
+    """Optimizers that have stepped, by their ids."""
+    _warned: set[str] = field(default_factory=set)
+
+    def count(self, optimizer: Any, *_: Any) -> None:
+        """Count a step of an optimizer; a hook."""
+        self._counted += 1
+        self._of_each[id(optimizer)] += 1
+
+    def add(self, batch: Any) -> list[Any]:
+        """Return the batches of the step that an optimizer has just taken; none if it has not."""
+        self._waiting.append(batch)
+        if self._counted == self._taken:
+            return []
+        batches, self._waiting, self._taken = self._waiting, [], self._counted
+        self.used += 1
+        if self.used == STEPS_WITHOUT_TEND:
+            warn_of_tending(f"tend() was not called for {self.used:,} steps of the optimizer", HOW_OFTEN)
+        return batches
+
+    def end_interval(self) -> None:
+        """Begin to count anew after a ``tend``, and log what was unusual in the steps before, once each."""
+        steps = max(self._of_each.values(), default=0)
+        if steps > STEPS_PER_BATCH * self.used:
+            message = f"gardener.step(batch) was called for {self.used} of {steps} steps of the optimizer"
+            hint = "Seeds train on those batches alone: call it for each batch, after optimizer.step()."
+            self._warn(Problem("E370", message, hint=hint))
+        self._stepped |= self._of_each.keys()
+        if idle := len(self._stepped) - len(self._of_each):
+            message = (
+                f"{idle} of {len(self._stepped)} optimizers, which stepped before, did not step since the last tend()"
+            )
+            hint = (
+                "Seeds may join it. If the loop replaced it, close this Gardener, and make one with the new optimizer."
+            )
+            self._warn(Problem("E374", message, hint=hint))
+        self.used = 0
+        self._of_each.clear()
+
+    def _warn(self, problem: Problem) -> None:
+        if problem.code not in self._warned:
+            self._warned.add(problem.code)
+            log.warning("%s", problem)
+
+    def begin_at(self, used: int) -> None:
+        """Continue counting from the steps that another feed has counted."""
+        self.used, self._taken, self._waiting = used, self._counted, []
+
+    def refuse_untrained(self) -> None:
+        """Raise GrowthError if nothing was trained since the last ``tend``."""
+        if self.used:
+            return
+        if self._waiting:
+            message = "gardener.step(batch) was called, but the optimizer did not step"
+            hint = "Pass the optimizer that the loop steps, and call gardener.step(batch) after optimizer.step()."
+        else:
+            message = "nothing was trained since the last tend(): gardener.step(batch) was not called"
+            hint = "Call gardener.step(batch) for each batch, after optimizer.step(), and tend() once an epoch."
+        raise GrowthError(Problem("E345", message, hint=hint))
+
+
+HOW_OFTEN: Final = "Seeds germinate and are kept in tend() alone: call it once an epoch, or every n batches."
+
+
+def warn_of_tending(message: str, hint: str) -> None:
+    """Log a warning that ``tend`` is called otherwise than planned (E371)."""
+    log.warning("%s", Problem("E371", message, hint=hint))
+
+
+class LoopMember:
+    """One network that a user's loop trains. Its attributes are those of ``trainer.event_records.Member``.
+
+    ``planned`` is the number of steps that policies plan for: after them nothing germinates. ``last_batch`` is the
+    latest one of the loop.
+    """
+
+    place = index = round = 0
+
+    def __init__(
+        self,
+        network: GrowingNetwork,
+        validation: Validation,
+        autocast: HostAutocast,
+        arm: str,
+        seed: int,
+        planned: int,
+        last_batch: Any,
+    ) -> None:
+        self.network = network
+        self.arm, self.seed, self.planned = arm, seed, planned
+        self.last_batch = last_batch
+        self.steps, self.over = 0, False
+        self.seconds = 0.0, 0.0
+        self.flops: int | None = None  # a loop has more passes than a Gardener sees
+        self.signals: Signals | None = None
+        self._validation, self._autocast = validation, autocast
+        self._began = perf_counter()
+
+    def train(self) -> list[Transition]:
+        """End a decision step whose batches the loop has trained, and return the seeds' changes of stage."""
+        network = self.network
+        incubation = network.incubation_seconds
+        transitions = network.open_step()
+        network.garden.tick()
+        with noted(f"The loss function got the batch of step(): {kind_of(self.last_batch)}."):
+            loss = self._validation.mean_loss(network.model, self.last_batch, self._autocast)
+        self.steps += 1
+        transitions += network.close_step([loss])
+        now = perf_counter()
+        self.seconds, self._began = (now - self._began, incubation), now
+        return transitions
+
+    def evaluate(self, split: SplitName) -> Tensor:
+        """Evaluate the network as it acts now; there is no other split than that for validation."""
+        self.network.evaluation = self.network.evaluate(
+            partial(self._validation.evaluate, self.network.model, self._autocast)
+        )
+        return self.network.evaluation.means()
+
+    def measure_seeds(self, undisturbed: Tensor | None) -> None:
+        """Measure the gain of each seed on its branch. A loop has no twin."""
+        trial = partial(self._validation.evaluate, self.network.model, self._autocast, trial=True)
+        self.network.measure_gains(trial, undisturbed)
+
+    def measure_again(self, step: int) -> Signals:
+        """Return the signals of a network that was changed after its step was read. The training loss stays."""
+        self.evaluate("validation")
+        self.signals = self.network.signals(step, self.network.numbers().tolist())
+        return self.signals
+
+    def mask(self) -> ActionMask:
+        """Return what can be done now: nothing germinates any more once the planned steps are over."""
+        mask = self.network.mask()
+        if self.over:
+            return mask.shut()
+        if self.steps < self.planned:
+            return mask
+        ops = {slot: ops - {Op.GERMINATE} for slot, ops in mask.ops.items()}
+        return replace(mask, ops=ops, blueprints=dict.fromkeys(mask.blueprints, ()))
+
+    def warn_of_surplus(self) -> None:
+        """Log a warning if the planned steps are over, and nothing lives that could still be kept (E371)."""
+        if self.steps == self.planned + 1 and not self.network.garden.living_seeds():
+            message = f"tend() was called more often than steps={self.planned} says, and nothing germinates any more"
+            warn_of_tending(message, "Pass steps=, the number of calls of tend(), such as the epochs.")
+
+    def warn_of_end(self, used: int, pruned: list[str]) -> None:
+        """Log a warning if the loop ends without a ``tend``, after ``used`` steps, or with seeds that live (E371)."""
+        if not self.steps and used:
+            warn_of_tending(f"tend() was never called in {used:,} steps of the optimizer: nothing grew", HOW_OFTEN)
+        if pruned:
+            calls = f"steps={self.planned} calls of tend() were planned, and the loop made {self.steps}"
+            hint = f"{calls}; in further calls living seeds finish."
+            warn_of_tending(f"close() pruned what was not kept yet: {', '.join(pruned)}", hint)
+
+    def state_dict(self) -> State:
+        """Return the state between two steps."""
+        state, network = State({"steps": self.steps, "over": self.over}), self.network.state_dict()
+        return State({**state.plain, **network.plain}, network.tensors)
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what ``state_dict`` returned, in a network that has not grown."""
+        self.network.load_state_dict(state)
+        self.steps, self.over = state.plain["steps"], state.plain["over"]

@@ -1,0 +1,111 @@
+"""The run directory of a loop: manifest, settings, events, growth and results, as ``esper run`` writes them.
+
+With it the report, the live view and ``esper runs`` show the user's own loop. It has one environment, whose arm is
+named after the policy. There is no test split, so there is no test result.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from esper_core.growth import host_layers, read_network, slots_of
+from esper_core.leyline.events import RunFinished, RunStarted
+from esper_core.telemetry import EventFile
+from esper_core.trainer.event_records import Ending, episode_finished
+from esper_grow.gardener.validation import METRIC
+from esper_run.config.yaml import dump
+from esper_run.runs import RunDirectory
+from esper_run.runs.directory import run_lock, write_json
+from esper_run.runs.statistics import results
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import ExitStack
+
+    from torch import nn
+
+    from esper_core.leyline.actions import ActionSpace
+    from esper_core.leyline.events import Event
+    from esper_core.leyline.protocols import RunStatus
+    from esper_core.plugins import Plugins
+    from esper_grow.gardener.member import LoopMember
+
+
+class LoopRecord:
+    """Writes the run directory of one loop; a listener of its events.
+
+    Args:
+        root: Where the run directory is made.
+        name: Part of the directory's name; None: two random words.
+        model: The grafted model.
+        space: What may grow in it.
+        settings: Those of the Gardener, as plain data.
+        closing: Closes the files at the end.
+    """
+
+    def __init__(
+        self,
+        root: Path | str,
+        name: str | None,
+        model: nn.Module,
+        space: ActionSpace,
+        settings: dict[str, Any],
+        plugins: Plugins,
+        closing: ExitStack,
+    ) -> None:
+        self._directory = RunDirectory.create(Path.cwd() / root, name=name, argv=["python", *sys.argv])
+        self.path = self._directory.path
+        closing.enter_context(run_lock(self.path))
+        text = dump(settings)
+        active = [record for record in plugins.records if record.status == "active"]
+        self._directory.begin(
+            config=text,
+            source=text.encode(),
+            overrides=[],
+            seeds={"first": settings["seed"], "count": 1},
+            plugins=[{"id": plugin.id, "package": plugin.package, "version": plugin.version} for plugin in active],
+        )
+        self._events = EventFile(self.path / "events.jsonl")
+        closing.callback(self._events.close)
+        started = RunStarted(
+            run=self.path.name,
+            arms=(settings["policy"],),
+            rounds=1,
+            environments=1,
+            steps=settings["steps"],
+            metric=METRIC,
+            host=host_layers(model),
+            choices=dict(space.blueprints),
+        )
+        self._events.hear(started)
+        self._events.settle()
+
+    def hear(self, event: Event) -> None:
+        """Write an event at the end of its step."""
+        self._events.hear(event)
+
+    def settle(self) -> None:
+        """Write the events of a step."""
+        self._events.settle()
+
+    def finish(self, member: LoopMember, seconds: Mapping[str, float], error: BaseException | None) -> None:
+        """Record how the loop ended, with results if ``tend`` was called; ``seconds`` says where the time went."""
+        status: RunStatus = "done" if error is None else "failed"
+        reason = "" if error is None else f"{type(error).__name__}: {error}"
+        if member.signals is not None and error is None:
+            model = member.network.model
+            grown = read_network(slots_of(model), type(model).__name__).grown
+            timing = {region: round(duration, 4) for region, duration in seconds.items()}
+            ended = episode_finished(member, Ending(member.signals, math.nan, math.nan, grown), None, None)
+            self._events.hear(ended)
+            episode = {"round": 0, "arm": member.arm, "seed": member.seed, "grown": [asdict(seed) for seed in grown]}
+            write_json(self.path / "growth.json", {"format": 1, "episodes": [episode]})
+            summary = {"run": str(self.path), "status": status, "results": results(METRIC, [member.arm], [ended], 0.0)}
+            write_json(self.path / "summary.json", {**summary, "timing": timing, "warnings": [], "sections": []})
+        self._events.hear(RunFinished(status=status, reason=reason))
+        self._events.settle()
+        self._directory.finish(status=status, exit_code=0 if error is None else 1, reason=reason)

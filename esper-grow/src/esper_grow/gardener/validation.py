@@ -1,0 +1,274 @@
+"""Losses of a user's examples: one for each, the same examples in every pass, and nothing left behind.
+
+Gates compare the losses of the same held-out examples without and with a seed. So each example needs a loss of its own,
+and every pass over the validation data must bring the same examples in the same order. A loader that shuffles draws the
+same order each time, because every pass begins with the same random numbers.
+
+A loss function may return the mean loss of a batch instead. Where ``losses`` cannot find what it is the mean of, each
+batch counts as one example: its mean is one observation, and gates are wider because there are fewer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from esper_core.growth import (
+    Example,
+    KeptBuffers,
+    RandomStream,
+    derive_seed,
+    device_of,
+    in_mode,
+    map_tensors,
+    tensors_in,
+)
+from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE
+from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.signals import Metric
+from esper_core.trainer.measurements import Evaluation
+from esper_grow.gardener.losses import each_example
+from esper_grow.gardener.traces import same_random_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
+
+    from torch import nn
+
+    from esper_core.leyline.signals import Strictness
+
+    Autocast = Callable[[], AbstractContextManager[Any]]
+    """Returns a context in which the model computes, as ``HostAutocast`` does."""
+
+    Loss = Callable[[nn.Module, Any], Tensor]
+    """Runs a model on a batch and returns one loss for each example."""
+
+log = logging.getLogger("esper")
+
+METRIC = Metric("loss", "down")
+"""The metric of a Gardener: the loss."""
+
+
+def each_loss(losses: Any) -> Tensor:
+    """Return one loss for each example; those of its parts, such as tokens or pixels, are averaged.
+
+    The single loss of a whole batch counts as that of one example.
+
+    Raises:
+        GrowthError: It is not a tensor, or has no losses (E342).
+    """
+    if isinstance(losses, Tensor) and losses.numel():
+        return losses.reshape(1) if losses.ndim == 0 else losses if losses.ndim == 1 else losses.flatten(1).mean(1)
+    received = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+    message = "the loss function must return a loss for each example, which gates compare"
+    hint = f'Return unreduced losses, for example  cross_entropy(model(x), y, reduction="none"). Received: {received}'
+    raise GrowthError(Problem("E342", message, hint=hint))
+
+
+REPEATABLE = "Pass a DataLoader or a list, which can be iterated repeatedly."
+"""What to do about data that cannot be used."""
+
+
+class Validation:
+    """The held-out examples of a Gardener.
+
+    Args:
+        batches: Yields the batches each time it is iterated: a DataLoader, or a list.
+        loss: Runs the model on a batch.
+        seed: Of the random numbers in a pass.
+        gates: How strict the gates are, which can judge by enough examples only.
+    """
+
+    def __init__(self, batches: Iterable[Any], loss: Loss, seed: int, gates: Strictness = "off") -> None:
+        refuse_no_batches(batches, "validation")
+        self._gates, self._counted, self._trained = gates, False, False
+        self._batches, self._is_data_set = batches, isinstance(batches, Dataset)
+        self._loss = loss
+        self._seed = derive_seed(seed, "validation")
+        self._seen: Tensor | None = None
+        """A number for each batch of the latest evaluation without a trial, by which the batches are known again."""
+
+    def evaluate(self, model: nn.Module, autocast: Autocast, *, trial: bool = False) -> Evaluation:
+        """Return the losses of all examples. In a ``trial`` the batches must be those of the evaluation before.
+
+        Raises:
+            GrowthError: There are no examples, or others than before (E344).
+        """
+        device = device_of(model)
+        losses: list[Tensor] = []
+        seen: list[Tensor] = []
+        with evaluating(model), RandomStream(self._seed, device), same_order(self._batches), autocast():
+            for batch in self._batches:
+                moved = batch if device.type == "cpu" else map_tensors(batch, lambda tensor: tensor.to(device))
+                seen.append(fingerprint(moved, device))
+                hint = " A data set yields single examples: pass a DataLoader." if self._is_data_set else ""
+                with noted(f"The loss function got batch {len(seen)} of the validation data: {kind_of(moved)}.{hint}"):
+                    losses.append(each_loss(self._loss(model, moved)).detach().float())
+        if not losses:
+            defect = "has no examples" if self._seen is None else "can be read only once"
+            raise GrowthError(Problem("E344", f"the validation data {defect}", hint=REPEATABLE))
+        numbers = torch.stack(seen)
+        if trial and (self._seen is None or not torch.equal(numbers, self._seen)):
+            message = "the validation data yielded other examples than in the previous pass"
+            hint = "Gains are measured example by example: use a DataLoader without augmentation, or a list of batches."
+            raise GrowthError(Problem("E344", message, hint=hint))
+        self._seen = numbers
+        example_losses = torch.cat(losses)
+        self._warn_of_few(len(example_losses), len(losses))
+        return Evaluation(example_losses, example_losses.mean(), example_losses)
+
+    def _warn_of_few(self, examples: int, batches: int) -> None:
+        """Log a warning, once, if the gates cannot judge by so few examples."""
+        if not self._counted and self._gates != "off" and examples < MIN_EXAMPLES_FOR_EVIDENCE:
+            message = f"the validation data has {examples} losses, and gates need {MIN_EXAMPLES_FOR_EVIDENCE} to judge"
+            unreduced = "return one loss for each example, or validate in smaller batches"
+            advice = unreduced if examples == batches else 'add validation data, or write growth={"gates": "off"}'
+            log.warning("%s", Problem("E361", message, hint=f"No seed can be kept: {advice}."))
+        self._counted = True
+
+    def _warn_of_trained(self, batch: Any, device: torch.device) -> None:
+        """Log a warning, once, if a batch of the loop is one of the validation data (E372)."""
+        if self._seen is not None and not self._trained and bool((self._seen == fingerprint(batch, device)).any()):
+            self._trained = True
+            message = "a batch of the validation data was passed to step(), as one that the loop trains on"
+            hint = "Gains would be measured on data that seeds have learned. Hold out other examples."
+            log.warning("%s", Problem("E372", message, hint=hint))
+
+    def mean_loss(self, model: nn.Module, batch: Any, autocast: Autocast) -> Tensor:
+        """Return the mean loss on a batch of the loop, in evaluation mode; a warning is logged if it is held out."""
+        self._warn_of_trained(batch, device_of(model))
+        with evaluating(model), autocast():
+            return each_loss(self._loss(model, batch)).detach().float().mean()
+
+
+@contextmanager
+def same_order(batches: Iterable[Any]) -> Iterator[None]:
+    """Put back the generators from which a DataLoader draws its order."""
+    holders = (batches, getattr(batches, "sampler", None))
+    generators = [getattr(holder, "generator", None) for holder in holders]
+    states = [(generator, generator.get_state()) for generator in generators if isinstance(generator, torch.Generator)]
+    try:
+        with same_random_numbers():
+            yield
+    finally:
+        for generator, state in states:
+            generator.set_state(state)
+
+
+@contextmanager
+def noted(note: str) -> Iterator[None]:
+    """Add a note, unless it is empty, to an error of the user's code, which is raised as it is."""
+    try:
+        yield
+    except Exception as error:
+        if note:
+            error.add_note(note)
+        raise
+
+
+def kind_of(batch: Any) -> str:
+    """Describe a batch for a message: ``tuple with tensors of shape (8, 3), (8,)``."""
+    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_in(batch))
+    return f"{type(batch).__name__} with tensors of shape {shapes}" if shapes else type(batch).__name__
+
+
+def refuse_no_batches(batches: Any, split: str) -> None:
+    """Raise GrowthError (E344) if what was given as data cannot be iterated, or only once, as a generator or a zip."""
+    if isinstance(batches, Iterator) and type(batches).__module__ in ("builtins", "itertools"):
+        message = f"the {split} data can be read only once. Received: {type(batches).__name__}"
+        raise GrowthError(Problem("E344", message, hint=REPEATABLE))
+    if not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
+        message = f"the {split} data must yield batches. Received: {type(batches).__name__}"
+        raise GrowthError(Problem("E344", message, hint=REPEATABLE))
+
+
+def first_batch(batches: Iterable[Any]) -> Any:
+    """Return the first batch. The pass is completed, since some loaders need that; random numbers are put back."""
+    with torch.random.fork_rng(), same_order(batches):
+        iterator = iter(batches)
+        first = next(iterator, None)
+        deque(iterator, maxlen=0)
+        return first
+
+
+def example_of(validation: Iterable[Any]) -> Any:
+    """Return the first batch of the validation data.
+
+    Raises:
+        GrowthError: There is none (E344).
+    """
+    refuse_no_batches(validation, "validation")
+    first = first_batch(validation)
+    if first is None:
+        raise GrowthError(Problem("E344", "the validation data has no examples", hint=REPEATABLE))
+    return first
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Run the ``with`` block in evaluation mode without gradients; modes and buffers are put back."""
+    kept = KeptBuffers(model)
+    try:
+        with torch.no_grad(), in_mode(model, training=False):
+            yield
+    finally:
+        kept.put_back()
+
+
+def fingerprint(batch: Any, device: torch.device) -> Tensor:
+    """Return a number that tells batches apart: the sum of a batch's first values, weighted by position."""
+    first = next((tensor for tensor in tensors_in(batch) if tensor.numel()), torch.zeros(1))
+    flat = first.detach().reshape(-1)[:4096].double()
+    return (flat * torch.arange(1, len(flat) + 1, device=flat.device, dtype=torch.float64)).nansum().to(device)
+
+
+def checked_example(model: nn.Module, batch: Any, loss: Loss) -> tuple[Example, Loss]:
+    """Return the example of a Gardener with the number of its rows, and ``loss`` by example, after a pass.
+
+    Raises:
+        GrowthError: The losses are no losses, not finite, or not computed from the model's parameters (E342).
+    """
+    kept = KeptBuffers(model)
+    try:
+        with noted(f"The loss function got the example: {kind_of(batch)}."), in_mode(model, training=False):
+            losses, by_example = loss(model, batch), loss
+            example_losses, size = each_loss(losses), Example.of(batch).size
+            if not losses.ndim:
+                by_example = partial(each_example, loss)
+                example_losses = each_loss(by_example(model, batch))
+    finally:
+        kept.put_back()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if any(parameter.grad is not None for parameter in trained):
+        message, hint = "the loss function calls backward()", "Return the losses; the loop and the Gardener call it."
+        raise GrowthError(Problem("E342", message, hint=hint))
+    if trained and not example_losses.requires_grad:
+        message = "the losses have no gradient, so that seeds cannot be trained by them"
+        received = f"{example_losses.dtype}, shape {(*example_losses.shape,)}"
+        hint = f"Compute them without no_grad, detach, item or argmax. Received: {received}"
+        raise GrowthError(Problem("E342", message, hint=hint))
+    if wrong := int((~example_losses.isfinite()).sum()):
+        message = f"{wrong} of {len(example_losses)} losses of the example are not finite"
+        hint = "Check inputs and loss; a mean over no labels is nan: divide by their number, 1 at least."
+        raise GrowthError(Problem("E342", message, hint=hint))
+    if reduced := len(example_losses) == 1 < size:
+        warn_of_reduction()
+    return Example(batch, size if reduced else len(example_losses), loss), by_example
+
+
+def warn_of_reduction() -> None:
+    """Log a warning that a loss function reduces the losses of a batch to one."""
+    message = "the loss function returns one loss for a whole batch, which counts as a single observation"
+    hint = (
+        'Gates need longer to be sure. Return losses unreduced, as  cross_entropy(model(x), y, reduction="none")  does.'
+    )
+    log.warning("%s", Problem("E360", message, hint=hint))

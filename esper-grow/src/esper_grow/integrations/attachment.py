@@ -1,0 +1,230 @@
+"""The Gardener of a library's training loop: when it is called, and how checkpoints carry its state.
+
+A library loads the state of the model before the Gardener exists, into a host that has not grown. So while a loop is
+about to begin, a hook on the model removes the grown parts from such a state; the Gardener restores them from its
+own. At any other time the hook rebuilds what the state holds.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from esper_core.growth import HOME, decode_state, encode_state, graft, is_grafted, read_network, slots_of, ungraft
+from esper_core.growth.journal import network_in, same_growth
+from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.protocols import State
+from esper_grow.gardener import Gardener, Tended
+from esper_grow.networks import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    import torch
+    from torch import Tensor, nn
+
+    from esper_core.growth.journal import Network
+
+log = logging.getLogger("esper")
+
+STATE_FILE: Final = "esper.safetensors"
+"""The state of a Gardener in a checkpoint that is a folder."""
+
+_GROWTH_HOOK: Final = "esper_growth_hook"
+"""Attribute of a watched model: its load-state-dict pre-hook."""
+
+_PLAIN: Final = "plain"
+"""Key of the plain values, as JSON, in the metadata of that file."""
+
+
+def write_state(file: Path, state: Any) -> None:
+    """Write a state, plain values and tensors in any structure, to a file that executes nothing when it is read."""
+    encoded = encode_state(state)
+    metadata = {_PLAIN: json.dumps(encoded.plain)}
+    file.write_bytes(save(dict(encoded.tensors), metadata))
+
+
+def read_state(file: Path, device: torch.device) -> Any:
+    """Return what ``write_state`` was given, with its tensors on ``device``.
+
+    Raises:
+        GrowthError: The file is damaged, or another one (E334).
+    """
+    try:
+        with safe_open(file, "pt") as opened:
+            plain = json.loads(opened.metadata()[_PLAIN])
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  it is no mapping
+    except (SafetensorError, OSError, LookupError, TypeError, ValueError) as error:
+        message = f"{file} does not hold the state of a Gardener"
+        raise GrowthError(Problem("E334", message, hint=f"{type(error).__name__}: {error}")) from error
+    return decode_state(State(plain, tensors), device)
+
+
+class Attachment:
+    """Makes the Gardener of a loop, calls it, and keeps its state for the checkpoints of the library.
+
+    Args:
+        settings: Arguments of the Gardener.
+        every: Steps of the optimizer between two calls of ``tend``; None: it is called at the end of each epoch.
+
+    Attributes:
+        gardener: None before the loop begins.
+        tended: What each call of ``tend`` returned.
+        expects_state: Whether a state that is loaded into the model is that of a checkpoint to resume from.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], every: int | None) -> None:
+        if every is not None and every < 1:
+            message = f"every must be a whole number above 0, or None. Received: {every!r}"
+            raise GrowthError(
+                Problem("E347", message, hint="It counts the optimizer's steps from one tend() to the next.")
+            )
+        self.gardener: Gardener | None = None
+        self.tended: list[Tended] = []
+        self.expects_state = False
+        self._settings = dict(settings)
+        self._every = every
+        self._loaded: Network | None = None
+        """What a state held that was loaded into the model, without it: the Gardener has to restore it."""
+
+    def watch(self, model: nn.Module) -> None:
+        """Let states of a grown model be loaded into ``model``; a later attachment takes the place of this one."""
+        existing = getattr(model, _GROWTH_HOOK, None)
+        if existing is not None:
+            existing.attachment = self
+            return
+        hook = GrowthHook(self)
+        setattr(model, _GROWTH_HOOK, hook)
+        model.register_load_state_dict_pre_hook(hook)
+
+    def begin(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        *,
+        validation: Iterable[Any],
+        steps: int,
+        clip_norm: float | None,
+        state: Mapping[str, Any] | None,
+    ) -> None:
+        """Make the Gardener, and restore the ``state`` of one before.
+
+        Raises:
+            GrowthError: The checkpoint holds a grown model, and there is no state of a Gardener (E362).
+        """
+        if state is None:
+            self.refuse_loss()
+        settings = {"steps": steps, "clip_norm": clip_norm, **self._settings}
+        if self._loaded is not None:
+            graft(model, self._loaded.places())
+        if is_grafted(model):
+            settings["slots"] = None
+        self.gardener = Gardener(model, list(optimizers), validation=validation, **settings)
+        if state is not None:
+            self.gardener.load_state_dict(state)
+        self.expects_state, self._loaded = False, None
+
+    def refuse_loss(self) -> None:
+        """Raise GrowthError if grown parts were removed from a state, and no Gardener has restored them (E362)."""
+        if self._loaded is not None:
+            message = "the checkpoint has a grown model, but no state of Grow to resume from"
+            hint = "To use it or grow it further, build it with  esper_grow.load(model, state_dict)  first."
+            raise GrowthError(Problem("E362", message, hint=hint))
+
+    def step(self, batch: Any, *, epoch_ended: bool) -> Tended | None:
+        """Pass a batch on which the loop has trained; return what ``tend`` says, if it was time for it."""
+        gardener = self.gardener
+        assert gardener is not None
+        before = gardener.steps_since_tend
+        gardener.step(batch)
+        steps = gardener.steps_since_tend
+        due = epoch_ended if self._every is None else steps > before and steps >= self._every
+        if not (due and steps):
+            return None
+        tended = gardener.tend()
+        self.tended.append(tended)
+        log.info("%s", tended)
+        return tended
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the Gardener, if there is one; ``error`` ended the loop."""
+        if self.gardener is not None:
+            self.gardener.__exit__(None if error is None else type(error), error, None)
+
+
+class GrowsModel:
+    """What the callbacks of all libraries share.
+
+    Args:
+        settings: Arguments of the Gardener.
+        validation: Held-out batches.
+        steps: Calls of ``tend`` that policies plan for; None: as many as the training will have.
+        every: Steps of the optimizer between two calls of ``tend``; None: an epoch.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, Any], validation: Iterable[Any] | None, steps: int | None, every: int | None
+    ) -> None:
+        self._attachment = Attachment(settings, every)
+        self._validation, self._steps, self._every = validation, steps, every
+
+    @property
+    def gardener(self) -> Gardener | None:
+        """The Gardener; None before the training begins."""
+        return self._attachment.gardener
+
+    @property
+    def tended(self) -> list[Tended]:
+        """What each call of ``tend`` returned."""
+        return self._attachment.tended
+
+
+def model_loss(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
+    """Return the loss that a model computes by itself, as those of transformers do."""
+    loss: Tensor = model(**batch)["loss"]
+    return loss
+
+
+class GrowthHook:
+    """A load-state-dict pre-hook that removes the grown parts from the state, or rebuilds them in the model."""
+
+    def __init__(self, attachment: Attachment | None = None) -> None:
+        self.attachment = attachment
+
+    def __call__(self, module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+        """Make model and state fit each other."""
+        attachment = self.attachment
+        if attachment is None:
+            return
+        if attachment.expects_state:
+            if is_grafted(module):
+                ungraft(module, discard=True)
+            growth_state = {
+                key.removeprefix(prefix): state.pop(key) for key in list(state) if key.startswith(f"{prefix}{HOME}.")
+            }
+            attachment._loaded = network_in(growth_state) or attachment._loaded
+        elif not prefix and (attachment.gardener is None or attachment.gardener.model is module):
+            attachment.close()
+            grow_as(module, state)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GrowthHook:
+        return self
+
+    def __reduce__(self) -> tuple[type[GrowthHook], tuple[()]]:
+        return GrowthHook, ()
+
+
+def grow_as(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Give ``model`` the growth of a state dict, which is loaded afterwards."""
+    network = network_in(state)
+    if is_grafted(model):
+        if same_growth(network, read_network(slots_of(model), "")):
+            return
+        ungraft(model, discard=True)
+    if network is not None:
+        load(model, state)

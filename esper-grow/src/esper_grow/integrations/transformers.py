@@ -1,0 +1,247 @@
+"""Grow a model in the Trainer of Hugging Face: ``Grow`` is a callback of ``transformers.Trainer``.
+
+    grow = Grow(["bert.encoder.layer.*.output"], eval_dataset=held_out)
+    Trainer(model, arguments, train_dataset=train, callbacks=[grow]).train()
+
+A hook on the model's forward sees the batches, so that a Trainer is used as it is.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors.torch import load_file
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, TrainerCallback, default_data_collator
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.utils import logging
+
+from esper_core.growth import device_of, map_tensors, slots_of
+from esper_core.leyline.errors import GrowthError, Problem
+from esper_grow.gardener.optimizers import unwrapped
+from esper_grow.gardener.validation import first_batch
+from esper_grow.integrations.attachment import STATE_FILE, GrowsModel, grow_as, model_loss, read_state, write_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import torch
+    from torch import Tensor, nn
+    from torch.utils.hooks import RemovableHandle
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+    from esper_core.leyline import SlotPlace
+
+
+class Grow(GrowsModel, TrainerCallback):
+    """Grows the model that a Trainer trains.
+
+    ``Gardener.tend`` is called at the end of each epoch, before its checkpoint. Checkpoints of the Trainer get a file
+    ``esper.safetensors``: ``train(resume_from_checkpoint=…)`` with the same callback goes on bit for bit.
+
+    Args:
+        slots: Names of modules of the model, as ``esper_core.graft`` takes them.
+        eval_dataset: Held-out examples, as the Trainer takes them. They are batched like those of the training.
+        validation: Held-out batches, instead: mappings of the model's arguments, labels included.
+        loss: ``loss(model, batch)`` returns one loss for each example, or their mean; by default the model's own loss.
+        steps: Calls of ``tend`` that policies plan for; None: the epochs of the Trainer.
+        every: Steps of the optimizer between two calls of ``tend``, instead of an epoch.
+        resume_from_checkpoint: The folder of the checkpoint that training resumes from, if it is not in the Trainer's
+            ``output_dir``.
+        settings: Further arguments of ``esper_grow.Gardener``.
+    """
+
+    def __init__(
+        self,
+        slots: Sequence[str] | Mapping[str, str | SlotPlace] | None = None,
+        *,
+        eval_dataset: Any = None,
+        validation: Iterable[Any] | None = None,
+        loss: Callable[[Any, Any], Tensor] = model_loss,
+        steps: int | None = None,
+        every: int | None = None,
+        resume_from_checkpoint: str | Path | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__({"loss": loss, "slots": slots, **settings}, validation, steps, every)
+        self._rows = eval_dataset
+        self._labels: set[str] = set()
+        self._folder = resume_from_checkpoint
+        self._batches: list[Any] = []
+        """Batches since the last call of the Gardener."""
+        self._own_pass = False
+        self._handles: list[RemovableHandle] = []
+
+    def on_init_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **_: Any
+    ) -> None:
+        """Prepare the model for the state of a checkpoint; an event of the Trainer."""
+        self._attachment.expects_state = True
+        self._attachment.watch(model)
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module,
+        optimizer: Any,
+        train_dataloader: Any = None,
+        **_: Any,
+    ) -> None:
+        """Make the Gardener, before the first step; an event of the Trainer."""
+        if args.n_gpu > 1:
+            message = f"a Gardener works on one device, and this training has {args.n_gpu} GPUs, each with a copy"
+            raise GrowthError(Problem("E343", message, hint="Choose one:  CUDA_VISIBLE_DEVICES=0"))
+        self._attachment.watch(model)
+        if isinstance(model, PreTrainedModel) and not any(parameter.requires_grad for parameter in model.parameters()):
+            model.enable_input_require_grads()  # the Trainer calls backward from the start, before anything is trained
+        saved = self._read(args, state, device_of(model))
+        owner, batches = unwrapped(optimizer), self._held_out(args, train_dataloader)
+        self._attachment.begin(
+            model,
+            [owner],
+            validation=_Batches(batches, device_of(model)),
+            steps=self._steps
+            or (state.num_train_epochs if self._every is None else max(state.max_steps // self._every, 1)),
+            clip_norm=args.max_grad_norm or None,
+            state=saved.get("gardener"),
+        )
+        for name, parameter in slots_of(model).named_parameters():
+            if name in saved.get("memory", {}):
+                owner.state[parameter] = saved["memory"][name]
+        self._labels = {"labels", *(args.label_names or ())} & set(first_batch(batches) or ())
+        self._handles = [
+            model.register_forward_pre_hook(self._see, with_kwargs=True),
+            owner.register_state_dict_post_hook(_HostState(model)),
+        ]
+
+    def on_substep_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Pass on a micro-batch; an event of the Trainer."""
+        self._step(epoch_ended=False)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Train the seeds, and tend them at the end of an epoch; an event of the Trainer."""
+        self._step(epoch_ended=float(state.epoch or 0.0).is_integer())
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
+        """Add the state to a checkpoint; an event of the Trainer."""
+        gardener = self.gardener
+        assert gardener is not None
+        memory = gardener.optimizer.state
+        named = slots_of(gardener.model).named_parameters()
+        parts = {
+            "gardener": gardener.state_dict(),
+            "memory": {name: memory[parameter] for name, parameter in named if parameter in memory},
+        }
+        target = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}", STATE_FILE)
+        write_state(target, parts)
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Refuse to evaluate a model without what grew in its checkpoint; an event of the Trainer."""
+        self._attachment.refuse_loss()
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """End the Gardener; an event of the Trainer."""
+        for handle in self._handles:
+            handle.remove()
+        self._attachment.close()
+
+    def _held_out(self, args: TrainingArguments, train: Any) -> Iterable[Any]:
+        """Return the batches to measure gains with; examples are collated as those of ``train``."""
+        if self._validation is None and self._rows is None:
+            hint = "Pass the Trainer's  Grow(…, eval_dataset=examples), or  Grow(…, validation=batches)."
+            raise GrowthError(Problem("E344", "there is no validation data to measure gains with", hint=hint))
+        if self._validation is not None:
+            return self._validation
+        collate = getattr(train, "collate_fn", default_data_collator)
+        return DataLoader(self._rows, args.per_device_eval_batch_size, collate_fn=collate)
+
+    def _see(self, module: nn.Module, args: tuple[Any, ...], batch: dict[str, Any]) -> None:
+        """Keep the batch of a training pass; a hook of the model."""
+        if module.training and not self._own_pass:
+            self._batches.append({name: value for name, value in batch.items() if name != "num_items_in_batch"})
+
+    def _step(self, *, epoch_ended: bool) -> None:
+        batches, self._batches = self._batches, []
+        if batches and (missing := self._labels - batches[0].keys()):
+            message = (
+                f"the model was trained without {', '.join(sorted(missing))}: the Trainer computes its loss itself"
+            )
+            hint = "A seed needs the loss of the model: leave out label_smoothing_factor and compute_loss_func."
+            raise GrowthError(Problem("E364", message, hint=hint))
+        self._own_pass = True
+        try:
+            for number, batch in enumerate(batches, 1):
+                self._attachment.step(batch, epoch_ended=epoch_ended and number == len(batches))
+        finally:
+            self._own_pass = False
+
+    def _read(self, args: TrainingArguments, state: TrainerState, device: torch.device) -> dict[str, Any]:
+        """Return the state in the checkpoint from which a training resumes; nothing if it begins, or has none."""
+        default = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+        file = Path(self._folder or default, STATE_FILE)
+        if not state.global_step or not file.exists():
+            return {}
+        saved: dict[str, Any] = read_state(file, device)
+        return saved
+
+
+def from_pretrained(kind: Any, folder: str | Path, **arguments: Any) -> Any:
+    """Load a model as ``kind.from_pretrained`` does, and rebuild what grew in it.
+
+    Args:
+        kind: A class of transformers, such as ``AutoModelForCausalLM``.
+        folder: A checkpoint of a Trainer, or what ``save_pretrained`` has written.
+        arguments: Further arguments of ``from_pretrained``.
+
+    Raises:
+        GrowthError: The files do not fit the model, or are damaged.
+    """
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()  # it reports the keys of what grew
+    try:
+        model = kind.from_pretrained(folder, **arguments)
+    finally:
+        logging.set_verbosity(before)
+    state = dict(model.state_dict())
+    for file in sorted(Path(folder).glob("model*.safetensors")):
+        state |= load_file(file)
+    grow_as(model, state)
+    return model
+
+
+class _Batches:
+    """Batches on the device of the model."""
+
+    def __init__(self, batches: Iterable[Any], device: torch.device) -> None:
+        self._batches, self._device = batches, device
+        self.generator = getattr(batches, "generator", None)
+        self.sampler = getattr(batches, "sampler", None)
+
+    def __iter__(self) -> Any:
+        for batch in self._batches:
+            yield map_tensors(batch, lambda tensor: tensor.to(self._device))
+
+
+class _HostState:
+    """A post-hook of an optimizer's state dict that leaves out what grew: a Trainer loads it before the growth."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def __call__(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        grown = {id(parameter) for parameter in slots_of(self._model).parameters()}
+        host_state = {**state, "state": dict(state["state"]), "param_groups": []}
+        for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+            places = list(zip(group["params"], saved["params"], strict=True))
+            host_state["param_groups"].append(
+                {**saved, "params": [at for parameter, at in places if id(parameter) not in grown]}
+            )
+            for parameter, at in places:
+                if id(parameter) in grown:
+                    host_state["state"].pop(at, None)
+        return host_state

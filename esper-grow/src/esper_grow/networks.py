@@ -1,0 +1,171 @@
+"""Save and load grown networks: the architecture in growth.json, the parameters in a safetensors file.
+
+Nothing is pickled. The parameters are written first, under a name made from their checksum, then growth.json, which
+names that file and holds the checksums of both; files of an older network are deleted last. So the folder always holds
+one complete network: the older one until growth.json is replaced, and then the new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as decode, save as encode
+from torch import Tensor
+
+from esper_core.growth.grafting import slots_of
+from esper_core.growth.journal import invalid_journal, network_in, parse_network, read_network, read_object
+from esper_core.growth.rebuilding import rebuild
+from esper_core.growth.seeds import Variety
+from esper_core.growth.slots import HOME, JOURNAL
+from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.files import read_bytes
+from esper_core.leyline.specs import BlueprintSpec
+from esper_core.plugins import load_plugins
+from esper_run.runs.directory import report_os_errors, write_atomically, write_json
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from esper_core.growth.journal import Network
+    from esper_core.plugins import Plugins
+
+JOURNAL_FILE: Final = "growth.json"
+_TENSORS_FILE: Final = re.compile(r"model-[0-9a-f]{8}\.safetensors")
+
+ModelT = TypeVar("ModelT", bound="nn.Module")
+
+
+def save(model: nn.Module, folder: str | Path) -> None:
+    """Save a grafted model, with everything that grew in it, in a folder. An older network there is replaced.
+
+    ``load`` restores the network in a new process. Optimizers are not saved.
+
+    Raises:
+        GraftError: the model has no slots.
+        GrowthError: the model's state contains something that safetensors cannot store.
+        RunFolderError: the folder cannot be written.
+    """
+    network = read_network(slots_of(model), type(model).__name__)
+    numbers, aliases = _separate(model.state_dict())
+    folder = Path(folder)
+    with report_os_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    data = encode(numbers)
+    digest = hashlib.sha256(data).hexdigest()
+    name = f"model-{digest[:8]}.safetensors"
+    write_atomically(folder / name, data)
+    reference = {"file": name, "sha256": digest, "aliases": aliases}
+    record = {**asdict(network), "numbers": reference}
+    write_json(folder / JOURNAL_FILE, {**record, "sha256": _digest(record)})
+    with report_os_errors(folder):
+        for path in folder.iterdir():
+            if path.name != name and _TENSORS_FILE.fullmatch(path.name.removeprefix(".").removesuffix(".part")):
+                path.unlink(missing_ok=True)
+
+
+def load(model: ModelT, source: str | Path | Mapping[str, Any], *, plugins: Plugins | None = None) -> ModelT:
+    """Restore a saved network in a new ``model``, bit for bit, and return it.
+
+    The model is the host as it was built, ungrafted or grafted at the same places. The source is a folder written by
+    ``save``, or the state dict of a grown network. Blueprints come from ``plugins``, by default all that are installed.
+
+    Raises:
+        GrowthError: a file is missing, damaged or from a newer Esper, or does not fit this host.
+        ConfigError: a blueprint is not installed. The model is unchanged.
+        PluginError: the package of a blueprint is broken. The model is unchanged.
+    """
+    if isinstance(source, Mapping):
+        origin, network, state = "the state dict", network_in(source), dict(source)
+        if network is None:
+            hint = "Pass the state dict of the grafted model. If nothing grew, use  model.load_state_dict(state)"
+            raise GrowthError(Problem("E330", "the state dict has no growth journal", hint=hint))
+    else:
+        origin = str(source)
+        network, state = _read(Path(source))
+    registry = (load_plugins() if plugins is None else plugins).registry
+
+    def find(id_: str) -> Variety:
+        component = registry.find("blueprint", id_)
+        assert isinstance(component.spec, BlueprintSpec)
+        return Variety(component.id, component.spec, component.load(), component.title)
+
+    rebuild(model, network, state, find, source=origin)
+    return model
+
+
+def _separate(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return each tensor once, in contiguous memory of its own, and the further names of shared ones."""
+    numbers: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}
+    first: dict[tuple[Any, ...], str] = {}
+    for name, value in state.items():
+        if name == f"{HOME}.{JOURNAL}":
+            continue
+        _refuse_unwritable(name, value)
+        same = (value.device, value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
+        if value.numel() and (original := first.setdefault(same, name)) != name:
+            aliases[name] = original
+        else:
+            numbers[name] = value.detach().to("cpu", copy=True).contiguous()
+    return numbers, aliases
+
+
+def _refuse_unwritable(name: str, value: Any) -> None:
+    """Raise GrowthError for a value that safetensors cannot store."""
+    if not isinstance(value, Tensor):
+        description = f"a {type(value).__name__}, which is not a tensor"
+    elif value.is_meta or value.layout is not torch.strided or value.is_quantized or value.is_complex():
+        description = f"a tensor of {value.dtype}, {value.layout} on {value.device}, which cannot be saved"
+    else:
+        return
+    message = f'the state of this model contains "{name}", {description}'
+    raise GrowthError(
+        Problem("E335", message, hint="Use a dense tensor of real numbers, or keep it outside the state.")
+    )
+
+
+def _read(folder: Path) -> tuple[Network, dict[str, Tensor]]:
+    file = folder / JOURNAL_FILE
+    record = read_object(_bytes(file), source=str(file))
+    checksum, reference = record.pop("sha256", None), record.get("numbers")
+    network = parse_network(
+        json.dumps({key: value for key, value in record.items() if key != "numbers"}), source=str(file)
+    )
+    if not isinstance(reference, dict) or _TENSORS_FILE.fullmatch(str(reference.get("file"))) is None:
+        raise invalid_journal(str(file), "It does not name the file of its tensors")
+    if checksum != _digest(record):
+        raise invalid_journal(str(file), "Its checksum does not match its content")
+    path = folder / reference["file"]
+    data = _bytes(path)
+    try:
+        if hashlib.sha256(data).hexdigest() != reference["sha256"]:
+            msg = "its checksum differs from the one in growth.json"
+            raise ValueError(msg)
+        state = decode(data)
+        return network, state | {name: state[original] for name, original in reference["aliases"].items()}
+    except (SafetensorError, LookupError, TypeError, AttributeError, ValueError) as error:
+        hint = f"{type(error).__name__}: {error}\nThe file is incomplete, was changed, or belongs to another network."
+        message = f"{path} does not contain the tensors of this network"
+        raise GrowthError(Problem("E332", message, hint=hint)) from error
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    """Return the checksum of a journal's content, independent of its layout in the file."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return read_bytes(path)
+    except OSError as error:
+        hint = f"A saved network is a folder with {JOURNAL_FILE} and the safetensors file that it names."
+        message = f"cannot read {path}: {error.strerror or error}"
+        raise GrowthError(Problem("E332", message, hint=hint)) from error

@@ -1,0 +1,126 @@
+"""Candidates of a probe: each a blueprint in a slot, what their trials showed, and how they rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from esper_core.growth import describe, device_of, lower_bound, paired, read_gain, slots_of
+from esper_core.leyline.constants import GATE_ALPHA
+from esper_core.plugins import load_plugins
+from esper_grow.gardener.choices import blueprints_of
+from esper_grow.probes.budget import LEVELS
+from esper_grow.probes.results import ProbeRow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor, nn
+
+    from esper_core.growth import Variety
+    from esper_core.leyline import Gain
+
+
+@dataclass(slots=True)
+class ProbeCandidate:
+    """One blueprint in one slot, and what is known of it.
+
+    Attributes:
+        losses: The validation losses of host and seed after the trial of each level.
+        seconds: Duration of a training step.
+        failure: Why it cannot be tried any more.
+    """
+
+    slot: str
+    variety: Variety
+    price: float
+    parameters: int
+    flops: int | None
+    losses: list[Tensor] = field(default_factory=list)
+    seconds: float = 0.0
+    failure: str = ""
+
+    def gain(self, host: Sequence[Tensor], level: int) -> Gain:
+        """Return its gain after the trial of a level, over the losses of the ``host`` continued without it."""
+        return read_gain(paired(host[level], self.losses[level]).tolist())
+
+
+def find_candidates(model: nn.Module, blueprints: Any, price: float) -> list[ProbeCandidate]:
+    """Return what is to be tried in the slots of ``model``; ``price`` is that of a parameter.
+
+    Raises:
+        GrowthError: Nothing fits (E351).
+    """
+    slots = slots_of(model).each()
+    varieties = blueprints_of(blueprints, slots, load_plugins().registry, device_of(model))
+    candidates = []
+    for slot in slots:
+        for variety in varieties[slot.name]:
+            assert slot.site is not None
+            description = describe(variety, slot.site)
+            cost = description.parameters * price
+            candidates.append(ProbeCandidate(slot.name, variety, cost, description.parameters, description.flops))
+    return candidates
+
+
+def best_of(
+    candidates: Sequence[ProbeCandidate], host: Sequence[Tensor], number: int, level: int
+) -> list[ProbeCandidate]:
+    """Return the best of those that reached a level, the best first: alternately by gain, and by gain less price.
+
+    Short trials show less of a gain than long ones, so the price alone would favour small blueprints.
+    """
+    reached = [candidate for candidate in candidates if len(candidate.losses) == level]
+    if not level:
+        return reached
+    gains = {id(candidate): candidate.gain(host, level - 1).mean for candidate in reached}
+    by_gain = sorted(reached, key=lambda candidate: -gains[id(candidate)])
+    by_net = sorted(reached, key=lambda candidate: candidate.price - gains[id(candidate)])
+    chosen = {id(candidate): candidate for pair in zip(by_gain, by_net, strict=True) for candidate in pair}
+    return list(chosen.values())[:number]
+
+
+def rows_of(
+    candidates: Sequence[ProbeCandidate],
+    host: Sequence[Tensor],
+    lengths: Sequence[int],
+    host_seconds: float,
+    *,
+    decided: bool,
+) -> tuple[ProbeRow, ...]:
+    """Return a row for each candidate that was tried: those that pay first, then by gain less price.
+
+    Args:
+        candidates: All of them: they share the probability with which a bound is wrong.
+        host: The losses of the host continued without a seed, at each level.
+        lengths: The steps of each level.
+        host_seconds: What a training step of the host takes.
+        decided: Whether the longest trials are over.
+    """
+
+    def row(candidate: ProbeCandidate, first: ProbeCandidate) -> ProbeRow:
+        level = len(candidate.losses) - 1
+        common = min(level, len(first.losses) - 1)
+        gain = candidate.gain(host, level)
+        at_least = lower_bound(gain, GATE_ALPHA / (LEVELS * len(candidates)))
+        behind = read_gain(paired(candidate.losses[common], first.losses[common]).tolist())
+        return ProbeRow(
+            slot=candidate.slot,
+            blueprint=candidate.variety.id,
+            gain=gain.mean,
+            error=gain.standard_error,
+            at_least=at_least,
+            price=candidate.price,
+            parameters=candidate.parameters,
+            flops=candidate.flops,
+            seconds=max(0.0, candidate.seconds - host_seconds),
+            steps=lengths[level],
+            behind=behind.mean + candidate.price - first.price,
+            behind_error=behind.standard_error,
+            pays=(level == LEVELS - 1 and at_least > candidate.price) if decided else None,
+        )
+
+    tried = [candidate for candidate in candidates if candidate.losses and not candidate.failure]
+    alone = {id(candidate): row(candidate, candidate) for candidate in tried}
+    tried.sort(key=lambda candidate: (not alone[id(candidate)].pays, -alone[id(candidate)].net))
+    return tuple(row(candidate, tried[0]) for candidate in tried)

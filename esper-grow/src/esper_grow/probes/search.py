@@ -1,0 +1,435 @@
+"""probe: which blueprint would help a model, where, by how much, and at what price.
+
+    print(esper_grow.probe(model, per_example, train, validation, budget="60s"))
+
+A copy of the model is trained until its validation curve is flat. From this one state each candidate, a blueprint in a
+slot, is trained with the host on the same batches and with the same random numbers as the host without it; the
+difference of their validation losses is the candidate's gain. All candidates get short trials, the best third of them
+longer ones, and the best of those the longest. The model itself is only copied.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from esper_core.growth import (
+    Example,
+    SeedFault,
+    derive_seed,
+    device_of,
+    remove_folders,
+)
+from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, NATS_PER_PARAMETER
+from esper_core.leyline.errors import GrowthError, Problem, plural
+from esper_core.settings import GrowthConfig
+from esper_grow.gardener.losses import each_example
+from esper_grow.gardener.traces import without_trace
+from esper_grow.gardener.validation import Validation, each_loss, evaluating
+from esper_grow.probes.budget import (
+    SHARE_KEPT,
+    BudgetClock,
+    OutOfTimeError,
+    seconds_of,
+    seconds_of_trials,
+    sizes_of_levels,
+    steps_of_levels,
+)
+from esper_grow.probes.candidates import ProbeCandidate, best_of, find_candidates, rows_of
+from esper_grow.probes.data import TrainingBatches
+from esper_grow.probes.host import HostCurve, interval_of
+from esper_grow.probes.places import attach_slots, slot_sites
+from esper_grow.probes.results import ProbeFailure, ProbeResult, ProbeRow
+from esper_grow.probes.trainings import guarded, new_training
+from esper_run.config import section_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import timedelta
+
+    from torch import Tensor, nn
+
+    from esper_core.leyline import SlotPlace
+    from esper_grow.gardener.choices import Blueprints
+    from esper_grow.probes.trainings import Training
+
+STEPS: Final = 450
+"""Training steps of the longest trials."""
+
+HOST_SHARE: Final = 0.7
+"""Share of the budget that the host may use until its curve is flat."""
+
+HARM: Final = 0.05
+"""Share of its loss by which a host gets worse in training before that is reported."""
+
+LONGER: Final = 1.25
+"""Factor by which another budget is longer at least, where the time was planned too short."""
+
+TIMED_STEPS: Final = 4
+"""Steps of each candidate by which its speed is measured."""
+
+RESERVE: Final = 1.15
+"""Factor on the time that trials are expected to take."""
+
+
+def probe(
+    model: nn.Module,
+    loss: Callable[[nn.Module, Any], Tensor],
+    train: Iterable[Any],
+    validation: Iterable[Any],
+    *,
+    slots: str | Sequence[str] | Mapping[str, str | SlotPlace] = "auto",
+    blueprints: Blueprints | Mapping[str, Blueprints] = "auto",
+    budget: str | float | timedelta = "60s",
+    optimizer: torch.optim.Optimizer | Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None,
+    clip_norm: float | None = None,
+    steps: int = STEPS,
+    price: float | None = None,
+    seed: int = 0,
+    on_progress: Callable[[str], object] | None = None,
+) -> ProbeResult:
+    """Try which blueprints would help a model, where, by how much, and at what price. The model is not changed.
+
+    Args:
+        model: Trained or not: a copy is trained until its validation loss hardly falls any more.
+        loss: ``loss(model, batch)`` runs the model on a batch and returns one loss for each example, or the mean that
+            torch computes of them. Another single loss for the whole batch counts as one example.
+        train: Batches for training, iterated repeatedly.
+        validation: Held-out batches, with 100 examples at least.
+        slots: Where to try, as ``esper_core.graft`` takes it; "auto": up to four places, spread over the model.
+        blueprints: What to try: names, globs or varieties, a mapping from slots to them, or "auto" for all that fit.
+        budget: How long it may take: "60s", "5min", or a number of seconds.
+        optimizer: A function that builds an optimizer from parameters, or the optimizer of the model, of which a copy
+            is used. Default: Adam at a rate of 1e-3.
+        clip_norm: The norm to which gradients are clipped; None: they are not.
+        steps: Training steps of the longest trials; fewer if the budget is short.
+        price: Gain in nats that each parameter has to bring; None: 2e-4, the price of gates on a branch.
+        seed: RNG seed of the probe.
+        on_progress: Called with a line of text for each part of the probe.
+
+    Raises:
+        GraftError: The model cannot have these slots.
+        GrowthError: Model, loss, optimizer or data cannot be used.
+        ConfigError: The budget is not a duration, or there is no such blueprint.
+    """
+    clock = BudgetClock(seconds_of(budget))
+    chosen_optimizer = partial(torch.optim.Adam, lr=1e-3) if optimizer is None else optimizer
+    chosen_price = NATS_PER_PARAMETER if price is None else price
+    checked_price = section_of(GrowthConfig, {"price": chosen_price}, "probe").price
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        training = new_training(model, chosen_optimizer, guarded(loss), clip_norm, seed, clock.now)
+        with prepared(
+            training, train, validation, slots, blueprints, clock, steps, checked_price, seed, on_progress
+        ) as search:
+            return search.run()
+
+
+@contextmanager
+def prepared(
+    training: Training,
+    train: Iterable[Any],
+    validation: Iterable[Any],
+    slots: Any,
+    blueprints: Any,
+    clock: BudgetClock,
+    steps: int,
+    price: float,
+    seed: int,
+    on_progress: Callable[[str], object] | None = None,
+) -> Iterator[Search]:
+    """Give the ``with`` block a probe's search; restore what it changes in the process. Arguments: as of ``probe``."""
+    batches = TrainingBatches(train, seed, device_of(training.model))
+    with without_trace(training.model), batches.kept():
+        first = batches.first()
+        by_example, size = training.loss, Example.of(first).size
+        with evaluating(training.model):
+            if not training.loss(training.model, first).ndim:
+                by_example = partial(each_example, training.loss)
+            losses = len(each_loss(by_example(training.model, first)))
+        reduced = losses == 1 < size
+        attach_slots(training.model, slots, Example(first, size if reduced else losses, training.loss))
+        candidates = find_candidates(training.model, blueprints, price)
+        held_out = Validation(validation, by_example, seed)
+        yield Search(training, batches, held_out, candidates, price, steps, seed, clock, losses, reduced, on_progress)
+
+
+@dataclass(slots=True)
+class Search:
+    """One probe at work: trains the host, then the candidates, level by level."""
+
+    training: Training
+    batches: TrainingBatches
+    validation: Validation
+    candidates: list[ProbeCandidate]
+    price: float
+    steps: int
+    seed: int
+    clock: BudgetClock
+    batch: int
+    """The number of losses of a batch."""
+    reduced: bool
+    """Whether the loss function returns one loss for a whole batch, which counts as one example."""
+    on_progress: Callable[[str], object] | None = None
+    curve: HostCurve = field(default_factory=HostCurve)
+    host: list[Tensor] = field(default_factory=list)
+    """The validation losses of the host continued without a seed, at each level."""
+    host_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    examples: int = 0
+    lengths: tuple[int, ...] = ()
+
+    def run(self) -> ProbeResult:
+        """Return the result."""
+        try:
+            self._train_host()
+        except OutOfTimeError:
+            return self._undecided_host()
+        needs = self.clock.used + self._guessed_trials()
+        try:
+            self._time_candidates()
+            needs = self.clock.used + RESERVE * self._seconds_of_trials(self.steps)
+            if self._plan():
+                self._run_trials()
+                return self._decided()
+        except OutOfTimeError:
+            if any(row.pays for row in self._rows(decided=True)):
+                return self._decided()
+        reason = f"Undecided: the host is trained, and {plural(len(self.candidates), 'candidate')} need longer trials."
+        return self._result("undecided", reason, needs=max(needs, LONGER * self.clock.budget))
+
+    # --- the host
+
+    def _train_host(self) -> None:
+        """Train the host until its curve is flat; OutOfTimeError if its share of the budget is over."""
+        stream, step, interval = self.batches.stream("host"), 0, 0
+        trainable = any(parameter.requires_grad for parameter in self.training.model.parameters())
+        while True:
+            began = self.clock.now()
+            losses = self.training.evaluate(self.validation, again=step > 0)
+            self.evaluation_seconds = self.clock.now() - began
+            if not step:
+                self._check_examples(losses)
+                interval = interval_of(self.examples, self.batch)
+            self._check_host(float(losses.mean()), step)
+            if self.curve.is_flat or not trainable:
+                break
+            for _ in range(interval):
+                self.training.step(next(stream))
+                step += 1
+                if self.clock.used > HOST_SHARE * self.clock.budget:
+                    raise OutOfTimeError
+        self.host_seconds = self.training.seconds_of_step
+
+    def _check_examples(self, losses: Tensor) -> None:
+        self.examples = len(losses)
+        if self.examples < MIN_EXAMPLES_FOR_EVIDENCE:
+            counted = f"losses of {self.examples} batches" if self.reduced else plural(self.examples, "example")
+            message = f"the validation data has {counted}, too few to judge by"
+            hint = f"Hold out {MIN_EXAMPLES_FOR_EVIDENCE} at least; with 1,000 smaller gains can be shown."
+            if self.reduced:
+                hint = f'Return one loss for each example, with reduction="none", or smaller batches. {hint}'
+            raise GrowthError(Problem("E353", message, hint=hint))
+
+    def _check_host(self, loss: float, step: int) -> None:
+        self.curve.add(step, loss)
+        self._tell(f"host: {plural(step, 'step')}, validation loss {loss:.4g}")
+        if not math.isfinite(loss):
+            message = f"the validation loss of the model is {loss} after {plural(step, 'step')} of training"
+            hint = "Check the loss function, or pass an optimizer with a smaller learning rate."
+            raise GrowthError(Problem("E352", message, hint=hint))
+
+    def _undecided_host(self) -> ProbeResult:
+        """Return that the host learns still, and how long it would need."""
+        step, _ = self.curve.points[-1]
+        self.host_seconds = self.training.seconds_of_step
+        seconds_per_step = self.clock.used / max(1, len(self.training.seconds))
+        host = self.clock.used + seconds_per_step * self.curve.steps_needed()
+        needs = max(host / HOST_SHARE, host + self._guessed_trials())
+        reason = f"Undecided: the host still improves after {plural(step, 'step')}."
+        return self._result("undecided", reason, needs=needs)
+
+    def _guessed_trials(self) -> float:
+        """Return about how long the trials take if a candidate's step takes twice as long as the host's."""
+        step_seconds = [2.0 * self.host_seconds] * len(self.candidates)
+        return seconds_of_trials(self.steps, self.host_seconds, step_seconds, self.evaluation_seconds)
+
+    # --- the candidates
+
+    def _time_candidates(self) -> None:
+        """Measure how long a step of each candidate takes."""
+        batch = self.batches.first()
+        for candidate in self.candidates:
+            if (trial := self._planted(candidate, batch)) is None:
+                continue
+            for _ in range(TIMED_STEPS):
+                self._without_fault(candidate, partial(trial.step, batch))
+                self.clock.check()
+            candidate.seconds = fmean(trial.seconds[1:] or [0.0])  # the first step allocates memory
+            trial.release()
+
+    def _seconds_of_trials(self, steps: int) -> float:
+        step_seconds = [candidate.seconds for candidate in self._trying()] or [0.0]
+        return seconds_of_trials(steps, self.host_seconds, step_seconds, self.evaluation_seconds)
+
+    def _plan(self) -> bool:
+        """Set how long the trials are; return whether that is long enough."""
+        expected = RESERVE * self._seconds_of_trials(self.steps)
+        affordable = self.steps if expected <= self.clock.left else int(self.steps * self.clock.left / expected)
+        if affordable < self.steps // SHARE_KEPT:
+            return False
+        self.lengths = steps_of_levels(affordable)
+        return True
+
+    def _run_trials(self) -> None:
+        """Try all candidates, then the best of them longer, and the best of these for all steps."""
+        self._continue_host()
+        for level, size in enumerate(sizes_of_levels(len(self._trying()))):
+            chosen = best_of(self._trying(), self.host, size, level)
+            for number, candidate in enumerate(chosen, 1):
+                self._try(candidate, level)
+                self._tell(f"trials of {plural(self.lengths[level], 'step')}: {number} of {len(chosen)}")
+
+    def _continue_host(self) -> None:
+        """Train a copy of the host for as many steps as the longest trials, and evaluate it at each level."""
+        control, stream, done = self.training.copy(derive_seed(self.seed, "trial")), self.batches.stream("trial"), 0
+        for length in self.lengths:
+            for _ in range(length - done):
+                control.step(next(stream))
+                self.clock.check()
+            done = length
+            self.host.append(control.evaluate(self.validation))
+        self.host_seconds = control.seconds_of_step
+        control.release()
+
+    def _try(self, candidate: ProbeCandidate, level: int) -> None:
+        """Train host and candidate for the steps of a level, from the state of the trained host."""
+        stream = self.batches.stream("trial")
+        trial = self._planted(candidate, self.batches.first())
+        if trial is None:
+            return
+
+        def train() -> None:
+            for _ in range(self.lengths[level]):
+                trial.step(next(stream))
+                self.clock.check()
+            losses = trial.evaluate(self.validation)
+            if not losses.isfinite().all():
+                candidate.failure = f"reached a loss that is not finite in {plural(self.lengths[level], 'step')}"
+            candidate.losses.append(losses)
+            candidate.seconds = trial.seconds_of_step
+
+        self._without_fault(candidate, train)
+        trial.release()
+
+    def _planted(self, candidate: ProbeCandidate, batch: Any) -> Training | None:
+        """Return a copy of the trained host with the candidate in its slot; None if that fails."""
+        trial = self.training.copy(derive_seed(self.seed, "trial"))
+
+        def plant() -> None:
+            candidate.parameters = trial.plant(candidate.slot, candidate.variety, self.seed, batch)
+            candidate.price = candidate.parameters * self.price
+
+        self._without_fault(candidate, plant)
+        return None if candidate.failure else trial
+
+    def _without_fault(self, candidate: ProbeCandidate, act: Callable[[], object]) -> None:
+        """Call ``act`` unless the candidate has failed; a fault of its seed takes it out."""
+        if candidate.failure:
+            return
+        try:
+            act()
+        except SeedFault as fault:
+            candidate.failure = remove_folders(fault.what)
+
+    def _trying(self) -> list[ProbeCandidate]:
+        return [candidate for candidate in self.candidates if not candidate.failure]
+
+    # --- the result
+
+    def _decided(self) -> ProbeResult:
+        rows = self._rows(decided=True)
+        if not rows:
+            return self._result("undecided", "Undecided: every candidate failed.", rows)
+        best = next((row for row in rows if row.pays), None)
+        if best is not None:
+            reason = (
+                f"{best.short} in {best.slot} pays: its gain is {best.gain:.3g} ± {best.error:.2g} nats, "
+                f"{best.at_least:.3g} at least, and its {plural(best.parameters, 'parameter')} cost {best.price:.3g}."
+            )
+            alike = [row for row in rows if row.pays and row is not best and row.behind < 2.0 * row.behind_error]
+            if alike:
+                reason += f" No difference shown to: {', '.join(f'{row.short} in {row.slot}' for row in alike)}."
+            return self._result("pays", reason, rows)
+        reason = "Nothing pays: no candidate is shown to gain more than its parameters cost."
+        return self._result("nothing pays", reason, rows)
+
+    def _rows(self, *, decided: bool) -> tuple[ProbeRow, ...]:
+        return rows_of(self.candidates, self.host, self.lengths, self.host_seconds, decided=decided)
+
+    def _result(
+        self, verdict: Any, reason: str, rows: tuple[ProbeRow, ...] | None = None, needs: float | None = None
+    ) -> ProbeResult:
+        model = self.training.model
+        step, loss = self.curve.points[-1]
+        if needs is not None:
+            needs = rounded_up(needs)
+            reason = f"{reason} It needs about {needs:,.0f} s; the budget was {self.clock.budget:,.3g} s."
+        failed = [
+            ProbeFailure(candidate.slot, candidate.variety.id, candidate.failure)
+            for candidate in self.candidates
+            if candidate.failure
+        ]
+        return ProbeResult(
+            verdict=verdict,
+            reason=reason,
+            rows=self._rows(decided=False) if rows is None else rows,
+            failed=tuple(failed),
+            slots=dict(slot_sites(model)),
+            model=type(model).__name__,
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            host_steps=step,
+            host_loss=loss,
+            curve=tuple(self.curve.points),
+            price=self.price,
+            examples=self.examples,
+            budget=self.clock.budget,
+            seconds=self.clock.used,
+            needs=needs,
+            remarks=tuple(self._remarks()),
+        )
+
+    def _remarks(self) -> Iterator[str]:
+        """Return what a reader of the result should know beside the verdict."""
+        (_, first), (_, last) = self.curve.points[0], self.curve.points[-1]
+        if self.reduced:
+            yield (
+                f"The loss function returns one loss for a batch, so each of {self.examples} validation batches counts "
+                "as one example, and bounds are wider."
+            )
+        if last > first + HARM * abs(first):
+            yield (
+                f"Training raised the validation loss of the host from {first:.4g} to {last:.4g}: "
+                "pass the optimizer with which it was trained."
+            )
+        if self.lengths and self.lengths[-1] < steps_of_levels(self.steps)[-1]:
+            yield f"To fit in the budget the longest trials had {self.lengths[-1]} steps rather than {self.steps}."
+
+    def _tell(self, text: str) -> None:
+        if self.on_progress is not None:
+            self.on_progress(text)
+
+
+def rounded_up(seconds: float) -> float:
+    """Return a duration rounded up to two digits.
+
+    >>> rounded_up(133.2), rounded_up(7.21)
+    (140.0, 8.0)
+    """
+    size = 10.0 ** max(0, math.floor(math.log10(max(seconds, 1.0))) - 1)
+    return math.ceil(seconds / size) * size

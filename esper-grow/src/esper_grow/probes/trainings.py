@@ -1,0 +1,224 @@
+"""Trainings of a probe: copies of a model with its optimizer, alone or with a seed in one slot.
+
+A probe works on copies alone. One copy of the host is trained first; from its state the host goes on without a seed,
+and with each candidate, one after the other, so that no more than two copies live beside the model.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from contextlib import nullcontext
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+from esper_core.growth import RandomStream, SeedBuilder, derive_seed, describe_error, device_of, slots_of
+from esper_core.leyline.actions import Action, Op
+from esper_core.leyline.errors import EsperError, GrowthError, Problem
+from esper_grow.gardener.optimizers import BorrowedOptimizers, optimizers_of
+from esper_grow.gardener.validation import each_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from esper_core.growth import Variety
+    from esper_grow.gardener.validation import Loss, Validation
+
+
+@dataclass(slots=True)
+class Training:
+    """A model in training.
+
+    Attributes:
+        model: Grafted; a copy that belongs to this training.
+        optimizer: Over its parameters.
+        loss: Runs the model on a batch and returns one loss for each example, or one for the batch.
+        clip_norm: Largest global norm of the gradients; None: no clipping.
+        stream: Random numbers of the model, such as those of dropout.
+        now: A clock, in seconds.
+        seconds: What each step took.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    loss: Loss
+    clip_norm: float | None
+    stream: RandomStream
+    now: Callable[[], float] = perf_counter
+    seconds: list[float] = field(default_factory=list)
+
+    def copy(self, seed: int) -> Training:
+        """Return a copy that goes on from here, with random numbers of its own ``seed``."""
+        memo: dict[int, Any] = {}
+        model = deepcopy(self.model, memo)
+        stream = RandomStream(seed, device_of(model))
+        return replace(self, model=model, optimizer=copy_optimizer(self.optimizer, memo), stream=stream, seconds=[])
+
+    def plant(self, slot: str, variety: Variety, seed: int, batch: Any) -> int:
+        """Let a newborn seed act in a slot and train with the host; return how many parameters it adds.
+
+        Raises:
+            SeedFault: It cannot be built.
+        """
+        place = slots_of(self.model).named(slot)
+        assert place.site is not None
+        builder = SeedBuilder(self.model, seed, lambda model: self.loss(model, batch).mean())
+        number = 1 + max(
+            (stacked.number for other in slots_of(self.model).each() for stacked in other.stack), default=-1
+        )
+        action = Action(Op.GERMINATE, slot, variety.id)
+        dtype = place.dtype_in(self.model)
+        newborn = builder.build(variety, action, place.site, dtype, place.tapped, number=number, step=0)
+        newborn.alpha.aim(newborn.schedule.target, 0)
+        place.seeds.append(newborn)
+        keeper = BorrowedOptimizers(self.model, [self.optimizer])
+        keeper.adopt(newborn)
+        keeper.settle(newborn, freeze=False)
+        return newborn.parameter_count
+
+    def step(self, batch: Any) -> None:
+        """Train on one batch.
+
+        Raises:
+            GrowthError: No gradient reaches the model (E352).
+        """
+        began = self.now()
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.optimizer.zero_grad()
+        with self.stream:
+            mean = self.loss(self.model, batch).mean()
+            if trained:
+                _backward(mean, trained)
+        if self.clip_norm is not None:
+            clip_grad_norm_(trained, self.clip_norm)
+        self.optimizer.step()
+        self.seconds.append(self.now() - began)
+
+    def evaluate(self, validation: Validation, *, again: bool = True) -> Tensor:
+        """Return the loss of each validation example; with ``again`` they must be those of the evaluation before."""
+        return validation.evaluate(self.model, nullcontext, trial=again).losses
+
+    def release(self) -> None:
+        """Free the memory of the copy. Its modules refer to each other, and Python may keep them for a while."""
+        self.optimizer.state.clear()
+        for tensor in (*self.model.parameters(), *self.model.buffers()):
+            tensor.grad = None
+            tensor.data = tensor.new_empty(0)
+
+    @property
+    def seconds_of_step(self) -> float:
+        """The duration of a step when nothing else slows it down: what one in ten steps does not exceed."""
+        return sorted(self.seconds)[len(self.seconds) // 10] if self.seconds else 0.0
+
+
+def _backward(mean: Tensor, trained: list[nn.Parameter]) -> None:
+    """Set the gradients of ``trained`` alone, so that parameters of the loss function's own get none."""
+    if not mean.requires_grad:
+        message = "the model cannot be trained: its loss does not depend on any parameter"
+        hint = "Let the loss function run the model with gradients: without no_grad, detach or item."
+        raise GrowthError(Problem("E352", message, hint=hint))
+    try:
+        mean.backward(inputs=trained)
+    except RuntimeError as error:
+        message = f"the model cannot be trained: the backward pass {describe_error(error)}"
+        raise GrowthError(Problem("E352", message, hint="Make  loss(model, batch).mean().backward()  work.")) from error
+
+
+def guarded(loss: Loss) -> Loss:
+    """Return a loss function whose errors are raised as GrowthError (E352), with the line of the user's code."""
+
+    def guarded_loss(model: nn.Module, batch: Any) -> Tensor:
+        try:
+            losses = loss(model, batch)
+            return losses if isinstance(losses, Tensor) and not losses.ndim else each_loss(losses)
+        except EsperError:
+            raise
+        except Exception as error:
+            message = f"the loss function {describe_error(error, loss)}"
+            hint = "It is called as loss(model, batch) with the batches of the training and validation data."
+            raise GrowthError(Problem("E352", message, hint=hint)) from error
+
+    return guarded_loss
+
+
+def new_training(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+    loss: Loss,
+    clip_norm: float | None,
+    seed: int,
+    now: Callable[[], float] = perf_counter,
+) -> Training:
+    """Return a training of a copy of ``model``.
+
+    A model in evaluation mode is set to training mode as a whole; otherwise parts in evaluation mode stay so.
+
+    Raises:
+        GrowthError: The model is not a module or cannot be copied (E350), or the optimizer is another one (E340, E341).
+    """
+    if not isinstance(model, nn.Module):
+        message = f"a probe needs a torch.nn.Module. Received: {type(model).__name__}"
+        raise GrowthError(
+            Problem("E350", message, hint="Pass the model itself, with its loss as a function beside it.")
+        )
+    memo: dict[int, Any] = {}
+    try:
+        copy = deepcopy(getattr(model, "_orig_mod", model), memo)
+    except Exception as error:
+        message = f"the model cannot be copied: {type(error).__name__}: {error}"
+        hint = "A probe trains copies, so copy.deepcopy has to work on the model."
+        raise GrowthError(Problem("E350", message, hint=hint)) from error
+    if shared := _shared(model, copy):
+        message = f"the model cannot be copied: its copy shares {shared}"
+        hint = "A probe trains copies, which would change the model. Check its __deepcopy__."
+        raise GrowthError(Problem("E350", message, hint=hint))
+    if not copy.training:
+        copy.train()
+    for parameter in copy.parameters():
+        parameter.grad = None
+    trained = [parameter for parameter in copy.parameters() if parameter.requires_grad]
+    copied = copy_optimizer(optimizer, memo) if isinstance(optimizer, torch.optim.Optimizer) else optimizer
+    owner, *_ = optimizers_of(copied, trained)
+    stream = RandomStream(derive_seed(seed, "host"), device_of(copy))
+    return Training(copy, owner, loss, clip_norm, stream, now)
+
+
+def _shared(model: nn.Module, copy: nn.Module) -> str | None:
+    """Return the name of a tensor of the copy that has its memory in common with the model; None if there is none."""
+    addresses = {
+        tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers()) if tensor.numel()
+    }
+    tensors = (*copy.named_parameters(), *copy.named_buffers())
+    return next((name for name, own_copy in tensors if own_copy.untyped_storage().data_ptr() in addresses), None)
+
+
+def copy_optimizer(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.optim.Optimizer:
+    """Return a copy over the parameters that ``memo`` maps those of ``optimizer`` to, without hooks and schedules.
+
+    ``copy.deepcopy`` loses the attributes of subclasses, and takes along what a schedule has put on the object.
+    """
+    copied: torch.optim.Optimizer = object.__new__(type(optimizer))
+    for name, value in vars(optimizer).items():
+        if name not in ("param_groups", "state", "step", "zero_grad"):
+            vars(copied)[name] = OrderedDict() if name.endswith("_hooks") else value
+    copied.param_groups = [dict(_copied_group(group, memo)) for group in optimizer.param_groups]
+    copied.state = type(optimizer.state)(optimizer.state.default_factory)
+    for parameter, state in optimizer.state.items():
+        if id(parameter) in memo:
+            copied.state[memo[id(parameter)]] = {key: deepcopy(value, memo) for key, value in state.items()}
+    return copied
+
+
+def _copied_group(group: dict[str, Any], memo: dict[int, Any]) -> Iterator[tuple[str, Any]]:
+    mapped = [id(parameter) in memo for parameter in group["params"]]
+    for key, value in group.items():
+        if key in ("params", "param_names"):
+            members = [member for member, is_mapped in zip(value, mapped, strict=True) if is_mapped]
+            yield key, [memo[id(member)] for member in members] if key == "params" else members
+        else:
+            yield key, deepcopy(value, memo)

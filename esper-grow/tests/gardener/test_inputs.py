@@ -1,0 +1,132 @@
+"""Batches of any structure, models that take several inputs, and losses behind the mean of a batch."""
+
+from collections import UserDict, namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from esper_core import graft
+from esper_core.growth import Example, slots_of
+from esper_core.leyline import Action, Op
+from esper_grow.gardener.losses import each_example
+from tests.support.core_worlds import Net
+from tests.support.loops import make_loop
+
+Pair = namedtuple("Pair", ["inputs", "targets"])
+
+
+@dataclass
+class Record:
+    inputs: Tensor
+    targets: Tensor
+    name: str = "bumps"
+
+
+BATCHES: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]] = {
+    "named tuple": (Pair, lambda batch: (batch.inputs, batch.targets)),
+    "dict": (lambda x, y: {"x": x, "y": y, "name": "few"}, lambda batch: (batch["x"], batch["y"])),
+    "user dict": (lambda x, y: UserDict(x=x, y=y), lambda batch: (batch["x"], batch["y"])),
+    "dataclass": (Record, lambda batch: (batch.inputs, batch.targets)),
+    "nested": (lambda x, y: [{"x": (x,)}, y], lambda batch: (batch[0]["x"][0], batch[1])),
+}
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_a_batch_may_have_any_structure(kind):
+    pack, unpack = BATCHES[kind]
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        inputs, targets = unpack(batch)
+        return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+
+    loop = make_loop()
+    loop.batches = [pack(*batch) for batch in loop.batches]
+    loop.validation = [pack(*batch) for batch in loop.validation]
+    loop.train = lambda batch: type(loop).train(loop, unpack(batch))
+    loop.tended(loss=loss)
+    assert loop.epochs(4)[-1].kept
+
+
+@pytest.mark.parametrize("how", [tuple, dict])
+def test_graft_passes_arguments_and_keywords(how):
+    def compute(net: Any, left: Tensor, right: Tensor) -> dict[str, Tensor]:
+        return {"sum": net.left(left) + net.right(right)}
+
+    given = {"left": torch.randn(5, 4), "right": torch.randn(5, 3)}
+    example = given if how is dict else tuple(given.values())
+    model = graft(Net(compute, left=nn.Linear(4, 6), right=nn.Linear(3, 6)), ["right"], example=example)
+    (slot,) = slots_of(model).each()
+    assert slot.site is not None
+    assert slot.site.example_shape == (6,)
+
+
+def test_a_copy_of_an_example_shares_no_tensor():
+    batch = {"x": torch.zeros(3, 2), "more": [Record(torch.zeros(3), torch.zeros(3))]}
+    example = Example.of(batch)
+    copied = example.copy()
+    copied["x"] += 1
+    copied["more"][0].inputs += 1
+    assert not batch["x"].any()
+    assert not batch["more"][0].inputs.any()
+    assert not example.equals(copied)
+    assert example.size == 3
+    assert len(example.without_last().batch["more"][0].targets) == 2
+
+
+OUTPUTS = torch.randn(6, 3, generator=torch.Generator().manual_seed(1))
+CLASSES = torch.tensor([0, 1, 2, 0, 1, 2])
+TOKENS = torch.randn(6, 5, 3, generator=torch.Generator().manual_seed(2))
+SOME = torch.tensor([[0, 1, 2, -100, -100], [0, -100, -100, -100, -100], *[[2, 1, 0, 1, 2]] * 4])
+
+
+def cross(**settings: Any) -> Tensor:
+    return functional.cross_entropy(OUTPUTS, CLASSES, **settings)
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        (cross, cross(reduction="none")),
+        (lambda: torch.nn.CrossEntropyLoss()(OUTPUTS, CLASSES), cross(reduction="none")),
+        (lambda: cross(reduction="none").mean(), cross(reduction="none")),
+        (lambda: cross().bfloat16(), cross(reduction="none")),
+        (lambda: {"loss": cross(), "accuracy": OUTPUTS.gt(0).float().mean()}["loss"], cross(reduction="none")),
+        (lambda: functional.mse_loss(OUTPUTS, OUTPUTS + 1), torch.ones(6)),
+        (lambda: torch.mean(OUTPUTS**2), (OUTPUTS**2).mean(1)),
+        (lambda: cross(weight=torch.tensor([1.0, 2.0, 3.0])), None),
+        (lambda: functional.cross_entropy(TOKENS.flatten(0, 1), SOME.flatten()), None),
+    ],
+)
+def test_the_losses_behind_a_mean_are_found(loss, expected):
+    found = each_example(lambda model, batch: loss(), torch.nn.Identity(), (OUTPUTS, CLASSES))
+    assert found.shape == (6,)
+    assert found.mean() == pytest.approx(float(loss()), 1e-2 if loss().dtype is torch.bfloat16 else 1e-6)
+    if expected is not None:
+        assert torch.allclose(found, expected)
+
+
+@pytest.mark.parametrize(
+    "loss", [lambda: cross() + 0.1, lambda: cross(reduction="sum"), lambda: OUTPUTS[:4].mean(), lambda: CLASSES.float()]
+)
+def test_any_other_loss_is_returned_as_it_is(loss):
+    found = each_example(lambda model, batch: loss(), torch.nn.Identity(), (OUTPUTS, CLASSES))
+    assert torch.equal(found, loss())
+
+
+def test_a_mean_is_as_good_as_its_losses():
+    def mean_of(model: torch.nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        inputs, targets = batch
+        return functional.cross_entropy(model(inputs), targets)
+
+    gains = []
+    for given in ({}, {"loss": mean_of}):
+        loop = make_loop()
+        loop.tended({0: Action(Op.GERMINATE, "stem", "test/local-conv")}, **given)
+        gains.append([loop.epoch() for _ in range(3)][-1].signals.slots[0].seeds[0].gain)
+    assert gains[0].n == gains[1].n == 60
+    assert gains[0].mean == pytest.approx(gains[1].mean, 1e-4)

@@ -1,0 +1,105 @@
+"""What a Gardener does in a loop: it reports, keeps what pays, writes a run directory, and ends."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from esper_core import EsperError
+from esper_core.growth import slots_of
+from esper_core.leyline import Action, Op
+from esper_core.leyline.events import EpisodeFinished, RunFinished, RunStarted, StageChanged, StepFinished
+from esper_run import load_run, read_events
+from esper_run.runs.directory import is_locked
+from esper_run.runs.records import read_growth
+from tests.support.loops import make_loop
+
+
+def stages(tended: Any) -> list[str]:
+    return [change.now.value for change in tended.changes]
+
+
+def test_a_seed_lives_through_its_stages_and_is_kept():
+    loop = make_loop().tended()
+    seen = loop.epochs(5)
+    assert [stages(one) for one in seen] == [["germinated"], ["training", "blending"], ["holding"], ["fossilized"], []]
+    assert [one.blueprint for one in seen[3].kept] == [loop.variety.id]
+    assert "stem: test/local-conv is kept" in str(seen[3])
+    before = [parameter.detach().clone() for parameter in loop.seed.parameters()]
+    loop.epoch()
+    assert all(not torch.equal(one, own) for one, own in zip(before, loop.seed.parameters(), strict=True))
+
+
+def test_a_pruned_seed_leaves_host_and_optimizer_as_they_were():
+    plan = {0: Action(Op.GERMINATE, "stem", "test/local-conv"), 2: Action(Op.PRUNE, "stem")}
+    plain, grown = make_loop(), make_loop().tended(plan)
+    assert [grown.stays_as(plain) for _ in range(5)] == [True] * 5
+    assert len(grown.optimizer.state) == len(plain.optimizer.state)
+    assert len(slots_of(grown.model).named("stem").seeds) == 0
+
+
+def test_nothing_germinates_after_the_planned_steps_and_living_seeds_finish():
+    plan = {0: Action(Op.GERMINATE, "stem", "test/local-conv"), 1: Action(Op.ADVANCE, "stem")}
+    loop = make_loop().tended(plan, steps=2)
+    loop.epoch()
+    loop.epoch()
+    loop.policy.plan = {1: Action(Op.WAIT)}
+    assert stages(loop.epoch()) == ["holding"]
+    loop.policy.plan = {1: Action(Op.FOSSILISE, "stem")}
+    assert stages(loop.epoch()) == ["fossilized"]
+    assert [(one.step, one.batches) for one in loop.policy.seen] == [(step, len(loop.batches)) for step in (0, 1, 1, 1)]
+    assert Op.GERMINATE in loop.policy.masks[0].ops["stem"]
+    assert all(Op.GERMINATE not in mask.ops["stem"] for mask in loop.policy.masks[2:])
+
+
+def test_closing_prunes_what_was_not_kept_and_takes_the_hooks_off():
+    loop = make_loop().tended({0: Action(Op.GERMINATE, "stem", "test/local-conv")})
+    loop.epoch()
+    loop.epoch()
+    loop.gardener.close()
+    loop.gardener.close()
+    assert len(list(loop.model.parameters())) == len(loop.optimizer.param_groups[0]["params"])
+    assert not loop.optimizer._optimizer_step_post_hooks
+    with pytest.raises(EsperError, match="E346"):
+        loop.gardener.step(loop.batches[0])
+    loop.gardener = None
+    loop.epoch()
+
+
+def test_a_loop_that_was_closed_is_a_finished_run(tmp_path):
+    loop = make_loop().tended(run_dir=tmp_path, name="mine")
+    path = loop.gardener.path
+    assert is_locked(path)
+    said = loop.epochs(5)
+    loop.gardener.close()
+    assert not is_locked(path)
+    run = load_run(path)
+    assert run.status == "done"
+    assert path.name.endswith("-mine")
+    assert read_growth(path) == {loop.gardener.arm: [[f"{loop.variety.id} in stem"]]}
+    events = list(read_events(path / "events.jsonl"))
+    assert isinstance(events[0], RunStarted)
+    assert [type(one) for one in events[-2:]] == [EpisodeFinished, RunFinished]
+    assert [one.signals for one in events if isinstance(one, StepFinished)] == [one.signals for one in said]
+    changes = [one for one in events if isinstance(one, StageChanged)]
+    assert changes == [change for one in said for change in one.changes]
+    assert {one.arm for one in changes} == {loop.gardener.arm}
+
+
+def test_an_error_in_the_loop_is_how_the_run_ended(tmp_path):
+    loop = make_loop().tended(run_dir=tmp_path)
+    loop.epoch()
+    with pytest.raises(ZeroDivisionError), loop.gardener:
+        raise ZeroDivisionError
+    run = load_run(loop.gardener.path)
+    assert run.status == "failed"
+    assert "ZeroDivisionError" in run.manifest["reason"]
+
+
+def test_nothing_is_written_without_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    loop = make_loop().tended()
+    loop.epoch()
+    loop.gardener.close()
+    assert loop.gardener.path is None
+    assert not list(tmp_path.iterdir())

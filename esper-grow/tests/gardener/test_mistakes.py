@@ -1,0 +1,407 @@
+"""Mistakes are reported where they are made, with what to do."""
+
+import copy
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.data import DataLoader, TensorDataset
+
+from esper_core import EsperError, graft
+from esper_core.growth import Garden, host_parameters, slots_of
+from esper_core.leyline import Action, Op, SlotPlace
+from esper_grow.integrations.attachment import Attachment
+from tests.support.core_worlds import Drawn, PlannedPolicy, per_example
+from tests.support.loops import adam, make_loop
+
+
+def mean_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    return per_example(model, batch).sum() / len(batch[1])
+
+
+@contextmanager
+def ranks(number: int) -> Iterator[None]:
+    distributed = torch.distributed
+    with (
+        mock.patch.object(distributed, "is_initialized", return_value=True),
+        mock.patch.object(distributed, "get_world_size", return_value=number),
+    ):
+        yield
+
+
+GERMINATE = {0: Action(Op.GERMINATE, "stem", "test/local-conv")}
+FULL_LIFE = None
+"""The plan of the loop itself: a seed germinates, is blended in, and is kept in the fourth step."""
+
+
+def epochs(count: int, plan: Any = FULL_LIFE, **given: Any) -> Callable[[Any], Any]:
+    return lambda loop: loop.tended(plan, **given).epochs(count)
+
+
+def step_once_an_epoch(loop: Any) -> None:
+    gardener = loop.tended({}).gardener
+    for batch in loop.batches:
+        loop.train(batch)
+    gardener.step(batch)
+    gardener.tend()
+
+
+def never_tend(loop: Any) -> None:
+    with loop.tended({}).gardener as gardener:
+        for batch in loop.batches:
+            loop.train(batch)
+            gardener.step(batch)
+
+
+def never_tend_for_long(loop: Any) -> None:
+    with mock.patch("esper_grow.gardener.member.STEPS_WITHOUT_TEND", 3):
+        loop.tended({}).epoch()
+
+
+def close_early(loop: Any) -> None:
+    loop.tended(GERMINATE).epochs(2)
+    loop.gardener.close()
+
+
+def make_another(loop: Any) -> None:
+    loop.tended().tended(slots=None)
+
+
+def doubled(batches: Any) -> list[Any]:
+    return [(inputs.double(), targets) for inputs, targets in batches]
+
+
+def cast_while_a_seed_lives(loop: Any) -> None:
+    loop.optimizer = torch.optim.SGD(loop.model.parameters(), 1e-2)
+    loop.tended(GERMINATE).epoch()
+    loop.model.double()
+    loop.batches = doubled(loop.batches)
+    loop.epoch()
+
+
+def replace_a_layer(loop: Any) -> None:
+    loop.tended(GERMINATE).epoch()
+    loop.model.stem = nn.Conv1d(1, 4, 1)
+    loop.epoch()
+
+
+def replace_the_optimizer(loop: Any) -> None:
+    loop.tended(GERMINATE).epoch()
+    loop.optimizer = torch.optim.Adam(loop.model.parameters())
+    loop.epoch()
+
+
+def replace_one_of_two_optimizers(loop: Any) -> None:
+    *stem, last = loop.model.parameters()
+    loop.optimizer, loop.optimizers = adam(stem), [adam([last])]
+    loop.tended({}, optimizer=[loop.optimizer, *loop.optimizers]).epoch()
+    loop.optimizers = [adam([last])]
+    loop.epoch()
+
+
+def add_all_parameters_again(loop: Any) -> None:
+    loop.tended({**GERMINATE, 1: Action(Op.ADVANCE, "stem")}).epoch()
+    loop.optimizer.param_groups.clear()
+    loop.optimizer.add_param_group({"params": list(loop.model.parameters())})
+    loop.epoch()
+
+
+def validate_on_a_data_set(loop: Any) -> None:
+    loop.validation = TensorDataset(*loop.validation[0])
+    loop.tended({}).epoch()
+
+
+def start_ranks(loop: Any) -> None:
+    loop.tended({})
+    with ranks(2):
+        loop.epoch()
+
+
+def average_buffers(loop: Any) -> None:
+    average = AveragedModel(loop.model, use_buffers=True)
+    loop.tended(GERMINATE).epoch()
+    del average
+
+
+def average_a_pruned_seed(loop: Any) -> None:
+    loop.tended({**GERMINATE, 2: Action(Op.PRUNE, "stem", speed=0)}).epochs(2)
+    average = AveragedModel(loop.model)
+    loop.epoch()
+    del average
+
+
+def train_on_validation_data(loop: Any) -> None:
+    loop.validation = loop.batches
+    loop.tended({}).epochs(2)
+
+
+def fill_all_slots(loop: Any) -> None:
+    loop.tended().epochs(4)
+    loop.gardener.close()
+    loop.tended({}, slots=None)
+
+
+def pass_inputs_alone(loop: Any) -> None:
+    loop.tended({})
+    loop.train(loop.batches[0])
+    loop.gardener.step(loop.batches[0][0])
+    loop.gardener.tend()
+
+
+def load_leniently(loop: Any) -> None:
+    new = copy.deepcopy(loop.model)
+    loop.tended().epochs(4)
+    graft(new, ["stem"]).load_state_dict(loop.model.state_dict(), strict=False)
+
+
+def load_what_was_before(loop: Any) -> None:
+    before = copy.deepcopy(loop.model.state_dict())
+    loop.tended().epochs(4)
+    loop.model.load_state_dict(before)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        (step_once_an_epoch, "E370 .*for 1 of 3 steps"),
+        (never_tend, r"E371 tend\(\) was never called in 3 steps"),
+        (never_tend_for_long, "E371 .*not called for 3 steps"),
+        (epochs(3, {}, steps=2), "E371 .*more often than steps=2 says"),
+        (close_early, r"E371 close\(\) pruned .*test/local-conv in stem"),
+        (make_another, "E357 .*has a Gardener already"),
+        (cast_while_a_seed_lives, "E358 .*float32 on cpu .*is float64 on cpu"),
+        (replace_a_layer, 'E358 the module "stem" was replaced'),
+        (replace_the_optimizer, "E345 .*the optimizer did not step"),
+        (replace_one_of_two_optimizers, "E374 1 of 2 optimizers.*did not step"),
+        (add_all_parameters_again, "E304 .*stem.seeds.0(?s:.)*host_parameters"),
+        (validate_on_a_data_set, "A data set yields single examples: pass a DataLoader"),
+        (start_ranks, "E343 .*2 ranks"),
+        (average_buffers, "E349 .*averages buffers, too.*germinated"),
+        (average_a_pruned_seed, "E349 .*pairs tensors wrongly"),
+        (train_on_validation_data, "E372 .*passed to step"),
+        (fill_all_slots, "E373 no slot is free.*stem keeps 1"),
+        (pass_inputs_alone, r"got the batch of step\(\): Tensor"),
+        (load_leniently, "E334 .*test/local-conv in stem, and this one has no seeds"),
+        (load_what_was_before, "Missing key.*_esper.for_esper_grow.load"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_mistake_in_the_loop_is_named(caplog, mistake, said):
+    raised = ""
+    try:
+        mistake(make_loop())
+    except (EsperError, RuntimeError, ValueError, IndexError) as error:
+        raised = "\n".join([str(error), *getattr(error, "__notes__", ())])
+    assert re.search(said, raised + caplog.text)
+
+
+@pytest.mark.parametrize("built", ["same", "over all parameters", "over the host's"])
+def test_a_second_gardener_adopts_what_the_first_has_grown(built):
+    loop = make_loop().tended(slots={"stem": SlotPlace("stem", stack=2)})
+    loop.epochs(4)
+    loop.gardener.close()
+    if built != "same":
+        loop.optimizer = adam(
+            loop.model.parameters() if built == "over all parameters" else host_parameters(loop.model)
+        )
+    loop.tended(slots=None)
+    (fossil,) = slots_of(loop.model).named("stem").fossils
+    before = [own.detach().clone() for own in fossil.parameters()]
+    assert any(tended.kept for tended in loop.epochs(4))
+    assert not any(torch.equal(own, old) for own, old in zip(fossil.parameters(), before, strict=True))
+    owned = [id(own) for group in loop.optimizer.param_groups for own in group["params"]]
+    assert sorted(owned) == sorted(id(own) for own in loop.model.parameters())
+
+
+def test_a_model_may_be_cast_while_no_seed_lives():
+    def loss(model: Any, batch: Any) -> torch.Tensor:
+        return per_example(model, (batch[0].to(model.head.weight.dtype), batch[1]))
+
+    loop = make_loop(lambda parameters: torch.optim.SGD(parameters, 1e-2)).tended(loss=loss)
+    loop.model.double()
+    loop.batches = doubled(loop.batches)
+    assert loop.epochs(4)[-1].kept
+    assert {own.dtype for own in loop.model.parameters()} == {torch.float64}
+
+
+def number(model: nn.Module, batch: Any) -> Any:
+    return mean_loss(model, batch).item()
+
+
+def trained_by_itself(model: nn.Module, batch: Any) -> torch.Tensor:
+    losses = per_example(model, batch)
+    if torch.is_grad_enabled():
+        losses.mean().backward()
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"optimizer": 0.1}, "E340 .*Received: float"),
+        ({"optimizer": [None]}, "E340 .*Received: NoneType"),
+        ({"optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], 0.1)}, "E341 .*none of the model's parameters"),
+        ({"optimizer": torch.optim.LBFGS}, "E306 LBFGS"),
+        ({"model": nn.Linear}, "E350 .*Received: type"),
+        ({"steps": 0}, "E347 steps .*Received: 0"),
+        ({"clip_norm": -1.0}, "E347 clip_norm .*Received: -1.0"),
+        ({"growth": "off"}, "E347 growth takes .*Received: 'off'"),
+        ({"governor": 3}, "E347 governor takes .*Received: 3"),
+        ({"policy": object()}, "E347 a policy needs the method act(?s:.)*Received: object"),
+        ({"policy": PlannedPolicy}, "E347 (?s:.)*Received: PlannedPolicy"),
+        ({"validation": None}, "E344 .*Received: NoneType"),
+        ({"blueprints": []}, "E351 no blueprint fits .*stem: sequence"),
+        ({"loss": number}, r"E342 .*each example(?s:.)*Received: float"),
+        ({"validation": []}, "E344 .*no examples"),
+        ({"validation": iter(())}, "E344 .*only once. Received: tuple_iterator"),
+        ({"loss": lambda model, batch: per_example(model, batch).detach()}, "E342 .*no gradient"),
+        ({"loss": lambda model, batch: per_example(model, batch) / 0.0}, "E342 20 of 20 .*not finite"),
+        ({"loss": trained_by_itself}, r"E342 .*calls backward\(\)"),
+        ({"slots": ["stme"]}, r'E313 .*"stme"(?s:.)*Did you mean "stem"'),
+        ({"slots": None}, "E312 the list of slots is empty"),
+        ({"blueprints": ["conv_ligth"]}, "E201 .*conv_ligth"),
+        ({"blueprints": {"stmm": ["conv_light"]}}, r'E302 .*"stmm"(?s:.)*Did you mean "stem"'),
+        pytest.param(
+            {"blueprints": ["gru_*"]},
+            "E303 .*gru_mixer.*kind sequence, and the blueprint takes tokens",
+            marks=pytest.mark.members,
+        ),
+        ({"policy": "heurstic"}, "E203 .*heurstic"),
+        ({"growth": {"incubation": "shadow"}}, "E347 .*branches"),
+        ({"growth": {"evidence": "metric"}}, "E347 .*in the loss. Received: evidence metric"),
+        ({"growth": {"gate": "off"}}, r"E110 .*\n  growth\.gate\n.*gates"),
+        ({"governor": {"rollbacks": "x"}}, r"E11[12] .*\n  governor\.rollbacks"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_wrong_argument_is_refused(given, said):
+    loop = make_loop()
+    before = loop.state()
+    with pytest.raises((EsperError, ValueError), match=said):
+        loop.tended(**given)
+    assert loop.is_as(before)
+    assert type(loop.model).__name__ == "NoisyHost"
+    assert not hasattr(loop.model, "_esper")
+    assert not loop.optimizer._optimizer_step_post_hooks
+
+
+@pytest.mark.members
+@pytest.mark.parametrize(("steps", "warns"), [(14, True), (15, False)])
+def test_a_warning_says_that_the_steps_are_too_few_for_the_policy(caplog, steps, warns):
+    make_loop().tended(policy="heuristic", steps=steps)
+    assert ("policy heuristic: 14 steps are too few for any blueprint, which needs 15 steps" in caplog.text) == warns
+
+
+@pytest.mark.members
+def test_what_is_named_for_several_slots_grows_where_it_fits():
+    loop = make_loop().tended({}, slots=["stem", "hidden"], blueprints=["conv_*", "mlp"])
+    loop.epoch()
+    (mask,) = loop.policy.masks
+    names = {slot: {one.removeprefix("blueprints/") for one in own} for slot, own in mask.blueprints.items()}
+    assert names == {"stem": {"conv_light", "conv_heavy"}, "hidden": {"mlp"}}
+
+
+def test_a_grafted_model_needs_no_slots_and_takes_no_others():
+    loop = make_loop()
+    graft(loop.model, ["stem"])
+    with pytest.raises(EsperError, match="E310"):
+        loop.tended(slots=["stem"])
+    loop.tended(slots=None)
+    assert [loop.epoch() for _ in range(4)][-1].kept
+
+
+def test_a_garden_refuses_an_optimizer_without_a_keeper():
+    loop = make_loop()
+    graft(loop.model, ["stem"], example=loop.batches[0][0])
+    wrong: Any = loop.optimizer
+    with pytest.raises(EsperError, match=r"E340 .*Received: Adam(?s:.)*esper_grow.Gardener"):
+        Garden(loop.model, wrong, {"stem": [loop.variety]}, seed=0, batches=1)
+
+
+def test_several_ranks_are_refused():
+    with ranks(2), pytest.raises(EsperError, match=r"E343 .*2 ranks"):
+        make_loop().tended()
+
+
+def test_tend_reports_a_loop_that_does_not_call_step():
+    loop = make_loop().tended()
+    with pytest.raises(EsperError, match=r"E345 .*gardener.step\(batch\) was not called"):
+        loop.gardener.tend()
+    loop.gardener.step(loop.batches[0])
+    with pytest.raises(EsperError, match=r"E345 .*the optimizer did not step"):
+        loop.gardener.tend()
+
+
+def test_validation_data_that_changes_between_passes_is_refused():
+    loop = make_loop()
+    loop.validation = DataLoader(Drawn(*loop.validation[0]), 20)
+    loop.tended()
+    loop.epoch()
+    with pytest.raises(EsperError, match=r"E344 .*other examples"):
+        loop.epoch()
+
+
+def test_a_callback_that_never_tends_is_refused():
+    with pytest.raises(EsperError, match=r"E347 every .*Received: 0"):
+        Attachment({}, every=0)
+
+
+def test_an_error_of_the_loss_says_which_batch_it_got():
+    """A data set of examples, or one batch, was passed instead of batches."""
+    loop = make_loop()
+    for given, said in (
+        ("example", "the example: Tensor with"),
+        ("validation", "batch 1 of the validation data: Tensor"),
+    ):
+        with pytest.raises((ValueError, RuntimeError, IndexError)) as caught:
+            loop.tended(**{given: loop.batches[0][0]})
+        assert any(said in note for note in caught.value.__notes__)
+
+    with pytest.raises(EsperError, match="E317") as refused:
+        loop.tended(loss=lambda model, batch: per_example(model, batch)[:-1])
+    assert "returned 19 losses for an example of 20 rows" in refused.value.__notes__[0]
+
+
+def test_a_loss_for_each_token_is_reported():
+    def flat(model: nn.Module, batch: Any) -> torch.Tensor:
+        return torch.stack([model(batch[0])] * 3, 1).flatten()
+
+    with pytest.raises(EsperError, match=r"E317 (?s:.)*one loss for each example, not \d+: see E342"):
+        make_loop().tended(loss=flat)
+
+
+def test_a_loader_that_shuffles_is_paired_and_its_generator_put_back():
+    loop = make_loop()
+    generator = torch.Generator().manual_seed(1)
+    loop.validation = DataLoader(TensorDataset(*loop.validation[0]), 20, shuffle=True, generator=generator)
+    before = generator.get_state()
+    loop.tended()
+    assert [loop.epoch() for _ in range(4)][-1].kept
+    assert torch.equal(generator.get_state(), before)
+
+
+def test_the_loss_of_a_batch_counts_as_one_example_and_a_warning_says_so(caplog):
+    loop = make_loop()
+    inputs, targets = loop.validation[0]
+    loop.validation = list(zip(inputs.split(20), targets.split(20), strict=True))
+    loop.tended(GERMINATE, loss=mean_loss, growth={"gates": "strict"})
+    tended = [loop.epoch() for _ in range(4)]
+    said = [record.getMessage() for record in caplog.records]
+    assert [message[:4] for message in said] == ["E360", "E361"]
+    assert "3 losses" in said[1]
+    assert "smaller batches" in said[1]
+    assert tended[-1].signals.slots[0].seeds[0].gain.n == 3
+
+
+def test_too_few_examples_for_gates_are_reported(caplog):
+    loop = make_loop().tended({}, growth={"gates": "strict"})
+    loop.epoch()
+    loop.epoch()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("E361 the validation data has 60 losses, and gates need 100")

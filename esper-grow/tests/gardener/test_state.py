@@ -1,0 +1,184 @@
+"""A loop resumes from a checkpoint bit for bit, and the governor restores a model whose training broke."""
+
+import copy
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from esper_core import EsperError
+from esper_core.growth import slots_of
+from esper_core.leyline import Action, Op
+from tests.support.core_worlds import bad, same
+from tests.support.loops import make_loop
+
+
+def write(loop: Any, file: Path) -> None:
+    states = {"gardener": loop.gardener.state_dict(), "optimizer": loop.optimizer.state_dict()}
+    torch.save({**states, "model": loop.model.state_dict(), "random": torch.get_rng_state()}, file)
+
+
+def read(loop: Any, file: Path) -> None:
+    states = torch.load(file, weights_only=True)
+    loop.gardener.load_state_dict(states["gardener"])
+    loop.model.load_state_dict(states["model"])
+    loop.optimizer.load_state_dict(states["optimizer"])
+    torch.set_rng_state(states["random"])
+
+
+@pytest.mark.parametrize("epochs", [3, 4, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2, 5))])
+def test_a_resumed_loop_has_the_same_numbers_to_the_bit(tmp_path, epochs):
+    whole, first, second = (make_loop().tended() for _ in range(3))
+    random = torch.get_rng_state()
+    expected = list(map(str, whole.epochs(7)))
+    torch.set_rng_state(random)
+    seen = list(map(str, first.epochs(epochs)))
+    write(first, tmp_path / "checkpoint.pt")
+    torch.rand(5)
+    read(second, tmp_path / "checkpoint.pt")
+    seen += map(str, second.epochs(7 - epochs))
+    assert seen == expected
+    assert second.is_as(whole.state())
+    assert same(slots_of(whole.model).parameters(), slots_of(second.model).parameters())
+
+
+def test_a_checkpoint_in_the_middle_of_an_epoch_continues_there(tmp_path):
+    loops = [make_loop().tended() for _ in range(3)]
+    whole, first, second = loops
+    random = torch.get_rng_state()
+    for loop in (whole, first):
+        torch.set_rng_state(random)
+        loop.epoch()
+        loop.train(loop.batches[0])
+        loop.gardener.step(loop.batches[0])
+    write(first, tmp_path / "checkpoint.pt")
+    read(second, tmp_path / "checkpoint.pt")
+    random = torch.get_rng_state()
+    reports = []
+    for loop in (whole, second):
+        torch.set_rng_state(random)
+        for batch in loop.batches[1:]:
+            loop.train(batch)
+            loop.gardener.step(batch)
+        reports.append(loop.gardener.tend())
+    assert reports[0] == reports[1]
+    assert second.is_as(whole.state())
+
+
+def test_seeds_of_several_slots_come_back_in_the_order_in_which_they_joined(tmp_path):
+    life = {0: Action(Op.GERMINATE, "second", "test/local-conv"), 1: Action(Op.ADVANCE, "second")}
+    life[3] = Action(Op.FOSSILISE, "second")
+    plan = {**life, **{4 + step: replace(action, slot="first") for step, action in life.items()}}
+    loops = [make_loop().tended(plan, slots={"first": "stem.0", "second": "stem.2"}, steps=20) for _ in range(2)]
+    loops[0].epochs(9)
+    write(loops[0], tmp_path / "checkpoint.pt")
+    read(loops[1], tmp_path / "checkpoint.pt")
+    orders = [
+        [name for own in loop.optimizer.param_groups[0]["params"] for name, one in named if one is own]
+        for loop in loops
+        for named in [list(loop.model.named_parameters())]
+    ]
+    assert orders[0] == orders[1]
+    assert orders[0] != [name for name, _ in loops[0].model.named_parameters()]
+
+
+def test_the_wrong_order_of_loading_is_reported(tmp_path):
+    loop = make_loop().tended()
+    loop.epochs(5)
+    write(loop, tmp_path / "checkpoint.pt")
+    states = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    other = make_loop().tended()
+    with pytest.raises(EsperError, match=r"E348 .*grown model(?s:.)*gardener.load_state_dict"):
+        other.optimizer.load_state_dict(states["optimizer"])
+    with pytest.raises(EsperError, match="E334"):
+        other.gardener.load_state_dict({"plain": {}})
+    other.gardener.load_state_dict(states["gardener"])
+    with pytest.raises(EsperError, match="E334"):
+        other.gardener.load_state_dict(states["gardener"])
+
+
+def fill(loop: Any, value: float) -> None:
+    with torch.no_grad():
+        next(loop.model.parameters()).fill_(value)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.Adagrad])
+def test_a_model_that_is_not_finite_returns_to_a_healthy_state(optimizer):
+    loop = make_loop(partial(optimizer, lr=1e-2)).tended({0: Action(Op.GERMINATE, "stem", "test/local-conv")})
+    loop.epochs(2)
+    loop.after.append(partial(fill, loop, torch.nan))
+    broken = loop.epoch()
+    loop.after.clear()
+    assert [act.act for act in broken.governor] == ["roll-back"]
+    assert "governor: roll-back" in str(broken)
+    assert all(parameter.isfinite().all() for parameter in loop.model.parameters())
+    assert not slots_of(loop.model).named("stem").seeds
+    after = loop.epoch()
+    assert not after.governor
+    assert after.signals.finite
+
+
+def test_a_model_that_cannot_be_healed_stops_the_loop():
+    loop = make_loop().tended({}, governor={"rollbacks": 0})
+    loop.epoch()
+    loop.after.append(partial(fill, loop, torch.nan))
+    with pytest.raises(EsperError, match="E402"):
+        loop.epoch()
+
+
+def test_a_seed_that_raises_on_its_branch_is_removed_and_the_host_unchanged():
+    fragile = bad(patience=4)
+    plain = make_loop()
+    grown = make_loop().tended({0: Action(Op.GERMINATE, "stem", fragile.id)}, blueprints=[fragile])
+    lost = []
+    for _ in range(4):
+        assert grown.stays_as(plain)
+        lost += grown.last.lost
+    (one,) = lost
+    assert "raised ValueError: out of patience" in one.what
+    assert not slots_of(grown.model).named("stem").seeds
+
+
+class DecayingAverage(nn.Module):
+    """An average of weights that is built as timm's ModelEmaV3."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.module, self.decay = copy.deepcopy(model), 0.999
+
+
+def test_a_warning_reports_an_average_from_before_growth(caplog):
+    loop, other = make_loop().tended(), make_loop()
+    before, strange = AveragedModel(loop.model), AveragedModel(nn.Linear(2, 2))
+    of_timm = DecayingAverage(loop.model)
+    loop.epochs(3)
+    assert not caplog.records
+    loop.epoch()
+    after = AveragedModel(loop.model)
+    assert {record.getMessage().partition(")")[0] for record in caplog.records} == {
+        "E349 an average of the weights (AveragedModel",
+        "E349 an average of the weights (DecayingAverage",
+    }
+    assert len(list(before.parameters())) < len(list(after.parameters()))
+    del before, strange, other, of_timm
+
+
+def test_an_error_of_the_loss_in_tend_is_raised_as_it_is():
+    calls = []
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        calls.append(1)
+        if len(calls) > 40:
+            raise KeyError("targets")
+        return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    loop = make_loop().tended({}, loss=loss)
+    modes = [module.training for module in loop.model.modules()]
+    with pytest.raises(KeyError, match="targets"):
+        loop.epochs(40)
+    assert [module.training for module in loop.model.modules()] == modes

@@ -1,0 +1,284 @@
+"""Unusual loops, and the host of any loop: bit for bit that of the plain loop until a seed is kept."""
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import lr_scheduler as schedules
+from torch.optim.swa_utils import SWALR
+from torch.utils.checkpoint import checkpoint
+
+from esper_core import SlotPlace
+from tests.support.core_worlds import Net, NoisyHost, per_example
+from tests.support.loops import adam, make_loop
+
+
+class Nested(torch.optim.Optimizer):
+    """An optimizer with state in lists and mappings, as those with preconditioners have."""
+
+    def __init__(self, params: Any, lr: float = 1e-2) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in (own for own in group["params"] if own.grad is not None):
+                state = self.state[parameter]
+                if not state:
+                    state["moments"] = [torch.zeros_like(parameter), {"second": torch.zeros_like(parameter)}]
+                first, second = state["moments"][0], state["moments"][1]["second"]
+                first.mul_(0.9).add_(parameter.grad)
+                second.mul_(0.99).addcmul_(parameter.grad, parameter.grad)
+                parameter.sub_(group["lr"] * first / (second.sqrt() + 1e-3))
+
+
+def test_an_optimizer_of_two_models_keeps_its_state_of_the_other():
+    other = nn.Linear(2, 1)
+    loop = make_loop(lambda parameters: adam([*parameters, *other.parameters()])).tended()
+
+    def train(batch: Any) -> None:
+        loop.optimizer.zero_grad()
+        (per_example(loop.model, batch).mean() + other(torch.ones(1, 2)).square().sum()).backward()
+        loop.optimizer.step()
+
+    loop.epochs(5, train)
+    steps = {float(loop.optimizer.state[own]["step"]) for own in other.parameters()}
+    assert steps == {5.0 * len(loop.batches)}
+
+
+@pytest.mark.parametrize(
+    "around",
+    [torch.inference_mode, torch.no_grad, partial(torch.autocast, "cpu", dtype=torch.bfloat16)],
+    ids=["inference mode", "no gradients", "autocast"],
+)
+def test_tend_may_be_called_inside_of_a_mode(around):
+    plain, grown = make_loop().tended(), make_loop().tended()
+    for _ in range(5):
+        random = torch.get_rng_state()
+        wanted = plain.epoch().signals.validation_loss
+        torch.set_rng_state(random)
+        tend = grown.gardener.tend
+        grown.gardener.tend = lambda: None
+        grown.epoch()
+        with around():
+            assert tend().signals.validation_loss == wanted
+        grown.gardener.tend = tend
+
+
+def test_an_optimizer_that_steps_in_backward_steps_on_no_branch():
+    """One optimizer for each parameter, stepped by a hook as soon as the gradient is there."""
+    losses = []
+    for grown in (False, True):
+        loop = make_loop()
+        own = {parameter: adam([parameter]) for parameter in loop.model.parameters()}
+
+        def step(parameter: nn.Parameter, own: Any = own) -> None:
+            own[parameter].step()
+            own[parameter].zero_grad()
+
+        for parameter in own:
+            parameter.register_post_accumulate_grad_hook(step)
+        if grown:
+            loop.tended(optimizer=list(own.values()))
+
+        def train(batch: Any, loop: Any = loop) -> None:
+            loss = per_example(loop.model, batch).mean()
+            loss.backward()
+            losses[-1].append(loss.item())
+
+        losses.append([])
+        torch.manual_seed(0)
+        for _ in range(3):
+            loop.epoch(train)
+    assert losses[0] == losses[1]
+
+
+def test_a_seed_behind_an_embedding_with_sparse_gradients_joins_a_dense_optimizer():
+    def words() -> nn.Module:
+        """Return an embedding with sparse gradients, a slot behind it, and a head."""
+
+        def compute(net: Any, inputs: Tensor) -> Tensor:
+            return net.head(net.stem((10 * inputs[:, 0]).long() % 50).flatten(1))
+
+        return Net(compute, stem=nn.Embedding(50, 4, sparse=True), head=nn.Linear(48, 3))
+
+    loop = make_loop(lambda parameters: torch.optim.SparseAdam(parameters[:1], lr=1e-2), host=words)
+    loop.optimizers = [dense := adam(loop.model.head.parameters())]
+    loop.tended(optimizer=[loop.optimizer, dense], slots={"stem": SlotPlace("stem", "sequence")})
+    assert not [one for report in loop.epochs(6) for one in report.lost]
+    assert len(loop.optimizer.param_groups[0]["params"]) == 1
+    assert len(dense.param_groups[0]["params"]) > 2
+
+
+def test_a_parameter_joins_no_optimizer_that_refuses_it():
+    """Muon accepts matrices only. The seed's convolution is not one, although the nearest parameter of its kind is."""
+    loop = make_loop()
+    loop.optimizer = muon = torch.optim.Muon([own for own in loop.model.parameters() if own.ndim == 2], lr=1e-3)
+    loop.optimizers = [rest := adam([own for own in loop.model.parameters() if own.ndim == 1])]
+    loop.tended(optimizer=[muon, rest])
+    assert not [one for report in loop.epochs(6) for one in report.lost]
+    assert all(own.ndim == 2 for group in muon.param_groups for own in group["params"])
+
+
+class Unusual(nn.Module):
+    """A convolution, another module, and a head."""
+
+    def __init__(self, body: nn.Module, *, norm: Callable[..., Any] | None = None, tied: bool = False) -> None:
+        super().__init__()
+        conv, head = nn.Conv1d(1, 4, 1), nn.Linear(48, 3)
+        self.stem = conv if norm is None else norm(conv)
+        self.body, self.head = body, head if norm is None else norm(head)
+        if tied:
+            self.again = nn.Linear(12, 12)
+            self.body.weight = self.again.weight
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.body(self.stem(inputs))
+        hidden = hidden[0] if isinstance(hidden, tuple) else hidden
+        hidden = self.again(hidden) if hasattr(self, "again") else hidden
+        outputs: Tensor = self.head(hidden.flatten(1))
+        return outputs
+
+
+UNUSUAL: dict[str, Callable[[], nn.Module]] = {
+    "tied weights": lambda: Unusual(nn.Linear(12, 12), tied=True),
+    "weight norm": lambda: Unusual(nn.Tanh(), norm=nn.utils.parametrizations.weight_norm),
+    "spectral norm": lambda: Unusual(nn.Tanh(), norm=nn.utils.parametrizations.spectral_norm),
+    "older spectral norm": lambda: Unusual(nn.Tanh(), norm=nn.utils.spectral_norm),
+    "recurrent": lambda: Unusual(nn.GRU(12, 12, batch_first=True)),
+    "batch norm without statistics": lambda: Unusual(nn.BatchNorm1d(4, track_running_stats=False)),
+    "channels last": lambda: Unusual(nn.Sequential(nn.Unflatten(2, (3, 4)), nn.Conv2d(4, 4, 1), nn.Flatten(2))).to(
+        memory_format=torch.channels_last
+    ),
+    "data parallel": lambda: nn.Sequential(),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_an_unusual_host_is_undisturbed_and_takes_over_its_branch(name: str) -> None:
+    def host() -> nn.Module:
+        return nn.DataParallel(Unusual(nn.Tanh())) if name == "data parallel" else UNUSUAL[name]()
+
+    stem = "module.stem" if name == "data parallel" else "stem"
+    plain, grown = make_loop(host=host), make_loop(host=host).tended(slots={"stem": stem})
+    for epoch in range(6):
+        assert grown.stays_as(plain) == (epoch < 3)
+        assert not grown.last.lost
+    owned = [id(own) for group in grown.optimizer.param_groups for own in group["params"]]
+    assert sorted(owned) == sorted(id(own) for own in grown.model.parameters())
+
+
+def test_two_gardeners_in_one_process_do_not_disturb_each_other() -> None:
+    """Tested with one optimizer each, and with one optimizer for both models."""
+    apart = [make_loop().tended(), make_loop().tended(seed=1)]
+    together = [make_loop(), make_loop()]
+    shared = adam([own for loop in together for own in loop.model.parameters()])
+    for seed, loop in enumerate(together):
+        loop.optimizer = shared
+        loop.tended(seed=seed)
+    losses: list[list[float]] = [[], []]
+    for _ in range(6):
+        random = torch.get_rng_state()
+        for loop in apart:
+            torch.set_rng_state(random)
+            losses[0].append(loop.epoch().signals.validation_loss)
+        for loop in together:
+            torch.set_rng_state(random)
+            losses[1].append(loop.epoch().signals.validation_loss)
+    assert losses[0] == losses[1]
+    owned = sum(len(group["params"]) for group in shared.param_groups)
+    assert owned == sum(len(list(loop.model.parameters())) for loop in together)
+
+
+SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
+    "CosineAnnealingWarmRestarts": partial(schedules.CosineAnnealingWarmRestarts, T_0=4),
+    "CyclicLR": partial(schedules.CyclicLR, base_lr=1e-3, max_lr=1e-2, step_size_up=3, cycle_momentum=False),
+    "OneCycleLR": partial(schedules.OneCycleLR, max_lr=1e-2, total_steps=40),
+    "LambdaLR": partial(schedules.LambdaLR, lr_lambda=lambda step: 0.95**step),
+    "SequentialLR": lambda own: schedules.SequentialLR(
+        own, [schedules.LinearLR(own), schedules.ExponentialLR(own, 0.9)], milestones=[3]
+    ),
+    "SWALR": partial(SWALR, swa_lr=1e-3),
+    "ReduceLROnPlateau": lambda own: SimpleNamespace(
+        step=partial(schedules.ReduceLROnPlateau(own, patience=2).step, 1.0)
+    ),
+}
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": partial(torch.optim.SGD, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3),
+    "adamw": partial(torch.optim.AdamW, lr=1e-2, amsgrad=True),
+    "fused": partial(torch.optim.Adam, lr=1e-2, fused=True),
+    "adagrad": partial(torch.optim.Adagrad, lr=1e-2),
+    "asgd": torch.optim.ASGD,
+    "adafactor": torch.optim.Adafactor,
+    "state in containers": Nested,
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_no_schedule_notices_a_seed_before_it_is_kept_nor_fails_after(name):
+    plain, grown = make_loop(), make_loop()
+    for loop in (plain, grown):
+        schedule = SCHEDULES[name](loop.optimizer)
+        loop.after.append(schedule.step)
+    grown.tended()
+    equal = [grown.stays_as(plain) for _ in range(6)]
+    assert equal[:3] == [True] * 3
+    assert not any(equal[3:])
+    assert [group["lr"] for group in grown.optimizer.param_groups] == [
+        group["lr"] for group in plain.optimizer.param_groups
+    ]
+
+
+def test_a_loop_in_float64_keeps_its_default():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        plain, grown = make_loop(), make_loop().tended()
+        assert [grown.stays_as(plain) for _ in range(6)] == [True] * 3 + [False] * 3
+        assert torch.get_default_dtype() is torch.float64
+        assert {own.dtype for own in grown.model.parameters()} == {torch.float64}
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_activation_checkpointing_changes_nothing():
+    """The part with the slot is computed again in the backward pass."""
+
+    def checkpointed() -> nn.Module:
+        host = NoisyHost()
+        rest = nn.Sequential(host.drop, host.hidden, host.head)
+        return Net(lambda net, x: net.rest(checkpoint(net.first, x, use_reentrant=False)), first=host.stem, rest=rest)
+
+    plain, grown = make_loop(host=checkpointed), make_loop(host=checkpointed)
+    grown.tended(slots={"stem": "first"})
+    assert [grown.stays_as(plain) for _ in range(6)] == [True] * 3 + [False] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_compiled_host_is_compiled_again_once_a_seed_is_kept():
+    plain, grown = make_loop(), make_loop().tended()
+    compiled = [torch.compile(loop.model, options={"fallback_random": True}) for loop in (plain, grown)]
+
+    def train(loop: Any, model: Any, batch: Any) -> None:
+        loop.optimizer.zero_grad()
+        nn.functional.cross_entropy(model(batch[0]), batch[1]).backward()
+        loop.optimizer.step()
+
+    trains = [partial(train, *pair) for pair in zip((plain, grown), compiled, strict=True)]
+    assert [grown.stays_as(plain, trains) for _ in range(5)] == [True] * 3 + [False] * 2
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_no_optimizer_loses_a_bit_of_its_state(name):
+    plain, grown = make_loop(OPTIMIZERS[name]), make_loop(OPTIMIZERS[name])
+    grown.tended()
+    equal = [grown.stays_as(plain) for _ in range(6)]
+    assert equal[:3] == [True] * 3
+    assert not any(equal[3:])
+    (group,) = grown.optimizer.param_groups
+    assert len(group["params"]) == len(list(grown.model.parameters()))

@@ -1,0 +1,104 @@
+"""A Gardener in a loop with an Accelerator: the host stays as it was, checkpoints carry the growth."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.support.core_worlds import NoisyHost, per_example, same
+from tests.support.loops import planned, toy_data
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.members,
+    pytest.mark.library("accelerate"),
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+def new(grow: dict[str, Any] | None = None, *, clip: float | None = None, **settings: Any) -> Any:
+    """Return a prepared loop, whose ``train(epochs)`` trains."""
+    import accelerate
+
+    from esper_grow.integrations.accelerate import grow as make_gardener
+
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    accelerator = accelerate.Accelerator(cpu=True, **settings)
+    torch.manual_seed(3)
+    host, (train_data, held_out) = NoisyHost(), toy_data()
+    model, optimizer, loader = accelerator.prepare(
+        host, torch.optim.AdamW(host.parameters(), lr=1e-2), DataLoader(TensorDataset(*train_data), 10)
+    )
+    gardener = None
+    if grow is not None:
+        own = {"loss": per_example, "slots": ["stem"], "validation": [held_out], **grow}
+        gardener = make_gardener(accelerator, model, optimizer, clip_norm=clip, **own)
+    torch.manual_seed(4)
+
+    def train(epochs: int) -> list[str]:
+        tended = []
+        for _ in range(epochs):
+            for batch in loader:
+                with accelerator.accumulate(model):
+                    optimizer.zero_grad()
+                    accelerator.backward(per_example(model, batch).mean())
+                    if clip is not None and accelerator.sync_gradients:
+                        accelerator.clip_grad_norm_(model.parameters(), clip)
+                    optimizer.step()
+                if gardener is not None:
+                    gardener.step(batch)
+            if gardener is not None:
+                tended.append(str(gardener.tend()))
+        return tended
+
+    return SimpleNamespace(accelerator=accelerator, host=host, optimizer=optimizer, train=train)
+
+
+def state_of(loop: Any, *, grown: bool = False) -> dict[str, Any]:
+    """Return the state that a Gardener must not change, or all of it."""
+    memory, named = loop.optimizer.optimizer.state, dict(loop.host.named_parameters())
+    return {
+        "tensors": {name: own for name, own in loop.host.state_dict().items() if grown or "_esper" not in name},
+        "memory": {name: dict(memory[own]) for name, own in named.items() if own in memory},
+        "random": torch.get_rng_state(),
+    }
+
+
+def dynamo() -> Any:
+    from accelerate.utils import TorchDynamoPlugin
+
+    return TorchDynamoPlugin(backend="eager")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"gradient_accumulation_steps": 3}, {"clip": 0.01}, {"mixed_precision": "bf16"}, {"dynamo_plugin": dynamo}],
+    ids=["plainly", "in parts", "clipped", "in bfloat16", "compiled"],
+)
+def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(how):
+    states = []
+    for grow in (None, planned("stem")):
+        loop = new(grow, **{key: value() if callable(value) else value for key, value in how.items()})
+        said = loop.train(3)
+        states.append(state_of(loop))
+    assert "training" in "".join(said)
+    assert same(*states)
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3, 5])
+def test_a_resumed_training_has_the_same_numbers_to_the_bit(tmp_path, epochs):
+    whole, first, second = (new(planned("stem", keep=4)) for _ in range(3))
+    torch.manual_seed(5)
+    expected = whole.train(7)
+    random = torch.get_rng_state()
+    assert "is kept" in expected[4]
+    torch.manual_seed(5)
+    seen = first.train(epochs)
+    first.accelerator.save_state(str(tmp_path))
+    second.accelerator.load_state(str(tmp_path))
+    seen += second.train(7 - epochs)
+    assert seen == expected
+    assert torch.equal(torch.get_rng_state(), random)
+    assert same(state_of(second, grown=True), state_of(whole, grown=True))

@@ -1,0 +1,198 @@
+"""Growing in the real Trainer of Hugging Face: the host stays as it was, checkpoints carry the growth."""
+
+import logging
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import esper_grow as esper
+from esper_core import EsperError
+from esper_core.growth import slots_of
+from tests.support.core_worlds import same
+from tests.support.loops import planned
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.members,
+    pytest.mark.library("transformers"),
+    pytest.mark.filterwarnings("ignore"),
+]
+
+SLOT = "bert.encoder.layer.0.output"
+QUIET = {"report_to": [], "disable_tqdm": True, "use_cpu": True, "logging_strategy": "no", "learning_rate": 1e-2}
+SCHEDULES = {
+    "cosine_with_min_lr": {"min_lr": 1e-4},
+    "cosine_warmup_with_min_lr": {"min_lr": 1e-4},
+    "warmup_stable_decay": {"num_decay_steps": 4},
+}
+
+
+def rows(examples: int, seed: int) -> list[dict[str, Any]]:
+    """Sentences of ten words, told apart by their first word."""
+    generator = torch.Generator().manual_seed(seed)
+    words = torch.randint(0, 30, (examples, 10), generator=generator)
+    return [{"input_ids": row, "attention_mask": torch.ones_like(row), "labels": row[0] % 3} for row in words]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """``fit(epochs, grow=…, **arguments)`` trains a new model, and returns it with its Trainer and its callback."""
+    import transformers
+
+    from esper_grow.integrations.transformers import Grow
+
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    config = transformers.BertConfig(
+        vocab_size=30, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, num_labels=3
+    )
+    train, held_out = rows(32, 1), rows(120, 2)
+    validation = torch.utils.data.DataLoader(held_out, 60, collate_fn=transformers.default_data_collator)
+
+    def fit(
+        epochs: int, grow: dict[str, Any] | None = None, *, folder: Path | None = None, resume: Any = None,
+        frozen: bool = False, **more: Any,
+    ) -> SimpleNamespace:  # fmt: skip
+        torch.manual_seed(3)
+        model = transformers.BertForSequenceClassification(config).requires_grad_(not frozen)
+        given = {"save_strategy": "no", "eval_strategy": "epoch", "per_device_train_batch_size": 8, **QUIET, **more}
+        arguments = transformers.TrainingArguments(str(folder or tmp_path / "plain"), num_train_epochs=epochs, **given)
+        grown = [] if grow is None else [Grow(**{"slots": [SLOT], "validation": validation, **grow})]
+        trainer = transformers.Trainer(model, arguments, train_dataset=train, eval_dataset=held_out, callbacks=grown)
+        trainer.train(resume_from_checkpoint=resume)
+        return SimpleNamespace(model=model, trainer=trainer, grow=grown[0] if grown else None)
+
+    def plan(**more: Any) -> dict[str, Any]:
+        return planned(SLOT, blueprint="mlp", **more)
+
+    return SimpleNamespace(
+        fit=fit, plan=plan, kind=transformers.BertForSequenceClassification, config=config, library=transformers
+    )
+
+
+def host_of(run: Any) -> dict[str, Any]:
+    """Return the state of the host that a Gardener must not change."""
+    optimizer = run.trainer.optimizer.optimizer
+    named = {name: own for name, own in run.model.named_parameters() if "_esper" not in name}
+    return {
+        "tensors": {name: own for name, own in run.model.state_dict().items() if "_esper" not in name},
+        "memory": {name: dict(optimizer.state[own]) for name, own in named.items()},
+        "rates": [float(group["lr"]) for group in optimizer.param_groups],
+        "figures": [{key: one[key] for key in one if key == "eval_loss"} for one in run.trainer.state.log_history],
+        "random": torch.get_rng_state(),
+    }
+
+
+HOW: list[dict[str, Any]] = [
+    {},
+    {"gradient_accumulation_steps": 3},
+    {"max_grad_norm": 0.0},
+    {"max_grad_norm": 0.01, "weight_decay": 0.1},
+    {"bf16": True},
+    {"torch_compile": True, "torch_compile_backend": "eager"},
+    {"gradient_checkpointing": True},
+    {"optim": "adafactor"},
+]
+
+
+def names_of_schedules() -> list[str]:
+    """Every schedule of ``transformers.get_scheduler``, without importing the library."""
+    return [
+        "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt",
+        "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy",
+    ]  # fmt: skip
+
+
+def test_every_schedule_is_tried(world):
+    assert {one.value for one in world.library.SchedulerType} == set(names_of_schedules())
+
+
+@pytest.mark.parametrize(
+    "how", [*HOW, *({"lr_scheduler_type": name, "warmup_steps": 2} for name in names_of_schedules())], ids=str
+)
+def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world, how):
+    if (settings := SCHEDULES.get(how.get("lr_scheduler_type", ""))) is not None:
+        how = {**how, "lr_scheduler_kwargs": settings}
+    plain = world.fit(3, **how)
+    expected = host_of(plain)
+    grown = world.fit(3, world.plan(), **how)
+    assert [one.now.value for tended in grown.grow.tended for one in tended.changes]
+    assert grown.grow.tended[-1].signals.parameters > sum(own.numel() for own in plain.model.parameters())
+    assert same(host_of(grown), expected)
+
+
+@pytest.mark.parametrize("step", [2, 4, 9, 18, 22])
+def test_a_resumed_training_has_the_same_numbers_to_the_bit(world, tmp_path, step, caplog):
+    # evaluation follows a save, and draws random numbers
+    saving = {"save_strategy": "steps", "save_steps": step, "eval_strategy": "no"}
+    whole = world.fit(7, world.plan(keep=4), folder=tmp_path / "run", **saving)
+    assert [one.kept != () for one in whole.grow.tended] == [number == 4 for number in range(7)]
+    moved = tmp_path / "moved"
+    shutil.copytree(tmp_path / "run" / f"checkpoint-{step}", moved)
+    resumed = world.fit(
+        7, {**world.plan(keep=4), "resume_from_checkpoint": moved}, folder=tmp_path / "other", resume=str(moved),
+        eval_strategy="no",
+    )  # fmt: skip
+    seen = [str(one) for one in whole.grow.tended]
+    assert [str(one) for one in resumed.grow.tended] == seen[step // 4 :]
+    assert same(resumed.model.state_dict(), whole.model.state_dict())
+    assert same(*(run.trainer.optimizer.state_dict() for run in (resumed, whole)))
+    assert "unexpected keys" not in caplog.text
+
+
+def test_a_frozen_model_grows_an_adapter_that_alone_is_trained(world):
+    slot = f"{SLOT}.dense"
+    run = world.fit(7, {**planned(slot, blueprint="lora_small", keep=4), "slots": [slot]}, frozen=True)
+    (adapter,) = slots_of(run.model).named(slot).fossils
+    assert all(own.requires_grad == ("_esper" in name) for name, own in run.model.named_parameters())
+    assert any(own.any() for name, own in adapter.block.named_parameters() if "up" in name)
+
+
+@pytest.fixture
+def checkpoint(world: Any, tmp_path: Path) -> SimpleNamespace:
+    """The last checkpoint of a training in which a seed was kept; the first one is the best."""
+    run = world.fit(6, world.plan(keep=4), folder=tmp_path / "run", save_strategy="epoch")
+    return SimpleNamespace(run=run, path=tmp_path / "run" / "checkpoint-24", first=tmp_path / "run" / "checkpoint-4")
+
+
+def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(world, checkpoint, caplog):
+    from esper_grow.integrations.transformers import from_pretrained
+
+    for kind in (world.kind, world.library.AutoModelForSequenceClassification):
+        grown = from_pretrained(kind, checkpoint.path)
+        assert type(grown).__name__ == "BertForSequenceClassification"
+        assert same(grown.state_dict(), checkpoint.run.model.state_dict())
+    assert "_esper" not in caplog.text
+    world.kind.from_pretrained(checkpoint.path)
+    assert "_esper.for_esper_grow.load" in caplog.text
+    assert len(slots_of(from_pretrained(world.kind, checkpoint.first)).named(SLOT).nursery) == 1
+    again = esper.load(world.kind(world.config), checkpoint.run.model.state_dict())
+    assert same(again.state_dict(), grown.state_dict())
+
+
+def test_the_best_model_is_loaded_as_it_had_grown(world, tmp_path):
+    from esper_grow.integrations.transformers import from_pretrained
+
+    worst = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True}
+    run = world.fit(6, world.plan(keep=4), folder=tmp_path / "run", save_strategy="epoch", **worst)
+    expected = from_pretrained(world.kind, run.trainer.state.best_model_checkpoint)
+    assert len(slots_of(expected).named(SLOT).nursery) == 1, "it was saved before the seed was kept"
+    assert same(run.model.state_dict(), expected.state_dict())
+
+
+def test_a_training_that_cannot_grow_says_why(world, checkpoint, tmp_path):
+    from esper_grow.integrations.transformers import Grow
+
+    grow = Grow([SLOT], validation=[])
+    with pytest.raises(EsperError, match=r"E343 .*2 GPUs"):
+        grow.on_train_begin(SimpleNamespace(n_gpu=2), None, None, model=None, optimizer=None)
+    with pytest.raises(EsperError, match=r"E344 .*no validation data(?s:.)*eval_dataset"):
+        world.fit(1, {**world.plan(), "validation": None})
+    with pytest.raises(EsperError, match=r"E364 .*without labels(?s:.)*label_smoothing_factor"):
+        world.fit(1, world.plan(), label_smoothing_factor=0.1)
+    (checkpoint.path / "esper.safetensors").unlink()
+    with pytest.raises(EsperError, match=r"E362 .*no state of Grow(?s:.)*esper_grow.load"):
+        world.fit(7, world.plan(), folder=tmp_path / "run", resume=str(checkpoint.path))

@@ -1,0 +1,308 @@
+"""An exported network computes what the grown one computes, and has nothing of Esper in it."""
+
+import copy
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from esper_core import EsperError, graft, ungraft
+from esper_core.growth import slots_of
+from esper_core.leyline import Blend, BlueprintSpec, GrowthError, Site, Stage
+from esper_grow import export
+from tests.support.core_worlds import add_seed
+
+HOST = """
+import torch
+from torch import nn
+
+class Host(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(6, 8)
+        self.body = nn.Sequential(nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, inputs):
+        return self.head(self.body(self.stem(inputs)))
+"""
+namespace: dict[str, type[nn.Module]] = {}
+exec(HOST, namespace)  # the test that loads without Esper writes the same text to a file
+Host = namespace["Host"]
+EXAMPLE = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
+
+
+class Block(nn.Module):
+    """Parameters of its own, a buffer, layers within layers, and one that differs between training and evaluation."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(site.channels, site.channels), nn.Tanh(), nn.BatchNorm1d(site.channels))
+        self.scale = nn.Parameter(torch.full((site.channels,), 0.5))
+        self.register_buffer("shift", torch.linspace(0, 1, site.channels))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + self.scale * self.layers(hidden) + self.shift
+
+
+class Branches(Block):
+    """Branches on the values of its inputs."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden if hidden.sum() > 0 else -hidden
+
+
+class Chooses(Host):
+    """Computes in one of two ways, by the sum of its inputs."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs if inputs.sum() > 0 else -inputs)
+
+
+class Attends(nn.Module):
+    """Has a layer of torch whose repr does not build it."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(site.channels, 2)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden + self.attention(hidden, hidden, hidden)[0]
+
+
+def grow(model: nn.Module, name: str, block: Any = Block, *, stage: Stage = Stage.FOSSILISED, **more: Any) -> None:
+    """Put a seed that acts at full strength into a slot."""
+    number = sum(len(each.seeds) for each in slots_of(model).each())
+    own = {"blueprint": "t/b", "spec": BlueprintSpec("vector", "1"), "identity": False, **more}
+    add_seed(model, name, block, seed=number, number=number, noise=0.1, **own).stage = stage
+
+
+@pytest.fixture
+def grown() -> nn.Module:
+    """A host with two fossils behind its stem and one behind a Sequential."""
+    torch.manual_seed(1)
+    model = graft(Host(), {"early": "stem", "late": "body", "empty": "head"}, example=EXAMPLE)
+    for slot in slots_of(model).each():
+        slot.limit = 2
+    for name in ("early", "early", "late"):
+        grow(model, name)
+    return model
+
+
+def modes(model: nn.Module, inputs: Tensor) -> list[Tensor]:
+    """Return the outputs of a copy in training and in evaluation; training changes buffers."""
+    found = []
+    for training in (True, False):
+        torch.manual_seed(0)
+        found.append(copy.deepcopy(model).train(training)(inputs))
+    return found
+
+
+def assert_same(one: nn.Module, other: nn.Module, inputs: Tensor = EXAMPLE) -> None:
+    for mine, yours in zip(modes(one, inputs), modes(other, inputs), strict=True):
+        assert torch.equal(mine, yours)
+
+
+def test_a_module_computes_the_same_with_torchs_own_layers_and_the_hosts_keys(grown):
+    before = {key: value.clone() for key, value in grown.state_dict().items()}
+    plain = export(grown, example=EXAMPLE)
+    assert_same(plain, grown)
+    assert not [module for module in plain.modules() if type(module).__module__.startswith("esper")]
+    assert type(plain) is Host
+    twin = copy.deepcopy(plain)
+    twin(EXAMPLE).square().sum().backward()
+    assert all(parameter.grad is not None for parameter in twin.parameters()), "it can be copied and trained"
+    assert all(parameter.grad is None for parameter in plain.parameters())
+    host_keys = set(Host().state_dict())
+    assert {key for key in plain.state_dict() if not key.startswith("grown.")} == host_keys
+    after = grown.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[key], value) for key, value in before.items())
+
+
+@pytest.mark.parametrize("identity", [True, False], ids=["identity", "eased"])
+@pytest.mark.parametrize("blend", list(Blend))
+def test_every_blend_is_exported_exactly(blend, identity):
+    model = graft(Host(), ["stem"], example=EXAMPLE)
+    grow(model, "stem", blend=blend, identity=identity)
+    assert_same(export(model, example=EXAMPLE), model)
+
+
+def low_rank(site: Site) -> nn.Module:
+    return nn.Sequential(nn.Linear(site.inputs, 2, bias=False), nn.Linear(2, site.channels, bias=False))
+
+
+def test_an_adapter_is_merged_into_the_layer_that_it_adapts():
+    model = graft(Host(), ["stem"], example=EXAMPLE).eval()
+    grow(
+        model, "stem", low_rank, identity=True, spec=BlueprintSpec("vector", "28", adapts=True, starts_as_identity=True)
+    )
+    plain = export(model, example=EXAMPLE)
+    torch.testing.assert_close(plain(EXAMPLE), model(EXAMPLE))
+    assert plain.state_dict().keys() == Host().state_dict().keys()
+    assert not torch.equal(plain.stem.weight, model.stem.weight)
+
+
+def test_a_block_in_half_precision_is_exported_in_half_precision(tmp_path):
+    model = graft(Host().bfloat16(), ["stem"], example=EXAMPLE.bfloat16())
+    grow(model, "stem", blend=Blend.GATE)
+    assert_same(export(model, path=tmp_path), model, EXAMPLE.bfloat16())
+    dtypes = {value.dtype for value in load_file(tmp_path / "network.safetensors").values()}
+    assert dtypes == {torch.bfloat16, torch.int64}
+
+
+WITHOUT_ESPER = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0].startswith("esper"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Refuse())
+import torch
+from safetensors.torch import load_file
+from host import Host
+from network import load
+
+there = load_file("seen.safetensors")
+network = load(Host()).eval()
+torch.testing.assert_close(network(there["inputs"]), there["outputs"])
+print(sum(parameter.numel() for parameter in network.parameters()))
+"""
+
+
+def test_a_folder_is_loaded_by_a_process_without_esper(grown, tmp_path):
+    plain = export(grown, path=tmp_path, example=EXAMPLE).eval()
+    save_file({"inputs": EXAMPLE, "outputs": plain(EXAMPLE)}, tmp_path / "seen.safetensors")
+    (tmp_path / "host.py").write_text(HOST)
+    (tmp_path / "use.py").write_text(WITHOUT_ESPER)
+    done = subprocess.run([sys.executable, "use.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == sum(parameter.numel() for parameter in grown.parameters())
+
+
+def test_a_host_that_grew_nothing_is_exported_as_it_was(tmp_path):
+    model = graft(Host(), ["stem"], example=EXAMPLE)
+    plain = export(model, path=tmp_path)
+    assert plain.state_dict().keys() == Host().state_dict().keys()
+    assert_same(plain, model)
+
+
+@dataclass
+class Inputs:
+    values: Tensor
+
+
+class Structured(nn.Module):
+    """Takes a dataclass, a nested mapping and a keyword."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(6, 3)
+
+    def forward(self, batch: Inputs, more: dict[str, tuple[Tensor, None]], *, scale: Tensor) -> dict[str, Tensor]:
+        return {"sum": self.stem(batch.values) + scale * more["shift"][0]}
+
+
+def structured(examples: int) -> dict[str, Any]:
+    shift = torch.ones(examples, 3), None
+    return {"batch": Inputs(torch.randn(examples, 6)), "more": {"shift": shift}, "scale": torch.tensor(2.0)}
+
+
+@pytest.fixture
+def adapted() -> tuple[nn.Module, tuple[Tensor, ...], Tensor]:
+    """A grown network that takes a structure, the tensors of more examples than it was built with, and their result."""
+    model, more = graft(Structured(), ["stem"], example=structured(4)), structured(7)
+    grow(model, "stem")
+    expected = model.eval()(**more)["sum"]
+    return model.train(), (more["batch"].values, more["more"]["shift"][0], more["scale"]), expected
+
+
+def test_a_program_takes_the_tensors_of_any_structure_and_any_number_of_examples(adapted, tmp_path):
+    model, tensors, expected = adapted
+    program = export(model, "program", tmp_path / "new" / "net.pt2", example=structured(4))
+    assert torch.equal(program.module()(*tensors)[0], expected)
+    assert (tmp_path / "new" / "net.pt2").stat().st_size > 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # from torch's exporter itself
+def test_an_onnx_program_takes_the_tensors_of_any_structure_and_any_number_of_examples(adapted, tmp_path):
+    pytest.importorskip("onnxscript", reason="needs onnx and onnxscript")
+    reference = pytest.importorskip("onnx.reference", reason="needs onnx and onnxscript")
+    model, tensors, expected = adapted
+    export(model, "onnx", tmp_path / "net.onnx", example=structured(4))
+    evaluator = reference.ReferenceEvaluator(str(tmp_path / "net.onnx"))
+    assert evaluator.input_names == ["batch_values", "more_shift_0", "scale"]
+    (found,) = evaluator.run(None, dict(zip(evaluator.input_names, (own.numpy() for own in tensors), strict=True)))
+    torch.testing.assert_close(torch.from_numpy(found), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "says"),
+    [
+        (lambda model: grow(model, "late", stage=Stage.HOLDING) or export(model), r"E336 .*t/b in late"),
+        (lambda model: grow(model, "late", Branches) or export(model), r"E337 .*t/b in late cannot be traced"),
+        (lambda model: grow(model, "late", Attends) or export(model, path="x"), r"E337 .*behind body .* source"),
+        (
+            lambda model: export(graft(Chooses(), ["stem"], example=EXAMPLE), "program", example=EXAMPLE),
+            r"E337 torch cannot export this network: .*\n.*module",
+        ),
+        (
+            lambda model: export(model, "onnx", example=EXAMPLE),
+            r"E337 ONNX .* packages: .*onnxscript.*\n.*core\[onnx\]",
+        ),
+        (lambda model: export(model, "script"), r"E337 to must be .*Received: 'script'"),
+        (lambda model: export(model.state_dict()), r"E311 OrderedDict has no slots"),
+        (lambda model: export(model, "program"), r"E337 to='program' .*example="),
+        (
+            lambda model: export(model, example=(EXAMPLE, EXAMPLE)),
+            r"E318 .*TypeError(.|\n)*without targets. Received: ",
+        ),
+        (lambda model: setattr(model, "grown", 3) or export(model), r'E337 .*"grown" of its own'),
+    ],
+    ids=[
+        "alive",
+        "untraceable",
+        "no source",
+        "its values decide",
+        "no onnx",
+        "another form",
+        "no module",
+        "no example",
+        "with targets",
+        "name taken",
+    ],
+)
+def test_what_cannot_be_exported_is_refused_with_the_reason(attempt, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    model = graft(Host(), {"early": "stem", "late": "body"}, example=EXAMPLE)
+    grow(model, "early")
+    with pytest.raises(EsperError, match=says):
+        attempt(model)
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["the model", "a copy of it"])
+def test_ungraft_returns_the_model_as_it_was(copied):
+    plain = Host()
+    model = graft(copy.deepcopy(plain), ["stem", "body.2"], example=EXAMPLE)
+    model = ungraft(copy.deepcopy(model) if copied else model)
+    assert [type(module) for module in model.modules()] == [type(module) for module in plain.modules()]
+    assert not [module for module in model.modules() if module._forward_hooks]
+    assert model.state_dict().keys() == plain.state_dict().keys()
+    assert_same(model, plain)
+    graft(model, ["stem"], example=EXAMPLE)
+
+
+def test_ungraft_drops_what_grew_only_on_request(grown):
+    with pytest.raises(GrowthError, match=r"E336 the model has grown: t/b in early.*\n.*export"):
+        ungraft(grown)
+    plain = ungraft(grown, discard=True)
+    assert not any("_esper" in name for name in plain.state_dict())

@@ -1,0 +1,320 @@
+"""Composition: build task, host, slots, policies and rewards of a resolved configuration, and check that they fit.
+
+``compose`` builds every piece and trains nothing: what a run would refuse is refused here, with its place in the file.
+``Composition.study`` puts the pieces together with what belongs to one run, ready for ``trainer.loop.run_study``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from esper_core.growth import (
+    Growth,
+    Variety,
+    host_layers,
+)
+from esper_core.leyline.errors import ConfigError, Problem
+from esper_core.plugins.isolation import output_to_stderr
+from esper_core.trainer.event_records import record_of
+from esper_core.trainer.measurements import count_parameters
+from esper_core.trainer.pool import Pool
+from esper_core.trainer.study import Arm, RunReward, Study
+from esper_run.app.recipes import build_component, build_prototype, choose_devices, name_in_file
+from esper_run.app.resolution import TWIN, load_run_plugins, resolve
+from esper_run.app.runtime import one_thread, tune_allocator
+from esper_run.config import config_of, load_config
+from esper_run.config.model import CAPACITY
+from esper_scale.engines.ahead import Decider
+from esper_scale.engines.worker_pool import WorkerPool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+
+    from esper_core.leyline.actions import ActionSpace
+    from esper_core.leyline.events import EpisodeFinished, HostLayer
+    from esper_core.leyline.protocols import Policy, Reward, Task
+    from esper_core.leyline.signals import HealthSnapshot, Verdict
+    from esper_core.plugins import Component
+    from esper_core.telemetry import Bus, Clock
+    from esper_core.trainer.environment import Recipe
+    from esper_core.trainer.pool import StudyPool
+    from esper_run.app.resolution import Resolution
+    from esper_run.config import RunConfig
+    from esper_scale.engines.selection import ChosenEngine
+    from esper_scale.engines.verdicts import Verdicts
+
+
+@dataclass(frozen=True, slots=True)
+class StudyContext:
+    """What a study gets from the run that it is part of. See ``Study``.
+
+    Attributes:
+        engine: Computes the environments; None: threads of this process.
+        verdicts: Seeds that ended or blocked a worker of this run before.
+        until_checkpoint: Returns after how many steps a checkpoint is due, if that is fixed.
+        heartbeat: Called when work begins in the environment of a place, and about once a second for workers.
+    """
+
+    bus: Bus
+    clock: Clock
+    check_health: Callable[[HealthSnapshot], Verdict]
+    engine: ChosenEngine | None = None
+    verdicts: Verdicts | None = None
+    heartbeat: Callable[[int], None] = lambda place: None
+    until_checkpoint: Callable[[], int] = lambda: sys.maxsize
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """The pieces of a study, built and checked.
+
+    Attributes:
+        judges: The rewards of the run, in the order in which ``Arm.parts`` are named after them.
+        layers: Those of the host, with the slots behind them.
+        devices: Those that the configuration asks for; data and trial passes are on the first.
+    """
+
+    resolution: Resolution
+    task: Task
+    recipe: Recipe
+    space: ActionSpace
+    arms: tuple[Arm, ...]
+    judges: tuple[RunReward, ...]
+    host_parameters: int
+    layers: tuple[HostLayer, ...]
+    devices: tuple[torch.device, ...]
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration as the file has it."""
+        return self.resolution.config
+
+    @property
+    def acting(self) -> tuple[str, ...]:
+        """Every arm that has a policy, once for each reward if there are several."""
+        return tuple(name for arm in self.arms for name in arm.names)
+
+    @property
+    def arm_names(self) -> tuple[str, ...]:
+        """Every arm that is trained side by side, the twin last."""
+        return (*self.acting, TWIN) if self.config.twin else self.acting
+
+    @property
+    def controls(self) -> Mapping[str, str]:
+        """For each arm that may grow, the arm that has what it grew from the start; empty without ``capacity``."""
+        if not self.config.capacity:
+            return {}
+        alone = len(self.acting) == 1
+        return {name: CAPACITY if alone else f"{CAPACITY}-of-{name}" for name in self.acting}
+
+    @property
+    def every_arm(self) -> tuple[str, ...]:
+        """The arms, the twin, and the controls."""
+        return (*self.arm_names, *self.controls.values())
+
+    @property
+    def rewards(self) -> Mapping[str, RunReward]:
+        """The reward of each arm that has a policy."""
+        return {name: judge for arm in self.arms for name, judge in zip(arm.names, self.judges, strict=True)}
+
+    @property
+    def decider(self) -> Decider:
+        """What a worker needs to choose actions as the run does."""
+        prices = {name: reward.price for name, reward in self.rewards.items()}
+        return Decider(self.arms, prices, self.config.episode.steps, self.config.episode.batches)
+
+    def judge_of(self, arm: str | None) -> RunReward:
+        """Return the reward of an arm, or the only one of the run if ``arm`` is None; ConfigError (E114) otherwise."""
+        if arm is None and len(self.judges) == 1:
+            return self.judges[0]
+        if arm is not None and arm in self.rewards:
+            return self.rewards[arm]
+        message = f"an episode has one reward, and the configuration has {len(self.judges)}"
+        if arm is not None:
+            message = f'there is no arm "{arm}" with a policy'
+        raise ConfigError(Problem("E114", message, hint=f"Name the arm whose reward counts: {', '.join(self.acting)}."))
+
+    def study(self, context: StudyContext) -> Study:
+        """Return the study of all arms and their twin."""
+        twin = TWIN if self.config.twin else None
+        return self._study(context, self._pool(context, self.arm_names, twin), self.arms, twin)
+
+    def follow_up(self, context: StudyContext, finished: Sequence[EpisodeFinished]) -> Study | None:
+        """Return the study of the controls: what each arm grew, trained from the start with the same RNG seeds.
+
+        None if nothing was grown. ``finished`` says how the episodes of the first study ended.
+        """
+        grown = {
+            (self.controls[e.arm], e.seed): [record_of(Growth, growth) for growth in e.grown]
+            for e in finished
+            if e.arm in self.controls
+        }
+        arms = [control for arm, control in self.controls.items() if any(e.grown for e in finished if e.arm == arm)]
+        if not arms:
+            return None
+        pool = self._pool(context, arms, None, grown)
+        return self._study(context, pool, (), None)
+
+    def _pool(
+        self,
+        context: StudyContext,
+        arms: Sequence[str],
+        twin: str | None,
+        implants: Mapping[tuple[str, int], Sequence[Growth]] | None = None,
+    ) -> StudyPool[Any]:
+        config = self.config
+        if config.compute.allocator == "tuned":
+            tune_allocator()
+        if context.engine is not None:
+            return WorkerPool(
+                context.engine.engine,
+                arms,
+                config.instances,
+                workers=context.engine.workers,
+                notices=self.recipe.notices,
+                twin=twin,
+                implants=implants,
+                patience=None if config.patience == "auto" else config.patience,
+                verdicts=context.verdicts,
+                steps=config.episode.steps if context.engine.decides else 0,
+                until_checkpoint=context.until_checkpoint,
+                on_wait=partial(context.heartbeat, -1),
+            )
+        return Pool(
+            self.recipe,
+            arms,
+            config.instances,
+            twin=twin,
+            devices=self.devices,
+            lanes=None if config.lanes == "auto" else config.lanes,
+            implants=None if implants is None else lambda arm, seed: implants[arm, seed],
+            on_turn=context.heartbeat,
+        )
+
+    def _study(self, context: StudyContext, pool: StudyPool[Any], arms: Sequence[Arm], twin: str | None) -> Study:
+        config, blueprints = self.config, self.resolution.blueprints.values()
+        return Study(
+            pool=pool,
+            arms=arms,
+            twin=twin,
+            reward=self.judges[0],
+            rewards=self.rewards,
+            rounds=config.rounds,
+            environments=config.instances,
+            steps=config.episode.steps,
+            batches=config.episode.batches,
+            first_seed=config.seed,
+            bus=context.bus,
+            clock=context.clock,
+            packages={component.id: component.source for components in blueprints for component in components},
+            check_health=context.check_health,
+        )
+
+
+def prepare(
+    configuration: Mapping[str, Any] | Path | str, overrides: Sequence[str] = (), overlays: Sequence[Path] = ()
+) -> Composition:
+    """Load, resolve and compose a configuration: a file with overlays, or what such a file would contain.
+
+    Raises:
+        ConfigError: Something in the configuration is wrong.
+        PluginError: A plugin that it uses is at fault.
+    """
+    if isinstance(configuration, Mapping):
+        loaded, folder = config_of(configuration, overrides), Path()
+    else:
+        loaded, folder = load_config(configuration, overrides, overlays), Path(configuration).parent
+    return compose(resolve(loaded, load_run_plugins(loaded, folder)))
+
+
+def compose(resolution: Resolution) -> Composition:
+    """Build and check every piece of a run, with one thread. What plugins print goes to stderr.
+
+    Raises:
+        ConfigError: The pieces do not fit together, or a component refuses its settings.
+        PluginError: A component raises, or is not what its kind requires.
+    """
+    with one_thread(), output_to_stderr():
+        return _compose(resolution)
+
+
+def _compose(resolution: Resolution) -> Composition:
+    devices = choose_devices(resolution)
+    prototype = build_prototype(resolution, devices[0])
+    recipe, host = prototype.recipe, prototype.host
+    judges = tuple(
+        RunReward(cast("Reward", build_component(resolution, chosen, metric=recipe.task.metric)), chosen.label)
+        for chosen in resolution.of_kind("reward")
+    )
+    space = prototype.space
+    priced = any(judge.counts_flops for judge in judges)
+    if priced and recipe.operations is None:
+        raise _uncounted(resolution, judges, space)
+    return Composition(
+        resolution=replace(resolution, blueprints=_fitting_blueprints(resolution, recipe.varieties)),
+        task=recipe.task,
+        recipe=replace(recipe, price_operations=priced),
+        space=space,
+        arms=build_arms(resolution, space, lambda name: _part_names(name, judges)),
+        judges=judges,
+        host_parameters=count_parameters(host),
+        layers=host_layers(host),
+        devices=devices,
+    )
+
+
+def _fitting_blueprints(
+    resolution: Resolution, varieties: Mapping[str, Sequence[Variety]]
+) -> dict[str, tuple[Component, ...]]:
+    """Return the blueprints that may grow in each slot of the file, without those of a glob that fit none.
+
+    They are written to the run directory, where each is named, and a named one has to fit.
+    """
+    able = {
+        (name_in_file(slot), variety.id) for slot, slot_varieties in varieties.items() for variety in slot_varieties
+    }
+    return {
+        name: tuple(component for component in components if (name, component.id) in able)
+        for name, components in resolution.blueprints.items()
+    }
+
+
+# --- policies and rewards
+
+
+def build_arms(resolution: Resolution, space: ActionSpace, parts: Callable[[str], tuple[str, ...]]) -> tuple[Arm, ...]:
+    """Build the policy of each arm; ``parts`` gives the names of an arm under several rewards."""
+    return tuple(
+        Arm(name, cast("Policy", build_component(resolution, chosen, space)), chosen.label, parts(name))
+        for name, chosen in resolution.policies.items()
+    )
+
+
+def _part_names(arm: str, judges: Sequence[RunReward]) -> tuple[str, ...]:
+    """Return the name of an arm under each of several rewards: ``ppo@price-20``, or ``ppo@reward-2``."""
+    if len(judges) == 1:
+        return ()
+    priced = [f"{arm}@price-{judge.price:g}" for judge in judges if judge.price is not None]
+    if len(set(priced)) == len(judges):
+        return tuple(priced)
+    return tuple(f"{arm}@reward-{number}" for number in range(1, len(judges) + 1))
+
+
+def _uncounted(resolution: Resolution, judges: Sequence[RunReward], space: ActionSpace) -> ConfigError:
+    """Return the error for a reward that prices operations which torch cannot count (E125)."""
+    rewards = zip(judges, resolution.of_kind("reward"), strict=True)
+    asking = next(chosen for judge, chosen in rewards if judge.counts_flops)
+    candidates = ((slot, candidate) for slot, place in space.places.items() for candidate in place.candidates)
+    uncounted = [f"{candidate.blueprint} in {slot}" for slot, candidate in candidates if candidate.flops is None]
+    message = f"{asking.label} has a price for operations, but torch cannot count those of "
+    message += ", ".join(uncounted) or "the host"
+    path = (*asking.path, "settings", "price_of_flops")
+    hint = 'Set "price_of_flops: 0", so that operations cost nothing.'
+    return ConfigError(resolution.loaded.problem("E125", path, message, hint))

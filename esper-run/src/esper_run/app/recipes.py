@@ -1,0 +1,271 @@
+"""Recipes: build and check what all environments of a run have in common: task, data, host, slots and blueprints.
+
+What a run would refuse is refused here, with its place in the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+import torch
+
+from esper_core.growth import (
+    Draws,
+    PlaceDescriptions,
+    RandomStream,
+    Variety,
+    audition,
+    count_operations,
+    derive_seed,
+    draws_of,
+    draws_of_variety,
+    graft,
+    slots_of,
+)
+from esper_core.leyline.actions import ActionSpace
+from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, PROBE_EXAMPLES
+from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
+from esper_core.leyline.protocols import Split, SplitName
+from esper_core.plugins.isolation import AttributedSchedule, AttributedTask, attributed_to
+from esper_core.plugins.process_state import Guard, Scope
+from esper_core.trainer.batches import sent
+from esper_core.trainer.environment import Recipe
+from esper_run.config import parse_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import nn
+
+    from esper_core.leyline.protocols import Schedule, Task
+    from esper_core.leyline.specs import BlueprintSpec
+    from esper_run.app.components import ConfiguredComponent
+    from esper_run.app.resolution import Resolution
+    from esper_run.config.values import KeyPath
+
+
+@dataclass(frozen=True, slots=True)
+class Prototype:
+    """The recipe of a run, and what was found out about one host of it."""
+
+    recipe: Recipe
+    host: nn.Module
+    places: PlaceDescriptions
+
+    @property
+    def space(self) -> ActionSpace:
+        """What can be done in the host."""
+        varieties = self.recipe.varieties.items()
+        return ActionSpace(
+            {name: tuple(variety.id for variety in slot_varieties) for name, slot_varieties in varieties}, self.places
+        )
+
+
+def build_prototype(
+    resolution: Resolution, device: torch.device, splits: Mapping[SplitName, Split] | None = None
+) -> Prototype:
+    """Build a recipe, and one host of it; ``splits`` are used instead of the task's."""
+    config = resolution.config
+    task = AttributedTask(cast("Task", build_component(resolution, resolution.task)), resolution.task.label)
+    data = splits or {name: _load_split(resolution, task, name, device) for name in get_args(SplitName)}
+    _check_data(resolution, data)
+
+    def build_host() -> nn.Module:
+        return cast("nn.Module", build_component(resolution, resolution.host, task.shape))
+
+    host = _graft_prototype(resolution, build_host, data["train"], device)
+    varieties = _select_varieties(resolution, host, device)
+    recipe = Recipe(
+        task=task,
+        data=data,
+        build_host=build_host,
+        slots=resolution.places,
+        varieties=varieties,
+        episode=config.episode,
+        optimizers=config.optimizer,
+        growth=config.growth,
+        governor=config.governor,
+        device=device,
+        compute=config.compute,
+        host_schedule=_build_schedule(resolution, "host"),
+        seed_schedule=_build_schedule(resolution, "seed"),
+        label=" or ".join(_labels_of_training(resolution)),
+    )
+    sites = {slot.name: slot.site for slot in slots_of(host).each() if slot.site is not None}
+    example = sent(data["train"].inputs[:1], device)
+    with Guard(recipe.label, Scope.PROCESS):
+        recipe = recipe.laid_out(host)
+        if config.randomness == "auto":
+            recipe = replace(recipe, draws=_find_draws(recipe, host))
+        recipe = replace(recipe, operations=count_operations(host, sites, varieties, example))
+    return Prototype(recipe, host, PlaceDescriptions(host, sites, varieties, example))
+
+
+# --- devices and data
+
+
+def choose_devices(resolution: Resolution) -> tuple[torch.device, ...]:
+    """Return the devices that the file asks for; ConfigError (E123) if this machine lacks one."""
+    config = resolution.config
+    requested: dict[KeyPath, str] = {("devices", index): name for index, name in enumerate(config.devices)}
+    devices = []
+    for path, name in (requested or {("device",): config.device}).items():
+        best = "cuda" if torch.cuda.is_available() and not config.is_on_ray else "cpu"
+        device = torch.device(best if name == "auto" else name)
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            reason = f"torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices"
+            raise ConfigError(resolution.loaded.problem("E123", path, f'there is no device "{name}": {reason}'))
+        devices.append(device)
+    return tuple(devices)
+
+
+def _load_split(resolution: Resolution, task: Task, name: SplitName, device: torch.device) -> Split:
+    split, label = task.split(name), resolution.task.label
+    if not (
+        isinstance(split, Split) and all(isinstance(tensor, torch.Tensor) for tensor in (split.inputs, split.targets))
+    ):
+        message = f'{label} returns no Split of two tensors for its split "{name}"'
+        hint = "Task.split returns Split(inputs, targets)."
+        raise PluginError(Problem("E231", message, path=label.target, hint=hint))
+    if split.inputs.is_floating_point() and split.inputs.dtype != torch.float32:
+        message = f'{label} gives inputs of {split.inputs.dtype} in its split "{name}"'
+        raise PluginError(Problem("E234", message, hint="Hosts compute in torch.float32: give inputs.float()."))
+    with attributed_to(label, f'with its split "{name}"'):
+        home = torch.device("cpu") if resolution.config.compute.data == "streamed" else device
+        return type(split)(split.inputs.to(home), split.targets.to(home))
+
+
+def _check_data(resolution: Resolution, data: Mapping[SplitName, Split]) -> None:
+    """Raise ConfigError if there are too few examples for a batch, or for the gates."""
+    config, train, validation = resolution.config, len(data["train"]), len(data["validation"])
+    if config.episode.batch_size > train:
+        message = f"a batch of {config.episode.batch_size} is larger than the training data"
+        hint = f"There are {train} training examples."
+        raise ConfigError(resolution.loaded.problem("E124", ("episode", "batch_size"), message, hint))
+    if config.growth.gates != "off" and validation < MIN_EXAMPLES_FOR_EVIDENCE:
+        message = f"gates: {config.growth.gates} cannot work with {validation} validation examples"
+        hint = f'A gate needs at least {MIN_EXAMPLES_FOR_EVIDENCE}: use more validation examples, or gates: "off".'
+        raise ConfigError(resolution.loaded.problem("E114", ("growth", "gates"), message, hint))
+
+
+# --- host and blueprints
+
+
+def _graft_prototype(
+    resolution: Resolution, build_host: Callable[[], nn.Module], train: Split, device: torch.device
+) -> nn.Module:
+    """Return a host as every environment will have it, with its slots attached and their shapes known."""
+    with RandomStream(derive_seed(0, "prototype"), device):
+        host = build_host().to(device)
+    with attributed_to(resolution.host.label, "on its first batch"):
+        try:
+            graft(host, resolution.places, example=sent(train.inputs[:2], device))
+        except GraftError as error:
+            if error.__cause__ is not None and error.problems[0].path == "example":
+                raise error.__cause__ from None  # the host itself raised
+            raise ConfigError([_at_slot(resolution, problem) for problem in error.problems]) from error
+    return host
+
+
+def _at_slot(resolution: Resolution, problem: Problem) -> Problem:
+    name = name_in_file((problem.path or "").removeprefix("slots."))
+    path: KeyPath = ("slots",)
+    if name in resolution.places:
+        has_place = resolution.config.slots[name].at is not None
+        path = ("slots", name, "at") if has_place else ("slots", name)
+    return resolution.loaded.problem(problem.code, path, problem.message, problem.hint)
+
+
+def name_in_file(slot: str) -> str:
+    """Return the name in the file of a slot, which may stand for several."""
+    return slot.partition(":")[0]
+
+
+def _find_draws(recipe: Recipe, host: nn.Module) -> Draws:
+    """Return in which passes the run draws random numbers, in its host or in what may grow in it."""
+    train = recipe.data["train"]
+    inputs, targets = (sent(tensor[:PROBE_EXAMPLES], recipe.device) for tensor in (train.inputs, train.targets))
+    draws = [draws_of(host, lambda model: recipe.task.losses(model(inputs), targets).mean())]
+    for slot in slots_of(host).each():
+        if (site := slot.site) is not None:
+            draws += [draws_of_variety(variety, site, recipe.device) for variety in recipe.varieties[slot.name]]
+    return max(draws)
+
+
+def _select_varieties(resolution: Resolution, host: nn.Module, device: torch.device) -> dict[str, tuple[Variety, ...]]:
+    """Return for each slot of the host what may grow in it.
+
+    Raises:
+        ConfigError: A blueprint that the file names, or all that a glob matches, do not fit the slot (E305).
+        PluginError: A blueprint is not what its specification says.
+    """
+    misfits: list[Problem] = []
+    faults: list[Problem] = []
+    varieties: dict[str, tuple[Variety, ...]] = {}
+    sites = {(name_in_file(slot.name), slot.site) for slot in slots_of(host).each() if slot.site is not None}
+    for slot in slots_of(host).each():
+        assert slot.site is not None
+        site, name = slot.site, name_in_file(slot.name)
+        chosen = [(component, cast("BlueprintSpec", component.spec)) for component in resolution.blueprints[name]]
+        fitting = [(component, spec) for component, spec in chosen if spec.misfit(site) is None]
+        for component, spec in chosen:
+            path = _path_of_blueprint(resolution, name, component.id)
+            elsewhere = any(name == at and spec.misfit(other) is None for at, other in sites)  # of the same pattern
+            why = spec.misfit(site)
+            if why is not None and (not fitting or (isinstance(path[-1], int) and not elsewhere)):
+                message = f'blueprint "{component.id}" cannot grow in slot "{slot.name}": {why}'
+                misfits.append(resolution.loaded.problem("E305", path, message, "See: esper components list blueprint"))
+        varieties[slot.name] = tuple(
+            Variety(component.id, spec, component.load(), component.title) for component, spec in fitting
+        )
+        for (component, _), variety in zip(fitting, varieties[slot.name], strict=True):
+            if (fault := audition(variety, slot.site, device)) is not None:
+                path = _path_of_blueprint(resolution, name, component.id)
+                faults.append(
+                    resolution.loaded.problem(fault.code, path, f"{component.title} {fault.message}", fault.hint)
+                )
+    if misfits:
+        raise ConfigError(misfits)
+    if faults:
+        raise PluginError(list(dict.fromkeys(faults)))
+    return varieties
+
+
+def _path_of_blueprint(resolution: Resolution, slot: str, id_: str) -> KeyPath:
+    """Return where the file names the blueprint; the path of the list if a glob matched it."""
+    named = resolution.config.slots[slot].blueprints
+    indices = [index for index, name in enumerate(named) if name in (id_, id_.rpartition("/")[2])]
+    return ("slots", slot, "blueprints", *indices[:1])
+
+
+# --- components
+
+
+def _labels_of_training(resolution: Resolution) -> list[str]:
+    """Return the names of the components that are called while an environment trains, beside blueprints."""
+    schedules = (resolution.components.get(("optimizer", side, "schedule")) for side in ("host", "seed"))
+    return [component.label for component in (resolution.host, resolution.task, *schedules) if component is not None]
+
+
+def _build_schedule(resolution: Resolution, side: str) -> Schedule | None:
+    chosen = resolution.components.get(("optimizer", side, "schedule"))
+    return (
+        None
+        if chosen is None
+        else AttributedSchedule(cast("Schedule", build_component(resolution, chosen)), chosen.label)
+    )
+
+
+def build_component(resolution: Resolution, chosen: ConfiguredComponent, *arguments: Any, **runtime: Any) -> Any:
+    """Build a component. What it says against its settings gets their place in the file."""
+    try:
+        return chosen.build(*arguments, **runtime)
+    except ConfigError as error:
+        problems = []
+        for problem in error.problems:
+            part = {"E202": ("use",), "E120": ("settings",)}.get(problem.code, ())
+            path = (*chosen.path, "settings", *parse_path(problem.path)) if problem.path else (*chosen.path, *part)
+            placed = resolution.loaded.problem(problem.code, path, problem.message, problem.hint)
+            problems.append(placed if problem.file is None else problem)
+        raise ConfigError(problems) from error

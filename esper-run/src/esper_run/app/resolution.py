@@ -1,0 +1,359 @@
+"""Resolution: replace each name in a configuration by an installed component with validated settings.
+
+``load_run_plugins`` loads the plugins that a configuration asks for, ``resolve`` looks up every name in it. All
+problems are collected and raised together, each with its place in the file. Nothing here imports torch, so that
+``esper check`` reports a misspelt name at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
+
+from esper_core.leyline.errors import ConfigError, EsperError, PluginError, Problem, suggestion
+from esper_core.leyline.specs import HostSpec, SlotPlace
+from esper_core.plugins import load_plugins
+from esper_core.plugins.lookup_errors import unknown_plugin
+from esper_run.app.components import ConfiguredComponent, host_at
+from esper_run.config import model_problems, parse_path
+from esper_run.config.model import CAPACITY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydantic import BaseModel
+
+    from esper_core.leyline.specs import ComponentKind
+    from esper_core.plugins import Component, Plugins
+    from esper_core.settings import Use
+    from esper_run.config import LoadedConfig, RunConfig
+    from esper_run.config.values import KeyPath
+
+T = TypeVar("T")
+
+TWIN: Final = "twin"
+"""Name of the arm that never grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """A configuration with a component for each name in it.
+
+    Attributes:
+        plugin_settings: By plugin id, an instance of the settings model of each active plugin that declares one.
+        components: By its path in the configuration, in the order of ``named_components``.
+        places: The place of each slot.
+        blueprints: The blueprints of each slot.
+    """
+
+    loaded: LoadedConfig
+    plugins: Plugins
+    plugin_settings: Mapping[str, Any]
+    components: Mapping[KeyPath, ConfiguredComponent]
+    places: Mapping[str, SlotPlace]
+    blueprints: Mapping[str, tuple[Component, ...]]
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration as the file has it."""
+        return self.loaded.config
+
+    @property
+    def task(self) -> ConfiguredComponent:
+        """The task."""
+        return self.components["task",]
+
+    @property
+    def host(self) -> ConfiguredComponent:
+        """The host."""
+        return self.components["host",]
+
+    @property
+    def policies(self) -> Mapping[str, ConfiguredComponent]:
+        """By arm; the twin has none. A single ``policy`` names its arm, unless that name has another meaning."""
+        return {_arm_name(chosen): chosen for chosen in self.of_kind("policy")}
+
+    def of_kind(self, kind: ComponentKind) -> list[ConfiguredComponent]:
+        """Return the components of a kind, in the order of the file."""
+        return [chosen for chosen in self.components.values() if chosen.component.kind == kind]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong and does not stop the run, one line each."""
+        broken = [record for record in self.plugins.records if record.status in ("broken", "rejected")]
+        faults = [problem for record in broken for problem in record.problems[:1]]
+        faults += [problem for problem in self.plugins.problems if problem.code == "E223"]
+        return (*self.loaded.warnings, *map(one_line, (*faults, *unmarked_hooks(self.plugins))))
+
+
+def _arm_name(policy: ConfiguredComponent) -> str:
+    if policy.path[0] == "arms":
+        return str(policy.path[1])
+    name = policy.component.short
+    return "grown" if name in (TWIN, CAPACITY) else name
+
+
+# --- plugins of a run
+
+
+def load_run_plugins(loaded: LoadedConfig, folder: Path) -> Plugins:
+    """Load the plugins for a configuration. Its one-file plugins are looked up in ``folder``."""
+    settings = loaded.config.plugins
+    local = [folder.absolute() / name for name in settings.local]
+    return load_plugins(disable=settings.disable, require=settings.require, local=local)
+
+
+def unmarked_hooks(plugins: Plugins) -> tuple[Problem, ...]:
+    """Return E222 for each function of an active plugin that looks like a hook and lacks ``@hookimpl``."""
+    active = [record for record in plugins.records if record.status == "active"]
+    return tuple(problem for record in active for problem in record.problems if problem.code == "E222")
+
+
+def one_line(problem: Problem) -> str:
+    """Return a problem as one line: code, message, place and hint."""
+    hint = (problem.hint or "").splitlines()
+    return "  ".join(filter(None, [f"{problem.code} {problem.message}", problem.where(), *hint]))
+
+
+def _check_required(loaded: LoadedConfig, plugins: Plugins) -> None:
+    """Raise PluginError if a plugin that the configuration requires, or a one-file plugin, cannot be used."""
+    problems = _placed(loaded, plugins, "E226")
+    local = [file.entry_point.file for file in plugins.files]
+    for record in plugins.records:
+        if record.id in loaded.config.plugins.require and record.status != "active":
+            if not any(problem.code == "E226" for problem in record.problems):  # of another version: reported above
+                path = ("plugins", "require", record.id)
+                message = f'plugin "{record.id}" ({record.source}) is required, and it is {record.status}'
+                problems.append(loaded.problem("E226", path, message, f"More:  esper plugins show {record.id}"))
+                problems += record.problems
+        elif record.origin in local and record.status in ("broken", "rejected"):
+            problems += record.problems
+    if problems:
+        raise PluginError(list(dict.fromkeys(problems)))
+
+
+def _plugin_settings(loaded: LoadedConfig, plugins: Plugins) -> tuple[dict[str, Any], list[Problem]]:
+    """Validate ``plugins.settings``: by plugin id an instance of its settings model, and what is wrong."""
+    settings_by_plugin = loaded.config.plugins.settings
+    records = {record.id: record for record in plugins.records}
+    validated: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for id_, model in plugins.settings.items():
+        try:
+            validated[id_] = model.model_validate(settings_by_plugin.get(id_, {}))
+        except ValidationError as error:
+            problems += model_problems(error, model, loaded.root, ("plugins", "settings", id_))
+    for id_, values in settings_by_plugin.items():
+        path = ("plugins", "settings", id_)
+        if id_ not in records:
+            unknown = unknown_plugin(id_, plugins.records)
+            problems.append(loaded.problem(unknown.code, path, unknown.message, unknown.hint, key=True))
+        elif records[id_].status == "active" and id_ not in plugins.settings and values:
+            message = f'plugin "{id_}" ({records[id_].source}) has no settings'
+            problems.append(loaded.problem("E121", path, message, "Delete them.", key=True))
+    return validated, problems
+
+
+def _placed(loaded: LoadedConfig, plugins: Plugins, *codes: str) -> list[Problem]:
+    """Return the loader's problems of these kinds, each with its place in the file, which its path names."""
+    problems = [problem for problem in plugins.problems if problem.code in codes]
+    return [
+        loaded.problem(problem.code, parse_path(problem.path or ""), problem.message, problem.hint)
+        for problem in problems
+    ]
+
+
+# --- names
+
+
+def named_components(config: RunConfig) -> dict[KeyPath, tuple[ComponentKind, Use]]:
+    """Return every component that a configuration names, except blueprints: its kind and settings, by its path."""
+    named: dict[KeyPath, tuple[ComponentKind, Use]] = {
+        ("task",): ("task", config.task),
+        ("host",): ("host", config.host),
+    }
+    named |= {("rewards", index): ("reward", use) for index, use in enumerate(config.rewards)}
+    if not config.rewards:
+        named["reward",] = "reward", config.reward
+    named |= {("sinks", index): ("sink", use) for index, use in enumerate(config.sinks)}
+    for side, optimizer in (("host", config.optimizer.host), ("seed", config.optimizer.seed)):
+        if optimizer.schedule is not None:
+            named["optimizer", side, "schedule"] = "schedule", optimizer.schedule
+    if config.policy is not None:
+        named["policy",] = "policy", config.policy
+        return named
+    return named | {("arms", arm, "policy"): ("policy", arm_config.policy) for arm, arm_config in config.arms.items()}
+
+
+def resolve(loaded: LoadedConfig, plugins: Plugins) -> Resolution:
+    """Look up every name of a configuration among the loaded plugins, and validate all settings.
+
+    Raises:
+        PluginError: A plugin that the configuration requires or uses is broken.
+        ConfigError: Names are unknown or settings invalid; has all problems, in the order of the file.
+    """
+    _check_required(loaded, plugins)
+    settings, problems = _plugin_settings(loaded, plugins)
+    return _Resolver(loaded, plugins, [*_placed(loaded, plugins, "E208", "E227"), *problems]).resolve(settings)
+
+
+@dataclass(slots=True)
+class _Resolver:
+    """One pass over a configuration that collects problems instead of stopping at the first.
+
+    Attributes:
+        problems: What is wrong in the file.
+        faults: What is wrong in plugins that the file uses.
+    """
+
+    loaded: LoadedConfig
+    plugins: Plugins
+    problems: list[Problem]
+    faults: list[Problem] = field(default_factory=list)
+
+    def resolve(self, plugin_settings: Mapping[str, Any]) -> Resolution:
+        """Look up everything; raise all problems together."""
+        config = self.loaded.config
+        chosen = {path: self.choose(kind, use, path) for path, (kind, use) in named_components(config).items()}
+        components = {path: component for path, component in chosen.items() if component is not None}
+        self.check_families([configured for configured in components.values() if configured.component.kind == "reward"])
+        places = {name: self.place(name, components.get(("host",))) for name in config.slots}
+        blueprints = {name: self.blueprints(name) for name in config.slots}
+        if problems := sorted(
+            self.problems + self.faults, key=lambda problem: (problem.line or 0, problem.column or 0)
+        ):
+            raise ConfigError(problems) if self.problems else PluginError(problems)
+        known_places = {name: place for name, place in places.items() if place is not None}
+        return Resolution(self.loaded, self.plugins, plugin_settings, components, known_places, blueprints)
+
+    def choose(self, kind: ComponentKind, use: Use, path: KeyPath) -> ConfiguredComponent | None:
+        """Return the component that ``use`` names, with its settings validated; None after a problem."""
+        if kind == "host" and ":" in use.use:
+            host = self.attempt((*path, "use"), partial(host_at, use.use))
+            return None if host is None else ConfiguredComponent(host, use.settings, path)
+        registry = self.plugins.registry
+        component_and_model = self.attempt(
+            (*path, "use"), lambda: (candidate := registry.find(kind, use.use), candidate.settings_model())
+        )
+        if component_and_model is None:
+            return None
+        component, model = component_and_model
+        if model is None:
+            if use.settings:
+                message = f'{kind} "{component.id}" has no settings'
+                self.problems.append(self.loaded.problem("E121", (*path, "settings"), message))
+            return ConfiguredComponent(component, {}, path)
+        try:
+            settings = model.model_validate(dict(use.settings))
+        except ValidationError as error:
+            self.problems += model_problems(error, model, self.loaded.root, (*path, "settings"))
+            return None
+        return ConfiguredComponent(component, {name: getattr(settings, name) for name in model.model_fields}, path)
+
+    def check_families(self, rewards: list[ConfiguredComponent]) -> None:
+        """Report each reward whose family is not that of the first: their sums cannot be compared."""
+        named = [(f'"{reward.component.id}"', getattr(reward.component.spec, "family", "")) for reward in rewards]
+        for reward, (name, family) in zip(rewards, named, strict=True):
+            first, expected = named[0]
+            if family != expected:
+                message = f'{first} is of the family "{expected}", {name} of "{family}"'
+                hint = "The rewards of one run must be of one family: use one run for each family."
+                self.problems.append(self.loaded.problem("E114", reward.path, message, hint))
+
+    def place(self, name: str, host: ConfiguredComponent | None) -> SlotPlace | None:
+        """Return the place of a slot: the file's, else the host's."""
+        slot = self.loaded.config.slots[name]
+        if slot.at is not None:
+            return SlotPlace(slot.at, slot.kind, slot.stack, slot.output)
+        if host is None:
+            return None
+        suggested = host.component.spec.slots if isinstance(host.component.spec, HostSpec) else {}
+        if name in suggested:
+            place = suggested[name]
+            output = place.output if slot.output is None else slot.output
+            return SlotPlace(place.at, slot.kind or place.kind, slot.stack, output)
+        message = f'host "{host.component.id}" declares no slot "{name}"'
+        hint = f"{suggestion(name, suggested)}\nOr give its place:  slots.{name}.at: NAME_OF_A_MODULE"
+        self.problems.append(self.loaded.problem("E122", ("slots", name), message, hint))
+        return None
+
+    def blueprints(self, name: str) -> tuple[Component, ...]:
+        """Return the blueprints of a slot, given as names and globs, each once."""
+        components: dict[str, Component] = {}
+        for index, pattern in enumerate(self.loaded.config.slots[name].blueprints):
+            match = partial(self.plugins.registry.match, "blueprint", pattern, context=f'slot "{name}"')
+            for component in self.attempt(("slots", name, "blueprints", index), match) or ():
+                components[component.id] = component
+        return tuple(components.values())
+
+    def attempt(self, path: KeyPath, look_up: Callable[[], T]) -> T | None:
+        """Return what ``look_up`` finds; None after a problem, which gets the place of ``path`` if it has none."""
+        try:
+            return look_up()
+        except EsperError as error:
+            collected = self.faults if isinstance(error, PluginError) else self.problems
+            for problem in error.problems:
+                located = self.loaded.problem(problem.code, path, problem.message, problem.hint)
+                collected.append(located if problem.file is None else replace(problem, path=located.where()))
+            return None
+
+
+# --- what is written to the run directory, and what ``esper explain`` shows
+
+
+def resolved_config(resolution: Resolution) -> RunConfig:
+    """Return the configuration with every name in full and every default written out.
+
+    The run it describes does not depend on what else is installed. One-file plugins are named by their copies in the
+    run directory.
+    """
+    config: RunConfig = resolution.loaded.config
+    values: dict[KeyPath, Any] = {("plugins", "local"): tuple(f"./{Path(name).name}" for name in config.plugins.local)}
+    for path, chosen in resolution.components.items():
+        values[*path, "use"] = chosen.component.id
+        values[*path, "settings"] = to_jsonable_python(dict(chosen.settings))
+    for name, place in resolution.places.items():
+        values["slots", name, "at"] = place.at
+        values["slots", name, "kind"] = place.kind
+        values["slots", name, "output"] = place.output
+        values["slots", name, "blueprints"] = tuple(component.id for component in resolution.blueprints[name])
+    for path, value in values.items():
+        config = _replaced(config, path, value)
+    return config
+
+
+def _replaced(part: Any, path: KeyPath, value: Any) -> Any:
+    """Return a copy of a part of a configuration with another value at ``path``."""
+    if not path:
+        return value
+    key, subpath = path[0], path[1:]
+    if isinstance(part, Mapping):
+        return {**part, key: _replaced(part[key], subpath, value)}
+    if isinstance(part, tuple):
+        return tuple(_replaced(member, subpath, value) if at == key else member for at, member in enumerate(part))
+    return part.model_copy(update={key: _replaced(getattr(part, str(key)), subpath, value)})
+
+
+def settings_models(loaded: LoadedConfig, folder: Path) -> dict[KeyPath, type[BaseModel]]:
+    """Return the settings model of each component and plugin that a configuration names, by the path of its settings.
+
+    What is not installed, cannot be imported or has no settings is left out: ``esper check`` reports that.
+    """
+    plugins, config = load_run_plugins(loaded, folder), loaded.config
+    models: dict[KeyPath, type[BaseModel]] = {
+        ("plugins", "settings", id_): model for id_, model in plugins.settings.items() if id_ in config.plugins.settings
+    }
+    for path, (kind, use) in named_components(config).items():
+        try:
+            model = plugins.registry.find(kind, use.use).settings_model()
+        except EsperError:
+            continue
+        if model is not None:
+            models[*path, "settings"] = model
+    return models

@@ -1,0 +1,472 @@
+"""Run a composed configuration, or resume an interrupted run, in a run directory of its own.
+
+``run`` and ``resume`` prepare a ``_Session``, and ``_Session.execute`` does the rest: open the log, train the study and
+then the study of its controls, write the results. However the run ends, its manifest says how, and the error that ended
+it says where the run is and how to resume it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from esper_core.leyline.errors import (
+    ConfigError,
+    EsperError,
+    GovernorStop,
+    Interrupted,
+    PluginError,
+    Problem,
+    RunFolderError,
+)
+from esper_core.leyline.events import RunFinished, RunStarted
+from esper_core.leyline.protocols import RunContext, RunInfo, RunOutcome, frozen
+from esper_core.plugins.isolation import LOCAL_FILE, output_to_stderr
+from esper_core.telemetry import Bus, Clock, EventFile, read_events
+from esper_core.trainer.loop import run_study
+from esper_core.trainer.progress import StudyProgress
+from esper_run.app.checkpointing import CheckpointWriter, Position, decisive_values, find_position
+from esper_run.app.components import open_display, open_sinks
+from esper_run.app.compose import Composition, StudyContext, prepare
+from esper_run.app.dispatch import Observers, collect_sections, health_check, run_wrapped
+from esper_run.app.interrupts import handled_signals
+from esper_run.app.resolution import resolved_config
+from esper_run.app.runtime import one_thread
+from esper_run.config import dump_config
+from esper_run.runs import RunDirectory
+from esper_run.runs.checkpoints import Checkpoints
+from esper_run.runs.directory import STATUS_RUNNING, run_lock, write_json
+from esper_run.runs.records import read_run, resume_hint
+from esper_run.runs.statistics import results
+from esper_run.watchdog.watchdog import watched
+from esper_scale.engines.portable import open_engine
+from esper_scale.engines.verdicts import Verdicts
+from esper_scale.stores.uploads import Claims, uploading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from esper_core.leyline.events import EpisodeFinished
+    from esper_core.leyline.protocols import RunStatus
+    from esper_core.plugins import Component
+    from esper_core.telemetry import Listener
+    from esper_core.trainer.study import Study
+    from esper_run.app.dispatch import PluginSection
+    from esper_run.runs.records import Run
+    from esper_run.watchdog.watchdog import Heartbeat
+    from esper_scale.engines.selection import ChosenEngine
+
+log = logging.getLogger("esper")
+
+REPORT: Final = "report.html"
+"""Name of the report in a run directory, if a package is installed that writes one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a finished run found; the same as its summary.json.
+
+    Attributes:
+        path: The run directory, absolute.
+        named: The run directory as the user named it, for messages.
+        warnings: Each warning of the run, once.
+        sections: What plugins add to the report.
+    """
+
+    path: Path
+    named: Path
+    results: Mapping[str, Any]
+    timing: Mapping[str, float]
+    warnings: Sequence[str] = ()
+    sections: Sequence[PluginSection] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that ``esper run --json`` prints."""
+        return {
+            "run": str(self.named),
+            "status": "done",
+            "results": self.results,
+            "timing": self.timing,
+            "warnings": list(self.warnings),
+            "sections": [section.as_json() for section in self.sections],
+        }
+
+
+def print_warning(text: str) -> None:
+    """Print a warning on stderr."""
+    print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
+def ignore_outcome(outcome: Outcome) -> None:
+    """Do nothing with an outcome."""
+
+
+def run(
+    configuration: Composition | Mapping[str, Any] | Path | str,
+    *,
+    overrides: Sequence[str] = (),
+    runs_dir: Path | str = "runs",
+    name: str | None = None,
+    argv: Sequence[str] = (),
+    listeners: Sequence[Listener] = (),
+    display: Component | None = None,
+    on_outcome: Callable[[Outcome], None] = ignore_outcome,
+    on_warning: Callable[[str], None] = print_warning,
+) -> Outcome:
+    """Run a study in a new run directory.
+
+    Args:
+        configuration: A configuration file, what it would contain, or what ``app.compose.prepare`` built from it.
+        overrides: ``PATH=VALUE`` for single values, as ``--set`` takes them; not for a composition.
+        runs_dir: Where the run directory is made.
+        name: What the run is called, instead of the configuration's name.
+        argv: The command, for the manifest.
+        listeners: Get every event.
+        display: A sink that shows the run on the terminal; its methods are called on the run's own thread.
+        on_outcome: Gets the outcome before it is written, so that a full disk does not take it away.
+        on_warning: Gets each warning, once.
+    """
+    composition = configuration if isinstance(configuration, Composition) else prepare(configuration, overrides)
+    name = name or composition.config.name
+    claims = Claims(composition.config.store)
+    directory = RunDirectory.create(Path.cwd() / runs_dir, name=name, argv=list(argv), is_free=claims.claim_new)
+    named = Path(runs_dir) / directory.path.name
+    with run_lock(directory.path), uploading(claims.owner, named, on_warning) as upload:
+        session = _Session(
+            composition, directory, named, Position(), listeners, display, on_outcome, on_warning, upload
+        )
+        return session.execute(partial(_write_start, directory, composition))
+
+
+def resume(
+    composition: Composition,
+    record: Run,
+    *,
+    argv: Sequence[str] = (),
+    listeners: Sequence[Listener] = (),
+    display: Component | None = None,
+    on_outcome: Callable[[Outcome], None] = ignore_outcome,
+    on_warning: Callable[[str], None] = print_warning,
+) -> Outcome:
+    """Resume a run from its newest usable checkpoint. It ends with the numbers that it would have had.
+
+    The composition is that of the run's own config.yaml. Listeners and the display get the events of before, too. The
+    other arguments are those of ``run``.
+
+    Raises:
+        RunFolderError: Another process works in the directory, no checkpoint can be used, or the configuration changed.
+    """
+    path = Path.cwd() / record.path
+    with run_lock(path):
+        now = read_run(path)  # as it is now that no other process can change it
+        if now.status == "done":
+            message = f"{path} was just finished by another process"
+            raise RunFolderError(Problem("E412", message, hint="See:  esper runs"))
+        directory, position = RunDirectory(path, dict(now.manifest)), find_position(path, Checkpoints(path))
+        claims = Claims(composition.config.store)
+        claims.claim(path, position.number)
+        with uploading(claims.owner, record.path, on_warning) as upload:
+            session = _Session(
+                composition, directory, record.path, position, listeners, display, on_outcome, on_warning, upload
+            )
+            return session.execute(partial(directory.resume, list(argv), position.number or None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """One execution of a run: what ``run`` or ``resume`` was called with, and where it starts."""
+
+    composition: Composition
+    directory: RunDirectory
+    named: Path
+    position: Position
+    listeners: Sequence[Listener]
+    display: Component | None
+    on_outcome: Callable[[Outcome], None]
+    on_warning: Callable[[str], None]
+    on_checkpoint: Callable[[int, int], None]
+
+    def execute(self, begin: Callable[[], None]) -> Outcome:
+        """Train, write the results, and record how the run ended: in the manifest, to the observers, and in the error.
+
+        Args:
+            begin: Writes to the run directory that the run starts or is resumed.
+        """
+        plugins, path = self.composition.resolution.plugins, self.directory.path
+        device = str(self.composition.recipe.device)
+        info, observers = RunInfo(id=path.name, path=path, device=device, **self._size()), Observers(plugins)
+        with handled_signals(self.named) as raise_if_interrupted, _logging(path, self.on_warning) as warnings:
+            try:
+                begin()
+                warnings += self.position.state.plain["warnings"]
+                finished, clock = self._train(info, observers, warnings, raise_if_interrupted)
+                with self._watched():
+                    sections = collect_sections(plugins, info)
+                timing = {region: round(seconds, 4) for region, seconds in clock.summary().items()}
+                outcome = Outcome(path, self.named, self._results(finished), timing, tuple(warnings), sections)
+                self.on_outcome(outcome)
+                _write_results(path, finished, outcome)
+                self.directory.finish(status="done", exit_code=0)
+            except BaseException as error:
+                status, exit_code = _status_of(error)
+                try:
+                    self.directory.finish(status=status, exit_code=exit_code, reason=_reason(error))
+                except RunFolderError as second:
+                    log.warning("the manifest does not say how the run ended: %s", second.problems[0].message)
+                with self._watched():
+                    observers.run_finished(info, RunOutcome(status, _reason(error)))
+                _add_location(error, self.named)
+                raise
+            with self._watched():
+                observers.run_finished(info, RunOutcome("done", results=frozen(outcome.results)))
+        return outcome
+
+    def _watched(self) -> AbstractContextManager[Heartbeat]:
+        """Return a context in which a component that blocks or crashes this process is named."""
+        patience = self.composition.config.patience
+        return watched(None if patience == "auto" else patience, partial(_record_end, self.directory, self.named))
+
+    def _size(self) -> dict[str, Any]:
+        """Return what both plugins and the first event say of the run."""
+        config, arms = self.composition.config, self.composition.every_arm
+        return {"arms": arms, "rounds": config.rounds, "environments": config.instances, "steps": config.episode.steps}
+
+    def _train(
+        self, info: RunInfo, observers: Observers, warnings: list[str], raise_if_interrupted: Callable[[], None]
+    ) -> tuple[Sequence[EpisodeFinished], Clock]:
+        """Train to the end; return how every episode ended, and where the time went."""
+        resolution, position, path = self.composition.resolution, self.position, info.path
+        config, settings = resolved_config(resolution).model_dump(mode="json"), self.composition.config.checkpoints
+        decisive = decisive_values(config)
+        position.check_unchanged(decisive, path)
+        # stdout is for what the command prints; sinks close in bounded time by themselves
+        with output_to_stderr(), ExitStack() as closing, self._watched() as heartbeat:
+            start = f"resumes from checkpoint {position.number}" if position.number else "starts"
+            log.info("run %s %s", info.id, start)
+            if position.skipped:
+                reasons = "; ".join(position.skipped)
+                log.warning("resuming from checkpoint %06d: newer ones cannot be used (%s)", position.number, reasons)
+            observers.configured(resolution.plugin_settings, config)
+            listeners = [*self.listeners, *open_display(self.display, path, closing)]
+            sinks = open_sinks(resolution.of_kind("sink"), path, closing)
+            clock = Clock()
+            clock.continue_from(position.state.plain["seconds"], position.state.plain["total"])
+            events = EventFile(path / "events.jsonl", after=position.events)
+            closing.callback(events.close)
+            bus = Bus([events, *listeners, *sinks, observers])
+            checkpoints = Checkpoints(path, settings.keep)
+            if position.number:
+                checkpoints.return_to(position.number)
+            writer = CheckpointWriter(
+                checkpoints, events, clock, warnings, settings.every, raise_if_interrupted, decisive, position.number
+            )
+            writer.on_written = self.on_checkpoint
+            composed, verdicts = self.composition, Verdicts(path)
+            engine = self._open_engine(closing, raise_if_interrupted, supervised=bool(position.number and verdicts))
+            context = StudyContext(
+                bus, clock, health_check(resolution.plugins), engine, verdicts, heartbeat, writer.steps_left
+            )
+            try:
+                if position.number:
+                    for event in read_events(path / "events.jsonl"):
+                        for listener in listeners:
+                            listener.hear(event)
+                started = RunStarted(
+                    run=info.id,
+                    metric=composed.task.metric,
+                    host=composed.layers,
+                    choices=dict(composed.space.blueprints),
+                    gains_in="nats" if composed.recipe.growth.evidence == "loss" else composed.task.metric.name,
+                    **self._size(),
+                )
+                (Bus(sinks) if position.number else bus).publish(started)
+                observers.run_started(info)
+                with one_thread():
+                    train = partial(self._train_studies, context, writer)
+                    finished = run_wrapped(resolution.plugins, RunContext(info), train)
+                bus.publish(RunFinished(status="done"))
+            except BaseException as error:
+                bus.publish(RunFinished(status=_status_of(error)[0], reason=_reason(error)))
+                raise
+            return finished, clock
+
+    def _open_engine(self, closing: ExitStack, on_wait: Callable[[], None], *, supervised: bool) -> ChosenEngine | None:
+        """Return the engine of the run, which ``closing`` closes."""
+        engine = open_engine(
+            self.composition,
+            supervised=supervised,
+            on_node=lambda node: self.directory.add_node(node.as_json()),
+            on_wait=on_wait,
+        )
+        if engine is not None:
+            closing.callback(engine.engine.close)
+        return engine
+
+    def _train_studies(self, context: StudyContext, writer: CheckpointWriter) -> list[EpisodeFinished]:
+        """Train the study of the configuration, then that of its controls; return how every episode ended."""
+        position, composition = self.position, self.composition
+        finished: list[EpisodeFinished] = []
+        controls = frozenset(composition.controls.values())
+        builders: tuple[Callable[[StudyContext], Study | None], ...] = (
+            composition.study,
+            partial(composition.follow_up, finished=finished),
+        )
+        for stage, build in enumerate(builders):
+            before = [episode for episode in position.finished if (episode.arm in controls) == bool(stage)]
+            if stage < position.stage:
+                finished += before
+                continue
+            if (study := build(context)) is None:
+                continue
+            writer.stage = stage
+            if context.verdicts is not None:
+                context.verdicts.stage = stage
+            progress = StudyProgress(study)
+            try:
+                if position.number and stage == position.stage:
+                    progress.load_state_dict(position.state.part("course"), before)
+                finished += run_study(progress, partial(_after_step, context, writer))
+            except (GovernorStop, PluginError) as error:
+                if stage == 0:
+                    raise
+                log.warning("the static control failed and is left out of the results: %s", error)
+            finally:
+                study.pool.close()
+        return finished
+
+    def _results(self, finished: Sequence[EpisodeFinished]) -> dict[str, Any]:
+        arms = [arm for arm in self.composition.every_arm if any(episode.arm == arm for episode in finished)]
+        return results(self.composition.task.metric, arms, finished, self.composition.config.margin)
+
+
+def _after_step(context: StudyContext, writer: CheckpointWriter, progress: StudyProgress) -> None:
+    context.heartbeat(-1)
+    writer.after_step(progress)
+
+
+# --- files
+
+
+def _write_start(directory: RunDirectory, composition: Composition) -> None:
+    resolution, config = composition.resolution, composition.config
+    directory.begin(
+        config=dump_config(resolved_config(resolution)),
+        source=resolution.loaded.source,
+        overrides=list(resolution.loaded.overrides),
+        seeds={"first": config.seed, "count": config.rounds * config.instances},
+        plugins=[
+            {
+                "id": record.id,
+                "package": record.package,
+                "version": record.version,
+                "entry_point": Path(record.origin).name if record.package == LOCAL_FILE else record.origin,
+                "sha256": record.sha256,
+            }
+            for record in resolution.plugins.records
+            if record.status == "active"
+        ],
+    )
+    for number, overlay in enumerate(resolution.loaded.overlays, 1):
+        directory.write(f"config.overlay-{number}.yaml", overlay.source)
+    for file in resolution.plugins.files:
+        directory.write(file.path.name, file.source)
+
+
+def _write_results(run: Path, finished: Sequence[EpisodeFinished], outcome: Outcome) -> None:
+    episodes = [
+        {"round": episode.round, "arm": episode.arm, "seed": episode.seed, "grown": list(episode.grown)}
+        for episode in finished
+    ]
+    write_json(run / "growth.json", {"format": 1, "episodes": episodes})
+    write_json(run / "summary.json", outcome.as_json())
+
+
+class _RunLog(logging.FileHandler):
+    """Writes log.txt, and passes on and keeps each warning once."""
+
+    def __init__(self, path: Path, on_warning: Callable[[str], None]) -> None:
+        super().__init__(path, encoding="utf-8", delay=True)
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        self.on_warning = on_warning
+        self.warnings: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a message; pass it on if it is a new warning."""
+        super().emit(record)
+        message = record.getMessage()
+        if record.levelno >= logging.WARNING and message not in self.warnings:
+            self.warnings.append(message)
+            with suppress(OSError):  # stderr may be closed; log.txt has it
+                self.on_warning(message)
+
+
+@contextmanager
+def _logging(run: Path, on_warning: Callable[[str], None]) -> Iterator[list[str]]:
+    """Write log messages to log.txt within the block; yield the list of warnings, which fills as they come."""
+    handler, level = _RunLog(run / "log.txt", on_warning), log.level
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        yield handler.warnings
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        handler.close()
+
+
+# --- how a run ends
+
+
+def _status_of(error: BaseException) -> tuple[RunStatus, int]:
+    """Return the status and the exit code of a run that ``error`` ended."""
+    if isinstance(error, Interrupted | KeyboardInterrupt):
+        return "interrupted", error.status if isinstance(error, Interrupted) else 130
+    if isinstance(error, BrokenPipeError):
+        return "failed", 141  # what a shell expects when the reader of a pipe is gone: 128 + SIGPIPE
+    code = error.exit_code if isinstance(error, EsperError) else 1
+    return "stopped" if isinstance(error, GovernorStop) else "failed", code
+
+
+def _record_end(directory: RunDirectory, named: Path, problem: Problem, trace: str, exit_code: int) -> None:
+    """Record that the run's process is ended by a component: in the log, in the manifest, and on stderr."""
+    error = EsperError(problem)
+    with suppress(OSError), (directory.path / "log.txt").open("a", encoding="utf-8") as file:
+        file.write(f"{problem.message}\n{trace}\n")
+    if directory.manifest["status"] == STATUS_RUNNING:  # else its results are complete
+        _add_location(error, named)
+        with suppress(RunFolderError):
+            directory.finish(status="failed", exit_code=exit_code, reason=str(problem))
+    print(*error.problems, sep="\n", file=sys.stderr, flush=True)
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) if isinstance(error, EsperError) else f"{type(error).__name__}: {error}"
+
+
+def _add_location(error: BaseException, run: Path) -> None:
+    """Add to an error where the run is and how to resume it: to the last hint, or as a note if it is not Esper's.
+
+    Nothing is added to an error about the configuration or the run directory, except for a directory that is whole and
+    cannot be written to, as on a full disk; nor where the reader of the output went away.
+    """
+    if isinstance(error, ConfigError | BrokenPipeError) or not (run / "events.jsonl").is_file():
+        return
+    if isinstance(error, RunFolderError) and error.problems[-1].code != "E410":
+        return
+    lines = [f"Run directory: {run}", resume_hint(run)]
+    if (report := run / REPORT).is_file():
+        lines.insert(1, f"Report: {report}")
+    if _status_of(error)[0] != "interrupted":
+        lines.append("Fix the cause first: resuming repeats the failed step.")
+    if isinstance(error, EsperError):
+        *earlier, last = error.problems
+        hint = "\n".join([last.hint, *lines] if last.hint else lines)
+        error.problems = (*earlier, replace(last, hint=hint))
+    else:
+        error.add_note("\n".join(lines))

@@ -1,0 +1,21 @@
+"""The command line. ``main`` is the command ``esper``; each of its commands is imported when it is typed.
+
+What is here:
+    main: finds and runs a command, also one of another package, and exits with a status.
+    run: ``esper run`` and ``esper resume``.
+    configuration: ``esper check``, ``esper explain`` and ``esper schema``.
+    plugins: ``esper plugins`` and ``esper components``.
+    probe: ``esper probe``.
+    runs: ``esper runs``.
+    doctor: ``esper doctor``.
+    exits: ends the process with the command's own status, whatever components do.
+    output: tables, problems and JSON, and the tables of results at the end of a run.
+    progress: what a run prints while it runs.
+
+``esper --help`` imports only ``main``, ``exits`` and ``output``. Other packages add commands by the entry points
+``esper.commands``.
+"""
+
+from esper_run.cli.main import main
+
+__all__ = ["main"]

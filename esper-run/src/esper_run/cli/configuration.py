@@ -1,0 +1,109 @@
+"""``esper check``, ``esper explain`` and ``esper schema``: check and explain a configuration without running it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from esper_core.leyline.errors import EsperError, printable
+from esper_run.app.resolution import settings_models, unmarked_hooks
+from esper_run.cli.output import print_json, print_line, print_problems
+from esper_run.cli.run import build, config_file, load, overlay_option, set_option
+from esper_run.config import explain as explain_config, load_config
+from esper_run.config.yaml import dump
+
+if TYPE_CHECKING:
+    from esper_core.leyline.errors import Problem
+    from esper_core.plugins import Plugins
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@overlay_option
+@set_option
+@click.option("--json", "as_json", is_flag=True, help="Print {ok, problems, warnings} as JSON.")
+@click.pass_context
+def check(
+    context: click.Context, file: Path, overlays: tuple[Path, ...], overrides: tuple[str, ...], *, as_json: bool
+) -> None:
+    """Check a configuration without running it.
+
+    Values, names of components and their settings are checked, and the networks are built once. Problems of plugins
+    that the file does not need are warnings. In JSON, problems and warnings are lists of {code, message, file, line,
+    column, path, hint}.
+    """
+    plugins: Plugins | None = None
+    problems: tuple[Problem, ...] = ()
+    status = 0
+    try:
+        loaded, plugins = load(config_file(file), overrides, overlays)
+        build(loaded, plugins)
+    except EsperError as error:
+        problems, status = error.problems, error.exit_code
+    if as_json:
+        plugin_problems = [] if plugins is None else _warnings(plugins)
+        warnings = [problem.as_json() for problem in plugin_problems if problem not in problems]
+        print_json({"ok": not status, "problems": [problem.as_json() for problem in problems], "warnings": warnings})
+    elif status:
+        print_problems(problems)
+    else:
+        click.echo(f"{file}: in order")
+    context.exit(status)
+
+
+def _warnings(plugins: Plugins) -> list[Problem]:
+    """Return the problems of plugins that failed to load, of packages with damaged metadata, and of unmarked hooks."""
+    fallen = [record for record in plugins.records if record.status in ("broken", "rejected")]
+    problems = [problem for record in fallen for problem in record.problems]
+    damaged = (problem for problem in plugins.problems if problem.code == "E223")
+    return list(dict.fromkeys([*problems, *damaged, *unmarked_hooks(plugins)]))
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("path", required=False)
+@overlay_option
+@set_option
+@click.option("--json", "as_json", is_flag=True, help="Print a list of {path, value, type, default, origin, …}.")
+def explain(
+    file: Path, path: str | None, overlays: tuple[Path, ...], overrides: tuple[str, ...], *, as_json: bool
+) -> None:
+    """Explain values: type, default, origin and meaning.
+
+    \b
+    esper explain plugins.yaml episode.steps
+    esper explain plugins.yaml slots
+    esper explain plugins.yaml                  everything
+    """
+    read = config_file(file)
+    loaded = load_config(read, overrides, overlays)
+    explanations = explain_config(loaded, path, settings_models(loaded, read.parent))
+    if as_json:
+        print_json([asdict(explanation) for explanation in explanations])
+        return
+    for explanation in explanations:
+        default = f"default {dump(explanation.default, is_flow=True)}" if explanation.has_default else "no default"
+        print_line(printable(f"{explanation.path}: {dump(explanation.value, is_flow=True)}"))
+        if explanation.description:
+            print_line(f"  {printable(explanation.description)}")
+        print_line(printable(f"  {explanation.type}; {default}; from {explanation.origin}"))
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print it on one line.")
+def schema(*, as_json: bool) -> None:
+    """Print the JSON schema of a configuration, for editors.
+
+    \b
+    esper schema > esper.schema.json
+    # yaml-language-server: $schema=esper.schema.json      at the top of plugins.yaml
+    """
+    from esper_core.plugins import load_plugins
+    from esper_run.app.schema import config_schema
+
+    json_schema = config_schema(load_plugins())
+    print_json(json_schema) if as_json else print_line(json.dumps(json_schema, indent=2))

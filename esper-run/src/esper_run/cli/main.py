@@ -1,0 +1,336 @@
+"""The command ``esper``: find the command that was typed, run it, and exit with a status.
+
+Commands are imported when they are typed, so that ``esper --help`` answers at once: the core's are listed in
+``BUILT_IN``, those of other packages come by the entry points ``esper.commands``.
+
+Statuses: 0 done, 1 crash, 2 usage or configuration, 3 plugin, 4 stopped by the governor, 130 and 143 interrupted,
+141 the reader of the output closed the pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import traceback
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from esper_core._version import __version__
+from esper_core.leyline.errors import EsperError, Interrupted, PluginError, Problem, nearest, printable
+from esper_core.plugins.discovery import (
+    COMMAND_GROUP,
+    core_version_problem,
+    discover,
+    duplicate_problem,
+    is_first_party,
+    is_set,
+)
+from esper_core.plugins.isolation import attempt, fault_problem, import_target
+from esper_run.cli.exits import end_process, exits_refused
+from esper_run.cli.output import print_line, print_problems
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from esper_core.plugins.records import EntryPointInfo
+
+CRASHED: Final = 1
+INTERRUPTED: Final = 130
+READER_GONE: Final = 141
+
+
+BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
+    "run": ("esper_run.cli.run:run", "Run a configuration, or repeat the run of a run directory."),
+    "resume": ("esper_run.cli.run:resume", "Resume an interrupted or killed run from its newest checkpoint."),
+    "check": ("esper_run.cli.configuration:check", "Check a configuration without running it."),
+    "explain": ("esper_run.cli.configuration:explain", "Explain values: type, default, origin and meaning."),
+    "probe": (
+        "esper_grow.command:probe",
+        "Try which blueprints would help a model, where, by how much, and at what price.",
+    ),
+    "runs": ("esper_run.cli.runs:runs", "List runs, or show the results of one."),
+    "plugins": ("esper_run.cli.plugins:plugins", "Show the installed plugins and their problems."),
+    "components": (
+        "esper_run.cli.plugins:components",
+        "Show what a run can use: blueprints, hosts, policies, rewards, sinks, tasks.",
+    ),
+    "schema": ("esper_run.cli.configuration:schema", "Print the JSON schema of a configuration, for editors."),
+    "doctor": ("esper_run.cli.doctor:doctor", "Check this installation: torch, packages, plugins, folders."),
+}
+"""The core's commands in the order of ``esper --help``: where each is, as ``module:attribute``, and its help."""
+
+KNOWN_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
+    "compare": ("esper-watch", "Compare the arms of one or several finished runs."),
+    "new": ("esper-testing", "Write a package with a working plugin, as a start for your own."),
+    "plugins.check": ("esper-testing", "Run the conformance checks of a plugin."),
+    "replay": ("esper-study", "Replay an episode of a run, as recorded or with another action."),
+    "report": ("esper-watch", "Write the report of a run as one HTML page."),
+    "watch": ("esper-watch", "Show curves and seed lives of a run."),
+}
+"""Commands of the project's other packages, which are not imported for ``--help``: the package and the help."""
+
+
+# --- commands of other packages
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """A command that other packages announce. It is an error if several announce the same name."""
+
+    name: str
+    claims: tuple[EntryPointInfo, ...]
+
+    @property
+    def package(self) -> str:
+        """The packages that announce it, each with its version."""
+        return " and ".join(dict.fromkeys(claim.source for claim in self.claims))
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether safe mode leaves it out."""
+        return is_set("ESPER_SAFE_MODE") and not all(is_first_party(claim.package) for claim in self.claims)
+
+    @property
+    def help(self) -> str:
+        """Its line in ``esper --help``, which names its package; the command's own text would need an import."""
+        if self.is_left_out:
+            return f"From {self.package}; left out in safe mode."
+        package, text = KNOWN_ELSEWHERE.get(self.name, ("", ""))
+        is_known = {claim.package for claim in self.claims} == {package}
+        return f"{text} From {self.package}." if is_known else f"From {self.package}."
+
+
+def external_commands() -> dict[str, External]:
+    """Return the commands that other packages announce, by name, without importing them."""
+    announcements, _ = discover(COMMAND_GROUP)
+    names = dict.fromkeys(announcement.name for announcement in announcements)
+    return {name: External(name, tuple(claim for claim in announcements if claim.name == name)) for name in names}
+
+
+def load_built_in(name: str) -> click.Command:
+    """Import a command of the core."""
+    module, _, attribute = BUILT_IN[name][0].partition(":")
+    command: click.Command = getattr(import_module(module), attribute)
+    return command
+
+
+def load_external(command: External) -> click.Command:
+    """Import a command of another package; PluginError, which names the package, if that fails."""
+    if command.is_left_out:
+        message = f'command "{command.name}" is from {command.package}, which safe mode leaves out'
+        raise PluginError(Problem("E224", message, hint="Unset ESPER_SAFE_MODE."))
+    claim = command.claims[0]
+    title = f'command "{command.name}" ({claim.source})'
+    if len(command.claims) > 1:
+        raise PluginError(duplicate_problem(f'command "{command.name}"', command.claims))
+    if problem := core_version_problem(claim, title):
+        raise PluginError(problem)
+    tried = attempt(lambda: import_target(claim.target))
+    if tried.error is not None:
+        about = f"{title} cannot be imported"
+        problem = fault_problem(
+            "E210", about, tried.error, target=claim.target, package=claim.package, requires=claim.requires
+        )
+        raise PluginError(problem) from tried.error
+    if not isinstance(tried.value, click.Command):
+        message = f"{title} is not a click command: {claim.target} is of type {type(tried.value).__name__}"
+        raise PluginError(Problem("E219", message, hint=f"Tell the author of {claim.package}."))
+    return tried.value
+
+
+# --- groups of commands
+
+
+class OpenGroup(click.Group):
+    """A command of the core below which other packages may add theirs, announced as ``plugins.check``."""
+
+    @property
+    def prefix(self) -> str:
+        """What the names of other packages' commands in this group begin with: ``plugins.``."""
+        return f"{self.name}."
+
+    def own_help(self) -> dict[str, str]:
+        """Return the group's own commands, each with its line of help."""
+        return {name: command.get_short_help_str(80) for name, command in self.commands.items()}
+
+    def own_command(self, name: str) -> click.Command | None:
+        """Return a command of the group's own."""
+        return self.commands.get(name)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """List the group's own commands, then those of other packages."""
+        return [*self.own_help(), *self._others()]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; None if there is none. PluginError if its package is broken."""
+        if (command := self.own_command(cmd_name)) is not None:
+            return command
+        other = self._others().get(cmd_name)
+        return None if other is None else load_external(other)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that was typed, as click does; UsageError with its package or a similar name if none is."""
+        typed = args[0]
+        if (command := self.get_command(ctx, typed)) is not None:
+            return typed, command, args[1:]
+        if (name := f"{self.prefix}{typed}") in KNOWN_ELSEWHERE:
+            hint = f"It comes with another package:  pip install {KNOWN_ELSEWHERE[name][0]}"
+        else:
+            close = nearest(typed, self.list_commands(ctx))
+            hint = f'Did you mean "{close}"?' if close else f"All commands:  {ctx.command_path} --help"
+        raise click.UsageError(printable(f'There is no command "{typed}". {hint}'), ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands with their help, without importing them."""
+        external_help = {printable(name): printable(external.help) for name, external in self._others().items()}
+        for title, texts in (("Commands", self.own_help()), ("Commands of other packages", external_help)):
+            if texts:
+                with formatter.section(title):
+                    formatter.write_dl(list(texts.items()))
+
+    def _others(self) -> dict[str, External]:
+        """Return the commands of other packages. One with the name of an own command cannot be reached."""
+        reserved = self.own_help()
+        commands = {
+            name.removeprefix(self.prefix): command
+            for name, command in external_commands().items()
+            if name.startswith(self.prefix)
+        }
+        return {name: command for name, command in commands.items() if "." not in name and name not in reserved}
+
+
+class LazyGroup(OpenGroup):
+    """The command ``esper``: knows the names and the help of its commands without importing them.
+
+    The status of a command is what it raises or gives to ``context.exit``; what it returns has no meaning.
+    """
+
+    prefix = ""
+
+    def own_help(self) -> dict[str, str]:
+        """Return the core's commands, each with its line of help."""
+        return {name: text for name, (_, text) in BUILT_IN.items()}
+
+    def own_command(self, name: str) -> click.Command | None:
+        """Import a command of the core."""
+        return load_built_in(name) if name in BUILT_IN else None
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run what was typed, and leave the interpreter with its status."""
+        if not kwargs.get("standalone_mode", True):
+            return super().main(*args, **kwargs)
+        if "_ESPER_COMPLETE" in os.environ:
+            return super().main(prog_name="esper")
+        typed = kwargs.get("args", args[0] if args else None)
+        try:
+            with exits_refused():
+                status = run_command(self, sys.argv[1:] if typed is None else typed)
+        except BrokenPipeError:
+            _redirect_to_devnull()
+            status = READER_GONE
+        if typed is None:  # the process is this command's own
+            end_process(status)
+        sys.exit(status)
+
+
+# --- running a command
+
+
+def run_command(command: click.Group, arguments: Sequence[str]) -> int:
+    """Run the command, print what went wrong, and return the status for the shell. BrokenPipeError passes."""
+    context: click.Context | None = None
+    try:
+        with command.make_context("esper", list(arguments)) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        print_line("\nInterrupted.", stream=sys.stderr)
+        return INTERRUPTED
+    except Interrupted as error:
+        try:
+            print_problems(error.problems)
+        except OSError:  # the terminal was closed, which is why SIGHUP came
+            _redirect_to_devnull()
+        return error.status
+    except EsperError as error:
+        print_problems(error.problems)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except BrokenPipeError:
+        raise
+    except SystemExit as end:
+        name = (context and context.invoked_subcommand) or ""
+        if name not in BUILT_IN or isinstance(load_built_in(name), OpenGroup):
+            raise  # a command of another package may exit
+        print_problems([_exit_by_component(end)])
+        return PluginError.exit_code
+    except BaseException as error:  # a GeneratorExit, a CancelledError: nothing awaits them here
+        if problems := _damaged_packages(error):
+            print_problems(problems)
+            return PluginError.exit_code
+        _report_crash(None if context is None else context.invoked_subcommand)
+        return CRASHED
+    return 0
+
+
+def _exit_by_component(end: SystemExit) -> Problem:
+    """Return the problem of a component that called ``sys.exit``: the status must not look like success."""
+    from esper_core.plugins.isolation import location_of
+
+    file, line = location_of(end)
+    message = f"a component exited the program: SystemExit: {end.code}"
+    hint = "Its package must raise an error instead; report it there."
+    return Problem("E231", message, file=file, line=line, hint=hint)
+
+
+def _damaged_packages(error: BaseException) -> list[Problem]:
+    """Return E223 for each package whose metadata cannot be read, if reading metadata raised ``error``.
+
+    Pydantic and torch ask every installed package for their own plugins when they are first used.
+    """
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if not any(module.startswith("importlib.metadata") for module in modules):
+        return []
+    from esper_core.plugins import load_plugins
+
+    return list(dict.fromkeys(problem for problem in load_plugins().problems if problem.code == "E223"))
+
+
+def _report_crash(name: str | None) -> None:
+    """Print the traceback, and where to report it."""
+    traceback.print_exc()
+    versions = f"esper {__version__}, Python {platform.python_version()}, {platform.system()}"
+    request = f"This is a bug in Esper: please report it, with the lines above ({versions})."
+    external = None if name is None or name in BUILT_IN else external_commands().get(name)
+    if external is not None:
+        request = f'"{external.name}" is from {external.package}: please report this there ({versions}).'
+    print_line(printable(request), stream=sys.stderr)
+
+
+def _redirect_to_devnull() -> None:
+    """Redirect stdout and stderr to the null device, so that the interpreter's last flush does not fail."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="esper", message="%(prog)s %(version)s")
+def main() -> None:
+    """Grow neural networks while they train.
+
+    \b
+    esper run plugins.yaml          train and print the results
+    esper check plugins.yaml        find mistakes without training
+    esper plugins list              list what is installed
+    """

@@ -1,0 +1,304 @@
+"""``esper run`` and ``esper resume``: load, build, run, show the results."""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import contextmanager
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from esper_core.leyline.constants import PREPARATION_SECONDS
+from esper_core.leyline.errors import ConfigError, EsperError, Problem, printable
+from esper_core.leyline.files import is_url
+from esper_run.cli.exits import preparation
+from esper_run.cli.output import print_json, print_line, print_warnings
+from esper_run.options import local_runs_option, run_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from esper_core.plugins import Plugins
+    from esper_run.app.compose import Composition
+    from esper_run.app.run import Outcome
+    from esper_run.config import LoadedConfig
+    from esper_run.runs.records import Run
+
+set_option = click.option(
+    "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change one value of the file; repeatable."
+)
+overlay_option = click.option(
+    "--overlay",
+    "overlays",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Merge a partial configuration over FILE; repeatable, applied in order.",
+)
+_quiet_option = click.option("--quiet", is_flag=True, help="Print no progress.")
+_engine_option = click.option(
+    "--engine",
+    metavar="NAME",
+    help="What lanes are: auto, threads, processes or ray. Short for --set engine=NAME.",
+)
+_address_option = click.option(
+    "--address", help="The Ray cluster of --engine ray; default: one on this machine. Short for --set ray.address=…"
+)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object on stdout.")
+_watch_option = click.option("--watch", is_flag=True, help="Serve a live page of the run to a browser, until Ctrl-C.")
+
+
+def _with_engine(overrides: Sequence[str], engine: str | None, address: str | None) -> tuple[str, ...]:
+    """Return overrides with the engine that was asked for, and the cluster."""
+    options = {"engine": engine or (None if address is None else "ray"), "ray.address": address}
+    return (*overrides, *(f"{path}={value}" for path, value in options.items() if value is not None))
+
+
+WATCH_GROUP: Final = "esper.watch"
+"""Entry-point group of packages that show a run beside it; ``web`` names a class that serves a folder of runs."""
+
+
+def _check_name(_context: click.Context, _parameter: click.Parameter, name: str | None) -> str | None:
+    """Return the name of a run, which must be what ``name`` in a file can be."""
+    from esper_run.config.model import NAME_PATTERN
+
+    if name is not None and not re.fullmatch(NAME_PATTERN, name):
+        message = printable(f'expected a letter, then at most 49 letters, digits, - and _; received "{name}"')
+        raise click.BadParameter(message)
+    return name
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE|RUN")
+@overlay_option
+@set_option
+@local_runs_option
+@click.option("--name", callback=_check_name, help="Name of the run; default: two random words.")
+@_engine_option
+@_address_option
+@_quiet_option
+@_json_option
+@_watch_option
+@click.option("--dry-run", is_flag=True, help="Check everything and train nothing.")
+def run(
+    file: Path,
+    overlays: tuple[Path, ...],
+    overrides: tuple[str, ...],
+    runs_dir: Path,
+    name: str | None,
+    *,
+    engine: str | None,
+    address: str | None,
+    quiet: bool,
+    as_json: bool,
+    watch: bool,
+    dry_run: bool,
+) -> None:
+    """Run a configuration, or repeat the run of a run directory.
+
+    \b
+    esper run plugins.yaml
+    esper run plugins.yaml --set environments=2 --set episode.steps=10
+    esper run plugins.yaml --overlay examples/exact.yaml
+    esper run runs/20261121-101512-quiet-otter
+    """
+    with _watched(runs_dir, "/newest", watch=watch and not dry_run) as show:
+        composition = build(*load(config_file(file), _with_engine(overrides, engine, address), overlays))
+
+        from esper_run.app.run import run as run_composition
+
+        if dry_run:
+            _print_plan(composition, as_json=as_json)
+            return
+        show()
+        execute = partial(run_composition, composition, runs_dir=runs_dir, name=name)
+        _execute_and_show(execute, composition, quiet=quiet, as_json=as_json)
+
+
+@click.command()
+@click.argument("run", shell_complete=run_name(finished=False))
+@local_runs_option
+@_engine_option
+@_address_option
+@_quiet_option
+@_json_option
+@_watch_option
+def resume(
+    run: str, runs_dir: Path, *, engine: str | None, address: str | None, quiet: bool, as_json: bool, watch: bool
+) -> None:
+    """Resume an interrupted or killed run from its newest checkpoint.
+
+    The results are those of a run that was not interrupted. RUN is a path, an id, the words of an id, or the URL of a
+    stored run, which is fetched first.
+
+    \b
+    esper resume quiet-otter
+    esper resume s3://bucket/prefix/20261121-101512-quiet-otter
+    """
+    from esper_run.runs.directory import changed_packages
+    from esper_run.runs.records import load_run
+    from esper_scale.stores.storage import fetch_whole, open_run
+
+    overrides = list(_with_engine((), engine, address))
+    if is_url(run):
+        stored = open_run(run)
+        run = str(fetch_whole(stored, runs_dir))
+        overrides.append(f"store={stored.storage.url}")
+    record = load_run(run, runs_dir=runs_dir)
+    if record.status == "done":
+        print_line(f"{record.path} is done. Show its results:  esper runs show {run}", stream=sys.stderr)
+        return
+    place = record.path.resolve()
+    with _watched(place.parent, f"/run/{place.name}", watch=watch) as show:
+        composition = build(*load(record.path / "config.yaml", overrides))
+        print_warnings((*changed_packages(record.manifest, record.path), *_changed_plugin_files(composition, record)))
+
+        from esper_run.app.run import resume as resume_composition
+
+        show()
+        execute = partial(resume_composition, composition, record)
+        _execute_and_show(execute, composition, quiet=quiet, as_json=as_json)
+
+
+@contextmanager
+def _watched(runs_dir: Path, page: str, *, watch: bool) -> Iterator[Callable[[], None]]:
+    """Serve the runs while the block runs, and afterwards until Ctrl-C. Gives a function that prints the page's URL.
+
+    The server starts before torch is imported, so that it is there when the run begins.
+
+    Raises:
+        ConfigError: E433 if no package serves runs, or the server cannot start.
+    """
+    if not watch:
+        yield lambda: None
+        return
+    entry_point = next(iter(entry_points(group=WATCH_GROUP, name="web")), None)
+    if entry_point is None:
+        hint = "It comes with another package:  pip install 'esper-watch[web]'"
+        raise ConfigError(Problem("E433", "no installed package serves runs to a browser", hint=hint))
+
+    def show() -> None:
+        for line in server.lines():
+            print_line(line, stream=sys.stderr)
+
+    with entry_point.load()(runs_dir, page) as server:
+        yield show
+        print_line("The run has ended; its page is served until Ctrl-C.", stream=sys.stderr)
+        server.wait()
+
+
+def config_file(path: Path) -> Path:
+    """Return the file to read: for a run directory, the configuration in it."""
+    inside = path / "config.yaml"
+    return inside if path.is_dir() and inside.is_file() else path
+
+
+def load(file: Path, overrides: Sequence[str] = (), overlays: Sequence[Path] = ()) -> tuple[LoadedConfig, Plugins]:
+    """Load a configuration and the plugins that take part in it."""
+    from esper_run.app.resolution import load_run_plugins
+    from esper_run.config import load_config
+
+    loaded = load_config(file, overrides, overlays)
+    with preparation(_seconds(loaded)):
+        return loaded, load_run_plugins(loaded, file.parent)
+
+
+def build(loaded: LoadedConfig, plugins: Plugins) -> Composition:
+    """Resolve and compose a configuration, and print warnings. torch is imported only once all names are known.
+
+    If that fails, unmarked hooks are among the warnings, since they may be the cause.
+    """
+    from esper_run.app.resolution import one_line, unmarked_hooks
+
+    try:
+        with preparation(_seconds(loaded)):
+            composition = _compose(loaded, plugins)
+    except EsperError as error:
+        print_warnings(one_line(problem) for problem in unmarked_hooks(plugins) if problem not in error.problems)
+        raise
+    steps = composition.config.episode.steps
+    print_warnings(composition.resolution.warnings)
+    for arm in composition.arms:
+        for note in arm.impossible(steps):
+            print_warnings([f"arm {arm.name}: {steps} steps (episode.steps) are too few for {note}"])
+    return composition
+
+
+def _compose(loaded: LoadedConfig, plugins: Plugins) -> Composition:
+    from esper_run.app.resolution import resolve
+
+    resolution = resolve(loaded, plugins)
+    if (store := resolution.config.store) is not None:
+        from esper_scale.stores.storage import Storage
+
+        Storage.open(store)
+
+    from esper_run.app.compose import compose
+
+    return compose(resolution)
+
+
+def _seconds(loaded: LoadedConfig) -> float:
+    """Return how long preparations may take: an hour, or ``patience`` if that is longer."""
+    patience = loaded.config.patience
+    return PREPARATION_SECONDS if patience == "auto" else max(PREPARATION_SECONDS, patience)
+
+
+def _execute_and_show(execute: partial[Outcome], composition: Composition, *, quiet: bool, as_json: bool) -> None:
+    """Run or resume with progress on stderr, and print the outcome, even if it could not be written."""
+    from esper_run.cli.output import print_outcome
+    from esper_run.cli.progress import PlainLines, terminal_display
+
+    display = None if quiet else terminal_display(composition.resolution.plugins.registry)
+    listeners = [] if quiet or display is not None else [PlainLines()]
+    outcomes: list[Outcome] = []
+    try:
+        execute(
+            argv=sys.argv,
+            listeners=listeners,
+            display=display,
+            on_outcome=outcomes.append,
+            on_warning=lambda text: print_warnings([text]),
+        )
+    finally:
+        for outcome in outcomes:
+            print_json(outcome.as_json()) if as_json else print_outcome(outcome)
+
+
+def _print_plan(composition: Composition, *, as_json: bool) -> None:
+    """Print what a run would do."""
+    config = composition.config
+    plan = {
+        "arms": composition.every_arm,
+        "episodes": config.rounds * config.instances,
+        "steps": config.episode.steps,
+        "batches": config.episode.batches,
+        "host_parameters": composition.host_parameters,
+        "slots": composition.space.blueprints,
+    }
+    if as_json:
+        print_json(plan)
+        return
+    print_line(
+        f"{', '.join(composition.every_arm)}: {plan['episodes']} episodes each, of {plan['steps']} steps of "
+        f"{plan['batches']} batches, on a host of {composition.host_parameters:,} parameters"
+    )
+    for name, blueprints in composition.space.blueprints.items():
+        print_line(f"slot {name}: {', '.join(blueprints)}")
+    print_line("Everything is in order; nothing was trained.")
+
+
+def _changed_plugin_files(composition: Composition, record: Run) -> Iterator[str]:
+    """Yield a warning for each one-file plugin that changed since the run began."""
+    from esper_core.plugins.isolation import LOCAL_FILE
+
+    before = {plugin["id"]: plugin.get("sha256") for plugin in record.manifest.get("plugins", [])}
+    for plugin in composition.resolution.plugins.records:
+        was = before.get(plugin.id)
+        if plugin.package == LOCAL_FILE and was is not None and plugin.sha256 != was:
+            name = Path(plugin.origin).name
+            yield f"{name} changed since {record.path.name} began: the numbers of the resumed run may differ"

@@ -1,0 +1,17 @@
+"""Runs: what a run leaves behind in its directory, and the statistics of its results.
+
+What is here:
+    directory: creates and locks a run directory, and writes its files atomically.
+    checkpoints: writes, finds and restores the state of a run.
+    records: reads run directories: ``load_run``, the list of runs, hints for unfinished runs.
+    statistics: means, intervals, paired comparisons and their adjustment for multiple tests.
+
+What is not here: reports, comparisons of several runs and displays (the package esper-watch), and when a checkpoint is
+written (``app.checkpointing``).
+
+Begin with ``directory.RunDirectory``.
+"""
+
+from esper_run.runs.directory import RunDirectory
+
+__all__ = ["RunDirectory"]

@@ -1,0 +1,367 @@
+"""Records of runs: read the manifest, summary and growth of a run directory, and list and find runs.
+
+>>> load_run("runs/nothing")
+Traceback (most recent call last):
+    ...
+esper_core.leyline.errors.RunFolderError: E420 there is no run runs/nothing
+  List the runs:  esper runs list --runs-dir runs
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+
+from esper_core.leyline.constants import RUN_FORMAT
+from esper_core.leyline.errors import ConfigError, Problem, RunFolderError, nearest, one_line
+from esper_core.leyline.files import is_url, read_json, words_of
+from esper_core.plugins.notebooks import html_of
+from esper_core.telemetry import read_events as read_events
+from esper_run.runs.directory import STATUS_RUNNING, is_locked
+from esper_scale.stores.storage import Storage, copied_from, fetch_copy, open_run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+
+DIED: Final = "died"
+"""Status of a run whose manifest says that it is running, and whose process is gone."""
+
+_Model = TypeVar("_Model", bound=BaseModel)
+_Time = Annotated[AwareDatetime, Field(strict=False)]
+"""A time in JSON is a text."""
+
+
+_Section = Annotated[dict[Literal["plugin", "title", "text"], str], Field(min_length=3)]
+
+
+class _Checked(BaseModel):
+    """Strict: the text "NaN" is not taken for a number, since the values are passed on as they are."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _Manifest(_Checked):
+    """The checked part of a manifest; the rest is kept as it is."""
+
+    format: int
+    id: str
+    status: str
+    started: _Time
+    finished: _Time | None = None
+    reason: str = ""
+
+
+class _Metric(_Checked):
+    name: str
+    direction: Literal["up", "down"]
+    unit: str = ""
+
+
+class _Figure(_Checked):
+    mean: float | None
+    ci_low: float | None
+    ci_high: float | None
+    n: int
+
+
+class _Episode(_Checked):
+    seed: int
+    test: float | None
+
+
+class _Arm(_Checked):
+    test: _Figure
+    params: float
+    reward: float | None = None
+    episodes: list[_Episode]
+
+
+class _Comparison(_Checked):
+    a: str
+    b: str
+    difference: float | None
+    ci_low: float | None
+    ci_high: float | None
+    p: float | None
+    p_holm: float | None = None
+    n: int
+    verdict: str
+    why: str | None = None
+    paired: bool = True
+
+
+class _Results(_Checked):
+    metric: _Metric
+    arms: dict[str, _Arm]
+    comparisons: list[_Comparison]
+
+
+class _Summary(_Checked):
+    """The checked part of a summary; the rest is kept as it is."""
+
+    results: _Results
+    timing: dict[str, FiniteFloat]
+    warnings: list[str] = []
+    sections: list[_Section] = []
+
+
+class _Grown(_Checked):
+    arm: str
+    grown: list[dict[str, Any]]
+
+
+class _GrowthFile(_Checked):
+    episodes: list[_Grown]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Run:
+    """A run directory as it was when it was loaded. ``esper_run.read_events(run.events)`` reads its events."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+    """What ``manifest.json`` says: the command, the machine, the plugins."""
+    summary: Mapping[str, Any] | None
+    """What ``summary.json`` says; None if the run is unfinished."""
+    status: str
+    """``done``, ``failed``, ``interrupted``, ``stopped``, ``running``, or ``died`` if its process is gone."""
+    started: datetime
+    finished: datetime | None
+    url: str = ""
+    """URL of the stored run of which ``path`` is a copy; empty for a run directory."""
+    uploaded: str = ""
+    """When the stored run was uploaded. One that is ``running`` may have died since."""
+
+    @property
+    def id(self) -> str:
+        """Id of the run."""
+        return str(self.manifest["id"])
+
+    @property
+    def name(self) -> str:
+        """Name of the folder: the id, unless the folder was renamed."""
+        return self.path.resolve().name
+
+    @property
+    def words(self) -> str:
+        """Name of the folder without its time."""
+        return words_of(self.name)
+
+    @property
+    def reason(self) -> str:
+        """Why the run did not finish; empty if unknown."""
+        return str(self.manifest.get("reason", ""))
+
+    @property
+    def events(self) -> Path:
+        """The file with the run's events."""
+        return self.path / "events.jsonl"
+
+    @property
+    def results(self) -> Mapping[str, Any] | None:
+        """Results of the summary: metric, arms and comparisons; None if the run is unfinished."""
+        return None if self.summary is None else self.summary["results"]
+
+    @property
+    def seconds(self) -> float | None:
+        """Duration of the run; None if it is unfinished."""
+        if self.summary is not None and "total" in self.summary["timing"]:
+            return float(self.summary["timing"]["total"])
+        return None if self.finished is None else (self.finished - self.started).total_seconds()
+
+    @property
+    def place(self) -> str:
+        """URL of a stored run, or path of a run directory."""
+        return self.url or str(self.path)
+
+    @property
+    def resume_hint(self) -> str:
+        """How to finish an unfinished run."""
+        if self.status == STATUS_RUNNING and not self.url:
+            return "Wait for it to finish."
+        return resume_hint(self.place)
+
+    def config(self) -> Mapping[str, Any]:
+        """Read the configuration of the run. Raises RunFolderError E430 if it cannot be read."""
+        from esper_run.config.loading import read_file
+        from esper_run.config.yaml import read_document
+
+        file = self.path / "config.yaml"
+        try:
+            return dict(read_document(read_file(file), str(file)).plain())
+        except ConfigError as error:
+            raise RunFolderError.unreadable(file, error.problems[0].message) from error
+
+    def __repr__(self) -> str:
+        reason = f"; {self.reason}" if self.reason else ""
+        return f"<{one_line(f'Run {self.id}: {self.status}{reason}')}>"
+
+    def _repr_html_(self) -> str | None:
+        """Return what a notebook shows; None, and the notebook shows plain text, if no installed package draws it."""
+        return html_of("run", self)
+
+
+def read_run(path: Path) -> Run:
+    """Read the run in the folder ``path``. Raises RunFolderError: E420 if there is none, E430 if it cannot be read."""
+    if not (path / "manifest.json").exists():
+        message = f"{path} is not a run directory: it has no manifest.json"
+        hint = "Give the folder of a run, for example runs/20261121-101512-quiet-otter."
+        raise RunFolderError(Problem("E420", message, hint=hint))
+    manifest, checked = _read(_Manifest, path / "manifest.json")
+    if checked.format != RUN_FORMAT:
+        message = f"{path} is a run directory of format {checked.format}; this Esper reads format {RUN_FORMAT}"
+        raise RunFolderError(Problem("E430", message, hint="Read it with the version of Esper that wrote it."))
+    try:
+        summary, _ = _read(_Summary, path / "summary.json")
+    except FileNotFoundError:
+        summary = None
+    url, uploaded = copied_from(path) or ("", "")
+    died = checked.status == STATUS_RUNNING and not url and not is_locked(path)
+    status = DIED if died else checked.status
+    return Run(path, manifest, summary, status, checked.started, checked.finished, url, uploaded)
+
+
+def read_growth(path: Path) -> dict[str, list[list[str]]]:
+    """Return what each episode of each arm kept, as ``blueprint in slot``; empty if the run has no growth.json."""
+    kept_by_arm: dict[str, list[list[str]]] = {}
+    try:
+        _, growth = _read(_GrowthFile, path / "growth.json")
+    except FileNotFoundError:
+        return kept_by_arm
+    for episode in growth.episodes:
+        grown = [f"{seed.get('blueprint')} in {seed.get('slot')}" for seed in episode.grown]
+        kept_by_arm.setdefault(episode.arm, []).append(grown)
+    return kept_by_arm
+
+
+def resume_hint(path: Path | str) -> str:
+    """Return how to resume a run. Without a checkpoint, it starts from the beginning."""
+    return f"Resume it:  esper resume {shlex.quote(str(path))}"
+
+
+def _read(model: type[_Model], path: Path) -> tuple[Any, _Model]:
+    """Return what a JSON file holds, and its checked part."""
+    value = read_json(path)
+    try:
+        return value, model.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        location = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise RunFolderError.unreadable(path, f"{location}: {first['msg']}") from None
+
+
+# --- finding runs
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRun:
+    """A folder among the runs that is not a run, or cannot be read, and why."""
+
+    path: Path
+    problem: Problem
+    url: str = ""
+
+    @property
+    def place(self) -> str:
+        """URL of a stored run, or path of a folder."""
+        return self.url or str(self.path)
+
+    @property
+    def status(self) -> str:
+        """``no run`` or ``unreadable``."""
+        return "no run" if self.problem.code == "E420" else "unreadable"
+
+
+def list_runs(root: Path | str) -> list[Run | UnreadableRun]:
+    """Return the runs in a folder or a store, the newest first, then the other folders by name. Files are ignored.
+
+    Raises:
+        RunFolderError: E420 if there is no such folder, E430 or E434 if it cannot be read.
+    """
+    listed = _list_stored(str(root)) if is_url(root) else [_read_or_problem(path) for path in _folders(Path(root))]
+    runs = [run for run in listed if isinstance(run, Run)]
+    odd = [run for run in listed if isinstance(run, UnreadableRun)]
+    runs.sort(key=lambda run: (run.started, run.path.name), reverse=True)
+    return [*runs, *odd]
+
+
+def _read_or_problem(path: Path) -> Run | UnreadableRun:
+    try:
+        return read_run(path)
+    except RunFolderError as error:
+        return UnreadableRun(path, error.problems[0])
+
+
+def _list_stored(url: str) -> list[Run | UnreadableRun]:
+    """Return the runs in a store, of which only what a list needs is fetched."""
+    storage = Storage.open(url)
+
+    def read(id_: str) -> Run | UnreadableRun:
+        run = storage.run(id_)
+        try:
+            return read_run(fetch_copy(run, ("manifest.json", "summary.json")))
+        except RunFolderError as error:
+            return UnreadableRun(Path(id_), error.problems[0], run.url)
+
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(read, storage.runs()))
+
+
+def load_run(path: str | os.PathLike[str], *, runs_dir: str | os.PathLike[str] = "runs") -> Run:
+    """Load a run, whether it is finished, still running, or was killed.
+
+    Args:
+        path: Its folder, or its id below ``runs_dir``, or the words of its id. Of a stored run, its URL: what is read
+            is a copy in the user's cache, as it was uploaded last.
+        runs_dir: Folder of the runs, or the URL of a store.
+
+    Raises:
+        RunFolderError: E420 if there is no such run, or several with these words; E430 if it cannot be read. A stored
+            run also raises E434 if its storage cannot be read, and E435 if it is damaged.
+    """
+    if is_url(path):
+        return read_run(fetch_copy(open_run(str(path))))
+    if is_url(runs_dir):
+        return _load_stored(Storage.open(str(runs_dir)), os.fspath(path))
+    root, name = Path(runs_dir), os.fspath(path)
+    for folder in (Path(path), root / name):
+        if folder.is_dir():
+            return read_run(folder)
+    return read_run(root / _id_of(name, [folder.name for folder in _folders(root)] if root.is_dir() else [], str(root)))
+
+
+def _load_stored(storage: Storage, name: str) -> Run:
+    """Load a run from a store, by its id or the words of its id."""
+    ids = storage.runs()
+    id_ = name if name in ids else _id_of(name, ids, storage.url)
+    return read_run(fetch_copy(storage.run(id_)))
+
+
+def _id_of(name: str, ids: Sequence[str], root: str) -> str:
+    """Return the only id with these words among those in ``root``. Raises RunFolderError (E420)."""
+    named = [id_ for id_ in ids if words_of(id_) == name]
+    if len(named) == 1:
+        return named[0]
+    if named:
+        hint = f"Give the whole id: {', '.join(named[-3:])}"
+        raise RunFolderError(Problem("E420", f"{len(named)} runs in {root} are called {name}", hint=hint))
+    close = nearest(Path(name).name, ids)
+    hint = f"Did you mean {root}/{close}?" if close else f"List the runs:  esper runs list --runs-dir {root}"
+    raise RunFolderError(Problem("E420", f"there is no run {name}", hint=hint))
+
+
+def _folders(root: Path) -> Sequence[Path]:
+    try:
+        return sorted(path for path in root.iterdir() if path.is_dir())
+    except FileNotFoundError:
+        raise RunFolderError(Problem("E420", f"there is no folder {root}", hint="The first run creates it.")) from None
+    except OSError as error:
+        raise RunFolderError.unreadable(root, error) from None

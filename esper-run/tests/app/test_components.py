@@ -1,0 +1,198 @@
+"""Components: what they build is checked, and a host's import path is resolved with each mistake at its place."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from esper_core.leyline import EsperError, PluginError
+from esper_run.app.compose import prepare
+from esper_run.app.run import run as run_prepared
+from tests.support.configurations import problem_of
+
+pytestmark = pytest.mark.members
+
+PLUGIN = """
+from esper_core.leyline import DataShape, Metric, Split
+
+class Bare:
+    def __init__(self, *arguments, **settings): ...
+
+class Numb(Bare):
+    def score(self, *signals): return 0.5
+
+class Old:
+    def act(self, *arguments): ...
+    def state(self): ...
+    def load(self, state): ...
+
+def old(*arguments, **settings): return Old()
+
+class Half(Bare):
+    metric = Metric("accuracy", "up", "%")
+    shape = DataShape("sequence", (1, 16), 4)
+    def losses(self, outputs, targets): ...
+    def scores(self, outputs, targets): ...
+
+class Mute(Half):
+    def split(self, name): return None
+
+class Unmeasured(Mute):
+    metric = "accuracy"
+
+def number(*arguments, **settings): return 3
+"""
+COMPONENTS = {
+    "task": {"half": "Half", "mute": "Mute", "unmeasured": "Unmeasured"},
+    "policy": {"odd": "number", "old": "old"},
+    "reward": {"odd": "Bare", "numb": "Numb"},
+    **{"host": {"odd": "number"}, "schedule": {"odd": "Bare"}, "sink": {"odd": "Bare"}},
+}
+
+ODD = [
+    ("policy", "{use: odd/odd}", "builds int without the method act"),
+    ("policy", "{use: odd/old}", "builds Old with state and load, which no run calls"),
+    ("host", "odd/odd", "builds int, not a torch.nn.Module"),
+    ("reward", "odd/odd", "builds Bare without the method score"),
+    ("optimizer", "{host: {schedule: odd/odd}}", "builds Bare without the method factor"),
+    ("task", "odd/half", "builds Half without the method split"),
+    ("task", "odd/mute", 'returns no Split of two tensors for its split "train"'),
+    ("task", "odd/unmeasured", "builds Unmeasured, whose metric is of type str"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "fault"), ODD)
+def test_component_without_what_it_needs_is_refused_when_it_is_built(key, value, fault, install, tmp_path):
+    install.components("odd", PLUGIN, **COMPONENTS)
+    slots = "{early: {at: stem, kind: sequence, blueprints: [conv_light]}}"
+    lines = {"task": "stripes", "host": "pointwise-mlp", "slots": slots, "policy": "static", key: value}
+    file = tmp_path / "odd.yaml"
+    file.write_text("".join(f"{name}: {text}\n" for name, text in lines.items()))
+    problem = problem_of(prepare, file)
+    assert problem.code == "E231"
+    assert '"odd/' in problem.message.partition(" (esper-odd 1.0) ")[0]
+    assert problem.message.endswith(fault)
+    assert (problem.path or "").startswith("esper_odd:")
+
+
+def test_sink_without_methods_and_invalid_score_stop_the_run(install, run_small):
+    install.components("odd", PLUGIN, **COMPONENTS)
+    with pytest.raises(PluginError, match="builds Bare without the method hear and settle and close"):
+        run_small("sinks: [odd/odd]\n")
+    with pytest.raises(PluginError, match=r'reward "odd/numb" .* scored a step with float, not a RewardBreakdown'):
+        run_small("reward: odd/numb\n")
+
+
+NETS = """
+from torch import nn
+
+from own_nets.parts import layer
+
+
+class Ladder(nn.Module):
+    def __init__(self, shape, *, width=8):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Flatten(), layer(shape.example[-1], width))
+        self.head = nn.Linear(width, shape.outputs)
+
+    def forward(self, inputs):
+        return self.head(self.stem(inputs))
+
+
+def text(shape):
+    return "a tower"
+
+
+def raising(shape):
+    raise ValueError("I cannot")
+
+
+def unfit(shape):
+    ladder = Ladder(shape)
+    ladder.head = nn.Linear(9, 2)
+    return ladder
+
+
+def late(shape):
+    from own_nets.parts import layer
+    return Ladder(shape, width=layer(16, 3).out_features)
+
+
+number = 7
+"""
+RUN = """\
+task: stripes
+host: {use: "own_nets.towers:Ladder", settings: {width: 12}}
+slots:
+  stem: {at: stem, blueprints: [mlp]}
+policy:
+  use: schedule
+  settings:
+    plan:
+      - {step: 0, op: germinate, slot: stem, blueprint: mlp, speed: 2}
+environments: 2
+capacity: false
+episode: {steps: 2, batches: 1, batch_size: 20}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The current folder, with a package of the user's own and a configuration in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    package = tmp_path / "own_nets"
+    package.mkdir()
+    (package / "towers.py").write_text(NETS)
+    (package / "parts.py").write_text("from torch.nn import Linear as layer\n")
+    (package / "lacking.py").write_text("import os\n\nimport nowhere_to_be_found\n")
+    (package / "wrong.py").write_text("import os\n\nlayer = = 3\n")
+    (tmp_path / "run.yaml").write_text(RUN)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.split(".")[0] == "own_nets"]:
+        del sys.modules[name]
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(EsperError) as caught:
+        prepare(Path("run.yaml"), overrides)
+    return f"{caught.value.exit_code}: {caught.value}"
+
+
+def test_host_of_the_current_folder_can_be_run_twice(folder):
+    outcome = run_prepared(prepare(Path("run.yaml")), runs_dir=folder / "runs")
+    again = prepare(outcome.path / "config.yaml")
+    host = again.resolution.host
+    assert (host.component.id, host.settings) == ("own_nets.towers:Ladder", {"width": 12})
+    assert again.host_parameters == 16 * 12 + 12 + 12 * 4 + 4
+    function = prepare(Path("run.yaml"), ["host=own_nets.towers:late"])
+    assert function.host_parameters == 16 * 3 + 3 + 3 * 4 + 4
+
+
+def test_installed_module_comes_before_one_in_the_current_folder(folder):
+    (folder / "json.py").write_text("def build(shape):\n    return None\n")
+    assert "E202 json has no" in refusal("host=json:build")
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("host.use=own_nets.towers:Lader", ["2: E202 own_nets.towers has no", "--set ", 'Did you mean "Ladder"?']),
+        ("host.use=own_nets.tower:Ladder", ['2: E202 there is no module "own_nets.tower"', "--set host.use="]),
+        ("host.use=own_net.towers:Ladder", ['2: E202 there is no module "own_net"', "--set host.use="]),
+        ("host.use=own_net.towers:Ladder", ["Call esper from the folder that has it", "The current folder: "]),
+        ("host=own-nets:Ladder", ['2: E202 "own-nets:Ladder" is not an import path', "my_package.my_module:build"]),
+        ("host=own_nets.towers:number", ['2: E120 "own_nets.towers:number" cannot', "is not a callable object"]),
+        ("host=own_nets.lacking:x", ["3: E219", "lacking.py:3", 'the module "nowhere_to_be_found"']),
+        ("host=own_nets.wrong:x", ["3: E219", "SyntaxError", "wrong.py:3", "Fix the file."]),
+        ("host.settings.widht=3", ['2: E120 "own_nets.towers:Ladder" cannot', "--set host.settings.widht", "shape, "]),
+        ("host=own_nets.towers:Ladder.forward", ["2: E120", "missing a required argument: 'inputs'"]),
+        ("host=own_nets.towers:text", ["3: E231 host", '"own_nets.towers:text" (your own code) builds str, not']),
+        ("host=own_nets.towers:raising", ["3: E231", "raised ValueError while it was built: I cannot", "towers.py:22"]),
+        ("host=own_nets.towers:unfit", ["3: E231", "raised RuntimeError on its first batch", "towers.py:14"]),
+        ("slots.late={blueprints: [mlp]}", ['2: E122 host "own_nets.towers:Ladder" declares no slot "late"']),
+    ],
+)  # fmt: skip
+def test_invalid_host_is_reported_where_the_mistake_was_made(override, parts, folder):
+    answer = refusal(override)
+    assert [part for part in parts if part not in answer] == [], answer

@@ -1,0 +1,106 @@
+"""Composition: settings, learning rate schedules and prices of operations, and the errors that name them."""
+
+import importlib
+
+import pytest
+
+from esper_core.leyline import PluginError
+from esper_core.leyline.events import EpisodeFinished, StepFinished
+from esper_run import read_events
+from esper_run.app.compose import prepare
+from tests.support.configurations import problem_of, rewritten
+
+pytestmark = pytest.mark.members
+
+PICKY = """
+from esper_core.leyline import SettingError
+from pydantic import BaseModel
+
+class Size(BaseModel):
+    size: int = 1
+
+def picky(*arguments, size=1, **more):
+    raise SettingError("size", "it is too small", f"Received: {size}")
+"""
+PICKERS = {kind: {"picky": f"picky, {kind.capitalize()}Spec('', settings=Size)"} for kind in ("task", "host", "reward")}
+HOST = "host: pointwise-mlp\nslots:\n  early: {"
+REFUSED = "{use: picky, settings: {size: 3}}"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "path", "line"),
+    [
+        ("task: stripes", f"task: {REFUSED}", "task.settings.size", 1),
+        (HOST, HOST.replace("pointwise-mlp", REFUSED) + "at: a, ", "host.settings.size", 2),
+        ("environments: 2", f"reward: {REFUSED}\nenvironments: 2", "reward.settings.size", 10),
+    ],
+)
+def test_setting_that_a_component_refuses_is_reported_at_its_line(
+    before: str, after: str, path: str, line: int, install, configured
+) -> None:
+    install.components("picky", PICKY, **PICKERS)
+    problem = problem_of(prepare, rewritten(configured(), before, after))
+    assert (problem.code, problem.path, problem.line, problem.message) == ("E120", path, line, "it is too small")
+
+
+PACER = """
+calls = []
+
+class Half:
+    def factor(self, step, steps):
+        calls.append((step, steps))
+        return %s
+"""
+
+
+def test_schedule_counts_the_steps_of_the_host_and_of_each_seed(install, run_small) -> None:
+    install.components("pacer", PACER % "0.5", schedule={"half": "Half"})
+    result = run_small("optimizer: {host: {schedule: half}, seed: {schedule: pacer/half}}\n")
+    calls = importlib.import_module("esper_pacer").calls
+    assert set(calls) == {(0, 3), (1, 3), (2, 3), (0, 2), (1, 2)}  # seeds are born after the first step of three
+    assert "schedule: pacer/half" in (result["path"] / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize(("factor", "message"), [("1 / 0", "in step 0 of 3"), ("-1.0", "gave the factor -1.0")])
+def test_schedule_that_fails_stops_the_run_and_names_its_package(factor: str, message: str, install, run_small) -> None:
+    install.components("pacer", PACER % factor, schedule={"half": "Half"})
+    with pytest.raises(PluginError, match=message) as caught:
+        run_small("optimizer: {host: {schedule: half}}\n")
+    assert 'schedule "pacer/half" (esper-pacer 1.0)' in str(caught.value)
+
+
+PRICED = "reward: {use: team, settings: {price: 0.0, price_of_flops: 30.0}}\n"
+KEEPS = """\
+      - {step: 1, op: advance, slot: early}
+      - {step: 3, op: fossilise, slot: early}
+"""
+
+
+@pytest.fixture
+def grown(configured, run_file):
+    """``grown(lines)``: return steps and episode ends of the arm that grows, and the place of its slot."""
+
+    def play(more: str):
+        file = rewritten(configured(more), "speed: 2}\n", "speed: 1}\n" + KEEPS, "steps: 3", "steps: 6")
+        path = run_file(file, "capacity=false", "environments=1")
+        events = [event for event in read_events(path / "events.jsonl") if getattr(event, "arm", None) == "schedule"]
+        steps, ends = (
+            [event for event in events if isinstance(event, kind)] for kind in (StepFinished, EpisodeFinished)
+        )
+        return steps, ends, prepare(file).space.places["early"]
+
+    return play
+
+
+def test_operations_are_counted_and_paid_for_only_if_they_have_a_price(grown) -> None:
+    steps, paid, place = grown(PRICED)
+    seed = place.candidate("blueprints/conv_light").flops
+    counted = {event.signals.step: event.signals.flops for event in steps}
+    assert {event.signals.host_flops for event in steps} == {place.host_flops}
+    assert counted[0] == place.host_flops  # a seed that trains in the shadow does not slow the host down
+    assert counted[5] == place.host_flops + seed > counted[0]  # it was kept
+    steps, free, _ = grown("reward: {use: team, settings: {price: 0.0}}\n")
+    assert {event.signals.flops for event in steps} == {event.signals.host_flops for event in steps} == {None}
+    assert [end.fossils for end in paid] == [end.fossils for end in free] == [1]
+    share = seed / place.host_flops
+    assert [end.reward for end in paid] == [pytest.approx(end.reward - 30.0 * share, abs=1e-9) for end in free]

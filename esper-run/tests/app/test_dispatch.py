@@ -1,0 +1,135 @@
+"""Dispatch: each plugin is called on its own, and a fault in one hook of a run is attributed to it."""
+
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from esper_core.leyline import PluginError
+from esper_core.leyline.events import StepFinished
+from esper_core.leyline.protocols import RunContext, RunInfo
+from esper_core.leyline.signals import HealthSnapshot, Signals
+from esper_run.app.dispatch import Observers, health_check, run_wrapped
+
+RUN = RunInfo("otter", Path("runs/otter"), ("grown",), 1, 1, 4, "cpu")
+SIGNALS = Signals(0, 1.0, 1.0, 0.5, 9, 9, ())
+SNAPSHOT = HealthSnapshot(0, "grown", 0, SIGNALS)
+
+
+@pytest.fixture
+def warnings(caplog: pytest.LogCaptureFixture, workshop):
+    """The warnings so far, without the folder of the modules."""
+    caplog.set_level(logging.WARNING, logger="esper")
+    return lambda: [record.getMessage().replace(f"{workshop.folder}/", "") for record in caplog.records]
+
+
+HEALTH = """
+from esper_core import hookimpl
+from esper_core.leyline import Level, Verdict
+@hookimpl
+def esper_check_health(snapshot):
+    return {verdict}
+"""
+
+
+@pytest.mark.parametrize(
+    ("verdict", "message"),
+    [
+        ("1 / 0", 'E231 plugin "extra" (esper-extra 0.2.0) raised ZeroDivisionError in esper_check_health: division'),
+        ("exit(0)", 'E231 plugin "extra" (esper-extra 0.2.0) raised SystemExit in esper_check_health: 0'),
+        ("'fine'", 'E229 plugin "extra" (esper-extra 0.2.0) gives no verdict: esper_check_health returned'),
+        ("Verdict('hot')", 'E229 plugin "extra" (esper-extra 0.2.0) gives no verdict: esper_check_health returned'),
+    ],
+)
+def test_a_health_check_without_a_verdict_is_an_error(load, workshop, verdict: str, message: str) -> None:
+    check = health_check(load(workshop.package(HEALTH.format(verdict=verdict))))
+    with pytest.raises(PluginError) as refused:
+        check(SNAPSHOT)
+    (problem,) = refused.value.problems
+    assert str(problem).startswith(message)
+    assert problem.file == str(workshop.folder / "esper_extra.py")
+
+
+OBSERVER = """
+import torch
+from esper_core import hookimpl
+@hookimpl
+def esper_run_started(run):
+    torch.set_grad_enabled(False)
+    raise SystemExit(0)
+"""
+OTHER = """
+from esper_core import hookimpl
+runs = []
+@hookimpl
+def esper_run_started(run): runs.append(run.id)
+"""
+
+
+def test_an_observer_that_raises_is_reported_once_not_called_again_and_what_it_set_put_back(load, workshop, warnings):
+    observers = Observers(load(workshop.package(OBSERVER), workshop.package(OTHER, plugin="other")))
+    for _ in range(2):
+        observers.run_started(RUN)
+    assert torch.is_grad_enabled()
+    assert sys.modules["esper_other"].runs == ["otter", "otter"], "others are still called"
+    put_back, line = sorted(warnings(), key=lambda line: line.startswith("E228"))
+    assert "changed torch's gradient mode from True to False" in put_back
+    assert line.startswith('E228 plugin "extra" (esper-extra 0.2.0) failed in esper_run_started: SystemExit: 0')
+    assert "its observers are not called again in this run\n  esper_extra.py:6\n" in line
+
+
+LISTENER = """
+from esper_core import hookimpl
+heard = []
+@hookimpl
+def esper_step_finished(events): heard.append(events)
+"""
+
+
+def test_the_steps_of_all_environments_are_passed_on_together(load, workshop):
+    observers = Observers(load(workshop.package(LISTENER)))
+    steps = tuple(StepFinished(round=0, arm="grown", seed=seed, step=0, signals=SIGNALS) for seed in (0, 1))
+    for step in steps:
+        observers.hear(step)
+    for _ in range(2):
+        observers.settle()
+    assert sys.modules["esper_extra"].heard == [steps]
+
+
+WRAPPER = """
+from esper_core import hookimpl
+calls = []
+@hookimpl(wrapper=True)
+def esper_run(context):
+    {before}
+    try:
+        result = yield
+    finally:
+        calls.append(context.run.id)
+    {after}
+    return None
+"""
+
+
+def wrapper(workshop, before: str = "pass", after: str = "pass", plugin: str = "extra"):
+    return workshop.package(WRAPPER.format(before=before, after=after), plugin=plugin)
+
+
+def test_a_wrapper_that_raises_before_the_run_stops_it(load, workshop) -> None:
+    plugins = load(wrapper(workshop, before="1 / 0"), wrapper(workshop, plugin="outer"))
+    with pytest.raises(PluginError) as refused:
+        run_wrapped(plugins, RunContext(RUN), lambda: pytest.fail("the run began"))
+    (problem,) = refused.value.problems
+    assert (problem.code, problem.line) == ("E231", 5)
+    assert problem.message.startswith(
+        'plugin "extra" (esper-extra 0.2.0) raised before the run began, in esper_run: ZeroDivisionError'
+    )
+
+
+def test_a_wrapper_that_raises_after_the_run_is_reported_and_the_results_stand(load, workshop, warnings) -> None:
+    assert run_wrapped(load(wrapper(workshop, after="1 / 0")), RunContext(RUN), lambda: 7) == 7
+    (line,) = warnings()
+    assert line.startswith('E228 plugin "extra" (esper-extra 0.2.0) failed in esper_run: ZeroDivisionError')
+    assert "; the run had finished, and its results stand\n  esper_extra.py:10\n" in line

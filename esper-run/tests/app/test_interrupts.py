@@ -1,0 +1,80 @@
+"""Interrupts: a first signal finishes the step, a second one ends the process; and the allocator setting."""
+
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from esper_core.leyline import Interrupted
+from esper_run.app import interrupts
+from esper_run.app.interrupts import handled_signals
+from esper_run.app.runtime import glibc_mallopt, tune_allocator
+
+RUN = Path("runs/quiet-otter")
+
+
+def test_a_second_ctrl_c_still_leaves_at_once() -> None:
+    """After the first signal the system's own handler is installed again, also while a component runs."""
+    with handled_signals(RUN):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+
+
+@pytest.fixture
+def on_hang_up() -> Iterator[Callable[[Any], None]]:
+    """``on_hang_up(handler)``: install this handler for SIGHUP until the end of the test."""
+    before = signal.getsignal(signal.SIGHUP)
+    yield lambda handler: signal.signal(signal.SIGHUP, handler)
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_hang_up_ends_the_run_once_and_a_second_one_is_ignored(on_hang_up) -> None:
+    """A terminal that is closed sends SIGHUP more than once; the checkpoint must still be written."""
+    received: list[int] = []
+    on_hang_up(lambda number, frame: received.append(number))
+    with handled_signals(RUN) as pause:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        with pytest.raises(Interrupted) as caught:
+            pause()
+    assert caught.value.status == 129
+    assert received == []
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert received == [signal.SIGHUP]
+
+
+def test_a_hang_up_that_was_ignored_stays_ignored(on_hang_up) -> None:
+    """As under nohup."""
+    on_hang_up(signal.SIG_IGN)
+    with handled_signals(RUN) as pause:
+        os.kill(os.getpid(), signal.SIGHUP)
+        pause()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_the_end_is_announced_at_once_after_a_signal_and_only_then(monkeypatch) -> None:
+    announced = []
+    monkeypatch.setattr(interrupts, "announce_end", lambda run: announced.append((run, threading.current_thread())))
+    with handled_signals(RUN):
+        pass
+    assert announced == []
+    with handled_signals(RUN) as pause:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            pause()
+    ((path, thread),) = announced
+    assert path == RUN
+    assert thread is not threading.main_thread()  # the interrupted code may have been writing
+
+
+def test_the_allocator_is_not_tuned_on_other_systems(monkeypatch):
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    assert glibc_mallopt() is None
+    assert not tune_allocator()

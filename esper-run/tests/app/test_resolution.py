@@ -1,0 +1,173 @@
+"""Resolution of pins, one-file plugins and settings in a file; each mistake is reported with its place."""
+
+import json
+import sys
+from hashlib import sha256
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+from esper_core import __version__
+from esper_core.leyline import EsperError
+from esper_run.app.compose import prepare
+from esper_run.config import load_config
+
+pytestmark = pytest.mark.members
+
+NEVER = "raise AssertionError('was imported')"
+FINE = "from esper_core import hookimpl\n"
+BLOCK = """
+from esper_core import BlueprintSpec, hookimpl
+
+@hookimpl
+def esper_register_blueprints(registry):
+    registry.add("tiny", "my_plugin:Tiny", BlueprintSpec("sequence", "1", "Small.", starts_as_identity=True))
+
+def __getattr__(name):  # the heavy import stays away until the blueprint is used
+    import torch
+
+    class Tiny(torch.nn.Module):
+        def __init__(self, site):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, x):
+            return x + self.scale * x
+
+    if name != "Tiny":
+        raise AttributeError(name)
+    return Tiny
+"""
+
+
+@pytest.fixture
+def refused(configured, tmp_path):
+    """``refused("plugins: …")``: return the error's exit code and its message."""
+
+    def tell(more: str) -> tuple[int, str]:
+        with pytest.raises(EsperError) as caught:
+            prepare(configured(more))
+        return caught.value.exit_code, str(caught.value).replace(f"{tmp_path}/", "")
+
+    return tell
+
+
+EXTRA = 'E226 plugin "extra" (esper-extra 1.0) is required'
+MORE = "More:  esper plugins show extra"
+UPGRADE = 'Bring them together:  pip install "esper-'
+FAILED = 'E210 plugin "extra" (esper-extra 1.0) cannot be imported: Zero'
+
+
+@pytest.mark.parametrize(
+    ("source", "pin", "also", "expected"),
+    [
+        (NEVER, ">=2, <3", "", [" in >=2, <3; its code was not run", UPGRADE]),
+        ("1 / 0", ">=1", "", [", and it is broken", MORE, FAILED]),
+        (NEVER, ">=1", ", disable: [extra]", [", and it is disabled", MORE]),
+        (NEVER, ">=1", "", [", and it is not-listed"]),
+    ],
+    ids=["another version", "broken", "disabled", "in safe mode"],
+)
+def test_required_plugin_that_is_not_active_stops_the_run(install, refused, monkeypatch, source, pin, also, expected):
+    install("extra", source)
+    monkeypatch.setenv("ESPER_SAFE_MODE", str(int("not-listed" in expected[0])))
+    code, text = refused(f'plugins: {{require: {{extra: "{pin}"}}{also}}}')
+    reason, place, *more = text.splitlines()
+    assert (code, reason, place) == (3, f"{EXTRA}{expected[0]}", "  small.yaml:12:28   plugins.require.extra")
+    assert [start for start in expected[1:] if not any(line.strip().startswith(start) for line in more)] == []
+
+
+def test_pin_is_accepted_exactly_if_packaging_can_parse_it(refused, configured):
+    for pin in ("0.2", ">=", ">=a", "latest", "~=1", ">=0.2 <0.3", "==0.*.1", ">=1.*", "", "*"):
+        code, text = refused(f'plugins: {{require: {{extra: "{pin}"}}}}')
+        assert code == 2
+        message = "Input should be version specifiers as pip takes them, for example >=0.2,<0.3"
+        assert text.startswith(f'E112 {message}; received "{pin}"\n  small.yaml:12:28   ')
+    for pin in (">=1", "==1.*", "!=1.2.*,<3", "~=1.0", "== 1.0rc1", ">0.1.dev3", "<=2.0.post1"):
+        loaded = load_config(configured(f'plugins: {{require: {{tasks: "{pin}"}}}}'))
+        assert SpecifierSet(loaded.config.plugins.require["tasks"])
+
+
+def test_one_file_plugin_runs_and_is_kept_and_every_active_plugin_has_a_hash(install, configured, run_small, tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "my_plugin.py").write_text(BLOCK)
+    path = install("extra", FINE)
+    result = run_small("plugins: {local: [own/my_plugin.py]}\n")
+    plugins = {plugin["id"]: plugin for plugin in result["manifest"]["plugins"]}
+    assert plugins["extra"]["sha256"] == sha256(path.read_bytes()).hexdigest()
+    assert all(len(plugin["sha256"]) == 64 for plugin in plugins.values())
+    kept = plugins["my-plugin"]
+    hashed = sha256(BLOCK.encode()).hexdigest()
+    assert (kept["package"], kept["version"], kept["sha256"]) == ("local file", hashed[:12], hashed)
+    assert kept["entry_point"] == "my_plugin.py"
+    assert (result["path"] / "my_plugin.py").read_text() == BLOCK
+    (tmp_path / "own" / "my_plugin.py").unlink()
+    again = prepare(result["path"] / "config.yaml")
+    assert "my-plugin/tiny" in {component.id for component in again.resolution.plugins.registry.components()}
+    assert all(json.dumps(record.as_json()) for record in again.resolution.plugins.records)
+
+
+NAMED = 'the plugin file "json.py" has the name of an installed module'
+INVALID = 'the name of the plugin file "My-Plugin.py" is not a valid plugin id'
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("site", 'expected a Python file as a plugin, received "site"', "A one-file plugin ends in .py."),
+        ("json.py", NAMED, "Rename the file."),
+        ("My-Plugin.py", INVALID, "Lower case letters and digits, joined by single _, at most 48 characters."),
+    ],
+)
+def test_file_that_cannot_be_a_plugin_is_refused_with_its_place(install, refused, tmp_path, name, message, hint):
+    if name != "site":
+        (tmp_path / name).write_text(NEVER)
+    expected = f"E227 {message}\n  small.yaml:13:11   plugins.local[0]\n  {hint}"
+    assert refused(f"plugins:\n  local: [{name}]") == (2, expected)
+
+
+SETTINGS = """
+from esper_core import hookimpl
+from pydantic import BaseModel, ConfigDict
+
+class Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    every: int = 10
+
+received = []
+
+@hookimpl
+def esper_settings_model(): return Settings
+
+@hookimpl
+def esper_configured(config): received.append(config.settings)
+"""
+
+
+def test_settings_reach_their_plugin(install, run_small):
+    install("extra", SETTINGS)
+    install("other", SETTINGS)
+    run_small("plugins: {settings: {extra: {every: 3}}}")
+    received = [sys.modules[f"esper_{name}"].received for name in ("extra", "other")]
+    assert [[settings.every for settings in calls] for calls in received] == [[3], [10]]
+
+
+def test_invalid_settings_are_reported_with_their_places_and_all_other_problems(install, refused):
+    install("extra", SETTINGS)
+    code, text = refused(
+        "plugins:\n  disable: [taks]\n  settings:\n    extra: {every: often, evry: 3}\n"
+        "    rewards: {a: 1}\n    nobody: {}\n"
+        "sinks: [nothing]\n"
+    )
+    assert code == 2
+    assert [line for line in text.splitlines() if line[0] != " "] == [
+        'E208 unknown plugin "taks"',
+        'E111 Input should be a valid integer, unable to parse string as an integer; received "often"',
+        'E110 unknown key "evry"',
+        f'E121 plugin "rewards" (esper-rewards {__version__}) has no settings',
+        'E208 unknown plugin "nobody"',
+        'E225 unknown sink "nothing"',
+    ]
+    assert [line.split()[0] for line in text.splitlines() if line.startswith("  small.yaml")] == [
+        f"small.yaml:{place}" for place in ("13:13", "15:20", "15:27", "16:5", "17:5", "18:9")
+    ]

@@ -1,0 +1,241 @@
+"""How a run ends in its manifest, and what must be unchanged to resume it."""
+
+import json
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import yaml
+
+import esper_run
+from esper_core.leyline import ConfigError, GovernorStop, PluginError, Problem, RunFolderError
+from esper_core.telemetry import read_events
+from esper_run.app import run as run_module
+from esper_run.app.compose import Composition, prepare
+from esper_run.app.resolution import resolved_config
+from esper_run.app.run import resume, run
+from esper_run.config import dump_config, load_config
+from esper_run.runs.records import read_run
+from tests.support.configurations import rewritten
+from tests.support.studies import EventRecorder
+
+pytestmark = pytest.mark.members
+
+
+def test_configuration_can_be_given_as_plain_data_with_overrides(configured, tmp_path) -> None:
+    configuration = yaml.safe_load(configured().read_text())
+    outcome = run(
+        configuration, overrides=["environments=1", "twin=false", "capacity=false"], runs_dir=tmp_path / "runs"
+    )
+    assert list(outcome.results["arms"]) == ["schedule"]
+    kept = load_config(outcome.path / "config.yaml").config
+    assert (kept.environments, kept.episode.steps) == (1, 3)
+    with pytest.raises(ConfigError) as raised:
+        run({**configuration, "environments": 0}, runs_dir=tmp_path / "runs")
+    assert (raised.value.problems[0].file, raised.value.problems[0].path) == ("configuration", "environments")
+    with pytest.raises(ConfigError, match="E111"):
+        run({**configuration, "task": object()})
+
+
+@pytest.mark.parametrize("kind", [GovernorStop, PluginError])
+def test_control_that_fails_is_left_out_of_the_results(run_small, monkeypatch, kind) -> None:
+    """For example, a block that was kept late can make a host diverge that has it from the start."""
+    studies: list[object] = []
+
+    def run_one(course, pause):
+        studies.append(course)
+        if len(studies) == 2:
+            raise kind(Problem("E402", "a loss is not finite"))
+        return real(course, pause)
+
+    real = run_module.run_study
+    monkeypatch.setattr(run_module, "run_study", run_one)
+    monkeypatch.setattr(Composition, "follow_up", lambda self, around, finished: self.study(around))
+    result = run_small()
+    assert len(studies) == 2
+    assert list(result["summary"]["results"]["arms"]) == ["schedule", "twin"]
+    assert result["manifest"]["status"] == "done"
+    warning = "the static control failed and is left out of the results: E402 a loss is not finite"
+    assert result["summary"]["warnings"][-1] == warning
+
+
+def test_run_from_python_takes_a_file_and_ignores_a_hang_up_while_results_are_written(
+    configured, tmp_path, monkeypatch
+) -> None:
+    """A terminal that is closed sends SIGHUP, too, when the last step is done."""
+    received: list[int] = []
+    real = run_module.write_json
+    before = signal.signal(signal.SIGHUP, lambda number, frame: received.append(number))
+    try:
+        monkeypatch.setattr(run_module, "write_json", lambda *file: [os.kill(os.getpid(), signal.SIGHUP), real(*file)])
+        outcome = esper_run.run(str(configured()), runs_dir=str(tmp_path / "runs"))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (read_run(outcome.path).status, received) == ("done", [])
+    assert set(outcome.results["arms"]) >= {"schedule", "twin"}
+
+
+def test_run_directory_holds_every_source_and_a_configuration_that_runs_without_them(configured, tmp_path) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (inner / "own_plugin.py").write_text("from esper_core import hookimpl\n")
+    file, overlays = configured(""), [inner / "first.yaml", tmp_path / "second.yaml"]
+    overlays[0].write_text("environments: 1\nplugins: {local: [own_plugin.py]}\n")
+    overlays[1].write_text("episode: {steps: 2}\n")
+    path = run(prepare(file, ["seed=3"], overlays), runs_dir=tmp_path / "runs").path
+    copies = ["config.source.yaml", "config.overlay-1.yaml", "config.overlay-2.yaml", "own_plugin.py"]
+    for name, source in zip(copies, [file, *overlays, inner / "own_plugin.py"], strict=True):
+        assert (path / name).read_bytes() == source.read_bytes()
+    assert not (path / "config.overlay-3.yaml").exists()
+    again = load_config(path / "config.yaml")
+    assert (again.config.environments, again.config.episode.steps, again.config.seed) == (1, 2, 3)
+    assert resolved_config(prepare(path / "config.yaml").resolution) == again.config
+
+
+KEPT: dict[str, Path] = {}
+"""The directories of runs that several tests begin with, which no test changes."""
+
+
+@pytest.fixture
+def halfway(configured, after_step, tmp_path, tmp_path_factory) -> Path:
+    """Return the directory of a run that was interrupted after its second step; it has an empty plugin file."""
+
+    def end() -> None:
+        raise KeyboardInterrupt
+
+    if "halfway" not in KEPT:
+        (tmp_path / "own_plugin.py").write_text("from esper_core import hookimpl\n")
+        prepared = prepare(configured("checkpoints: {every: 1}\nplugins: {local: [own_plugin.py]}"))
+        after_step(2, end)
+        runs = tmp_path_factory.mktemp("halfway")
+        with pytest.raises(KeyboardInterrupt):
+            run(prepared, runs_dir=runs)
+        (KEPT["halfway"],) = runs.iterdir()
+    return shutil.copytree(KEPT["halfway"], tmp_path / "runs" / KEPT["halfway"].name)
+
+
+def go_on(directory: Path, *changes: str) -> None:
+    """Resume after replacing texts in the configuration: old, new, old, new, …"""
+    resume(prepare(rewritten(directory / "config.yaml", *changes)), read_run(directory))
+
+
+def test_run_whose_blueprints_are_a_glob_can_be_repeated(configured, tmp_path) -> None:
+    """A glob matches blueprints for other kinds of slots, too."""
+    file = configured()
+    file.write_text(re.sub(r"blueprints: \[[^]]*\]", 'blueprints: ["*"]', file.read_text()))
+    composition = prepare(file)
+    again = tmp_path / "again.yaml"
+    again.write_text(dump_config(resolved_config(composition.resolution)))
+    varieties = {
+        name: [variety.id for variety in slot_varieties]
+        for name, slot_varieties in composition.recipe.varieties.items()
+    }
+    assert all(len(slot_varieties) > 1 for slot_varieties in varieties.values())
+    repeated = prepare(again).recipe.varieties
+    assert {name: [variety.id for variety in slot_varieties] for name, slot_varieties in repeated.items()} == varieties
+
+
+def test_run_resumes_with_the_same_configuration_only_apart_from_lanes(halfway) -> None:
+    events = (halfway / "events.jsonl").read_bytes()
+    with pytest.raises(RunFolderError, match=r"E413 .*config\.yaml changed.*: episode\.steps is 4, and was 3"):
+        go_on(halfway, "steps: 3", "steps: 4")
+    assert (halfway / "events.jsonl").read_bytes() == events
+    go_on(halfway, "steps: 4", "steps: 3", "lanes: auto", "lanes: 1")
+    assert read_run(halfway).status == "done"
+
+
+def test_changed_plugin_file_is_reported_when_a_run_is_resumed(halfway, esper) -> None:
+    file = halfway / "own_plugin.py"
+    file.write_text(f"{file.read_text()}# mended\n")
+    warning = f"own_plugin.py changed since {halfway.name} began: the numbers of the resumed run may differ"
+    assert warning in esper("resume", halfway, "--quiet").err
+
+
+def checkpoint_numbers(directory: Path) -> list[int]:
+    return sorted(int(path.name) for path in (directory / "checkpoints").iterdir())
+
+
+def events_at(directory: Path, number: int) -> int:
+    return json.loads((directory / "checkpoints" / f"{number:06}" / "state.json").read_bytes())["state"]["events"]
+
+
+def cut_events(directory: Path, length: int) -> None:
+    with (directory / "events.jsonl").open("r+b") as file:
+        file.truncate(length)
+
+
+@pytest.fixture
+def expected(configured, tmp_path_factory) -> list[str]:
+    """Return the lines of events.jsonl, without the run's id, of the uninterrupted run of ``halfway``."""
+    if "whole" not in KEPT:
+        runs = tmp_path_factory.mktemp("whole")
+        KEPT["whole"] = run(prepare(configured("checkpoints: {every: 1}")), runs_dir=runs).path
+    return (KEPT["whole"] / "events.jsonl").read_text().splitlines()[1:]
+
+
+def test_nothing_behind_the_checkpoints_position_is_read_when_a_run_is_resumed(expected, halfway) -> None:
+    """Resuming cuts the file there, so later lines need not be valid, and no listener receives them."""
+    file = halfway / "events.jsonl"
+    assert '"episode-finished"' in expected[-2]
+    file.write_text(file.read_text() + "\n".join([expected[-2], "not an event", "torn"]))
+    heard = EventRecorder()
+    resume(prepare(halfway / "config.yaml"), read_run(halfway), listeners=[heard])
+    assert file.read_text().splitlines()[1:] == expected
+    assert heard == list(read_events(file))
+
+
+def test_invalid_event_before_the_checkpoints_position_is_refused_and_nothing_changes(halfway) -> None:
+    file, (*_, newest) = halfway / "events.jsonl", checkpoint_numbers(halfway)
+    kept = bytearray(file.read_bytes())
+    kept[events_at(halfway, newest) - 10] = 0
+    file.write_bytes(kept)
+    with pytest.raises(RunFolderError, match="E421"):
+        resume(prepare(halfway / "config.yaml"), read_run(halfway))
+    assert file.read_bytes() == kept
+
+
+@pytest.mark.parametrize("more", [b"", b" " * 10 + b"\n"], ids=["cut", "another line"])
+def test_run_whose_newest_events_are_lost_resumes_from_the_checkpoint_before(expected, halfway, more) -> None:
+    older, newest = checkpoint_numbers(halfway)
+    length = events_at(halfway, newest)
+    cut_events(halfway, length - 1)
+    (halfway / "events.jsonl").write_bytes((halfway / "events.jsonl").read_bytes() + more)
+    warnings: list[str] = []
+    outcome = resume(prepare(halfway / "config.yaml"), read_run(halfway), on_warning=warnings.append)
+    warning = (
+        f"resuming from checkpoint {older:06}: newer ones cannot be used ({newest:06}: events.jsonl has "
+        f"{length - 1 + len(more):,} bytes, and no line ends at byte {length:,}, where the checkpoint was written)"
+    )
+    assert warnings == [warning]
+    assert outcome.warnings[-1] == warning
+    assert (halfway / "events.jsonl").read_text().splitlines()[1:] == expected
+
+
+def test_checkpoint_that_does_not_fit_the_events_is_deleted_when_the_run_is_resumed(halfway, monkeypatch) -> None:
+    """Otherwise later events could make the file long enough for it, with other events at its position."""
+
+    def die(course: object, pause: object) -> None:
+        raise KeyboardInterrupt
+
+    older, newest = checkpoint_numbers(halfway)
+    cut_events(halfway, events_at(halfway, newest) - 10)
+    monkeypatch.setattr(run_module, "run_study", die)
+    with pytest.raises(KeyboardInterrupt):
+        resume(prepare(halfway / "config.yaml"), read_run(halfway))
+    assert checkpoint_numbers(halfway) == [older]
+    assert (halfway / "latest").read_text() == f"{older:06}\n"
+
+
+@pytest.mark.parametrize("left", [100, None], ids=["cut", "gone"])
+def test_run_with_fewer_events_than_every_checkpoint_needs_is_refused(halfway, left) -> None:
+    older, newest = checkpoint_numbers(halfway)
+    cut_events(halfway, left or 0)
+    if left is None:
+        (halfway / "events.jsonl").unlink()
+    reason = "cannot be read: No such file or directory" if left is None else f"has {left} bytes"
+    with pytest.raises(RunFolderError, match=rf"E413 (.|\n)*{older:06}: events.jsonl {reason}"):
+        resume(prepare(halfway / "config.yaml"), read_run(halfway))
+    assert checkpoint_numbers(halfway) == [older, newest]

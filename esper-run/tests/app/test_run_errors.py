@@ -1,0 +1,147 @@
+"""An error that ends a run says where the run directory and its report are, and how to resume."""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from esper_core.leyline import GovernorStop, Interrupted, PluginError, RunFolderError
+from esper_run.app.compose import prepare
+from esper_run.app.run import resume, run
+from esper_run.runs.records import read_run
+
+FAILING = """
+from pathlib import Path
+from esper_core.leyline import RewardBreakdown
+
+class Reward:
+    def __init__(self, metric): ...
+    def score(self, now, before, twin, twin_before):
+        if now.step >= {step} and not Path({mended!r}).exists():
+            raise RuntimeError("no good")
+        return RewardBreakdown({{"accuracy": 0.5}})
+"""
+
+WILD = """\
+optimizer: {host: {kind: sgd, learning_rate: 10}}
+governor: {rollbacks: 0}
+checkpoints: {every: 1}
+"""
+
+JUDGED = "reward: failing/judge\ncheckpoints: {every: 1}\n"
+FIX_FIRST = "Fix the cause first: resuming repeats the failed step."
+
+pytestmark = pytest.mark.members
+
+
+def folder_in(runs: Path) -> Path:
+    (folder,) = runs.iterdir()
+    return folder
+
+
+def how_to_resume(folder: Path) -> list[str]:
+    resume_it = f"Resume it:  esper resume {shlex.quote(str(folder))}"
+    return [f"Run directory: {folder}", f"Report: {folder / 'report.html'}", resume_it]
+
+
+def hint_of(error: BaseException) -> list[str]:
+    return error.problems[-1].hint.splitlines()
+
+
+@pytest.fixture
+def judged(install, configured, tmp_path) -> Path:
+    """Return the file of a run whose reward fails in its second step, unless a file ``mended`` exists."""
+    install.components("failing", FAILING.format(step=1, mended=str(tmp_path / "mended")), reward={"judge": "Reward"})
+    return configured(JUDGED)
+
+
+def test_run_that_a_plugin_ended_can_be_resumed_once_the_plugin_is_fixed(judged, tmp_path) -> None:
+    with pytest.raises(PluginError, match="no good") as caught:
+        run(prepare(judged), runs_dir=tmp_path / "runs")
+    folder = folder_in(tmp_path / "runs")
+    assert hint_of(caught.value)[-4:] == [*how_to_resume(folder), FIX_FIRST]
+    assert len(hint_of(caught.value)) > 4, "the package to blame is named before"
+    assert (folder / "report.html").is_file()
+    assert "Run directory:" not in json.loads((folder / "manifest.json").read_text())["reason"]
+    with pytest.raises(PluginError) as caught:
+        resume(prepare(folder / "config.yaml"), read_run(folder))
+    assert hint_of(caught.value)[-4:] == [*how_to_resume(folder), FIX_FIRST]
+    (tmp_path / "mended").touch()
+    resume(prepare(folder / "config.yaml"), read_run(folder))
+    assert read_run(folder).status == "done"
+
+
+def test_run_that_the_governor_stopped_is_stopped_again_with_the_same_message(configured, tmp_path) -> None:
+    with pytest.raises(GovernorStop) as caught:
+        run(prepare(configured(WILD)), runs_dir=tmp_path / "my runs")
+    folder = folder_in(tmp_path / "my runs")
+    assert hint_of(caught.value)[-4:] == [*how_to_resume(folder), FIX_FIRST]
+    with pytest.raises(GovernorStop) as once_more:
+        resume(prepare(folder / "config.yaml"), read_run(folder))
+    assert str(once_more.value) == str(caught.value)
+
+
+def test_command_prints_how_to_resume_once(judged, tmp_path, esper) -> None:
+    answer = esper("run", judged, "--runs-dir", tmp_path / "runs", "--quiet")
+    assert answer.status == 3
+    assert [answer.err.count(f"  {line}\n") for line in how_to_resume(folder_in(tmp_path / "runs"))] == [1, 1, 1]
+
+
+def test_run_without_a_report_names_none(install, configured, tmp_path) -> None:
+    install.components("failing", FAILING.format(step=0, mended=str(tmp_path / "mended")), reward={"judge": "Reward"})
+    with pytest.raises(PluginError) as caught:
+        run(prepare(configured("reward: failing/judge\nplugins: {disable: [watch]}\n")), runs_dir=tmp_path / "runs")
+    folder = folder_in(tmp_path / "runs")
+    assert not (folder / "latest").exists()
+    assert hint_of(caught.value)[-3:-1] == [f"Run directory: {folder}", f"Resume it:  esper resume {folder}"]
+
+
+@pytest.fixture
+def ended_by(configured, after_step, tmp_path):
+    """``ended_by(error)``: return what a run raises if this error occurs in its second step, and the run's folder.
+
+    lost: a file of the run that is deleted before.
+    """
+
+    def end(error: BaseException, lost: str = "") -> tuple[BaseException, Path]:
+        def fail() -> None:
+            if lost:
+                (folder_in(tmp_path / "runs") / lost).unlink()
+            raise error
+
+        after_step(2, fail)
+        with pytest.raises(type(error)) as caught:
+            run(prepare(configured("checkpoints: {every: 1}")), runs_dir=tmp_path / "runs")
+        return caught.value, folder_in(tmp_path / "runs")
+
+    return end
+
+
+def test_signal_ends_a_run_with_a_checkpoint_and_how_to_resume(configured, after_step, tmp_path) -> None:
+    after_step(1, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted) as caught:
+        run(prepare(configured("checkpoints: {every: 100}")), runs_dir=tmp_path / "runs")
+    folder = folder_in(tmp_path / "runs")
+    assert hint_of(caught.value) == how_to_resume(folder)
+    assert (folder / "latest").read_text() == "000002\n"
+
+
+def test_crash_and_full_disk_say_where_the_run_is_and_how_to_resume(ended_by, tmp_path) -> None:
+    error, folder = ended_by(ZeroDivisionError("ours"))
+    assert error.__notes__ == ["\n".join([*how_to_resume(folder), FIX_FIRST])], "below its traceback"
+    shutil.rmtree(tmp_path / "runs")
+    error, folder = ended_by(RunFolderError.about(tmp_path, OSError(28, "No space left on device")))
+    assert hint_of(error)[-4:] == [*how_to_resume(folder), FIX_FIRST]
+
+
+@pytest.mark.parametrize("lost", ["events.jsonl", ""])
+def test_lost_folder_and_broken_pipe_do_not_say_how_to_resume(lost: str, ended_by, tmp_path) -> None:
+    error, folder = ended_by(RunFolderError.about(tmp_path, OSError(2, "gone")) if lost else BrokenPipeError(), lost)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert (manifest["status"], manifest["exit"]) == ("failed", 1 if lost else 141)
+    assert not hasattr(error, "__notes__")
+    assert "Run directory:" not in str([problem.hint for problem in getattr(error, "problems", ())])

@@ -1,0 +1,181 @@
+"""``esper explain``, ``check`` and ``schema``: values are explained, problems and warnings printed, names suggested."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.support.configurations import STRIPES
+
+
+@pytest.mark.members
+def test_values_are_shown_as_yaml_and_a_setting_that_was_not_written_by_its_default(esper, file) -> None:
+    answer = esper("explain", file, "reward.settings.price")
+    assert (answer.status, answer.err) == (0, "")
+    first, description, facts = answer.out.splitlines()
+    assert first == "reward.settings.price: 20.0"
+    assert description.startswith("  Hundredths of the metric")
+    assert facts == "  number, ≥ 0, ≤ 1e+06; default 20.0; from default"
+    plan = esper("explain", file, "policy.settings.plan").out.splitlines()[0]
+    assert plan == "policy.settings.plan: [{step: 0, op: germinate, slot: early, blueprint: conv_light}]"
+    assert "default null; from default" in esper("explain", file, "policy.settings.plan[0].speed").out
+    assert esper("explain", file, "twin").out.startswith("twin: true\n")
+
+
+def test_missing_components_and_plugins_do_not_prevent_explaining(esper, file) -> None:
+    sets = ["--set", "reward={use: gone/with, settings: {wind: 3}}", "--set", 'plugins.require.gone=">=1"']
+    (explanation,) = esper("explain", file, "reward.settings.wind", "--json", *sets).json
+    assert (explanation["value"], explanation["type"]) == (3, "any value")
+    assert "default 20.0" not in esper("explain", file, "reward", *sets).out
+    answer = esper("explain", file, "episode.batches", *sets)
+    assert (answer.status, answer.out.splitlines()[0]) == (0, "episode.batches: 1")
+
+
+EXTRA = """
+from esper_core import BlueprintSpec, TaskSpec, hookimpl
+from pydantic import BaseModel, Field
+
+class Inner(BaseModel):
+    depth: int = 1
+
+class Settings(BaseModel):
+    width: int = Field(default_factory=lambda: {width}, description="How wide.")
+    inner: Inner = Inner()
+
+class Own(BaseModel):
+    every: int = Field(10, description="How often.")
+
+@hookimpl
+def esper_settings_model(): return Own
+
+@hookimpl
+def esper_register_blueprints(registry):
+    registry.add("conv_light", "m:Tiny", BlueprintSpec("sequence", "c", "Another."))
+
+@hookimpl
+def esper_register_tasks(registry):
+    registry.add("wide", "m:Task", TaskSpec("Wide.", Settings))
+    registry.add("lost", "m:Task", TaskSpec("Lost.", "not_there:Settings"))
+"""
+
+
+def test_setting_without_a_description_is_explained_by_type_default_and_origin(esper, file, install) -> None:
+    install("extra", EXTRA.format(width=3))
+    assert esper("explain", file, "task.settings", "--set", "task=wide").out.splitlines() == [
+        "task.settings.width: 3",
+        "  How wide.",
+        "  integer; default 3; from default",
+        "task.settings.inner.depth: 1",
+        "  integer; default 1; from default",
+    ]
+
+
+def test_component_that_ends_the_program_is_reported_as_an_error(esper, file, install) -> None:
+    path = install("extra", EXTRA.format(width="exit(0)"))
+    answer = esper("explain", file, "task.settings", "--set", "task=wide")
+    assert (answer.status, answer.out) == (3, "")
+    assert answer.err.startswith(f"E231 a component exited the program: SystemExit: 0\n  {path}:8\n")
+
+
+@pytest.mark.members
+def test_overlays_are_applied_and_named_by_every_command(esper, file, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "top.yaml").write_text("episode: {steps: 2}\n")
+    (tmp_path / "wrong.yaml").write_text("# overlay\nepisode: {stps: 2}\n")
+    files = ["small.yaml", "--overlay", "top.yaml"]
+    explained = esper("explain", *files, "--", "episode").out
+    assert "from top.yaml:1:18\n" in explained
+    assert "from small.yaml:7:30\n" in explained
+    assert esper("check", *files).status == 0
+    answer = esper("check", *files, "--overlay", "wrong.yaml")
+    assert (answer.status, "wrong.yaml:2:11   episode.stps" in answer.out + answer.err) == (2, True)
+    assert "2 steps" in esper("run", *files, "--dry-run").out
+
+
+@pytest.mark.members
+@pytest.mark.parametrize("command", [["check"], ["run", "--dry-run"], ["run", "--dry-run", "--json"]])
+def test_broken_plugin_that_is_not_used_is_a_warning_of_one_line(esper, install, file, command) -> None:
+    before = esper(*command, file)
+    path = install("bad", "print('noise')\n1 / 0\n")
+    after = esper(*command, file)
+    assert (before.status, before.err) == (0, "")
+    assert (after.status, after.out) == (0, before.out)
+    assert after.err == (
+        'noise\nwarning: E210 plugin "bad" (esper-bad 1.0) cannot be imported: ZeroDivisionError: division by zero'
+        f"  {path}:2  Tell the author of esper-bad, or leave it out:  plugins.disable: [bad]\n"
+    )
+
+
+@pytest.mark.members
+def test_check_in_json_lists_problems_and_warnings(esper, install, file, tmp_path) -> None:
+    assert esper("check", file, "--json").json == {"ok": True, "problems": [], "warnings": []}
+    path = install("bad", "1 / 0\n")
+    install.damaged("esper-torn")
+    answer = esper("check", file, "--json")
+    report = answer.json
+    assert (answer.status, report["ok"], report["problems"]) == (0, True, [])
+    broken, torn = report["warnings"]
+    assert (broken["code"], torn["code"]) == ("E210", "E223")
+    assert set(broken) == {"code", "message", "file", "line", "column", "path", "hint"}
+    assert (broken["file"], broken["line"], broken["column"], broken["path"]) == (str(path), 1, None, None)
+    assert answer.err.count("warning: ") == 2
+    (tmp_path / "small.yaml").write_text(STRIPES.replace("stripes", "stripse"))
+    answer = esper("check", file, "--json")
+    report = answer.json
+    assert (answer.status, report["ok"], [problem["code"] for problem in report["problems"]]) == (2, False, ["E205"])
+    assert [problem["code"] for problem in report["warnings"]] == ["E210", "E223"]
+
+
+@pytest.fixture
+def schema(esper, install) -> dict[str, Any]:
+    """The schema with a plugin beside the first-party ones."""
+    install("extra", EXTRA.format(width=3))
+    answer = esper("schema")
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.json == esper("schema", "--json").json
+    return answer.json
+
+
+def suggestions(names: dict[str, Any]) -> dict[str, str]:
+    *constants, otherwise = names["anyOf"]
+    assert otherwise["type"] == "string"
+    return {constant["const"]: constant["description"] for constant in constants}
+
+
+def test_schema_has_required_keys_descriptions_and_no_dangling_reference(schema) -> None:
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert {"task", "host", "slots"} <= set(schema["required"])
+    assert schema["$defs"]["SlotConfig"]["required"] == ["blueprints"]
+    assert schema["$defs"]["use-task"]["anyOf"][1]["required"] == ["use"]
+    assert schema["properties"]["environments"]["description"].startswith("Environments of each arm")
+    assert schema["properties"]["task"] == {"description": "Data, loss and metric.", "$ref": "#/$defs/use-task"}
+    assert schema["additionalProperties"] is False
+    references = set(re.findall(r'"\$ref": "#/\$defs/([^"]+)"', json.dumps(schema)))
+    assert references
+    assert references <= set(schema["$defs"])
+
+
+@pytest.mark.members
+def test_installed_names_are_suggested_short_where_that_is_unique(schema) -> None:
+    tasks = suggestions(schema["$defs"]["use-task"]["anyOf"][0])
+    assert tasks["wide"] == tasks["extra/wide"] == "Wide.  (esper-extra 1.0)"
+    assert {"mnist1d", "tasks/mnist1d"} <= set(tasks)
+    blueprints = suggestions(schema["$defs"]["SlotConfig"]["properties"]["blueprints"]["items"])
+    assert "conv_light" not in blueprints
+    assert {"blueprints/conv_light", "extra/conv_light"} <= set(blueprints)
+
+
+def test_schema_of_settings_depends_on_the_component_and_the_plugin(schema) -> None:
+    mapping = schema["$defs"]["use-task"]["anyOf"][1]
+    by_name = {name: rule["then"] for rule in mapping["allOf"] for name in rule["if"]["properties"]["use"]["enum"]}
+    reference = by_name["wide"]["properties"]["settings"]["$ref"].removeprefix("#/$defs/")
+    assert schema["$defs"][reference]["properties"]["width"]["description"] == "How wide."
+    assert schema["$defs"][f"{reference}.Inner"]["properties"]["depth"]["default"] == 1
+    lost = by_name["extra/lost"]["properties"]["settings"]
+    assert lost["type"] == "object"
+    assert 'task "extra/lost" (esper-extra 1.0) has settings that cannot be loaded' in lost["description"]
+    settings = schema["$defs"]["PluginsConfig"]["properties"]["settings"]
+    assert settings["properties"] == {"extra": {"$ref": "#/$defs/plugin.extra"}}
+    assert settings["additionalProperties"]
+    assert schema["$defs"]["plugin.extra"]["properties"]["every"]["description"] == "How often."

@@ -1,0 +1,139 @@
+"""A component cannot end the command with a status that looks like success, nor keep its process alive."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+PLUGIN = """
+import os, sys, threading, time
+from esper_core import BlueprintSpec, hookimpl
+
+{at_import}
+
+def beat():
+    time.sleep(60)
+
+@hookimpl
+def esper_register_blueprints(registry):
+    {at_registration}
+    registry.add("block", "torch.nn:Identity", BlueprintSpec("sequence", "0"))
+"""
+
+
+@pytest.mark.members
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [("at_import", 'E210 plugin "quitter" (local file'), ("at_registration", 'E221 plugin "quitter" (local file')],
+)
+def test_a_plugin_that_ends_the_process_is_an_error_that_names_it(place, message, esper, file, tmp_path):
+    places = {"at_import": "", "at_registration": "pass", place: "os._exit(0)"}
+    (tmp_path / "quitter.py").write_text(PLUGIN.format(**places))
+    answer = esper("check", file, "--set", f"plugins.local=[{tmp_path / 'quitter.py'}]")
+    assert answer.status == 3
+    assert answer.err.startswith(message)
+    assert "os._exit(0) was called" in answer.err
+
+
+QUITTER = """
+from torch import nn
+
+class Quitter(nn.Conv1d):
+    def __init__(self, site):
+        {build}
+        super().__init__(site.channels, site.channels, 1)
+
+    def forward(self, hidden):
+        {forward}
+        return super().forward(hidden)
+"""
+
+
+@pytest.mark.members
+@pytest.mark.parametrize(("command", "place", "code"), [("check", "build", "E321"), ("run", "forward", "E322")])
+def test_a_blueprint_that_ends_the_program_is_an_error_before_the_run(
+    command, place, code, esper, file, install, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    source = QUITTER.format(**{"build": "pass", "forward": "pass", place: "exit(0)"})
+    install.components("quitters", source, blueprint={"quitter": "Quitter, BlueprintSpec('sequence', 'c*c + c')"})
+    answer = esper(command, file, "--set", "slots.early.blueprints=[quitter]")
+    assert (answer.status, answer.out, (tmp_path / "runs").exists()) == (3, "", False)
+    assert answer.err.startswith(f'{code} blueprint "quitters/quitter" (esper-quitters 1.0) raised SystemExit')
+    assert "esper_quitters.py:" in answer.err
+
+
+def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Return how Python ended with these arguments."""
+    command = [sys.executable, *map(textwrap.dedent, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_process_ends_with_its_status_although_threads_are_left(tmp_path):
+    done = ended(
+        "-c",
+        f"""
+        import sys, threading, time
+        from esper_run.cli.exits import end_process
+        file = open({str(tmp_path / "kept.txt")!r}, "w")
+        file.write("all of it")
+        print("result")
+        threading.Thread(target=time.sleep, args=(0.1,)).start()
+        threading.Thread(target=time.sleep, args=(60,), name="beat").start()
+        end_process(4, seconds=0.2)
+    """,
+    )
+    assert (done.returncode, done.stdout) == (4, "result\n")
+    assert done.stderr == 'warning: the process ends, although components left threads: "beat"\n'
+    assert (tmp_path / "kept.txt").read_text() == "all of it"
+
+
+def test_forks_end_as_they_like_and_other_threads_alone(tmp_path):
+    done = ended(
+        "-c",
+        """
+        import os, threading
+        from esper_run.cli.exits import end_process, exits_refused
+        with exits_refused():
+            if (pid := os.fork()) == 0:
+                os._exit(7)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+            thread = threading.Thread(target=os._exit, args=(0,), name="odd")
+            thread.start()
+            thread.join()
+        end_process(5)
+    """,
+    )
+    assert done.returncode == 5
+    assert done.stderr.startswith('warning: os._exit(0) was called in thread "odd", which ends alone  ')
+
+
+@pytest.mark.slow
+@pytest.mark.members
+def test_a_run_ends_although_a_plugin_left_a_thread(tmp_path, file):
+    (tmp_path / "beater.py").write_text(
+        PLUGIN.format(at_import="", at_registration="threading.Thread(target=beat, name='beat').start()")
+    )
+    sets = ["--set", f"plugins.local=[{tmp_path / 'beater.py'}]"]
+    done = ended("-m", "esper_run", "check", str(file), *sets)
+    assert (done.returncode, "in order" in done.stdout) == (0, True)
+    assert 'although components left threads: "beat" of ' in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.members
+def test_a_plugin_whose_import_hangs_ends_the_command_with_its_line(tmp_path, file):
+    plugin = tmp_path / "sleeper.py"
+    plugin.write_text(PLUGIN.format(at_import="time.sleep(60)", at_registration="pass"))
+    done = ended(
+        "-c",
+        f"""
+        from esper_core.leyline import constants
+        constants.PREPARATION_SECONDS = 6.0
+        from esper_run.cli.main import main
+        main(["check", {str(file)!r}, "--set", {f"plugins.local=[{plugin}]"!r}])
+    """,
+    )
+    assert done.returncode == 1
+    assert f'File "{plugin}", line 5' in done.stderr

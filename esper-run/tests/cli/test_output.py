@@ -1,0 +1,104 @@
+"""Output is plain in a pipe, coloured on a terminal, and free of control characters."""
+
+import io
+import math
+import re
+import sys
+from typing import Any
+
+import click
+import pytest
+
+from esper_core.leyline import Problem
+from esper_core.leyline.errors import printable
+from esper_run.cli.output import print_facts, print_line, print_outcome, print_problems, print_table, print_warnings
+
+PROBLEM = Problem("E201", 'unknown blueprint "x"', file="a.yaml", line=1, column=2, hint="one\ntwo")
+
+
+def test_a_command_that_several_problems_recommend_is_printed_once(capsys) -> None:
+    print_problems([Problem("E1", name, hint="Known: x\nList them:  esper components list") for name in ("one", "two")])
+    assert capsys.readouterr().err == "E1 one\n  Known: x\n  List them:  esper components list\n\nE1 two\n  Known: x\n"
+
+
+def test_problems_are_plain_without_a_terminal_and_coloured_on_one(capsys, terminal) -> None:
+    print_problems([PROBLEM, Problem("E1", "two")])
+    assert capsys.readouterr() == ("", 'E201 unknown blueprint "x"\n  a.yaml:1:2\n  one\n  two\n\nE1 two\n')
+    print_problems([PROBLEM], stream=terminal)
+    assert terminal.getvalue().startswith("\x1b[31m\x1b[1mE201\x1b[0m \x1b[1munknown")
+
+
+def test_terminal_control_sequences_are_escaped(terminal, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdout", terminal)
+    hostile = "\x1b[2J\r\x9b31m\u202egnol\x07"
+    print_problems([Problem(hostile, hostile, path=hostile, hint=hostile)], stream=terminal)
+    print_table([hostile], [[f"[red]{hostile}"]])
+    text = terminal.getvalue()
+    for order in ("\x1b[2J", "\r", "\x9b", "\u202e", "\x07"):
+        assert order not in text
+    assert "[red]" in text
+
+
+def test_characters_that_are_unprintable_or_that_a_stream_cannot_encode_are_escaped() -> None:
+    assert printable("é × 漢 a\tb\n \x1b \ud800 \u2066") == "é × 漢 a\\tb\\n \\x1b \\ud800 \\u2066"
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
+    print_line("Ω…", stream=stream)
+    assert raw.getvalue() == b"\\u03a9\\u2026\n"
+
+
+def test_table_is_aligned_lines_without_a_terminal_and_ruled_on_one(capsys, terminal, monkeypatch) -> None:
+    print_table(["id", "package"], [["tasks", "esper-tasks"], ["x", ""]])
+    assert capsys.readouterr().out == "id     package\ntasks  esper-tasks\nx\n"
+    print_table(["id", "package"], [])
+    assert capsys.readouterr().out == "id  package\n"
+    monkeypatch.setattr(sys, "stdout", terminal)
+    print_table(["id", "package"], [["tasks", "esper-tasks"]])
+    assert "─" in terminal.getvalue()
+    assert "esper-tasks" in terminal.getvalue()
+
+
+def test_facts_are_aligned_and_wrapped_below_their_first_word_on_a_terminal(capsys, terminal, monkeypatch) -> None:
+    facts = [("id", "tasks"), ("empty", ""), ("package", "esper-tasks " * 4)]
+    print_facts(facts)
+    assert capsys.readouterr().out == f"  id       tasks\n  package  {'esper-tasks ' * 4}\n"
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    print_facts(facts)
+    assert terminal.getvalue().splitlines()[1:] == [
+        "  package  esper-tasks esper-tasks",
+        "           esper-tasks esper-tasks",
+    ]
+
+
+def test_warnings_are_wrapped_between_words_on_a_terminal(capsys, terminal, monkeypatch) -> None:
+    print_warnings(["too few " * 8 + "\nmore"])
+    assert capsys.readouterr().err == f"warning: {'too few ' * 8}\nmore\n"
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    print_warnings(["too few " * 8])
+    lines = click.unstyle(terminal.getvalue()).splitlines()
+    assert lines[:2] == ["warning: too few too few too", "  few too few too few too few"]
+
+
+def results(mean: float | None) -> dict[str, Any]:
+    test = {"mean": mean, "ci_low": None, "ci_high": None, "n": 1}
+    arms = {"grown": {"test": test, "params": 1200.0, "flops": 3.4e12, "reward": None}}
+    return {"metric": {"name": "accuracy", "unit": "%"}, "arms": arms, "comparisons": []}
+
+
+@pytest.mark.parametrize(
+    ("mean", "shown", "is_written"), [(0.912, "91.2 %", True), (None, "unknown", False), (math.nan, "unknown", False)]
+)
+def test_outcome_shows_an_unknown_mean_as_such_and_names_the_report_if_there_is_one(
+    capsys, tmp_path, mean: float | None, shown: str, is_written: bool
+) -> None:
+    from esper_run.app.run import REPORT, Outcome  # which imports torch
+
+    if is_written:
+        (tmp_path / REPORT).touch()
+    print_outcome(Outcome(tmp_path, tmp_path, results(mean), {"total": 2.0, "train": 1.0}))
+    head, row, _, *last = capsys.readouterr().out.splitlines()
+    assert head.split("  ")[0] == "arm"
+    assert re.split("  +", row) == ["grown", shown, "unknown", "1", "1,200", "3.4 T", "unknown"]
+    assert last == [f"{tmp_path}   2.0 s, of which train 50 %", *[f"Report: {tmp_path / REPORT}"] * is_written]

@@ -1,0 +1,161 @@
+"""Progress of a run: plain lines on stderr, and when the terminal display of a plugin takes their place."""
+
+import io
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from esper_core import SinkSpec
+from esper_core.leyline import Metric, Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline.events import EpisodeFinished, GovernorActed, RunStarted, StageChanged, StepFinished
+from esper_core.plugins import Component
+from esper_core.plugins.registry import Registry
+from esper_run.cli.progress import PlainLines, terminal_display
+
+NAME = "20261121-101512-[bold]otter"
+
+
+def started(arms: tuple[str, ...] = ("grown", "twin"), rounds: int = 1, environments: int = 1) -> RunStarted:
+    return RunStarted(
+        run=NAME, arms=arms, rounds=rounds, environments=environments, steps=4, metric=Metric("accuracy", unit="%")
+    )
+
+
+def step(number: int, arm: str = "grown", seed: int = 0, round_: int = 0, metric: float = 0.5) -> StepFinished:
+    signals = Signals(number, 1.0, 1.0, metric, 1, 1, (SlotSignals("early", SlotState.FREE, 0),))
+    return StepFinished(round=round_, arm=arm, seed=seed, step=number, signals=signals)
+
+
+def moved(now: Stage, round_: int = 0) -> StageChanged:
+    return StageChanged(
+        round=round_, step=0, seed_id=0, arm="grown", seed=0, slot="early", blueprint="b/x", was=None, now=now,
+        parameters=1, reason="asked",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """``clock(10)`` lets ten seconds pass."""
+    now = [0.0]
+    monkeypatch.setattr("esper_run.cli.progress.monotonic", lambda: now[0])
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+
+    return wait
+
+
+def hear(lines: PlainLines, *events: object) -> None:
+    """Pass events to a listener, and end the step so that it prints."""
+    for event in events:
+        lines.hear(event)
+    lines.settle()
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    output = capsys.readouterr()
+    assert output.out == ""
+    return [line.removeprefix(f"{NAME}: ") for line in output.err.splitlines()]
+
+
+def test_short_run_prints_its_first_and_its_last_step(capsys) -> None:
+    lines = PlainLines()
+    lines.hear(started())
+    lines.hear(moved(Stage.TRAINING))
+    for number in range(4):
+        hear(lines, step(number), step(number, "twin"))
+    lines.settle()
+    first, last = printed(capsys)
+    assert first == "25 %, step 1 of 4 | grown 50.0 %, twin 50.0 % | 1 training"
+    assert last.startswith("100 %, step 4 of 4 | ")
+    assert last.endswith(" env steps/s | 1 training")
+
+
+def test_line_has_rate_time_left_and_acts_of_the_governor(capsys, clock) -> None:
+    lines = PlainLines()
+    hear(lines, started(), step(0), step(0, "twin"))
+    acted = GovernorActed(round=0, arm="grown", seed=0, step=1, act="roll-back", verdict="sick", reason="a\x1b[2J")
+    for number in range(1, 4):
+        clock(60)
+        hear(lines, step(number, metric=0.6), step(number, "twin"), *[acted] * (number == 3))
+    assert printed(capsys) == [
+        "25 %, step 1 of 4 | grown 50.0 %, twin 50.0 %",
+        "50 %, step 2 of 4 | grown 60.0 %, twin 50.0 % | 0.033 env steps/s | 2 min 0 s left",
+        "75 %, step 3 of 4 | grown 60.0 %, twin 50.0 % | 0.033 env steps/s | 1 min 0 s left",
+        "100 %, step 4 of 4 | grown 60.0 %, twin 50.0 % | 0.033 env steps/s"
+        " | governor: 1 roll-back (roll-back: a\\x1b[2J)",
+    ]
+
+
+def test_share_is_of_all_phases_and_the_step_of_the_current_one(capsys, clock) -> None:
+    lines = PlainLines()
+    hear(lines, started(("grown", "capacity")), *(step(number) for number in range(4)))
+    clock(60)
+    hear(lines, step(0, "capacity", metric=float("nan")))
+    first, second = printed(capsys)
+    assert first == "50 %, step 4 of 4 | grown 50.0 %"
+    assert second.startswith("62 %, step 1 of 4 | grown 50.0 %, capacity unknown | ")
+
+
+def test_steps_before_a_resume_do_not_count_for_the_rate(capsys, clock) -> None:
+    lines = PlainLines()
+    hear(lines, started(environments=50), *(step(0, seed=seed) for seed in range(40)))
+    clock(60)
+    hear(lines, step(0, seed=40))
+    assert printed(capsys)[1] == "10 %, step 1 of 4 | grown 50.0 % | 0.017 env steps/s | 5 h 59 min left"
+
+
+def test_rate_is_that_of_the_last_two_minutes(capsys, clock) -> None:
+    lines = PlainLines()
+    hear(lines, started(environments=10_000), step(0))
+    for seed in range(1, 1000, 10):
+        clock(1)
+        hear(lines, *(step(0, seed=seed + more) for more in range(10)))
+    for seed in range(1001, 1141):
+        clock(1)
+        hear(lines, step(0, seed=seed))
+    assert " | 1 env steps/s | " in printed(capsys)[-1]
+
+
+def test_episode_that_ended_early_counts_as_done_and_a_new_round_has_new_seeds(capsys, clock) -> None:
+    lines = PlainLines()
+    unread = dict.fromkeys(("test_loss", "test_metric", "validation_metric", "parameters", "host_parameters"), 1)
+    ended = EpisodeFinished(round=0, arm="grown", seed=0, fossils=0, steps=1, reward=None, **unread)
+    hear(lines, started(("grown",), rounds=2), step(0), moved(Stage.TRAINING), ended)
+    clock(60)
+    hear(lines, moved(Stage.GERMINATED, round_=1), step(0, round_=1))
+    first, second = printed(capsys)
+    assert first == "50 %, round 1 of 2, step 1 of 4 | grown 50.0 % | 1 training"
+    assert second.startswith("62 %, round 2 of 2, step 1 of 4 | grown 50.0 % | ")
+    assert second.endswith("| 1 germinated")
+
+
+def test_closed_stderr_stops_the_lines_and_not_the_run(monkeypatch) -> None:
+    class Closed(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Closed())
+    lines = PlainLines()
+    hear(lines, started())
+    hear(lines, step(0))
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "name", "value", "used"),
+    [(1, "TERM", "xterm", True), (1, "NO_COLOR", "1", False), (1, "TERM", "dumb", False), (0, "TERM", "xterm", False)],
+)
+def test_sink_for_terminals_is_used_on_an_interactive_terminal_only(
+    is_terminal: int, name: str, value: str, used: bool, terminal, monkeypatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stderr", terminal if is_terminal else io.StringIO())
+
+    def sink(name: str, spec: SinkSpec) -> Component:
+        return Component(f"extra/{name}", name, "sink", "extra", "esper-extra", "1", f"extra:{name}", spec)
+
+    display = sink("display", SinkSpec(terminal=True))
+    registry = Registry([sink("plain", SinkSpec()), display])
+    assert terminal_display(registry) == (display if used else None)
+    assert terminal_display(Registry([sink("plain", SinkSpec())])) is None

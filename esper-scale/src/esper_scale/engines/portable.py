@@ -1,0 +1,211 @@
+"""Portable runs: what another process, perhaps on another machine, needs to build the recipe of a run.
+
+A recipe cannot be pickled: it holds functions and modules. What it is built from can: the resolved configuration, the
+sources of one-file plugins, and the data of the task.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from esper_core.leyline.protocols import Split
+from esper_core.plugins import load_plugins
+from esper_core.plugins.discovery import is_set
+from esper_core.plugins.isolation import output_to_stderr
+from esper_run.app.compose import build_arms
+from esper_run.app.recipes import build_prototype, choose_devices
+from esper_run.app.resolution import resolve, resolved_config
+from esper_run.app.runtime import one_thread, tune_allocator
+from esper_run.config import dump_config
+from esper_run.config.loading import parse_config
+from esper_scale.engines.ahead import Decider
+from esper_scale.engines.nodes import describe_node
+from esper_scale.engines.ray import RayEngine
+from esper_scale.engines.selection import ChosenEngine, choose_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy as np
+
+    from esper_core.leyline.protocols import SplitName
+    from esper_core.plugins import Plugins
+    from esper_core.plugins.discovery import LocalFile
+    from esper_core.trainer.environment import Recipe
+    from esper_run.app.compose import Composition
+    from esper_run.config import LoadedConfig
+    from esper_scale.engines.nodes import NodeRecord
+
+WORKER_KINDS: Final = ("task", "host", "schedule")
+"""Kinds of components that workers build, besides blueprints, and policies that do not learn."""
+
+WORKER_KEYS: Final[Mapping[str, Any]] = {"sinks": (), "device": "cpu", "devices": (), "engine": "threads"}
+"""Values of a worker's configuration: it has no sinks, and computes on a CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortableTensor:
+    """A tensor as an array of bytes, which pickle protocol 5 sends without a copy, and processes can share."""
+
+    data: np.ndarray[Any, Any]
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> PortableTensor:
+        """Return a tensor of the CPU. Its layout is kept if it has no gaps."""
+        dense = tensor.permute(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))
+        if not dense.is_contiguous():
+            dense = tensor = tensor.contiguous()
+        data = dense.reshape(-1).view(torch.uint8).numpy()
+        return cls(data, tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+    def tensor(self) -> torch.Tensor:
+        """Return the tensor, which shares the array's memory and must not be written to."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the array of a shared store is read-only
+            flat = torch.from_numpy(self.data)
+        return flat.view(self.dtype).as_strided(self.size, self.stride)
+
+
+PortableData = dict["SplitName", tuple[PortableTensor, PortableTensor]]
+"""Inputs and targets of each split."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortableRun:
+    """What the recipe of a run is built from, except its data.
+
+    Attributes:
+        config: The resolved configuration, as in a run directory.
+        files: The one-file plugins.
+        plugins: Ids of the plugins that workers use.
+        modules: Modules of hosts that are given by their import path.
+        folder: The working directory.
+        search_path: Where the run looks for modules.
+        safe_mode: Whether only the project's own packages are loaded.
+        price_operations: ``Recipe.price_operations``.
+        prices: ``Decider.prices``; None: a policy learns, and workers have none.
+        parts: ``Arm.parts`` of each arm.
+    """
+
+    config: str
+    files: tuple[LocalFile, ...]
+    plugins: tuple[str, ...]
+    modules: tuple[str, ...]
+    folder: str
+    search_path: tuple[str, ...]
+    safe_mode: bool
+    price_operations: bool
+    prices: Mapping[str, float | None] | None
+    parts: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def of(cls, composition: Composition) -> PortableRun:
+        """Return what ``composition`` was built from."""
+        resolution, decider = composition.resolution, composition.decider
+        kinds = WORKER_KINDS if decider.learns else (*WORKER_KINDS, "policy")
+        chosen = [
+            configured.component for configured in resolution.components.values() if configured.component.kind in kinds
+        ]
+        chosen += [component for components in resolution.blueprints.values() for component in components]
+        return cls(
+            config=dump_config(resolved_config(resolution).model_copy(update=WORKER_KEYS)),
+            files=resolution.plugins.files,
+            plugins=tuple(sorted({component.plugin for component in chosen if component.plugin})),
+            modules=tuple(component.id.partition(":")[0] for component in chosen if not component.plugin),
+            folder=str(Path.cwd()),
+            search_path=tuple(sys.path),
+            safe_mode=is_set("ESPER_SAFE_MODE"),
+            price_operations=composition.recipe.price_operations,
+            prices=None if decider.learns else decider.prices,
+            parts={arm.name: arm.parts for arm in decider.arms},
+        )
+
+    def describe(self, plugins: Plugins) -> NodeRecord:
+        """Return what the run's own process has installed, or that of a worker; ``plugins`` are those loaded there."""
+        return describe_node(plugins, self.plugins, self.modules)
+
+    def load(self) -> LoadedRun:
+        """Load the plugins of the run, in its working directory if this machine has it."""
+        if Path(self.folder).is_dir():
+            os.chdir(self.folder)
+        sys.path.extend(path for path in (self.folder, *self.search_path) if path not in sys.path)
+        loaded = parse_config(self.config.encode(), file="config.yaml")
+        settings = loaded.config.plugins
+        plugins = load_plugins(
+            disable=settings.disable, require=settings.require, local=self.files, safe_mode=self.safe_mode
+        )
+        return LoadedRun(self, loaded, plugins)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRun:
+    """A portable run whose plugins are loaded in this process."""
+
+    run: PortableRun
+    loaded: LoadedConfig
+    plugins: Plugins
+
+    def describe(self) -> NodeRecord:
+        """Return what is installed here."""
+        return self.run.describe(self.plugins)
+
+    def build(self, data: PortableData) -> tuple[Recipe, Decider | None]:
+        """Build the recipe with the data of the run, and policies if they do not learn."""
+        splits = {name: Split(inputs.tensor(), targets.tensor()) for name, (inputs, targets) in data.items()}
+        resolution, run, decider = resolve(self.loaded, self.plugins), self.run, None
+        if self.loaded.config.compute.allocator == "tuned":
+            tune_allocator()
+        with one_thread(), output_to_stderr():
+            prototype = build_prototype(resolution, choose_devices(resolution)[0], splits)
+            if run.prices is not None:
+                arms = build_arms(resolution, prototype.space, run.parts.__getitem__)
+                episode = self.loaded.config.episode
+                decider = Decider(arms, run.prices, episode.steps, episode.batches)
+        return replace(prototype.recipe, price_operations=run.price_operations), decider
+
+
+def portable_data(recipe: Recipe) -> PortableData:
+    """Return the data of a recipe."""
+    return {
+        name: (PortableTensor.of(split.inputs), PortableTensor.of(split.targets)) for name, split in recipe.data.items()
+    }
+
+
+def open_engine(
+    composition: Composition,
+    *,
+    supervised: bool = False,
+    on_node: Callable[[NodeRecord], None] = lambda node: None,
+    on_wait: Callable[[], None] = lambda: None,
+) -> ChosenEngine | None:
+    """Return the engine of a run, with how many workers; None: threads of this process.
+
+    See ``choose_engine`` and ``RayEngine``.
+    """
+    config, recipe, decider = composition.config, composition.recipe, composition.decider
+    if not config.is_on_ray:
+        return choose_engine(config, composition.devices, recipe, decider, supervised=supervised)
+    run = PortableRun.of(composition)
+    engine = RayEngine(
+        run,
+        portable_data(recipe),
+        run.describe(composition.resolution.plugins),
+        most=config.instances,
+        lanes=None if config.lanes == "auto" else config.lanes,
+        address=config.ray.address,
+        wait_seconds=config.ray.wait_seconds,
+        mixed_builds=config.ray.mixed_builds,
+        on_node=on_node,
+        on_wait=on_wait,
+    )
+    return ChosenEngine(engine, engine.workers, decides=not decider.learns)

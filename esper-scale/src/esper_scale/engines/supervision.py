@@ -1,0 +1,320 @@
+"""Supervision: replace a worker that crashes, hangs or disappears, without changing what the others compute.
+
+A ``SupervisedWorker`` keeps a snapshot of its environments between two steps, and every request since. If the worker
+is lost, another one loads the snapshot, repeats these requests, and gets the request in which the first one was lost.
+Environments are deterministic, so they end as if nothing had happened.
+
+If a worker is lost again in the same request, a component is to blame. Its breadcrumbs tell which: the environment at
+work, and the line that its threads were at. A seed is condemned: it is taken out before the request, and counted
+against its blueprint, in every later repetition, too. The loss of any other component ends the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from esper_core.leyline.errors import Problem, WorkerLost
+from esper_core.plugins.isolation import FRAMEWORK, is_third_party
+from esper_scale.engines.ahead import is_as_expected
+from esper_scale.engines.protocol import RUN_AHEAD, Request, WorkerGone, WorkerStarting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from esper_core.leyline import Signals
+    from esper_scale.engines.protocol import Condemned, Frame, Loss, PackedState, Reply, Worker
+    from esper_scale.engines.shard import Suspect
+
+log = logging.getLogger("esper")
+
+LOSSES_UNTIL_VERDICT: Final = 2
+"""How often a worker is lost in a request until a component is held responsible."""
+
+ACCIDENTS_UNTIL_END: Final = 5
+"""How often a worker is lost in a request, with its machine or stopped from outside, until the run ends."""
+
+FIRST_SECONDS: Final = 3600.0
+"""Patience before the first step is done."""
+
+LEAST_SECONDS: Final = 600.0
+LONGEST_REQUESTS: Final = 20.0
+"""Patience afterwards, in seconds and in multiples of the longest request so far; the larger one counts."""
+
+SNAPSHOT_SHARE: Final = 0.02
+"""Share of the run's time that snapshots may take."""
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long a worker may take for a request: a fixed number of seconds, or as long as others took, many times."""
+
+    fixed: float | None = None
+    longest: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The seconds after which a worker counts as hanging."""
+        if self.fixed is not None:
+            return self.fixed
+        return FIRST_SECONDS if self.longest is None else max(LEAST_SECONDS, LONGEST_REQUESTS * self.longest)
+
+    def record(self, request: Request, seconds: float) -> None:
+        """Take account of how long a request took."""
+        if self.longest is not None or request.method == "apply":
+            self.longest = max(self.longest or 0.0, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSnapshot:
+    """The environments of a worker between two steps: their states, and the latest signals of all environments."""
+
+    states: Mapping[int, PackedState]
+    latest: Sequence[Signals]
+
+
+@dataclass(slots=True, eq=False)
+class SupervisedWorker:
+    """A worker that is replaced when it is lost.
+
+    Attributes:
+        whose: The environments of the worker, as messages name them.
+        start: Starts a worker for them.
+        patience: That of all workers of a run.
+        find_verdicts: Returns the seeds that were condemned in a request before the run was resumed.
+        on_verdict: Gets each new one.
+        on_wait: Called about once a second while nothing comes.
+        lead: Seconds by method that the worker took when it ran ahead last.
+    """
+
+    whose: str
+    start: Callable[[], Worker]
+    patience: Patience
+    find_verdicts: Callable[[Request], Sequence[Condemned]] = lambda request: ()
+    on_verdict: Callable[[Request, Condemned], None] = lambda request, condemned: None
+    on_wait: Callable[[], None] = lambda: None
+    lead: dict[str, float] = field(default_factory=dict)
+    _worker: Worker = field(init=False)
+    _snapshot: WorkerSnapshot | None = None
+    _log: list[Request] = field(default_factory=list)
+    _pending: Request | None = None
+    _is_repeating: bool = False
+    _expected: deque[tuple[Request, Reply]] = field(default_factory=deque)
+    """What the worker expects of the run, where it is ahead."""
+    _ready: Reply | None = None
+    _runs_ahead: bool = False
+    _has_turned_back: bool = False
+    _was_wrong: bool = False
+    _has_new_policies: bool = False
+    """Whether the policies of the worker have seen what those of the run have."""
+
+    def __post_init__(self) -> None:
+        self._worker = self.start()
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the worker is ahead of the run."""
+        return bool(self._expected)
+
+    def send(self, request: Request, end: int | None = None) -> None:
+        """Send a request; ``receive`` must be called before the next one.
+
+        Where it can, the worker goes on without the run to before the step ``end``.
+        """
+        if request.method in ("reset", "load_packed_states"):  # nothing before it counts any more
+            self._snapshot, self._log = None, []
+            self._has_new_policies = request.method == "reset" and not self._was_wrong
+        self._pending = replace(request, condemned=tuple(self.find_verdicts(request)))
+        if self._expected:
+            expected, self._ready = self._expected.popleft()
+            if not is_as_expected(expected, self._pending):
+                self._turn_back()
+        elif end is not None and self._has_new_policies:
+            self._runs_ahead = True
+            self._worker.send(Request(RUN_AHEAD, (*request.arguments, end), request.faults))
+        else:
+            if request.method == "train":
+                self._has_new_policies = False  # of the worker: they see no step that is asked for
+            self._worker.send(self._pending)
+
+    def receive(self) -> Reply:
+        """Return the reply to the request, or the first one, for which there is no request.
+
+        Raises:
+            WorkerLost: The worker is lost again and again, and no seed is to blame.
+        """
+        losses: list[Loss] = []
+        while self._ready is None:
+            try:
+                if losses or self._has_turned_back:
+                    losses = self._replace(losses)
+                self._ready = self._next_reply()
+                if self._runs_ahead:
+                    self._ready = self._first_of(self._ready)
+            except (WorkerGone, TimeoutError):
+                losses.append(self._lose())
+        reply, self._ready = self._ready, None
+        if (request := self._pending) is not None:
+            self.patience.record(request, reply.seconds)
+            self._log.append(request)
+            self._pending = None
+        return reply
+
+    def _first_of(self, reply: Reply) -> Reply | None:
+        """Keep what a worker expects that ran ahead, and return its first reply; None if it must be asked again."""
+        self._runs_ahead = False
+        assert self._pending is not None
+        if not reply.value:  # the episodes of all its environments are over
+            self._has_new_policies = False
+            self._worker.send(self._pending)
+            return None
+        self._expected.extend(reply.value)
+        for request, expected_reply in self._expected:
+            self.lead[request.method] = self.lead.get(request.method, 0.0) + expected_reply.seconds
+        expected, first = self._expected.popleft()
+        if is_as_expected(expected, self._pending):
+            return first
+        self._turn_back()
+        return None
+
+    def _turn_back(self) -> None:
+        """Let another worker repeat what the run did, since this one went on in another way."""
+        log.info("the worker of %s went on in another way than the run, and repeats it step by step", self.whose)
+        self._worker.close()
+        self._expected.clear()
+        self._ready = None
+        self._has_turned_back = self._was_wrong = True
+
+    def keep(self, snapshot: WorkerSnapshot) -> None:
+        """Keep a snapshot that was taken now, between two steps: nothing before it has to be repeated."""
+        self._snapshot, self._log = snapshot, []
+
+    def close(self) -> None:
+        """End the worker."""
+        self._worker.close()
+
+    def _next_reply(self) -> Reply:
+        """Return the worker's next reply, and wait for it as long as patience lasts.
+
+        The seconds of waiting are counted one by one: those in which the run itself was stopped do not count.
+        """
+        left = self.patience.seconds
+        while True:
+            try:
+                return self._worker.receive(min(1.0, left))
+            except WorkerStarting:
+                self.on_wait()
+            except TimeoutError:
+                self.on_wait()
+                left -= 1.0
+                if left <= 0.0:
+                    raise
+
+    def _lose(self) -> Loss:
+        """End the worker, and log how it was lost."""
+        self.on_wait()
+        loss = self._worker.end()
+        self.on_wait()
+        if loss.accidental and loss.frames and find_author(loss.frames[:1]):  # a component stopped its own process
+            loss = replace(loss, accidental=False)
+        if self._is_repeating or self._runs_ahead:  # by chance, or in a request that is not known yet
+            loss = replace(loss, accidental=True)
+        at = "" if self._pending is None else f' in "{self._pending.method}"'
+        log.warning("the worker of %s %s%s, and is replaced", self.whose, loss.how, at)
+        if loss.trace:
+            log.info("the worker of %s was here:\n%s", self.whose, loss.trace)
+        return loss
+
+    def _replace(self, losses: list[Loss]) -> list[Loss]:
+        """Start another worker, bring it to where the first one was lost, and send it the request again.
+
+        Returns:
+            The losses that count if it is lost again.
+        """
+        accidents = sum(loss.accidental for loss in losses)
+        is_decided = len(losses) - accidents >= LOSSES_UNTIL_VERDICT
+        if accidents >= ACCIDENTS_UNTIL_END or (is_decided and self._pending is None):
+            raise self._lost(losses[-1], None)
+        self._is_repeating, self._runs_ahead, self._has_new_policies = True, False, False
+        self._worker = self.start()
+        if self._pending is not None:
+            self._repeat(self._pending)
+            if is_decided:
+                self._pending, losses = self._without_culprit(self._pending, losses[-1]), []
+            self._worker.send(self._pending)
+        self._is_repeating = self._has_turned_back = False
+        return losses
+
+    def _repeat(self, pending: Request) -> None:
+        """Bring a worker that was just started to where the first one was before a request."""
+        repeated = list(self._log)
+        if self._snapshot is not None:
+            states = self._snapshot.states, self._snapshot.latest
+            repeated.insert(0, Request("load_packed_states", states, pending.faults))
+        _value_of(self._next_reply())
+        for request in repeated:
+            self._ask(request)
+
+    def _without_culprit(self, pending: Request, loss: Loss) -> Request:
+        """Return the request with the verdict on the seed that the worker was lost with; WorkerLost if it is none."""
+        question = pending, loss.place, loss.frames, loss.what
+        suspect: Suspect | None = self._ask(Request("find_suspect", question, pending.faults))
+        if suspect is None or suspect.verdict is None:
+            raise self._lost(loss, suspect)
+        log.warning("%s is taken out: it %s", suspect.label, loss.what)
+        self.on_verdict(pending, suspect.verdict)
+        return replace(pending, condemned=(*pending.condemned, suspect.verdict))
+
+    def _ask(self, request: Request) -> Any:
+        """Return what the new worker replies to a request of which the run knows the outcome."""
+        self._worker.send(request)
+        return _value_of(self._next_reply())
+
+    def _lost(self, loss: Loss, suspect: Suspect | None) -> WorkerLost:
+        """Return the error for a worker that cannot be replaced."""
+        at = "" if self._pending is None else f' in "{self._pending.method}"'
+        suspicion = "" if suspect is None else f"; at work was {suspect.label}"
+        frame = find_author(loss.frames)
+        file, line = (None, None) if frame is None else (frame.file, frame.line)
+        hint = "log.txt has the traceback of its threads. " if loss.trace else ""
+        hint += "Earlier results are intact: esper resume continues from the last checkpoint."
+        if loss.how.endswith("SIGKILL"):
+            hint += '\nThe system may have run out of memory: use fewer lanes, or "engine: threads".'
+        return WorkerLost(
+            Problem("E403", f"the worker of {self.whose} {loss.how}{at}{suspicion}", file=file, line=line, hint=hint)
+        )
+
+
+def _value_of(reply: Reply) -> Any:
+    if reply.error is not None:
+        raise reply.error
+    return reply.value
+
+
+def find_author(frames: Sequence[Frame]) -> Frame | None:
+    """Return the innermost line of a plugin's; None if all are Esper's, of what Esper uses, or of Python's library.
+
+    Lines outside of Esper's outermost one belong to the program that called it, such as the command ``esper``.
+    """
+    specs = (find_spec(package) for package in FRAMEWORK)
+    framework = [Path(spec.origin).parent for spec in specs if spec is not None and spec.origin is not None]
+    outermost = max((place for place, frame in enumerate(frames) if _is_within(frame, framework)), default=len(frames))
+    return next((frame for frame in frames[:outermost] if _is_authors(Path(frame.file), framework)), None)
+
+
+def _is_within(frame: Frame, framework: Sequence[Path]) -> bool:
+    """Return whether a line is Esper's, and not of the command ``esper``."""
+    parents = Path(frame.file).parents
+    return any(folder in parents and folder / "cli" not in parents for folder in framework)
+
+
+def _is_authors(file: Path, framework: Sequence[Path]) -> bool:
+    _, installed, module_path = file.as_posix().rpartition("/site-packages/")
+    if installed:
+        return is_third_party(module_path.partition("/")[0])
+    return file.is_absolute() and not any(folder in file.parents for folder in (*framework, Path(os.__file__).parent))

@@ -1,0 +1,322 @@
+"""The run's side: the environments of a run in several workers, behind the interface of ``Pool``.
+
+Environments of one index, and so a twin and what is compared with it, share a worker; only plain records cross. What
+concerns the whole run stays here: faults of blueprints, and warnings that are given once. The numbers are those of a
+single process.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from functools import partial
+from itertools import chain, pairwise, product
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+
+from esper_core.governor import Act
+from esper_core.growth import FaultBook
+from esper_core.leyline.actions import Action, Op
+from esper_core.leyline.signals import CALM
+from esper_core.trainer.pool import StudyPool
+from esper_scale.engines.ahead import SECONDS_AHEAD
+from esper_scale.engines.protocol import EnvironmentStatus, Order, Request, pack, unpack
+from esper_scale.engines.shard import Shard
+from esper_scale.engines.supervision import SNAPSHOT_SHARE, Patience, SupervisedWorker, WorkerSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from esper_core.governor import Decision, RolledBack
+    from esper_core.growth import Growth
+    from esper_core.leyline import ActionMask, Signals, Verdict
+    from esper_core.leyline.protocols import State
+    from esper_core.trainer.event_records import Changes, Ending, LostSeeds
+    from esper_core.trainer.forward import Notices
+    from esper_scale.engines.protocol import Condemned, Engine, PackedState, Reply
+    from esper_scale.engines.verdicts import Verdicts
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+log = logging.getLogger("esper")
+
+REGIONS: Final = {
+    "evaluate": "evaluate",
+    "synchronise": "evaluate",
+    "heal": "evaluate",
+    "judge": "govern",
+    "carry_out": "govern",
+    "masks": "policy",
+    "apply": "grow",
+}
+"""The region of a step, as ``trainer.loop`` names it, that the time of each method belongs to."""
+
+
+class WorkerPool(StudyPool[EnvironmentStatus]):
+    """The environments in several workers; ``environments`` holds their status.
+
+    Args:
+        engine: Starts the workers.
+        workers: How many there are.
+        notices: Gets each notice of the workers, once.
+        patience: Seconds that a worker may take for a request; None: many times what others took.
+        verdicts: Seeds that were condemned before the run was resumed; new ones are added.
+        steps: Length of an episode, up to which workers may run ahead; 0: they do not.
+        until_checkpoint: Returns after how many steps states will be read.
+        on_wait: Called about once a second while a worker computes.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        arms: Sequence[str],
+        environments: int,
+        *,
+        workers: int,
+        notices: Notices,
+        twin: str | None = None,
+        implants: Mapping[tuple[str, int], Sequence[Growth]] | None = None,
+        patience: float | None = None,
+        verdicts: Verdicts | None = None,
+        steps: int = 0,
+        until_checkpoint: Callable[[], int] = lambda: 1,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> None:
+        every = enumerate(product(range(environments), arms))
+        statuses = [EnvironmentStatus(place, arm, index) for place, (index, arm) in every]
+        super().__init__(statuses, len(statuses), FaultBook())
+        self._notices = notices
+        self._round = 0
+        self._snapshot_due = 0.0
+        self._steps, self._until_checkpoint = steps, until_checkpoint
+        self._level = 0, 0.0
+        """The step in which all workers were last where the run is, and when that was."""
+        self._arms = len(arms)
+        self._workers: list[SupervisedWorker] = []
+        self._orders: list[Order] = []
+        shared = Patience(patience)
+        try:
+            for part in split(environments, workers):
+                order = Order(tuple(arms), environments, part, twin, implants)
+                worker = SupervisedWorker(str(order), partial(engine.start, order), shared, on_wait=on_wait)
+                if verdicts is not None:
+                    worker.find_verdicts = partial(self._find_verdicts, verdicts, order)
+                    worker.on_verdict = partial(self._add_verdict, verdicts)
+                self._workers.append(worker)
+                self._orders.append(order)
+            self._receive_all(self._workers)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_ahead(self) -> bool:  # type: ignore[override]
+        """Whether a worker is ahead of the run."""
+        return any(worker.is_ahead for worker in self._workers)
+
+    @property
+    def time_shares(self) -> dict[str, float]:
+        """Shares of the time of the latest ``train``, in which workers that ran ahead did other things, too."""
+        leads = [(method, seconds) for worker in self._workers for method, seconds in worker.lead.items()]
+        total = sum(seconds for _, seconds in leads)
+        if not total:
+            return super().time_shares
+        shares = {"incubate": 0.0}
+        for method, seconds in leads:
+            if method == "train":
+                shares["incubate"] += self._incubation_share * seconds / total
+            else:
+                shares[REGIONS[method]] = shares.get(REGIONS[method], 0.0) + seconds / total
+        return shares
+
+    def reset(self, round_: int, first_seed: int) -> None:
+        """Begin a round."""
+        self._round, self._level = round_, (0, 0.0)
+        self._call(Shard.reset, round_, first_seed)
+
+    def train(self, step: int) -> Changes:
+        """Train every environment for one step, and return the seeds' changes of stage."""
+        end = None
+        if not self.is_ahead:
+            if len(self.latest) == len(self.environments) and time.monotonic() >= self._snapshot_due:
+                self._packed_states()
+            end = self._end_of_lead(step) if self._steps else None
+        turns = [environment.place for environment in self.turns(step)]
+        for worker in self._workers:
+            worker.lead.clear()
+        changes = self._call_each(Shard.train, lambda order: (step,), None, end)
+        return sorted(changes, key=lambda change: turns.index(change[0]))
+
+    def evaluate(self, step: int) -> None:
+        """Measure every environment on the validation split."""
+        self._call(Shard.evaluate, step)
+
+    def synchronise(self, step: int) -> list[Signals]:
+        """Read what was measured."""
+        return self._call(Shard.synchronise, step)
+
+    def heal(self, step: int) -> LostSeeds:
+        """Take out seeds that broke a loss."""
+        return self._counted(self._call(Shard.heal, step))
+
+    def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, Decision]:
+        """Return the governor's decisions."""
+        doubts = {place: opinion for place, opinion in opinions.items() if opinion != CALM}
+        return self._call_each(Shard.judge, lambda order: (self._of_worker(order, doubts),), {})
+
+    def carry_out(self, decisions: Mapping[int, Decision], step: int) -> tuple[dict[int, RolledBack], Changes]:
+        """Roll environments back, and end episodes, as the governor decided."""
+        active = {
+            place: decision
+            for place, decision in decisions.items()
+            if decision.act is Act.ROLL_BACK or decision.truncated
+        }
+
+        def arguments_for(order: Order) -> tuple[Any, ...] | None:
+            return (assigned, step) if (assigned := self._of_worker(order, active)) else None
+
+        rolled, changes = self._call_each(Shard.carry_out, arguments_for, ({}, []))
+        counted = {
+            place: replace(rolled_back, withdrawn=decisions[place].counted(self.faults))
+            for place, rolled_back in rolled.items()
+        }
+        return counted, changes
+
+    def masks(self) -> list[ActionMask]:
+        """Return what can be done now, for each environment."""
+        return self._call(Shard.masks)
+
+    def apply(self, actions: Sequence[Action] | Mapping[int, Action], step: int) -> tuple[Changes, LostSeeds]:
+        """Carry out one action in each environment."""
+        by_place = actions if isinstance(actions, dict) else dict(enumerate(actions))
+
+        def arguments_for(order: Order) -> tuple[Any, ...] | None:
+            assigned = self._of_worker(order, by_place)
+            return (assigned, step) if any(action.op is not Op.WAIT for action in assigned.values()) else None
+
+        changes, lost = self._call_each(Shard.apply, arguments_for, ([], []))
+        return changes, self._counted(lost)
+
+    def conclude(self, step: int) -> tuple[Changes, list[Ending]]:
+        """End the episodes."""
+        return self._call(Shard.conclude, step)
+
+    def states(self) -> dict[int, State]:
+        """Return the state of each environment, by its place."""
+        return {place: unpack(state) for place, state in self._packed_states().items()}
+
+    def load_states(self, states: Mapping[int, State], latest: Sequence[Signals]) -> None:
+        """Restore the state and the latest signals of each environment, by its place."""
+        packed = {place: pack(state) for place, state in states.items()}
+        self._call_each(Shard.load_packed_states, lambda order: (self._of_worker(order, packed), latest), None)
+        self._round = self.environments[0].round
+
+    def close(self) -> None:
+        """End the workers, whatever they are doing."""
+        workers, self._workers, self._orders = self._workers, [], []
+        for worker in workers:
+            worker.close()
+        self.environments = []
+
+    def _call(self, method: Callable[Concatenate[Shard, P], T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Call a method of every worker's shard, and return what they return, joined in the order of places."""
+        result: T = self._call_each(method, lambda order: arguments, None)
+        return result
+
+    def _call_each(
+        self,
+        method: Callable[..., T],
+        arguments: Callable[[Order], tuple[Any, ...] | None],
+        idle: Any,
+        end: int | None = None,
+    ) -> T:
+        """Call a method of each worker's shard with its own arguments. Where these are None, ``idle`` is its value."""
+        busy = []
+        for worker, order in zip(self._workers, self._orders, strict=True):
+            if (worker_arguments := arguments(order)) is not None:
+                worker.send(Request(method.__name__, worker_arguments, self.faults.state_dict()), end)
+                busy.append(worker)
+        values = iter(self._receive_all(busy))
+        result: T = joined([next(values) if worker in busy else idle for worker in self._workers])
+        return result
+
+    def _of_worker(self, order: Order, by_place: Mapping[int, T]) -> dict[int, T]:
+        """Return what belongs to the environments of a worker."""
+        return {place: value for place, value in by_place.items() if place // self._arms in order.indices}
+
+    def _end_of_lead(self, step: int) -> int:
+        """Return to before which step workers may go on by themselves from here, where all of them are."""
+        now, (before, since) = time.monotonic(), self._level
+        self._level = step, now
+        pace = (now - since) / (step - before) if since and step > before else SECONDS_AHEAD
+        steps = max(1, min(int(SECONDS_AHEAD / max(pace, 1e-6)), self._until_checkpoint()))
+        return min(self._steps, step + steps)
+
+    def _packed_states(self) -> dict[int, PackedState]:
+        """Return the packed state of each environment, and let the workers keep them as snapshots."""
+        began = time.monotonic()
+        for worker in self._workers:
+            worker.send(Request(Shard.packed_states.__name__, (), self.faults.state_dict()))
+        parts = self._receive_all(self._workers)
+        if len(latest := self.latest) == len(self.environments):
+            for worker, part in zip(self._workers, parts, strict=True):
+                worker.keep(WorkerSnapshot(part, latest))
+        self._snapshot_due = time.monotonic() + (time.monotonic() - began) / SNAPSHOT_SHARE
+        return {place: state for part in parts for place, state in part.items()}
+
+    def _receive_all(self, workers: Sequence[SupervisedWorker]) -> list[Any]:
+        """Wait for the replies of workers, and return their values; if several raised an error, raise the first one."""
+        replies: list[Reply] = [worker.receive() for worker in workers]
+        for reply in replies:
+            for status in reply.statuses:
+                self.environments[status.place] = status
+            for level, message in reply.logged:
+                log.log(level, "%s", message)
+            for notice in reply.notices:
+                self._notices.warn(*notice)
+        for reply in replies:
+            if reply.error is not None:
+                raise reply.error from WorkerTraceback(reply.trace)
+        return [reply.value for reply in replies]
+
+    def _counted(self, lost: LostSeeds) -> LostSeeds:
+        """Count lost seeds over the whole run: a worker knows only its own."""
+        return [(place, lost_seed.counted(self.faults)) for place, lost_seed in lost]
+
+    def _find_verdicts(self, verdicts: Verdicts, order: Order, request: Request) -> list[Condemned]:
+        condemned = verdicts.find(self._round, _step_of(request), request.method)
+        return [seed for seed in condemned if seed.place // self._arms in order.indices]
+
+    def _add_verdict(self, verdicts: Verdicts, request: Request, condemned: Condemned) -> None:
+        verdicts.add(self._round, _step_of(request), request.method, condemned)
+
+
+def _step_of(request: Request) -> int | None:
+    """Return the step of a request; None if it has none."""
+    last = request.arguments[-1] if request.arguments and request.method != "reset" else None
+    return last if isinstance(last, int) else None
+
+
+class WorkerTraceback(Exception):
+    """The traceback of an error in a worker, as text."""
+
+
+def joined(values: Sequence[Any]) -> Any:
+    """Join what several workers returned: lists and dictionaries one after the other, tuples item by item.
+
+    >>> joined([([1], {0: "a"}), ([2, 3], {1: "b"})])
+    ([1, 2, 3], {0: 'a', 1: 'b'})
+    """
+    if isinstance(values[0], tuple):
+        return tuple(map(joined, zip(*values, strict=True)))
+    if isinstance(values[0], dict):
+        return {place: member for value in values for place, member in value.items()}
+    return None if values[0] is None else list(chain(*values))
+
+
+def split(environments: int, workers: int) -> list[range]:
+    """Return the indices of each worker, in order: as many as the others have, or one more."""
+    count = min(environments, workers)
+    ends = [-(-environments * number // count) for number in range(count + 1)]
+    return [range(begin, end) for begin, end in pairwise(ends)]

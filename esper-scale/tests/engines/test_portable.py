@@ -1,0 +1,123 @@
+"""A worker builds the recipe of a run from plain data, in another process and another folder."""
+
+import pickle
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+
+from esper_run.app.compose import prepare
+from esper_scale.engines.nodes import NodeRecord, check_node
+from esper_scale.engines.portable import PortableRun, PortableTensor, portable_data
+from tests.support.configurations import problem_of
+
+OWN = """
+from torch import nn
+from esper_core import BlueprintSpec, hookimpl
+
+
+def widen(site):
+    return nn.Conv1d(site.channels, site.channels, 1)
+
+
+@hookimpl
+def esper_register_blueprints(registry):
+    registry.add("widen", widen, BlueprintSpec(accepts="sequence", params="c*c + c"))
+"""
+HOST = """
+from torch import nn
+
+
+def build(shape):
+    head = nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(4, shape.outputs)
+    return nn.Sequential(nn.Conv1d(shape.example[0], 4, 3), nn.ReLU(), *head)
+"""
+RUN = """
+task: stripes
+host: their_host:build
+plugins: {local: [own.py]}
+slots:
+  early: {at: "0", blueprints: [widen, conv_light]}
+policy: static
+"""
+WORKER = """
+import pickle, sys
+from esper_scale.engines import portable
+tuned = []
+portable.tune_allocator = lambda: tuned.append(True)
+run, data = pickle.load(open(sys.argv[1], "rb"))
+loaded = run.load()
+recipe, decider = loaded.build(data)
+varieties = {name: [one.id for one in own] for name, own in recipe.varieties.items()}
+decides = decider.prices, decider.batches, str(decider.arms[0].label)
+told = recipe.draws, recipe.operations, recipe.episode, varieties, decides, tuned
+splits = {name: (own.inputs, own.targets) for name, own in recipe.data.items()}
+pickle.dump((loaded.describe(), told, splits, type(recipe.build_host()).__name__), open(sys.argv[2], "wb"))
+"""
+
+
+@pytest.mark.members
+def test_recipe_is_built_from_plain_data_in_another_process_and_folder(tmp_path, monkeypatch):
+    run_folder, worker_folder = tmp_path / "here", tmp_path / "there"
+    for folder in (run_folder, worker_folder):
+        folder.mkdir()
+    for name, text in {"own.py": OWN, "their_host.py": HOST, "run.yaml": RUN}.items():
+        (run_folder / name).write_text(text)
+    monkeypatch.chdir(run_folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    composition = prepare("run.yaml")
+    run, recipe = PortableRun.of(composition), composition.recipe
+    run_node = run.describe(composition.resolution.plugins)
+    (run_folder / "own.py").unlink()  # it is sent
+    sent, received = tmp_path / "sent", tmp_path / "received"
+    sent.write_bytes(pickle.dumps((run, portable_data(recipe))))
+    subprocess.run([sys.executable, "-c", WORKER, sent, received], cwd=worker_folder, check=True)
+    node, rebuilt, splits, host = pickle.loads(received.read_bytes())
+    varieties = {name: [variety.id for variety in slot_varieties] for name, slot_varieties in recipe.varieties.items()}
+    decider = composition.decider
+    decides = decider.prices, recipe.episode.batches, str(decider.arms[0].label)
+    assert rebuilt == (recipe.draws, recipe.operations, recipe.episode, varieties, decides, [True])
+    assert decider.batches == recipe.episode.batches
+    assert "own/widen" in varieties["early"]
+    assert host == "Sequential"
+    assert all(torch.equal(recipe.data[name].inputs, inputs) for name, (inputs, _) in splits.items())
+    assert all(torch.equal(recipe.data[name].targets, targets) for name, (_, targets) in splits.items())
+    assert check_node(run_node, node, mixed_builds=False) == []
+    assert {"esper-core", 'plugin "own" (local file)', 'module "their_host"'} < set(run_node.packages)
+
+
+@pytest.mark.parametrize("layout", ["plain", "channels last", "one channel", "no dimension", "with gaps"])
+def test_tensor_keeps_its_layout_as_an_array(layout):
+    images = torch.arange(120.0).reshape(2, 3, 4, 5)
+    tensor = {
+        "plain": images,
+        "channels last": images.contiguous(memory_format=torch.channels_last),
+        "one channel": images[:, :1].contiguous(memory_format=torch.channels_last),
+        "no dimension": torch.tensor(3),
+        "with gaps": images[:, :, ::2],
+    }[layout]
+    back = pickle.loads(pickle.dumps(PortableTensor.of(tensor))).tensor()
+    assert torch.equal(back, tensor)
+    assert back.dtype is tensor.dtype
+    assert back.stride() == (tensor.contiguous() if layout == "with gaps" else tensor).stride()
+
+
+OWN_NODE = NodeRecord("here", {"torch": "2.13.0", "CPU capability": "AVX2"}, {"esper-core": "0.1.0"})
+BUILD = NodeRecord("there", {"torch": "2.13.0", "CPU capability": "AVX512"}, {"esper-core": "0.1.0"})
+PACKAGE = NodeRecord("there", OWN_NODE.build, {"esper-core": "0.2.0"})
+BUILD_DIFFERS = "CPU capability is AVX512 on node there, and AVX2 where the run was started"
+
+
+@pytest.mark.parametrize(
+    ("node", "mixed", "says"),
+    [
+        (PACKAGE, True, "esper-core is 0.2.0 on node there, and 0.1.0 where the run was started"),
+        (BUILD, False, BUILD_DIFFERS),
+    ],
+)
+def test_node_that_differs_is_refused_unless_other_builds_are_allowed(node, mixed, says):
+    problem = problem_of(partial(check_node, OWN_NODE, node, mixed_builds=mixed))
+    assert (problem.code, problem.message) == ("E405", says)
+    assert check_node(OWN_NODE, BUILD, mixed_builds=True) == [f"{BUILD_DIFFERS}: results may differ in their last bits"]

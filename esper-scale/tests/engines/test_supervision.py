@@ -1,0 +1,175 @@
+"""Workers that crash, hang or disappear: they are replaced, and the numbers of other environments stay the same.
+
+``tests/end_to_end/test_hostile_plugins.py`` has more ways in which a seed ends or blocks its worker.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+from esper_core.growth import Variety
+from esper_core.leyline import WAIT, Action, Op, State
+from esper_core.leyline.errors import WorkerLost
+from esper_core.trainer.environment import Recipe
+from esper_core.trainer.pool import Pool, StudyPool
+from esper_scale.engines.processes import ForkedWorker, ForkEngine, can_fork
+from esper_scale.engines.protocol import Order, Request
+from esper_scale.engines.supervision import Patience
+from esper_scale.engines.verdicts import Verdicts
+from esper_scale.engines.worker_pool import WorkerPool
+from tests.support.core_worlds import LOCAL_CONV, NoisyHost, bad, make_recipe, out_of_patience, slow, spelled
+
+pytestmark = pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux, without an accelerator")
+
+ARMS = ["grown", "twin"]
+STEPS = 5
+
+
+def hang(block: nn.Module, grown: Tensor) -> Tensor:
+    time.sleep(600)
+    return grown
+
+
+def leave(block: nn.Module, grown: Tensor) -> Tensor:
+    os._exit(0)
+
+
+@pytest.fixture
+def workers() -> Iterator[Callable[..., WorkerPool]]:
+    pools: list[WorkerPool] = []
+
+    def new(recipe: Recipe, environments: int = 2, workers: int = 2, **more: Any) -> WorkerPool:
+        engine, settings = ForkEngine(recipe), {"patience": 60.0, **more}
+        pools.append(
+            WorkerPool(engine, ARMS, environments, workers=workers, notices=recipe.notices, twin="twin", **settings)
+        )
+        return pools[-1]
+
+    yield new
+    for pool in pools:
+        pool.close()
+
+
+def threads(recipe: Recipe) -> Pool:
+    return Pool(recipe, ARMS, 2, twin="twin")
+
+
+def course(pool: StudyPool[Any], before: Callable[[int], object] = lambda step: None) -> list[list[Any]]:
+    """Grow the last blueprint in the first environment, and the first one in the others; return what each reports."""
+    pool.reset(0, 7)
+    reports: list[list[Any]] = [[] for _ in pool.environments]
+    for step in range(STEPS):
+        before(step)
+        changes = pool.train(step)
+        pool.evaluate(step)
+        pool.synchronise(step)
+        lost = pool.heal(step)
+        pool.carry_out(pool.judge({}), step)
+        actions = []
+        for environment, mask in zip(pool.environments, pool.masks(), strict=True):
+            able = mask.blueprints.get("early", ())
+            germinates = environment.arm == "grown" and step == 0 and able
+            actions.append(Action(Op.GERMINATE, "early", able[0 if environment.place else -1]) if germinates else WAIT)
+        more, unborn = pool.apply(actions, step)
+        for place, change in [*changes, *lost, *more, *unborn]:
+            reports[place].append(change)
+        for place, signals in enumerate(pool.latest):
+            reports[place].append(signals)
+    for place, state in pool.states().items():
+        reports[place] += [state.plain, state.tensors]
+    _, endings = pool.conclude(STEPS - 1)
+    for report, ending in zip(reports, endings, strict=True):
+        report.append(ending)
+    return reports
+
+
+def recipe_with(variety: Variety, **more: Any) -> Recipe:
+    recipe = make_recipe(steps=STEPS, batches=2, **more)
+    return replace(recipe, varieties={"early": (LOCAL_CONV, variety)})
+
+
+LEFT, HUNG = "ended the process with code 0", "did not return"
+
+
+@pytest.mark.parametrize(
+    ("harm", "training", "what"),
+    [(leave, False, LEFT), slow(leave, True, LEFT), slow(hang, True, HUNG), slow(hang, False, HUNG)],
+)
+def test_a_seed_that_ends_or_blocks_its_worker_is_taken_out_and_changes_nobody_else(
+    workers, harm, training, what, tmp_path, caplog
+):
+    """As if it had raised an error. The verdict is kept: a second run repeats it, and not what the seed did."""
+    expected = course(threads(recipe_with(bad(out_of_patience, 3, training=training))))
+    recipe, patience = recipe_with(bad(harm, 3, training=training)), 3.0 if harm is hang else 60.0
+    actual = course(workers(recipe, verdicts=Verdicts(tmp_path), patience=patience))
+    assert spelled(actual[1:]) == spelled(expected[1:])
+    (verdict,) = Verdicts(tmp_path)._passed
+    assert (verdict.condemned.place, verdict.condemned.blueprint) == (0, "test/bad")
+    assert verdict.condemned.what.startswith(what)
+    assert f"test/bad in slot early is taken out: it {verdict.condemned.what}" in caplog.messages
+    lost = [report for report in actual[0] if getattr(report, "blamed", False)]
+    assert [(lost_seed.blueprint, lost_seed.what) for lost_seed in lost] == [("test/bad", verdict.condemned.what)]
+    caplog.clear()
+    assert spelled(course(workers(recipe, verdicts=Verdicts(tmp_path), patience=patience))) == spelled(actual)
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, slow(signal.SIGSTOP)])
+def test_workers_that_are_killed_or_stopped_from_outside_change_nothing(workers, number):
+    """One is ended before each step, in turn: with the requests since the last snapshot, or since the beginning."""
+    recipe = recipe_with(LOCAL_CONV)
+    expected = course(threads(recipe))
+    pool = workers(recipe, patience=2.0 if number == signal.SIGSTOP else 60.0)
+
+    def end_one(step: int) -> None:
+        os.kill(pool._workers[step % 2]._worker.pid, number)
+
+    assert spelled(course(pool, before=end_one)) == spelled(expected)
+
+
+def test_a_host_that_ends_its_worker_ends_the_run_with_its_name_and_line(workers):
+    class Leaving(NoisyHost):
+        left = 3
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            self.left -= self.training
+            if self.left < 0:
+                os._exit(0)
+            return super().forward(inputs)
+
+    pool = workers(recipe_with(LOCAL_CONV, host=Leaving))
+    with pytest.raises(WorkerLost) as caught:
+        course(pool)
+    (problem,) = caught.value.problems
+    assert "exited with code 0" in problem.message
+    assert "at work was the host, Leaving" in problem.message
+    assert (problem.file, problem.code) == (__file__, "E403")
+
+
+def test_a_worker_that_cannot_be_made_ends_the_run(workers):
+    class Gone(ForkEngine):
+        def start(self, order: Order) -> ForkedWorker:
+            worker = super().start(order)
+            os.kill(worker.pid, signal.SIGKILL)
+            return worker
+
+    recipe = recipe_with(LOCAL_CONV)
+    with pytest.raises(WorkerLost, match=r"E403 the worker of the environments with index 0 to 0 .* SIGKILL"):
+        WorkerPool(Gone(recipe), ARMS, 2, workers=2, notices=recipe.notices)
+
+
+def test_patience_is_many_times_the_longest_request():
+    patience, train, end = Patience(), Request("train", (0,), State({})), Request("apply", ([], 0), State({}))
+    patience.record(train, 30.0)
+    assert patience.seconds == 3600.0  # the first step may compile
+    patience.record(end, 0.1)
+    assert patience.seconds == 600.0
+    patience.record(train, 50.0)
+    assert patience.seconds == 1000.0
+    assert Patience(2.5).seconds == 2.5

@@ -1,0 +1,89 @@
+"""Run directories and events that were written without a run, for tests of the core and of other members."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from esper_core.leyline import Metric, Stage
+from esper_core.leyline.events import EpisodeFinished, StageChanged
+from esper_run.runs.statistics import results
+
+CONFIG = """\
+name: null
+task: {use: tasks/stripes, settings: {noise: 0.1}}
+host: {use: tasks/pointwise-mlp, settings: {hidden: 32}}
+policy: {use: policies/heuristic}
+episode: {steps: 40, batches: 32}
+growth: {gates: strict, price: 0.0001}
+margin: 0.0
+"""
+
+
+def stage_changed(step: int, was: Stage | None, now: Stage, **more: Any) -> StageChanged:
+    """Return a stage change of a seed in the slot early of the first environment of the arm grown."""
+    place: dict[str, Any] = {"round": 0, "arm": "grown", "seed": 0, "slot": "early", "seed_id": 0}
+    defaults = {"blueprint": "test/conv", "parameters": 72, "reason": "asked for"}
+    return StageChanged(step=step, was=was, now=now, **place | defaults | more)
+
+
+def episodes(arm: str, values: Sequence[float], first: int) -> list[EpisodeFinished]:
+    """Return one episode for each value, with RNG seeds from ``first`` on."""
+    return [
+        EpisodeFinished(
+            round=0, arm=arm, seed=seed, test_loss=1.0, test_metric=value, validation_metric=value,
+            parameters=100, host_parameters=100, fossils=0, steps=4, reward=1.0,
+        )
+        for seed, value in enumerate(values, first)
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def write_run(tmp_path: Path) -> Callable[..., Path]:
+    """``write_run("20261121-101512-quiet-otter", {"grown": [...], "twin": [...]})``: write a finished run.
+
+    Without arms it has no summary.
+    """
+
+    def write(
+        name: str,
+        arms: Mapping[str, Sequence[float]] | None = None,
+        *,
+        first: int = 0,
+        metric: Metric | None = None,
+        config: str = CONFIG,
+        margin: float = 0.0,
+        **manifest: Any,
+    ) -> Path:
+        path = tmp_path / "runs" / name
+        path.mkdir(parents=True)
+        defaults = {
+            "format": 1,
+            "id": name,
+            "status": "done",
+            "argv": ["esper", "run", "plugins.yaml"],
+            "started": "2026-11-21T10:15:12+00:00",
+            "finished": "2026-11-21T10:17:12+00:00",
+            "exit": 0,
+            "process": {"pid": 1},
+            "machine": {"torch": "2.13.0", "esper-core": "0.1.0", "python": "3.11.7"},
+            "seeds": {"first": first, "count": 8},
+            "plugins": [{"id": "tasks", "package": "esper-tasks", "version": "0.1.0", "sha256": "ad55eeb6cc"}],
+            "git": None,
+            "reason": "",
+        }
+        (path / "manifest.json").write_text(json.dumps(defaults | manifest))
+        (path / "config.yaml").write_text(config.replace("margin: 0.0", f"margin: {margin}"))
+        if arms is not None:
+            metric = metric or Metric("accuracy", "up", "%")
+            finished = [episode for arm, values in arms.items() for episode in episodes(arm, values, first)]
+            summary_results = results(metric, list(arms), finished, margin)
+            timing = {"reset": 1.0, "train": 8.0, "total": 10.0}
+            summary = {"run": str(path), "status": "done", "results": summary_results, "timing": timing, "warnings": []}
+            text = json.dumps(summary).replace("NaN", "null").replace("Infinity", "null")
+            (path / "summary.json").write_text(text)
+        return path
+
+    return write

@@ -126,7 +126,7 @@ def test_a_decision_names_its_options_and_says_why():
     changes = [(one, one.changes[-1]) for one in history.seeds]
     moment = growth._moment(history, history.seeds, 4, changes, [0.001])
     assert [one.price for one in moment.options] == pytest.approx([0.0656, 0.001 * history.seeds[1].parameters])
-    assert moment.what == "blend conv into slot early; prune point in slot early"
+    assert moment.action == "blend conv into slot early; prune point in slot early"
     assert [(one.name, one.outcome, one.chosen) for one in moment.options] == [
         ("conv", "blending", True), ("point", "pruned", False),
     ]  # fmt: skip

@@ -13,7 +13,7 @@ from esper_watch.comparison_view import comparison_page
 from esper_watch.report import write_report
 
 VISIBLE = "document.body.innerText"
-TOLD = "document.getElementById('told').hidden ? '' : document.getElementById('told').textContent"
+TOLD = "document.getElementById('tooltip').hidden ? '' : document.getElementById('tooltip').textContent"
 WIDE = "document.documentElement.scrollWidth"
 
 MIDDLE = """

@@ -63,12 +63,12 @@ def measure_sizes(composition: Composition) -> dict[str, float]:
     order = Order(tuple(composition.arm_names), 2, range(2), "twin")
     shard = Shard.of(order, composition.recipe, Notices(), lambda place: None)
     decider: Decider = composition.decider
-    told: list[tuple[Request, Any]] = []
+    answered: list[tuple[Request, Any]] = []
 
     def ask(method: str, *arguments: Any) -> Any:
         request = Request(method, arguments, shard.faults.state_dict())
-        told.append((request, shard.answer(request)))
-        return told[-1][1]
+        answered.append((request, shard.answer(request)))
+        return answered[-1][1]
 
     with closing(shard), one_thread():
         shard.reset(0, 0)
@@ -79,8 +79,8 @@ def measure_sizes(composition: Composition) -> dict[str, float]:
         began = time.perf_counter()
         states = {place: pack(state) for place, state in shard.states().items()}
         packed = time.perf_counter() - began
-    requests = pickle.dumps([request for request, _ in told])
-    replies = pickle.dumps([Reply(value) for _, value in told])
+    requests = pickle.dumps([request for request, _ in answered])
+    replies = pickle.dumps([Reply(value) for _, value in answered])
     began = time.perf_counter()
     pickle.loads(replies)
     read = time.perf_counter() - began
@@ -121,7 +121,9 @@ def measure_run(engine: str) -> dict[str, float]:
     take = WorkerPool._packed_states
 
     def timed(pool: WorkerPool) -> Any:
-        kept.append(sum(len(pickle.dumps((one._snapshot, one._log))) for one in pool._workers) / len(pool.environments))
+        kept.append(
+            sum(len(pickle.dumps((worker._snapshot, worker._log))) for worker in pool._workers) / len(pool.environments)
+        )
         began = time.perf_counter()
         try:
             return take(pool)
@@ -182,15 +184,15 @@ class Turns:
 
 def measure_in_turn(*engines: str) -> dict[str, list[float]]:
     """Return the seconds of each turn of a run on each engine, but the first and the last."""
-    turns, own, train = Turns(*engines), threading.local(), WorkerPool.train
+    turns, local, train = Turns(*engines), threading.local(), WorkerPool.train
 
     def in_turn(pool: WorkerPool, step: int) -> Any:
         if not pool.is_ahead:
-            turns.take(own.name)
+            turns.take(local.name)
         return train(pool, step)
 
     def run(engine: str) -> None:
-        own.name = engine
+        local.name = engine
         with tempfile.TemporaryDirectory() as folder:
             try:
                 esper_run.run(CONFIGURATION, overrides=overrides(engine), runs_dir=folder)
@@ -203,8 +205,8 @@ def measure_in_turn(*engines: str) -> dict[str, list[float]]:
             for engine in engines:  # one after the other: a process that is forked beside the start of Ray may hang
                 runs.append(threads.submit(run, engine))
                 turns.wait_for(engine)
-        for one in runs:
-            one.result()
+        for future in runs:
+            future.result()
     return {engine: seconds[1:] for engine, seconds in turns.seconds.items()}
 
 

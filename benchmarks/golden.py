@@ -106,15 +106,15 @@ def numbers(data: object, path: str = "") -> Numbers:
         items = [(str(place), value) for place, value in enumerate(data)]
     else:
         return {path: data}
-    found: Numbers = {}
+    leaves: Numbers = {}
     for key, value in items:
-        found |= numbers(value, f"{path}/{key}")
-    return found
+        leaves |= numbers(value, f"{path}/{key}")
+    return leaves
 
 
 def run_numbers(run: Path) -> Numbers:
     """Read what a run directory holds: results, events and growth."""
-    found = numbers(json.loads((run / "summary.json").read_text()).get("results"), "results")
+    leaves = numbers(json.loads((run / "summary.json").read_text()).get("results"), "results")
     seen: dict[str, int] = {}
     for line in (run / "events.jsonl").read_text().splitlines():
         event = json.loads(line)
@@ -122,9 +122,9 @@ def run_numbers(run: Path) -> Numbers:
         if kind in {"run-started", "run-finished"}:
             continue
         seen[kind] = seen.get(kind, -1) + 1
-        found |= numbers(event, f"{kind}/{seen[kind]}")
+        leaves |= numbers(event, f"{kind}/{seen[kind]}")
     growth = run / "growth.json"
-    return found | (numbers(json.loads(growth.read_text()), "growth") if growth.exists() else {})
+    return leaves | (numbers(json.loads(growth.read_text()), "growth") if growth.exists() else {})
 
 
 class Revision:
@@ -166,9 +166,9 @@ class Revision:
             run = self._run(text, folder)
             episode = ["replay", str(run), "--episode", "schedule:0", "--quiet", "--json"]
             what_if = ["--step", "3", "--action", "prune early"]
-            found = {f"same{key}": value for key, value in numbers(self._answer(episode, folder)).items()}
-            found |= {f"other{key}": value for key, value in numbers(self._answer(episode + what_if, folder)).items()}
-            return found
+            leaves = {f"same{key}": value for key, value in numbers(self._answer(episode, folder)).items()}
+            leaves |= {f"other{key}": value for key, value in numbers(self._answer(episode + what_if, folder)).items()}
+            return leaves
 
     def own_loop(self, case: str) -> Numbers:
         """Run one case of ``golden_loops``, as the newer revision has it."""
@@ -182,7 +182,7 @@ class Revision:
 
     def _run(self, text: str, folder: Path) -> Path:
         self._call(self._command(text, folder)[1:], folder)
-        (run,) = [one for one in (folder / "runs").iterdir() if (one / "summary.json").exists()]
+        (run,) = [candidate for candidate in (folder / "runs").iterdir() if (candidate / "summary.json").exists()]
         return run
 
     def _answer(self, arguments: list[str], folder: Path) -> object:
@@ -231,13 +231,13 @@ def main() -> int:
     return 0 if all(equal) else 1
 
 
-def _same(key: str, one: object, other: object) -> bool:
-    if one == other:
+def _same(key: str, before: object, after: object) -> bool:
+    if before == after:
         return True
-    if not (isinstance(one, float | int) and isinstance(other, float | int)):
+    if not (isinstance(before, float | int) and isinstance(after, float | int)):
         return False
     loose = key.startswith("results") and key.rsplit("/", 1)[-1].startswith(LOOSE)
-    return loose and abs(one - other) <= 1e-9 * max(1.0, abs(one), abs(other))
+    return loose and abs(before - after) <= 1e-9 * max(1.0, abs(before), abs(after))
 
 
 def _shell(command: list[str], cwd: Path, log: Path) -> None:

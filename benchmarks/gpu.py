@@ -48,22 +48,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", help="cpu shows that it runs (default: cuda)")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, which only show that it runs")
-    given = parser.parse_args()
-    device = torch.device(given.device)
+    parsed = parser.parse_args()
+    device = torch.device(parsed.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         parser.error("torch sees no CUDA device; --device cpu --quick shows that the benchmark runs")
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else given.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else parsed.device
     print(f"{name}, torch {torch.__version__}")
     torch.set_num_threads(1)
     for host, channels, size in (("narrow", 8, 128), ("wide", 64, 512)):
-        work = conv(1, 1, 8) if given.quick else conv(15, 4, size, channels=channels)
-        measure(host, work, device, turns=1 if given.quick else TURNS)
+        work = conv(1, 1, 8) if parsed.quick else conv(15, 4, size, channels=channels)
+        measure(host, work, device, turns=1 if parsed.quick else TURNS)
 
 
 def measure(host: str, work: Workload, device: torch.device, turns: int) -> None:
     """Print how long each side takes for a step, and against which other one."""
     loop = partial(PlainLoop, work, channels_last=True, device=device)
-    one, half, grown, four = loop(), loop(bfloat16=True), loop(seeds=True), [loop() for _ in range(TRAININGS)]
+    plain, half, grown, four = loop(), loop(bfloat16=True), loop(seeds=True), [loop() for _ in range(TRAININGS)]
     pools = {
         "one network": Pool(work.recipe(channels_last=True, device=device), ["grown"], 1),
         "one network, bfloat16": Pool(precise(work, device, precision="bfloat16"), ["grown"], 1),
@@ -75,7 +75,7 @@ def measure(host: str, work: Workload, device: torch.device, turns: int) -> None
         "4 networks, 4 streams": Pool(work.recipe(channels_last=True, device=device), ["grown"], TRAININGS, lanes=4),
     }
     sides: dict[str, Callable[[], object]] = {
-        "plain loop": lambda: (one.train(), one.evaluate()),
+        "plain loop": lambda: (plain.train(), plain.evaluate()),
         "plain loop, bfloat16": lambda: (half.train(), half.evaluate()),
         "plain loop, three blocks": partial(train_and_evaluate_all, grown),
         "4 plain loops in turn": lambda: [(other.train(), other.evaluate()) for other in four],
@@ -87,8 +87,8 @@ def measure(host: str, work: Workload, device: torch.device, turns: int) -> None
         sides[name] = partial(step, pool)
     slow = partial(torch.optim.Adam, lr=RATE, fused=True)
     tended = partial(OwnLoop, work, slow, blueprint="pointwise", device=device, layout=torch.channels_last)
-    own = {"Gardener, empty slots": tended(), "Gardener, pointwise incubates": tended(seed_in="late")}
-    sides |= {name: one.step for name, one in own.items()}
+    tended_loops = {"Gardener, empty slots": tended(), "Gardener, pointwise incubates": tended(seed_in="late")}
+    sides |= {name: tended_loop.step for name, tended_loop in tended_loops.items()}
     timing = Interleaved({name: partial(timed, act, device) for name, act in sides.items()})
     for _ in range(turns + WARM_UP):
         timing.turn()
@@ -96,10 +96,12 @@ def measure(host: str, work: Workload, device: torch.device, turns: int) -> None
     for name, seconds in took.items():
         against = took[next((loop for word, loop in AGAINST.items() if word in name), "plain loop")]
         print(f"{host:8}{name:34}{1e3 * seconds:9.2f} ms {seconds / against:7.2f} ×")
-    assert [one.living for one in own.values()] == [0, 1], "a seed was lost while it was measured"
+    assert [tended_loop.living for tended_loop in tended_loops.values()] == [0, 1], (
+        "a seed was lost while it was measured"
+    )
     for pool in pools.values():
         pool.close()
-    for tended_loop in own.values():
+    for tended_loop in tended_loops.values():
         tended_loop.close()
 
 

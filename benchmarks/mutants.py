@@ -89,9 +89,9 @@ def mutants_of(file: Path) -> Iterator[Mutant]:
     skipped: set[int] = set()
     for node in ast.walk(tree):
         for part in (getattr(node, "annotation", None), getattr(node, "returns", None)):
-            skipped |= {id(one) for one in ast.walk(part)} if part is not None else set()
+            skipped |= {id(child) for child in ast.walk(part)} if part is not None else set()
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            skipped |= {id(one) for one in ast.walk(node)}
+            skipped |= {id(child) for child in ast.walk(node)}
     for number, node in enumerate(ast.walk(tree)):
         if can_change(node) and id(node) not in skipped:
             yield Mutant(file, number, node.lineno)  # type: ignore[attr-defined]
@@ -141,7 +141,7 @@ def main() -> int:
             if not passes(package, root, python):
                 print(f"the tests of {package} fail without a mutant")
                 return 1
-            every = [one for file in sorted((CORE / package).glob("*.py")) for one in mutants_of(file)]
+            every = [mutant for file in sorted((CORE / package).glob("*.py")) for mutant in mutants_of(file)]
             for mutant in draw.sample(every, drawn):
                 text = (root / mutant.file).read_text(encoding="utf-8")
                 changed = mutant.apply(root)

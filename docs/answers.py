@@ -58,9 +58,9 @@ def answered(page: str, ends: list[int] | None = None) -> str:
     code = CODE.match(page)
     with _workplace() as folder, _runs_named(), _scenes().scene(code[1] if code else "", folder):
         raised: list[str] = []
-        told = [] if ends is None else ends
+        exit_codes = [] if ends is None else ends
         names = _scenes().NAMES.get(code[1], dict) if code else dict
-        return BLOCK.sub(lambda block: _block(block["kind"], block["body"], folder, raised, told, names), page)
+        return BLOCK.sub(lambda block: _block(block["kind"], block["body"], folder, raised, exit_codes, names), page)
 
 
 def _block(
@@ -86,8 +86,8 @@ def _block(
 
 def _call(call: re.Match[str], folder: Path, ends: list[int]) -> str:
     """Return a command with its answer, as much of it as the page shows."""
-    given = dict(word.split("=", 1) for word in call["given"].split())
-    with mock.patch.dict(os.environ, given):
+    variables = dict(word.split("=", 1) for word in call["given"].split())
+    with mock.patch.dict(os.environ, variables):
         text = _answer(call["command"], folder, ends)
     return f"$ {call['given']}{call['command']}\n{_as_shown(text, call['answer'])}"
 
@@ -106,15 +106,15 @@ def _answer(command: str, folder: Path, ends: list[int]) -> str:
     """Return what ``esper …`` prints, both streams in their order."""
     program, *arguments = shlex.split(command)
     assert program == "esper", command
-    told = io.StringIO()
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             cli.main(arguments)
     except SystemExit as end:
         ends.append(end.code if isinstance(end.code, int) else 0)
-    text = told.getvalue().replace(f"{folder}{os.sep}", "")
-    for found, instead in MACHINES.items():
-        text = re.sub(found, instead, text)
+    text = output.getvalue().replace(f"{folder}{os.sep}", "")
+    for pattern, instead in MACHINES.items():
+        text = re.sub(pattern, instead, text)
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines()).replace("\n\n\n", "\n\n")
 
 
@@ -136,10 +136,10 @@ def _workplace() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name, _environment({"COLUMNS": "120", "NO_COLOR": "1"}):
         folder = Path(name).resolve()
         shutil.copy(ROOT / "plugins.yaml", folder)
-        known = set(sys.modules)
+        imported = set(sys.modules)
         with contextlib.chdir(folder):
             yield folder
-        for module in set(sys.modules) - known:
+        for module in set(sys.modules) - imported:
             if str(getattr(sys.modules[module], "__file__", None)).startswith(str(folder)):
                 del sys.modules[module]
 
@@ -152,11 +152,11 @@ def _runs_named() -> contextlib.AbstractContextManager[object]:
 @cache
 def _scenes() -> ModuleType:
     """Import the script beside this one by its path: it is in no package."""
-    found = spec_from_file_location("scenes", DOCS / "scenes.py")
-    assert found is not None
-    assert found.loader is not None
-    module = module_from_spec(found)
-    found.loader.exec_module(module)
+    spec = spec_from_file_location("scenes", DOCS / "scenes.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 

@@ -52,27 +52,27 @@ def tables(page: str, *kept: str, cell: int | None = None) -> Source:
     printed = re.findall(r"^```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     lines = [line for block in printed for line in block.splitlines()]
     lines += [line for line in text.splitlines() if line.startswith("|")]
-    own = [line for line in lines if line.startswith(kept or "")]
-    assert own, f"{page} has no such line: {kept}"
-    cells = own if cell is None else [line.strip()[1:-1].split("|")[cell] for line in own]
-    return [figures_of(found) for one in cells for found in IN_A_TABLE.finditer(one)]
+    selected = [line for line in lines if line.startswith(kept or "")]
+    assert selected, f"{page} has no such line: {kept}"
+    cells = selected if cell is None else [line.strip()[1:-1].split("|")[cell] for line in selected]
+    return [figures_of(match) for content in cells for match in IN_A_TABLE.finditer(content)]
 
 
-def figures_of(found: re.Match[str]) -> tuple[float, ...]:
+def figures_of(match: re.Match[str]) -> tuple[float, ...]:
     """Return the numbers of a cell."""
-    own = (found["mean"], found["low"], found["high"]) if found["mean"] else (found[0],)
-    return tuple(float(one.replace(",", "").replace("−", "-")) for one in own)
+    numbers = (match["mean"], match["low"], match["high"]) if match["mean"] else (match[0],)
+    return tuple(float(number.replace(",", "").replace("−", "-")) for number in numbers)
 
 
-def intervals(found: Any) -> Source:
+def intervals(data: Any) -> Source:
     """Return every mean with its interval, and every other float, anywhere in the results of a study."""
-    if isinstance(found, Mapping):
-        if {"mean", "low", "high"} <= set(found):
-            return [tuple(found[key] for key in ("mean", "low", "high") if found[key] is not None)]
-        return [one for value in found.values() for one in intervals(value)]
-    if isinstance(found, Sequence) and not isinstance(found, str):
-        return [one for value in found for one in intervals(value)]
-    return [(found,)] if isinstance(found, float) else []
+    if isinstance(data, Mapping):
+        if {"mean", "low", "high"} <= set(data):
+            return [tuple(data[key] for key in ("mean", "low", "high") if data[key] is not None)]
+        return [interval for value in data.values() for interval in intervals(value)]
+    if isinstance(data, Sequence) and not isinstance(data, str):
+        return [interval for value in data for interval in intervals(value)]
+    return [(data,)] if isinstance(data, float) else []
 
 
 # --- benchmarks/science/incubation.py
@@ -83,28 +83,28 @@ INCUBATION = "science/incubation.json"
 def forced(place: str, blueprint: str, *ways: str) -> list[Mapping[str, Any]]:
     """Return the cells in which a seed was kept by force; ways: only with these kinds of incubation."""
     return [
-        one
-        for one in results(INCUBATION)["forced"]
-        if (one["place"], one["blueprint"]) == (place, blueprint)
-        and one["incubation"] in (ways or (one["incubation"],))
+        cell
+        for cell in results(INCUBATION)["forced"]
+        if (cell["place"], cell["blueprint"]) == (place, blueprint)
+        and cell["incubation"] in (ways or (cell["incubation"],))
     ]
 
 
-def incubated(what: str, place: str, blueprint: str, *ways: str) -> Source:
+def incubated(quantity: str, place: str, blueprint: str, *ways: str) -> Source:
     """Return a result of such seeds, such as ``points``: in each cell, and the range of the means."""
-    found = [one[what] for one in forced(place, blueprint, *ways)]
-    each: Source = [tuple(one[:3]) if isinstance(one, list) else (one,) for one in found]
-    return [*each, *spans(each)[:1]]
+    values = [cell[quantity] for cell in forced(place, blueprint, *ways)]
+    figures: Source = [tuple(value[:3]) if isinstance(value, list) else (value,) for value in values]
+    return [*figures, *spans(figures)[:1]]
 
 
 def cost(place: str, blueprint: str, way: str) -> Source:
     """Return the operations of an episode in which it grew, relative to the twin."""
-    return [(one["cost"],) for one in forced(place, blueprint, way)]
+    return [(cell["cost"],) for cell in forced(place, blueprint, way)]
 
 
 def twins(place: str) -> Source:
     """Return the accuracy of a host without growth, in percent."""
-    return [(one["metric"],) for one in results(INCUBATION)["twins"] if one["place"] == place]
+    return [(twin["metric"],) for twin in results(INCUBATION)["twins"] if twin["place"] == place]
 
 
 # --- benchmarks/science/learned_policies
@@ -114,17 +114,17 @@ LEARNED = "science/learned_policies/results.json"
 
 def learned(*parts: str) -> Source:
     """Return the results of some parts of the study, or of all but the runs; regrets in percent."""
-    found = results(LEARNED)
-    regrets = [one["regret"] for own in found["table"]["policies"].values() for one in own.values()]
-    names = parts or [name for name in found if name not in ("runs", "learning_rates")]
-    return [*intervals([found[name] for name in names]), *((100 * regret,) for regret in regrets)]
+    study = results(LEARNED)
+    regrets = [result["regret"] for by_price in study["table"]["policies"].values() for result in by_price.values()]
+    names = parts or [name for name in study if name not in ("runs", "learning_rates")]
+    return [*intervals([study[name] for name in names]), *((100 * regret,) for regret in regrets)]
 
 
 def learned_in_runs() -> Source:
     """Return the results of real runs and of tuned learning rates, and ranges over the arms of these."""
-    found = results(LEARNED)
-    each = [one for cell in found["learning_rates"] for one in cell["arms"].values()]
-    over_twin = spans([tuple(one["over_twin"][end] for end in ("mean", "low", "high")) for one in each])
+    study = results(LEARNED)
+    arms = [arm for cell in study["learning_rates"] for arm in cell["arms"].values()]
+    over_twin = spans([tuple(arm["over_twin"][end] for end in ("mean", "low", "high")) for arm in arms])
     return [*learned("runs", "learning_rates"), *over_twin]
 
 
@@ -134,10 +134,16 @@ FORECASTER = "science/forecaster/results.json"
 def forecaster() -> Source:
     """Return the rewards and advantages of the forecaster, its regrets in percent, and what of them is beyond BOUND."""
     groups = results(FORECASTER)["groups"].values()
-    means = [(reward,) for own in groups for reward in own["reward"].values()]
-    advantages = [tuple(ends) for own in groups for ends in own["advantage"].values() if None not in ends]
-    regrets = [100 * own["regret"]["forecaster"] for own in groups]
-    return [*means, *advantages, *((one,) for one in regrets), *((one - BOUND,) for one in regrets), (BOUND,)]
+    means = [(reward,) for group in groups for reward in group["reward"].values()]
+    advantages = [tuple(ends) for group in groups for ends in group["advantage"].values() if None not in ends]
+    regrets = [100 * group["regret"]["forecaster"] for group in groups]
+    return [
+        *means,
+        *advantages,
+        *((regret,) for regret in regrets),
+        *((regret - BOUND,) for regret in regrets),
+        (BOUND,),
+    ]
 
 
 BOUND = 25.0
@@ -149,13 +155,16 @@ def to_be_won() -> Source:
     bench = Bench(shipped_table())
     matches = [Match(number, 40.0) for number in bench.table.of_part("train")]
     plan = best_fixed_plan(bench, matches)
-    fixed, best = ([bench.total_reward(one, plan) for one in matches], [best_plan(bench, one)[0] for one in matches])
-    return [(sum(own) / len(own),) for own in (fixed, best)]
+    fixed, best = (
+        [bench.total_reward(match, plan) for match in matches],
+        [best_plan(bench, match)[0] for match in matches],
+    )
+    return [(sum(rewards) / len(rewards),) for rewards in (fixed, best)]
 
 
 def spans(several: Source) -> Source:
     """Return the range of the means, and the range of the intervals."""
-    means = [own[0] for own in several]
+    means = [figure[0] for figure in several]
     return [(min(means), max(means)), (min(map(min, several)), max(map(max, several)))]
 
 
@@ -165,10 +174,10 @@ def spans(several: Source) -> Source:
 def wrong_without_pairs() -> Source:
     """Return the range for arms of equal spread, and the largest share if one arm spreads further."""
     shares: dict[str, list[float]] = {}
-    for one in results("science/verdicts.json")["wrong_without_pairs"]:
-        shares.setdefault(one["spread"], []).append(one["told"])
+    for row in results("science/verdicts.json")["wrong_without_pairs"]:
+        shares.setdefault(row["spread"], []).append(row["told"])
     alike = shares.pop("alike")
-    return [(min(alike), max(alike)), *((max(own),) for own in shares.values())]
+    return [(min(alike), max(alike)), *((max(group),) for group in shares.values())]
 
 
 # --- benchmarks/baseline.json
@@ -177,7 +186,7 @@ def wrong_without_pairs() -> Source:
 def performance() -> Source:
     """Return the figures and bounds of the benchmarks."""
     figures = results("baseline.json")["figures"]
-    return [(value,) for one in figures for value in (one["value"], one["bound"]) if value is not None]
+    return [(value,) for figure in figures for value in (figure["value"], figure["bound"]) if value is not None]
 
 
 # --- figures of pages
@@ -212,8 +221,8 @@ class Figure:
 def figures_in(page: str) -> Iterator[Figure]:
     """Yield the figures in a page's prose, in order."""
     words = NOT_PROSE.sub(lambda left: re.sub(r"[^\n]", " ", left[0]), page)
-    for found in FIGURE.finditer(words):
-        yield Figure(words.count("\n", 0, found.start()) + 1, tuple(re.findall(NUMBER, found[0])))
+    for match in FIGURE.finditer(words):
+        yield Figure(words.count("\n", 0, match.start()) + 1, tuple(re.findall(NUMBER, match[0])))
 
 
 def is_in(source: Source, numbers: tuple[str, ...]) -> bool:
@@ -224,11 +233,11 @@ def is_in(source: Source, numbers: tuple[str, ...]) -> bool:
     """
     if len(numbers) == 1:
         signed = numbers[0][0] in "+−-"
-        alone = [own[0] for own in source if len(own) != 2]
-        return any(rounds(one, numbers[0]) or (not signed and rounds(-one, numbers[0])) for one in alone)
-    known = [own[-len(numbers) :] for own in source if len(own) >= len(numbers)]
-    turned = [(*(-one for one in own[:-2]), -own[-1], -own[-2]) for own in known]
-    return any(all(map(rounds, own, numbers)) for own in [*known, *turned])
+        alone = [figure[0] for figure in source if len(figure) != 2]
+        return any(rounds(number, numbers[0]) or (not signed and rounds(-number, numbers[0])) for number in alone)
+    candidates = [figure[-len(numbers) :] for figure in source if len(figure) >= len(numbers)]
+    turned = [(*(-number for number in figure[:-2]), -figure[-1], -figure[-2]) for figure in candidates]
+    return any(all(map(rounds, figure, numbers)) for figure in [*candidates, *turned])
 
 
 def rounds(value: float, number: str) -> bool:
@@ -241,14 +250,14 @@ def rounds(value: float, number: str) -> bool:
 class Page:
     """A page and the sources of its figures.
 
-    sources: of the whole page. parts: of single paragraphs instead, by how they begin. given: figures that were not
+    sources: of the whole page. parts: of single paragraphs instead, by how they begin. exempt: figures that were not
     measured, and what they are.
     """
 
     path: str
     sources: Callable[[], Source] = list
     parts: Mapping[str, Callable[[], Source]] = field(default_factory=dict)
-    given: Mapping[str, str] = field(default_factory=dict)
+    exempt: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.path
@@ -259,11 +268,13 @@ class Page:
 
     def unsupported(self, page: str) -> list[str]:
         """Return the figures of the text that are in no source, with their lines."""
-        sources = {begin: [(100 * CONFIDENCE,), *own()] for begin, own in {"": self.sources, **self.parts}.items()}
+        sources = {
+            begin: [(100 * CONFIDENCE,), *source()] for begin, source in {"": self.sources, **self.parts}.items()
+        }
         return [
-            f"{self.path}:{one.line}: {one}"
-            for one in figures_in(page)
-            if str(one) not in self.given and not is_in(sources[self.part_of(page, one.line)], one.numbers)
+            f"{self.path}:{figure.line}: {figure}"
+            for figure in figures_in(page)
+            if str(figure) not in self.exempt and not is_in(sources[self.part_of(page, figure.line)], figure.numbers)
         ]
 
     def part_of(self, page: str, line: int) -> str:
@@ -281,10 +292,10 @@ VERDICTS = "science/verdicts.json"
 
 def over_the_rules() -> Source:
     """Return the advantage of learned policies over the rules, on growbench and in real runs."""
-    found = results(LEARNED)
-    parts = [found[name]["advantage"]["heuristic"] for name in ("table", "other_rng_seeds", "fresh_problems")]
-    parts.append(found["trainings"]["imitation, then PPO: three other trainings"]["over_heuristic"])
-    return intervals([*parts, *(cell["arms"]["ppo"]["over_heuristic"] for cell in found["runs"])])
+    study = results(LEARNED)
+    parts = [study[name]["advantage"]["heuristic"] for name in ("table", "other_rng_seeds", "fresh_problems")]
+    parts.append(study["trainings"]["imitation, then PPO: three other trainings"]["over_heuristic"])
+    return intervals([*parts, *(cell["arms"]["ppo"]["over_heuristic"] for cell in study["runs"])])
 
 
 def default_run() -> Source:
@@ -302,39 +313,39 @@ def gates() -> Source:
 def incubation() -> Source:
     """Return the gains of a seed on both ways to incubate, its final benefit, and how far the two ways differ."""
     gains = [incubated("gain_in_training", "plain", "conv_light", way) for way in ("shadow", "branch")]
-    between = [tuple(one["points"][:3]) for one in results(INCUBATION)["between"]]
+    between = [tuple(cell["points"][:3]) for cell in results(INCUBATION)["between"]]
     apart = [(abs(mean),) for mean, low, high in between if low > 0 or high < 0]
-    return [*(one for own in gains for one in own), *incubated("nats", "plain", "conv_light"), *apart]
+    return [*(gain for source in gains for gain in source), *incubated("nats", "plain", "conv_light"), *apart]
 
 
 def linear_on_digits() -> float:
     """Return the percentage in the docstring of ``digits``, which another test checks."""
     from esper_tasks.digits import digits  # which imports torch
 
-    (found,) = re.findall(r"linear model classifies (\d+) %", digits.__doc__ or "")
-    return float(found)
+    (percentage,) = re.findall(r"linear model classifies (\d+) %", digits.__doc__ or "")
+    return float(percentage)
 
 
 PAGES = [
-    Page("README.md", given={"3.11": "a version of Python", "0.1": "a version of Esper"}),
-    Page("docs/why-grow.md", given={"95": "a confidence"}),
+    Page("README.md", exempt={"3.11": "a version of Python", "0.1": "a version of Esper"}),
+    Page("docs/why-grow.md", exempt={"95": "a confidence"}),
     Page(POLICIES, lambda: [(NATS_PER_PARAMETER,)]),
     Page("docs/guides/probe-a-model.md", lambda: [(NATS_PER_PARAMETER,)]),
     Page("docs/guides/write-a-blueprint.md"),
-    Page(FIRST_RUN, default_run, given={"3.11": "a version of Python"}),
-    Page("docs/project/releases.md", given={"3.11": "a version of Python"}),
-    Page("docs/glossary.md", given={"0 to 1": "the range of alpha", "40": "points, in an example"}),
-    Page("docs/concepts/overview.md", given={"0 to 1": "the range of alpha"}),
+    Page(FIRST_RUN, default_run, exempt={"3.11": "a version of Python"}),
+    Page("docs/project/releases.md", exempt={"3.11": "a version of Python"}),
+    Page("docs/glossary.md", exempt={"0 to 1": "the range of alpha", "40": "points, in an example"}),
+    Page("docs/concepts/overview.md", exempt={"0 to 1": "the range of alpha"}),
     Page("docs/concepts/counterfactuals.md"),
     Page("docs/concepts/incubation.md", incubation),
-    Page(GATES, gates, given={"−3": "a skewness to simulate"}),
+    Page(GATES, gates, exempt={"−3": "a skewness to simulate"}),
     Page(
         STATISTICS,
         lambda: [(1 - CONFIDENCE,), (100 * (1 - CONFIDENCE),)],
         {
             "With eight RNG": lambda: [(results(VERDICTS)["found"]["deviations"],)],
             "Without pairs": wrong_without_pairs,
-            "- **Skewed": lambda: [(one["told"],) for one in results(VERDICTS)["leaning"]],
+            "- **Skewed": lambda: [(row["told"],) for row in results(VERDICTS)["leaning"]],
         },
     ),
     Page("docs/gallery.md"),
@@ -342,17 +353,17 @@ PAGES = [
     Page(
         "docs/concepts/twins.md",
         lambda: cost("plain", "conv_light", "shadow"),
-        given={"+0.0 (+0.0 to +0.0)": "a host less itself"},
+        exempt={"+0.0 (+0.0 to +0.0)": "a host less itself"},
     ),
-    Page("docs/guides/use-a-notebook.md", given={"0 to 1": "what a share may be"}),
+    Page("docs/guides/use-a-notebook.md", exempt={"0 to 1": "what a share may be"}),
     Page("docs/guides/resume-a-run.md", lambda: [(100 * CHECKPOINT_SHARE,)]),
     Page("docs/guides/use-an-rl-library.md", lambda: [(-LIMIT,), (LIMIT,)]),
-    Page("docs/guides/use-your-own-data.md", given={"15": "the share of examples in a split"}),
+    Page("docs/guides/use-your-own-data.md", exempt={"15": "the share of examples in a split"}),
     Page("docs/guides/write-a-sink.md", lambda: [(SINK_DRAIN_SECONDS,)]),
     Page("docs/reference/blueprints.md"),
-    Page("docs/reference/configuration.md", given={"1.2": "a version of YAML"}),
+    Page("docs/reference/configuration.md", exempt={"1.2": "a version of YAML"}),
     Page("docs/reference/growbench.md", lambda: [(100 * math.sqrt(0.25 / examples),) for examples in (600, 500)]),
-    Page("docs/reference/rewards.md", given={"0.25": "nats, in a model", "12": "percent of parameters, in a model"}),
+    Page("docs/reference/rewards.md", exempt={"0.25": "nats, in a model", "12": "percent of parameters, in a model"}),
     Page("docs/reference/tasks.md", lambda: [*twins("no deficit"), (linear_on_digits(),)]),
     Page(
         "docs/project/learned-policies.md",
@@ -368,7 +379,7 @@ PAGES = [
         "docs/project/learned-policies-report.md",
         learned,
         {"Each arm": learned_in_runs},
-        given=dict.fromkeys(("0.003", "0.01", "0.03", "0.1"), "a learning rate"),
+        exempt=dict.fromkeys(("0.003", "0.01", "0.03", "0.1"), "a learning rate"),
     ),
     Page("docs/project/performance.md", performance),
 ]
@@ -381,20 +392,20 @@ def problems(page: Page) -> list[str]:
     """Return the figures of a page without a source, and what is listed for it and not on it."""
     text = page.read()
     parts = {page.part_of(text, line) for line in range(1, text.count("\n") + 1)}
-    gone = ({*page.given} - {str(one) for one in figures_in(text)}) | ({*page.parts} - parts)
-    return [*page.unsupported(text), *(f"{page}: not on the page: {one}" for one in sorted(gone))]
+    gone = ({*page.exempt} - {str(figure) for figure in figures_in(text)}) | ({*page.parts} - parts)
+    return [*page.unsupported(text), *(f"{page}: not on the page: {name}" for name in sorted(gone))]
 
 
 def unlisted() -> list[str]:
     """Return the pages with figures that ``PAGES`` does not list."""
-    texts = {one.relative_to(ROOT).as_posix(): one for one in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]}
-    held = {page.path for page in PAGES} | {one for one in texts if one.startswith(LEFT_OUT)}
-    return [one for one, file in texts.items() if one not in held and any(figures_in(file.read_text("utf-8")))]
+    texts = {file.relative_to(ROOT).as_posix(): file for file in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]}
+    held = {page.path for page in PAGES} | {path for path in texts if path.startswith(LEFT_OUT)}
+    return [path for path, file in texts.items() if path not in held and any(figures_in(file.read_text("utf-8")))]
 
 
 def main() -> int:
     """Print what is wrong, and return the exit status."""
-    wrong = [one for page in PAGES for one in problems(page)]
-    wrong += [f"{one}: has figures, and is not listed in docs/figures.py" for one in unlisted()]
-    sys.stderr.writelines(f"no source for this figure: {one}\n" for one in wrong)
+    wrong = [problem for page in PAGES for problem in problems(page)]
+    wrong += [f"{path}: has figures, and is not listed in docs/figures.py" for path in unlisted()]
+    sys.stderr.writelines(f"no source for this figure: {problem}\n" for problem in wrong)
     return int(bool(wrong))

@@ -106,7 +106,7 @@ def result_of(run: Path) -> dict[str, Any]:
     arms = [arm for arm in history.arms if not arm.startswith("capacity")]
     drawn = {(arm, seed) for arm in arms for seed in history.environments(0, arm)[:NETWORKS]}
     lives = [life for life in history.seeds if (life.arm, life.seed) in drawn]
-    episodes = [one for one in history.episodes if one.arm in arms]
+    episodes = [episode for episode in history.episodes if episode.arm in arms]
     return {
         "found": list(_found(read_report(run, history), history)),
         "started": json.loads(encode(replace(history.started, run="", arms=tuple(arms), choices={}))),
@@ -124,7 +124,7 @@ def result_of(run: Path) -> dict[str, Any]:
             for life in lives
             for look in life.looks
         ],
-        "episodes": [json.loads(encode(replace(one, grown=(), closing={}))) for one in episodes],
+        "episodes": [json.loads(encode(replace(episode, grown=(), closing={}))) for episode in episodes],
     }
 
 
@@ -134,8 +134,8 @@ def _found(report: Report, history: History) -> Iterator[str]:
     if not gains:  # a Gardener has no twin
         for arm in history.arms:
             first, *_, last = history.mean_metric(arm)
-            told = (format_value(history.metric, value) for value in (first, last))
-            yield f"{arm}: validation {history.metric.name} {', then '.join(told)}"
+            metrics = (format_value(history.metric, value) for value in (first, last))
+            yield f"{arm}: validation {history.metric.name} {', then '.join(metrics)}"
     kept = [short_name(life.blueprint) for life in history.seeds if life.kept and not is_control(life.arm)]
     counts = ", ".join(f"{kept.count(name)} × {name}" for name in dict.fromkeys(kept))
     yield f"kept: {counts or 'nothing'}"
@@ -149,7 +149,7 @@ def history_of(result: Mapping[str, Any]) -> History:
     """Return the history that a result stores."""
     history = History()
     history.add(decode(json.dumps(result["started"])))
-    changes = [one for change in result["changes"] if isinstance(one := decode(json.dumps(change)), StageChanged)]
+    changes = [event for change in result["changes"] if isinstance(event := decode(json.dumps(change)), StageChanged)]
     alphas: dict[tuple[str, int, int], list[tuple[str, SeedSignals]]] = {}
     for arm, seed, slot, blueprint, step, stage, alpha in result["alphas"]:
         signals = SeedSignals(blueprint, Stage(stage), alpha, 0)
@@ -174,7 +174,7 @@ def _step(
 ) -> StepFinished:
     metric = result["metrics"][arm][str(seed)][step]
     slots = tuple(
-        SlotSignals(name, SlotState.FREE, 0, tuple(one for place, one in living if place == name))
+        SlotSignals(name, SlotState.FREE, 0, tuple(signals for place, signals in living if place == name))
         for name in result["slots"][arm]
     )
     value = math.nan if metric is None else metric
@@ -194,7 +194,7 @@ def store(name: str, result: Mapping[str, Any]) -> None:
     parts = []
     for key, value in result.items():
         if isinstance(value, list):
-            lines = ",\n".join(json.dumps(one, ensure_ascii=False) for one in value)
+            lines = ",\n".join(json.dumps(record, ensure_ascii=False) for record in value)
             parts.append(f'"{key}": [\n{lines}\n]')
         else:
             parts.append(f'"{key}": {json.dumps(value, ensure_ascii=False)}')
@@ -214,8 +214,8 @@ def run(example: Example, folder: Path) -> Path:
         command, file, *options = words
         arguments = [command, str(DOCS.parent / file), *options, "--quiet", "--runs-dir", str(folder)]
         cli.main(arguments, standalone_mode=False)
-    (made,) = folder.iterdir()
-    return made
+    (directory,) = folder.iterdir()
+    return directory
 
 
 def printed_results(run: Path) -> str:
@@ -241,9 +241,11 @@ def page() -> str:
     """Return the text of every example with its figure, its command, and what it found."""
     parts = []
     for name, example in EXAMPLES.items():
-        found = "\n".join(f"- {text}" for text in load(name)["found"])
+        findings = "\n".join(f"- {text}" for text in load(name)["found"])
         figure = f"![A network of this run, and its learning curves](pictures/gallery-{name}.svg)"
-        parts.append(f"## {example.title}\n\n{example.text}\n\n```sh\n{example.command}\n```\n\n{figure}\n\n{found}\n")
+        parts.append(
+            f"## {example.title}\n\n{example.text}\n\n```sh\n{example.command}\n```\n\n{figure}\n\n{findings}\n"
+        )
     return "\n" + "\n".join(parts) + "\n"
 
 
@@ -294,10 +296,10 @@ def main(arguments: Sequence[str]) -> None:
         names = [name for name in EXAMPLES if name in arguments] or list(EXAMPLES)
         for name in names:
             with tempfile.TemporaryDirectory() as folder:
-                made = run(EXAMPLES[name], Path(folder))
-                store(name, result_of(made))
+                directory = run(EXAMPLES[name], Path(folder))
+                store(name, result_of(directory))
                 if name == "sequence":
-                    PRINTED.write_text(printed_results(made), encoding="utf-8")
+                    PRINTED.write_text(printed_results(directory), encoding="utf-8")
     for file, drawing in pictures({name: load(name) for name in EXAMPLES}).items():
         (PICTURES / file).write_text(drawing, encoding="utf-8")
 

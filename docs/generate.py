@@ -68,9 +68,9 @@ def one_line(text: str | None) -> str:
     return " ".join((text or "").split()).replace("``", "`")
 
 
-def listed(what: str, text: str) -> str:
+def listed(label: str, text: str) -> str:
     """Return an item of a list: what it is about, and its text if there is one."""
-    return f"- {what}: {text}\n" if text else f"- {what}\n"
+    return f"- {label}: {text}\n" if text else f"- {label}\n"
 
 
 def section(title: str, text: str | None, body: str) -> str:
@@ -93,14 +93,14 @@ def configuration() -> str:
             for key, field in model.model_fields.items()
             if (entry := entry_at((key,), model)) is not None
         }
-        others = [line for key, line in keys.items() if key not in first]
-        where = f"In the file: {', '.join(f'`{place}`' for place in places)}.\n\n" if any(places) else ""
+        extra = [line for key, line in keys.items() if key not in first]
+        location = f"In the file: {', '.join(f'`{place}`' for place in places)}.\n\n" if any(places) else ""
         if first:
-            basic.append(section(title, model.__doc__, where + "".join(keys[key] for key in keys if key in first)))
-        if others:
+            basic.append(section(title, model.__doc__, location + "".join(keys[key] for key in keys if key in first)))
+        if extra:
             heading = f"{title}: advanced options" if first else title
-            above = f"## {heading}\n\n" if first else section(heading, model.__doc__, where)
-            advanced.append(above + "".join(others))
+            above = f"## {heading}\n\n" if first else section(heading, model.__doc__, location)
+            advanced.append(above + "".join(extra))
     return "\n".join([*basic, *advanced])
 
 
@@ -116,9 +116,9 @@ def sections() -> dict[type[BaseModel], list[str]]:
     for model, place in waiting:
         for key, field in model.model_fields.items():
             for inner, step in models_in(field.annotation):
-                there = f"{place}.{key}{step}".removeprefix(".")
-                met.setdefault(inner, []).append(there)
-                waiting.append((inner, there))
+                path = f"{place}.{key}{step}".removeprefix(".")
+                met.setdefault(inner, []).append(path)
+                waiting.append((inner, path))
     return met
 
 
@@ -129,19 +129,19 @@ def models_in(annotation: Any) -> Iterator[tuple[type[BaseModel], str]]:
     origin = get_origin(annotation)
     step = ".NAME" if origin is dict else "[i]" if origin in (list, tuple) else ""
     for argument in get_args(annotation):
-        for model, rest in models_in(argument):
-            yield model, step + rest
+        for model, suffix in models_in(argument):
+            yield model, step + suffix
 
 
 def kind(entry: Entry) -> str:
     """Return what values a key accepts, with links to the sections."""
     if entry.section is not None:
         text = f"[{title_of(entry.section.__name__)}](#{title_of(entry.section.__name__).lower()})"
-    elif entry.is_list and (item := entry.below(0)) is not None:
-        text = re.sub(r"^an? (\w+)$", r"\1s", kind(item))
+    elif entry.is_list and (element := entry.below(0)) is not None:
+        text = re.sub(r"^an? (\w+)$", r"\1s", kind(element))
         text = f"list of {text}"
-    elif entry.is_mapping and (item := entry.below("name")) is not None:
-        text = f"names, each with {kind(item)}"
+    elif entry.is_mapping and (element := entry.below("name")) is not None:
+        text = f"names, each with {kind(element)}"
     elif entry.choices:
         text = " or ".join(f"`{choice}`" for choice in entry.choices)
     else:
@@ -183,11 +183,15 @@ def event_records() -> str:
     parts = []
     for record in (*get_args(events.Event), signals.Signals, signals.SlotSignals, signals.SeedSignals):
         title = str(next((field.default for field in fields(record) if field.name == "type"), record.__name__))
-        told = field_docs(record)
-        own = [field for field in fields(record) if field.name not in ("type", "v")]
-        where = WHERE if title != record.__name__ else ()
-        plain = [f"`{one.name}`" if one.name in where else typed(one) for one in own if one.name not in told]
-        lines = [listed(typed(field), told[field.name]) for field in own if field.name in told]
+        docs = field_docs(record)
+        record_fields = [field for field in fields(record) if field.name not in ("type", "v")]
+        location_fields = WHERE if title != record.__name__ else ()
+        plain = [
+            f"`{field.name}`" if field.name in location_fields else typed(field)
+            for field in record_fields
+            if field.name not in docs
+        ]
+        lines = [listed(typed(field), docs[field.name]) for field in record_fields if field.name in docs]
         fact = f"{', '.join(plain)}, and:\n\n" if lines else f"{', '.join(plain)}.\n"
         parts.append(section(title, record.__doc__, fact + "".join(lines)))
     return "\n".join(parts)
@@ -202,12 +206,12 @@ def field_docs(record: type[Any]) -> dict[str, str]:
     """Return the docstrings below a record's fields in its source."""
     body = ast.parse(inspect.getsource(record)).body[0]
     assert isinstance(body, ast.ClassDef)
-    told = {}
+    docs = {}
     for field, text in zip(body.body, body.body[1:], strict=False):
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                told[name] = one_line(words)
-    return told
+                docs[name] = one_line(words)
+    return docs
 
 
 # --- concepts/lifecycle.md
@@ -223,7 +227,7 @@ def seed_table() -> str:
     return transitions("seed", lifecycle.SEED_TABLE)
 
 
-def transitions(what: str, machine: Mapping[tuple[Any, Any], Enum]) -> str:
+def transitions(heading: str, machine: Mapping[tuple[Any, Any], Enum]) -> str:
     """Format a transition table; states that an event takes to the same state share a row."""
 
     def label(state: Enum) -> str:
@@ -232,7 +236,7 @@ def transitions(what: str, machine: Mapping[tuple[Any, Any], Enum]) -> str:
     rows: dict[tuple[str, str], list[str]] = {}
     for (state, event), after in machine.items():
         rows.setdefault((str(event.value), label(after)), []).append(label(state))
-    return table((what, "event", "then"), [(", ".join(states), *ends) for ends, states in rows.items()])
+    return table((heading, "event", "then"), [(", ".join(states), *ends) for ends, states in rows.items()])
 
 
 # --- reference/hooks.md
@@ -259,11 +263,15 @@ def commands() -> str:
 
     Options that several commands have come first. ``--json``, which every listing has, is explained in the prose.
     """
-    found = [one for one in command_contexts(click.Context(cli.main, info_name="esper")) if not is_inner_group(one)]
-    rows = [row for one in found for row in option_rows(one)]
+    contexts = [
+        context
+        for context in command_contexts(click.Context(cli.main, info_name="esper"))
+        if not is_inner_group(context)
+    ]
+    rows = [row for context in contexts for row in option_rows(context)]
     shared = dict.fromkeys(row for row in rows if rows.count(row) > 1)
     above = "## Options of several commands\n\n" + "".join(listed(*row) for row in shared)
-    return "\n".join([above, *(command_page(one, shared) for one in found)])
+    return "\n".join([above, *(command_page(context, shared) for context in contexts)])
 
 
 def is_inner_group(context: click.Context) -> bool:
@@ -325,11 +333,11 @@ def announced(group: str) -> set[str]:
 def reward_probes() -> str:
     """Return what each probe script earns from each reward that comes with Esper."""
     rows = []
-    for one in components_of("rewards"):
-        found = probed(one.load())
-        beaten = [probe for probe in PROBES if probe != SANE and found[probe] >= found[SANE]]
-        figures = [f"{value:.1f}".replace("-0.0", "0.0").replace("-", "−") for value in found.values()]
-        rows.append([f"`{one.short}`", *figures, ", ".join(beaten) or "none"])
+    for component in components_of("rewards"):
+        earned = probed(component.load())
+        beaten = [probe for probe in PROBES if probe != SANE and earned[probe] >= earned[SANE]]
+        figures = [f"{value:.1f}".replace("-0.0", "0.0").replace("-", "−") for value in earned.values()]
+        rows.append([f"`{component.short}`", *figures, ", ".join(beaten) or "none"])
     lines = [["reward", *PROBES, "beaten by"], ["---", *["---:"] * len(PROBES), "---"], *rows]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
@@ -339,8 +347,8 @@ def reward_probes() -> str:
 
 def observation_fields() -> str:
     """Return the fields of an observation."""
-    told = field_docs(signals.Observation)
-    return "".join(listed(typed(one), told.get(one.name, "")) for one in fields(signals.Observation))
+    docs = field_docs(signals.Observation)
+    return "".join(listed(typed(field), docs.get(field.name, "")) for field in fields(signals.Observation))
 
 
 def columns() -> str:
@@ -354,10 +362,14 @@ def columns() -> str:
     ):
         together: dict[str, list[str]] = {}
         for name in names:
-            own = name.removesuffix("?")
-            group = own if own in meanings else next(one for one in meanings if one[-1] == "_" and own.startswith(one))
+            column = name.removesuffix("?")
+            group = (
+                column
+                if column in meanings
+                else next(prefix for prefix in meanings if prefix[-1] == "_" and column.startswith(prefix))
+            )
             together.setdefault(group, []).append(name)
-        rows = [(" ".join(f"`{name}`" for name in own), meanings[group]) for group, own in together.items()]
+        rows = [(" ".join(f"`{name}`" for name in members), meanings[group]) for group, members in together.items()]
         assert list(together) == list(meanings), "a meaning without a column, or out of order"
         parts.append(f"### {title}\n\n{table(('columns', ''), rows)}")
     return "\n".join(parts)

@@ -255,9 +255,9 @@ def own_loop() -> dict[str, object]:
 
 def own_script() -> dict[str, object]:
     """Return what a probe takes: a model, its loss, and batches of 50 examples."""
-    made = own_loop()
+    names = own_loop()
     batches = [(torch.randn(50, 4), torch.randint(0, 3, (50,))) for _ in range(3)]
-    return {"model": made["model"], "loss": made["settings"]["loss"], "batches": batches}  # type: ignore[index]
+    return {"model": names["model"], "loss": names["settings"]["loss"], "batches": batches}  # type: ignore[index]
 
 
 @contextlib.contextmanager
@@ -320,6 +320,6 @@ NAMES: Final[Mapping[str, Callable[[], dict[str, object]]]] = {
 @contextlib.contextmanager
 def scene(code: str, folder: Path) -> Iterator[None]:
     """Set up what the example of ``code`` needs while it runs."""
-    made = SCENES[code](folder) if code in SCENES else None
-    with made if isinstance(made, contextlib.AbstractContextManager) else contextlib.nullcontext():
+    setup = SCENES[code](folder) if code in SCENES else None
+    with setup if isinstance(setup, contextlib.AbstractContextManager) else contextlib.nullcontext():
         yield

@@ -38,18 +38,21 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def measurements() -> str:
     """Return the figures of the baseline with their bounds: the largest of those with the same number and bound."""
-    found = json.loads(MEASURED.read_text(encoding="utf-8"))
-    own = found["machine"]
-    where = f"{own['system']} on {own['machine']}, {own['cores']} cores, Python {own['python']}, torch {own['torch']}"
+    baseline = json.loads(MEASURED.read_text(encoding="utf-8"))
+    machine = baseline["machine"]
+    system = (
+        f"{machine['system']} on {machine['machine']}, {machine['cores']} cores, "
+        f"Python {machine['python']}, torch {machine['torch']}"
+    )
     largest: dict[Any, dict[str, Any]] = {}
-    for one in sorted(found["figures"], key=itemgetter("value")):
-        largest[one["number"], one["unit"], one["bound"]] = one
+    for figure in sorted(baseline["figures"], key=itemgetter("value")):
+        largest[figure["number"], figure["unit"], figure["bound"]] = figure
     rows = []
-    for one in (one for one in found["figures"] if one in largest.values()):
-        value, bound = (number_with_unit(one[key], one["digits"], one["unit"]) for key in ("value", "bound"))
-        missed = bound and one["value"] > one["bound"]
-        rows.append((one["number"], one["label"], value, f"{bound} (missed)" if missed else bound))
-    return f"Measured on {found['date']}: {where}.\n\n{table(('', 'figure', 'measured', 'at most'), rows)}"
+    for figure in (figure for figure in baseline["figures"] if figure in largest.values()):
+        value, bound = (number_with_unit(figure[key], figure["digits"], figure["unit"]) for key in ("value", "bound"))
+        missed = bound and figure["value"] > figure["bound"]
+        rows.append((figure["number"], figure["label"], value, f"{bound} (missed)" if missed else bound))
+    return f"Measured on {baseline['date']}: {system}.\n\n{table(('', 'figure', 'measured', 'at most'), rows)}"
 
 
 def number_with_unit(value: float | None, digits: int, unit: str) -> str:
@@ -59,28 +62,28 @@ def number_with_unit(value: float | None, digits: int, unit: str) -> str:
 
 def factors() -> str:
     """Return how layout, allocator and workers change the speed of four trainings."""
-    found = json.loads(MEASURED.read_text(encoding="utf-8"))["factors"]
-    if not found:
+    hosts = json.loads(MEASURED.read_text(encoding="utf-8"))["factors"]
+    if not hosts:
         return "Not measured yet: `python -m benchmarks.perf --write`.\n"
     rows = [
         (work, row["layout"], row["allocator"], *(f"{times:.2f}" for times in row["times as fast"].values()))
-        for work, own in found.items()
-        for row in own
+        for work, host_rows in hosts.items()
+        for row in host_rows
     ]
-    sides = next(iter(found.values()))[0]["times as fast"]
+    sides = next(iter(hosts.values()))[0]["times as fast"]
     return table(("host", "layout", "allocator", *sides), rows)
 
 
 def learned(part: str) -> str:
     """Return a table of the study of learned policies."""
-    found = json.loads(LEARNED.with_name("results.json").read_text(encoding="utf-8"))
-    return str(_learned["PARTS"][part](found))
+    results = json.loads(LEARNED.with_name("results.json").read_text(encoding="utf-8"))
+    return str(_learned["PARTS"][part](results))
 
 
 def forecast(part: str) -> str:
     """Return a table of the study of the forecaster."""
-    found = json.loads(FORECAST.with_name("results.json").read_text(encoding="utf-8"))
-    return str(_forecast["PARTS"][part](found))
+    results = json.loads(FORECAST.with_name("results.json").read_text(encoding="utf-8"))
+    return str(_forecast["PARTS"][part](results))
 
 
 def default_run() -> str:
@@ -104,21 +107,21 @@ def probes() -> str:
     """Return what probes of known hosts found: a row for each host and task."""
     if not PROBED.exists():
         return "Not measured yet: `python -m benchmarks.science.probes --write`.\n"
-    found = json.loads(PROBED.read_text(encoding="utf-8"))["probes"]
+    stored = json.loads(PROBED.read_text(encoding="utf-8"))["probes"]
     cases: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for one in found:
-        cases.setdefault((one["host"], one["task"]), []).append(one)
+    for probe in stored:
+        cases.setdefault((probe["host"], probe["task"]), []).append(probe)
     rows = []
-    for (host, task), own in cases.items():
-        largest = [max(one["rows"], key=lambda row: row["gain"]) for one in own]
-        paying = [one["rows"][0] for one in own if one["rows"][0]["pays"]]
+    for (host, task), case_probes in cases.items():
+        largest = [max(probe["rows"], key=lambda row: row["gain"]) for probe in case_probes]
+        paying = [probe["rows"][0] for probe in case_probes if probe["rows"][0]["pays"]]
         first = ", ".join(sorted({f"`{row['blueprint'].rpartition('/')[2]}` in {row['slot']}" for row in paying}))
-        pays = f"{len(paying)} of {len(own)}" + (f": {first}" if first else "")
+        pays = f"{len(paying)} of {len(case_probes)}" + (f": {first}" if first else "")
         figures = [
             spread([row[key] for row in rows_of], digits)
             for rows_of, key, digits in ((largest, "gain", 2), (largest, "at_least", 2), (largest, "price", 2))
         ]
-        rows.append((f"`{host}`", f"`{task}`", pays, *figures, spread([one["seconds"] for one in own], 0)))
+        rows.append((f"`{host}`", f"`{task}`", pays, *figures, spread([probe["seconds"] for probe in case_probes], 0)))
     return table(("host", "task", "pays", "largest gain", "at least", "price", "seconds"), rows)
 
 
@@ -152,30 +155,33 @@ SHAPES = {"skewed": "skewness about −3", "rare": "2 % catastrophes, skewness �
 def trials(printed: str) -> dict[tuple[str, str, str], list[float]]:
     """Return the figures of trials that ``benchmarks.science.gates`` prints, by seed, germination and step."""
     lines = re.findall(r"^  (.+?) +germinated at +(\d+)  step +(\d+)  (.*)$", printed, re.MULTILINE)
-    return {tuple(where): [float(one) for one in NUMBER.findall(rest)] for *where, rest in lines}
+    return {tuple(trial): [float(number) for number in NUMBER.findall(figures)] for *trial, figures in lines}
 
 
 def gates(printed: str) -> dict[tuple[str, str, str], list[float]]:
     """Return by shape, examples and plan: wrong passes in percent, the gain needed, and that of a growing gain."""
-    found, shape, examples = {}, "", ""
+    figures, shape, examples = {}, "", ""
     for line in printed.splitlines():
         if head := re.match(r"  (\w+), (\d+) examples", line):
             shape, examples = head.groups()
         elif "passes at its price" in line:
-            plan, _, rest = line.partition("passes at its price")
-            found[shape, examples, plan.strip()] = [float(one) for one in NUMBER.findall(rest)]
-    return found
+            plan, _, numbers = line.partition("passes at its price")
+            figures[shape, examples, plan.strip()] = [float(number) for number in NUMBER.findall(numbers)]
+    return figures
 
 
 def gate_differences() -> str:
     """Return the differences of some trials."""
-    found = trials(GATES.read_text(encoding="utf-8"))
+    figures = trials(GATES.read_text(encoding="utf-8"))
     rows = [
         (
             *cells,
-            *(f"{one:.{d}f}".replace("-", "−").replace("nan", "") for one, d in zip(found[where], DIGITS, strict=True)),
+            *(
+                f"{number:.{d}f}".replace("-", "−").replace("nan", "")
+                for number, d in zip(figures[trial], DIGITS, strict=True)
+            ),
         )
-        for where, cells in DIFFERENCES.items()
+        for trial, cells in DIFFERENCES.items()
     ]
     return table(
         ("seed", "germinated at", "step", "gain", "standard error", "deviation", "skewness", "worst", "ρ"), rows
@@ -184,10 +190,10 @@ def gate_differences() -> str:
 
 def gate_plans() -> str:
     """Return how often a worthless seed passes, and what a gain needs, by the plan of looks."""
-    found = gates(GATES.read_text(encoding="utf-8"))
+    figures = gates(GATES.read_text(encoding="utf-8"))
     rows = []
     for plan, name in PLANS.items():
-        passes, needs, growing = found["skewed", "800", plan]
+        passes, needs, growing = figures["skewed", "800", plan]
         cells = (f"{passes:.1f} %", f"{needs:.3f}", f"{growing:.3f}")
         rows.append((name, *(f"**{cell}**" if name.startswith("**") else cell for cell in cells)))
     return table(("plan", "wrong passes", "needed", "needed, growing"), rows)
@@ -195,16 +201,16 @@ def gate_plans() -> str:
 
 def gate_errors() -> str:
     """Return how often a worthless seed passes, by the shape of its differences and the number of examples."""
-    found = gates(GATES.read_text(encoding="utf-8"))
+    figures = gates(GATES.read_text(encoding="utf-8"))
     counts = ("100", "200", "400", "800", "1600")
     rows = []
     for shape, name in SHAPES.items():
-        passes = [found[shape, examples, EACH_STEP][0] for examples in counts]
-        cells = [f"{one:.0f} %" if one >= TENS else f"{one:.1f} %" for one in passes]
+        passes = [figures[shape, examples, EACH_STEP][0] for examples in counts]
+        cells = [f"{share:.0f} %" if share >= TENS else f"{share:.1f} %" for share in passes]
         rows.append(
-            (name, *(f"**{cell}**" if one > ALLOWED else cell for one, cell in zip(passes, cells, strict=True)))
+            (name, *(f"**{cell}**" if share > ALLOWED else cell for share, cell in zip(passes, cells, strict=True)))
         )
-    return table(("examples", *(f"{int(one):,}" for one in counts)), rows)
+    return table(("examples", *(f"{int(count):,}" for count in counts)), rows)
 
 
 def gallery() -> str:

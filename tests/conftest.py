@@ -58,8 +58,8 @@ class CleanEnvironment:
 
     def run(self, *arguments: str, exit_code: int = 0) -> subprocess.CompletedProcess[str]:
         """Runs a program of the environment, for example ``run("esper", "--help")``, in its folder."""
-        program, *rest = arguments
-        return run([str(self.folder / "bin" / program), *rest], cwd=self.folder, exit_code=exit_code)
+        program, *options = arguments
+        return run([str(self.folder / "bin" / program), *options], cwd=self.folder, exit_code=exit_code)
 
     def evaluate(self, program: str) -> str:
         """Return what ``program``, a few lines of Python, prints."""

@@ -55,8 +55,8 @@ def command(request: dict[str, Any], opening: int) -> None:
         os.setsid()  # so that the terminal becomes the controlling one
     os.chdir(request["cwd"])
     os.environ.update(request["env"])
-    terminal, nothing = request["terminal"], os.devnull
-    os.dup2(os.open(terminal or nothing, os.O_RDWR), 0)
+    terminal, null_device = request["terminal"], os.devnull
+    os.dup2(os.open(terminal or null_device, os.O_RDWR), 0)
     for number, file in ((1, request["out"]), (2, request["err"])):
         os.dup2(os.open(file, os.O_WRONLY) if file else 0, number)
     os.close(opening)

@@ -36,10 +36,10 @@ def run_phase(phase: str, size: Size, store: Store, processes: int) -> None:
     begin = time.monotonic()
 
     def tell(record: Mapping[str, Any]) -> None:
-        what = f"{record['arm']} {record['architecture']}".strip()
+        label = f"{record['arm']} {record['architecture']}".strip()
         accuracy = f"{100 * record['validation_accuracy']:.1f} % on validation"
         minutes = (time.monotonic() - begin) / 60
-        sys.stderr.write(f"{minutes:6.1f} min  {record['part']}: {what}, RNG seed {record['seed']}: {accuracy}\n")
+        sys.stderr.write(f"{minutes:6.1f} min  {record['part']}: {label}, RNG seed {record['seed']}: {accuracy}\n")
 
     def run(jobs: Any) -> None:
         store.train(jobs, esper_for, processes, tell)

@@ -63,9 +63,9 @@ def p_not_below(differences: Sequence[float], margin: float) -> float:
     >>> round(p_not_below([-4.0, -5.0, -6.0], 3.0), 3)
     0.037
     """
-    shifted = [one + margin for one in differences]
+    shifted = [difference + margin for difference in differences]
     interval = mean_interval(shifted)
-    deviation = math.sqrt(sum((one - interval.mean) ** 2 for one in shifted) / (len(shifted) - 1))
+    deviation = math.sqrt(sum((difference - interval.mean) ** 2 for difference in shifted) / (len(shifted) - 1))
     if deviation == 0:
         return 0.0 if interval.mean < 0 else 1.0
     t = interval.mean / (deviation / math.sqrt(len(shifted)))
@@ -79,7 +79,7 @@ class Criterion:
     strict: it is missed by 0, too.
     """
 
-    asked: str
+    requirement: str
     measured: str
     missed_by: float | None
     strict: bool = False
@@ -108,8 +108,10 @@ class CellResults:
 
     def _is_complete(self, seed: int) -> bool:
         size, filler = self.study.size, self.study.architecture_of("filler")
-        wanted = {"esper": len(size.esper_shares), "asha": 2, "retrain": len(size.shares)}
-        scratch = all(len(self.points(arm, seed)) == wanted.get(arm, 1) for arm in ("host", "best", "random", *wanted))
+        expected = {"esper": len(size.esper_shares), "asha": 2, "retrain": len(size.shares)}
+        scratch = all(
+            len(self.points(arm, seed)) == expected.get(arm, 1) for arm in ("host", "best", "random", *expected)
+        )
         late = (len(self.late(arm, seed)) == len(size.budgets) for arm in LATE if arm != "filler" or filler)
         return scratch and all(late)
 
@@ -126,14 +128,14 @@ class CellResults:
         """Return the results of an arm from a trained host, by budget."""
         setting = self.study.chosen(arm, late=True, changed=changed)
         budgets = self.study.size.budgets
-        found = [self.study.late_result(arm, setting, seed, one, changed=changed) for one in budgets]
-        return [one for one in found if one]
+        points = [self.study.late_result(arm, setting, seed, budget, changed=changed) for budget in budgets]
+        return [point for point in points if point]
 
     def points(self, arm: str, seed: int) -> list[Point]:
         """Return the results of a search or of growth from scratch, by horizon."""
         size = self.study.size
         shares = {"esper": size.esper_shares, "asha": size.shares[-2:], "retrain": size.shares}.get(arm, (1.0,))
-        return [one for one in (self.arm(arm, seed, share) for share in shares) if one]
+        return [point for point in (self.arm(arm, seed, share) for share in shares) if point]
 
     def unit(self, seed: int) -> int:
         """Return the operations of the best static network from scratch."""
@@ -141,16 +143,16 @@ class CellResults:
         assert best is not None
         return best.flops
 
-    def at(self, arm: str, seed: int, flops: float, what: str = "accuracy", *, trained: bool = False) -> float:
+    def at(self, arm: str, seed: int, flops: float, quantity: str = "accuracy", *, trained: bool = False) -> float:
         """Return accuracy in points, or loss, of an arm at so many operations, beside a trained host's own."""
         late = trained and arm != "retrain"
         key = arm, seed, late
         if key not in self._read:
             self._read[key] = self.late(arm, seed) if late else self.points(arm, seed)
         before = self.arm("host", seed) if late else None
-        scale = 100.0 if what == "accuracy" else 1.0
-        curve = [(one.flops, scale * getattr(one, what)) for one in self._read[key]]
-        return read(curve, flops, None if before is None else scale * getattr(before, what))
+        scale = 100.0 if quantity == "accuracy" else 1.0
+        curve = [(point.flops, scale * getattr(point, quantity)) for point in self._read[key]]
+        return read(curve, flops, None if before is None else scale * getattr(before, quantity))
 
     @cached_property
     def train_on(self) -> str:
@@ -164,8 +166,8 @@ class CellResults:
         """Return what growth from scratch kept in each run with the chosen rate and its neighbours."""
         study = self.study
         settings = [study.chosen("esper"), *study.neighbours("esper")]
-        found = [study.result("esper", one, seed) for one in settings for seed in self.seeds]
-        return [blocks for point in found if point for blocks in point.blocks]
+        points = [study.result("esper", setting, seed) for setting in settings for seed in self.seeds]
+        return [blocks for point in points if point for blocks in point.blocks]
 
 
 Measure = Callable[[CellResults, int], float]
@@ -205,10 +207,10 @@ def robustness(cell: CellResults, seed: int, neighbour: int) -> float:
     lost = []
     for arm in ("esper", "best"):
         settings = cell.study.chosen(arm), cell.study.neighbours(arm)[neighbour]
-        own, other = (cell.study.result(arm, setting, seed) for setting in settings)
-        if own is None or other is None:
+        chosen, nearby = (cell.study.result(arm, setting, seed) for setting in settings)
+        if chosen is None or nearby is None:
             return math.nan
-        lost.append(100 * (own.accuracy - other.accuracy))
+        lost.append(100 * (chosen.accuracy - nearby.accuracy))
     return lost[0] - lost[1]
 
 
@@ -225,12 +227,12 @@ def against_best(cell: CellResults, seed: int) -> float:
     return cell.at("esper", seed, 1.25 * best.flops) - 100 * best.accuracy
 
 
-def from_trained(cell: CellResults, seed: int, budget: float, other: str, what: str = "accuracy") -> float:
+def from_trained(cell: CellResults, seed: int, budget: float, other: str, quantity: str = "accuracy") -> float:
     """Return growing against another use of the same operations; positive is better."""
     flops = budget * cell.unit(seed)
-    way = 1 if what == "accuracy" else -1
-    own = cell.at("grow", seed, flops, what, trained=True)
-    return way * (own - cell.at(other, seed, flops, what, trained=True))
+    way = 1 if quantity == "accuracy" else -1
+    grown = cell.at("grow", seed, flops, quantity, trained=True)
+    return way * (grown - cell.at(other, seed, flops, quantity, trained=True))
 
 
 Missed = Callable[[Interval], float]
@@ -241,63 +243,65 @@ def criteria(results: Results) -> list[Criterion]:
     """Return each criterion with what was measured."""
     budgets = results.cells[0].study.size.budgets if results.cells else ()
     return [
-        *(_row(results, *asked) for asked in _robust(results)),
+        *(_row(results, *criterion) for criterion in _robust(results)),
         *_kept(results),
-        *(_row(results, *asked) for asked in _scratch(results)),
+        *(_row(results, *criterion) for criterion in _scratch(results)),
         _worse_cells(results),
-        *(_row(results, *asked) for budget in budgets if budget <= 0.5 for asked in _trained(results, budget)),
+        *(_row(results, *criterion) for budget in budgets if budget <= 0.5 for criterion in _trained(results, budget)),
     ]
 
 
-def _row(results: Results, asked: str, measure: Measure, cells: Sequence[CellResults], missed: Missed) -> Criterion:
+def _row(
+    results: Results, requirement: str, measure: Measure, cells: Sequence[CellResults], missed: Missed
+) -> Criterion:
     interval = results.pooled(measure, cells)
     if interval is None or math.isnan(interval.mean):
-        return Criterion(asked, "no such cells, or too few seeds", None)
-    return Criterion(asked, f"{shown(interval)} points", missed(interval), strict="better than" in asked)
+        return Criterion(requirement, "no such cells, or too few seeds", None)
+    return Criterion(requirement, f"{shown(interval)} points", missed(interval), strict="better than" in requirement)
 
 
 def _at_least(margin: float) -> Missed:
     """Return by how much the lower end of an interval is below a margin."""
-    return lambda one: margin - (one.mean if one.low is None else one.low)
+    return lambda interval: margin - (interval.mean if interval.low is None else interval.low)
 
 
 def _robust(results: Results) -> Iterator[Asked]:
     for place, name in enumerate(("a third of", "three times")):
-        asked = f"at {name} the chosen rate growth loses at most 3 points more than the best static network"
-        yield asked, partial(robustness, neighbour=place), results.cells, lambda one: one.mean - 3
+        requirement = f"at {name} the chosen rate growth loses at most 3 points more than the best static network"
+        yield requirement, partial(robustness, neighbour=place), results.cells, lambda interval: interval.mean - 3
 
 
 def _scratch(results: Results) -> Iterator[Asked]:
     yield "from scratch at most 1 point below ASHA at equal operations", against_asha, results.cells, _at_least(-1.0)
-    asked = "at least 2 points above ASHA at half of its operations, on deficit cells"
-    yield asked, partial(against_asha, share=0.5), results.deficient, lambda one: 2.0 - one.mean
-    asked = "at most 1 point below the best static network at 1.25 times its operations"
-    yield asked, against_best, results.cells, _at_least(-1.0)
+    requirement = "at least 2 points above ASHA at half of its operations, on deficit cells"
+    yield requirement, partial(against_asha, share=0.5), results.deficient, lambda interval: 2.0 - interval.mean
+    requirement = "at most 1 point below the best static network at 1.25 times its operations"
+    yield requirement, against_best, results.cells, _at_least(-1.0)
 
 
 def _trained(results: Results, budget: float) -> Iterator[Asked]:
-    for other, what in (("retrain", "retraining"), ("", "training on")):
+    for other, alternative in (("retrain", "retraining"), ("", "training on")):
         margin, words = (0.0, "better than") if budget <= 0.25 else (-1.0, "at most 1 point below")
-        asked = f"from a trained network {words} {what} at {100 * budget:g} %, on deficit cells"
+        requirement = f"from a trained network {words} {alternative} at {100 * budget:g} %, on deficit cells"
 
         def measure(cell: CellResults, seed: int, other: str = other) -> float:
             return from_trained(cell, seed, budget, other or cell.train_on)
 
-        yield asked, measure, results.deficient, _at_least(margin)
+        yield requirement, measure, results.deficient, _at_least(margin)
 
 
 def _worse_cells(results: Results) -> Criterion:
-    asked = "no cell is significantly worse than ASHA by 3 points"
+    requirement = "no cell is significantly worse than ASHA by 3 points"
     if len(results.seeds) < 2:
-        return Criterion(asked, "too few seeds", None)
+        return Criterion(requirement, "too few seeds", None)
     ps = [p_not_below([against_asha(cell, seed) for seed in results.seeds], 3.0) for cell in results.cells]
     worse = [cell.study.cell.name for cell, p in zip(results.cells, holm(ps), strict=True) if p < 0.05]
-    return Criterion(asked, ", ".join(worse) or "none", len(worse))
+    return Criterion(requirement, ", ".join(worse) or "none", len(worse))
 
 
 def _kept(results: Results) -> list[Criterion]:
     needed = [
-        any(one.rpartition("=")[2] in names for one in kept)
+        any(block.rpartition("=")[2] in names for block in kept)
         for cell in results.deficient
         if (names := cell.study.needed())
         for kept in cell.kept()
@@ -309,14 +313,14 @@ def _kept(results: Results) -> list[Criterion]:
     ]
 
 
-def judged(asked: str, found: Sequence[bool], missed: Callable[[float], float], least: int) -> Criterion:
+def judged(requirement: str, outcomes: Sequence[bool], missed: Callable[[float], float], least: int) -> Criterion:
     """Return the verdict on a share. With fewer runs than ``least`` it counts only if its whole interval misses."""
-    if not found:
-        return Criterion(asked, "no runs", None)
-    low, high = exact_interval(sum(found), len(found))
-    text = f"{sum(found)} of {len(found)} ({100 * low:.1f} to {100 * high:.1f} %)"
-    is_clear = len(found) >= least or min(missed(low), missed(high)) > 0
-    return Criterion(asked, text, 100 * missed(sum(found) / len(found)) if is_clear else None)
+    if not outcomes:
+        return Criterion(requirement, "no runs", None)
+    low, high = exact_interval(sum(outcomes), len(outcomes))
+    text = f"{sum(outcomes)} of {len(outcomes)} ({100 * low:.1f} to {100 * high:.1f} %)"
+    is_clear = len(outcomes) >= least or min(missed(low), missed(high)) > 0
+    return Criterion(requirement, text, 100 * missed(sum(outcomes) / len(outcomes)) if is_clear else None)
 
 
 def shown(interval: Interval | None, digits: int = 1) -> str:
@@ -332,13 +336,13 @@ def shown(interval: Interval | None, digits: int = 1) -> str:
     return f"{interval.mean:+.{digits}f} ({interval.low:+.{digits}f} to {interval.high:+.{digits}f})"
 
 
-def crossover(results: Results, what: str = "accuracy") -> float | None:
+def crossover(results: Results, quantity: str = "accuracy") -> float | None:
     """Return the least budget from which retraining is better than growing, on deficit cells; None: none is."""
     for step in range(41):
         budget = 0.05 * 20 ** (step / 40)
 
         def gain(cell: CellResults, seed: int, budget: float = budget) -> float:
-            return from_trained(cell, seed, budget, "retrain", what)
+            return from_trained(cell, seed, budget, "retrain", quantity)
 
         interval = results.pooled(gain, results.deficient)
         if interval is not None and interval.mean < 0:

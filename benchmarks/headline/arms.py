@@ -73,7 +73,9 @@ def filler_of(architecture: str) -> str | None:
     >>> filler_of("early=conv_light+late=mlp"), filler_of("late=mlp")
     ('early=filler-conv_light', None)
     """
-    blocks = [one.replace("=", "=filler-") for one in architecture.split("+") if "=" in one and "=mlp" not in one]
+    blocks = [
+        block.replace("=", "=filler-") for block in architecture.split("+") if "=" in block and "=mlp" not in block
+    ]
     return "+".join(blocks) or None
 
 
@@ -105,13 +107,13 @@ WORST_LOSS: Final = 10.0
 
 def pooled(records: Sequence[dict[str, Any]], flops: int | None = None) -> Point:
     """Return the point of the records of each part; ``flops`` replaces their sum."""
-    losses = [WORST_LOSS if one["test_loss"] is None else min(WORST_LOSS, one["test_loss"]) for one in records]
+    losses = [WORST_LOSS if record["test_loss"] is None else min(WORST_LOSS, record["test_loss"]) for record in records]
     return Point(
-        sum(one["flops"] for one in records) if flops is None else flops,
-        fmean(one["test_accuracy"] for one in records),
+        sum(record["flops"] for record in records) if flops is None else flops,
+        fmean(record["test_accuracy"] for record in records),
         fmean(losses),
-        fmean(one["validation_accuracy"] for one in records),
-        tuple(tuple(one["kept"] or filter(None, [one["architecture"]])) for one in records),
+        fmean(record["validation_accuracy"] for record in records),
+        tuple(tuple(record["kept"] or filter(None, [record["architecture"]])) for record in records),
         tuple(records[0].get("classes", ())),
     )
 
@@ -160,7 +162,7 @@ class CellStudy:
     def point(self, jobs: Sequence[Job]) -> Point | None:
         """Return the pooled result of jobs; None if one is missing."""
         records = [self.store.get(job) for job in jobs]
-        return pooled([one for one in records if one]) if records and all(records) else None
+        return pooled([record for record in records if record]) if records and all(records) else None
 
     def result(self, arm: str, setting: Setting, seed: int, share: float = 1.0) -> Point | None:
         """Return the result of an arm from scratch with a setting; None if a training is missing."""
@@ -188,28 +190,32 @@ class CellStudy:
 
     def _search(self, setting: Setting, seed: int, shares: Sequence[float], search: Search) -> Point | None:
         """Return what a search finds over the static networks at these horizons; None if a training is missing."""
-        found = []
+        selected = []
         for part in self.cell.parts:
             horizons = []
             for share in shares:
                 jobs = [job for job in self.statics(setting, seed, share) if job.part == part.name]
                 records = {job.architecture: self.store.get(job) for job in jobs}
-                horizons.append({name: one for name, one in records.items() if one})
+                horizons.append({name: record for name, record in records.items() if record})
                 if len(horizons[-1]) < len(jobs):
                     return None
-            horizon, result = search([{name: _curve(one) for name, one in own.items()} for own in horizons])
-            found.append((horizons[horizon][result.architecture], result.flops))
-        return pooled([record for record, _ in found], sum(flops for _, flops in found))
+            horizon, result = search(
+                [{name: _curve(record) for name, record in by_name.items()} for by_name in horizons]
+            )
+            selected.append((horizons[horizon][result.architecture], result.flops))
+        return pooled([record for record, _ in selected], sum(flops for _, flops in selected))
 
     # --- choices on tuning seeds
 
     def settings(self, *, late: bool = False, changed: bool = False) -> list[Setting]:
         """Return the grid, with the rates by which it was extended: those that tuning records have."""
         arm, share = ("grow", self.size.tuned_budget) if late else ("static", 1.0)
-        wanted: dict[str, Any] = {"cell": self.cell.name, "arm": arm, "seed": self.size.tuning[0]}
-        wanted |= {"changed": changed, "share": share, "scale": self.size.scale}
-        found = (one["setting"]["rate"] for one in self.store if all(one[key] == wanted[key] for key in wanted))
-        rates = sorted({*self.size.rates, *found})
+        fields: dict[str, Any] = {"cell": self.cell.name, "arm": arm, "seed": self.size.tuning[0]}
+        fields |= {"changed": changed, "share": share, "scale": self.size.scale}
+        extra_rates = (
+            record["setting"]["rate"] for record in self.store if all(record[key] == fields[key] for key in fields)
+        )
+        rates = sorted({*self.size.rates, *extra_rates})
         return [Setting(rate, schedule) for rate, schedule in product(rates, self.size.schedules)]
 
     def score(self, arm: str, setting: Setting, *, late: bool = False, changed: bool = False) -> float:
@@ -220,14 +226,14 @@ class CellStudy:
                 points.append(self.late_result(arm, setting, seed, self.size.tuned_budget, changed=changed))
             else:
                 points.append(self.result(arm, setting, seed, RETRAIN_SHARE if arm == "retrain" else 1.0))
-        return -1.0 if None in points else fmean(one.validation for one in points if one)
+        return -1.0 if None in points else fmean(point.validation for point in points if point)
 
     def chosen(self, arm: str, *, late: bool = False, changed: bool = False) -> Setting:
         """Return the setting of an arm with the best accuracy on validation, the first one of several."""
         key = arm, late, changed
         if key not in self._choices:
             settings = self.settings(late=late, changed=changed)
-            scores = {one: self.score(arm, one, late=late, changed=changed) for one in settings}
+            scores = {setting: self.score(arm, setting, late=late, changed=changed) for setting in settings}
             self._choices[key] = max(scores, key=scores.__getitem__)
         setting: Setting = self._choices[key]
         return setting
@@ -236,15 +242,15 @@ class CellStudy:
         """Return the best static network on validation, over all settings."""
         if "best" not in self._choices:
             names = [name for name in self.cell.parts[0].architectures() if name != HOST]
-            scores = {name: max(self._static_score(name, one) for one in self.settings()) for name in names}
+            scores = {name: max(self._static_score(name, setting) for setting in self.settings()) for name in names}
             self._choices["best"] = max(scores, key=scores.__getitem__)
         name: str = self._choices["best"]
         return name
 
     def _static_score(self, architecture: str, setting: Setting) -> float:
         jobs = [self.jobs("static", setting, seed, 1.0, architecture) for seed in self.size.tuning]
-        points = [self.point(own) for own in jobs]
-        return -1.0 if None in points else fmean(one.validation for one in points if one)
+        points = [self.point(seed_jobs) for seed_jobs in jobs]
+        return -1.0 if None in points else fmean(point.validation for point in points if point)
 
     def deficit(self) -> float:
         """Return by how much the best static network is better than the host on tuning seeds, in points."""
@@ -254,7 +260,7 @@ class CellStudy:
         """Return the blueprints that alone bring at least five points on tuning seeds."""
         host = self.score("host", self.chosen("host"))
         single = [name for name in self.cell.parts[0].architectures() if "=" in name and "+" not in name]
-        best = {name: max(self._static_score(name, one) for one in self.settings()) for name in single}
+        best = {name: max(self._static_score(name, setting) for setting in self.settings()) for name in single}
         return {name.partition("=")[2] for name, score in best.items() if score - host >= DEFICIT / 100}
 
     # --- phases
@@ -268,39 +274,39 @@ class CellStudy:
 
         seeds, shares = self.size.tuning, sorted({1.0, RETRAIN_SHARE, *self.size.random_shares})
 
-        def scratch(one: Setting) -> Iterator[Job]:
+        def scratch(setting: Setting) -> Iterator[Job]:
             for seed in seeds:
-                yield from (job for share in shares for job in self.statics(one, seed, share))
-                yield from self.jobs("esper", one, seed)
+                yield from (job for share in shares for job in self.statics(setting, seed, share))
+                yield from self.jobs("esper", setting, seed)
 
         self._extend(scratch, run, SCRATCH)
         if (filler := self.architecture_of("filler")) is not None:
             grid = product(self.settings(), seeds)
-            run(job for one, seed in grid for job in self.jobs("static", one, seed, 1.0, filler))
+            run(job for setting, seed in grid for job in self.jobs("static", setting, seed, 1.0, filler))
         for changed, arms in self._late_groups():
 
-            def late(one: Setting, changed: bool = changed, arms: Sequence[str] = arms) -> Iterator[Job]:
+            def late(setting: Setting, changed: bool = changed, arms: Sequence[str] = arms) -> Iterator[Job]:
                 for arm, seed in product(arms, seeds):
-                    yield from self.late_jobs(arm, one, seed, self.size.tuned_budget, changed=changed)
+                    yield from self.late_jobs(arm, setting, seed, self.size.tuned_budget, changed=changed)
 
             self._extend(late, run, arms, late=True, changed=changed)
 
     def _late_groups(self) -> list[tuple[bool, tuple[str, ...]]]:
         return [(False, LATE), *([(True, CHANGED)] if self.cell.data_changes else [])]
 
-    def _extend(self, jobs: Callable[[Setting], Iterable[Job]], run: Run, arms: Sequence[str], **which: bool) -> None:
+    def _extend(self, jobs: Callable[[Setting], Iterable[Job]], run: Run, arms: Sequence[str], **options: bool) -> None:
         """Train a grid; extend it by one rate on each side where it is asked for, and as far as is allowed."""
         allowed = rates_allowed(self.size)
         while True:
-            settings = self.settings(**which)
-            run(job for one in settings for job in jobs(one))
-            rates = [one.rate for one in settings]
-            best = {self.chosen(arm, **which).rate for arm in arms}
+            settings = self.settings(**options)
+            run(job for setting in settings for job in jobs(setting))
+            rates = [setting.rate for setting in settings]
+            best = {self.chosen(arm, **options).rate for arm in arms}
             beyond = [neighbour(rate, way) for rate, way in ((min(rates), -1), (max(rates), 1)) if rate in best]
             more = [Setting(rate, name) for rate in beyond if rate in allowed for name in self.size.schedules]
             if not more:
                 return
-            run(job for one in more for job in jobs(one))
+            run(job for setting in more for job in jobs(setting))
 
     def fresh(self, run: Run, seeds: Sequence[int] | None = None) -> None:
         """Train every arm with its chosen setting on fresh seeds: all, or these."""
@@ -317,7 +323,7 @@ class CellStudy:
             runs += [(setting, 1.0) for setting in self.neighbours("esper")]
             jobs += [job for setting, share in runs for job in self.jobs("esper", setting, seed, share)]
             single = [("host", self.chosen("host")), ("filler", self.chosen("filler")), ("best", self.chosen("best"))]
-            for arm, setting in [*single, *(("best", one) for one in self.neighbours("best"))]:
+            for arm, setting in [*single, *(("best", setting) for setting in self.neighbours("best"))]:
                 if (architecture := self.architecture_of(arm)) is not None:
                     jobs += self.jobs("static", setting, seed, 1.0, architecture)
             for changed, arms in self._late_groups():
@@ -328,8 +334,8 @@ class CellStudy:
 
     def neighbours(self, arm: str) -> list[Setting]:
         """Return the settings with a third and with three times the rate that was chosen for an arm."""
-        one = self.chosen(arm)
-        return [Setting(neighbour(one.rate, way), one.schedule) for way in (-1, 1)]
+        chosen = self.chosen(arm)
+        return [Setting(neighbour(chosen.rate, way), chosen.schedule) for way in (-1, 1)]
 
 
 DEFICIT: Final = 5.0

@@ -169,9 +169,12 @@ def compose(cell: Cell, part: Part, seed: int, more: Mapping[str, Any]) -> Compo
     task = dict(part.task)
     if part.seeded:
         task["settings"] = {**task["settings"], "seed": seed}
-    names = {slot: [*own, *(f"filler-{one}" for one in own if one != "mlp")] for slot, own in part.slots.items()}
+    names = {
+        slot: [*blueprints, *(f"filler-{name}" for name in blueprints if name != "mlp")]
+        for slot, blueprints in part.slots.items()
+    }
     acts = "policy" in more
-    slots = {slot: {"blueprints": list(own)} for slot, own in (part.slots if acts else names).items()}
+    slots = {slot: {"blueprints": list(blueprints)} for slot, blueprints in (part.slots if acts else names).items()}
     for slot, place in part.places.items():
         slots[slot]["at"] = place  # type: ignore[assignment]
     config = {

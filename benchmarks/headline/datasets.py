@@ -60,17 +60,17 @@ def series(*, name: str, seed: int = 0) -> Classification:
     order = np.random.RandomState(seed).permutation(len(targets))
     quarter = len(order) // 4
     rows = {"test": order[:quarter], "validation": order[quarter : 2 * quarter], "train": order[2 * quarter :]}
-    splits = {part: as_split(inputs[own], targets[own].astype(np.int64)) for part, own in rows.items()}
+    splits = {part: as_split(inputs[indices], targets[indices].astype(np.int64)) for part, indices in rows.items()}
     return Classification(splits, "sequence", classes=len(classes))  # type: ignore[arg-type]
 
 
 def _read_series(name: str, part: str) -> tuple[Any, Any]:
     """Return inputs (N, C, L) and labels of a .ts file: channels and the label separated by colons."""
-    found = find_spec("aeon")
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec("aeon")
+    if spec is None or not spec.submodule_search_locations:
         message = f'the data set "{name}" is part of aeon, which is not installed'
         raise EsperError(Problem("E120", message, hint=f"pip install --no-deps {AEON}"))
-    file = Path(found.submodule_search_locations[0]) / "datasets" / "data" / name / f"{name}_{part}.ts"
+    file = Path(spec.submodule_search_locations[0]) / "datasets" / "data" / name / f"{name}_{part}.ts"
     lines = [line.strip() for line in file.read_text(encoding="utf-8", errors="replace").splitlines()]
     rows = [line.split(":") for line in lines if line and line[0] not in "#@"]
     inputs = np.array([[channel.split(",") for channel in row[:-1]] for row in rows], dtype=np.float64)

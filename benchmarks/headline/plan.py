@@ -41,8 +41,8 @@ def measure(cell: Cell, part: Part) -> Cost:
     largest = max(part.architectures(), key=partial(operations_of, recipe))
     with tempfile.TemporaryDirectory() as folder:
         small, large, grown = (
-            train(one, settings_for(part, cell), Path(folder))
-            for one in (job, replace(job, architecture=largest), replace(job, arm="esper", architecture=""))
+            train(variant, settings_for(part, cell), Path(folder))
+            for variant in (job, replace(job, architecture=largest), replace(job, arm="esper", architecture=""))
         )
     batches = cell.steps * cell.batches / 8
     operation = max(0.0, (large["seconds"] - small["seconds"]) / (large["flops"] - small["flops"]))
@@ -66,9 +66,9 @@ class Planner:
     @property
     def held_out(self) -> Cost:
         """The cost of parts that were not measured."""
-        known = self.costs.values()
+        costs = self.costs.values()
         return Cost(
-            max(one.batch for one in known), fmean(one.operation for one in known), max(one.grow for one in known)
+            max(cost.batch for cost in costs), fmean(cost.operation for cost in costs), max(cost.grow for cost in costs)
         )
 
     def run(self, jobs: Iterable[Job]) -> None:
@@ -77,7 +77,7 @@ class Planner:
             if self.store.get(job) is not None:
                 continue
             cell = CELLS[job.cell]
-            part = next(one for one in cell.parts if one.name == job.part)
+            part = next(part for part in cell.parts if part.name == job.part)
             batches = batches_of(job, cell, part)
             flops = batches * cost_of(job, cell, part)
             cost = self.costs.get(job.part) or self.held_out
@@ -100,11 +100,11 @@ def plan(size: Size) -> str:
     }
     lines = []
     extended = replace(size, rates=tuple(sorted(rates_allowed(size))), extensions=0)
-    for words, own in (("without extensions of grids", size), ("with every extension", extended)):
+    for words, variant in (("without extensions of grids", size), ("with every extension", extended)):
         with tempfile.TemporaryDirectory() as folder:
             planner = Planner(Store(Path(folder)), costs)
-            for name in own.cells:
-                study = CellStudy(CELLS[name], own, planner.store)
+            for name in variant.cells:
+                study = CellStudy(CELLS[name], variant, planner.store)
                 study.tune(planner.run)
                 study.fresh(planner.run)
         lines += [f"{name:20} {seconds / 3600:6.2f} core-hours" for name, seconds in planner.seconds.items()]

@@ -102,8 +102,11 @@ def _criteria(results: Results, size: Size) -> list[Sequence[str]]:
     """Return a row for each criterion; while seeds are missing, intervals are wide and verdicts may change."""
     is_complete = len(results.cells) == len(size.cells) and len(results.seeds) == len(size.fresh)
     rows = criteria(results) if results.cells else []
-    so_far = ["" if is_complete or one.missed_by is None else "so far " for one in rows]
-    return [(one.asked, one.measured, told + one.verdict) for one, told in zip(rows, so_far, strict=True)]
+    so_far = ["" if is_complete or criterion.missed_by is None else "so far " for criterion in rows]
+    return [
+        (criterion.requirement, criterion.measured, prefix + criterion.verdict)
+        for criterion, prefix in zip(rows, so_far, strict=True)
+    ]
 
 
 def _cell(cell: CellResults) -> Sequence[str]:
@@ -114,26 +117,34 @@ def _cell(cell: CellResults) -> Sequence[str]:
 
 
 def _settings(study: CellStudy) -> Sequence[str]:
-    there = {arm: study.architecture_of("filler") is not None or arm != "filler" for arm in SCRATCH}
-    found = [study.chosen(arm) if there[arm] else None for arm in SCRATCH]
-    found += [study.chosen(arm, late=True) for arm in ("grow", CellResults(study).train_on)] + [study.chosen("retrain")]
-    return (study.cell.title, *("–" if one is None else f"{one.rate:g} {one.schedule}" for one in found))
+    has_arm = {arm: study.architecture_of("filler") is not None or arm != "filler" for arm in SCRATCH}
+    settings = [study.chosen(arm) if has_arm[arm] else None for arm in SCRATCH]
+    settings += [study.chosen(arm, late=True) for arm in ("grow", CellResults(study).train_on)] + [
+        study.chosen("retrain")
+    ]
+    return (
+        study.cell.title,
+        *("–" if setting is None else f"{setting.rate:g} {setting.schedule}" for setting in settings),
+    )
 
 
-def _scratch(results: Results, told: Callable[[Sequence[Point]], str]) -> Iterable[Sequence[str]]:
+def _scratch(results: Results, describe: Callable[[Sequence[Point]], str]) -> Iterable[Sequence[str]]:
     """Yield a row for each cell, with what is told of each arm; – where it has no such arm."""
     for cell in results.cells:
         arms = [[point for seed in results.seeds if (point := cell.arm(arm, seed))] for arm in SCRATCH]
-        yield (cell.study.cell.title, *(told(points) if points else "–" for points in arms))
+        yield (cell.study.cell.title, *(describe(points) if points else "–" for points in arms))
 
 
 def _accuracy(points: Sequence[Point]) -> str:
-    accuracy, flops = 100 * fmean(one.accuracy for one in points), format_flops(fmean(one.flops for one in points))
+    accuracy, flops = (
+        100 * fmean(point.accuracy for point in points),
+        format_flops(fmean(point.flops for point in points)),
+    )
     return f"{accuracy:.1f} %, {flops}".replace(" ", NO_BREAK).replace(f",{NO_BREAK}", ", ")
 
 
 def _loss(points: Sequence[Point]) -> str:
-    return f"{fmean(one.loss for one in points):.3f}"
+    return f"{fmean(point.loss for point in points):.3f}"
 
 
 def _trained(results: Results) -> list[str]:
@@ -142,20 +153,20 @@ def _trained(results: Results) -> list[str]:
         return []
     budgets = results.cells[0].study.size.budgets
     lines: list[str] = []
-    for what, unit, digits in (("accuracy", "points of accuracy", 1), ("loss", "nats of log-loss", 3)):
+    for quantity, unit, digits in (("accuracy", "points of accuracy", 1), ("loss", "nats of log-loss", 3)):
         rows = []
-        for other in (one for one in TRAINED if one != "grow"):
+        for other in (arm for arm in TRAINED if arm != "grow"):
             cells = [cell for cell in results.deficient if other == "retrain" or cell.late(other, results.seeds[0])]
-            found = [
-                results.pooled(lambda cell, seed: from_trained(cell, seed, budget, other, what), cells)  # noqa: B023
+            intervals = [
+                results.pooled(lambda cell, seed: from_trained(cell, seed, budget, other, quantity), cells)  # noqa: B023
                 for budget in budgets
             ]
-            rows.append((TRAINED[other], *(shown(one, digits) for one in found)))
+            rows.append((TRAINED[other], *(shown(interval, digits) for interval in intervals)))
         head = ("growing against", *(f"{100 * budget:g} %" for budget in budgets))
         lines += _section(f"A trained network: {unit}, by budget", head, rows)
-        share = crossover(results, what)
+        share = crossover(results, quantity)
         overtaken = "in none of them" if share is None else f"from {100 * share:.0f} % on"
-        lines += [f"Budgets up to 100 % in which retraining is better in {what}: {overtaken}.", ""]
+        lines += [f"Budgets up to 100 % in which retraining is better in {quantity}: {overtaken}.", ""]
     return lines
 
 
@@ -164,11 +175,15 @@ def _changed_head(size: Size) -> Sequence[str]:
 
 
 def _changed(results: Results) -> Iterable[Sequence[str]]:
-    for cell in (one for one in results.cells if one.study.cell.data_changes):
+    for cell in (cell for cell in results.cells if cell.study.cell.data_changes):
         budgets = cell.study.size.budgets
         for arm, name in CHANGED.items():
             late = [cell.late(arm, seed, changed=True) for seed in results.seeds]
-            yield (cell.study.cell.title, name, *(_old_and_new([one[n] for one in late]) for n in range(len(budgets))))
+            yield (
+                cell.study.cell.title,
+                name,
+                *(_old_and_new([points[n] for points in late]) for n in range(len(budgets))),
+            )
         nearest = [
             [_nearest(cell.points("retrain", seed), budget * cell.unit(seed)) for seed in results.seeds]
             for budget in budgets
@@ -178,22 +193,22 @@ def _changed(results: Results) -> Iterable[Sequence[str]]:
 
 def _nearest(points: Sequence[Point], flops: float) -> Point:
     """Return the point whose operations are nearest, on a logarithmic scale."""
-    return min(points, key=lambda one: abs(log(one.flops / flops)))
+    return min(points, key=lambda point: abs(log(point.flops / flops)))
 
 
 def _old_and_new(points: Sequence[Point]) -> str:
-    return f"{100 * fmean(one.old for one in points):.1f}, {100 * fmean(one.new for one in points):.1f}"
+    return f"{100 * fmean(point.old for point in points):.1f}, {100 * fmean(point.new for point in points):.1f}"
 
 
 def _figures(results: Results) -> Iterable[tuple[str, str, Mapping[str, Sequence[Point2]]]]:
     """Yield name, title and series of each figure: relative operations, and mean accuracy in %."""
     if results.cells:
         arms = {name: _curve(results.cells, results.seeds, arm, trained=False) for arm, name in SCRATCH.items()}
-        yield "from-scratch", "From scratch, mean over cells", {name: own for name, own in arms.items() if own}
+        yield "from-scratch", "From scratch, mean over cells", {name: curve for name, curve in arms.items() if curve}
     if results.deficient:
         late = {name: _curve(results.deficient, results.seeds, arm, trained=True) for arm, name in TRAINED.items()}
         title = "From a trained network, mean over deficit cells"
-        yield "trained", title, {name: own for name, own in late.items() if own}
+        yield "trained", title, {name: curve for name, curve in late.items() if curve}
 
 
 def _curve(cells: Sequence[CellResults], seeds: Sequence[int], arm: str, *, trained: bool) -> list[Point2]:
@@ -219,8 +234,8 @@ WIDTH, HEIGHT, LEFT, BOTTOM, LEGEND = 800.0, 380.0, 60.0, 50.0, 270.0
 
 def draw(title: str, series: Mapping[str, Sequence[Point2]]) -> str:
     """Return a figure of lines over a logarithmic axis of operations."""
-    xs = [log(x) for own in series.values() for x, _ in own]
-    ys = [y for own in series.values() for _, y in own]
+    xs = [log(x) for curve in series.values() for x, _ in curve]
+    ys = [y for curve in series.values() for _, y in curve]
     low, high = min(ys) - 1, max(ys) + 1
     start, end = min(xs) - 0.1, max(xs) + 0.1
 
@@ -240,9 +255,9 @@ def draw(title: str, series: Mapping[str, Sequence[Point2]]) -> str:
             marks.append(f'<text x="{at}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{tick:g}</text>')
     caption = "operations, in trainings of the best static network from scratch"
     marks.append(f'<text x="{LEFT}" y="{HEIGHT - 10}">{caption}</text>')
-    for number, (name, own) in enumerate(series.items()):
+    for number, (name, curve) in enumerate(series.items()):
         colour = COLOURS[number % len(COLOURS)]
-        points = [place(x, y) for x, y in sorted(own)]
+        points = [place(x, y) for x, y in sorted(curve)]
         path = " ".join(f"{x},{y}" for x, y in points)
         marks.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         marks += [f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}"/>' for x, y in points]

@@ -75,7 +75,7 @@ def random_search(
     affordable.
     """
     drawn = _shuffled(curves[0], seed)[:trials]
-    costs = [sum(own[name].flops[-1] for name in drawn) for own in curves]
+    costs = [sum(candidates[name].flops[-1] for name in drawn) for candidates in curves]
     horizon = max((number for number, cost in enumerate(costs) if cost <= flops), default=0)
     best = max(drawn, key=lambda name: curves[horizon][name].accuracy[-1])
     return horizon, Found(best, costs[horizon])

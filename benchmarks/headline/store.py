@@ -20,10 +20,10 @@ _DEFAULTS = {field.name: field.default for field in fields(Job)}
 
 def job_of(record: Mapping[str, Any]) -> Job:
     """Return the job of which this is the record."""
-    own = {name: record[name] for name in _DEFAULTS}
-    own["setting"] = Setting(**own["setting"])
-    own["start"] = None if own["start"] is None else Setting(**own["start"])
-    return Job(**own)
+    arguments = {name: record[name] for name in _DEFAULTS}
+    arguments["setting"] = Setting(**arguments["setting"])
+    arguments["start"] = None if arguments["start"] is None else Setting(**arguments["start"])
+    return Job(**arguments)
 
 
 class Store:
@@ -38,10 +38,10 @@ class Store:
             self._read(file)
 
     def _read(self, file: Path) -> None:
-        whole, _, torn = file.read_bytes().rpartition(b"\n")
+        complete, _, torn = file.read_bytes().rpartition(b"\n")
         if torn:
-            file.write_bytes(whole + b"\n" if whole else b"")
-        for line in whole.splitlines():
+            file.write_bytes(complete + b"\n" if complete else b"")
+        for line in complete.splitlines():
             self.remember({**_DEFAULTS, **json.loads(line)})
 
     def __len__(self) -> int:

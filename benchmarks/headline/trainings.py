@@ -110,7 +110,7 @@ def train(job: Job, esper: EsperSettings, states: Path) -> dict[str, Any]:
     """Return the record of a training. esper: how it grows. states: folder of trained hosts."""
     torch.set_num_threads(1)
     cell = CELLS[job.cell]
-    part = next(one for one in cell.parts if one.name == job.part)
+    part = next(part for part in cell.parts if part.name == job.part)
     begin = process_time()
     start = None if job.start is None else _trained_host(job, cell, part, states)
     begin = begin if start is None else process_time()
@@ -123,7 +123,9 @@ def train(job: Job, esper: EsperSettings, states: Path) -> dict[str, Any]:
 def operations_of(recipe: Recipe, architecture: str) -> int:
     """Return the operations of a forward pass of a static network for one example."""
     assert recipe.operations is not None
-    blocks = {(slot, name.rpartition("/")[2]): own for (slot, name), own in recipe.operations.blocks.items()}
+    blocks = {
+        (slot, name.rpartition("/")[2]): operations for (slot, name), operations in recipe.operations.blocks.items()
+    }
     return recipe.operations.host + sum(blocks[slot, name] for slot, name in _blocks(architecture))
 
 
@@ -147,7 +149,7 @@ def _blocks(architecture: str) -> list[tuple[str, str]]:
     """Return slot and blueprint of each block."""
     if architecture == HOST:
         return []
-    return [(one.partition("=")[0], one.partition("=")[2]) for one in architecture.split("+")]
+    return [(block.partition("=")[0], block.partition("=")[2]) for block in architecture.split("+")]
 
 
 # --- the plain loop
@@ -157,14 +159,14 @@ class Loop:
     """A plain training loop of torch over a network of a recipe.
 
     Args:
-        each: Operations of a forward pass for one example.
+        operations: Operations of a forward pass for one example.
         keep_best: Keep the weights with the lowest loss on validation.
     """
 
     def __init__(
-        self, recipe: Recipe, model: nn.Module, setting: Setting, seed: int, each: int, *, keep_best: bool = False
+        self, recipe: Recipe, model: nn.Module, setting: Setting, seed: int, operations: int, *, keep_best: bool = False
     ) -> None:
-        self.recipe, self.model, self.setting, self.seed, self.each = recipe, model, setting, seed, each
+        self.recipe, self.model, self.setting, self.seed, self.operations = recipe, model, setting, seed, operations
         self.optimizer = torch.optim.Adam(model.parameters(), setting.rate, fused=True)
         self.flops = 0
         self.looks: list[tuple[int, int, float]] = []
@@ -187,13 +189,13 @@ class Loop:
                 outputs = self.model(data.inputs[rows])
                 self.recipe.task.losses(outputs, data.targets[rows]).mean().backward()
                 self.optimizer.step()
-                self.flops += TRAINED * size * self.each
+                self.flops += TRAINED * size * self.operations
             if step + 1 in looks_after:
                 self._look(step + 1)
 
     def _look(self, step: int) -> None:
         loss, accuracy, _ = measure(self.recipe, self.model, "validation")
-        self.flops += len(self.recipe.data["validation"]) * self.each
+        self.flops += len(self.recipe.data["validation"]) * self.operations
         self.looks.append((step, self.flops, round(accuracy, 5)))
         if self._keep_best and (not self.best or loss < self._lowest):
             self._lowest, self.best = loss, {key: value.clone() for key, value in self.model.state_dict().items()}
@@ -207,17 +209,17 @@ def warm_up(steps: int) -> int:
 def measure(recipe: Recipe, model: nn.Module, name: str) -> tuple[float, float, list[float]]:
     """Return loss, accuracy, and the accuracy of each class where there are at most ten."""
     split = recipe.data[name]  # type: ignore[index]
-    found = evaluate(model, recipe.task, split)
-    loss, metric = (float(one) for one in found.means())
+    evaluation = evaluate(model, recipe.task, split)
+    loss, metric = (float(mean) for mean in evaluation.means())
     classes: list[float] = []
     if split.targets.dim() == 1 and recipe.task.shape.outputs <= 10:
         model.eval()
         with torch.inference_mode():
             scores = recipe.task.scores(model(split.inputs), split.targets)
         model.train()
-        known = range(recipe.task.shape.outputs)
+        labels = range(recipe.task.shape.outputs)
         classes = [
-            round(float(scores[split.targets == one].mean()), 4) for one in known if (split.targets == one).any()
+            round(float(scores[split.targets == label].mean()), 4) for label in labels if (split.targets == label).any()
         ]
     return loss, metric, classes
 
@@ -236,11 +238,11 @@ def build(recipe: Recipe, architecture: str, seed: int, state: Mapping[str, Tens
 
     def probe(network: nn.Module) -> Tensor:
         generator = torch.Generator().manual_seed(derive_seed(seed, "probe"))
-        some = torch.randperm(len(train), generator=generator)[:PROBE_EXAMPLES]
-        return recipe.task.losses(network(train.inputs[some]), train.targets[some]).mean()
+        rows = torch.randperm(len(train), generator=generator)[:PROBE_EXAMPLES]
+        return recipe.task.losses(network(train.inputs[rows]), train.targets[rows]).mean()
 
     for number, (slot, name) in enumerate(_blocks(architecture)):
-        blueprint = next(one.id for one in recipe.varieties[slot] if one.id.rpartition("/")[2] == name)
+        blueprint = next(variety.id for variety in recipe.varieties[slot] if variety.id.rpartition("/")[2] == name)
         block = SimpleNamespace(slot=slot, blueprint=blueprint, blend=Blend.ADD, number=number)
         implant(model, [cast("Growth", block)], recipe.varieties, seed=seed, probe=probe)
     model.train()
@@ -253,8 +255,8 @@ def _train_static(
     recipe = compose(cell, part, job.seed, {}).recipe
     architecture = job.architecture or HOST
     state = None if start is None else start["best" if job.arm == "early" else "final"]
-    model, each = build(recipe, architecture, job.seed, state), operations_of(recipe, architecture)
-    loop = Loop(recipe, model, job.setting, job.seed, each)
+    model, operations = build(recipe, architecture, job.seed, state), operations_of(recipe, architecture)
+    loop = Loop(recipe, model, job.setting, job.seed, operations)
     if start is not None and job.arm == "continue":
         loop.optimizer.load_state_dict(start["optimizer"])
     batches = batches_of(job, cell, part)
@@ -284,10 +286,10 @@ def _trained_host(job: Job, cell: Cell, part: Part, states: Path) -> Mapping[str
     if not file.exists():
         recipe = compose(cell, part, job.seed, {}).recipe
         if job.changed:
-            known = {name: _first_classes(split) for name, split in recipe.data.items()}
-            recipe = replace(recipe, data=known)
-        host, each = build(recipe, HOST, job.seed), operations_of(recipe, HOST)
-        loop = Loop(recipe, host, job.start, job.seed, each, keep_best=True)
+            restricted = {name: _first_classes(split) for name, split in recipe.data.items()}
+            recipe = replace(recipe, data=restricted)
+        host, operations = build(recipe, HOST, job.seed), operations_of(recipe, HOST)
+        loop = Loop(recipe, host, job.start, job.seed, operations, keep_best=True)
         full = batches_of(replace(job, share=1.0, reference=""), cell, part)
         loop.train(min(cell.steps, full), full, range(1, cell.steps + 1))
         states.mkdir(parents=True, exist_ok=True)
@@ -334,20 +336,20 @@ def _grow(job: Job, cell: Cell, part: Part, start: Mapping[str, Any] | None, esp
         run_study(StudyProgress(study))
     except GovernorStop as stop:
         failed = str(stop.problems[0].message)
-    own = study.pool.environments[0]
-    model = own.model
-    kept = _kept(own)
-    flops = sum(int(one.flops or 0) for one in study.pool.environments)
+    environment = study.pool.environments[0]
+    model = environment.model
+    kept = _kept(environment)
+    flops = sum(int(environment.flops or 0) for environment in study.pool.environments)
     if failed is None:  # the test at the end is not charged
-        networks = ["+".join(_kept(one)) or HOST for one in study.pool.environments]
-        flops -= sum(len(plain.data["test"]) * operations_of(plain, one) for one in networks)
+        networks = ["+".join(_kept(environment)) or HOST for environment in study.pool.environments]
+        flops -= sum(len(plain.data["test"]) * operations_of(plain, architecture) for architecture in networks)
     return {"looks": [], "flops": flops, "kept": kept, "failed": failed, **_figures(plain, model)}
 
 
 def _kept(member: Any) -> list[str]:
     """Return the blocks that a network has kept."""
     slots = member.garden.slots.values()
-    return [f"{slot.name}={one.blueprint.rpartition('/')[2]}" for slot in slots for one in slot.fossils]
+    return [f"{slot.name}={fossil.blueprint.rpartition('/')[2]}" for slot in slots for fossil in slot.fossils]
 
 
 def _starting_from(composition: Composition, state: Mapping[str, Tensor]) -> Composition:

@@ -77,8 +77,8 @@ class Interleaved:
 
 def figures_of(report: Mapping[str, Any]) -> list[Figure]:
     """Return the figures in a report of pytest-benchmark, by number of the budget."""
-    found = [Figure(**one) for test in report["benchmarks"] for one in test["extra_info"].get("figures", ())]
-    return sorted(found, key=lambda figure: int(figure.number[1:]))
+    figures = [Figure(**record) for test in report["benchmarks"] for record in test["extra_info"].get("figures", ())]
+    return sorted(figures, key=lambda figure: int(figure.number[1:]))
 
 
 def factors_of(report: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,20 +100,20 @@ def read_baseline(file: Path) -> dict[str, float]:
     """Return the values of the baseline by key; empty if there is none."""
     if not file.exists():
         return {}
-    found = json.loads(file.read_text(encoding="utf-8"))
-    figures = [*(Figure(**one) for one in found["figures"]), *speeds_of(found["factors"])]
+    baseline = json.loads(file.read_text(encoding="utf-8"))
+    figures = [*(Figure(**record) for record in baseline["figures"]), *speeds_of(baseline["factors"])]
     return {figure.key: figure.value for figure in figures}
 
 
 def write_baseline(file: Path, figures: Sequence[Figure], factors: Mapping[str, Any]) -> None:
     """Write the figures with date and machine as the new baseline."""
-    found = {
+    baseline = {
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "machine": machine(),
         "figures": [asdict(figure) for figure in figures],
         "factors": factors,
     }
-    file.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    file.write_text(json.dumps(baseline, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def table(figures: Sequence[Figure], baseline: Mapping[str, float]) -> str:

@@ -79,9 +79,9 @@ def _read_page(url: str, runs: Path, server: int, begun: list[tuple[float, float
     """Read the page of the run in ``runs`` until the server ends. begun: gets its times after the first page."""
     opener = build_opener(ProxyHandler({}), HTTPCookieProcessor())
     opener.open(url).close()
-    while not (found := next(runs.glob("*/events.jsonl"), None)):
+    while not (events_file := next(runs.glob("*/events.jsonl"), None)):
         time.sleep(0.1)
-    page = urljoin(url, f"/run/{found.parent.name}")
+    page = urljoin(url, f"/run/{events_file.parent.name}")
     with opener.open(page) as answer:
         answer.read()
     begun.append(_times(server))

@@ -36,7 +36,7 @@ def memory_after(rounds: Sequence[int]) -> list[tuple[int, int]]:
     tune_allocator()
     gc.collect()
     gc.disable()
-    found = []
+    counts = []
     try:
         with one_thread():
             pool = Pool(one_d(2, 500).recipe(), ["grown", "twin"], 2, twin="twin", lanes=2)
@@ -44,23 +44,26 @@ def memory_after(rounds: Sequence[int]) -> list[tuple[int, int]]:
                 play_round(pool, number)
                 if number in rounds:
                     pages = int(STATM.read_text(encoding="ascii").split()[1]) if STATM.exists() else 0
-                    tensors = sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
-                    found.append((pages, tensors))
+                    tensors = sum(issubclass(type(tracked), torch.Tensor) for tracked in gc.get_objects())
+                    counts.append((pages, tensors))
             pool.close()
     finally:
         gc.enable()
-    return found
+    return counts
 
 
 def play_round(pool: Pool, number: int) -> None:
     """Run one round."""
     pool.reset(number, 10 * number)
-    for step, wanted in enumerate(LIFE):
+    for step, action in enumerate(LIFE):
         pool.train(step)
         pool.evaluate(step)
         pool.synchronise(step)
         pool.heal(step)
         pool.carry_out(pool.judge({}), step)
         masks = zip(pool.environments, pool.masks(), strict=True)
-        pool.apply([wanted if one.arm == "grown" and mask.allows(wanted) else WAIT for one, mask in masks], step)
+        pool.apply(
+            [action if environment.arm == "grown" and mask.allows(action) else WAIT for environment, mask in masks],
+            step,
+        )
     pool.conclude(len(LIFE) - 1)

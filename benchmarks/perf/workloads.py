@@ -206,7 +206,7 @@ class PlainLoop:
 
     def _insert_blocks(self, work: Workload) -> list[Residual]:
         """Append a block to the module of each slot."""
-        found: list[Residual] = []
+        blocks: list[Residual] = []
         shapes: list[torch.Size] = []
         for name in work.slots:
             module = self.model.get_submodule(name)
@@ -214,9 +214,9 @@ class PlainLoop:
             self.model(work.data["train"].inputs[:2])
             handle.remove()
             _, channels, *shape = shapes[-1]
-            found.append(Residual(NarrowConvLight(Site("image", channels, tuple(shape)))))
-            setattr(self.model, name, nn.Sequential(module, found[-1]))
-        return found
+            blocks.append(Residual(NarrowConvLight(Site("image", channels, tuple(shape)))))
+            setattr(self.model, name, nn.Sequential(module, blocks[-1]))
+        return blocks
 
 
 class Residual(nn.Module):

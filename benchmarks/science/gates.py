@@ -77,8 +77,8 @@ def real() -> None:
             for step in SHOWN:
                 gains = [gains[step - 1] for gains, _ in trials]
                 line = "  ".join(
-                    f"{what} {statistics.fmean(getattr(gain, what) for gain in gains):6.3f}"
-                    for what in ("mean", "standard_error", "deviation", "skewness", "worst")
+                    f"{figure} {statistics.fmean(getattr(gain, figure) for gain in gains):6.3f}"
+                    for figure in ("mean", "standard_error", "deviation", "skewness", "worst")
                 )
                 again = statistics.fmean(correlations[step - 1] for _, correlations in trials)
                 head = f"  {name:<23} germinated at {alone:>2}  step {step:>2}"
@@ -90,8 +90,8 @@ def trial(
 ) -> tuple[list[Gain], list[float]]:
     """Return the gain in each step after germination, and the correlation of successive steps' differences."""
     torch.manual_seed(seed)
-    whole = PointwiseMlp(task.shape)
-    host = nn.Sequential(whole.stem, whole.pool, whole.hidden, whole.head)
+    network = PointwiseMlp(task.shape)
+    host = nn.Sequential(network.stem, network.pool, network.hidden, network.head)
     optimizer = torch.optim.Adam(host.parameters(), LEARNING_RATE)
     for step in range(alone):
         learn(task, seed, step, [(host, optimizer)])
@@ -105,9 +105,9 @@ def trial(
     for step in range(alone, alone + STEPS):
         learn(task, seed, step, [(host, optimizer), (tried, branch)])
         with torch.no_grad():
-            both = [task.losses(model(data.inputs), data.targets) for model in (host, tried)]
-        now = both[0] - both[1]
-        gains.append(read_gain(paired(*both).tolist()))
+            losses = [task.losses(model(data.inputs), data.targets) for model in (host, tried)]
+        now = losses[0] - losses[1]
+        gains.append(read_gain(paired(*losses).tolist()))
         correlations.append(math.nan if before is None else float(torch.corrcoef(torch.stack([before, now]))[0, 1]))
         before = now
     return gains, correlations
@@ -193,11 +193,11 @@ def excess(gains: Sequence[Gain], plan: Mapping[int, float], bound: Bound, *, ri
 def main() -> int:
     """Print the requested measurements, or all of them."""
     parts = {"real": real, "simulated": simulated}
-    asked = sys.argv[1:] or list(parts)
-    if unknown := [name for name in asked if name not in parts]:
+    requested = sys.argv[1:] or list(parts)
+    if unknown := [name for name in requested if name not in parts]:
         sys.stderr.write(f"{unknown[0]} is none of {', '.join(parts)}\n")
         return 2
-    for name in asked:
+    for name in requested:
         parts[name]()
     return 0
 

@@ -197,23 +197,23 @@ def summarise(lines: Mapping[str, Mapping[str, Any]], studies: Sequence[Study], 
         arms = lines[study.name]["arms"]
         twin = arms[TWIN]
         for name, (blueprint, germination) in study.arms(size).items():
-            own = arms[name]
-            where = {"place": study.place.name, "blueprint": blueprint, "germination": germination}
+            arm = arms[name]
+            condition = {"place": study.place.name, "blueprint": blueprint, "germination": germination}
             forced.append(
                 {
-                    **where,
+                    **condition,
                     "incubation": study.incubation,
-                    "metric": _mean_metric(own),
-                    **_compared(own, twin),
-                    "added": own["added"],
-                    "host_parameters": own["episodes"][0]["host_parameters"],
-                    "cost": _short(own["operations"] / twin["operations"]),
-                    "gain_in_training": None if own["gain"] is None else _short(own["gain"]),
+                    "metric": _mean_metric(arm),
+                    **_compared(arm, twin),
+                    "added": arm["added"],
+                    "host_parameters": arm["episodes"][0]["host_parameters"],
+                    "cost": _short(arm["operations"] / twin["operations"]),
+                    "gain_in_training": None if arm["gain"] is None else _short(arm["gain"]),
                 }
             )
             shadow = lines.get(f"{study.place.name} shadow")
             if study.incubation == "branch" and shadow is not None:
-                between.append({**where, **_compared(own, shadow["arms"][name])})
+                between.append({**condition, **_compared(arm, shadow["arms"][name])})
     twins = {study.place.name: _mean_metric(lines[study.name]["arms"][TWIN]) for study in studies}
     return {
         "torch": torch.__version__,
@@ -224,14 +224,16 @@ def summarise(lines: Mapping[str, Mapping[str, Any]], studies: Sequence[Study], 
     }
 
 
-def _compared(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, list[float | None]]:
+def _compared(arm: Mapping[str, Any], baseline: Mapping[str, Any]) -> dict[str, list[float | None]]:
     """Return the paired differences with their intervals, in points of accuracy and in nats of loss."""
-    found = {}
-    for what, key, scale, better in (("points", "metric", 100.0, "up"), ("nats", "loss", 1.0, "down")):
-        sides = [[scale * episode[key] for episode in arm["episodes"]] for arm in (one, other)]
-        own = paired_comparison(*sides, direction=better, margin=0.0)  # type: ignore[arg-type]
-        found[what] = [None if end is None else _short(end) for end in (own.difference, own.low, own.high)]
-    return found
+    differences = {}
+    for unit, key, scale, better in (("points", "metric", 100.0, "up"), ("nats", "loss", 1.0, "down")):
+        sides = [[scale * episode[key] for episode in side["episodes"]] for side in (arm, baseline)]
+        comparison = paired_comparison(*sides, direction=better, margin=0.0)  # type: ignore[arg-type]
+        differences[unit] = [
+            None if end is None else _short(end) for end in (comparison.difference, comparison.low, comparison.high)
+        ]
+    return differences
 
 
 def _mean_metric(arm: Mapping[str, Any]) -> float:
@@ -255,7 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     studies = [Study(place, way) for place in PLACES for way in ("shadow", "branch")]
     studies = [study for study in studies if parsed.only in study.name]
     text = file.read_text(encoding="utf-8") if file.exists() else ""
-    lines = {line["study"]: line for line in map(json.loads, (one for one in text.splitlines() if one.endswith("}")))}
+    lines = {line["study"]: line for line in map(json.loads, (row for row in text.splitlines() if row.endswith("}")))}
     for study in studies:
         if study.name not in lines:
             begin = time.monotonic()

@@ -58,7 +58,9 @@ def probed(host: str, task: str, seed: int) -> dict[str, Any]:
     data = registry.find("task", task).load()()
     torch.manual_seed(seed)
     model = registry.find("host", host).load()(data.shape)
-    train, held_out = ((torch.as_tensor(own.inputs), torch.as_tensor(own.targets)) for own in map(data.split, SPLITS))
+    train, held_out = (
+        (torch.as_tensor(split.inputs), torch.as_tensor(split.targets)) for split in map(data.split, SPLITS)
+    )
     loader = DataLoader(TensorDataset(*train), batch_size=100, shuffle=True)
     clock = BudgetClock(BUDGET, process_time)
     training = new_training(model, partial(torch.optim.Adam, lr=1e-3), guarded(per_example), None, seed, process_time)
@@ -77,27 +79,31 @@ def convolutions_ahead(search: Search) -> dict[str, Any] | None:
     ``at_least`` is what one of these differences exceeds with a probability of 95 %, for all convolutions and RNG seeds
     together. It is above 0 if a convolution is ahead beyond error.
     """
-    found = [(one, lead_over(one, other)) for one, other in _pairs(search)]
-    if not found:
+    leads = [(convolution, lead_over(convolution, pointwise)) for convolution, pointwise in _pairs(search)]
+    if not leads:
         return None
-    best, lead = max(found, key=lambda own: own[1].mean)
-    at_least = max(lower_bound(own, GATE_ALPHA / (SEEDS * len(found))) for _, own in found)
+    best, lead = max(leads, key=lambda pair: pair[1].mean)
+    at_least = max(lower_bound(gain, GATE_ALPHA / (SEEDS * len(leads))) for _, gain in leads)
     return {"blueprint": best.variety.id, "gain": lead.mean, "error": lead.standard_error, "at_least": at_least}
 
 
 def _pairs(search: Search) -> list[tuple[ProbeCandidate, ProbeCandidate]]:
-    named = {(one.slot, one.variety.id.rpartition("/")[2]): one for one in search.candidates if one.losses}
+    named = {
+        (candidate.slot, candidate.variety.id.rpartition("/")[2]): candidate
+        for candidate in search.candidates
+        if candidate.losses
+    }
     return [
-        (one, named[slot, "pointwise"])
-        for (slot, name), one in named.items()
+        (candidate, named[slot, "pointwise"])
+        for (slot, name), candidate in named.items()
         if name in CONVOLUTIONS and (slot, "pointwise") in named
     ]
 
 
-def lead_over(one: ProbeCandidate, other: ProbeCandidate) -> Any:
-    """Return by how much ``one`` gains more than ``other``, after the longest trials that both had."""
-    level = min(len(one.losses), len(other.losses)) - 1
-    return read_gain(paired(other.losses[level], one.losses[level]).tolist())
+def lead_over(candidate: ProbeCandidate, baseline: ProbeCandidate) -> Any:
+    """Return by how much ``candidate`` gains more than ``baseline``, after the longest trials that both had."""
+    level = min(len(candidate.losses), len(baseline.losses)) - 1
+    return read_gain(paired(baseline.losses[level], candidate.losses[level]).tolist())
 
 
 def holds(result: ProbeResult, lead: dict[str, Any] | None) -> bool:
@@ -108,20 +114,20 @@ def holds(result: ProbeResult, lead: dict[str, Any] | None) -> bool:
     return result.verdict == "nothing pays" and (lead is None or lead["at_least"] <= 0.0)
 
 
-def line(found: dict[str, Any]) -> str:
+def line(probe: dict[str, Any]) -> str:
     """Return one probe as a line of a table."""
-    first = found["rows"][0] if found["rows"] else None
-    cells = [found["host"], found["task"], str(found["seed"]), found["verdict"]]
+    first = probe["rows"][0] if probe["rows"] else None
+    cells = [probe["host"], probe["task"], str(probe["seed"]), probe["verdict"]]
     if first is not None:
-        best = max(found["rows"], key=lambda row: row["gain"])
+        best = max(probe["rows"], key=lambda row: row["gain"])
         cells.append(f"{best['blueprint'].rpartition('/')[2]} in {best['slot']}")
         cells.append(f"{best['gain']:.3f} ± {best['error']:.3f}, at least {best['at_least']:.3f}")
         cells.append(f"{best['price']:.3f}")
     else:
         cells += ["", "", ""]
-    if found["lead"] is not None:
-        cells[-2] += f"; over pointwise {found['lead']['gain']:.3f} ± {found['lead']['error']:.3f}"
-    cells += [f"{found['seconds']:.0f} s", "holds" if found["holds"] else "DOES NOT HOLD"]
+    if probe["lead"] is not None:
+        cells[-2] += f"; over pointwise {probe['lead']['gain']:.3f} ± {probe['lead']['error']:.3f}"
+    cells += [f"{probe['seconds']:.0f} s", "holds" if probe["holds"] else "DOES NOT HOLD"]
     return f"| {' | '.join(cells)} |"
 
 
@@ -131,25 +137,25 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--write", action="store_true", help="write probes.json beside this file")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="RNG seeds of each case")
     parser.add_argument("--case", type=int, choices=range(len(CASES)), help="only this case; others stay as written")
-    given = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
     torch.set_num_threads(1)
     print("| host | task | RNG seed | verdict | largest gain | nats | price | core | |\n" + "| --- " * 9 + "|")
-    found = []
-    for host, task in CASES if given.case is None else [CASES[given.case]]:
-        for seed in range(given.seeds):
-            found.append(probed(host, task, seed))
-            print(line(found[-1]), flush=True)
-    if given.write:
+    probes = []
+    for host, task in CASES if parsed.case is None else [CASES[parsed.case]]:
+        for seed in range(parsed.seeds):
+            probes.append(probed(host, task, seed))
+            print(line(probes[-1]), flush=True)
+    if parsed.write:
         file = Path(__file__).with_suffix(".json")
         before = (
-            json.loads(file.read_text(encoding="utf-8"))["probes"] if given.case is not None and file.exists() else []
+            json.loads(file.read_text(encoding="utf-8"))["probes"] if parsed.case is not None and file.exists() else []
         )
-        kept = [one for one in before if (one["host"], one["task"]) != CASES[given.case]]
-        found = sorted([*kept, *found], key=lambda one: CASES.index((one["host"], one["task"])))
-        where = {"date": f"{datetime.date.today()}", "python": platform.python_version(), "torch": version("torch")}
-        text = json.dumps({**where, "probes": found}, indent=1, allow_nan=False)
+        kept = [probe for probe in before if (probe["host"], probe["task"]) != CASES[parsed.case]]
+        probes = sorted([*kept, *probes], key=lambda probe: CASES.index((probe["host"], probe["task"])))
+        origin = {"date": f"{datetime.date.today()}", "python": platform.python_version(), "torch": version("torch")}
+        text = json.dumps({**origin, "probes": probes}, indent=1, allow_nan=False)
         file.write_text(f"{text}\n", encoding="utf-8")
-    return 0 if all(one["holds"] for one in found) else 1
+    return 0 if all(probe["holds"] for probe in probes) else 1
 
 
 if __name__ == "__main__":

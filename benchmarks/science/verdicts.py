@@ -87,14 +87,14 @@ def simulated(size: Size) -> Found:
     }
 
 
-def generator(*what: str | int) -> RandomState:
+def generator(*labels: str | int) -> RandomState:
     """Return a generator for one figure. RandomState's stream is the same in every version of numpy."""
-    return np.random.RandomState([SEED, *"/".join(map(str, what)).encode()])
+    return np.random.RandomState([SEED, *"/".join(map(str, labels)).encode()])
 
 
-def percent(found: Sequence[bool]) -> float:
+def percent(outcomes: Sequence[bool]) -> float:
     """Return the share of true values, in percent."""
-    return 100 * sum(found) / len(found)
+    return 100 * sum(outcomes) / len(outcomes)
 
 
 # --- verdicts on pairs
@@ -102,14 +102,14 @@ def percent(found: Sequence[bool]) -> float:
 
 def wrong(n: int, arms: int, studies: int) -> Found:
     """Return the share of studies of equal arms in which one is called better, by kind of figures."""
-    found: Found = {"n": n, "arms": arms, "intervals": {}, "told": {}}
+    shares: Found = {"n": n, "arms": arms, "intervals": {}, "told": {}}
     for kind, draw in KINDS.items():
         values = draw(generator("wrong", n, arms, kind), (studies, arms, n))
-        one, other = np.array(list(combinations(range(arms), 2))).T
-        judged = [any_told(study) for study in (values[:, one] - values[:, other]).tolist()]
-        found["intervals"][kind] = percent([by_interval for by_interval, _ in judged])
-        found["told"][kind] = percent([told for _, told in judged])
-    return found
+        first, second = np.array(list(combinations(range(arms), 2))).T
+        judged = [any_told(study) for study in (values[:, first] - values[:, second]).tolist()]
+        shares["intervals"][kind] = percent([by_interval for by_interval, _ in judged])
+        shares["told"][kind] = percent([by_verdict for _, by_verdict in judged])
+    return shares
 
 
 def any_told(study: Sequence[Sequence[float]]) -> tuple[bool, bool]:
@@ -118,7 +118,7 @@ def any_told(study: Sequence[Sequence[float]]) -> tuple[bool, bool]:
     if not any(map(clear, intervals)):
         return False, False
     adjusted = holm([paired_p(row) for row in study])
-    return True, any(told(one, p, len(study)) for one, p in zip(intervals, adjusted, strict=True))
+    return True, any(told(interval, p, len(study)) for interval, p in zip(intervals, adjusted, strict=True))
 
 
 def clear(interval: Interval) -> bool:
@@ -163,7 +163,7 @@ def wrong_without_pairs(comparisons: int) -> list[Found]:
     alike = [("alike", kind, kind) for kind in KINDS]
     wider = [("wider", kind, kind) for kind in SYMMETRIC]
     skewed = [("wider and skewed", "skewed", other) for other in ("skewed", "normal")]
-    found = []
+    rows = []
     for spread, kind, other in [*alike, *wider, *skewed]:
         for n, m in WITHOUT_PAIRS:
             if spread == "alike" and n > m:
@@ -174,8 +174,8 @@ def wrong_without_pairs(comparisons: int) -> list[Found]:
                 factor /= math.sqrt(math.expm1(1) * math.e)  # the log-normal one's own deviation
             first, second = factor * KINDS[kind](random, (comparisons, n)), KINDS[other](random, (comparisons, m))
             share = percent([told_apart(a, b) for a, b in zip(first.tolist(), second.tolist(), strict=True)])
-            found.append({"spread": spread, "kinds": [kind, other], "n": n, "m": m, "told": share})
-    return found
+            rows.append({"spread": spread, "kinds": [kind, other], "n": n, "m": m, "told": share})
+    return rows
 
 
 def told_apart(a: Sequence[float], b: Sequence[float]) -> bool:
@@ -187,26 +187,28 @@ def told_apart(a: Sequence[float], b: Sequence[float]) -> bool:
 # --- what is printed and written
 
 
-def text(found: Mapping[str, Any]) -> str:
+def text(figures: Mapping[str, Any]) -> str:
     """Return all figures, a line each."""
     lines = ["wrong verdicts on identical arms, % of studies: by intervals alone, by all conditions"]
-    for one in found["wrong"]:
-        cells = [f"{kind} {one['intervals'][kind]:5.1f} {one['told'][kind]:4.1f}" for kind in one["told"]]
-        lines.append(f"  {one['n']:>2} seeds, {one['arms']} arms   {'   '.join(cells)}")
+    for row in figures["wrong"]:
+        cells = [f"{kind} {row['intervals'][kind]:5.1f} {row['told'][kind]:4.1f}" for kind in row["told"]]
+        lines.append(f"  {row['n']:>2} seeds, {row['arms']} arms   {'   '.join(cells)}")
     lines.append("without pairs, wrong verdicts on arms with the same mean, % of comparisons")
-    for one in found["wrong_without_pairs"]:
-        kind, other = one["kinds"]
-        sides = f"{one['n']:>2} {kind:<6} against {one['m']:>2} {other:<6}"
-        lines.append(f"  {one['spread']:<16}  {sides}  {one['told']:4.1f}")
-    what = found["found"]
-    lines.append(f"found by {what['n']} seeds in {what['share']:.0f} % of studies: {what['deviations']:.2f} deviations")
-    lines += [f"skewed differences, {one['n']:>2} seeds: {one['told']:.1f} %" for one in found["leaning"]]
+    for row in figures["wrong_without_pairs"]:
+        kind, other = row["kinds"]
+        sides = f"{row['n']:>2} {kind:<6} against {row['m']:>2} {other:<6}"
+        lines.append(f"  {row['spread']:<16}  {sides}  {row['told']:4.1f}")
+    power = figures["found"]
+    lines.append(
+        f"found by {power['n']} seeds in {power['share']:.0f} % of studies: {power['deviations']:.2f} deviations"
+    )
+    lines += [f"skewed differences, {row['n']:>2} seeds: {row['told']:.1f} %" for row in figures["leaning"]]
     return "\n".join(lines) + "\n"
 
 
-def page(found: Mapping[str, Any]) -> str:
+def page(figures: Mapping[str, Any]) -> str:
     """Return the tables of the page on statistics, each below its heading, then all figures."""
-    by = found["by"]
+    by = figures["by"]
     return f"""# Error rates of verdicts
 
 {by["date"]}, Python {by["python"]}, numpy {by["numpy"]}.
@@ -217,11 +219,11 @@ def page(found: Mapping[str, Any]) -> str:
 {needed_seeds()}
 ## Wrong verdicts
 
-{wrong_verdicts(found)}
+{wrong_verdicts(figures)}
 ## All figures
 
 ```text
-{text(found)}```
+{text(figures)}```
 """
 
 
@@ -232,14 +234,16 @@ def needed_seeds() -> str:
     return table(("arms, including the twin", "comparisons", "RNG seeds needed"), rows)
 
 
-def wrong_verdicts(found: Mapping[str, Any]) -> str:
+def wrong_verdicts(figures: Mapping[str, Any]) -> str:
     """Return the range of shares of studies of equal arms in which a verdict is given, by kind."""
     rows = []
-    for one in found["wrong"]:
-        alone, told = (f"{min(own):.0f}–{max(own):.0f} %" for own in (one["intervals"].values(), one["told"].values()))
-        needed = seeds_needed(math.comb(one["arms"], 2))
+    for row in figures["wrong"]:
+        alone, by_verdict = (
+            f"{min(shares):.0f}–{max(shares):.0f} %" for shares in (row["intervals"].values(), row["told"].values())
+        )
+        needed = seeds_needed(math.comb(row["arms"], 2))
         none = f"needs {needed} RNG seeds"
-        rows.append((f"{one['n']}, {one['arms']}", alone, told if one["n"] >= needed else none))
+        rows.append((f"{row['n']}, {row['arms']}", alone, by_verdict if row["n"] >= needed else none))
     return table(("RNG seeds, arms", "intervals alone", "verdicts"), rows)
 
 
@@ -248,14 +252,14 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *rows))
 
 
-def write(folder: Path, found: Mapping[str, Any], size: Size) -> None:
+def write(folder: Path, figures: Mapping[str, Any], size: Size) -> None:
     """Write the figures with their origin, and the page."""
     by = {"date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(), "python": platform.python_version()}
     by |= {name: version(name) for name in ("numpy", "torch", "esper-core")}
-    whole = {"by": by, "size": {"seed": SEED, **asdict(size)}, **found}
+    document = {"by": by, "size": {"seed": SEED, **asdict(size)}, **figures}
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "verdicts.json").write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
-    (folder / "verdicts.md").write_text(page(whole), encoding="utf-8")
+    (folder / "verdicts.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    (folder / "verdicts.md").write_text(page(document), encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -266,14 +270,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--write", nargs="?", type=Path, const=HERE, metavar="FOLDER", help="Write verdicts.json and .md."
     )
-    asked = parser.parse_args(arguments)
-    if asked.quick and asked.write == HERE:
+    parsed = parser.parse_args(arguments)
+    if parsed.quick and parsed.write == HERE:
         parser.error("--quick results are not stored beside this file; name a folder")
-    size = QUICK if asked.quick else WHOLE
-    found = simulated(size)
-    sys.stdout.write(text(found))
-    if asked.write is not None:
-        write(asked.write, found, size)
+    size = QUICK if parsed.quick else WHOLE
+    figures = simulated(size)
+    sys.stdout.write(text(figures))
+    if parsed.write is not None:
+        write(parsed.write, figures, size)
     return 0
 
 

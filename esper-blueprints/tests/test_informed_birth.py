@@ -45,15 +45,15 @@ def first_and_last(block):
 def birth_gradient(block, inputs, gradients):
     """Return the squared gradient norm of the zero layer's weights, by autograd."""
     last = first_and_last(block)[1]
-    (found,) = torch.autograd.grad((block(inputs) * gradients).sum(), [last.weight])
-    return float(found.square().sum())
+    (gradient,) = torch.autograd.grad((block(inputs) * gradients).sum(), [last.weight])
+    return float(gradient.square().sum())
 
 
 @pytest.mark.parametrize(("factory", "site"), LINEAR)
 def test_no_random_linear_block_starts_with_a_larger_gradient(factory, site):
     inputs, gradients = probe(site)
-    others = [birth_gradient(factory(site), inputs, gradients) for _ in range(20)]
-    assert birth_gradient(inform(factory(site), inputs, gradients), inputs, gradients) >= max(others)
+    random_births = [birth_gradient(factory(site), inputs, gradients) for _ in range(20)]
+    assert birth_gradient(inform(factory(site), inputs, gradients), inputs, gradients) >= max(random_births)
 
 
 def slow_birth_gradient(block, inputs, gradients):
@@ -65,25 +65,25 @@ def slow_birth_gradient(block, inputs, gradients):
     response = response - response.mean(dim=over, keepdim=True)
     response = response / response.square().mean(dim=over, keepdim=True).sqrt()
     weight = torch.zeros_like(last.weight, requires_grad=True)
-    (found,) = torch.autograd.grad((convolve(response.relu(), weight, padding=2) * gradients).sum(), [weight])
-    return float(found.square().sum())
+    (gradient,) = torch.autograd.grad((convolve(response.relu(), weight, padding=2) * gradients).sum(), [weight])
+    return float(gradient.square().sum())
 
 
 @pytest.mark.parametrize(("factory", "site"), CONVOLUTIONS)
 def test_no_random_convolution_starts_with_a_larger_gradient(factory, site):
     inputs, gradients = probe(site)
-    others = [slow_birth_gradient(factory(site), inputs, gradients) for _ in range(20)]
-    assert slow_birth_gradient(inform(factory(site), inputs, gradients), inputs, gradients) > 1.5 * max(others)
+    random_births = [slow_birth_gradient(factory(site), inputs, gradients) for _ in range(20)]
+    assert slow_birth_gradient(inform(factory(site), inputs, gradients), inputs, gradients) > 1.5 * max(random_births)
 
 
 @pytest.mark.parametrize(("factory", "site"), CONVOLUTIONS)
 def test_filters_are_the_leading_directions_of_all_patches(factory, site):
     inputs, gradients = probe(site)
     flat = inputs.unflatten(2, (1, -1)) if inputs.dim() == 3 else inputs
-    asked = gradients.unflatten(2, (1, -1)) if inputs.dim() == 3 else gradients
+    flat_gradients = gradients.unflatten(2, (1, -1)) if inputs.dim() == 3 else gradients
     kernel, padding = ((1, 5), (0, 2)) if inputs.dim() == 3 else ((5, 5), (2, 2))
     patches = functional.unfold(flat, kernel, padding=padding).transpose(1, 2).flatten(0, 1)
-    around = functional.unfold(asked, kernel, padding=padding).transpose(1, 2).flatten(0, 1)
+    around = functional.unfold(flat_gradients, kernel, padding=padding).transpose(1, 2).flatten(0, 1)
     stretched = torch.linalg.svdvals(around.T @ (patches - patches.mean(dim=0)))[: site.channels]
     rows = inform(factory(site), inputs, gradients).conv_a.weight.detach().flatten(1)
     rows = rows / rows.norm(dim=1, keepdim=True)
@@ -141,11 +141,11 @@ def test_an_informed_block_is_the_identity_and_learns_with_every_parameter(facto
 def test_an_invalid_probe_leaves_the_block_unchanged(factory, site, spoilt):
     inputs, gradients = probe(site)
     plain = factory(site)
-    which = inputs if spoilt.startswith("inputs") else gradients
+    tensor = inputs if spoilt.startswith("inputs") else gradients
     if spoilt.endswith("zero"):
-        which.zero_()
+        tensor.zero_()
     else:
-        which.view(-1)[3] = float("nan" if which is inputs else "inf")
+        tensor.view(-1)[3] = float("nan" if tensor is inputs else "inf")
     informed = inform(copy.deepcopy(plain), inputs, gradients)
     before, after = plain.state_dict(), informed.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())

@@ -146,7 +146,9 @@ EXAMPLES = {
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_what_grew_from_each_blueprint_is_exported_exactly(kind, tmp_path):
     example = EXAMPLES[kind]
-    blueprints = [one for one in load_plugins().registry.components("blueprint") if kind in one.spec.accepts]
+    blueprints = [
+        component for component in load_plugins().registry.components("blueprint") if kind in component.spec.accepts
+    ]
     assert blueprints
     behind = nn.Linear(8, 8) if kind in ("vector", "tokens") else nn.Identity()
     model = graft(nn.Sequential(behind), {"it": SlotPlace("0", kind, stack=len(blueprints))}, example=example)

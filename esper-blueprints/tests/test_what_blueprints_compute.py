@@ -132,9 +132,9 @@ def test_attention_computes_its_formula():
     query, key, value = block.ask(inputs).split(12, dim=-1)
     answers = []
     for head in range(4):
-        own = slice(3 * head, 3 * head + 3)
-        scores = query[..., own] @ key[..., own].transpose(1, 2) / 3**0.5
-        answers.append(scores.softmax(dim=-1) @ value[..., own])
+        features = slice(3 * head, 3 * head + 3)
+        scores = query[..., features] @ key[..., features].transpose(1, 2) / 3**0.5
+        answers.append(scores.softmax(dim=-1) @ value[..., features])
     torch.testing.assert_close(block(inputs), inputs + block.out(torch.cat(answers, dim=-1)))
 
 
@@ -160,8 +160,8 @@ def test_norm_computes_its_formula(kind):
     else:
         mean = inputs.flatten(1).square().mean(dim=1).view(-1, *(1 for _ in site.example_shape))
         shape = (1, -1, *(1 for _ in site.size))
-    wanted = inputs + block.gain.view(shape) * inputs / (mean + 1e-5).sqrt() + block.shift.view(shape)
-    torch.testing.assert_close(block(inputs), wanted)
+    expected = inputs + block.gain.view(shape) * inputs / (mean + 1e-5).sqrt() + block.shift.view(shape)
+    torch.testing.assert_close(block(inputs), expected)
 
 
 @pytest.mark.parametrize("kind", ["image", "sequence", "tokens"])

@@ -77,9 +77,9 @@ class Attends(nn.Module):
 
 def grow(model: nn.Module, name: str, block: Any = Block, *, stage: Stage = Stage.FOSSILISED, **more: Any) -> None:
     """Put a seed that acts at full strength into a slot."""
-    number = sum(len(each.seeds) for each in slots_of(model).each())
-    own = {"blueprint": "t/b", "spec": BlueprintSpec("vector", "1"), "identity": False, **more}
-    add_seed(model, name, block, seed=number, number=number, noise=0.1, **own).stage = stage
+    number = sum(len(slot.seeds) for slot in slots_of(model).each())
+    options = {"blueprint": "t/b", "spec": BlueprintSpec("vector", "1"), "identity": False, **more}
+    add_seed(model, name, block, seed=number, number=number, noise=0.1, **options).stage = stage
 
 
 @pytest.fixture
@@ -96,16 +96,16 @@ def grown() -> nn.Module:
 
 def modes(model: nn.Module, inputs: Tensor) -> list[Tensor]:
     """Return the outputs of a copy in training and in evaluation; training changes buffers."""
-    found = []
+    outputs = []
     for training in (True, False):
         torch.manual_seed(0)
-        found.append(copy.deepcopy(model).train(training)(inputs))
-    return found
+        outputs.append(copy.deepcopy(model).train(training)(inputs))
+    return outputs
 
 
-def assert_same(one: nn.Module, other: nn.Module, inputs: Tensor = EXAMPLE) -> None:
-    for mine, yours in zip(modes(one, inputs), modes(other, inputs), strict=True):
-        assert torch.equal(mine, yours)
+def assert_same(first: nn.Module, second: nn.Module, inputs: Tensor = EXAMPLE) -> None:
+    for first_outputs, second_outputs in zip(modes(first, inputs), modes(second, inputs), strict=True):
+        assert torch.equal(first_outputs, second_outputs)
 
 
 def test_a_module_computes_the_same_with_torchs_own_layers_and_the_hosts_keys(grown):
@@ -240,8 +240,10 @@ def test_an_onnx_program_takes_the_tensors_of_any_structure_and_any_number_of_ex
     export(model, "onnx", tmp_path / "net.onnx", example=structured(4))
     evaluator = reference.ReferenceEvaluator(str(tmp_path / "net.onnx"))
     assert evaluator.input_names == ["batch_values", "more_shift_0", "scale"]
-    (found,) = evaluator.run(None, dict(zip(evaluator.input_names, (own.numpy() for own in tensors), strict=True)))
-    torch.testing.assert_close(torch.from_numpy(found), expected, atol=1e-5, rtol=1e-5)
+    (output,) = evaluator.run(
+        None, dict(zip(evaluator.input_names, (tensor.numpy() for tensor in tensors), strict=True))
+    )
+    torch.testing.assert_close(torch.from_numpy(output), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

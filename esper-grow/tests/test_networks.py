@@ -118,11 +118,11 @@ def unchanged(model: nn.Module) -> Iterator[None]:
     assert alike(model.state_dict().items(), before.items())
 
 
-def same(one: nn.Module, other: nn.Module) -> bool:
+def same(first: nn.Module, second: nn.Module) -> bool:
     """Return whether names, numbers and outputs of two networks are bitwise equal."""
     with torch.no_grad():
-        outputs = one.eval()(EXAMPLE), other.eval()(EXAMPLE)
-    return alike(one.state_dict().items(), other.state_dict().items()) and torch.equal(*outputs)
+        outputs = first.eval()(EXAMPLE), second.eval()(EXAMPLE)
+    return alike(first.state_dict().items(), second.state_dict().items()) and torch.equal(*outputs)
 
 
 # --- what is restored
@@ -179,13 +179,13 @@ def test_a_save_that_is_killed_leaves_one_whole_network(step, folder, load, monk
     old, new = grow(), grow((LOUD, Blend.ADD, True))
     rename, unlink = Path.replace, Path.unlink
 
-    def killed_at(path: Path, *rest: Any, **more: Any) -> Any:
+    def killed_at(path: Path, *arguments: Any, **more: Any) -> Any:
         if path.name.startswith(".model-") and step == "numbers half written":
             raise KeyboardInterrupt
         if path.name == ".growth.json.part" and step in ("numbers written", "journal half written"):
             path.write_text("{") if step == "journal half written" else unlink(path)
             raise KeyboardInterrupt
-        return rename(path, *rest, **more)
+        return rename(path, *arguments, **more)
 
     def killed_when_tidying(path: Path, **more: Any) -> None:
         if step == "old ones there" and not path.name.startswith("."):
@@ -270,8 +270,8 @@ def edit(do: Callable[[dict[str, Any]], Any], *, signed: bool = True) -> Callabl
         do(record)
         if signed:
             record.pop("sha256", None)
-            whole = json.dumps(record, sort_keys=True, separators=(",", ":"))
-            record["sha256"] = hashlib.sha256(whole.encode()).hexdigest()
+            text = json.dumps(record, sort_keys=True, separators=(",", ":"))
+            record["sha256"] = hashlib.sha256(text.encode()).hexdigest()
         path.write_text(json.dumps(record))
 
     return write
@@ -374,7 +374,7 @@ def test_a_journal_with_invalid_or_contradictory_values_is_refused(folder, plugi
 
         return do
 
-    for do, message in [*((update(place, values), said) for place, values, said in INVALID), *CONTRADICTORY]:
+    for do, message in [*((update(place, values), message) for place, values, message in INVALID), *CONTRADICTORY]:
         path.write_text(sound)
         edit(do)(path)
         with unchanged(model), pytest.raises(GrowthError, match="E330") as refusal:
@@ -526,14 +526,14 @@ def test_a_keeper_that_holds_seeds_as_host_parameters_is_refused_with_a_hint(fol
 
 
 def test_load_state_dict_works_where_the_same_has_grown_and_else_says_what_to_do():
-    one, other = grow(), grow()
+    source, target = grow(), grow()
     with torch.no_grad():
-        for parameter in other.parameters():
+        for parameter in target.parameters():
             parameter.add_(1.0)
-    other.load_state_dict(one.state_dict())
-    assert same(one, other)
+    target.load_state_dict(source.state_dict())
+    assert same(source, target)
     with pytest.raises(RuntimeError, match=r'"_esper\.for_esper_grow\.load"'):
-        build(NoisyHost).load_state_dict(one.state_dict())
+        build(NoisyHost).load_state_dict(source.state_dict())
 
 
 def test_load_state_dict_restores_alpha():

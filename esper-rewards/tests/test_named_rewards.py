@@ -28,11 +28,11 @@ CLASSES = {
 SANE = PROBES["sane"].moves
 
 
-def told(reward, moves=SANE, term=None):
+def rewards_of(reward, moves=SANE, term=None):
     """Return the reward of each step, or one term of it."""
     course = play(ACCURACY, moves)
-    found = [reward.score(one.now, one.before, one.twin, one.twin_before) for one in course]
-    return [one.total if term is None else one.terms[term] for one in found]
+    breakdowns = [reward.score(moment.now, moment.before, moment.twin, moment.twin_before) for moment in course]
+    return [breakdown.total if term is None else breakdown.terms[term] for breakdown in breakdowns]
 
 
 @pytest.mark.parametrize("name", REWARDS)
@@ -45,9 +45,9 @@ def test_a_setting_out_of_bounds_is_refused(name):
 
 @pytest.mark.parametrize("name", REWARDS)
 def test_a_step_before_without_its_twin_is_refused(name):
-    one = play(ACCURACY, SANE)[3]
+    moment = play(ACCURACY, SANE)[3]
     with pytest.raises(ValueError, match="Received: before without twin_before"):
-        CLASSES[name](metric=ACCURACY).score(one.now, one.before, one.twin, None)
+        CLASSES[name](metric=ACCURACY).score(moment.now, moment.before, moment.twin, None)
 
 
 @pytest.mark.parametrize("make", [Escrow, Sparse])
@@ -56,24 +56,24 @@ def test_delayed_rewards_add_up_to_those_of_team(make, seed):
     """This holds if something was kept, whatever happened before."""
     course = random_episode(ACCURACY, seed)
     assert course[-1].now.fossils > 0
-    wanted = earned(Team(metric=ACCURACY), course)
-    assert earned(make(metric=ACCURACY), course) == pytest.approx(wanted)
+    expected = earned(Team(metric=ACCURACY), course)
+    assert earned(make(metric=ACCURACY), course) == pytest.approx(expected)
 
 
 def test_simplified_adds_up_to_team_less_churn():
-    team, busy = told(Team(metric=ACCURACY)), told(Simplified(metric=ACCURACY, churn=0.3))
+    team, busy = rewards_of(Team(metric=ACCURACY)), rewards_of(Simplified(metric=ACCURACY, churn=0.3))
     assert math.fsum(busy) == pytest.approx(math.fsum(team) - 0.3)
 
 
 def test_sparse_pays_at_the_end_only():
-    *steps, end = told(Sparse(metric=ACCURACY))
+    *steps, end = rewards_of(Sparse(metric=ACCURACY))
     assert steps == [0.0] * STEPS
     assert end == pytest.approx(10.0 - 20.0 * 0.12 - 2.0)
 
 
 def test_escrow_pays_for_fossils_and_charges_rent_at_once():
-    credits = told(Escrow(metric=ACCURACY), term="improvement")
-    rents = told(Escrow(metric=ACCURACY), term="rent")
+    credits = rewards_of(Escrow(metric=ACCURACY), term="improvement")
+    rents = rewards_of(Escrow(metric=ACCURACY), term="rent")
     assert credits[:11] == [0.0] * 11
     assert credits[11] > 0.0
     assert rents[1] == pytest.approx(-2.4)
@@ -82,22 +82,22 @@ def test_escrow_pays_for_fossils_and_charges_rent_at_once():
 def test_minimal_charges_for_pruning_young_seeds_only():
     def hasty(prune, young):
         moves = [Move(0, "germinate"), Move(prune, "prune")]
-        return math.fsum(told(Minimal(metric=ACCURACY, young=young), moves, "haste"))
+        return math.fsum(rewards_of(Minimal(metric=ACCURACY, young=young), moves, "haste"))
 
     assert (hasty(2, 5), hasty(6, 5), hasty(6, 7)) == (-0.5, 0.0, -0.5)
     moves = [Move(0, "germinate"), Move(2, "prune")]
-    assert math.fsum(told(Minimal(metric=ACCURACY, haste=1.25), moves, "haste")) == -1.25
+    assert math.fsum(rewards_of(Minimal(metric=ACCURACY, haste=1.25), moves, "haste")) == -1.25
 
 
 def test_a_bonus_is_the_measured_gain_at_fossilisation():
-    bonuses = told(Basic(metric=ACCURACY, bonus=1.0), term="bonus")
+    bonuses = rewards_of(Basic(metric=ACCURACY, bonus=1.0), term="bonus")
     assert [step for step, bonus in enumerate(bonuses) if bonus] == [11]
     assert bonuses[11] == pytest.approx(100 * 0.25 * 10 / 12)
 
 
 def test_basic_plus_pays_the_rest_later_while_the_gain_lasts():
     reward = BasicPlus(metric=ACCURACY, bonus=1.0, later=0.4, over=10)
-    at_once, later = told(reward, term="bonus"), told(reward, term="bonus_later")
+    at_once, later = rewards_of(reward, term="bonus"), rewards_of(reward, term="bonus_later")
     assert at_once[11] == pytest.approx(0.6 * 100 * 0.25 * 10 / 12)
     assert later[:11] == [0.0] * 11
     assert later[20] == pytest.approx(0.4 * 100 * 0.25 / 10)
@@ -109,9 +109,9 @@ def test_basic_plus_pays_the_rest_later_while_the_gain_lasts():
 
 def test_shaped_also_pays_for_incubating_seeds():
     reward = Shaped(metric=ACCURACY, contribution=1.0)
-    isolated = told(reward, [Move(0, "germinate", slot) for slot in range(3)], "contribution")
+    isolated = rewards_of(reward, [Move(0, "germinate", slot) for slot in range(3)], "contribution")
     assert isolated[12] == pytest.approx(3 * 25.0)
-    assert told(reward, term="contribution")[20] == pytest.approx(25.0)
+    assert rewards_of(reward, term="contribution")[20] == pytest.approx(25.0)
 
 
 def test_loss_does_not_depend_on_the_metric():
@@ -126,17 +126,17 @@ def test_loss_does_not_depend_on_the_metric():
 def test_no_probe_beats_the_sane_script_at_other_gains_and_prices(name, brings, price):
     """As long as one seed pays. Six seeds earn more only if the other five are worth their price."""
     garden, reward = {"useful": Brings(*brings)}, CLASSES[name](metric=ACCURACY, price=price)
-    found = {probe: earned(reward, play(ACCURACY, one.moves, garden)) for probe, one in PROBES.items()}
-    sane, hoarder = found.pop("sane"), found.pop("hoarder")
+    totals = {probe: earned(reward, play(ACCURACY, script.moves, garden)) for probe, script in PROBES.items()}
+    sane, hoarder = totals.pop("sane"), totals.pop("hoarder")
     points = 100 * (brings[1] if name == "loss" else brings[0])
     assert (sane > 0.0) == (points > price * 0.22)
     assert (hoarder > sane) == (5 * AGAIN * points > 5 * price * 0.22)
-    assert {probe: value for probe, value in found.items() if value >= max(sane, 1e-9)} == {}
+    assert {probe: value for probe, value in totals.items() if value >= max(sane, 1e-9)} == {}
 
 
 def test_shaped_declares_the_exploit_that_beats_it():
-    found = probed(Shaped)
-    assert found["germinate-and-abandon"] > found["sane"]
+    totals = probed(Shaped)
+    assert totals["germinate-and-abandon"] > totals["sane"]
     assert set(Shaped.exploitable) == {"abandoning_does_not_pay"}
 
 
@@ -146,8 +146,8 @@ def test_the_reference_page_has_every_reward_and_term():
     terms = [
         (module.__name__, name)
         for module in map(import_module, ("esper_rewards.terms", "esper_rewards.terminal"))
-        for name, one in vars(module).items()
-        if getattr(one, "__module__", "") == module.__name__ and "Formula: " in (one.__doc__ or "")
+        for name, member in vars(module).items()
+        if getattr(member, "__module__", "") == module.__name__ and "Formula: " in (member.__doc__ or "")
     ]
     assert len(terms) > 10
     assert sorted(shown) == sorted({*named, *terms})

@@ -39,7 +39,7 @@ def slot(name, *seeds, fossils=0):
 
 
 def signals(*slots, step=9, loss=1.0, metric=0.5):
-    added = sum(10 * (one.fossils + len(one.seeds)) for one in slots)
+    added = sum(10 * (slot_signals.fossils + len(slot_signals.seeds)) for slot_signals in slots)
     return Signals(step, loss, loss, metric, HOST + added, HOST, tuple(slots))
 
 
@@ -50,14 +50,14 @@ gardens = st.builds(
     loss=st.floats(0, 5),
 )
 courses = st.lists(gardens, min_size=1, max_size=12).map(
-    lambda found: [replace(one, step=step) for step, one in enumerate(found)]
+    lambda course: [replace(now, step=step) for step, now in enumerate(course)]
 )
 
 
 @given(gardens, st.permutations([0, 1, 2]), st.floats(0, 5))
 def test_run_07_no_term_depends_on_the_slot(now, order, twin_loss):
     """All slots count equally: swapping them changes no term."""
-    names = [one.name for one in now.slots]
+    names = [slot_signals.name for slot_signals in now.slots]
     moved = tuple(replace(now.slots[place], name=name) for name, place in zip(names, order, strict=True))
     other, twin = replace(now, slots=moved), signals(loss=twin_loss)
     for term in (contribution, kept_contribution):
@@ -106,8 +106,8 @@ def test_discounted_shaping_adds_up_to_0(course, gamma, weight):
     """Over any episode, from before its first step to its end, so the optimal policy does not change."""
     shaping = Shaping(weight, gamma)
     previous = [None, *course]
-    told = [shaping.score(now, before) for now, before in zip([*course, course[-1]], previous, strict=True)]
-    assert math.fsum(gamma**step * one for step, one in enumerate(told)) == pytest.approx(0.0, abs=1e-6)
+    scores = [shaping.score(now, before) for now, before in zip([*course, course[-1]], previous, strict=True)]
+    assert math.fsum(gamma**step * score for step, score in enumerate(scores)) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_the_end_of_an_episode_is_its_last_step_again():
@@ -130,26 +130,26 @@ def test_births_prunes_and_fossils_are_read_from_two_steps():
         step=9,
     )
     lives = lives_between(now, before)
-    assert [one.age for one in lives.born] == [1]
-    assert [one.stage for one in lives.kept] == [Stage.HOLDING]
-    assert [one.blueprint for one in lives.pulled] == ["mlp"]
+    assert [life.age for life in lives.born] == [1]
+    assert [life.stage for life in lives.kept] == [Stage.HOLDING]
+    assert [life.blueprint for life in lives.pulled] == ["mlp"]
     assert (churn(lives, 0.5), haste(lives, 3, 0.5), haste(lives, 2, 0.5)) == (-1.0, -0.5, 0.0)
 
 
 def test_a_younger_seed_in_a_slot_is_a_new_life():
     before = signals(slot("early", seed(Stage.TRAINING, age=5)), step=8)
     lives = lives_between(signals(slot("early", seed(Stage.TRAINING, age=1)), step=9), before)
-    assert ([one.age for one in lives.born], [one.age for one in lives.pulled]) == ([1], [5])
+    assert ([life.age for life in lives.born], [life.age for life in lives.pulled]) == ([1], [5])
 
 
 def test_seeds_of_one_blueprint_in_a_slot_are_counted():
-    two = signals(slot("early", seed(Stage.TRAINING, age=2), seed(Stage.TRAINING, age=2)), step=8)
-    one = signals(slot("early", seed(Stage.TRAINING, age=3)), step=9)
-    assert len(lives_between(one, two).pulled) == 1
-    assert lives_between(one, two).born == ()
+    before = signals(slot("early", seed(Stage.TRAINING, age=2), seed(Stage.TRAINING, age=2)), step=8)
+    now = signals(slot("early", seed(Stage.TRAINING, age=3)), step=9)
+    assert len(lives_between(now, before).pulled) == 1
+    assert lives_between(now, before).born == ()
 
 
 def test_of_several_lost_seeds_the_holding_one_was_fossilised():
-    both = [seed(Stage.TRAINING, blueprint="mlp", age=2), seed(Stage.HOLDING, age=8)]
-    lives = lives_between(signals(slot("early", fossils=1), step=9), signals(slot("early", *both), step=8))
-    assert ([one.blueprint for one in lives.kept], [one.blueprint for one in lives.pulled]) == (["norm"], ["mlp"])
+    lost = [seed(Stage.TRAINING, blueprint="mlp", age=2), seed(Stage.HOLDING, age=8)]
+    lives = lives_between(signals(slot("early", fossils=1), step=9), signals(slot("early", *lost), step=8))
+    assert ([life.blueprint for life in lives.kept], [life.blueprint for life in lives.pulled]) == (["norm"], ["mlp"])

@@ -38,23 +38,23 @@ def test_splits_are_disjoint_blocks_of_the_text():
         rows = [bytes([*a, b[-1]]) for a, b in zip(split.inputs.tolist(), split.targets.tolist(), strict=True)]
         assert all(TEXT.count(row) == 1 for row in rows)
         places[name] = [TEXT.index(row) for row in rows]
-    ends = {name: (found[0], found[-1] + 17) for name, found in places.items()}
+    ends = {name: (starts[0], starts[-1] + 17) for name, starts in places.items()}
     assert ends["train"][1] <= 8000 <= ends["validation"][0]
     assert ends["validation"][1] <= 9000 <= ends["test"][0]
-    assert all(b - a == 17 for found in places.values() for a, b in pairwise(found))
+    assert all(b - a == 17 for starts in places.values() for a, b in pairwise(starts))
 
 
 def test_windows_of_an_earlier_split_are_left_out():
-    whole = NextByte(TEXT, BytesSettings(length=16)).split("validation")
+    original = NextByte(TEXT, BytesSettings(length=16)).split("validation")
     copied = TEXT[:8017] + TEXT[17:34] + TEXT[8034:]
     parted = NextByte(copied, BytesSettings(length=16)).split("validation")
-    assert torch.equal(parted.inputs, whole.inputs[[0, *range(2, len(whole))]])
+    assert torch.equal(parted.inputs, original.inputs[[0, *range(2, len(original))]])
 
 
 def test_fewer_windows_are_taken_evenly_from_the_block():
     every = NextByte(TEXT, BytesSettings(length=16)).split("train").inputs
-    some = NextByte(TEXT, BytesSettings(length=16, windows=10)).split("train").inputs
-    assert torch.equal(some, every[[place * len(every) // 10 for place in range(10)]])
+    few = NextByte(TEXT, BytesSettings(length=16, windows=10)).split("train").inputs
+    assert torch.equal(few, every[[place * len(every) // 10 for place in range(10)]])
 
 
 def test_losses_and_scores_are_means_over_a_window():

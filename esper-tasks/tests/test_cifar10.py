@@ -31,7 +31,7 @@ def ranks(numbers):
 
 def test_it_conforms_and_fits_a_host(folder):
     settings = {"folder": str(folder), "validation": 10}
-    assert [one.message for one in check_task(cifar10, settings=settings) if not one.ok] == []
+    assert [check.message for check in check_task(cifar10, settings=settings) if not check.ok] == []
     task = cifar10(**settings)
     assert [len(task.split(name)) for name in ("train", "validation", "test")] == [50, 10, 12]
     assert cnn2d(task.shape)(task.split("test").inputs).shape == (12, 10)
@@ -40,7 +40,7 @@ def test_it_conforms_and_fits_a_host(folder):
 def test_classes_stay_with_their_images_and_colours_with_their_channels(folder):
     task = cifar10(folder=str(folder), validation=10)
     splits = [task.split(name) for name in ("train", "validation", "test")]
-    inputs, classes = torch.cat([one.inputs for one in splits]), torch.cat([one.targets for one in splits])
+    inputs, classes = torch.cat([split.inputs for split in splits]), torch.cat([split.targets for split in splits])
     number = ranks(inputs[:, 0, 0, 0])
     assert sorted(number.tolist()) == list(range(6 * EACH))
     assert torch.equal(classes, number % 10)
@@ -63,14 +63,14 @@ def test_fewer_examples_do_not_change_the_validation_split(folder):
 
 def test_a_missing_folder_is_reported_with_the_source_of_the_data(tmp_path, monkeypatch, refusal):
     monkeypatch.chdir(tmp_path)
-    told = refusal(cifar10, folder="cifar")
-    assert told.startswith('folder: there is no folder "cifar"')
-    assert f"A relative path is looked up where esper is called: {tmp_path}" in told
-    assert "CIFAR-10 binary version (suitable for C programs), from the University of Toronto's page" in told
+    message = refusal(cifar10, folder="cifar")
+    assert message.startswith('folder: there is no folder "cifar"')
+    assert f"A relative path is looked up where esper is called: {tmp_path}" in message
+    assert "CIFAR-10 binary version (suitable for C programs), from the University of Toronto's page" in message
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (lambda folder: (folder / TEST).unlink(), "does not have test_batch.bin\nNothing is downloaded"),
         (lambda folder: (folder / TRAIN[2]).write_bytes(record(1)[:-1]), "does not hold a whole number of records"),
@@ -80,9 +80,9 @@ def test_a_missing_folder_is_reported_with_the_source_of_the_data(tmp_path, monk
         (lambda folder: [(folder / name).rename(folder / name[:-4]) for name in TRAIN], "the Python version"),
     ],
 )
-def test_a_folder_with_other_files_is_refused(folder, spoil, told, refusal):
+def test_a_folder_with_other_files_is_refused(folder, spoil, message, refusal):
     spoil(folder)
-    assert told in refusal(cifar10, folder=str(folder), validation=10)
+    assert message in refusal(cifar10, folder=str(folder), validation=10)
 
 
 def test_the_parent_folder_is_refused_with_a_hint(folder, refusal):

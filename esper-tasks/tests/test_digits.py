@@ -64,8 +64,8 @@ def share_of_a_linear_model(seed):
 @with_scikit_learn
 def test_the_documented_accuracy_of_a_linear_model_is_right():
     """Mean over ten splits; the page on tasks and the docstring of the task give the same figure."""
-    said = int(re.search(r"linear model classifies (\d+) %", digits.__doc__)[1])
+    documented = int(re.search(r"linear model classifies (\d+) %", digits.__doc__)[1])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         share = sum(share_of_a_linear_model(seed) for seed in range(10)) / 10
-    assert round(100 * share) == said
+    assert round(100 * share) == documented

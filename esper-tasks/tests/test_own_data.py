@@ -37,9 +37,9 @@ def lengths(task):
 )
 def test_arrays_of_each_kind_make_a_task_that_conforms(inputs, targets, settings, shape, tmp_path):
     path = saved(tmp_path, inputs=inputs, targets=targets)
-    broken = [one for one in check_task(npz, settings={"path": path, **settings}) if not one.ok]
+    broken = [check for check in check_task(npz, settings={"path": path, **settings}) if not check.ok]
     task = npz(path=path, **settings)
-    assert [one.message for one in broken] == []
+    assert [check.message for check in broken] == []
     assert (task.shape.kind, task.shape.example, task.shape.outputs) == shape
     assert lengths(task) == [42, 9, 9]
     assert task.metric.direction == ("down" if "predict" in settings else "up")
@@ -81,7 +81,7 @@ def test_a_folder_of_npy_files_is_the_same_as_an_npz(tmp_path):
 
 def test_given_splits_are_kept(tmp_path):
     parts = {"train": slice(0, 30), "validation": slice(30, 40), "test": slice(40, 60)}
-    arrays = {f"{name}_{what}": array[rows] for name, rows in parts.items() for what, array in
+    arrays = {f"{name}_{kind}": array[rows] for name, rows in parts.items() for kind, array in
               (("inputs", SIGNALS), ("targets", CLASSES))}  # fmt: skip
     task = npz(path=saved(tmp_path, **arrays), normalise=False)
     assert lengths(task) == [30, 10, 20]
@@ -96,7 +96,7 @@ def test_splits_of_several_shapes_are_refused(tmp_path, refusal):
 
 
 @pytest.mark.parametrize(
-    ("arrays", "settings", "told"),
+    ("arrays", "settings", "message"),
     [
         ({"inputs": SIGNALS}, {}, 'targets: there is no array "targets"'),
         ({"input": SIGNALS, "targets": CLASSES}, {}, 'Did you mean "input"?'),
@@ -116,27 +116,29 @@ def test_splits_of_several_shapes_are_refused(tmp_path, refusal):
         ({"train_inputs": SIGNALS, "train_targets": CLASSES}, {}, 'there is no array "test_inputs"'),
     ],
 )
-def test_invalid_arrays_are_reported_with_a_remedy(arrays, settings, told, tmp_path, refusal):
-    assert told in refusal(npz, path=saved(tmp_path, **arrays), **settings)
+def test_invalid_arrays_are_reported_with_a_remedy(arrays, settings, message, tmp_path, refusal):
+    assert message in refusal(npz, path=saved(tmp_path, **arrays), **settings)
 
 
 def test_a_class_without_training_examples_is_reported(tmp_path, refusal):
     rare = np.where(np.arange(60) == 17, 9, CLASSES)
     path = saved(tmp_path, inputs=SIGNALS, targets=rare)
     train = {seed: set(drawn_parts(SIGNALS, validation=9, test=9, seed=seed)["train"].tolist()) for seed in range(9)}
-    without, with_it = (next(seed for seed, rows in train.items() if (17 in rows) is there) for there in (False, True))
-    told = refusal(npz, path=path, seed=without)
-    assert "path: 1 of 4 classes are missing from the training split" in told
-    assert told.endswith("Received: 9")
+    without, with_it = (
+        next(seed for seed, rows in train.items() if (17 in rows) is is_present) for is_present in (False, True)
+    )
+    message = refusal(npz, path=path, seed=without)
+    assert "path: 1 of 4 classes are missing from the training split" in message
+    assert message.endswith("Received: 9")
     assert npz(path=path, seed=with_it).shape.outputs == 4
 
 
 def test_a_missing_or_damaged_file_is_reported_with_the_folder(tmp_path, monkeypatch, refusal):
     monkeypatch.chdir(tmp_path)
     saved(tmp_path, inputs=SIGNALS, targets=CLASSES)
-    told = refusal(npz, path="dta.npz")
-    assert 'path: there is no file "dta.npz"' in told
-    assert f'Did you mean "data.npz"?\nA relative path is looked up where esper is called: {tmp_path}' in told
+    message = refusal(npz, path="dta.npz")
+    assert 'path: there is no file "dta.npz"' in message
+    assert f'Did you mean "data.npz"?\nA relative path is looked up where esper is called: {tmp_path}' in message
     np.save(tmp_path / "one.npy", SIGNALS)
     assert "is one array" in refusal(npz, path="one.npy")
     (tmp_path / "text.npz").write_text("no arrays")
@@ -174,9 +176,9 @@ def changed(line, column, text):
     ],
 )
 def test_a_table_makes_a_task_that_conforms(target, settings, outputs, features, tmp_path):
-    given = {"path": written(tmp_path, [HEADER, *ROWS]), "target": target, **settings}
-    assert [one.message for one in check_task(csv_table, settings=given) if not one.ok] == []
-    task = csv_table(**given)
+    table = {"path": written(tmp_path, [HEADER, *ROWS]), "target": target, **settings}
+    assert [check.message for check in check_task(csv_table, settings=table) if not check.ok] == []
+    task = csv_table(**table)
     assert (task.shape.kind, task.shape.example, task.shape.outputs) == ("vector", (features,), outputs)
     assert [len(task.split(name)) for name in ("train", "validation", "test")] == [28, 6, 6]
 
@@ -204,7 +206,7 @@ def test_large_numbers_keep_their_differences(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "settings", "told"),
+    ("rows", "settings", "message"),
     [
         (changed(1, 0, "wing"), {"target": "knd"}, 'Did you mean "kind"?'),
         (changed(1, 0, "wing"), {"target": "kind", "ignore": ["leg"]}, 'ignore: there is no column "leg"'),
@@ -221,8 +223,8 @@ def test_large_numbers_keep_their_differences(tmp_path):
         (changed(1, 0, "wing"), {"predict": "number"}, 'column "kind" is not a finite number'),
     ],
 )  # fmt: skip
-def test_invalid_tables_are_reported_with_their_place(rows, settings, told, tmp_path, refusal):
-    assert told in refusal(csv_table, path=written(tmp_path, rows), **{"target": "kind", **settings})
+def test_invalid_tables_are_reported_with_their_place(rows, settings, message, tmp_path, refusal):
+    assert message in refusal(csv_table, path=written(tmp_path, rows), **{"target": "kind", **settings})
 
 
 def test_a_file_that_is_not_text_is_reported(tmp_path, refusal):

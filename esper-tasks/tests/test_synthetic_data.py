@@ -29,22 +29,22 @@ def test_no_example_occurs_twice(make, count):
 def test_waves_run_along_their_orientation_and_have_their_length():
     inputs, targets = examples_of(images_synthetic(samples=240, size=64, noise=0.0))
     spectra = torch.fft.fft2(inputs).abs().sum(dim=1)
-    for one in range(8):
-        spectrum = spectra[targets == one].sum(dim=0)
+    for label in range(8):
+        spectrum = spectra[targets == label].sum(dim=0)
         down, right = divmod(int(spectrum.flatten().argmax()), 64)
         vector = torch.tensor([right if right < 32 else right - 64, down if down < 32 else down - 64]) / 64
-        angle = torch.pi * (one % 4) / 4
-        expected = torch.tensor([torch.tensor(angle).cos(), torch.tensor(angle).sin()]) / (3.0, 6.0)[one // 4]
+        angle = torch.pi * (label % 4) / 4
+        expected = torch.tensor([torch.tensor(angle).cos(), torch.tensor(angle).sin()]) / (3.0, 6.0)[label // 4]
         assert min((vector - expected).norm(), (vector + expected).norm()) < 0.03
 
 
 def test_no_pixel_and_no_colour_tells_the_class():
     inputs, targets = examples_of(images_synthetic(samples=24_000, size=8))
     strength = inputs.square().mean(dim=(0, 2, 3))
-    for one in range(8):
-        own = inputs[targets == one]
-        assert own.mean(dim=0).abs().max() < 0.08
-        assert (own.square().mean(dim=(0, 2, 3)) / strength - 1).abs().max() < 0.03
+    for label in range(8):
+        images = inputs[targets == label]
+        assert images.mean(dim=0).abs().max() < 0.08
+        assert (images.square().mean(dim=(0, 2, 3)) / strength - 1).abs().max() < 0.03
 
 
 @pytest.mark.parametrize(("length", "symbols"), [(12, 4), (16, 3), (40, 2)])
@@ -83,15 +83,15 @@ def test_it_equals_the_published_generator(shuffled, samples, seed, noise):
     arguments.shuffle_seq, arguments.num_samples, arguments.seed = shuffled, samples, seed
     arguments.corr_noise_scale *= noise
     arguments.iid_noise_scale *= noise
-    theirs = published.make_dataset(arguments)
+    reference = published.make_dataset(arguments)
 
     signals, digits = digit_signals(samples=samples, seed=seed, noise=noise, shuffled=shuffled)
 
     train = samples * 4 // 5
-    np.testing.assert_allclose(signals[:train], theirs["x"], rtol=0, atol=1e-9)
-    np.testing.assert_allclose(signals[train:], theirs["x_test"], rtol=0, atol=1e-9)
-    np.testing.assert_array_equal(digits[:train], theirs["y"])
-    np.testing.assert_array_equal(digits[train:], theirs["y_test"])
+    np.testing.assert_allclose(signals[:train], reference["x"], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(signals[train:], reference["x_test"], rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(digits[:train], reference["y"])
+    np.testing.assert_array_equal(digits[train:], reference["y_test"])
 
 
 def test_smoothing_equals_scipys():
@@ -119,10 +119,12 @@ def test_splits_are_the_published_ones(task):
 def test_the_shuffled_task_has_the_same_signals_with_their_positions_permuted():
     plain, shuffled = mnist1d(samples=200, validation=20), mnist1d_shuffled(samples=200, validation=20)
     assert torch.equal(plain.split("test").targets, shuffled.split("test").targets)
-    ours, theirs = plain.split("test").inputs[:, 0], shuffled.split("test").inputs[:, 0]
-    assert not torch.equal(ours, theirs)
-    torch.testing.assert_close(ours.sort(dim=1).values, theirs.sort(dim=1).values)
-    position_of = [(theirs == ours[:, [i]]).all(dim=0).nonzero().flatten().tolist() for i in range(40)]
+    plain_signals, shuffled_signals = plain.split("test").inputs[:, 0], shuffled.split("test").inputs[:, 0]
+    assert not torch.equal(plain_signals, shuffled_signals)
+    torch.testing.assert_close(plain_signals.sort(dim=1).values, shuffled_signals.sort(dim=1).values)
+    position_of = [
+        (shuffled_signals == plain_signals[:, [i]]).all(dim=0).nonzero().flatten().tolist() for i in range(40)
+    ]
     assert sorted(position for positions in position_of for position in positions) == list(range(40))
 
 
@@ -143,18 +145,18 @@ def test_shares_of_the_examples_are_easy_or_void_and_the_others_unchanged(kind, 
     assert torch.equal(classes, same)
     changed = (plain != mixed).any(1)
     assert changed.float().mean().item() == pytest.approx(easy + void, abs=0.04)
-    told = torch.stack([mixed[:, 14 * n : 13 + 13 * n].mean(1) for n in range(3)], 1).argmax(1) == classes
+    solved = torch.stack([mixed[:, 14 * n : 13 + 13 * n].mean(1) for n in range(3)], 1).argmax(1) == classes
     if void == 1.0:
-        assert told.float().mean().item() == pytest.approx(1 / 3, abs=0.04)
+        assert solved.float().mean().item() == pytest.approx(1 / 3, abs=0.04)
     if easy == 1.0:
-        assert told.float().mean().item() > 0.9
+        assert solved.float().mean().item() > 0.9
 
 
 def test_near_differs_in_the_correlation_of_neighbours():
     signals, targets = signals_of(riddles(kind="near"))
     together = (signals[:, 1:] * signals[:, :-1]).mean(dim=1)
-    found = [together[targets == y].mean().item() for y in range(3)]
-    assert found == pytest.approx([2 / 3, -2 / 3, 0], abs=0.05)
+    correlations = [together[targets == y].mean().item() for y in range(3)]
+    assert correlations == pytest.approx([2 / 3, -2 / 3, 0], abs=0.05)
 
 
 def test_far_has_its_pattern_with_either_sign_at_every_third_place():

@@ -23,7 +23,7 @@ from esper_testing.components import components_of
 REQUIRE_SETTINGS = ("cifar10", "csv", "npz")  # their own tests check them, with data
 
 
-@parametrize_with_checks([one for one in components_of("tasks") if one.short not in REQUIRE_SETTINGS])
+@parametrize_with_checks([component for component in components_of("tasks") if component.short not in REQUIRE_SETTINGS])
 def test_it_conforms(check, request):
     if check.component == "digits" and find_spec("sklearn") is None:
         request.getfixturevalue("scikit_learn")  # a fake: the checks do not depend on its images
@@ -80,11 +80,11 @@ PERPLEXITY = Metric("perplexity", "down", exponential=True)
     ],
 )
 def test_a_task_has_the_data_that_it_declares(task, settings, shape, metric, lengths):
-    one, symbols = task(**settings), task is byte_text
-    assert isinstance(one, Task)
-    assert (one.shape, one.metric) == (shape, metric)
+    built, symbols = task(**settings), task is byte_text
+    assert isinstance(built, Task)
+    assert (built.shape, built.metric) == (shape, metric)
     for name, count in zip(("train", "validation", "test"), lengths, strict=True):
-        split = one.split(name)
+        split = built.split(name)
         assert count in (len(split), None)
         assert split.inputs.shape == (len(split), *shape.example)
         assert split.inputs.dtype == (torch.int64 if symbols else torch.float32)
@@ -93,8 +93,8 @@ def test_a_task_has_the_data_that_it_declares(task, settings, shape, metric, len
         assert split.targets.shape == ((len(split), 64) if symbols else (len(split),))
         assert 0 <= int(split.targets.min()) <= int(split.targets.max()) < shape.outputs
         if task in (stripes, riddles):
-            each = split.targets.bincount(minlength=shape.outputs)
-            assert each.max() - each.min() <= 1, "classes are balanced"
+            counts = split.targets.bincount(minlength=shape.outputs)
+            assert counts.max() - counts.min() <= 1, "classes are balanced"
 
 
 def test_the_requested_number_of_examples_is_held_out():

@@ -140,7 +140,7 @@ COMMON = {}
 SharesATable = with_birth(
     lambda block, site: block.register_buffer("table", COMMON.setdefault(site.channels, torch.ones(site.channels)))
 )
-LearnsNowhere = with_birth(lambda block, site: [nn.init.zeros_(one) for one in block.first.parameters()])
+LearnsNowhere = with_birth(lambda block, site: [nn.init.zeros_(parameter) for parameter in block.first.parameters()])
 """Both layers are zero: only the last bias ever gets a gradient."""
 
 MovesWhenInformed = with_methods(inform=lambda block, inputs, gradients: block.last.bias.add_(1e-3))
@@ -200,17 +200,19 @@ def check_blueprint(factory, spec):
 
 
 def the_check(name, factory=Right, spec=SPEC, **more):
-    (found,) = [check for check in blueprint_checks(factory, spec, **more) if check.name == name]
-    return found
+    (check,) = [check for check in blueprint_checks(factory, spec, **more) if check.name == name]
+    return check
 
 
 def failed(factory, spec=SPEC):
     """Return the message of each failed check by name, without the kind of site."""
-    return {one.check.partition("[")[0]: one.message for one in check_blueprint(factory, spec) if not one.ok}
+    return {
+        result.check.partition("[")[0]: result.message for result in check_blueprint(factory, spec) if not result.ok
+    }
 
 
 def test_a_block_without_a_fault_passes_every_check():
-    results = {one.check: one.status for one in check_blueprint(Right, claims("deterministic", "bf16"))}
+    results = {result.check: result.status for result in check_blueprint(Right, claims("deterministic", "bf16"))}
     assert set(results.values()) == {"passed"}
     assert {"is_deterministic[vector]", "works_in_bfloat16[vector]"} <= set(results)
     traits = {"compiles[vector]", "is_stateful[vector]", "takes_other_sizes[vector]", "is_born_informed[vector]"}
@@ -265,18 +267,18 @@ def test_a_block_without_a_fault_passes_every_check():
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_a_fault_fails_its_own_check_and_no_other(factory, spec, check, says):
-    found = failed(factory, spec)
-    assert list(found) == [check], found
-    assert says in found[check]
+    messages = failed(factory, spec)
+    assert list(messages) == [check], messages
+    assert says in messages[check]
 
 
 def test_randomness_in_evaluation_is_reported():
     assert "evaluates_repeatably" in failed(Drops, NO_IDENTITY)
-    found = failed(DrawsInEvaluation, NO_IDENTITY)
-    assert "evaluates differently twice" in found["evaluates_repeatably"]
+    messages = failed(DrawsInEvaluation, NO_IDENTITY)
+    assert "evaluates differently twice" in messages["evaluates_repeatably"]
     # Outputs that are not repeatable cannot be compared either.
     compared = {"survives_a_round_trip", "deepcopy_is_independent", "instances_share_nothing", "lives_a_whole_life"}
-    assert set(found) <= {"evaluates_repeatably", *compared}
+    assert set(messages) <= {"evaluates_repeatably", *compared}
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ class Player:
     def act(self, observations, masks):
         if observations[0].step == 0:
             self.seen = [[] for _ in observations]
-        for own, observation in zip(self.seen, observations, strict=True):
-            own.append(observation)
-        return [self.decide(own, mask) for own, mask in zip(self.seen, masks, strict=True)]
+        for history, observation in zip(self.seen, observations, strict=True):
+            history.append(observation)
+        return [self.decide(history, mask) for history, mask in zip(self.seen, masks, strict=True)]
 
 
 def level(observation):
@@ -51,7 +51,7 @@ def plants_an_oak(seen, mask):
 def takes_the_best(seen, mask):
     four = [germinate(slot, name) for slot in ("early", "late") for name in ("fern", "moss")]
     order = {1: (0, 1, 2, 3), 2: (3, 0, 1, 2), 3: (1, 2, 3, 0)}[level(seen[-1])]
-    return next(four[one] for one in order if mask.allows(four[one]))
+    return next(four[index] for index in order if mask.allows(four[index]))
 
 
 BEST = {
@@ -74,31 +74,31 @@ def at_random(seed=1):
 
 
 def returns(rollout):
-    return [math.fsum(turn.reward.total for turn in one.turns) for one in rollout.episodes]
+    return [math.fsum(turn.reward.total for turn in episode.turns) for episode in rollout.episodes]
 
 
 @pytest.mark.parametrize("name", GAMES)
 def test_the_best_player_gets_the_optimum_in_every_episode(name):
     game = GAMES[name]()
-    found = returns(play(Player(BEST[name]), game, 200))
-    assert {round(one, 9) for one in found} == {game.best}
+    totals = returns(play(Player(BEST[name]), game, 200))
+    assert {round(total, 9) for total in totals} == {game.best}
 
 
 def test_the_memory_game_shows_its_answer_in_the_first_step_only_and_pays_nothing_without_a_memory():
     for name in ("left", "right"):
         player = Player(lambda seen, mask, name=name: germinate("early", name) if len(seen) == 4 else WAIT)
         rollout = play(player, games.memory(), MANY)
-        found = returns(rollout)
-        assert abs(statistics.fmean(found)) < 4 * statistics.pstdev(found) / MANY**0.5 + 1e-9
-        for turns in (one.turns for one in rollout.episodes):
+        totals = returns(rollout)
+        assert abs(statistics.fmean(totals)) < 4 * statistics.pstdev(totals) / MANY**0.5 + 1e-9
+        for turns in (episode.turns for episode in rollout.episodes):
             assert [level(turn.observation) for turn in turns[1:]] == [2, 2, 2]
             assert [turn.mask.allows(germinate("early", name)) for turn in turns] == [False, False, False, True]
 
 
 def test_the_endless_stream_is_cut_and_not_ended():
-    for one in play(Player(at_random()), games.endless(7), 5).episodes:
-        assert [turn.reward.total for turn in one.turns] == [1.0] * 7
-        assert not one.terminated
+    for episode in play(Player(at_random()), games.endless(7), 5).episodes:
+        assert [turn.reward.total for turn in episode.turns] == [1.0] * 7
+        assert not episode.terminated
 
 
 @pytest.mark.parametrize("name", [name for name in GAMES if name != "endless"])
@@ -130,7 +130,7 @@ def test_impossible_actions_and_actions_after_the_end_are_refused():
 def test_an_unknown_reward_counts_as_0():
     rollout = play(Player(BEST["endless"]), games.endless(4), 2)
     first, second = rollout.episodes
-    unpaid = Played(tuple(Turn(one.observation, one.mask, one.action, None) for one in first.turns), first.final)
+    unpaid = Played(tuple(Turn(turn.observation, turn.mask, turn.action, None) for turn in first.turns), first.final)
     assert score(Rollout("x", 0, (unpaid, second))) == 2.0
 
 

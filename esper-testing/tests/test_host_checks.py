@@ -162,11 +162,13 @@ class RemembersItsTraining(Right):
 
 
 def failed(factory, spec=SPEC):
-    return {one.check.removesuffix("[vector]"): one.message for one in check_host(factory, spec) if not one.ok}
+    return {
+        result.check.removesuffix("[vector]"): result.message for result in check_host(factory, spec) if not result.ok
+    }
 
 
 def test_a_host_without_a_fault_passes_the_checks_of_the_kind_that_it_accepts():
-    results = {one.check: one.status for one in check_host(Right, SPEC)}
+    results = {result.check: result.status for result in check_host(Right, SPEC)}
     assert set(results.values()) == {"passed"}
     assert {name for name in results if name.endswith("[vector]")} == {
         f"{check.__name__}[vector]" for check in (home.builds_or_says_why_not, *home.CHECKS)
@@ -209,9 +211,9 @@ WITH_CONSEQUENCES = {PutsOutOneTooMany, IsNeverTheSame, SeedsTorch, IsLouderEach
     ],
 )
 def test_a_fault_fails_its_own_check_and_no_other(factory, check, says):
-    found = failed(factory)
-    assert list(found) == [check] or factory in WITH_CONSEQUENCES, found
-    assert says in found[check]
+    messages = failed(factory)
+    assert list(messages) == [check] or factory in WITH_CONSEQUENCES, messages
+    assert says in messages[check]
 
 
 def with_slot(place):
@@ -229,18 +231,18 @@ def with_slot(place):
     ],
 )
 def test_invalid_specs_are_reported(spec, check, says):
-    found = failed(Right, spec)
-    assert list(found) == [check], found
-    assert says in found[check]
+    messages = failed(Right, spec)
+    assert list(messages) == [check], messages
+    assert says in messages[check]
 
 
 def test_a_host_that_accepts_no_data_is_reported_with_a_remedy():
     def picky(shape):
         raise ConfigError(Problem("E120", "picky takes vectors of 12,345"))
 
-    found = failed(picky)
-    assert list(found) == ["accepts_some_data"]
-    message = found["accepts_some_data"]
+    messages = failed(picky)
+    assert list(messages) == ["accepts_some_data"]
+    message = messages["accepts_some_data"]
     assert message.startswith("accepts none of the shapes that are tried: ((1, 8, 8), (1, 28, 28)")
     assert message.endswith(
         "It reports: picky takes vectors of 12,345. Pass settings with which it accepts one of them"

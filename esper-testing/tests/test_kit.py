@@ -121,29 +121,29 @@ def test_checks_after_a_decisive_failure_are_skipped_in_the_same_case():
         CheckResult("mine", "c[image]", "skipped", "b failed"),
         CheckResult("mine", "c[vector]", "failed", "raised KeyError: 'missing'"),
     ]
-    assert [one.status for one in run_checks(checks, {"b": "known"})] == ["expected failure", "failed", "failed"]
+    assert [result.status for result in run_checks(checks, {"b": "known"})] == ["expected failure", "failed", "failed"]
 
 
 @pytest.mark.parametrize("key", ["b", "mine-b", "b[image]", "mine-b[image]"])
 def test_an_expected_failure_carries_its_reason_and_an_unexpected_pass_is_reported(key):
-    (found,) = run_checks([Check("mine", "b", fails, "image")], {key: "known"})
-    assert found == CheckResult("mine", "b[image]", "expected failure", "known (it is broken)")
-    assert found.ok
-    (found,) = run_checks([Check("mine", "b", passes, "image")], {key: "known"})
-    assert found == CheckResult("mine", "b[image]", "unexpected pass", "was expected to fail: known")
-    assert not found.ok
+    (result,) = run_checks([Check("mine", "b", fails, "image")], {key: "known"})
+    assert result == CheckResult("mine", "b[image]", "expected failure", "known (it is broken)")
+    assert result.ok
+    (result,) = run_checks([Check("mine", "b", passes, "image")], {key: "known"})
+    assert result == CheckResult("mine", "b[image]", "unexpected pass", "was expected to fail: known")
+    assert not result.ok
     with pytest.raises(ValueError, match="Received: aa"):
         run_checks([Check("mine", "b", passes, "image")], {"aa": "a slip"})
 
 
 def test_an_installed_plugin_is_checked_by_its_id_and_by_its_package():
-    assert {one.status for one in check_plugin("rewards/team")} == {"passed"}
+    assert {result.status for result in check_plugin("rewards/team")} == {"passed"}
     assert components_of("rewards") == components_of("esper-rewards") == components_of("esper_rewards")
     assert components_of(["rewards", "tasks"]) == components_of("rewards") + components_of("tasks")
 
 
 def test_a_component_that_requires_settings_is_skipped_without_them():
-    (schedule,) = [one for one in components_of("policies") if one.short == "schedule"]
+    (schedule,) = [component for component in components_of("policies") if component.short == "schedule"]
     (skipped,) = check_component(schedule)
     assert (skipped.check, skipped.status) == ("has_its_settings", "skipped")
     assert skipped.message == (
@@ -158,12 +158,12 @@ def test_settings_for_an_unknown_component_are_an_error():
 
 
 def test_a_host_is_checked_with_its_own_slots_and_built_with_its_settings():
-    (host,) = [one for one in components_of("tasks") if one.short == "pointwise-mlp"]
-    results = {one.check: one.status for one in check_component(host, settings={"channels": 3})}
+    (host,) = [component for component in components_of("tasks") if component.short == "pointwise-mlp"]
+    results = {result.check: result.status for result in check_component(host, settings={"channels": 3})}
     assert set(results.values()) == {"passed"}
     assert {"grafting_changes_no_number[sequence]", "is_well_declared"} <= set(results)
     assert "grafting_changes_no_number[image]" not in results
-    assert not all(one.ok for one in check_component(host, settings={"channels": "3"}))
+    assert not all(result.ok for result in check_component(host, settings={"channels": "3"}))
 
 
 def test_unknown_and_broken_plugins_are_reported(module):
@@ -191,10 +191,10 @@ def test_the_command_prints_a_table_or_json(installed):
     assert answer.exit_code == 3
     assert "failed  gain  terms_add_up[up]" in answer.stdout
     answer = CliRunner().invoke(command, [bad, "--json"])
-    told = json.loads(answer.stdout)
+    results = json.loads(answer.stdout)
     assert answer.exit_code == 3
-    assert {one["status"] for one in told} == {"passed", "failed"}
-    assert set(told[0]) == {"component", "check", "status", "message"}
+    assert {result["status"] for result in results} == {"passed", "failed"}
+    assert set(results[0]) == {"component", "check", "status", "message"}
 
 
 def the_plan(*ops):
@@ -217,8 +217,8 @@ def test_settings_of_the_command_reach_the_component(esper_cli):
     deeper = 'policies/schedule.plan[0].slot="slot-0"'
     twice = esper_cli("plugins", "check", "policies", "--set", nowhere, "--set", deeper)
     assert (twice.status, "named in two ways" in twice.err) == (2, True)
-    here = "schedule.plan[0].slot=slot-0"
-    mended = esper_cli("plugins", "check", "policies/schedule", "--set", nowhere, "--set", here)
+    corrected = "schedule.plan[0].slot=slot-0"
+    mended = esper_cli("plugins", "check", "policies/schedule", "--set", nowhere, "--set", corrected)
     assert (mended.status, row_of("schedule", mended)) == (0, ["32", "0", "0"])
 
 
@@ -231,7 +231,7 @@ def test_one_component_can_be_checked_and_an_unknown_one_is_reported(esper_cli):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("assignment", "message"),
     [
         ("shedule.plan=[]", 'E200 unknown component "shedule"\n  --set shedule.plan=[]\n  Did you mean "schedule"?\n'),
         (
@@ -243,10 +243,10 @@ def test_one_component_can_be_checked_and_an_unknown_one_is_reported(esper_cli):
         ("static.size=3", 'E121 policy "static" has no settings\n  --set static.size=3   static\n'),
     ],
 )
-def test_invalid_settings_are_reported_before_any_check(given, told, esper_cli):
-    answer = esper_cli("plugins", "check", "policies", "--set", given)
+def test_invalid_settings_are_reported_before_any_check(assignment, message, esper_cli):
+    answer = esper_cli("plugins", "check", "policies", "--set", assignment)
     assert (answer.status, answer.out) == (2, "")
-    assert told in answer.err
+    assert message in answer.err
 
 
 @pytest.fixture
@@ -263,8 +263,15 @@ def run_pytest(tmp_path, monkeypatch, capsys):
 
 
 def test_pytest_gives_a_component_its_settings(run_pytest):
-    given = ("--esper-check", "policies/schedule", "--esper-set", the_plan("germinate"), "-k", "acts_within_its_mask")
-    status, output = run_pytest(*given)
+    arguments = (
+        "--esper-check",
+        "policies/schedule",
+        "--esper-set",
+        the_plan("germinate"),
+        "-k",
+        "acts_within_its_mask",
+    )
+    status, output = run_pytest(*arguments)
     assert (status, "4 passed, " in output) == (0, True), output
     status, output = run_pytest("--esper-check", "policies", "--esper-set", "shedule.plan=[]")
     assert status == 4
@@ -291,15 +298,19 @@ def test_the_decorator_gives_readable_ids_and_marks_expected_failures(module):
     mark = parametrize_with_checks(bad, expected_failures={"terms_add_up": "nameless"}).mark
     name, parameters = mark.args
     assert name == "check"
-    assert [one.id for one in parameters][:3] == ["gain-is_pure[up]", "gain-is_pure[down]", "gain-terms_add_up[up]"]
-    marked = {one.id: one.marks[0].kwargs for one in parameters if one.marks}
+    assert [parameter.id for parameter in parameters][:3] == [
+        "gain-is_pure[up]",
+        "gain-is_pure[down]",
+        "gain-terms_add_up[up]",
+    ]
+    marked = {parameter.id: parameter.marks[0].kwargs for parameter in parameters if parameter.marks}
     assert marked["gain-terms_add_up[up]"] == {"reason": "nameless", "strict": True}
     assert len(marked) == 2
 
 
 def test_a_check_that_does_not_apply_is_skipped_in_pytest():
     mark = parametrize_with_checks("policies/schedule").mark
-    (schedule,) = (one.values[0] for one in mark.args[1])
+    (schedule,) = (parameter.values[0] for parameter in mark.args[1])
     with pytest.raises(pytest.skip.Exception, match="it requires settings"):
         schedule.run()
 
@@ -307,7 +318,7 @@ def test_a_check_that_does_not_apply_is_skipped_in_pytest():
 def test_the_fixture_loads_only_the_given_plugins(esper_plugins, module):
     assert esper_plugins().records == ()
     plugins = esper_plugins(module("kit_good", GOOD_REWARD))
-    assert [one.id for one in plugins.registry.components()] == ["kit-good/gain"]
+    assert [component.id for component in plugins.registry.components()] == ["kit-good/gain"]
     entry = EntryPoint("named", "kit_good", "esper.plugins")
     (record,) = esper_plugins(FakeDistribution("mine", entry_points=[entry])).records
     assert (record.id, record.package) == ("named", "mine")

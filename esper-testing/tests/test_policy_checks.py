@@ -18,9 +18,9 @@ class Right:
         self.space = space
 
     def act(self, observations, masks):
-        return [self.one(seen, mask) for seen, mask in zip(observations, masks, strict=True)]
+        return [self.decide(seen, mask) for seen, mask in zip(observations, masks, strict=True)]
 
-    def one(self, seen, mask):
+    def decide(self, seen, mask):
         if seen.step % 3 == 2:
             return WAIT
         return next(iter(self.possible(mask)), WAIT)
@@ -32,9 +32,9 @@ class Right:
                 yield from (Action(op, slot, blueprint) for blueprint in blueprints)
 
 
-def deciding(one):
-    """Return a policy that decides by ``one(policy, observation, mask)``."""
-    return type("Changed", (Right,), {"one": one})
+def deciding(decide):
+    """Return a policy that decides by ``decide(policy, observation, mask)``."""
+    return type("Changed", (Right,), {"decide": decide})
 
 
 def acting(act):
@@ -65,11 +65,11 @@ def goes_by_the_mean(observations, actions):
 
 
 class KnowsItsBlueprints(Right):
-    def one(self, seen, mask):
-        known = {id_: place for place, ids in enumerate(self.space.blueprints.values()) for id_ in ids}
+    def decide(self, seen, mask):
+        places = {id_: place for place, ids in enumerate(self.space.blueprints.values()) for id_ in ids}
         for seed in seen.signals.seeds:
-            known[seed.blueprint]
-        return super().one(seen, mask)
+            places[seed.blueprint]
+        return super().decide(seen, mask)
 
 
 class DrawsByPlace(Right):
@@ -138,16 +138,16 @@ def writing(plain, tensors=None):
 class BeginsAtStep0(Right):
     """Its memory exists only after it has seen step 0."""
 
-    def one(self, seen, mask):
+    def decide(self, seen, mask):
         if seen.step == 0:
             self.first = seen
-        return super().one(self.first if seen.step == 1 else seen, mask) if self.first else WAIT
+        return super().decide(self.first if seen.step == 1 else seen, mask) if self.first else WAIT
 
 
 class AddsUp(Counts):
     def load_state_dict(self, state):
-        told = state.plain["counts"]
-        self.counts = [own + more for own, more in zip(self.counts or [0] * len(told), told, strict=False)]
+        counts = state.plain["counts"]
+        self.counts = [count + more for count, more in zip(self.counts or [0] * len(counts), counts, strict=False)]
 
 
 class CountsForTheEnd(Right):
@@ -184,14 +184,14 @@ class CountsQuestions(Counts):
 
 
 class ActsOtherwiseWhenAsked(Counts):
-    asked = False
+    state_was_read = False
 
     def state_dict(self):
-        self.asked = True
+        self.state_was_read = True
         return super().state_dict()
 
     def counted(self, place, mask):
-        return WAIT if self.asked else super().counted(place, mask)
+        return WAIT if self.state_was_read else super().counted(place, mask)
 
 
 class Learns(Counts):
@@ -236,19 +236,19 @@ GivesItsWeightAway = counting(
 
 def failed(factory):
     """Return the messages of the checks that fail with two slots."""
-    found = run_checks(check for check in policy_checks(factory) if check.case == "2 slots")
-    return {one.check.partition("[")[0]: one.message for one in found if not one.ok}
+    results = run_checks(check for check in policy_checks(factory) if check.case == "2 slots")
+    return {result.check.partition("[")[0]: result.message for result in results if not result.ok}
 
 
-def told(factory, name):
-    (one,) = run_checks(check for check in policy_checks(factory) if (check.name, check.case) == (name, "2 slots"))
-    return one
+def result_of(factory, name):
+    (result,) = run_checks(check for check in policy_checks(factory) if (check.name, check.case) == (name, "2 slots"))
+    return result
 
 
 def test_a_policy_without_a_fault_passes_every_check_with_every_number_of_slots():
-    found = check_policy(Learns)
-    assert {one.status for one in found} == {"passed"}
-    assert [one.check for one in found][:4] == [
+    results = check_policy(Learns)
+    assert {result.status for result in results} == {"passed"}
+    assert [result.check for result in results][:4] == [
         f"acts_within_its_mask[{n}]" for n in ("1 slot", "2 slots", "3 slots", "7 slots")
     ]
 
@@ -269,20 +269,20 @@ FOLLOWS = {LooksAfterTheFirstOnly: {"environments_do_not_mix"}, DrawsFromTheSyst
     ],
 )
 def test_a_fault_fails_its_own_check(factory, check, says):
-    found = failed(factory)
-    assert says in found.pop(check)
-    assert set(found) <= FOLLOWS.get(factory, set())
+    messages = failed(factory)
+    assert says in messages.pop(check)
+    assert set(messages) <= FOLLOWS.get(factory, set())
 
 
 def test_ignored_masks_are_reported():
-    found = failed(IgnoresItsMask)
-    assert "is not among the possible actions" in found["acts_within_its_mask"]
-    assert set(found) == {"acts_within_its_mask", "survives_a_blueprint_that_it_never_saw"}
+    messages = failed(IgnoresItsMask)
+    assert "is not among the possible actions" in messages["acts_within_its_mask"]
+    assert set(messages) == {"acts_within_its_mask", "survives_a_blueprint_that_it_never_saw"}
 
 
 def test_a_policy_with_a_seed_may_sample_differently_in_each_environment():
-    assert told(DrawsByPlace, "batch_equals_single").status == "passed"
-    assert "as number 0" in told(LooksAroundAsItDraws, "batch_equals_single").message
+    assert result_of(DrawsByPlace, "batch_equals_single").status == "passed"
+    assert "as number 0" in result_of(LooksAroundAsItDraws, "batch_equals_single").message
 
 
 # By the check that a state fails.
@@ -320,4 +320,4 @@ LOST = {
 
 @pytest.mark.parametrize(("check", "factory", "says"), [(check, *row) for check, rows in LOST.items() for row in rows])
 def test_a_state_that_loses_something_or_cannot_be_saved_is_reported(check, factory, says):
-    assert says in told(factory, check).message
+    assert says in result_of(factory, check).message

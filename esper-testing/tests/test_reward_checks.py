@@ -16,9 +16,11 @@ class Right:
     def __init__(self, *, metric):
         self.metric = metric
 
-    def value(self, own, twin):
-        added = (own.parameters - own.host_parameters) / own.host_parameters
-        return 100 * self.metric.gain(own.validation_metric, twin.validation_metric) - 20 * added - 2 * own.fossils
+    def value(self, network, twin):
+        added = (network.parameters - network.host_parameters) / network.host_parameters
+        return (
+            100 * self.metric.gain(network.validation_metric, twin.validation_metric) - 20 * added - 2 * network.fossils
+        )
 
     def terms(self, now, before, twin, twin_before):
         earlier = 0.0 if before is None else self.value(before, twin_before)
@@ -32,16 +34,16 @@ class SaysAnotherTheSecondTime(Right):
     last = None
 
     def terms(self, now, before, twin, twin_before):
-        found = super().terms(now, before, twin, twin_before)
+        usual_terms = super().terms(now, before, twin, twin_before)
         again, self.last = self.last is now, now
-        return {"change": 0.0} if again else found
+        return {"change": 0.0} if again else usual_terms
 
 
 class ChangesWhatItIsHanded(Right):
     def score(self, now, before, twin, twin_before):
-        found = super().score(now, before, twin, twin_before)
+        breakdown = super().score(now, before, twin, twin_before)
         object.__setattr__(now, "train_loss", now.train_loss + 1.0)
-        return found
+        return breakdown
 
 
 class OddTotal(RewardBreakdown):
@@ -78,8 +80,8 @@ class TakesUpForDown(Right):
     """Pays the change of the potential with the wrong sign, except within a range of losses."""
 
     def terms(self, now, before, twin, twin_before):
-        own = super().terms(now, before, twin, twin_before)
-        return own if now.train_loss < 2.5 and now.validation_loss > 0.5 else {"change": -own["change"]}
+        usual_terms = super().terms(now, before, twin, twin_before)
+        return usual_terms if now.train_loss < 2.5 and now.validation_loss > 0.5 else {"change": -usual_terms["change"]}
 
 
 def with_methods(**methods):
@@ -92,8 +94,8 @@ def with_term(extra):
 
 
 def with_value(extra):
-    """Return a reward whose potential has another summand, ``extra(own, twin)``."""
-    return with_methods(value=lambda reward, own, twin: Right.value(reward, own, twin) + extra(own, twin))
+    """Return a reward whose potential has another summand, ``extra(network, twin)``."""
+    return with_methods(value=lambda reward, network, twin: Right.value(reward, network, twin) + extra(network, twin))
 
 
 def promised(now, before):
@@ -105,8 +107,8 @@ def late_fossils(now, before):
     return 200.0 * (now.fossils > (0 if before is None else before.fossils) and now.step >= 15)
 
 
-def size(own, twin):
-    return (own.parameters - own.host_parameters) / own.host_parameters
+def size(network, twin):
+    return (network.parameters - network.host_parameters) / network.host_parameters
 
 
 HasNoNames = with_methods(terms=lambda reward, *signals: dict(enumerate(Right.terms(reward, *signals).values())))
@@ -118,14 +120,14 @@ HasAPotentialOfItsOwn = with_methods(
     }
 )
 PutsOutInfinity = with_term(lambda now, before: math.inf if now.train_loss == 0 else 0.0)
-PaysForGerminating = with_term(lambda now, before: 5.0 * sum(one.stage is Stage.GERMINATED for one in now.seeds))
-CountsAnyGain = with_term(lambda now, before: math.fsum(0.0 * one.gain.mean for one in now.seeds if one.gain))
+PaysForGerminating = with_term(lambda now, before: 5.0 * sum(seed.stage is Stage.GERMINATED for seed in now.seeds))
+CountsAnyGain = with_term(lambda now, before: math.fsum(0.0 * seed.gain.mean for seed in now.seeds if seed.gain))
 PaysForTheEnd = with_term(late_fossils)
 PaysForWaiting = with_term(promised)
-PaysForFossils = with_value(lambda own, twin: 12 * own.fossils)
-PunishesAllGrowth = with_value(lambda own, twin: -1000 * (own.parameters > own.host_parameters))
-PaysForALoss = with_value(lambda own, twin: 1e-3 * (own.validation_loss - twin.validation_loss))
-PaysForSize = with_value(lambda own, twin: 21 * size(own, twin))
+PaysForFossils = with_value(lambda network, twin: 12 * network.fossils)
+PunishesAllGrowth = with_value(lambda network, twin: -1000 * (network.parameters > network.host_parameters))
+PaysForALoss = with_value(lambda network, twin: 1e-3 * (network.validation_loss - twin.validation_loss))
+PaysForSize = with_value(lambda network, twin: 21 * size(network, twin))
 
 # Other checks that a fault fails: random episodes contain draining seeds, too; a penalty for any growth affects every
 # probe that grows; and a term that is not finite, or a wrong total, also shows where nothing has grown.
@@ -141,14 +143,14 @@ BESIDE = {
 
 
 def failed(factory):
-    return {one.check.partition("[")[0]: one.message for one in check_reward(factory) if not one.ok}
+    return {result.check.partition("[")[0]: result.message for result in check_reward(factory) if not result.ok}
 
 
 def test_a_reward_without_a_fault_passes_every_check():
     results = check_reward(Right)
-    assert {one.status for one in results} == {"passed"}
-    assert "its_potential_telescopes[up]" not in {one.check for one in results}
-    assert [one.check for one in results][:2] == ["is_pure[up]", "is_pure[down]"]
+    assert {result.status for result in results} == {"passed"}
+    assert "its_potential_telescopes[up]" not in {result.check for result in results}
+    assert [result.check for result in results][:2] == ["is_pure[up]", "is_pure[down]"]
 
 
 @pytest.mark.parametrize(
@@ -170,15 +172,19 @@ def test_a_reward_without_a_fault_passes_every_check():
         (CountsAnyGain, "stays_finite", "the reward must be finite"),
         (PaysForALoss, "lower_loss_never_pays_less", "for a loss of"),
         (PaysForSize, "larger_never_pays_more", "for 1000 parameters less"),
-        (with_value(lambda own, twin: own.validation_metric), "nothing_grown_earns_nothing", "where nothing has grown"),
+        (
+            with_value(lambda network, twin: network.validation_metric),
+            "nothing_grown_earns_nothing",
+            "where nothing has grown",
+        ),
         (HasAPotentialOfItsOwn, "its_potential_telescopes", "the potential at its end is"),
         (PaysForWaiting, "abandoning_does_not_pay", "the probe germinate-and-abandon earns"),
     ],
 )
 def test_a_fault_fails_its_own_check(factory, check, says):
-    found = failed(factory)
-    assert says in found.pop(check)
-    assert set(found) <= BESIDE.get(factory, set())
+    messages = failed(factory)
+    assert says in messages.pop(check)
+    assert set(messages) <= BESIDE.get(factory, set())
 
 
 def test_metrics_of_both_directions_are_checked():
@@ -186,7 +192,7 @@ def test_metrics_of_both_directions_are_checked():
         def __init__(self, *, metric):
             super().__init__(metric=replace(metric, direction="up"))
 
-    broken = {one.check for one in check_reward(Upwards) if not one.ok}
+    broken = {result.check for result in check_reward(Upwards) if not result.ok}
     assert "better_never_pays_less[down]" in broken
     assert all(check.endswith("[down]") for check in broken)
 
@@ -195,9 +201,9 @@ def test_a_declared_exploit_is_skipped():
     class Admits(PaysForWaiting):
         exploitable = MappingProxyType({"abandoning_does_not_pay": "promises are paid for"})
 
-    told = {one.check: (one.status, one.message) for one in check_reward(Admits)}
-    assert told["abandoning_does_not_pay[up]"] == ("skipped", "declared as exploitable: promises are paid for")
-    assert "failed" not in {status for status, _ in told.values()}
+    outcomes = {result.check: (result.status, result.message) for result in check_reward(Admits)}
+    assert outcomes["abandoning_does_not_pay[up]"] == ("skipped", "declared as exploitable: promises are paid for")
+    assert "failed" not in {status for status, _ in outcomes.values()}
 
 
 def test_a_false_declaration_of_an_exploit_is_reported():

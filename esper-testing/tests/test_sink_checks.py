@@ -81,11 +81,11 @@ class SaysThatItIsClosed(Right):
 
 
 def failed(factory):
-    return {one.check: one.message for one in check_sink(factory) if not one.ok}
+    return {result.check: result.message for result in check_sink(factory) if not result.ok}
 
 
 def test_a_sink_without_a_fault_passes_every_check():
-    assert {one.status for one in check_sink(Right)} == {"passed"}
+    assert {result.status for result in check_sink(Right)} == {"passed"}
 
 
 @pytest.mark.parametrize(
@@ -101,6 +101,6 @@ def test_a_sink_without_a_fault_passes_every_check():
     ],
 )
 def test_a_fault_fails_its_own_check_and_no_other(factory, check, says):
-    found = failed(factory)
-    assert list(found) == [check] or factory is DoesNotKnowSeedLost, found
-    assert says in found[check]
+    messages = failed(factory)
+    assert list(messages) == [check] or factory is DoesNotKnowSeedLost, messages
+    assert says in messages[check]

@@ -35,16 +35,16 @@ class Right:
 
 class SharesARow(Right):
     def split(self, name):
-        found = super().split(name)
+        split = super().split(name)
         if name == "test":
-            found.inputs[3] = super().split("train").inputs[5]
-        return found
+            split.inputs[3] = super().split("train").inputs[5]
+        return split
 
 
 class DetachesItsLosses(Right):
     def losses(self, outputs, targets):
-        found = super().losses(outputs, targets)
-        return found if found.mean() < 0 else found.detach() + 0 * outputs.sum(1)
+        losses = super().losses(outputs, targets)
+        return losses if losses.mean() < 0 else losses.detach() + 0 * outputs.sum(1)
 
 
 class Symbols(Right):
@@ -78,19 +78,19 @@ def with_attributes(**attributes):
     return type("Changed", (Right,), attributes)
 
 
-MeansItsLosses = with_attributes(losses=lambda *given: Right.losses(*given).mean())
-MeansItsScores = with_attributes(scores=lambda *given: Right.scores(*given).mean())
+MeansItsLosses = with_attributes(losses=lambda *arguments: Right.losses(*arguments).mean())
+MeansItsScores = with_attributes(scores=lambda *arguments: Right.scores(*arguments).mean())
 ONE_NAN = with_data(lambda x, y: (x.where(x != x[0, 0], torch.nan), y))
 CLASS_3 = with_data(lambda x, y: (x, torch.cat([torch.tensor([3]), y[1:]])))
 
 
 def failed(results):
-    return {one.check: one.message for one in results if not one.ok}
+    return {result.check: result.message for result in results if not result.ok}
 
 
 @pytest.mark.parametrize("factory", [Right, Symbols])
 def test_a_task_without_a_fault_passes_every_check(factory):
-    assert {one.status for one in check_task(factory)} == {"passed"}
+    assert {result.status for result in check_task(factory)} == {"passed"}
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ def test_a_task_without_a_fault_passes_every_check(factory):
     ],
 )
 def test_a_fault_fails_its_own_check_and_no_other(factory, check, says):
-    found = failed(check_task(factory))
-    assert list(found) == [check], found
-    assert says in found[check]
+    messages = failed(check_task(factory))
+    assert list(messages) == [check], messages
+    assert says in messages[check]
 
 
 def test_losses_without_a_gradient_are_reported():
@@ -141,15 +141,15 @@ def test_a_regression_conforms_too():
         shape = DataShape("vector", (4,), 2)
 
         def made(self, place):
-            found = super().made(place)
-            return Split(found.inputs, found.inputs[:, :2])
+            split = super().made(place)
+            return Split(split.inputs, split.inputs[:, :2])
 
         def losses(self, outputs, targets):
             return (outputs - targets).square().mean(1)
 
         scores = losses
 
-    assert {one.status for one in check_task(Regression)} == {"passed"}
+    assert {result.status for result in check_task(Regression)} == {"passed"}
 
 
 # --- schedules
@@ -168,15 +168,15 @@ Sleeps = schedule(lambda step, steps: 0.0)
 
 
 class Counts:
-    asked = 0
+    calls = 0
 
     def factor(self, step, steps):
-        self.asked += 1
-        return 1.0 / self.asked
+        self.calls += 1
+        return 1.0 / self.calls
 
 
 def test_a_schedule_without_a_fault_passes_every_check():
-    assert {one.status for one in check_schedule(FallsLinearly)} == {"passed"}
+    assert {result.status for result in check_schedule(FallsLinearly)} == {"passed"}
 
 
 @pytest.mark.parametrize(
@@ -190,6 +190,6 @@ def test_a_schedule_without_a_fault_passes_every_check():
     ],
 )
 def test_a_fault_of_a_schedule_is_found_by_its_check(factory, check, says):
-    found = failed(check_schedule(factory))
-    assert says in found[check]
-    assert set(found) <= {check, "is_pure"}
+    messages = failed(check_schedule(factory))
+    assert says in messages[check]
+    assert set(messages) <= {check, "is_pure"}

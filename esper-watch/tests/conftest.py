@@ -34,7 +34,7 @@ __all__ = ["write_run"]
 MakeRun = Callable[..., Path]
 
 
-class Told:
+class RecordedRun:
     """The events of a run in which each environment of the first arm tries two seeds, and keeps the second.
 
     word: appended to every name that can come from a plugin or a file.
@@ -92,7 +92,7 @@ class Told:
 
     def _signals(self, seed: int, step: int, *, grows: bool) -> Signals:
         value = (0.8 if grows else 0.5) * (1 - math.exp(-(step + 1) / (0.3 * self.steps))) + 0.01 * math.sin(seed)
-        living = [one for one in self._plan() if one[1] < step] if grows else []
+        living = [planned for planned in self._plan() if planned[1] < step] if grows else []
         seeds: tuple[SeedSignals, ...] = ()
         if living and living[-1][3] not in (Stage.PRUNED, Stage.FOSSILISED):
             gain = Gain(800, 0.05 + 0.01 * seed, 0.4, 0.0, -1.0, 1.0)
@@ -115,36 +115,38 @@ class Told:
         )  # fmt: skip
 
 
-def summary(told: Told) -> dict[str, Any]:
+def summary(recorded: RecordedRun) -> dict[str, Any]:
     """Return the summary of these events."""
-    grown, twin = told.arms[:2]
+    grown, twin = recorded.arms[:2]
     comparison = {
         "a": grown, "b": twin, "difference": 0.3, "ci_low": 0.28, "ci_high": 0.32, "p": 0.0078, "p_margin": 0.0078,
-        "p_holm": 0.0078, "n": told.environments, "paired": True, "verdict": "better", "why": None,
+        "p_holm": 0.0078, "n": recorded.environments, "paired": True, "verdict": "better", "why": None,
     }  # fmt: skip
     return {
         "run": "runs/r",
         "status": "done",
         "results": {
-            "metric": {"name": f"accuracy{told.word}", "direction": "up", "unit": "%"},
+            "metric": {"name": f"accuracy{recorded.word}", "direction": "up", "unit": "%"},
             "arms": {},
             "comparisons": [comparison],
         },
-        "timing": {"train": 30.0, "incubate": 8.0, f"other{told.word}": 2.0, "total": 40.0},
-        "warnings": [f"mind the gap{told.word}"],
-        "sections": [{"plugin": f"own{told.word}", "title": f"More{told.word}", "text": f"of it{told.word}"}],
+        "timing": {"train": 30.0, "incubate": 8.0, f"other{recorded.word}": 2.0, "total": 40.0},
+        "warnings": [f"mind the gap{recorded.word}"],
+        "sections": [
+            {"plugin": f"own{recorded.word}", "title": f"More{recorded.word}", "text": f"of it{recorded.word}"}
+        ],
     }
 
 
-def write_told(
+def write_recorded_run(
     folder: Path, *, environments: int = 8, steps: int = 40, arms: tuple[str, ...] = ("grown", "twin"), word: str = ""
 ) -> Path:
-    """Write the directory of a finished run with the events of ``Told``."""
-    told = Told(environments=environments, steps=steps, arms=arms, word=word)
+    """Write the directory of a finished run with the events of ``RecordedRun``."""
+    recorded = RecordedRun(environments=environments, steps=steps, arms=arms, word=word)
     run = folder / "20261121-101512-quiet-otter"
     run.mkdir()
-    (run / "events.jsonl").write_text("".join(f"{encode(event)}\n" for event in told.events()), encoding="utf-8")
-    (run / "summary.json").write_text(json.dumps(summary(told)), encoding="utf-8")
+    (run / "events.jsonl").write_text("".join(f"{encode(event)}\n" for event in recorded.events()), encoding="utf-8")
+    (run / "summary.json").write_text(json.dumps(summary(recorded)), encoding="utf-8")
     manifest = {
         "format": 1, "id": f"20261121-101512-quiet-otter{word}", "status": f"done{word}",
         "started": "2026-11-21T10:15:12+00:00",
@@ -160,13 +162,13 @@ def write_told(
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
     """``make_run(environments=8, steps=40, arms=("grown", "twin"), word="")``: write a finished run."""
-    return partial(write_told, tmp_path)
+    return partial(write_recorded_run, tmp_path)
 
 
 @pytest.fixture(scope="session")
 def usual_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of an ordinary run, for tests that only read it."""
-    return write_report(write_told(tmp_path_factory.mktemp("usual")))
+    return write_report(write_recorded_run(tmp_path_factory.mktemp("usual")))
 
 
 @pytest.fixture(scope="session")
@@ -174,9 +176,9 @@ def change() -> Callable[..., None]:
     """``change(run, "events.jsonl", '"fossils":1', '"fossils":0')``: replace a pattern in a file of the run."""
 
     def replace(run: Path, name: str, pattern: str, text: str, count: int = 0) -> None:
-        told, times = re.subn(pattern, text, (run / name).read_text(), count=count)
+        replaced, times = re.subn(pattern, text, (run / name).read_text(), count=count)
         assert times
-        (run / name).write_text(told)
+        (run / name).write_text(replaced)
 
     return replace
 
@@ -205,8 +207,8 @@ def luminance(colour: str) -> float:
 def contrast() -> Callable[[str, str], float]:
     """``contrast("#fff", "#000")``: the ratio of two colours."""
 
-    def ratio(one: str, other: str) -> float:
-        low, high = sorted((luminance(one), luminance(other)))
+    def ratio(first: str, second: str) -> float:
+        low, high = sorted((luminance(first), luminance(second)))
         return (high + 0.05) / (low + 0.05)
 
     return ratio

@@ -26,22 +26,24 @@ def compared(write_run):
     """Compare runs that are given as (name, arms, more of the manifest)."""
 
     def make(*runs, only=(), every=False):
-        return compare_runs([load_run(write_run(name, arms, **said)) for name, arms, said in runs], only, every=every)
+        return compare_runs(
+            [load_run(write_run(name, arms, **options)) for name, arms, options in runs], only, every=every
+        )
 
     return make
 
 
-def pairs(found):
-    return [(one["a"], one["b"]) for one in found.comparisons]
+def pairs(comparison):
+    return [(pair["a"], pair["b"]) for pair in comparison.comparisons]
 
 
 def test_a_twin_with_the_same_figures_in_both_runs_is_used_once(compared):
-    found = compared((OTTER, {"grown": BETTER, "twin": NOISE}, {}), (HERON, {"grown": BEST, "twin": NOISE}, {}))
-    assert [one.sample.name for one in found.arms] == ["quiet-otter/grown", "twin", "swift-heron/grown"]
-    assert len(found.comparisons) == 3
-    assert found.identical == ["quiet-otter/twin against swift-heron/twin: identical"]
-    assert "\nquiet-otter/twin against swift-heron/twin: identical" in comparison_text(found)
-    assert "quiet-otter/twin against swift-heron/twin: identical" in comparison_page(found)
+    comparison = compared((OTTER, {"grown": BETTER, "twin": NOISE}, {}), (HERON, {"grown": BEST, "twin": NOISE}, {}))
+    assert [arm.sample.name for arm in comparison.arms] == ["quiet-otter/grown", "twin", "swift-heron/grown"]
+    assert len(comparison.comparisons) == 3
+    assert comparison.identical == ["quiet-otter/twin against swift-heron/twin: identical"]
+    assert "\nquiet-otter/twin against swift-heron/twin: identical" in comparison_text(comparison)
+    assert "quiet-otter/twin against swift-heron/twin: identical" in comparison_page(comparison)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +66,9 @@ def test_a_twin_with_the_same_figures_in_both_runs_is_used_once(compared):
     ids=["no name in common", "each with its own control", "nothing but controls"],
 )
 def test_acting_arms_are_compared_with_each_other_and_their_controls(compared, first, second, expected, left_out):
-    found = compared((OTTER, first, {}), (HERON, second, {"first": 100}))
-    told = [" ".join(pair).replace("quiet-otter", "1").replace("swift-heron", "2") for pair in pairs(found)]
-    assert (told, found.left_out) == (expected, left_out)
+    comparison = compared((OTTER, first, {}), (HERON, second, {"first": 100}))
+    names = [" ".join(pair).replace("quiet-otter", "1").replace("swift-heron", "2") for pair in pairs(comparison)]
+    assert (names, comparison.left_out) == (expected, left_out)
 
 
 def test_pairs_that_the_summary_leaves_out_are_left_out(write_run):
@@ -84,31 +86,35 @@ def test_runs_of_one_name_in_two_folders_are_two_runs(write_run, tmp_path):
     arms = {"a": BETTER, "twin": NOISE}
     path = write_run(OTTER, arms)
     other = write_run(HERON, {"a": BEST, "twin": BETTER}, first=100).rename(tmp_path / OTTER)
-    found = compare_runs([load_run(path), load_run(other)])
-    assert pairs(found) == [(f"{path}/a", f"{path}/twin"), (f"{path}/a", f"{other}/a"), (f"{other}/a", f"{other}/twin")]
+    comparison = compare_runs([load_run(path), load_run(other)])
+    assert pairs(comparison) == [
+        (f"{path}/a", f"{path}/twin"),
+        (f"{path}/a", f"{other}/a"),
+        (f"{other}/a", f"{other}/twin"),
+    ]
 
 
 def test_a_run_that_is_given_twice_is_one_run(write_run):
     run = load_run(write_run(OTTER, {"grown": BETTER, "twin": NOISE}))
-    found = compare_runs([run, run])
-    assert [one.sample.name for one in found.arms] == ["grown", "twin"]
-    assert found.warnings == []
+    comparison = compare_runs([run, run])
+    assert [arm.sample.name for arm in comparison.arms] == ["grown", "twin"]
+    assert comparison.warnings == []
 
 
 def test_arms_with_other_seeds_are_not_paired_with_a_warning(compared):
-    found = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": BEST}, {"first": 100}))
-    (one,) = found.comparisons
-    assert (one["paired"], one["boot_low"], one["p"]) == (False, None, one["u_p"])
-    (warning,) = found.warnings
+    comparison = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": BEST}, {"first": 100}))
+    (pair,) = comparison.comparisons
+    assert (pair["paired"], pair["boot_low"], pair["p"]) == (False, None, pair["u_p"])
+    (warning,) = comparison.warnings
     assert "are not paired, as they share 0 RNG seeds of 8 and 8: they are compared by Mann-Whitney test" in warning
 
 
 def test_seeds_of_another_task_do_not_pair(compared, write_run):
     config = write_run("c").joinpath("config.yaml").read_text().replace("noise: 0.1", "noise: 0.9")
-    found = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": BEST}, {"config": config}))
-    assert found.comparisons[0]["paired"] is False
-    assert f"the configurations of {OTTER} and {HERON} differ in: task.settings.noise (0.1, 0.9)" in found.warnings
-    assert any("as their task settings differ" in warning for warning in found.warnings)
+    comparison = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": BEST}, {"config": config}))
+    assert comparison.comparisons[0]["paired"] is False
+    assert f"the configurations of {OTTER} and {HERON} differ in: task.settings.noise (0.1, 0.9)" in comparison.warnings
+    assert any("as their task settings differ" in warning for warning in comparison.warnings)
 
 
 def test_a_warning_reports_configuration_differences_outside_of_arms(compared, write_run):
@@ -119,17 +125,19 @@ def test_a_warning_reports_configuration_differences_outside_of_arms(compared, w
         .replace("policies/heuristic", "policies/random")
         .replace("name: null", "name: other\nseed: 7\nlanes: 4\ncapacity: false")
     )
-    found = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": BEST}, {"config": changed}))
-    (warning,) = found.warnings
+    comparison = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": BEST}, {"config": changed}))
+    (warning,) = comparison.warnings
     assert warning.endswith("differ in: host (tasks/pointwise-mlp, tasks/cnn1d), episode.steps (40, 20)")
 
 
 def test_warnings_report_different_code_and_margins(compared):
     machine = {"torch": "2.6.0", "esper-core": "0.1.0"}
-    found = compared((OTTER, {"a": BETTER}, {"margin": 0.4}), (HERON, {"b": BEST}, {"machine": machine, "plugins": []}))
-    assert found.margin == 0.4
-    assert found.comparisons[0]["verdict"] == "no difference shown"
-    code, margins = found.warnings
+    comparison = compared(
+        (OTTER, {"a": BETTER}, {"margin": 0.4}), (HERON, {"b": BEST}, {"machine": machine, "plugins": []})
+    )
+    assert comparison.margin == 0.4
+    assert comparison.comparisons[0]["verdict"] == "no difference shown"
+    code, margins = comparison.warnings
     assert code.endswith('ran different code: torch ("2.13.0", "2.6.0"), esper-tasks ("0.1.0 (ad55eeb6)", none)')
     assert margins == f"the runs declare different margins ({OTTER} 0.4, {HERON} 0); the largest is used"
 
@@ -138,8 +146,8 @@ def test_one_file_plugins_are_compared_by_their_files(compared):
     """All of them have the package "local file"."""
 
     def local(name: str, sha256: str) -> dict[str, str]:
-        known = {"id": name, "package": "local file", "version": sha256[:8], "entry_point": f"{name}.py"}
-        return {**known, "sha256": sha256}
+        details = {"id": name, "package": "local file", "version": sha256[:8], "entry_point": f"{name}.py"}
+        return {**details, "sha256": sha256}
 
     shared, more = local("squeeze", "f6c8d151d60e"), local("counting", "f40b3acc82e3")
     first, second = {"plugins": [shared]}, {"plugins": [shared, more]}
@@ -173,10 +181,10 @@ def test_a_configuration_that_cannot_be_read_is_an_error(write_run):
 
 def test_eight_shared_seeds_are_enough_for_pairs(compared):
     more = [*BEST, 0.7, 0.9]
-    found = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": more}, {}))
-    (one,) = found.comparisons
-    assert (one["paired"], one["n"]) == (True, 8)
-    assert found.warnings == [
+    comparison = compared((OTTER, {"grown": BETTER}, {}), (HERON, {"grown": more}, {}))
+    (pair,) = comparison.comparisons
+    assert (pair["paired"], pair["n"]) == (True, 8)
+    assert comparison.warnings == [
         f"the arms of {OTTER} and {HERON} are paired by the 8 RNG seeds that both have; they have 8 and 10"
     ]
 
@@ -184,7 +192,7 @@ def test_eight_shared_seeds_are_enough_for_pairs(compared):
 def test_b8_drl_13_each_pair_has_test_interval_and_effect_size_and_may_show_nothing(compared):
     """Mann-Whitney U, a paired bootstrap interval and effect sizes stand beside a verdict."""
     clear, _, none = compared((OTTER, {"a": BETTER, "b": NOISE, "c": NOISE}, {})).comparisons
-    assert [(one["a"], one["b"]) for one in (clear, none)] == [("a", "b"), ("b", "c")]
+    assert [(pair["a"], pair["b"]) for pair in (clear, none)] == [("a", "b"), ("b", "c")]
     assert (clear["verdict"], clear["why"], clear["p_holm"]) == ("better", None, 3 * 2 / 2**8)
     assert clear["ci_low"] < clear["boot_low"] < clear["difference"] < clear["boot_high"] < clear["ci_high"]
     ahead = sum(a > b for a in BETTER for b in NOISE) + sum(a == b for a in BETTER for b in NOISE) / 2
@@ -234,18 +242,18 @@ def test_json_has_every_figure_and_stderr_the_warnings(esper, write_run):
     path = write_run(OTTER, {"grown": BETTER})
     write_run(HERON, {"grown": NOISE}, first=50)
     answer = esper("compare", path, HERON, "--json")
-    told = answer.json
-    assert [run["id"] for run in told["runs"]] == [OTTER, HERON]
-    assert told["metric"] == {"name": "accuracy", "direction": "up", "unit": "%"}
-    assert told["arms"]["quiet-otter/grown"]["runs"] == [OTTER]
-    assert told["arms"]["quiet-otter/grown"]["episodes"][0] == {"seed": 0, "test": 0.5}
-    (one,) = told["comparisons"]
-    assert list(one) == [
+    output = answer.json
+    assert [run["id"] for run in output["runs"]] == [OTTER, HERON]
+    assert output["metric"] == {"name": "accuracy", "direction": "up", "unit": "%"}
+    assert output["arms"]["quiet-otter/grown"]["runs"] == [OTTER]
+    assert output["arms"]["quiet-otter/grown"]["episodes"][0] == {"seed": 0, "test": 0.5}
+    (pair,) = output["comparisons"]
+    assert list(pair) == [
         "a", "b", "difference", "ci_low", "ci_high", "p", "p_margin", "p_holm", "n", "paired", "verdict", "why",
         "effect_size", "boot_low", "boot_high", "u", "u_p", "cliffs_delta",
     ]  # fmt: skip
-    assert one["paired"] is False
-    assert answer.err == f"warning: {told['warnings'][0]}\n"
+    assert pair["paired"] is False
+    assert answer.err == f"warning: {output['warnings'][0]}\n"
     text = esper("compare", path, HERON).out
     assert "; not paired, 8 or more of each\n" in text
     assert "bootstrap" not in text
@@ -267,8 +275,8 @@ def test_a_verdict_of_a_run_survives_a_comparison_with_another_run(esper, unlike
     assert "\nquiet-otter/heuristic is better than quiet-otter/twin\n" in together
     assert together.endswith("\n10 other pairs of arms were not compared: esper compare --all compares every pair.\n")
     assert "not compared" not in alone
-    told = esper("compare", OTTER, HERON, "--json").json["comparisons"]
-    assert (len(told), told[0]["p_holm"]) == (5, pytest.approx(5 * 2 / 2**8))
+    comparisons = esper("compare", OTTER, HERON, "--json").json["comparisons"]
+    assert (len(comparisons), comparisons[0]["p_holm"]) == (5, pytest.approx(5 * 2 / 2**8))
 
 
 def test_all_compares_every_pair_and_arm_those_of_its_names(esper, unlike, tmp_path):
@@ -279,12 +287,12 @@ def test_all_compares_every_pair_and_arm_those_of_its_names(esper, unlike, tmp_p
     assert len(named["comparisons"]) == 6
     assert esper("compare", OTTER, HERON, "--html", tmp_path / "page.html").status == 0
     assert "10 other pairs of arms were not compared" in (tmp_path / "page.html").read_text()
-    one = esper("compare", OTTER, "--arm", "twin").out
-    assert one.endswith("There is one arm, so there is nothing to compare.\n")
+    text = esper("compare", OTTER, "--arm", "twin").out
+    assert text.endswith("There is one arm, so there is nothing to compare.\n")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "told"),
+    ("arguments", "status", "message"),
     [
         (["failed"], 1, "E431 failed has no summary to compare: its status is failed: E232 x\n"),
         (["nothing"], 1, "E420 there is no run nothing\n"),
@@ -294,14 +302,14 @@ def test_all_compares_every_pair_and_arm_those_of_its_names(esper, unlike, tmp_p
         ([], 2, "Missing argument"),
     ],
 )
-def test_runs_that_cannot_be_compared_are_errors(esper, write_run, arguments, status, told):
+def test_runs_that_cannot_be_compared_are_errors(esper, write_run, arguments, status, message):
     write_run(OTTER, {"grown": BETTER, "twin": NOISE})
     write_run("failed", status="failed", reason="E232 x")
     write_run("other", {"grown": NOISE}, metric=Metric("loss", "down"))
     write_run("task", {"grown": NOISE}, config="task: {use: tasks/other}\n")
     answer = esper("compare", *arguments)
     assert (answer.status, answer.out) == (status, "")
-    assert told in answer.err
+    assert message in answer.err
 
 
 @pytest.mark.parametrize("width", [30, 80])
@@ -338,12 +346,16 @@ def test_the_page_has_the_words_of_the_text_draws_the_intervals_and_loads_nothin
     write_run(OTTER, {"grown": BETTER, "twin": NOISE}, margin=0.01)
     page = page_of(OTTER)
     figures = ("51.0 %", "38.8 % to 63.1 %", "+20.4 points", "+20.1 to +20.6 points", "0.0078")
-    assert [told for told in ("grown is better than twin", *figures) if told not in page.text] == []
+    assert [phrase for phrase in ("grown is better than twin", *figures) if phrase not in page.text] == []
     drawings = [attributes for tag, attributes in page.elements if tag == "svg"]
-    assert [one["role"] for one in drawings] == ["img", "group"], "the difference, and the arms"
+    assert [attributes["role"] for attributes in drawings] == ["img", "group"], "the difference, and the arms"
     assert "grown against twin: +20.4 points, +20.1 to +20.6 points" in page.texts
     assert "".join(page.texts).count("grown: 51.0 %, 95 % interval 38.8 % to 63.1 %") == 1
-    (policy,) = [one["content"] for _, one in page.elements if one.get("http-equiv") == "Content-Security-Policy"]
+    (policy,) = [
+        attributes["content"]
+        for _, attributes in page.elements
+        if attributes.get("http-equiv") == "Content-Security-Policy"
+    ]
     assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-")
     source = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert re.search(r"https?:|url\(|@import|<script src|<link", source) is None
@@ -358,8 +370,8 @@ def test_the_page_has_curves_with_bands_of_both_runs_and_the_settings_that_diffe
         change(run, "config.yaml", "noise: 0.1", f"noise: {noise}")
     page = page_of(OTTER, HERON)
     shapes = [attributes["class"].split() for _, attributes in page.elements if "class" in attributes]
-    assert sum("band" in one for one in shapes) == sum("line" in one for one in shapes) == 4
-    assert len({one[0] for one in shapes if "band" in one}) == 4, "a colour for each arm of each run"
+    assert sum("band" in classes for classes in shapes) == sum("line" in classes for classes in shapes) == 4
+    assert len({classes[0] for classes in shapes if "band" in classes}) == 4, "a colour for each arm of each run"
     for title in ("Learning curves", "Metric against size", "Settings that differ"):
         assert title in page.texts
     assert page.text.count(" task.settings.noise 0.1 0.2 ") == 1
@@ -385,7 +397,7 @@ def test_unknown_equal_and_huge_figures_stay_inside_the_drawing(page_of, write_r
         for name, value in attributes.items()
         if tag in ("line", "circle", "rect") and name in ("x1", "x2", "cx", "x")
     ]
-    assert all(0 <= one <= 720 for one in numbers)
+    assert all(0 <= number <= 720 for number in numbers)
     assert "nan" not in page.text.split()
 
 

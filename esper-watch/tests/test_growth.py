@@ -28,9 +28,11 @@ def report(make_run):
 
 
 def life(*changes: tuple[int, Stage], number: int = 0) -> SeedLife:
-    told = SeedLife(0, "grown", 0, "early", number, "test/conv", 72)
-    told.changes += [stage_changed(step, None, now, seed_id=number, reason="by the policy") for step, now in changes]
-    return told
+    seed_life = SeedLife(0, "grown", 0, "early", number, "test/conv", 72)
+    seed_life.changes += [
+        stage_changed(step, None, now, seed_id=number, reason="by the policy") for step, now in changes
+    ]
+    return seed_life
 
 
 def test_a_pruned_seed_leaves_its_lane_to_the_next_and_seeds_at_once_have_lanes_of_their_own():
@@ -59,21 +61,21 @@ def test_a_deep_host_is_drawn_with_all_slots_and_few_layers(report):
 
 
 def test_the_section_tells_what_was_kept_where(report):
-    told = growth.pictures(report).data
-    assert list(told["summary"]) == [
+    data = growth.pictures(report).data
+    assert list(data["summary"]) == [
         "grown, slot early: kept conv in 10 of 10 networks; 20 seeds tried.",
         "grown, slot late: nothing kept; 0 seeds tried.",
     ]
-    ((arm, shown, folded, more),) = told["arms"]
+    ((arm, shown, folded, more),) = data["arms"]
     assert (arm, len(shown), len(folded), more) == ("grown", 8, 2, 0)
 
 
 def test_a_long_course_is_told_every_few_steps():
     metric = Metric("accuracy", "up", "%")
     for steps, number, every in ((200, 200, 1), (201, 100, 2), (1000, 200, 5)):
-        told, course, gap = growth._course(metric, {step: step / 1000 for step in range(steps)}, {})
+        latest, course, gap = growth._course(metric, {step: step / 1000 for step in range(steps)}, {})
         assert (len(json.loads(course)), gap) == (number, every)
-        assert told == f"{(steps - 1) / 10:.1f}\N{NO-BREAK SPACE}%"
+        assert latest == f"{(steps - 1) / 10:.1f}\N{NO-BREAK SPACE}%"
 
 
 SEEN = """
@@ -116,18 +118,18 @@ def test_a_decision_names_its_options_and_says_why():
         (0, "b/conv", Stage.BLENDING, f"by the policy; {price}"),
         (1, "b/point", Stage.PRUNED, f"b/conv was chosen from the nursery; {price.replace('>', '≤')}"),
     ):
-        told = life((0, Stage.GERMINATED), number=seed_id)
-        told.blueprint = blueprint
+        seed_life = life((0, Stage.GERMINATED), number=seed_id)
+        seed_life.blueprint = blueprint
         price_then = math.nan if seed_id else 0.0656  # a gate tells its price when it looks for the first time
-        told.looks.add(look(4, 0.2 - 0.1 * seed_id)._replace(price=price_then))
+        seed_life.looks.add(look(4, 0.2 - 0.1 * seed_id)._replace(price=price_then))
         change = replace(life((4, now), number=seed_id).changes[0], reason=reason)
-        told.changes.append(change)
-        history.seeds.append(told)
-    changes = [(one, one.changes[-1]) for one in history.seeds]
+        seed_life.changes.append(change)
+        history.seeds.append(seed_life)
+    changes = [(candidate, candidate.changes[-1]) for candidate in history.seeds]
     moment = growth._moment(history, history.seeds, 4, changes, [0.001])
-    assert [one.price for one in moment.options] == pytest.approx([0.0656, 0.001 * history.seeds[1].parameters])
-    assert moment.what == "blend conv into slot early; prune point in slot early"
-    assert [(one.name, one.outcome, one.chosen) for one in moment.options] == [
+    assert [option.price for option in moment.options] == pytest.approx([0.0656, 0.001 * history.seeds[1].parameters])
+    assert moment.action == "blend conv into slot early; prune point in slot early"
+    assert [(option.name, option.outcome, option.chosen) for option in moment.options] == [
         ("conv", "blending", True), ("point", "pruned", False),
     ]  # fmt: skip
     assert moment.why[0] == (
@@ -138,7 +140,7 @@ def test_a_decision_names_its_options_and_says_why():
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"),
+    ("reason", "sentence"),
     [
         ("by the policy", "conv: the policy chose this."),
         ("alpha at 0", "conv: alpha at 0."),
@@ -149,10 +151,10 @@ def test_a_decision_names_its_options_and_says_why():
         ("x; gate before fossilisation: a figure is not finite", "conv: x. The gate before keeping it: a figure is"),
     ],
 )
-def test_reasons_are_told_in_words(reason, said):
-    told = life((0, Stage.GERMINATED), (4, Stage.PRUNED))
-    told.blueprint = "b/conv"
-    assert said in growth._explained(told, replace(told.changes[-1], reason=reason))
+def test_reasons_are_told_in_words(reason, sentence):
+    seed_life = life((0, Stage.GERMINATED), (4, Stage.PRUNED))
+    seed_life.blueprint = "b/conv"
+    assert sentence in growth._explained(seed_life, replace(seed_life.changes[-1], reason=reason))
 
 
 def look(step: int, mean: float) -> Look:
@@ -167,10 +169,10 @@ def test_every_decision_stands_under_its_network(report):
 
 
 def test_a_gate_chart_says_from_when_the_gate_was_open():
-    told = life((0, Stage.GERMINATED))
-    chart = views._gate_chart(told, [look(3, 0.05), look(4, 0.1), look(5, 0.2)])
+    seed_life = life((0, Stage.GERMINATED))
+    chart = views._gate_chart(seed_life, [look(3, 0.05), look(4, 0.1), look(5, 0.2)])
     assert chart.description.startswith("3 looks, open from step 5")
-    assert views._gate_chart(told, [look(3, 0.05)]).data["opened"] is None
+    assert views._gate_chart(seed_life, [look(3, 0.05)]).data["opened"] is None
 
 
 VISION = {
@@ -195,9 +197,9 @@ def lab(colour: str, vision: str) -> tuple[float, float, float]:
     return 116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)
 
 
-def ciede2000(one: tuple[float, float, float], other: tuple[float, float, float]) -> float:
+def ciede2000(first: tuple[float, float, float], second: tuple[float, float, float]) -> float:
     """Return the difference of two colours in CIELAB, by Sharma, Wu and Dalal (2005)."""
-    (l1, a1, b1), (l2, a2, b2) = one, other
+    (l1, a1, b1), (l2, a2, b2) = first, second
     mean = (math.hypot(a1, b1) + math.hypot(a2, b2)) / 2
     wider = 1.5 - 0.5 * math.sqrt(mean**7 / (mean**7 + 25**7))
     a1, a2 = a1 * wider, a2 * wider
@@ -237,12 +239,14 @@ def palettes(kind: str) -> list[dict[str, str]]:
 def test_colours_stand_out_and_are_told_apart_with_every_colour_vision(kind, dark, contrast):
     colours = palettes(kind)[dark]
     paper = colours.pop("paper")
-    assert {name: round(contrast(one, paper), 2) for name, one in colours.items() if contrast(one, paper) < 3.0} == {}
+    assert {
+        name: round(contrast(colour, paper), 2) for name, colour in colours.items() if contrast(colour, paper) < 3.0
+    } == {}
     alike = {
-        (one, other, vision): round(apart, 1)
+        (first, second, vision): round(apart, 1)
         for vision in VISION
-        for one, other in combinations(colours, 2)
-        if (apart := ciede2000(lab(colours[one], vision), lab(colours[other], vision))) < 15.0
+        for first, second in combinations(colours, 2)
+        if (apart := ciede2000(lab(colours[first], vision), lab(colours[second], vision))) < 15.0
     }
     assert alike == {}
 

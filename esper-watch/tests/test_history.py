@@ -36,7 +36,7 @@ def history_of(*events: Event) -> History:
 
 def test_a_step_has_its_figures_and_its_reward():
     rewards = [{"improvement": 1.5, "rent": -0.5}, {}, {"improvement": 1e308, "bonus": 1e308}]
-    first, second, third = history_of(*(step(n, reward=own) for n, own in enumerate(rewards))).steps
+    first, second, third = history_of(*(step(n, reward=reward) for n, reward in enumerate(rewards))).steps
     assert dataclasses.asdict(first) == {
         **PLACE, "step": 0, "train_loss": 2.0, "validation_loss": 2.1, "validation_metric": 0.4, "parameters": 1120,
         "host_parameters": 1000, "fossils": 0, "living": 1, "reward": 1.0, "action": "wait",
@@ -116,7 +116,7 @@ def test_a_history_is_fed_while_the_run_goes_on_and_keeps_decisions_and_looks():
     for number in (1, 2):
         history.add(step(number, gain=0.1 * number, price=0.02, action="prune early" if number == 2 else "wait"))
         assert (history.events, len(history.steps)) == (number + 1, number)
-    assert [(one.step, one.action, one.environment) for one in history.decisions] == [
+    assert [(decision.step, decision.action, decision.environment) for decision in history.decisions] == [
         (2, "prune early", (0, "grown", 7))
     ]
     (life,) = history.seeds

@@ -22,13 +22,13 @@ from tests.support.html_pages import Page
 
 def events_of(name: str, *, metric: Metric | None = None) -> list[Event]:
     """Return the events of a run with two arms and five steps, in which everything is called ``name``."""
-    told: list[Event] = [RunStarted(run=name, arms=(name, "twin"), rounds=1, environments=1, steps=5, metric=metric)]
+    events: list[Event] = [RunStarted(run=name, arms=(name, "twin"), rounds=1, environments=1, steps=5, metric=metric)]
     for arm, ahead in ((name, 0.1), ("twin", 0.0)):
-        told += [
+        events += [
             StepFinished(round=0, arm=arm, seed=0, step=n, signals=Signals(n, 2.0, 2.0, ahead + n / 10, 9, 9, ()))
             for n in range(5)
         ]
-        told.append(
+        events.append(
             EpisodeFinished(
                 round=0, arm=arm, seed=0, test_loss=1.0, test_metric=0.5 + ahead, validation_metric=0.5, parameters=9,
                 host_parameters=9, fossils=1, steps=5, reward=1.0, grown=({"blueprint": name, "slot": name},),
@@ -36,7 +36,7 @@ def events_of(name: str, *, metric: Metric | None = None) -> list[Event]:
         )  # fmt: skip
     place = {"round": 0, "arm": name, "seed": 0, "step": 3}
     return [
-        *told,
+        *events,
         GovernorActed(**place, act=name, verdict=name, reason=name),
         SeedLost(**place, slot=name, blueprint=name, package=name, what=name, withdrawn=False),
     ]
@@ -66,8 +66,8 @@ def test_a_finished_run_shows_figures_verdicts_and_a_curve_for_each_arm(make_run
     run = make_run(environments=8, steps=40)
     html = html_of(run)
     text = Page(html).text
-    for told in ("done", "8 environments", "+30.0 points", "better", "Acts of the governor: 1 × roll-back.", "grown"):
-        assert told in text
+    for phrase in ("done", "8 environments", "+30.0 points", "better", "Acts of the governor: 1 × roll-back.", "grown"):
+        assert phrase in text
     assert "Seeds that went wrong and were removed: 1." in text
     assert "Validation accuracy, mean over environments, by step" in text
     assert html.count("<polyline ") == 2
@@ -77,8 +77,8 @@ def test_a_finished_run_shows_figures_verdicts_and_a_curve_for_each_arm(make_run
 def test_an_unfinished_run_shows_its_progress_and_no_verdict(unfinished):
     write_events(unfinished, events_of("grown", metric=Metric("accuracy", "up", "%"))[:9])
     text = Page(html_of(unfinished)).text
-    for told in ("died", "70 % trained", "test accuracy so far", "60.0 %", "1 × grown in grown"):
-        assert told in text
+    for phrase in ("died", "70 % trained", "test accuracy so far", "60.0 %", "1 × grown in grown"):
+        assert phrase in text
     assert "better" not in text
     assert "interval" not in text
 
@@ -152,8 +152,8 @@ def grafted():
 def test_a_grafted_model_and_its_slots_show_layers_and_what_grows(grafted):
     model, grown = grafted
     text = Page(model._repr_html_()).text
-    for told in ("Sequential: 90 parameters, and 0 in seeds", "0 Linear 72", "slot early vector of 8; nothing grows"):
-        assert told in text
+    for phrase in ("Sequential: 90 parameters, and 0 in seeds", "0 Linear 72", "slot early vector of 8; nothing grows"):
+        assert phrase in text
     assert "2 slots layer parameters 0 ○ slot early" in Page(model._esper._repr_html_()).text
     assert "Slot late" in Page(model._esper.named("late")._repr_html_()).text
     page = Page(notebook.network_html(grown))
@@ -168,9 +168,13 @@ def test_components_show_what_their_spec_declares_or_a_table():
     text = Page(registry._repr_html_()).text
     assert f"blueprint blueprints/conv_light esper-blueprints {__version__} Two convolutions" in text
     text = Page(registry.find("blueprint", "conv_light")._repr_html_()).text
-    for told in ("blueprint blueprints/conv_light from esper-blueprints", "accepts image, sequence", "params 2*(5**n"):
-        assert told in text
-    one = {"kind": HOSTILE, "id": HOSTILE, "source": HOSTILE, "spec": {HOSTILE: HOSTILE, "summary": HOSTILE}}
-    for components in ([one], [one, one]):
+    for phrase in (
+        "blueprint blueprints/conv_light from esper-blueprints",
+        "accepts image, sequence",
+        "params 2*(5**n",
+    ):
+        assert phrase in text
+    component = {"kind": HOSTILE, "id": HOSTILE, "source": HOSTILE, "spec": {HOSTILE: HOSTILE, "summary": HOSTILE}}
+    for components in ([component], [component, component]):
         page = Page(notebook.components_html({"title": HOSTILE, "components": components}))
         assert {tag for tag, _ in page.elements} <= {"div", "strong", "table", "tr", "th", "td"}

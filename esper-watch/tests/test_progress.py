@@ -140,10 +140,10 @@ def test_the_display_is_redrawn_prints_above_it_and_is_removed_in_the_end(monkey
 
 
 def test_a_terminal_that_goes_away_stops_nothing():
-    ours, theirs = os.openpty()
-    file = os.fdopen(theirs, "w")
+    controller, terminal = os.openpty()
+    file = os.fdopen(terminal, "w")
     with closing(LiveDisplay(Console(file=file, force_terminal=True))) as display:
-        os.close(ours)
+        os.close(controller)
         time.sleep(0.4)
         for event in GROWING:
             display.hear(event)
@@ -154,4 +154,4 @@ def test_a_terminal_that_goes_away_stops_nothing():
 
 def test_the_display_passes_the_conformance_checks():
     checked = check_sink(lambda run: LiveDisplay(Console(file=io.StringIO(), force_terminal=True)))
-    assert {one.status for one in checked} == {"passed"}
+    assert {result.status for result in checked} == {"passed"}

@@ -22,10 +22,10 @@ HOSTILE = '</title></svg></style><script>alert(1)</script>"><img src=x onerror=a
 
 def compare_also(run: Path, *more: dict[str, object]) -> None:
     """Add comparisons to a summary: the one that it has, with these changes."""
-    told = json.loads((run / "summary.json").read_text())
-    own = told["results"]["comparisons"]
-    told["results"]["comparisons"] += [{**own[0], **one} for one in more]
-    (run / "summary.json").write_text(json.dumps(told))
+    summary = json.loads((run / "summary.json").read_text())
+    comparisons = summary["results"]["comparisons"]
+    summary["results"]["comparisons"] += [{**comparisons[0], **changes} for changes in more]
+    (run / "summary.json").write_text(json.dumps(summary))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link"])
@@ -101,8 +101,8 @@ def test_controls_are_neither_green_nor_red(make_run):
     run = make_run(environments=8, steps=20, arms=("grown", "twin", "capacity"))
     worse = {"verdict": "worse", "difference": -0.2, "b": "capacity"}
     compare_also(run, {**worse, "a": "twin"}, {"a": "capacity"}, {**worse, "a": "grown"})
-    found = re.findall(r'<li class="(better|worse|neither)">(\w+ was \w+ than \w+)', report_page(read_report(run)))
-    assert found == [
+    sentences = re.findall(r'<li class="(better|worse|neither)">(\w+ was \w+ than \w+)', report_page(read_report(run)))
+    assert sentences == [
         ("better", "grown was better than twin"),
         ("worse", "grown was worse than capacity"),
         ("neither", "twin was worse than capacity"),
@@ -125,10 +125,10 @@ def test_a_picture_is_valid_svg_with_any_names(options, make_run, tmp_path):
     assert drawn.documentElement is not None
     assert drawn.documentElement.tagName == "svg"
     drawing = "svg|style|g|rect|line|polyline|polygon|circle|path|text|title|desc"
-    assert all(re.fullmatch(drawing, one.tagName) for one in drawn.getElementsByTagName("*"))
+    assert all(re.fullmatch(drawing, element.tagName) for element in drawn.getElementsByTagName("*"))
     assert not (run / "report.html").exists()
-    both = CliRunner().invoke(report, [str(run), "--picture", str(path), "--out", str(path)])
-    assert both.exit_code == 2
+    refused = CliRunner().invoke(report, [str(run), "--picture", str(path), "--out", str(path)])
+    assert refused.exit_code == 2
 
 
 def test_an_animated_picture_ends_with_the_last_step_and_rests_for_reduced_motion(make_run, tmp_path):
@@ -136,12 +136,12 @@ def test_an_animated_picture_ends_with_the_last_step_and_rests_for_reduced_motio
     assert CliRunner().invoke(report, [str(run), "--picture", str(path), "--animated"]).exit_code == 0
     text = path.read_text(encoding="utf-8")
     drawn = minidom.parseString(text)
-    states = [one for one in drawn.getElementsByTagName("g") if "state" in one.getAttribute("class").split()]
-    resting = [one for one in states if "stays" in one.getAttribute("class").split()]
-    seen = [one.firstChild.data for state in resting for one in state.getElementsByTagName("text")]
+    states = [group for group in drawn.getElementsByTagName("g") if "state" in group.getAttribute("class").split()]
+    resting = [group for group in states if "stays" in group.getAttribute("class").split()]
+    seen = [label.firstChild.data for state in resting for label in state.getElementsByTagName("text")]
     assert len(states) > len(resting)
-    assert sum("kept, 72" in one for one in seen) == 1
-    assert not any("pruned" in one for one in seen)
+    assert sum("kept, 72" in label for label in seen) == 1
+    assert not any("pruned" in label for label in seen)
     still, _, moving = text.partition("@media (prefers-reduced-motion: no-preference)")
     assert "animation:" not in still.partition("</style>")[0]
     names = set(re.findall(r"@keyframes ([\w-]+)", moving))
@@ -159,9 +159,9 @@ def test_a_run_without_steps_has_an_empty_picture(animated, make_run, tmp_path):
     assert minidom.parseString(path.read_text()).getElementsByTagName("text") == []
 
 
-@pytest.mark.parametrize(("out", "said"), [("", "it is a folder"), ("not/there.html", "No such file or directory")])
-def test_a_file_that_cannot_be_written_is_an_error(out, said, make_run, tmp_path):
-    with pytest.raises(EsperError, match=said) as caught:
+@pytest.mark.parametrize(("out", "reason"), [("", "it is a folder"), ("not/there.html", "No such file or directory")])
+def test_a_file_that_cannot_be_written_is_an_error(out, reason, make_run, tmp_path):
+    with pytest.raises(EsperError, match=reason) as caught:
         write_report(make_run(environments=2, steps=4), tmp_path / out)
     assert caught.value.problems[0].code == "E410"
 
@@ -190,6 +190,6 @@ def test_a_picture_must_be_named_svg(make_run, tmp_path):
     path = tmp_path / "x.png"
     answer = CliRunner().invoke(report, [str(make_run(environments=2, steps=4)), "--picture", str(path)])
     assert answer.exit_code == 2
-    told = " ".join(answer.stderr.replace("│", " ").split())
-    assert f"a file that ends with .svg, received {path}" in told
+    message = " ".join(answer.stderr.replace("│", " ").split())
+    assert f"a file that ends with .svg, received {path}" in message
     assert not path.exists()

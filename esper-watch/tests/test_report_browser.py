@@ -13,7 +13,7 @@ from esper_watch.comparison_view import comparison_page
 from esper_watch.report import write_report
 
 VISIBLE = "document.body.innerText"
-TOLD = "document.getElementById('told').hidden ? '' : document.getElementById('told').textContent"
+TOOLTIP = "document.getElementById('tooltip').hidden ? '' : document.getElementById('tooltip').textContent"
 WIDE = "document.documentElement.scrollWidth"
 
 MIDDLE = """
@@ -85,13 +85,13 @@ TAPPED = """
 """
 
 LETTERS = """
-[...document.querySelectorAll("#%s figure svg text")].map((one) => {
+[...document.querySelectorAll("#%s figure svg text")].map((text) => {
   // The box of a text has room for accents, which no figure has: letters reach so far above and below their line.
-  const [box, seen] = [one.getBoundingClientRect(), one.getScreenCTM()];
-  const [size, line] = [parseFloat(getComputedStyle(one).fontSize) * seen.d, Number(one.getAttribute("y"))];
+  const [box, seen] = [text.getBoundingClientRect(), text.getScreenCTM()];
+  const [size, line] = [parseFloat(getComputedStyle(text).fontSize) * seen.d, Number(text.getAttribute("y"))];
   const [on, wide] = [line * seen.d + seen.f, seen.a / seen.d];
-  const told = one.firstChild.textContent;
-  return { told, size, wide, left: box.left, right: box.right, top: on - 0.76 * size, bottom: on + 0.24 * size };
+  const content = text.firstChild.textContent;
+  return { content, size, wide, left: box.left, right: box.right, top: on - 0.76 * size, bottom: on + 0.24 * size };
 })
 """
 
@@ -142,14 +142,14 @@ def page(usual_report, browser):
 
 def test_all_sections_are_visible_and_nothing_is_fetched(page):
     text = page.evaluate(VISIBLE)
-    for said in (
+    for phrase in (
         "Growing helped: grown ended better than the same networks without growth.",
         "grown was better than twin by 30.0 points (95 % interval +28.0 to +32.0 points",
         *("Arms", "Learning curves", "Metric against size", "Seed lives", "16 seeds: 8 kept, 8 pruned."),
         *("Resulting networks", "8 of 8 networks: 500 parameters of the host, 72 grown."),
         *("Evidence for each seed", "Policy updates", "Time", "roll-back", "More", "Provenance"),
     ):
-        assert said in text, said
+        assert phrase in text, phrase
     assert page.complaints == []
     assert [url for url in page.requests if not url.startswith("file:")] == []
     assert len(page.requests) == 1
@@ -157,34 +157,34 @@ def test_all_sections_are_visible_and_nothing_is_fetched(page):
 
 def test_the_pointer_shows_the_value_of_a_mark(page):
     page.resize(1000, 900)
-    where = page.evaluate(MIDDLE)
-    page.point(*where)
-    assert page.evaluate(TOLD) == (
+    position = page.evaluate(MIDDLE)
+    page.point(*position)
+    assert page.evaluate(TOOLTIP) == (
         "early  conv: germinated at step 1, training in isolation from step 2 to step 9. asked for"
     )
     page.point(2, 2)
-    assert page.evaluate(TOLD) == ""
+    assert page.evaluate(TOOLTIP) == ""
 
 
 def test_the_arrow_keys_go_from_mark_to_mark(page):
     page.evaluate("document.querySelector('#courses svg').focus()")
     page.press("ArrowRight")
-    first = page.evaluate(TOLD)
+    first = page.evaluate(TOOLTIP)
     page.press("ArrowRight")
-    second = page.evaluate(TOLD)
+    second = page.evaluate(TOOLTIP)
     page.press("ArrowLeft")
-    assert page.evaluate(TOLD) == first
+    assert page.evaluate(TOOLTIP) == first
     assert first.startswith("after 1 step: grown ")
     assert "; twin " in first
     assert second.startswith("after 2 steps: ")
     page.press("Escape")
-    assert page.evaluate(TOLD) == ""
+    assert page.evaluate(TOOLTIP) == ""
 
 
 def faint(page):
     """Return what has too little contrast: less than 3 for lines and marks, less than 4.5 for text."""
-    found = page.evaluate(CONTRAST)
-    return {name: ratio for name, ratio in found.items() if ratio < (3.0 if name in ("line", "mark") else 4.5)}
+    ratios = page.evaluate(CONTRAST)
+    return {name: ratio for name, ratio in ratios.items() if ratio < (3.0 if name in ("line", "mark") else 4.5)}
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -197,8 +197,8 @@ def test_contrast_is_sufficient_in_light_and_dark(page, dark):
 def printed(page: Any, marked: str) -> dict[str, int]:
     """Return the sheet of each heading by its text, and of what a script marks as a heading."""
     page.evaluate(marked)
-    told = page.call("Page.printToPDF", generateTaggedPDF=True, generateDocumentOutline=True)["data"]
-    entries = re.findall(rb"/Title \((.*?)\)\n/Dest \[(\d+) 0 R /XYZ", base64.b64decode(told), re.DOTALL)
+    pdf = page.call("Page.printToPDF", generateTaggedPDF=True, generateDocumentOutline=True)["data"]
+    entries = re.findall(rb"/Title \((.*?)\)\n/Dest \[(\d+) 0 R /XYZ", base64.b64decode(pdf), re.DOTALL)
     return {title.decode("latin-1").replace("\\", ""): int(sheet) for title, sheet in entries}
 
 
@@ -228,30 +228,34 @@ def test_nothing_is_wider_than_a_sheet_of_paper(page):
 def test_a_tap_shows_the_value_of_a_mark(page):
     page.resize(390, 800)
     for part in ("arms", "courses", "parameters", "lives", "networks", "evidence", "time"):
-        told, x, y = page.evaluate(TAPPED % part)
+        expected, x, y = page.evaluate(TAPPED % part)
         page.tap(x, y)
-        assert page.evaluate(TOLD) == told, part
+        assert page.evaluate(TOOLTIP) == expected, part
         page.tap(2, 2)
-        assert page.evaluate(TOLD) == "", "a tap elsewhere takes it away"
+        assert page.evaluate(TOOLTIP) == "", "a tap elsewhere takes it away"
     page.tap(x, y)
     page.press("Escape")
-    assert page.evaluate(TOLD) == ""
+    assert page.evaluate(TOOLTIP) == ""
 
 
 def test_a_tap_on_another_chart_moves_the_value(page):
     """The tapped chart takes the focus from the one before, which must not hide the value."""
     page.resize(390, 4000)
     for part in ("arms", "courses", "arms"):
-        told, x, y = page.evaluate(TAPPED % part)
+        expected, x, y = page.evaluate(TAPPED % part)
         page.call("Input.synthesizeTapGesture", x=x, y=y)
-        assert page.evaluate(TOLD) == told, part
+        assert page.evaluate(TOOLTIP) == expected, part
 
 
 def gaps(pairs):
     """Return the vertical gaps between elements above one another; below 0: they overlap."""
-    for one, other in pairs:
-        if one["left"] < other["right"] and other["left"] < one["right"]:
-            yield max(one["top"], other["top"]) - min(one["bottom"], other["bottom"]), one["told"], other["told"]
+    for first, second in pairs:
+        if first["left"] < second["right"] and second["left"] < first["right"]:
+            yield (
+                max(first["top"], second["top"]) - min(first["bottom"], second["bottom"]),
+                first["content"],
+                second["content"],
+            )
 
 
 PARTS = {"arms": 10.9, "courses": 10.9, "parameters": 10.9, "lives": 10.0, "evidence": 10.0, "networks": 9.0}
@@ -272,12 +276,14 @@ def test_text_on_a_phone_is_large_enough_and_does_not_overlap(parts, gap, arms, 
     page.resize(390, 800)
     for part, least in parts.items():
         letters = page.evaluate(LETTERS % part)
-        assert min(one["size"] for one in letters) >= least, part
-        assert names or [one for one in letters if abs(one["wide"] - 1) > 0.01] == [], "they are as wide as made"
-        assert min(one["left"] for one in letters) >= 0, part
-        assert max(one["right"] for one in letters) <= 390, part
+        assert min(letter["size"] for letter in letters) >= least, part
+        assert names or [letter for letter in letters if abs(letter["wide"] - 1) > 0.01] == [], (
+            "they are as wide as made"
+        )
+        assert min(letter["left"] for letter in letters) >= 0, part
+        assert max(letter["right"] for letter in letters) <= 390, part
         if part != "networks":  # a box may hold two lines
-            assert [one for one in gaps(combinations(letters, 2)) if one[0] < gap] == []
+            assert [overlap for overlap in gaps(combinations(letters, 2)) if overlap[0] < gap] == []
 
 
 @pytest.mark.parametrize("steps", [40, 200])
@@ -314,17 +320,17 @@ def test_the_page_of_a_killed_run_is_readable(make_run, browser):
     (run / "events.jsonl").write_text("".join(lines[: len(lines) // 2]) + lines[len(lines) // 2][:40])
     page = browser.open(write_report(run))
     text = page.evaluate(VISIBLE)
-    told = ("The run has no final event", "there is no verdict before the end", "events not read")
-    assert [said for said in (*told, "Learning curves", "Seed lives") if said not in text] == []
+    phrases = ("The run has no final event", "there is no verdict before the end", "events not read")
+    assert [phrase for phrase in (*phrases, "Learning curves", "Seed lives") if phrase not in text] == []
     assert "The test split was read once" not in text
     assert page.complaints == []
     for dark in (False, True):
         page.resize(390, 800, dark=dark)
         assert page.evaluate(WIDE) <= 390
         assert faint(page) == {}
-    told, x, y = page.evaluate(TAPPED % "evidence")
+    expected, x, y = page.evaluate(TAPPED % "evidence")
     page.tap(x, y)
-    assert page.evaluate(TOLD) == told
+    assert page.evaluate(TOOLTIP) == expected
     assert page.complaints == []
 
 

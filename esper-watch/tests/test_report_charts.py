@@ -50,16 +50,16 @@ def metric_of(unit: str) -> Metric:
 
 def events_of(values: Values, metric: Metric, rounds: int = 1) -> Iterator[Event]:
     """Return the events of a run that measured this in its last round, and something else before."""
-    steps = 1 + max(step for own in values.values() for step in own)
-    networks = max(len(row) for own in values.values() for row in own.values())
+    steps = 1 + max(step for curve in values.values() for step in curve)
+    networks = max(len(row) for curve in values.values() for row in curve.values())
     yield RunStarted(run="r", arms=tuple(values), rounds=rounds, environments=networks, steps=steps, metric=metric)
     slots = (SlotSignals("early", SlotState.FREE, 0),)
     for round_ in range(rounds):
-        for arm, own in values.items():
-            for step, row in own.items():
+        for arm, curve in values.items():
+            for step, row in curve.items():
                 for seed, number in enumerate(row):
-                    told = number if round_ == rounds - 1 else 0.01
-                    signals = Signals(step, 1.0, 1.0, told, 9, 9, slots)
+                    value = number if round_ == rounds - 1 else 0.01
+                    signals = Signals(step, 1.0, 1.0, value, 9, 9, slots)
                     yield StepFinished(round=round_, arm=arm, seed=seed, step=step, signals=signals)
     yield RunFinished(status="done")
 
@@ -73,7 +73,7 @@ def svg_of(page: str, section: str) -> minidom.Element:
 
 
 def page_with(folder: Path, events: Iterator[Event] | Sequence[Event]) -> str:
-    (folder / "events.jsonl").write_text("".join(f"{encode(one)}\n" for one in events), encoding="utf-8")
+    (folder / "events.jsonl").write_text("".join(f"{encode(event)}\n" for event in events), encoding="utf-8")
     return report_page(read_report(folder))
 
 
@@ -96,33 +96,35 @@ class Curves:
 
     def __init__(self, page: str) -> None:
         self.root = root = svg_of(page, "courses")
-        across, beside = (one for one in root.getElementsByTagName("line") if one.getAttribute("class") == "axis")
-        ticks = [one for one in root.getElementsByTagName("text") if one.getAttribute("class") == "tick"]
-        self.across = self._axis("x", across, [one for one in ticks if one.getAttribute("text-anchor") == "middle"])
-        self.up = self._axis("y", beside, [one for one in ticks if one.getAttribute("text-anchor") == "end"])
+        across, beside = (line for line in root.getElementsByTagName("line") if line.getAttribute("class") == "axis")
+        ticks = [tick for tick in root.getElementsByTagName("text") if tick.getAttribute("class") == "tick"]
+        self.across = self._axis("x", across, [tick for tick in ticks if tick.getAttribute("text-anchor") == "middle"])
+        self.up = self._axis("y", beside, [tick for tick in ticks if tick.getAttribute("text-anchor") == "end"])
         self.lines = self._shapes("polyline", "line")
         self.bands = self._shapes("polygon", "band")
 
     def _axis(self, way: str, line: minidom.Element, ticks: list[minidom.Element]) -> Axis:
         """Figures of a vertical axis stand four pixels below their grid line."""
-        told = [(figure(one), float(one.getAttribute(way)) - (4 if way == "y" else 0)) for one in ticks]
-        (low, first), (high, last) = min(told), max(told)
+        positions = [(figure(tick), float(tick.getAttribute(way)) - (4 if way == "y" else 0)) for tick in ticks]
+        (low, first), (high, last) = min(positions), max(positions)
         ends = (float(line.getAttribute(f"{way}1")), float(line.getAttribute(f"{way}2")))
-        assert len(told) >= 2, "an axis needs two figures"
-        assert all(min(ends) - CLOSE <= place <= max(ends) + CLOSE for _, place in told)
+        assert len(positions) >= 2, "an axis needs two figures"
+        assert all(min(ends) - CLOSE <= place <= max(ends) + CLOSE for _, place in positions)
         return Axis((low, high), (first, last), ends)
 
     def _shapes(self, tag: str, class_: str) -> list[list[Place]]:
-        found = [one for one in self.root.getElementsByTagName(tag) if class_ in one.getAttribute("class").split()]
-        return [[(float(x), float(y)) for x, y in re.findall(r"([-\d.]+),([-\d.]+)", one.getAttribute("points"))]
-                for one in found]  # fmt: skip
+        shapes = [
+            shape for shape in self.root.getElementsByTagName(tag) if class_ in shape.getAttribute("class").split()
+        ]
+        return [[(float(x), float(y)) for x, y in re.findall(r"([-\d.]+),([-\d.]+)", shape.getAttribute("points"))]
+                for shape in shapes]  # fmt: skip
 
 
 def figure(tick: minidom.Element) -> float:
     """Return the number of a figure beside an axis."""
     assert tick.firstChild is not None
-    told = str(tick.firstChild.data)
-    return float(told.removesuffix(" %")) / 100 if told.endswith("%") else float(told)
+    text = str(tick.firstChild.data)
+    return float(text.removesuffix(" %")) / 100 if text.endswith("%") else float(text)
 
 
 def interval_of(row: Sequence[float], unit: str) -> tuple[float, float, float]:
@@ -158,11 +160,11 @@ CURVES: dict[str, tuple[Values, str]] = {
 def test_a_curve_shows_the_means_and_its_band_the_intervals(values, unit, tmp_path):
     curves = Curves(page_with(tmp_path, events_of(values, metric_of(unit), rounds=2)))
     assert (len(curves.lines), len(curves.bands)) == (len(values), len(values))
-    for own, line, band in zip(values.values(), curves.lines, curves.bands, strict=True):
-        told = {step + 1: interval_of(row, unit) for step, row in own.items()}  # the page counts steps from 1
-        there, back = band[: len(told)], band[len(told) :][::-1]
-        for edge, drawn in ((1, line), (2, there), (0, back)):
-            expected = [(curves.across(step), curves.up(ends[edge])) for step, ends in told.items()]
+    for curve, line, band in zip(values.values(), curves.lines, curves.bands, strict=True):
+        intervals = {step + 1: interval_of(row, unit) for step, row in curve.items()}  # the page counts steps from 1
+        forward, back = band[: len(intervals)], band[len(intervals) :][::-1]
+        for edge, drawn in ((1, line), (2, forward), (0, back)):
+            expected = [(curves.across(step), curves.up(ends[edge])) for step, ends in intervals.items()]
             assert [x for x, _ in drawn] == pytest.approx([x for x, _ in expected], abs=CLOSE)
             assert [y for _, y in drawn] == pytest.approx([y for _, y in expected], abs=2 * CLOSE)
 
@@ -187,10 +189,10 @@ class SeedChart:
 
     def __init__(self, page: str, section: str) -> None:
         self.root = root = svg_of(page, section)
-        (axis,) = [one for one in root.getElementsByTagName("line") if one.getAttribute("class") == "axis"]
+        (axis,) = [line for line in root.getElementsByTagName("line") if line.getAttribute("class") == "axis"]
         self.start, self.end = float(axis.getAttribute("x1")), float(axis.getAttribute("x2"))
-        ticks = [one for one in root.getElementsByTagName("text") if one.getAttribute("class") == "tick"]
-        self.ticks = {float(one.firstChild.data): float(one.getAttribute("x")) for one in ticks if one.firstChild}
+        ticks = [tick for tick in root.getElementsByTagName("text") if tick.getAttribute("class") == "tick"]
+        self.ticks = {float(tick.firstChild.data): float(tick.getAttribute("x")) for tick in ticks if tick.firstChild}
 
     def place(self, number: float) -> float:
         """Return the position of a number, found by the first and the last figure of the axis."""
@@ -199,17 +201,17 @@ class SeedChart:
         return self.ticks[low] + share * (self.ticks[high] - self.ticks[low])
 
     def marks(self) -> list[minidom.Element]:
-        return [one for one in self.root.getElementsByTagName("g") if "mark" in one.getAttribute("class").split()]
+        return [group for group in self.root.getElementsByTagName("g") if "mark" in group.getAttribute("class").split()]
 
 
-def told(mark: minidom.Element) -> str:
+def text_of(mark: minidom.Element) -> str:
     title = mark.getElementsByTagName("title")[0].firstChild
     return "" if title is None else str(title.data)
 
 
-def one(mark: minidom.Element, tag: str, class_: str = "") -> minidom.Element:
-    (found,) = [shape for shape in mark.getElementsByTagName(tag) if shape.getAttribute("class") == class_]
-    return found
+def shape_of(mark: minidom.Element, tag: str, class_: str = "") -> minidom.Element:
+    (element,) = [shape for shape in mark.getElementsByTagName(tag) if shape.getAttribute("class") == class_]
+    return element
 
 
 @pytest.fixture
@@ -242,25 +244,25 @@ def test_gain_interval_and_price_match_the_axis_which_covers_them(gains, report)
     shown = with_gains(report, *gains)
     drawing = SeedChart(report_page(report), "evidence")
     assert len(drawing.marks()) == len(shown)
-    for mark, own in zip(drawing.marks(), shown, strict=True):
-        assert f"gain {own.mean:+.3f} ± {own.error:.3f} nats" in told(mark)
-        line, point = one(mark, "line", "whisker"), one(mark, "circle")
-        assert float(point.getAttribute("cx")) == pytest.approx(drawing.place(own.mean), abs=CLOSE)
-        low, high = own.mean - Z_95 * own.error, own.mean + Z_95 * own.error
+    for mark, gain in zip(drawing.marks(), shown, strict=True):
+        assert f"gain {gain.mean:+.3f} ± {gain.error:.3f} nats" in text_of(mark)
+        line, point = shape_of(mark, "line", "whisker"), shape_of(mark, "circle")
+        assert float(point.getAttribute("cx")) == pytest.approx(drawing.place(gain.mean), abs=CLOSE)
+        low, high = gain.mean - Z_95 * gain.error, gain.mean + Z_95 * gain.error
         assert float(line.getAttribute("x1")) == pytest.approx(drawing.place(low), abs=CLOSE)
         assert float(line.getAttribute("x2")) == pytest.approx(drawing.place(high), abs=CLOSE)
         assert len({point.getAttribute("cy"), line.getAttribute("y1"), line.getAttribute("y2")}) == 1
-        if own.price is None:
-            assert [each for each in mark.getElementsByTagName("line") if each != line] == []
+        if gain.price is None:
+            assert [stroke for stroke in mark.getElementsByTagName("line") if stroke != line] == []
         else:
-            price = one(mark, "line", "price")
+            price = shape_of(mark, "line", "price")
             assert price.getAttribute("x1") == price.getAttribute("x2")
-            assert float(price.getAttribute("x1")) == pytest.approx(drawing.place(own.price), abs=CLOSE)
+            assert float(price.getAttribute("x1")) == pytest.approx(drawing.place(gain.price), abs=CLOSE)
     shapes = [
         shape for mark in drawing.marks() for tag in ("line", "circle") for shape in mark.getElementsByTagName(tag)
     ]
     places = [float(shape.getAttribute(x)) for shape in shapes for x in ("x1", "x2", "cx") if shape.hasAttribute(x)]
-    (zero,) = [each for each in drawing.root.getElementsByTagName("line") if each.getAttribute("class") == "zero"]
+    (zero,) = [stroke for stroke in drawing.root.getElementsByTagName("line") if stroke.getAttribute("class") == "zero"]
     places.append(float(zero.getAttribute("x1")))
     assert float(zero.getAttribute("x1")) == pytest.approx(drawing.place(0.0), abs=CLOSE)
     assert drawing.start < min(places), "there is room at both ends"
@@ -278,7 +280,7 @@ def lives_chart(report: Report, *stages: tuple[int, Stage, str]) -> tuple[SeedCh
     life.changes += [stage_changed(step, None, now, reason=reason) for step, now, reason in stages]
     report.history.seeds, report.history.governor = [life], []
     drawing = SeedChart(report_page(report), "lives")
-    return drawing, [(mark.getAttribute("class"), told(mark)) for mark in drawing.marks()]
+    return drawing, [(mark.getAttribute("class"), text_of(mark)) for mark in drawing.marks()]
 
 
 GERMINATED, TRAINED = (8, Stage.GERMINATED, "asked for"), (9, Stage.TRAINING, "a step began")
@@ -294,7 +296,7 @@ def test_germination_and_training_are_one_bar(report):
         ),
         ("mark stage-blending", "early  conv: blending in from step 17 to step 40. its gain is shown"),
     ]
-    first, second = (one(mark, "rect") for mark in drawing.marks())
+    first, second = (shape_of(mark, "rect") for mark in drawing.marks())
     begins, ends = float(first.getAttribute("x")), float(first.getAttribute("x")) + float(first.getAttribute("width"))
     assert begins == pytest.approx(drawing.place(9), abs=CLOSE)
     assert ends == pytest.approx(drawing.place(17), abs=2 * CLOSE)
@@ -318,12 +320,14 @@ def test_every_chart_has_a_description_and_every_mark_a_text(make_run):
         root = minidom.parseString(drawing).documentElement
         assert root is not None
         assert (root.getAttribute("role"), root.getAttribute("tabindex")) == ("group", "0")
-        title, what = (root.getElementsByTagName(name)[0].firstChild.data for name in ("title", "desc"))
-        assert root.getAttribute("aria-label").startswith(f"{title}. {what}")
+        title, description = (root.getElementsByTagName(name)[0].firstChild.data for name in ("title", "desc"))
+        assert root.getAttribute("aria-label").startswith(f"{title}. {description}")
         names.add(title)
-        marks = [one for one in root.getElementsByTagName("*") if "mark" in one.getAttribute("class").split()]
+        marks = [
+            element for element in root.getElementsByTagName("*") if "mark" in element.getAttribute("class").split()
+        ]
         assert marks
-        assert all(one.firstChild.tagName == "title" and one.firstChild.firstChild.data for one in marks)
+        assert all(mark.firstChild.tagName == "title" and mark.firstChild.firstChild.data for mark in marks)
     assert len(names) >= 5, "no two kinds of charts have the same name"
 
 

@@ -22,13 +22,13 @@ def text_of(run: Path) -> str:
 
 
 def headline_of(run: Path) -> str:
-    (told,) = re.findall(r'<p class="headline">(.*?)</p>', report_page(read_report(run)))
-    return unescape(told)
+    (headline,) = re.findall(r'<p class="headline">(.*?)</p>', report_page(read_report(run)))
+    return unescape(headline)
 
 
 def marks_of(run: Path, part: str) -> list[str]:
     (inside,) = re.findall(rf'<section id="{part}">(.*?)</section>', report_page(read_report(run)), flags=re.DOTALL)
-    return [unescape(one) for one in re.findall(r"<title>(.*?)</title>", inside)]
+    return [unescape(title) for title in re.findall(r"<title>(.*?)</title>", inside)]
 
 
 def rows_of(run: Path, part: str) -> list[list[str]]:
@@ -60,8 +60,8 @@ def stopped(run: Path, status: str, reason: str) -> Path:
 
 def test_a_missing_summary_is_named_with_a_way_to_get_it(make_run):
     run = make_run(environments=2, steps=4, arms=("grown", "twin", "capacity"))
-    whole = (run / "summary.json").read_text()
-    (run / "summary.json").write_text(whole[: len(whole) // 2])
+    summary = (run / "summary.json").read_text()
+    (run / "summary.json").write_text(summary[: len(summary) // 2])
     assert headline_of(run).startswith("There is no verdict: cannot read summary.json: it is not JSON")
     assert f"repeat the run:  esper run runs/{run.name}" in text_of(run)
     for name in ("summary.json", "config.yaml", "manifest.json"):
@@ -84,21 +84,21 @@ def test_a_run_with_one_arm_has_nothing_to_compare(make_run, change):
 
 def test_networks_are_numbered_and_many_are_folded_up(make_run):
     text = text_of(make_run(environments=9, steps=20))
-    said = ("9 pairs of networks", "9 networks each", "grown, network 3: ", "network 8", "1 more network of grown")
-    assert [one for one in said if one not in text] == []
+    phrases = ("9 pairs of networks", "9 networks each", "grown, network 3: ", "network 8", "1 more network of grown")
+    assert [phrase for phrase in phrases if phrase not in text] == []
 
 
 def test_steps_count_from_one_everywhere(make_run):
     """The event that germinates a network's second seed says step 8: that is the ninth step, where its bar begins."""
     run = make_run(environments=2, steps=40)
-    told = marks_of(run, "lives")
+    marks = marks_of(run, "lives")
     assert "test/conv in early, 72 parameters: germinated at step 9, training in isolation at step 10, " in " ".join(
-        told
+        marks
     )
-    assert "early  conv: germinated at step 9, training in isolation from step 10 to step 17. asked for" in told
-    assert "early  conv: kept from step 33 to step 40. asked for" in told
-    assert "early  conv: pruned at step 9. asked for" in told
-    assert "governor, step 4: roll-back. surge" in told
+    assert "early  conv: germinated at step 9, training in isolation from step 10 to step 17. asked for" in marks
+    assert "early  conv: kept from step 33 to step 40. asked for" in marks
+    assert "early  conv: pruned at step 9. asked for" in marks
+    assert "governor, step 4: roll-back. surge" in marks
     rows = rows_of(run, "governor")
     assert rows[0][:3] == ["grown 1", "4", "roll-back"]
     assert rows[1][:3] == ["grown 1", "4", "conv in early"]
@@ -110,13 +110,13 @@ def test_a_capacity_control_keeps_no_seeds(make_run, change):
     change(run, "events.jsonl", r'("arm":"capacity".*"fossils":)0', r"\g<1>1")
     (row,) = [row for row in rows_of(run, "arms") if row[0] == "capacity"]
     assert row[6] == "–"
-    each = [row for row in rows_of(run, "arms") if row[0] in ("0", "1")]
-    assert [len(row) for row in each] == [4, 4]
-    assert each[0][1].endswith(" %")
+    network_rows = [row for row in rows_of(run, "arms") if row[0] in ("0", "1")]
+    assert [len(row) for row in network_rows] == [4, 4]
+    assert network_rows[0][1].endswith(" %")
 
 
 @pytest.mark.parametrize(
-    ("reason", "said"),
+    ("reason", "expected"),
     [
         ("blueprints/conv_light was chosen from the nursery", "conv_light was chosen"),
         ("by the policy", "pruned by its policy"),
@@ -125,20 +125,20 @@ def test_a_capacity_control_keeps_no_seeds(make_run, change):
         ("", "pruned"),
     ],
 )
-def test_the_reason_for_pruning_is_shown_beside_a_seed(reason, said, make_run, change):
+def test_the_reason_for_pruning_is_shown_beside_a_seed(reason, expected, make_run, change):
     run = make_run(environments=1, steps=40)
     change(run, "events.jsonl", r'("now":"pruned".*"reason":)"[^"]*"', rf'\1"{reason}"')
     (forest,) = re.findall(r'<section id="evidence">(.*?)<details>', report_page(read_report(run)), flags=re.DOTALL)
     shown = re.findall(r"<text[^>]*>([^<]+)<", forest)
-    assert said in shown
+    assert expected in shown
     assert "kept" in shown
 
 
 def test_a_dead_run_is_called_dead_and_can_be_resumed(make_run):
     run = killed(make_run(environments=2, steps=40))
     text = text_of(run)
-    for said in (f"esper resume {run.name}", "the test split has not been read yet", "still living"):
-        assert said in text
+    for phrase in (f"esper resume {run.name}", "the test split has not been read yet", "still living"):
+        assert phrase in text
     assert "running or killed" not in text
     (forest,) = re.findall(r'<section id="evidence">(.*?)<details>', report_page(read_report(run)), flags=re.DOTALL)
     assert 'class="mark living"' in forest
@@ -165,8 +165,10 @@ def test_the_headline_of_an_unfinished_run_says_what_is_known(make_run, change):
 def test_the_message_of_a_stopped_run_is_below_the_headline(make_run):
     message = 'E402 arm "grown", RNG seed 1, step 7: surge (governor.rollbacks)\n  A smaller learning rate may help.'
     run = stopped(make_run(environments=2, steps=40), "stopped", message)
-    told = headline_of(run)
-    assert re.fullmatch(r"The governor stopped the run\. \d+ % of the training is done; there is no verdict .*\.", told)
+    headline = headline_of(run)
+    assert re.fullmatch(
+        r"The governor stopped the run\. \d+ % of the training is done; there is no verdict .*\.", headline
+    )
     assert message in text_of(run)
     assert "steps count from 0" in text_of(run)
 
@@ -192,9 +194,9 @@ def test_resuming_is_offered_where_there_is_a_checkpoint_with_a_warning_where_it
 @pytest.mark.parametrize("value", ['"NaN"', "-1e308", "[]", "null"])
 def test_figures_of_a_summary_that_are_not_usable_are_unknown(value, make_run, change):
     run = make_run(environments=2, steps=4)
-    whole = (run / "summary.json").read_text()
+    summary = (run / "summary.json").read_text()
     for names in (["difference"], ["n"], ["ci_low", "p", "p_holm", "why", "train", "incubate", "total"]):
-        (run / "summary.json").write_text(whole)
+        (run / "summary.json").write_text(summary)
         for name in names:
             change(run, "summary.json", rf'"{name}": ("[^"]*"|[^,}}\]]+)', f'"{name}": {value}', count=1)
         text = text_of(run)
@@ -210,29 +212,29 @@ JSON = st.recursive(
 
 
 @pytest.fixture
-def whole(make_run):
+def small_run(make_run):
     return make_run(environments=2, steps=4)
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
-def test_any_content_of_summary_and_manifest_gives_a_page(data, whole):
+def test_any_content_of_summary_and_manifest_gives_a_page(data, small_run):
     name = data.draw(st.sampled_from(["summary.json", "manifest.json"]))
-    kept = (whole / name).read_text()
-    told = copy.deepcopy(json.loads(kept))
-    where: Any = told
+    kept = (small_run / name).read_text()
+    document = copy.deepcopy(json.loads(kept))
+    container: Any = document
     while True:
-        keys = list(where) if isinstance(where, dict) else list(range(len(where)))
+        keys = list(container) if isinstance(container, dict) else list(range(len(container)))
         key = data.draw(st.sampled_from(keys))
-        if not isinstance(where[key], dict | list) or not where[key] or data.draw(st.booleans()):
+        if not isinstance(container[key], dict | list) or not container[key] or data.draw(st.booleans()):
             break
-        where = where[key]
-    where[key] = data.draw(JSON)
+        container = container[key]
+    container[key] = data.draw(JSON)
     try:
-        (whole / name).write_text(json.dumps(told))
-        assert "Provenance" in report_page(read_report(whole))
+        (small_run / name).write_text(json.dumps(document))
+        assert "Provenance" in report_page(read_report(small_run))
     finally:
-        (whole / name).write_text(kept)
+        (small_run / name).write_text(kept)
 
 
 def test_the_table_of_networks_says_how_many_rows_it_leaves_out(make_run, monkeypatch):

@@ -27,10 +27,10 @@ def compare(a, b, *, direction="up", margin=0.0):
 @given(few, few)
 def test_u_and_cliffs_delta_count_every_pair(a, b):
     ahead = sum((x > y) + 0.5 * (x == y) for x, y in itertools.product(a, b))
-    found = mann_whitney(a, b)
-    assert found.u == ahead
-    assert found.cliffs_delta == pytest.approx(2 * ahead / (len(a) * len(b)) - 1)
-    assert 0 < found.p <= 1
+    ranks = mann_whitney(a, b)
+    assert ranks.u == ahead
+    assert ranks.cliffs_delta == pytest.approx(2 * ahead / (len(a) * len(b)) - 1)
+    assert 0 < ranks.p <= 1
 
 
 @pytest.mark.parametrize("call", [mann_whitney, lambda a, b: welch_interval(a, b, LEVEL)])
@@ -41,9 +41,9 @@ def test_figures_that_are_not_finite_are_refused(call, a, b):
 
 
 def test_the_welch_interval_equals_scipys():
-    theirs = stats.ttest_ind(A, B, equal_var=False).confidence_interval(LEVEL)
-    found = welch_interval(A, B, LEVEL)
-    assert (found.low, found.high, found.n) == (pytest.approx(theirs.low), pytest.approx(theirs.high), 8)
+    expected = stats.ttest_ind(A, B, equal_var=False).confidence_interval(LEVEL)
+    interval = welch_interval(A, B, LEVEL)
+    assert (interval.low, interval.high, interval.n) == (pytest.approx(expected.low), pytest.approx(expected.high), 8)
     assert welch_interval([1.0] * 8, [0.5] * 8, LEVEL).low == 0.5
     assert welch_interval([1.0], [0.5, 0.6], LEVEL).low is None
 
@@ -77,12 +77,12 @@ def test_one_value_has_no_bootstrap_interval_and_equal_values_one_without_width(
 
 
 def test_an_unpaired_comparison_has_welchs_interval_and_the_mann_whitney_p():
-    found = compare(A, B)
-    assert found.verdict == "better"
-    assert (found.paired, found.n) == (False, 8)
-    assert found.p == found.p_margin == mann_whitney(A, B).p
+    comparison = compare(A, B)
+    assert comparison.verdict == "better"
+    assert (comparison.paired, comparison.n) == (False, 8)
+    assert comparison.p == comparison.p_margin == mann_whitney(A, B).p
     spread = np.sqrt((np.var(A, ddof=1) + np.var(B, ddof=1)) / 2)
-    assert found.effect_size == pytest.approx((np.mean(A) - np.mean(B)) / spread)
+    assert comparison.effect_size == pytest.approx((np.mean(A) - np.mean(B)) / spread)
     assert compare([1.0] * 8, [0.5] * 8).effect_size is None
     assert compare(A[:7], B).why == "too few seeds"
 
@@ -97,8 +97,8 @@ def test_swapping_the_direction_or_the_sides_swaps_the_verdict():
 
 def test_the_margin_counts_for_interval_and_p():
     assert compare(A, B, margin=0.2).p_margin == 1.0
-    found = compare(A, B, margin=0.05)
-    assert found.p_margin == mann_whitney([value - 0.05 for value in A], B).p > found.p
+    comparison = compare(A, B, margin=0.05)
+    assert comparison.p_margin == mann_whitney([value - 0.05 for value in A], B).p > comparison.p
     assert compare(A, B, margin=0.09).verdict == "no difference shown"
 
 

@@ -85,7 +85,7 @@ def test_an_environment_keeps_its_folder_and_its_steps_keep_counting():
         for place in range(2):
             sink.hear(replace(step, round=round_, seed=40 + 2 * round_ + place, step=2))
     assert sorted(shelf) == ["top/grown/environment-0", "top/grown/environment-1"]
-    assert [[at for at, _ in one.scalars["loss/train"]] for one in shelf.values()] == [[2, 5], [2, 5]]
+    assert [[at for at, _ in writer.scalars["loss/train"]] for writer in shelf.values()] == [[2, 5], [2, 5]]
 
 
 def test_every_thins_out_curves_but_not_texts():
@@ -109,7 +109,7 @@ def test_figures_that_are_not_finite_are_written_as_they_are():
 
 
 def test_the_sink_passes_the_conformance_checks():
-    assert {one.status for one in check_sink(lambda run: Shelf().sink())} == {"passed"}
+    assert {result.status for result in check_sink(lambda run: Shelf().sink())} == {"passed"}
 
 
 def test_a_missing_tensorboard_is_reported_with_the_install_command(tmp_path, monkeypatch):
@@ -133,7 +133,7 @@ def test_tensorboard_reads_what_was_written(tmp_path):
     sink.close()
     read = EventAccumulator(str(tmp_path / "tensorboard" / "grown" / "environment-0"))
     read.Reload()
-    assert [(one.step, one.value) for one in read.Scalars("loss/train")] == [(0, 2.0), (1, 1.0)]
-    notes = [one.tensor_proto.string_val[0].decode() for one in read.Tensors("growth/text_summary")]
+    assert [(point.step, point.value) for point in read.Scalars("loss/train")] == [(0, 2.0), (1, 1.0)]
+    notes = [note.tensor_proto.string_val[0].decode() for note in read.Tensors("growth/text_summary")]
     assert notes[0] == "`early`: `tried/blueprint` germinated: by the policy"
-    assert {one.status for one in check_sink(tensorboard, settings={"folder": "elsewhere"})} == {"passed"}
+    assert {result.status for result in check_sink(tensorboard, settings={"folder": "elsewhere"})} == {"passed"}

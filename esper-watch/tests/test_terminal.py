@@ -91,7 +91,7 @@ def test_skipped_events_are_reported(run):
     history = read_history(run)
     assert history.share_done == 1.0
     skipped = ['events of type "seed-moved" are skipped', f"the last line, line {len(EVENTS) + 2}, is incomplete"]
-    assert [one[: len(start)] for one, start in zip(as_json(history)["left_out"], skipped, strict=True)] == skipped
+    assert [note[: len(start)] for note, start in zip(as_json(history)["left_out"], skipped, strict=True)] == skipped
     drawing = draw(history, width=60)
     assert max(map(len, drawing.splitlines())) <= 60
     assert all(start in " ".join(drawing.split()) for start in skipped)
@@ -107,9 +107,9 @@ def test_the_drawing_fits_its_width_and_shows_lives(run):
 def test_the_command_prints_a_drawing_or_json(run):
     by_name = CliRunner().invoke(watch, [run.name, "--runs-dir", str(run.parent)])
     assert "quiet-otter" in by_name.stdout
-    told = json.loads(CliRunner().invoke(watch, [str(run), "--json"]).stdout)
-    assert told["arms"]["grown"]["test"] == 0.75
-    assert told["lives"][0]["stages"][-1] == {"step": 6, "stage": "fossilized"}
+    output = json.loads(CliRunner().invoke(watch, [str(run), "--json"]).stdout)
+    assert output["arms"]["grown"]["test"] == 0.75
+    assert output["lives"][0]["stages"][-1] == {"step": 6, "stage": "fossilized"}
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,10 @@ def test_the_shell_completes_names_of_runs(words, start, names, tmp_path):
         (tmp_path / name / "manifest.json").touch()
     (tmp_path / "20261121-101512-quiet-otter/summary.json").touch()
     (tmp_path / "20261123-090000-no-run").mkdir()
-    found = ShellComplete(main, {}, "esper", "_ESPER_COMPLETE").get_completions(
+    completions = ShellComplete(main, {}, "esper", "_ESPER_COMPLETE").get_completions(
         [*words, "--runs-dir", str(tmp_path)], start
     )
-    assert [one.value for one in found] == names
+    assert [completion.value for completion in completions] == names
 
 
 def test_a_run_is_followed_on_a_terminal_until_it_has_ended(tmp_path, monkeypatch):
@@ -179,7 +179,7 @@ def test_curves_share_a_scale_and_the_difference_to_the_twin_is_in_points(make_r
 
 def test_a_run_without_a_test_split_shows_what_it_reached_on_validation_data(run):
     """As that of a Gardener."""
-    unread = [replace(one, test_metric=math.nan) if isinstance(one, EpisodeFinished) else one for one in EVENTS]
+    unread = [replace(event, test_metric=math.nan) if isinstance(event, EpisodeFinished) else event for event in EVENTS]
     write(run, *unread)
     drawing = draw(read_history(run))
     assert re.search(r"validation metric +now +to twin", drawing)
@@ -221,7 +221,7 @@ def test_acts_of_the_governor_are_shown_and_a_stopped_episode_counts_as_done(run
     write(run, *kept[:-1], twin, *acts, kept[-1])
     history = read_history(run)
     assert history.share_done == 1.0
-    assert [one["act"] for one in as_json(history)["governor"]] == ["warn", "roll-back", "early-stop"]
+    assert [act["act"] for act in as_json(history)["governor"]] == ["warn", "roll-back", "early-stop"]
     drawing = draw(history)
     assert "governor: roll-back of grown 3, step 3: too hot" in drawing
     assert "governor: 1 warning" in drawing
@@ -234,7 +234,7 @@ def test_control_characters_of_a_run_are_escaped(run):
     arms = (f"grown{HOSTILE}", "twin")
     hostile = [
         replace(EVENTS[0], arms=arms),
-        *(replace(one, arm=arms[0]) for one in EVENTS[1:-1] if getattr(one, "arm", "") == "grown"),
+        *(replace(event, arm=arms[0]) for event in EVENTS[1:-1] if getattr(event, "arm", "") == "grown"),
         replace(changed(0, None, Stage.GERMINATED), arm=arms[0], seed_id=1, slot=HOSTILE, blueprint=f"a/{HOSTILE}"),
         GovernorActed(round=0, arm=arms[0], seed=3, step=2, act=HOSTILE, verdict="panic", reason=f"hot{HOSTILE}"),
         GovernorActed(round=0, arm=arms[0], seed=3, step=2, act="roll-back", verdict=HOSTILE, reason=""),
@@ -251,12 +251,12 @@ def test_control_characters_of_a_run_are_escaped(run):
         assert all(sign.isprintable() for sign in drawing if sign != "\n")
         assert not [line for line in drawing.splitlines() if line.startswith("second")]
         assert max(map(len, drawing.splitlines())) <= width
-    for told in ("otter\\x1b]0;pwned", "E232 it raised \\x1b]0;pwned", "hot\\x1b", "moved"):
-        assert told in drawing
+    for phrase in ("otter\\x1b]0;pwned", "E232 it raised \\x1b]0;pwned", "hot\\x1b", "moved"):
+        assert phrase in drawing
 
 
 def test_a_life_ends_with_the_last_step_of_its_environment(run):
-    write(run, *(one for one in EVENTS[:-2] if getattr(one, "step", 0) < 5))
+    write(run, *(event for event in EVENTS[:-2] if getattr(event, "step", 0) < 5))
     history = read_history(run)
     drawing = draw(history)
     assert "conv_light  ··░░▒" in drawing
@@ -266,20 +266,20 @@ def test_a_life_ends_with_the_last_step_of_its_environment(run):
 
 @pytest.mark.parametrize("strange", [math.nan, -math.inf])
 def test_figures_that_are_not_finite_are_null_in_json(run, strange):
-    events = [replace(one, test_metric=strange) if isinstance(one, EpisodeFinished) else one for one in EVENTS]
+    events = [replace(event, test_metric=strange) if isinstance(event, EpisodeFinished) else event for event in EVENTS]
     events[1] = finished("grown", 0, strange)
     write(run, *events)
 
     def refused(name: str) -> None:
         raise AssertionError(name)
 
-    told = json.loads(CliRunner().invoke(watch, [str(run), "--json"]).stdout, parse_constant=refused)
-    assert told["arms"]["grown"]["test"] is None
-    assert told["arms"]["grown"]["validation"][:2] == [None, 0.1]
+    output = json.loads(CliRunner().invoke(watch, [str(run), "--json"]).stdout, parse_constant=refused)
+    assert output["arms"]["grown"]["test"] is None
+    assert output["arms"]["grown"]["validation"][:2] == [None, 0.1]
 
 
 def test_figures_without_a_mean_are_drawn_as_blanks(run):
-    huge = [finished("grown", 0, one) for one in (math.inf, -math.inf)]
+    huge = [finished("grown", 0, metric) for metric in (math.inf, -math.inf)]
     huge += [finished("grown", 1, 1.7e308), finished("grown", 1, 1.7e308)]
     huge += [finished("grown", 2, 1.7e308), finished("grown", 3, -1.7e308)]
     write(run, EVENTS[0], *huge)
@@ -301,8 +301,8 @@ def lines_of(run: Path, arms: tuple[str, ...], *events: object, width: int = 80)
 
 def before(line: str, sign: str) -> int:
     """Return the columns in front of a text."""
-    head, found, _ = line.partition(sign)
-    assert found, line
+    head, matched, _ = line.partition(sign)
+    assert matched, line
     return cell_len(head)
 
 
@@ -317,7 +317,7 @@ def test_names_in_any_script_are_aligned_in_columns(tmp_path):
     curves = [line for line in lines_of(tmp_path, NAMES, *started) if "▁" in line][: len(NAMES)]
     assert {before(line, "▁") for line in curves} == {2 + max(map(cell_len, NAMES)) + 2}
     seeds = [replace(SEED, seed_id=number, slot=name, blueprint="a/conv") for number, name in enumerate(NAMES)]
-    steps = [replace(one, step=1, was=Stage.GERMINATED, now=Stage.TRAINING) for one in seeds]
+    steps = [replace(change, step=1, was=Stage.GERMINATED, now=Stage.TRAINING) for change in seeds]
     lines = [line for line in lines_of(tmp_path, ("grown",), *seeds, *steps) if line.startswith("  grown 3 ")]
     assert len(lines) == len(NAMES)
     widest = max(cell_len(f"grown 3 {name} conv") for name in NAMES)

@@ -61,8 +61,8 @@ def ask(server, path, method="GET", cookie="OWN", **headers):
     if cookie and "OWN" in cookie:
         cookie = cookie.replace("OWN", own_cookie(server))
     with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)) as connection:
-        told = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request(method, path, headers=told | ({"Cookie": cookie} if cookie else {}))
+        request_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, headers=request_headers | ({"Cookie": cookie} if cookie else {}))
         answer = connection.getresponse()
         return answer.status, answer.headers, answer.read().decode()
 
@@ -76,7 +76,7 @@ def address(server, path="/"):
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory, usual_report):
+def runs_folder(tmp_path_factory, usual_report):
     """A folder with one run, a folder beside it, and a link that leads out of it."""
     root = tmp_path_factory.mktemp("web")
     secret = root / "secret"
@@ -95,8 +95,8 @@ def told(tmp_path_factory, usual_report):
 
 
 @pytest.fixture(scope="module")
-def server(told):
-    with served(told) as server:
+def server(runs_folder):
+    with served(runs_folder) as server:
         yield server
 
 
@@ -142,8 +142,8 @@ def test_the_token_is_exchanged_for_a_cookie_and_leaves_the_url(server):
     ],
 )
 def test_foreign_requests_and_paths_are_refused(server, path, status, how):
-    found, headers, text = ask(server, path, **how)
-    assert found == status
+    received, headers, text = ask(server, path, **how)
+    assert received == status
     assert "secret" not in text.replace("../secret", "")
     assert "unsafe" not in headers["Content-Security-Policy"]
     assert not [name for name in headers if name.lower().startswith("access-control")]
@@ -157,16 +157,16 @@ def test_a_run_with_a_link_in_it_is_not_read(server, name):
         assert "secret" not in text
 
 
-def test_only_the_named_run_is_shown(told):
-    with served(told, only=RUN) as server:
+def test_only_the_named_run_is_shown(runs_folder):
+    with served(runs_folder, only=RUN) as server:
         assert ask(server, f"/run/inside-{LINKED[0]}")[0] == 404
         assert "inside" not in ask(server, "/")[2]
 
 
 def test_the_lines_for_the_user_have_the_tunnel_or_a_warning(tmp_path):
     with closing(Server(tmp_path, port=0)) as local, closing(Server(tmp_path, host="0.0.0.0", port=0)) as everywhere:
-        told, warned = lines(local), lines(everywhere)
-    assert f"ssh -L {local.port}:127.0.0.1:{local.port} " in told[1]
+        local_lines, warned = lines(local), lines(everywhere)
+    assert f"ssh -L {local.port}:127.0.0.1:{local.port} " in local_lines[1]
     assert "can be reached from other machines" in warned[1]
     assert "token=" in warned[0]
 
@@ -194,8 +194,8 @@ def test_a_missing_extra_is_named(monkeypatch):
         require_extra()
 
 
-def test_a_server_beside_ends_with_its_run(told):
-    with ServerBeside(told, "/newest") as beside:
+def test_a_server_beside_ends_with_its_run(runs_folder):
+    with ServerBeside(runs_folder, "/newest") as beside:
         url = beside.lines()[0].split()[-1]
         port = int(url.split(":")[2].partition("/")[0])
         socket.create_connection(("127.0.0.1", port)).close()
@@ -206,10 +206,10 @@ def test_a_server_beside_ends_with_its_run(told):
 # --- what is shown
 
 
-def test_the_page_has_the_sections_of_the_report(told, server):
+def test_the_page_has_the_sections_of_the_report(runs_folder, server):
     _, _, page = ask(server, f"/run/{RUN}")
-    report = report_page(read_report(told / RUN))
-    followed = FollowedRun(told / RUN)
+    report = report_page(read_report(runs_folder / RUN))
+    followed = FollowedRun(runs_folder / RUN)
     followed.refresh()
     _, *sections = run_fragments(followed)
     assert len(sections) > 8
@@ -253,8 +253,8 @@ def test_a_gardener_is_watched(tmp_path):
     def loss(model, batch):
         return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
 
-    given = {"loss": loss, "slots": ["0"], "blueprints": ["conv_light"], "example": examples[0]}
-    with Gardener(model, optimizer, validation=examples[1:], steps=20, run_dir=tmp_path, **given) as gardener:
+    options = {"loss": loss, "slots": ["0"], "blueprints": ["conv_light"], "example": examples[0]}
+    with Gardener(model, optimizer, validation=examples[1:], steps=20, run_dir=tmp_path, **options) as gardener:
         for batch in 3 * examples[:1]:
             loss(model, batch).mean().backward()
             optimizer.step()
@@ -263,10 +263,19 @@ def test_a_gardener_is_watched(tmp_path):
         (run,) = tmp_path.iterdir()
         growing = Page(Site(RunsFolder(tmp_path)).run_page(run.name)).text
     done = Page(Site(RunsFolder(tmp_path)).run_page(run.name)).text
-    for said in ("1 arm · 1 network · 20 steps · running", "(3 of 20 steps)", "Step 1 germinate conv_light in slot 0"):
-        assert said in growing
-    for said in ("· done ·", "validation loss", "command python ", "To reproduce these numbers, run the script again."):
-        assert said in done
+    for phrase in (
+        "1 arm · 1 network · 20 steps · running",
+        "(3 of 20 steps)",
+        "Step 1 germinate conv_light in slot 0",
+    ):
+        assert phrase in growing
+    for phrase in (
+        "· done ·",
+        "validation loss",
+        "command python ",
+        "To reproduce these numbers, run the script again.",
+    ):
+        assert phrase in done
     assert "interval of the mean" not in done
 
 
@@ -359,8 +368,8 @@ def test_a_page_can_be_made_after_each_event(make_run):
 @pytest.mark.parametrize("how", ["cut", "cut and continued", "replaced", "deleted"])
 def test_a_file_that_was_written_anew_is_read_again(followed, how):
     file, before = followed.path / "events.jsonl", count(followed)
-    whole = file.read_bytes()
-    first = whole[: whole.index(b"\n", len(whole) // 2) + 1]
+    content = file.read_bytes()
+    first = content[: content.index(b"\n", len(content) // 2) + 1]
     if how == "deleted":
         file.unlink()
         followed.refresh()
@@ -368,14 +377,14 @@ def test_a_file_that_was_written_anew_is_read_again(followed, how):
         return
     if how == "replaced":
         other = file.with_name("other")
-        other.write_bytes(whole + act("new").encode() + b"\n")
+        other.write_bytes(content + act("new").encode() + b"\n")
         other.replace(file)
         assert count(followed) == before + 1
         return
     os.truncate(file, len(first))
     if how == "cut and continued":
         append(followed.path, (act("new") + "\n") * 200)
-    assert file.stat().st_size < len(whole) or how == "cut and continued"
+    assert file.stat().st_size < len(content) or how == "cut and continued"
     added = 200 if how == "cut and continued" else 0
     kept = first.count(b'"governor-acted"')
     assert count(followed) == kept + added

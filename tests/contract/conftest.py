@@ -216,9 +216,9 @@ class World:
         from esper_scale.engines import portable
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(portable, "RayEngine", lambda *_, **asked: SimpleNamespace(workers=1, asked=asked))
+            patch.setattr(portable, "RayEngine", lambda *_, **settings: SimpleNamespace(workers=1, settings=settings))
             chosen = portable.open_engine(self.composition)
-        return chosen.engine.asked
+        return chosen.engine.settings
 
     def written(self, name: str) -> str:
         """Return the content of a file of the run directory; empty if it does not exist."""
@@ -232,9 +232,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., World]:
     folder = tmp_path_factory.mktemp("world")
     (folder / "small.yaml").write_text(SMALL, encoding="utf-8")
     (folder / "own.py").write_text(OWN, encoding="utf-8")
-    made: dict[tuple[str, ...], World] = {}
+    worlds: dict[tuple[str, ...], World] = {}
 
     def make(*sets: str) -> World:
-        return made.setdefault(sets, World(sets, folder))
+        return worlds.setdefault(sets, World(sets, folder))
 
     return make

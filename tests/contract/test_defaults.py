@@ -37,40 +37,40 @@ def options(entry: Entry) -> Iterator[tuple[str, Any]]:
 
 def defaults_in_programs() -> Iterator[tuple[str, str, Any]]:
     """Yield the defaults of parameters of all public callables."""
-    told = set()
+    yielded = set()
     for face in FACES:
         module = importlib.import_module(face)
         for name in module.__all__:
             for owner, called in calls(name, getattr(module, name)):
                 for parameter in inspect.signature(called).parameters.values():
-                    given = parameter.default
-                    says_something = given is not parameter.empty and given is not None and given != ()
-                    if says_something and not repr(given).startswith("<") and (owner, parameter.name) not in told:
-                        told.add((owner, parameter.name))
-                        yield owner, parameter.name, given
+                    default = parameter.default
+                    says_something = default is not parameter.empty and default is not None and default != ()
+                    if says_something and not repr(default).startswith("<") and (owner, parameter.name) not in yielded:
+                        yielded.add((owner, parameter.name))
+                        yield owner, parameter.name, default
 
 
-def calls(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
-    """Return the callables of ``thing``, without the configuration's models, which define the defaults."""
-    if inspect.isfunction(thing):
-        yield name, thing
-    elif inspect.isclass(thing) and not name.endswith("Config"):
-        yield name, thing.__init__
-        own = {key: value for key, value in vars(thing).items() if not key.startswith("_")}
-        yield from ((f"{name}.{key}", value) for key, value in own.items() if inspect.isfunction(value))
+def calls(name: str, candidate: Any) -> Iterator[tuple[str, Any]]:
+    """Return the callables of ``candidate``, without the configuration's models, which define the defaults."""
+    if inspect.isfunction(candidate):
+        yield name, candidate
+    elif inspect.isclass(candidate) and not name.endswith("Config"):
+        yield name, candidate.__init__
+        members = {key: value for key, value in vars(candidate).items() if not key.startswith("_")}
+        yield from ((f"{name}.{key}", value) for key, value in members.items() if inspect.isfunction(value))
 
 
 def test_run_12_a_program_has_the_defaults_of_a_file() -> None:
     """Library and configuration have one source of defaults; neither may repeat a number of the other."""
     top = entry_at(())
     assert top is not None
-    known = defaultdict(list)
+    defaults = defaultdict(list)
     for name, default in options(top):
-        known[name].append(default)
+        defaults[name].append(default)
     differing = {
-        f"{owner}.{name}": (given, known[name])
-        for owner, name, given in defaults_in_programs()
-        if name in known and f"{owner}.{name}" not in OTHER_MEANING and given not in known[name]
+        f"{owner}.{name}": (default, defaults[name])
+        for owner, name, default in defaults_in_programs()
+        if name in defaults and f"{owner}.{name}" not in OTHER_MEANING and default not in defaults[name]
     }
     assert differing == {}, "each has the name of an option and another default; if it means something else, say so"
 
@@ -81,16 +81,16 @@ def commands(command: click.Command, name: str = "esper") -> Iterator[tuple[str,
     if isinstance(command, click.Group):
         context = click.Context(command)
         for inner in command.list_commands(context):
-            found = command.get_command(context, inner)
-            assert found is not None
-            yield from commands(found, f"{name} {inner}")
+            subcommand = command.get_command(context, inner)
+            assert subcommand is not None
+            yield from commands(subcommand, f"{name} {inner}")
 
 
 def test_run_12_an_option_of_several_commands_has_one_default() -> None:
-    found: dict[str, dict[str, Any]] = defaultdict(dict)
+    defaults: dict[str, dict[str, Any]] = defaultdict(dict)
     for name, command in commands(cli.main):
         for parameter in command.params:
             if isinstance(parameter, click.Option):
-                found[parameter.opts[0]][name] = parameter.get_default(click.Context(command))
-    assert len(found["--runs-dir"]) >= 2
-    assert [option for option, own in found.items() if len(set(map(repr, own.values()))) > 1] == []
+                defaults[parameter.opts[0]][name] = parameter.get_default(click.Context(command))
+    assert len(defaults["--runs-dir"]) >= 2
+    assert [option for option, by_command in defaults.items() if len(set(map(repr, by_command.values()))) > 1] == []

@@ -57,8 +57,8 @@ def project(member: str) -> dict[str, Any]:
 
 
 def requirements(member: str) -> list[str]:
-    own = project(member)
-    return [*own["dependencies"], *chain(*own.get("optional-dependencies", {}).values())]
+    metadata = project(member)
+    return [*metadata["dependencies"], *chain(*metadata.get("optional-dependencies", {}).values())]
 
 
 def normal(name: str) -> str:
@@ -67,7 +67,7 @@ def normal(name: str) -> str:
 
 @pytest.mark.parametrize("member", MEMBERS)
 def test_a_member_declares_what_it_imports_and_nothing_else(member: str) -> None:
-    spared = {name for (who, name) in NOT_IMPORTED_ITSELF if who == member}
+    spared = {name for (importer, name) in NOT_IMPORTED_ITSELF if importer == member}
     assert imported(member) - declared(member) == set()
     assert declared(member) - imported(member) - spared == set()
 

@@ -62,7 +62,9 @@ def test_every_hook_has_a_heading_with_its_exact_arguments_and_every_stage_a_row
 
 
 def test_no_link_leads_nowhere() -> None:
-    found = {page: [match["target"] for match in LINK.finditer(page.read_text(encoding="utf-8"))] for page in TEXTS}
-    links = [(page, target.partition("#")[0]) for page, targets in found.items() for target in targets]
+    targets_by_page = {
+        page: [match["target"] for match in LINK.finditer(page.read_text(encoding="utf-8"))] for page in TEXTS
+    }
+    links = [(page, target.partition("#")[0]) for page, targets in targets_by_page.items() for target in targets]
     files = [(page, target) for page, target in links if target and "://" not in target]
     assert [(page, target) for page, target in files if not (page.parent / target).exists()] == []

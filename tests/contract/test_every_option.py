@@ -82,17 +82,17 @@ def seed_group(world: Any) -> Any:
 def moved(world: Any, of_seed: bool = False) -> bool:
     """Return whether a training step noticeably changes the parameters of the host, or of a seed."""
     environment = world.environment({-1: GERMINATE} if of_seed else None)
-    own = list(seed_in(environment).parameters()) if of_seed else list(environment.keeper.host.parameters)
-    before = [one.detach().clone() for one in own]
+    parameters = list(seed_in(environment).parameters()) if of_seed else list(environment.keeper.host.parameters)
+    before = [parameter.detach().clone() for parameter in parameters]
     environment.train()
-    return max(float((now - was).detach().abs().max()) for now, was in zip(own, before, strict=True)) > 1e-4
+    return max(float((now - was).detach().abs().max()) for now, was in zip(parameters, before, strict=True)) > 1e-4
 
 
 def fossil_moves(world: Any) -> bool:
     """Return whether a fossil continues to train."""
     environment = world.environment(KEPT, steps=2)
     parameters = list(environment.garden.slots["early"].parameters())
-    before = [one.detach().clone() for one in parameters]
+    before = [parameter.detach().clone() for parameter in parameters]
     environment.train()
     return any(not torch.equal(now, was) for now, was in zip(parameters, before, strict=True))
 
@@ -117,7 +117,7 @@ def gates_ready(world: Any, mean: float) -> bool:
 def counts_examples(world: Any) -> bool:
     """Return whether each difference that a gain is measured by is a whole number: an example was right, or was not."""
     gains = [seed.gain for step in world.steps for slot in step.signals.slots for seed in slot.seeds if seed.gain]
-    return all(one.worst.is_integer() and one.best.is_integer() for one in gains)
+    return all(gain.worst.is_integer() and gain.best.is_integer() for gain in gains)
 
 
 def last_act(*losses: float) -> Callable[[Any], Act]:
@@ -161,17 +161,17 @@ def parts_of_a_batch(world: Any) -> int:
 
 def tells_glibc(world: Any) -> bool:
     """Return whether glibc is set to keep freed memory when a study begins."""
-    asked: list[int] = []
+    parameters_set: list[int] = []
 
     def mallopt(parameter: int, value: int) -> int:
-        asked.append(parameter)
+        parameters_set.append(parameter)
         return 1
 
     around: Any = SimpleNamespace(bus=None, clock=None, check_health=None, engine=None, heartbeat=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("esper_run.app.runtime.glibc_mallopt", lambda: mallopt)
         world.composition.study(around).pool.close()
-    return bool(asked)
+    return bool(parameters_set)
 
 
 def patience_of_the_run(world: Any) -> float | None:
@@ -243,17 +243,17 @@ class Row:
 
 def of_optimizer(side: str, group: Callable[[Any], Any]) -> list[Row]:
     """The options of one optimizer, which goes by ``group(world)``."""
-    own = f"optimizer.{side}"
-    sgd, warm, fast = f"{own}.kind=sgd", f"{own}.schedule=warmup", f"{own}.learning_rate=1.0"
+    section = f"optimizer.{side}"
+    sgd, warm, fast = f"{section}.kind=sgd", f"{section}.schedule=warmup", f"{section}.learning_rate=1.0"
     return [
-        Row(f"{own}.kind", "sgd", lambda w: "momentum" in group(w), False, True),
-        Row(f"{own}.learning_rate", "0.5", lambda w: group(w)["lr"], 0.003, 0.5),
-        Row(f"{own}.momentum", "0.5", lambda w: group(w)["momentum"], 0.9, 0.5, (sgd,)),
-        Row(f"{own}.weight_decay", "0.1", lambda w: group(w)["weight_decay"], 0.0, 0.1),
-        Row(f"{own}.clip_norm", "1e-9", lambda w: moved(w, side == "seed"), True, False, (sgd, fast)),
-        Row(f"{own}.schedule.use", warm, lambda w: group(w)["lr"], 0.003, 0.001),
-        Row(f"{own}.schedule.settings", "{over: 5}", lambda w: group(w)["lr"], 0.001, 0.0005, (warm,)),
-        Row(f"{own}.implementation", "foreach", lambda w: (group(w)["fused"], group(w)["foreach"]), *KERNELS),
+        Row(f"{section}.kind", "sgd", lambda w: "momentum" in group(w), False, True),
+        Row(f"{section}.learning_rate", "0.5", lambda w: group(w)["lr"], 0.003, 0.5),
+        Row(f"{section}.momentum", "0.5", lambda w: group(w)["momentum"], 0.9, 0.5, (sgd,)),
+        Row(f"{section}.weight_decay", "0.1", lambda w: group(w)["weight_decay"], 0.0, 0.1),
+        Row(f"{section}.clip_norm", "1e-9", lambda w: moved(w, side == "seed"), True, False, (sgd, fast)),
+        Row(f"{section}.schedule.use", warm, lambda w: group(w)["lr"], 0.003, 0.001),
+        Row(f"{section}.schedule.settings", "{over: 5}", lambda w: group(w)["lr"], 0.001, 0.0005, (warm,)),
+        Row(f"{section}.implementation", "foreach", lambda w: (group(w)["fused"], group(w)["foreach"]), *KERNELS),
     ]
 
 
@@ -381,10 +381,10 @@ def test_run_12_every_option_has_a_row_here() -> None:
     """An option that no test sets could raise or do nothing."""
     top = entry_at(())
     assert top is not None
-    known, rows = list(keys(top)), [row.path for row in ROWS]
-    missing = [f'Row("{path}", "{path}=…", lambda w: …, without, with)' for path in known if path not in rows]
+    option_paths, rows = list(keys(top)), [row.path for row in ROWS]
+    missing = [f'Row("{path}", "{path}=…", lambda w: …, without, with)' for path in option_paths if path not in rows]
     assert missing == [], "each of these options needs a row in ROWS that says what it changes"
-    assert [path for path in rows if path not in known] == [], "these rows are of options that are gone"
+    assert [path for path in rows if path not in option_paths] == [], "these rows are of options that are gone"
     assert len(rows) == len(set(rows))
 
 

@@ -38,22 +38,26 @@ def names_set(source: str) -> set[str]:
 def test_each_setting_is_set_by_a_test() -> None:
     files = [file for pattern in ("esper-*/tests/**/*.py", "tests/**/*.py") for file in ROOT.glob(pattern)]
     tests = "\n".join(file.read_text(encoding="utf-8") for file in files if file.name != HERE)
-    known = names_set(tests)
-    assert [f"{model}.{field}" for model, field in settings() if field not in known] == []
+    names = names_set(tests)
+    assert [f"{model}.{field}" for model, field in settings() if field not in names] == []
 
 
-COMPONENTS = [one for one in load_plugins().registry.components() if one.settings_model() is not None]
+COMPONENTS = [component for component in load_plugins().registry.components() if component.settings_model() is not None]
 
 
-@pytest.mark.parametrize("component", COMPONENTS, ids=lambda one: f"{one.kind}-{one.id}")
+@pytest.mark.parametrize("component", COMPONENTS, ids=lambda component: f"{component.kind}-{component.id}")
 def test_settings_have_the_names_and_defaults_of_what_they_build(component) -> None:
     parameters = inspect.signature(component.load()).parameters.values()
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return  # it takes the settings as they are
-    own = {"metric"} if component.kind == "reward" else set()
-    given = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY and one.name not in own}
+    excluded = {"metric"} if component.kind == "reward" else set()
+    defaults = {
+        parameter.name: parameter.default
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in excluded
+    }
     fields = component.settings_model().model_fields
-    assert given == {
+    assert defaults == {
         name: inspect.Parameter.empty if field.is_required() else field.get_default(call_default_factory=True)
         for name, field in fields.items()
     }

@@ -38,7 +38,7 @@ def test_sim_med_6_no_private_torch_api() -> None:
 
 
 def test_nothing_executes_bytes_from_a_file() -> None:
-    assert {name: found for name, pattern in UNSAFE.items() if (found := lines_with(pattern))} == {}
+    assert {name: lines for name, pattern in UNSAFE.items() if (lines := lines_with(pattern))} == {}
 
 
 def test_b8_pt_05_no_value_depends_on_whether_a_name_was_bound() -> None:

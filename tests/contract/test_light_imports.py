@@ -59,8 +59,13 @@ def test_light_packages_and_commands_that_list_and_explain_import_no_torch(tmp_p
 def test_plugins_and_settings_of_the_members_import_no_torch() -> None:
     plugins = [f"esper_{name}.plugin" for name in ("blueprints", "policies", "rewards", "tasks", "watch")]
     policies = [f"esper_policies.{name}" for name in ("settings", "heuristic", "schedule", "learning_rates")]
-    others = ["esper_tasks.settings", "esper_rewards.potentials", "esper_watch.command", "esper_watch.statistics"]
-    steps = [f"__import__({name!r})" for name in (*plugins, *policies, *others)]
+    other_modules = [
+        "esper_tasks.settings",
+        "esper_rewards.potentials",
+        "esper_watch.command",
+        "esper_watch.statistics",
+    ]
+    steps = [f"__import__({name!r})" for name in (*plugins, *policies, *other_modules)]
     program = "\n".join(f"{step}; assert 'torch' not in sys.modules, {step!r}" for step in steps)
     assert heavy_after(program).isdisjoint({"scipy", "torch"})
 

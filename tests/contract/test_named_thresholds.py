@@ -27,9 +27,9 @@ def unnamed(source: str) -> Iterator[str]:
     for function in ast.walk(ast.parse(source)):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             body = function.body if isinstance(function.body, list) else [function.body]
-            for part in (inner for one in body for inner in ast.walk(one)):
+            for part in (inner for statement in body for inner in ast.walk(statement)):
                 if isinstance(part, ast.BinOp | ast.AugAssign | ast.Compare | ast.UnaryOp | ast.Call):
-                    yield from (ast.unparse(part) for one in ast.iter_child_nodes(part) if _own_number(one))
+                    yield from (ast.unparse(part) for child in ast.iter_child_nodes(part) if _own_number(child))
 
 
 def _own_number(part: ast.AST) -> bool:
@@ -42,8 +42,12 @@ def test_b8_drl_11_numbers_that_control_behaviour_have_names(folder: str) -> Non
     """A fraction in a calculation, a comparison or a call, such as a threshold or a weight, has a name."""
     sources = sorted((ROOT / folder).rglob("*.py"))
     assert sources
-    found = {file.name: own for file in sources if (own := sorted(set(unnamed(file.read_text(encoding="utf-8")))))}
-    assert found == {}
+    by_file = {
+        file.name: calculations
+        for file in sources
+        if (calculations := sorted(set(unnamed(file.read_text(encoding="utf-8")))))
+    }
+    assert by_file == {}
 
 
 def test_b8_cr_09_history_and_surge_thresholds_of_the_governor_are_settings() -> None:

@@ -20,13 +20,13 @@ NAME = re.compile(rf"\besper_(?:{'|'.join(MEMBERS)})(?:\.[A-Za-z_]\w*)+")
 
 def resolve(dotted: str) -> object:
     """Import a dotted name: modules first, then attributes. ImportError where there is no such name."""
-    first, *rest = dotted.split(".")
-    found: object = importlib.import_module(first)
+    first, *parts = dotted.split(".")
+    target: object = importlib.import_module(first)
     path = first
-    for part in rest:
+    for part in parts:
         path = f"{path}.{part}"
-        found = getattr(found, part) if hasattr(found, part) else importlib.import_module(path)
-    return found
+        target = getattr(target, part) if hasattr(target, part) else importlib.import_module(path)
+    return target
 
 
 def texts() -> Iterator[tuple[str, str]]:

@@ -24,5 +24,5 @@ def sizes(path: Path) -> Iterator[tuple[str, int, int]]:
 
 def test_modules_classes_and_functions_are_below_their_limits() -> None:
     assert MODULES
-    over = [one for path in MODULES for one in sizes(path) if one[1] > one[2]]
+    over = [size for path in MODULES for size in sizes(path) if size[1] > size[2]]
     assert over == [], "each with its lines, and how many it may have"

@@ -17,8 +17,8 @@ ALIKE = {"Grow"}
 @pytest.mark.parametrize("package", sorted(path.parent.name for path in CORE.glob("*/__init__.py")))
 def test_a_package_of_the_core_begins_with_a_map_of_its_modules(package: str) -> None:
     text = ast.get_docstring(tree(CORE / package / "__init__.py")) or ""
-    own = {path.stem for path in (CORE / package).glob("*.py")} - {"__init__"}
-    assert sorted(name for name in own if name not in text) == []
+    modules = {path.stem for path in (CORE / package).glob("*.py")} - {"__init__"}
+    assert sorted(name for name in modules if name not in text) == []
 
 
 def test_no_two_public_classes_of_the_core_have_one_name() -> None:

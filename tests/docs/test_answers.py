@@ -28,10 +28,10 @@ COPIED = {
 
 def script(path: Path) -> ModuleType:
     """Import a Python file that no package holds."""
-    found = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(found)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)
-    found.loader.exec_module(module)
+    spec.loader.exec_module(module)
     return module
 
 
@@ -44,12 +44,12 @@ def answers():
 def exit_codes() -> dict[str, set[int]]:
     """Return the exit codes of each error, by the table in the index."""
     index = (DOCS / "reference" / "errors" / "index.md").read_text(encoding="utf-8")
-    found = defaultdict(set)
+    codes = defaultdict(set)
     for numbers, errors in re.findall(r"^\| (\d[\d, ]*) \| (E\d.*) \|$", index, flags=re.MULTILINE):
         for first, last in re.findall(r"E(\d+)(?:–E(\d+))?", errors):
             for code in range(int(first), int(last or first) + 1):
-                found[f"E{code}"] |= {int(number) for number in numbers.split(", ")}
-    return found
+                codes[f"E{code}"] |= {int(number) for number in numbers.split(", ")}
+    return codes
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in COPIED], ids=lambda page: page.stem)
@@ -66,9 +66,11 @@ def test_the_index_has_an_exit_code_for_every_error_except_the_warnings():
 
 
 def test_only_these_pages_show_copied_output(answers):
-    found = set()
+    copying = set()
     for page in PAGES:
-        kinds = [(one["kind"], answers.NAMED.match(one["body"])) for one in answers.BLOCK.finditer(page.read_text())]
+        kinds = [
+            (block["kind"], answers.NAMED.match(block["body"])) for block in answers.BLOCK.finditer(page.read_text())
+        ]
         shown = sum(kind == "text" for kind, _ in kinds)
-        found |= {page.stem} if shown > sum(kind == "python" and not named for kind, named in kinds) else set()
-    assert found == set(COPIED)
+        copying |= {page.stem} if shown > sum(kind == "python" and not named for kind, named in kinds) else set()
+    assert copying == set(COPIED)

@@ -96,13 +96,13 @@ class Block:
 
 def blocks(page: str, text: str) -> Iterator[Block]:
     """Return the blocks of a page, each with its part of the page, from one heading to the next."""
-    marked = [found.span() for found in FROM_THE_CODE.finditer(text)]
-    for found in BLOCK.finditer(text):
-        start = found.start()
+    marked = [match.span() for match in FROM_THE_CODE.finditer(text)]
+    for match in BLOCK.finditer(text):
+        start = match.start()
         part = text[text.rfind("\n## ", 0, start) + 1 :].split("\n## ")[0]
         written = page.startswith("docs/") and any(begin < start < end for begin, end in marked)
-        body = re.sub(rf"^{found['in']}", "", found["body"], flags=re.MULTILINE)
-        yield Block(page, text.count("\n", 0, start) + 1, found["kind"].strip(), body, part, written)
+        body = re.sub(rf"^{match['in']}", "", match["body"], flags=re.MULTILINE)
+        yield Block(page, text.count("\n", 0, start) + 1, match["kind"].strip(), body, part, written)
 
 
 def followed(block: Block) -> bool:
@@ -120,7 +120,7 @@ def held(block: Block) -> bool:
 
 
 def left(page: str, text: str) -> list[Block]:
-    return [one for one in blocks(page, text) if not followed(one) and not held(one)]
+    return [block for block in blocks(page, text) if not followed(block) and not held(block)]
 
 
 def typed(text: str) -> list[str]:
@@ -144,10 +144,10 @@ def look_at(block: Block, folder: Path) -> None:
 
 def in_order(block: Block, folder: Path) -> None:
     """Check that the block, with the missing keys of a run, is a configuration without problems and warnings."""
-    given = yaml.safe_load(block.body)
-    assert isinstance(given, dict), block
+    settings = yaml.safe_load(block.body)
+    assert isinstance(settings, dict), block
     file = folder / "page.yaml"
-    file.write_text(yaml.safe_dump({**REST, **given}), encoding="utf-8")
+    file.write_text(yaml.safe_dump({**REST, **settings}), encoding="utf-8")
     with announced((ROOT / block.page).parent, folder):
         assert checked(file) == f"{file}: in order\n", block
 
@@ -161,8 +161,8 @@ def announced(package: Path, folder: Path) -> Iterator[None]:
         for group, points in project.get("entry-points", {}).items():
             metadata = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
             metadata.mkdir()
-            told = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-            (metadata / "METADATA").write_text(told, encoding="utf-8")
+            header = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+            (metadata / "METADATA").write_text(header, encoding="utf-8")
             lines = [f"[{group}]", *(f"{name} = {module}" for name, module in points.items()), ""]
             (metadata / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
             patch.syspath_prepend(str(folder))
@@ -175,10 +175,10 @@ def announced(package: Path, folder: Path) -> Iterator[None]:
 
 def checked(file: Path, *options: str) -> str:
     """Return the output of ``esper check``."""
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told), contextlib.suppress(SystemExit):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), contextlib.suppress(SystemExit):
         cli.main(["check", str(file), *options])
-    return told.getvalue()
+    return output.getvalue()
 
 
 def exists(command: str, folder: Path) -> None:
@@ -203,24 +203,24 @@ def exists(command: str, folder: Path) -> None:
 
 def esper(command: str) -> None:
     """Check a command of Esper: its options, and the file that it names with its overrides."""
-    ((rest, whole),) = commands.commands(f"```sh\n{command}\n```\n")
-    words = shlex.split(rest)
-    commands.parse(words, whole=whole)
+    ((arguments, is_complete),) = commands.commands(f"```sh\n{command}\n```\n")
+    words = shlex.split(arguments)
+    commands.parse(words, is_complete=is_complete)
     if words[0] in ("run", "check", "explain") and (ROOT / words[1]).is_file():
-        changes = [word for one, word in itertools.pairwise(words) if one == "--set"]
+        changes = [word for option, word in itertools.pairwise(words) if option == "--set"]
         options = [word for change in changes for word in ("--set", change)]
-        told = checked(ROOT / words[1], *options)
-        assert told.endswith(": in order\n"), f"{command}\n{told}"
+        output = checked(ROOT / words[1], *options)
+        assert output.endswith(": in order\n"), f"{command}\n{output}"
 
 
 def pip(arguments: list[str], folder: Path) -> None:
     """Check an installation: of a folder or a member with its extras, or of a package that the tests have."""
     versions = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-    given = iter(arguments)
-    assert next(given) == "install", arguments
-    for word in given:
+    words = iter(arguments)
+    assert next(words) == "install", arguments
+    for word in words:
         if word in ("-c", "--constraint"):
-            assert (ROOT / next(given)).is_file(), arguments
+            assert (ROOT / next(words)).is_file(), arguments
         elif word not in ("-e", "--editable", "…"):
             name, _, extra = word.removesuffix("]").partition("[")
             at = folder if name == "." else ROOT / name
@@ -232,32 +232,32 @@ def pip(arguments: list[str], folder: Path) -> None:
 
 
 def make(arguments: list[str], folder: Path) -> None:
-    known = (ROOT / "Makefile").read_text(encoding="utf-8")
-    names = [f"\n{one.partition('=')[0]} " if "=" in one else f"\n{one}:" for one in arguments]
-    assert [one for one in names if one not in known] == [], folder
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    names = [f"\n{argument.partition('=')[0]} " if "=" in argument else f"\n{argument}:" for argument in arguments]
+    assert [name for name in names if name not in makefile] == [], folder
 
 
 def runs(block: Block) -> None:
     """Run a block of Python; a comment behind a ``print`` shows its output, perhaps shortened."""
     source = SURROUNDINGS.get(block.page, "") + block.body
-    for theirs, there in STANDS_FOR.items():
-        source = source.replace(f'"{theirs}"', f'"{there}"')
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told):
+    for placeholder, path in STANDS_FOR.items():
+        source = source.replace(f'"{placeholder}"', f'"{path}"')
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         exec(compile(source, str(block), "exec"), {"__name__": "page"})  # our own pages
     shown = re.findall(r"^print\(.*\)  # (.*)$", block.body, re.MULTILINE)
-    printed = told.getvalue().splitlines()
+    printed = output.getvalue().splitlines()
     assert len(printed) == len(shown), printed
-    for line, said in zip(printed, shown, strict=True):
-        begin, more, _ = said.partition("…")
-        assert line.startswith(begin) if more else line == said, f"{block}: prints {line}"
+    for line, comment in zip(printed, shown, strict=True):
+        begin, more, _ = comment.partition("…")
+        assert line.startswith(begin) if more else line == comment, f"{block}: prints {line}"
 
 
-LEFT = [one for page in PAGES for one in left(page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8"))]
+LEFT = [block for page in PAGES for block in left(page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8"))]
 INLINES = {
-    " ".join(one.split()): page.parent
+    " ".join(command.split()): page.parent
     for page in PAGES
-    for one in INLINE.findall(BLOCK.sub("", page.read_text(encoding="utf-8")))
+    for command in INLINE.findall(BLOCK.sub("", page.read_text(encoding="utf-8")))
 }
 
 
@@ -274,5 +274,5 @@ def test_commands_in_lines_of_text_can_be_typed():
 
 
 def test_a_command_is_in_a_block_marked_as_commands():
-    found = {page.name: INDENTED.findall(BLOCK.sub("", page.read_text(encoding="utf-8"))) for page in PAGES}
-    assert {name: own for name, own in found.items() if own} == {}
+    indented = {page.name: INDENTED.findall(BLOCK.sub("", page.read_text(encoding="utf-8"))) for page in PAGES}
+    assert {name: matches for name, matches in indented.items() if matches} == {}

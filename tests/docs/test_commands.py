@@ -23,14 +23,14 @@ STARTS = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?esper (?P<rest>.
 def commands(text: str) -> list[tuple[str, bool]]:
     """Yield the arguments of each ``esper`` command on a page, and whether it is complete."""
     typed = [line.strip() for block in FENCED.findall(text) for line in block.splitlines()]
-    found = [(STARTS.match(line), line in typed) for line in [*typed, *INLINE.findall(text)]]
-    return [(re.sub(r"\s+#.*|…$", "", match["rest"]), whole) for match, whole in found if match]
+    matches = [(STARTS.match(line), line in typed) for line in [*typed, *INLINE.findall(text)]]
+    return [(re.sub(r"\s+#.*|…$", "", match["rest"]), is_complete) for match, is_complete in matches if match]
 
 
-def parse(arguments: list[str], *, whole: bool) -> None:
+def parse(arguments: list[str], *, is_complete: bool) -> None:
     """Parse as ``esper`` does, without running; ClickException if a command or an option does not exist.
 
-    whole: whether required arguments must be present.
+    is_complete: whether required arguments must be present.
     """
     command: click.Command = cli.main
     context = click.Context(command, info_name="esper")
@@ -44,10 +44,10 @@ def parse(arguments: list[str], *, whole: bool) -> None:
         command, context = inner, click.Context(inner, info_name=name, parent=context)
     try:
         command.make_parser(context).parse_args([*arguments])
-        if whole and "--help" not in arguments:
+        if is_complete and "--help" not in arguments:
             command.parse_args(context, [*arguments])
     except (click.MissingParameter, click.BadOptionUsage):
-        if whole:
+        if is_complete:
             raise
 
 
@@ -59,9 +59,9 @@ def test_commands_that_pages_show_exist_with_their_options():
     wrong = []
     for page in PAGES:
         place = page.relative_to(ROOT).as_posix()
-        for command, whole in dict.fromkeys(commands(page.read_text(encoding="utf-8"))):
+        for command, is_complete in dict.fromkeys(commands(page.read_text(encoding="utf-8"))):
             try:
-                parse(shlex.split(command), whole=whole)
+                parse(shlex.split(command), is_complete=is_complete)
             except click.ClickException as error:
                 if MADE_UP.get(place) != command:
                     wrong.append(f"{place}: {command}: {error.format_message()}")

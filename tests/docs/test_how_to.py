@@ -85,9 +85,9 @@ class Reader:
             if command.startswith("cd "):
                 self.folder = (self.folder / command.removeprefix("cd ")).resolve()
                 continue
-            ended, told = self.run(command)
-            assert ended == status, f"{command} ended with {ended}\n{told}"
-            self.printed += told
+            ended, output = self.run(command)
+            assert ended == status, f"{command} ended with {ended}\n{output}"
+            self.printed += output
 
     def run(self, command: str) -> tuple[int, str]:
         """Return the exit status of a command in the folder, and its output."""
@@ -106,7 +106,7 @@ def plain(text: str) -> str:
 
 def counted(shown: str, printed: str) -> bool:
     """Return whether two lines of equal words have equal counts: integers without unit or sign."""
-    return all(one == other for one, other in figures(shown, printed) if one.is_count)
+    return all(expected == actual for expected, actual in figures(shown, printed) if expected.is_count)
 
 
 def close(shown: str, printed: str) -> bool:
@@ -116,16 +116,16 @@ def close(shown: str, printed: str) -> bool:
     have a unit or a sign, differ by at most ``POINTS``. Counts are equal, those of parameters within ``SHARE``. Other
     fractions, which are p-values, are on the same side of 0.05.
     """
-    ranges = [[tuple(map(float, one.groups())) for one in RANGE.finditer(line)] for line in (shown, printed)]
+    ranges = [[tuple(map(float, match.groups())) for match in RANGE.finditer(line)] for line in (shown, printed)]
     if not all(low <= high and least <= most for (least, high), (low, most) in zip(*ranges, strict=True)):
         return False
-    for one, other in figures(*(RANGE.sub("", line) for line in (shown, printed))):
-        if one.has_unit:
-            fits = abs(one.value - other.value) <= POINTS
-        elif one.is_count:
-            fits = math.isclose(one.value, other.value, rel_tol=SHARE if one.value > 100 else 0.0)
+    for expected, actual in figures(*(RANGE.sub("", line) for line in (shown, printed))):
+        if expected.has_unit:
+            fits = abs(expected.value - actual.value) <= POINTS
+        elif expected.is_count:
+            fits = math.isclose(expected.value, actual.value, rel_tol=SHARE if expected.value > 100 else 0.0)
         else:
-            fits = (one.value < 0.05) == (other.value < 0.05)
+            fits = (expected.value < 0.05) == (actual.value < 0.05)
         if not fits:
             return False
     return True
@@ -145,10 +145,10 @@ def figures(*lines: str) -> list[tuple[Figure, ...]]:
     return list(zip(*(map(figure, FIGURE.finditer(OF_THE_MOMENT.sub("", line))) for line in lines), strict=True))
 
 
-def figure(found: re.Match[str]) -> Figure:
-    number = found["number"].replace(",", "")
-    has_unit = bool(found["sign"] or found["unit"])
-    return Figure(float(found["sign"] + number), has_unit, not has_unit and "." not in number)
+def figure(match: re.Match[str]) -> Figure:
+    number = match["number"].replace(",", "")
+    has_unit = bool(match["sign"] or match["unit"])
+    return Figure(float(match["sign"] + number), has_unit, not has_unit and "." not in number)
 
 
 def follow(page: str, reader: Reader, same: Callable[[str, str], bool] = lambda shown, printed: True) -> None:
@@ -173,7 +173,7 @@ def is_among(shown: str, printed: str, same: Callable[[str, str], bool]) -> bool
     words = re.sub(r"\d+(?:\\\.\d+)?", r"\\d+(?:\\.\\d+)?", re.escape(re.sub(r"[ \t]+", " ", shown))).replace(
         r"\ ", "[ \t]+"
     )
-    return not figures(shown) or any(same(shown, found[0]) for found in re.finditer(words, printed))
+    return not figures(shown) or any(same(shown, match[0]) for match in re.finditer(words, printed))
 
 
 @pytest.mark.slow
@@ -208,7 +208,7 @@ answers = script(ROOT / "docs" / "answers.py")
 def split_environment(words: list[str]) -> tuple[dict[str, str], list[str]]:
     """Separate the variables of a command, ``NAME=value`` before the program, from the rest."""
     settings = list(itertools.takewhile(SETTING.fullmatch, words))
-    return dict(one.split("=", 1) for one in settings), words[len(settings) :]
+    return dict(setting.split("=", 1) for setting in settings), words[len(settings) :]
 
 
 class Quick(Reader):
@@ -222,9 +222,9 @@ class Quick(Reader):
         settings, (program, *arguments) = split_environment(shlex.split(command))
         run = {"esper": self.esper, "python": self.script}.get(program, self.other)
         with unittest.mock.patch.dict(os.environ, settings):
-            ended, told = run(program, arguments)
+            ended, output = run(program, arguments)
         self.forget()
-        return ended, told
+        return ended, output
 
     def esper(self, _program: str, arguments: list[str]) -> tuple[int, str]:
         return self.in_here(lambda: cli.main(arguments))
@@ -250,17 +250,17 @@ class Quick(Reader):
 
     def in_here(self, act) -> tuple[int, str]:
         """Return the exit status that ``act`` would have as a program, and its output."""
-        told, ended = io.StringIO(), 0
-        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told), warnings.catch_warnings():
+        output, ended = io.StringIO(), 0
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 act()
             except SystemExit as end:
                 ended = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
             except Exception:
-                traceback.print_exc(file=told)
+                traceback.print_exc(file=output)
                 ended = 1
-        return ended, told.getvalue()
+        return ended, output.getvalue()
 
     def install(self) -> None:
         """Install the package of the folder beside the test environment."""
@@ -325,7 +325,7 @@ def test_get_started_shows_the_figures_that_its_runs_print(reader):
     assert list(reader.folder.glob("runs/*/report.html"))
 
 
-@pytest.mark.parametrize("page", [pytest.param(one, marks=LONG.get(one.name, ()), id=one.stem) for one in FOLLOWED])
+@pytest.mark.parametrize("page", [pytest.param(page, marks=LONG.get(page.name, ()), id=page.stem) for page in FOLLOWED])
 def test_a_guide_works_as_it_is_written(page, reader):
     follow(page.read_text(encoding="utf-8"), reader, counted)
 

@@ -61,20 +61,20 @@ def listed() -> set[str]:
 
 def test_every_row_has_a_test_and_every_such_test_has_a_row():
     files = [*ROOT.glob("esper-*/tests/**/test_*.py"), *ROOT.glob("tests/**/test_*.py")]
-    named = {found for file in files for found in TEST.findall(file.read_text(encoding="utf-8"))}
-    assert {one.upper().replace("_", "-") for one in named} == listed()
+    named = {name for file in files for name in TEST.findall(file.read_text(encoding="utf-8"))}
+    assert {name.upper().replace("_", "-") for name in named} == listed()
 
 
 @pytest.fixture(scope="module")
 def nodes():
     """Yield every loop, function and private attribute in the sources of the members, with its place."""
-    found: list[tuple[str, ast.AST]] = []
+    located: list[tuple[str, ast.AST]] = []
     for path in SOURCES:
         text, place = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
         nodes = [node for node in ast.walk(tree(path)) if isinstance(node, KINDS)]
         kept = [node for node in nodes if not isinstance(node, ast.Attribute) or is_strange(node, text)]
-        found += [(f"{place}:{node.lineno}", node) for node in kept]
-    return found
+        located += [(f"{place}:{node.lineno}", node) for node in kept]
+    return located
 
 
 def is_strange(node: ast.Attribute, text: str) -> bool:
@@ -93,18 +93,20 @@ def imports_in(node: ast.AST) -> bool:
 
 
 def test_b8_cr_03_nothing_is_imported_in_a_loop(nodes):
-    assert [where for where, node in nodes if isinstance(node, ast.For | ast.While) and imports_in(node)] == []
+    assert [place for place, node in nodes if isinstance(node, ast.For | ast.While) and imports_in(node)] == []
 
 
 def test_b8_cr_05_validators_import_nothing(nodes):
-    functions = [(where, node) for where, node in nodes if isinstance(node, ast.FunctionDef)]
-    validators = [one for one in functions if any("validator" in ast.unparse(of) for of in one[1].decorator_list)]
+    functions = [(place, node) for place, node in nodes if isinstance(node, ast.FunctionDef)]
+    validators = [
+        function for function in functions if any("validator" in ast.unparse(of) for of in function[1].decorator_list)
+    ]
     assert validators
-    assert [where for where, node in validators if imports_in(node)] == []
+    assert [place for place, node in validators if imports_in(node)] == []
 
 
 def test_b8_cr_04_no_module_reads_a_private_name_of_another(nodes):
-    assert [(where, node.attr) for where, node in nodes if isinstance(node, ast.Attribute)] == []
+    assert [(place, node.attr) for place, node in nodes if isinstance(node, ast.Attribute)] == []
 
 
 def test_b8_cr_07_a_policy_has_no_loop_of_its_own():
@@ -113,8 +115,10 @@ def test_b8_cr_07_a_policy_has_no_loop_of_its_own():
     So a policy can decide, but not train or measure a network.
     """
     home = ROOT / "esper-policies" / "src" / "esper_policies"
-    network, others = home.glob("ppo/*.py"), (one for one in home.rglob("*.py") if one.parent.name != "ppo")
-    of_network, imported = ({module for path in own for module, _ in imports(path)} for own in (network, others))
+    network, other_modules = home.glob("ppo/*.py"), (path for path in home.rglob("*.py") if path.parent.name != "ppo")
+    of_network, imported = (
+        {module for path in paths for module, _ in imports(path)} for paths in (network, other_modules)
+    )
     assert "esper_core.leyline" in imported & of_network
     assert [name for name in imported if re.match(r"torch|esper_core\.trainer|esper_tasks", name)] == []
     assert [name for name in of_network if re.match(r"esper_core\.(?!leyline)|esper_tasks", name)] == []
@@ -147,8 +151,8 @@ def test_b8_drl_06_a_policy_can_use_every_slot(arm, folder):
 def grown(folder: Path, arm: str) -> set[tuple[str, str]]:
     """Return the seeds that an arm germinated, with their slots."""
     (file,) = (folder / "runs").glob("*/events.jsonl")
-    steps = [one for one in read_events(file) if isinstance(one, StepFinished) and one.arm == arm]
-    return {(slot.name, seed.blueprint) for one in steps for slot in one.signals.slots for seed in slot.seeds}
+    steps = [event for event in read_events(file) if isinstance(event, StepFinished) and event.arm == arm]
+    return {(slot.name, seed.blueprint) for step in steps for slot in step.signals.slots for seed in slot.seeds}
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_its_figures_are_drawn_from_its_results_and_small():
 
 def test_its_last_example_grows_nothing_and_the_others_something():
     kept = {name: gallery.load(name)["found"][-1] for name in gallery.EXAMPLES}
-    assert [name for name, told in kept.items() if told == "kept: nothing"] == ["nothing"]
+    assert [name for name, finding in kept.items() if finding == "kept: nothing"] == ["nothing"]
 
 
 @pytest.mark.slow
@@ -66,7 +66,9 @@ def test_its_commands_run_and_keep_what_it_says(name, tmp_path, monkeypatch):
     example = gallery.EXAMPLES[name]
     few = "" if example.command.startswith("python") else " --set environments=2"
     result = gallery.result_of(gallery.run(example._replace(command=example.command + few), tmp_path / "runs"))
-    kept, shown = (set(re.findall(r"× (\w+)", one["found"][-1])) for one in (result, gallery.load(name)))
+    kept, shown = (
+        set(re.findall(r"× (\w+)", example_result["found"][-1])) for example_result in (result, gallery.load(name))
+    )
     assert kept >= shown
     assert bool(kept) == bool(shown)
     assert gallery.history_of(result).share_done == 1.0
@@ -94,7 +96,8 @@ def test_the_page_counts_right(page):
     assert f"{len(growbench.nodes())} states, {len(growbench.end_nodes())} of them final" in page
     rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \| \d \|$", page, flags=re.MULTILINE))
     assert rows == {
-        slot: ", ".join(f"`{one.removeprefix('blueprints/')}`" for one in own) for slot, own in puzzles.SLOTS.items()
+        slot: ", ".join(f"`{blueprint.removeprefix('blueprints/')}`" for blueprint in blueprints)
+        for slot, blueprints in puzzles.SLOTS.items()
     }
     assert f"`decide_every: {puzzles.DECIDE_EVERY}`" in page
 
@@ -128,17 +131,17 @@ STORED = Path(probes.__file__).with_suffix(".json")
 
 
 def test_every_stored_probe_found_what_is_known_of_its_host_within_a_minute() -> None:
-    found = json.loads(STORED.read_text(encoding="utf-8"))["probes"]
-    cases = [(one["host"], one["task"]) for one in found]
+    stored = json.loads(STORED.read_text(encoding="utf-8"))["probes"]
+    cases = [(probe["host"], probe["task"]) for probe in stored]
     assert {case: cases.count(case) for case in probes.CASES} == dict.fromkeys(probes.CASES, probes.SEEDS)
-    assert [one for one in found if not one["holds"] or one["seconds"] > probes.BUDGET] == []
+    assert [probe for probe in stored if not probe["holds"] or probe["seconds"] > probes.BUDGET] == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", probes.CASES)
 def test_a_known_host_is_probed_right(case: tuple[str, str]) -> None:
-    found = probes.probed(*case, seed=0)
-    assert found["holds"], probes.line(found)
+    probe = probes.probed(*case, seed=0)
+    assert probe["holds"], probes.line(probe)
 
 
 API = Path(__file__).parents[2] / "docs" / "reference" / "python-api.md"
@@ -196,8 +199,8 @@ MODULE = re.compile(r"python -m (benchmarks(?:\.\w+)*)")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_file_or_a_module_that_a_page_names_is_there(page):
     text = page.read_text(encoding="utf-8")
-    assert [one for one in FILE.findall(text) if not (ROOT / one).exists()] == []
-    assert [one for one in MODULE.findall(text) if importlib.util.find_spec(one) is None] == []
+    assert [path for path in FILE.findall(text) if not (ROOT / path).exists()] == []
+    assert [module for module in MODULE.findall(text) if importlib.util.find_spec(module) is None] == []
 
 
 RESUMING = Path(__file__).parents[2] / "docs" / "guides" / "resume-a-run.md"
@@ -210,8 +213,8 @@ def shown() -> list[str]:
         r"^```console\n(.*?)^```", RESUMING.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
     )
     _, _, after = block.partition("^C\n")
-    told, _, _ = after.partition("$ ")
-    return told.splitlines()
+    output, _, _ = after.partition("$ ")
+    return output.splitlines()
 
 
 def test_an_interrupted_run_prints_what_the_guide_shows(processes, tmp_path):

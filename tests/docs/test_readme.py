@@ -40,7 +40,7 @@ def test_it_is_short_and_names_its_two_commands_near_the_top():
 
 
 def test_its_snippets_are_a_valid_configuration_and_its_paths_exist(tmp_path, monkeypatch, esper_cli):
-    assert [one for one in re.findall(r"(?:examples|docs)/[\w./-]+\w", README) if not (ROOT / one).exists()] == []
+    assert [path for path in re.findall(r"(?:examples|docs)/[\w./-]+\w", README) if not (ROOT / path).exists()] == []
     monkeypatch.chdir(tmp_path)
     for file in write_snippets(tmp_path):
         assert esper_cli("check", file.name).status == 0

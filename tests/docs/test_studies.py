@@ -26,10 +26,10 @@ def test_the_simulation_of_gates_still_prints_these_figures():
     studies = script(DOCS / "studies.py")
     before, now = studies.GATES.read_text(encoding="utf-8"), run.stdout
     assert studies.NUMBER.sub("", now) == studies.NUMBER.sub("", before)
-    for where, numbers in studies.gates(before).items():
-        assert studies.gates(now)[where] == pytest.approx(numbers, abs=0.0011), where
-    for where, (gain, *_) in studies.trials(before).items():
-        assert studies.trials(now)[where][0] == pytest.approx(gain, abs=0.02), where
+    for plan, numbers in studies.gates(before).items():
+        assert studies.gates(now)[plan] == pytest.approx(numbers, abs=0.0011), plan
+    for trial, (gain, *_) in studies.trials(before).items():
+        assert studies.trials(now)[trial][0] == pytest.approx(gain, abs=0.02), trial
 
 
 INCUBATION = BENCHMARKS / "science" / "incubation.json"
@@ -41,30 +41,30 @@ def read(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def forced(found: Mapping[str, Any], blueprint: str, incubation: str = "shadow") -> Mapping[str, Any]:
+def forced(results: Mapping[str, Any], blueprint: str, incubation: str = "shadow") -> Mapping[str, Any]:
     """Return the result of a seed on plain data that germinated after step 5 and was kept regardless of its gain."""
-    (own,) = [
-        one
-        for one in found["forced"]
-        if (one["place"], one["incubation"], one["blueprint"], one["germination"])
+    (result,) = [
+        cell
+        for cell in results["forced"]
+        if (cell["place"], cell["incubation"], cell["blueprint"], cell["germination"])
         == ("plain", incubation, blueprint, 5)
     ]
-    return own
+    return result
 
 
 def test_the_operations_of_incubation_were_counted():
     row = r"^\| operations of an episode, `conv_light` germinated after step 5 of 40\b(.*)$"
-    (told,) = re.findall(row, (DOCS / "concepts" / "incubation.md").read_text(encoding="utf-8"), re.MULTILINE)
-    found = [forced(read(INCUBATION), "conv_light", way)["cost"] for way in ("shadow", "branch")]
-    assert re.findall(r"\d+\.\d+", told) == [f"{one:.2f}" for one in found]
+    (cells,) = re.findall(row, (DOCS / "concepts" / "incubation.md").read_text(encoding="utf-8"), re.MULTILINE)
+    costs = [forced(read(INCUBATION), "conv_light", way)["cost"] for way in ("shadow", "branch")]
+    assert re.findall(r"\d+\.\d+", cells) == [f"{cost:.2f}" for cost in costs]
 
 
 def test_the_page_counts_the_differences_between_branch_and_shadow():
     pairs = read(INCUBATION)["between"]
-    figures = [one[what] for one in pairs for what in ("points", "nats")]
+    figures = [pair[unit] for pair in pairs for unit in ("points", "nats")]
     sides = sorted("more" if low > 0 else "less" for _, low, high in figures if low > 0 or high < 0)
     assert (len(figures), sides) == (54, ["less"] * 4 + ["more"] * 3)
-    most = max(abs(one["points"][0]) for one in pairs if one["points"][1] > 0 or one["points"][2] < 0)
+    most = max(abs(pair["points"][0]) for pair in pairs if pair["points"][1] > 0 or pair["points"][2] < 0)
     assert f"{most:.1f}" == "2.4"
     page = " ".join((DOCS / "concepts" / "incubation.md").read_text("utf-8").split())
     assert "of 54 figures that compare branch and shadow, seven differ, four in favour of the shadow and three" in page
@@ -74,15 +74,15 @@ def test_the_page_counts_the_differences_between_branch_and_shadow():
 def test_the_study_still_finds_the_same(tmp_path):
     """For the part on the pages: counts are equal, other figures within the tolerance for another machine."""
     command = [sys.executable, "-m", "benchmarks.science.incubation"]
-    asked = ["--only", "plain shadow", "--into", str(tmp_path)]
-    subprocess.run([*command, *asked], cwd=ROOT, capture_output=True, check=True)
-    found, kept = read(tmp_path / "results.json"), read(INCUBATION)
-    (alone,) = [one for one in kept["twins"] if one["place"] == "plain"]
-    assert found["twins"][0]["metric"] == pytest.approx(alone["metric"], abs=2.0)
+    options = ["--only", "plain shadow", "--into", str(tmp_path)]
+    subprocess.run([*command, *options], cwd=ROOT, capture_output=True, check=True)
+    measured, kept = read(tmp_path / "results.json"), read(INCUBATION)
+    (alone,) = [twin for twin in kept["twins"] if twin["place"] == "plain"]
+    assert measured["twins"][0]["metric"] == pytest.approx(alone["metric"], abs=2.0)
     for blueprint in ("conv_light", "pointwise", "mlp"):
-        now, before = forced(found, blueprint), forced(kept, blueprint)
+        now, before = forced(measured, blueprint), forced(kept, blueprint)
         assert (now["added"], now["host_parameters"]) == (before["added"], before["host_parameters"])
         assert now["cost"] == pytest.approx(before["cost"], abs=0.005)
-        for what in ("points", "nats"):
-            mean, low, high = before[what]
-            assert now[what][0] == pytest.approx(mean, abs=NEAR * (high - low) / 2), (blueprint, what)
+        for unit in ("points", "nats"):
+            mean, low, high = before[unit]
+            assert now[unit][0] == pytest.approx(mean, abs=NEAR * (high - low) / 2), (blueprint, unit)

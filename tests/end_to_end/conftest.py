@@ -58,10 +58,10 @@ def esper(esper_cli: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch) -> 
     def call(*arguments: str | Path) -> Answer:
         monkeypatch.setattr(sys, "argv", ["esper", *map(str, arguments)])
         answer = esper_cli(*map(str, arguments))
-        for told in _events_below(arguments):
-            if told not in seen:
-                seen.add(told)
-                hold_against_the_oracle(list(read_events(told)))
+        for events_file in _events_below(arguments):
+            if events_file not in seen:
+                seen.add(events_file)
+                hold_against_the_oracle(list(read_events(events_file)))
         return answer
 
     return call
@@ -75,7 +75,9 @@ def _events_below(arguments: Sequence[str | Path]) -> list[Path]:
 
 def hold_against_the_oracle(events: Sequence[Event]) -> None:
     """Check that a host has its twin's measurements, to the last bit, until a seed acts on it or a rollback."""
-    twins = {(one.round, one.seed, one.step): one.signals for one in events if _is(one, StepFinished, "twin")}
+    twins = {
+        (event.round, event.seed, event.step): event.signals for event in events if _is(event, StepFinished, "twin")
+    }
     touched: set[tuple[int, str, int]] = set()
     learnt: dict[tuple[int, str, int, int], list[SeedSignals]] = {}
     for event in events:
@@ -83,11 +85,11 @@ def hold_against_the_oracle(events: Sequence[Event]) -> None:
             touched.add((event.round, event.arm, event.seed))
         if not isinstance(event, StepFinished) or event.arm.startswith(("twin", "capacity")):
             continue
-        twin, own = twins.get((event.round, event.seed, event.step)), event.signals
+        twin, signals = twins.get((event.round, event.seed, event.step)), event.signals
         if twin is not None and (event.round, event.arm, event.seed) not in touched:
-            told = [(one.train_loss, one.validation_loss, one.validation_metric) for one in (own, twin)]
-            assert told[0] == told[1], (event.arm, event.seed, event.step)
-        for place, seed in enumerate(own.seeds):
+            measurements = [(side.train_loss, side.validation_loss, side.validation_metric) for side in (signals, twin)]
+            assert measurements[0] == measurements[1], (event.arm, event.seed, event.step)
+        for place, seed in enumerate(signals.seeds):
             if seed.stage is Stage.TRAINING and seed.incubation_loss is not None:
                 learnt.setdefault((event.round, event.arm, event.seed, place), []).append(seed)
     for seeds in learnt.values():
@@ -161,7 +163,7 @@ def run(esper: Callable[..., Answer], small: Path, tmp_path: Path) -> Callable[.
     def call(
         *sets: str, file: Path | None = None, runs: str = "runs", options: Sequence[str] = ("--quiet",), code: int = 0
     ) -> Ran:
-        more = [part for one in sets for part in ("--set", one)]
+        more = [part for setting in sets for part in ("--set", setting)]
         answer = esper("run", file or small, "--runs-dir", tmp_path / runs, *options, *more)
         assert answer.status == code, answer.err
         return Ran(answer, tmp_path / runs)

@@ -40,7 +40,7 @@ class Killer:
             threading.Timer(self.delay, self.kill).start() if self.delay else self.kill()
 
     def kill(self) -> None:
-        used = {one["Address"]["NodeID"] for one in state.actors().values() if one["State"] == "ALIVE"}
+        used = {actor["Address"]["NodeID"] for actor in state.actors().values() if actor["State"] == "ALIVE"}
         victim = next(node for node in self.cluster.worker_nodes if node.node_id in used)
         self.cluster.remove_node(victim, allow_graceful=False)
 

@@ -30,10 +30,10 @@ def fake_run(monkeypatch, tmp_path):
 
     def run(arguments, **options):
         started.append(arguments)
-        for one in arguments:
-            if str(one).startswith("--benchmark-json="):
+        for argument in arguments:
+            if str(argument).startswith("--benchmark-json="):
                 tests = [{"extra_info": {"figures": list(map(asdict, FIGURES)), "factors": FACTORS}}]
-                Path(one.partition("=")[2]).write_text(json.dumps({"benchmarks": tests}), encoding="utf-8")
+                Path(argument.partition("=")[2]).write_text(json.dumps({"benchmarks": tests}), encoding="utf-8")
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(command.subprocess, "run", run)
@@ -43,7 +43,7 @@ def fake_run(monkeypatch, tmp_path):
 
 def test_figures_become_the_baseline_of_the_next_run(fake_run, capsys):
     assert command.main(["--write"]) == 1
-    assert [one[1] for one in fake_run] == ["-m", "docs/generate.py"]
+    assert [arguments[1] for arguments in fake_run] == ["-m", "docs/generate.py"]
     assert read_baseline(command.BASELINE) == {figure.key: figure.value for figure in FIGURES} | {SPEED: 2.0}
     printed = capsys.readouterr()
     assert printed.err == "over the bound: P9 a share\n"

@@ -62,19 +62,19 @@ class Stopping(EventRecorder):
 def test_a_run_grows_learns_and_continues(tmp_path, device, compute):
     file = tmp_path / "run.yaml"
     file.write_text(f"{RUN}compute: {compute}\ndevice: {device}\n", encoding="utf-8")
-    told: dict[str, Any] = {"runs_dir": tmp_path / "runs", "on_warning": lambda warning: None}
-    whole = run(prepare(file), **told).results["arms"]["schedule"]
-    assert whole["fossils"] == 1.0
-    assert whole["test"]["mean"] > 1.5 * CHANCE
+    arguments: dict[str, Any] = {"runs_dir": tmp_path / "runs", "on_warning": lambda warning: None}
+    uninterrupted = run(prepare(file), **arguments).results["arms"]["schedule"]
+    assert uninterrupted["fossils"] == 1.0
+    assert uninterrupted["test"]["mean"] > 1.5 * CHANCE
     with pytest.raises((Interrupted, KeyboardInterrupt)):
-        run(prepare(file), name="stopped", listeners=[Stopping()], **told)
+        run(prepare(file), name="stopped", listeners=[Stopping()], **arguments)
     (stopped,) = (tmp_path / "runs").glob("*stopped*")
-    again = resume(prepare(stopped / "config.yaml"), read_run(stopped), on_warning=told["on_warning"]).results["arms"][
-        "schedule"
-    ]
+    again = resume(prepare(stopped / "config.yaml"), read_run(stopped), on_warning=arguments["on_warning"]).results[
+        "arms"
+    ]["schedule"]
     assert again["fossils"] == 1.0
     closely: Callable[[float], Any] = pytest.approx if device == "cpu" else lambda mean: pytest.approx(mean, abs=0.05)
-    assert again["test"]["mean"] == closely(whole["test"]["mean"])
+    assert again["test"]["mean"] == closely(uninterrupted["test"]["mean"])
 
 
 @pytest.mark.parametrize("device", PLACES[1:])

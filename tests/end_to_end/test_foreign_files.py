@@ -59,7 +59,7 @@ def put(kind: str, place: Path) -> None:
 
 @needs_pipes
 @pytest.mark.parametrize(
-    ("kind", "every"), [("pipe", 4), *(pytest.param(one, 1, marks=pytest.mark.slow) for one in KINDS)]
+    ("kind", "every"), [("pipe", 4), *(pytest.param(kind, 1, marks=pytest.mark.slow) for kind in KINDS)]
 )
 def test_no_command_hangs_or_crashes_on_a_special_file(kind, every, run, esper, tmp_path):
     """every: which of the combinations of files and commands are tried."""
@@ -75,10 +75,10 @@ def test_no_command_hangs_or_crashes_on_a_special_file(kind, every, run, esper, 
         ("report", run, "--out", tmp_path / "out.html"),
         ("report", run),
     ]
-    whole = tmp_path / "whole"
-    run.rename(whole)
+    intact = tmp_path / "whole"
+    run.rename(intact)
     for name, command in [*product(FILES, commands)][::every]:
-        shutil.copytree(whole, run)
+        shutil.copytree(intact, run)
         put(kind, run / name)
         answer = esper(*command)
         assert "Traceback" not in answer.err, (name, command)

@@ -45,8 +45,8 @@ def at(tmp_path):
 
 def results(answer: str) -> dict[str, object]:
     """Return the results in the last line, which is that of a finished run."""
-    found: dict[str, object] = json.loads(answer.splitlines()[-1])["results"]
-    return found
+    parsed: dict[str, object] = json.loads(answer.splitlines()[-1])["results"]
+    return parsed
 
 
 @pytest.mark.parametrize(("kilobytes", "reported"), [(272, False), (320, True)])
@@ -63,16 +63,16 @@ def test_a_full_disk_is_reported_once_with_a_hint_and_nothing_is_lost(at, kiloby
     went_on = alone(script, at)
     assert bool((at / "report").read_text()) == reported
     assert (at / "status").read_text() == "1\n"
-    said = (at / "said").read_text(encoding="utf-8")
-    assert said.count("No space left on device") == 1, said
-    assert "E410 cannot write" in said
-    assert "warning" not in said
-    (command,) = (line.partition("Resume it:")[2].split() for line in said.splitlines() if "Resume it:" in line)
+    errors = (at / "said").read_text(encoding="utf-8")
+    assert errors.count("No space left on device") == 1, errors
+    assert "E410 cannot write" in errors
+    assert "warning" not in errors
+    (command,) = (line.partition("Resume it:")[2].split() for line in errors.splitlines() if "Resume it:" in line)
     assert command[:2] == ["esper", "resume"]
     assert (at / "left").read_text() == "", "nothing half written is left behind"
-    whole = alone(f"{ESPER} run study.yaml --runs-dir whole --json", at)
-    assert went_on.returncode == whole.returncode == 0, went_on.stderr + whole.stderr
-    assert results(went_on.stdout) == results(whole.stdout)
+    uninterrupted = alone(f"{ESPER} run study.yaml --runs-dir whole --json", at)
+    assert went_on.returncode == uninterrupted.returncode == 0, went_on.stderr + uninterrupted.stderr
+    assert results(went_on.stdout) == results(uninterrupted.stdout)
 
 
 def test_a_read_only_disk_is_reported_before_training(at):

@@ -62,10 +62,10 @@ def test_a_policy_can_be_played_and_does_what_it_may(bench, matches, make):
         for played in rollout.episodes:
             assert len(played.turns) == DECISIONS
             assert all(turn.mask.allows(turn.action) for turn in played.turns)
-        told = policy.update(rollout) if hasattr(policy, "update") else {}
-        assert all(math.isfinite(value) for value in told.values())
-        found = score(bench, matches, reached)
-        assert found.reward <= found.best
+        figures = policy.update(rollout) if hasattr(policy, "update") else {}
+        assert all(math.isfinite(value) for value in figures.values())
+        outcome = score(bench, matches, reached)
+        assert outcome.reward <= outcome.best
     if isinstance(policy, Static):
         assert set(reached) == {Node(DECISIONS)}
     elif isinstance(policy, Random | Heuristic):
@@ -73,12 +73,12 @@ def test_a_policy_can_be_played_and_does_what_it_may(bench, matches, make):
 
 
 def test_a_policy_can_begin_with_what_the_best_plans_of_the_table_do(bench):
-    asked = [Match(number, 20.0) for number in bench.table.of_part("train")[:6]]
-    best, _ = bench.play(Oracle(bench, asked), asked)
+    training = [Match(number, 20.0) for number in bench.table.of_part("train")[:6]]
+    best, _ = bench.play(Oracle(bench, training), training)
     policy = Ppo(bench.space, **PPO, learning_rate=3e-3, forget_names=0.0)
     judge = Ppo(bench.space, **PPO, learn=False)
     figures = policy.imitate(best)
     assert figures["agreement"] >= 0.95
     judge.load_state_dict(policy.state_dict())
-    _, reached = bench.play(judge, asked)
-    assert score(bench, asked, reached).regret < 0.15
+    _, reached = bench.play(judge, training)
+    assert score(bench, training, reached).regret < 0.15

@@ -22,15 +22,15 @@ JOB = Job("pointwise", "pointwise", "static", "early=conv_light", Setting(0.01, 
 
 
 def test_a_killed_study_goes_on_with_what_is_missing(tmp_path):
-    jobs, told = [replace(JOB, share=0.2), replace(JOB, share=0.2, seed=2)], []
+    jobs, records = [replace(JOB, share=0.2), replace(JOB, share=0.2, seed=2)], []
     store = Store(tmp_path)
     assert store.train(jobs[:1], lambda job: ESPER) == 1
     file = tmp_path / "pointwise.jsonl"
     with file.open("a") as log:
         log.write('{"cell": "pointwise", "arm"')  # the process was killed while it wrote
     again = Store(tmp_path)
-    assert again.train(jobs, lambda job: ESPER, on_record=told.append) == 1
-    assert [one["seed"] for one in told] == [2]
+    assert again.train(jobs, lambda job: ESPER, on_record=records.append) == 1
+    assert [record["seed"] for record in records] == [2]
     assert [json.loads(line)["seed"] for line in file.read_text().splitlines()] == [1, 2]
     assert again.get(replace(jobs[0], version="other")) is None
 
@@ -45,17 +45,17 @@ CURVES = {
 
 @pytest.mark.parametrize("seed", range(8))
 def test_asha_promotes_the_top_half_and_pays_for_what_it_discards(seed):
-    found = asha(CURVES, seed=seed)
-    assert found.architecture in ("c", "d"), "the top half of the first rung"
-    digits = f"{found.flops:04d}"
+    result = asha(CURVES, seed=seed)
+    assert result.architecture in ("c", "d"), "the top half of the first rung"
+    digits = f"{result.flops:04d}"
     assert all(digit in "124" for digit in digits), "each was trained at least to the first rung, and paid once"
     assert digits.count("4") == 1, "only one was trained to the end"
     if digits[2:] == "11":  # nothing was promoted before the better ones had started
-        assert found == Found("c", 2411)
+        assert result == Found("c", 2411)
 
 
 def test_random_search_stays_within_the_operations():
-    half = {name: Curve(curve.accuracy, [one // 2 for one in curve.flops]) for name, curve in CURVES.items()}
+    half = {name: Curve(curve.accuracy, [flops // 2 for flops in curve.flops]) for name, curve in CURVES.items()}
     assert random_search([half, CURVES], seed=0, flops=3000, trials=4) == (0, Found("a", 2222))
     assert random_search([half, CURVES], seed=0, flops=5000, trials=4) == (1, Found("a", 4444))
 
@@ -115,7 +115,9 @@ def test_exact_intervals_and_tests_against_a_margin_agree_with_tables():
     assert exact_interval(20, 20) == pytest.approx((0.8316, 1.0), abs=1e-4)
     assert exact_interval(190, 200) == pytest.approx((0.9101, 0.9758), abs=2e-3)
     few = [judged("", [True] * kept + [False] * 5, lambda share: 0.95 - share, 200) for kept in (15, 95)]
-    assert [one.verdict for one in few] == ["missed by 20", "not measured"], "its whole interval has to miss"
+    assert [criterion.verdict for criterion in few] == ["missed by 20", "not measured"], (
+        "its whole interval has to miss"
+    )
     # mean -1.5 + 3, s = 0.5774, n = 4: t = 5.196 with 3 degrees of freedom
     assert p_not_below([-1.0, -2.0, -1.0, -2.0], 3.0) == pytest.approx(1 - 0.00692, abs=1e-3)
 
@@ -133,20 +135,20 @@ class Invented:
     def unit(self, seed):
         return 100
 
-    def at(self, arm, seed, flops, what="accuracy", trained=False):
+    def at(self, arm, seed, flops, quantity="accuracy", trained=False):
         return read(self.curves[arm], flops, 50.0 if trained and arm != "retrain" else None) + seed * (arm == "esper")
 
 
 def test_comparisons_are_means_over_cells_paired_by_seed():
-    one = Invented("one", 6.0, {"esper": [(100, 80.0)], "asha": [(100, 80.0), (200, 84.0)]})
-    other = Invented("other", 0.0, {"esper": [(400, 90.0)], "asha": [(400, 85.0)]})
-    results = Results([one, other])
-    assert [against_asha(one, seed) for seed in (1, 2, 3)] == [-3.0, -2.0, -1.0]
+    deficient = Invented("one", 6.0, {"esper": [(100, 80.0)], "asha": [(100, 80.0), (200, 84.0)]})
+    control = Invented("other", 0.0, {"esper": [(400, 90.0)], "asha": [(400, 85.0)]})
+    results = Results([deficient, control])
+    assert [against_asha(deficient, seed) for seed in (1, 2, 3)] == [-3.0, -2.0, -1.0]
     interval = results.pooled(against_asha, results.cells)
     # per seed: (-3 + 6) / 2, (-2 + 7) / 2, (-1 + 8) / 2; s = 1, t(0.975, 2) = 4.303
     assert (interval.mean, interval.low) == pytest.approx((2.5, 2.5 - 4.3027 / 3**0.5), abs=1e-3)
-    assert results.deficient == [one]
-    assert results.controls == [other]
+    assert results.deficient == [deficient]
+    assert results.controls == [control]
 
 
 def test_a_trained_network_without_enough_operations_to_grow_is_the_host():
@@ -161,7 +163,7 @@ def test_a_grid_is_extended_while_the_best_rate_lies_at_its_edge(tmp_path):
     planner = Planner(Store(tmp_path), {"wide": Cost(batch=1e-3, operation=1e-10, grow=2.0)})
     study = CellStudy(CELLS["wide"], replace(QUICK, rates=(0.03,), extensions=2), planner.store)
     study.tune(planner.run)
-    assert [sorted({one.rate for one in study.settings(late=late)}) for late in (False, True)] == [
+    assert [sorted({setting.rate for setting in study.settings(late=late)}) for late in (False, True)] == [
         [0.0033, 0.01, 0.03, 0.09]
     ] * 2
     assert study.chosen("esper") == Setting(0.01, "constant")

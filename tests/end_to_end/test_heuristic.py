@@ -32,8 +32,8 @@ def grown(run, tmp_path):
 
     def call(*changes):
         ran = run(*changes, file=file)
-        own = [one["grown"] for one in ran.json("growth.json")["episodes"] if one["arm"] == "heuristic"]
-        kept = [[(fossil["slot"], fossil["blueprint"]) for fossil in fossils] for fossils in own]
+        growths = [episode["grown"] for episode in ran.json("growth.json")["episodes"] if episode["arm"] == "heuristic"]
+        kept = [[(fossil["slot"], fossil["blueprint"]) for fossil in fossils] for fossils in growths]
         return kept, ran.json("summary.json")["results"]
 
     return call

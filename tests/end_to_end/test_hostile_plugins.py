@@ -34,8 +34,8 @@ class World:
         """Return the exit status of a command with this plugin."""
         (self.folder / "run.yaml").write_text(RUN)
         (self.folder / "hostile.py").write_text(text)
-        command, *rest = arguments
-        self._processes.start(command, *rest, "--quiet", "--engine", engine, cwd=self.folder)
+        command, *options = arguments
+        self._processes.start(command, *options, "--quiet", "--engine", engine, cwd=self.folder)
         status: int = self._processes.wait(seconds)
         return status
 
@@ -64,12 +64,12 @@ class World:
     def courses(self) -> dict[tuple[str, int], list[Any]]:
         """Return the events of each environment, by its arm and RNG seed."""
         assert self.path is not None
-        found = defaultdict(list)
+        events = defaultdict(list)
         for line in (self.path / "events.jsonl").read_text().splitlines():
             event = json.loads(line)
             if "seed" in event:
-                found[event["arm"], event["seed"]].append(event)
-        return dict(found)
+                events[event["arm"], event["seed"]].append(event)
+        return dict(events)
 
 
 @pytest.fixture(scope="module")
@@ -193,9 +193,9 @@ def test_seeds_are_lost_and_change_no_other_environment(name: str, processes: An
     rows, world = SEEDS[name], World(processes, tmp_path)
     assert world.call(plugin(blocks=dict(enumerate(rows))), "run", "run.yaml") == 0, world.said
     lost = [event for course in world.courses().values() for event in course if event["type"] == "seed-lost"]
-    found = sorted((one["arm"], one["seed"], one["blueprint"]) for one in lost)
-    assert found == [("own", number, f"hostile/b{number}") for number in range(len(rows))]
-    assert all(one["package"].startswith("local file") for one in lost)
+    lost_seeds = sorted((event["arm"], event["seed"], event["blueprint"]) for event in lost)
+    assert lost_seeds == [("own", number, f"hostile/b{number}") for number in range(len(rows))]
+    assert all(event["package"].startswith("local file") for event in lost)
     assert world.manifest["status"] == "done"
     assert differing(world, calm) == {("own", number) for number in range(len(rows))}
 
@@ -241,5 +241,5 @@ def line_of(code: str, text: str) -> int:
 
 def differing(world: World, calm: World) -> set[tuple[str, int]]:
     """Return the environments that had another course, by arm and RNG seed."""
-    found, expected = world.courses(), calm.courses()
-    return {key for key in expected | found if found.get(key) != expected.get(key)}
+    actual, expected = world.courses(), calm.courses()
+    return {key for key in expected | actual if actual.get(key) != expected.get(key)}

@@ -50,8 +50,10 @@ def filled(kind: Any, way: str, word: str, planted: set[str]) -> Any:
         return f"{way} {word}"
     if is_dataclass(kind):
         hints = get_type_hints(kind)
-        told = {field.name: filled(hints[field.name], f"{way}.{field.name}", word, planted) for field in fields(kind)}
-        return kind(**told)
+        arguments = {
+            field.name: filled(hints[field.name], f"{way}.{field.name}", word, planted) for field in fields(kind)
+        }
+        return kind(**arguments)
     if origin is Literal:
         return inner[0]
     if origin in (Union, types.UnionType):
@@ -60,7 +62,8 @@ def filled(kind: Any, way: str, word: str, planted: set[str]) -> Any:
         return (filled(inner[0], way, word, planted),)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         key, value = (
-            filled(one, f"{way}.{place}", word, planted) for place, one in zip(("key", "value"), inner, strict=True)
+            filled(inner_type, f"{way}.{place}", word, planted)
+            for place, inner_type in zip(("key", "value"), inner, strict=True)
         )
         return {key: value}
     return {int: 1, float: 0.5, bool: True}.get(kind) or next(iter(kind))
@@ -71,7 +74,7 @@ def made_up(word: str, arm: str) -> tuple[list[Event], set[str]]:
     planted: set[str] = set()
     events = [filled(kind, kind.__name__, word, planted) for kind in get_args(Event) if kind is not RunFinished]
     home = {"arm": arm, "round": 0, "seed": 0}
-    return [replace(one, **{name: home[name] for name in home if hasattr(one, name)}) for one in events], planted
+    return [replace(event, **{name: home[name] for name in home if hasattr(event, name)}) for event in events], planted
 
 
 def behind(value: Any, word: str) -> Any:
@@ -79,10 +82,10 @@ def behind(value: Any, word: str) -> Any:
     if isinstance(value, str):
         return f"{value} {word}"
     if isinstance(value, list):
-        return [behind(one, word) for one in value]
+        return [behind(nested, word) for nested in value]
     if isinstance(value, dict):
-        own = {key: one if key in KEPT else behind(one, word) for key, one in value.items()}
-        return {**own, **{f"{key} {word}": one for key, one in own.items()}}
+        extended = {key: nested if key in KEPT else behind(nested, word) for key, nested in value.items()}
+        return {**extended, **{f"{key} {word}": nested for key, nested in extended.items()}}
     return value
 
 
@@ -99,26 +102,26 @@ def planted_run(ran: Path, folder: Path, word: str, *, ended: bool = True) -> Pa
     """
     folder.mkdir()
     for name in ("manifest.json", "summary.json", "growth.json"):
-        told = behind(json.loads((ran / name).read_text(encoding="utf-8")), word)
+        content = behind(json.loads((ran / name).read_text(encoding="utf-8")), word)
         if name == "manifest.json":
-            told["reason"] = f"a manifest's reason {word}"
+            content["reason"] = f"a manifest's reason {word}"
         if name == "summary.json":
-            told["warnings"] = [f"a warning {word}"]
-            told["sections"] = [{"plugin": f"own {word}", "title": f"a title {word}", "text": f"a text {word}"}]
-            for one in told["results"]["comparisons"]:
-                one["why"] = f"a comparison's why {word}"
+            content["warnings"] = [f"a warning {word}"]
+            content["sections"] = [{"plugin": f"own {word}", "title": f"a title {word}", "text": f"a text {word}"}]
+            for comparison in content["results"]["comparisons"]:
+                comparison["why"] = f"a comparison's why {word}"
         if ended or name != "summary.json":
-            (folder / name).write_text(json.dumps(told), encoding="utf-8")
+            (folder / name).write_text(json.dumps(content), encoding="utf-8")
     config = behind(yaml.safe_load((ran / "config.yaml").read_text(encoding="utf-8")), word)
     (folder / "config.yaml").write_text(yaml.safe_dump(config, width=10_000), encoding="utf-8")
-    told = (ran / "events.jsonl").read_text(encoding="utf-8")
+    text = (ran / "events.jsonl").read_text(encoding="utf-8")
     for name in NAMES:
-        told = told.replace(json.dumps(name), json.dumps(f"{name} {word}"))
-    *known, _ = told.splitlines()
-    events = [one for one in made_up(word, f"schedule {word}")[0] if one.type != "run-started"]
-    grown = json.loads(next(line for line in known if '"stage-changed"' in line))
+        text = text.replace(json.dumps(name), json.dumps(f"{name} {word}"))
+    *recorded, _ = text.splitlines()
+    events = [event for event in made_up(word, f"schedule {word}")[0] if event.type != "run-started"]
+    grown = json.loads(next(line for line in recorded if '"stage-changed"' in line))
     lines = [
-        *known,
+        *recorded,
         *map(encode, events),
         json.dumps({**grown, f"a new field {word}": word}),
         json.dumps({"type": f"a new event {word}", "v": grown["v"]}),
@@ -135,7 +138,7 @@ def made(page: Page) -> list[tuple[str, ...]]:
 
 def values(page: Page, *names: str) -> list[str]:
     """Return the values of attributes with one of these names."""
-    return [value for _, own in page.elements for name, value in own.items() if name in names]
+    return [value for _, attributes in page.elements for name, value in attributes.items() if name in names]
 
 
 def report_of(run: Path, _: Path) -> str:
@@ -185,10 +188,10 @@ TOLD = {
 
 def pair_of(ran: Path, folder: Path, word: str) -> tuple[Path, Path]:
     """Return two runs that differ only in their configurations, which a comparison reports."""
-    one, other = (planted_run(ran, folder / name, word) for name in ("one", "other"))
-    told = (other / "config.yaml").read_text(encoding="utf-8")
-    (other / "config.yaml").write_text(told.replace("pointwise-mlp", "other pointwise-mlp"), encoding="utf-8")
-    return one, other
+    first, second = (planted_run(ran, folder / name, word) for name in ("one", "other"))
+    config = (second / "config.yaml").read_text(encoding="utf-8")
+    (second / "config.yaml").write_text(config.replace("pointwise-mlp", "other pointwise-mlp"), encoding="utf-8")
+    return first, second
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +204,7 @@ def harmless(ran, tmp_path_factory):
 @pytest.mark.parametrize("page", PAGES)
 def test_hostile_texts_are_readable_on_the_page(page, harmless):
     """Otherwise a page that omits these texts would pass as safe."""
-    assert [told for told in TOLD[page] if f"{told} {HARMLESS}" not in "".join(harmless[page].texts)] == []
+    assert [text for text in TOLD[page] if f"{text} {HARMLESS}" not in "".join(harmless[page].texts)] == []
 
 
 @pytest.mark.parametrize("word", HOSTILE.values(), ids=HOSTILE)
@@ -210,11 +213,11 @@ def test_a_hostile_text_is_shown_and_creates_no_element_or_attribute(page, word,
     source = PAGES[page](*pair_of(ran, tmp_path, word))
     read = Page(source)
     assert made(read) == made(harmless[page])
-    links, own = values(read, *LINKS, "xlink:href"), values(harmless[page], *LINKS)
-    assert [value for value in links if not value.startswith("#") and value not in own] == []
+    links, harmless_links = values(read, *LINKS, "xlink:href"), values(harmless[page], *LINKS)
+    assert [value for value in links if not value.startswith("#") and value not in harmless_links] == []
     assert not set("\u202e\x1b") & set(source)
     if word.isprintable():
-        assert [told for told in TOLD[page] if f"{told} {word}" not in "".join(read.texts)] == []
+        assert [text for text in TOLD[page] if f"{text} {word}" not in "".join(read.texts)] == []
 
 
 @pytest.mark.parametrize("page", ["report", "notebook"])
@@ -224,5 +227,5 @@ def test_a_hostile_text_creates_no_element_on_the_page_of_a_run_without_a_summar
         planted_run(ran, tmp_path / f"run-{n}", word, ended=False)
         for n, word in enumerate((HARMLESS, *HOSTILE.values()))
     ]
-    harmless, *others = [made(Page(PAGES[page](run, run))) for run in runs]
-    assert others == [harmless] * len(HOSTILE)
+    harmless, *hostile = [made(Page(PAGES[page](run, run))) for run in runs]
+    assert hostile == [harmless] * len(HOSTILE)

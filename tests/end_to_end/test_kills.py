@@ -50,20 +50,20 @@ def found_in(run: Path) -> tuple[object, ...]:
 
 def newest_in(runs: Path) -> int:
     """Return the number of the run's newest checkpoint; 0: none; -1: no folder yet."""
-    there = [int(one.name) for one in runs.glob("*/checkpoints/*") if one.name.isdecimal()]
-    return max(there, default=0 if list(runs.glob("*/manifest.json")) else -1)
+    numbers = [int(path.name) for path in runs.glob("*/checkpoints/*") if path.name.isdecimal()]
+    return max(numbers, default=0 if list(runs.glob("*/manifest.json")) else -1)
 
 
 def folder_in(runs: Path) -> Path | None:
-    return next((one.parent for one in runs.glob("*/config.yaml")), None)
+    return next((file.parent for file in runs.glob("*/config.yaml")), None)
 
 
 def configuration(file: Path, *, small: bool = True, incubation: str = "shadow", engine: str = "threads") -> Path:
     """Write a configuration with a checkpoint after every step: of one arm and one round, or of two."""
     lanes = 1 if small else 2
     environments = 2 if engine == "processes" else 1
-    others = "" if small else "  chance: {policy: random}\n"
-    file.write_text(RUN % (others, incubation, environments, lanes, lanes, engine))
+    chance_arm = "" if small else "  chance: {policy: random}\n"
+    file.write_text(RUN % (chance_arm, incubation, environments, lanes, lanes, engine))
     return file
 
 
@@ -98,10 +98,10 @@ def resume_after_kill(
 def test_run_13_a_run_killed_at_any_moment_resumes_to_identical_results(kills, changes, processes, tmp_path):
     file = configuration(tmp_path / "run.yaml", **changes)
     assert processes.call("run", file, "--runs-dir", tmp_path / "whole", "--quiet") == 0, processes.err
-    whole = next((tmp_path / "whole").iterdir())
-    expected = found_in(whole)
-    last = int((whole / "latest").read_text())
-    seconds = json.loads((whole / "summary.json").read_text())["timing"]["total"] / last
+    uninterrupted = next((tmp_path / "whole").iterdir())
+    expected = found_in(uninterrupted)
+    last = int((uninterrupted / "latest").read_text())
+    seconds = json.loads((uninterrupted / "summary.json").read_text())["timing"]["total"] / last
     draw, hits = random.Random(1), 0
     for number in range(kills):
         checkpoint, moment = draw.randint(-1, last - 1), draw.uniform(0, 1.5) * seconds

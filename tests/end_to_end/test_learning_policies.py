@@ -38,12 +38,12 @@ def test_one_policy_learns_at_several_prices_in_one_round(run, file):
     arms = ran.json("summary.json")["results"]["arms"]
     assert {name: arm["test"]["n"] for name, arm in arms.items()} == {"ppo@price-5": 4, "ppo@price-50": 4, "twin": 4}
     updates = ran.events(UpdateFinished)
-    assert [(one.arm, one.round) for one in updates] == [("ppo", 0), ("ppo", 1)]
-    ends = [one for one in ran.events(EpisodeFinished) if one.arm != "twin"]
-    for round_, told in enumerate(updates):
-        assert sum(one.round == round_ for one in ends) == 4
-        assert told.figures["largest_first_ratio"] < 1e-6
-        assert math.isfinite(told.figures["policy_loss"] + told.figures["value_loss"] + told.figures["return"])
+    assert [(update.arm, update.round) for update in updates] == [("ppo", 0), ("ppo", 1)]
+    ends = [event for event in ran.events(EpisodeFinished) if event.arm != "twin"]
+    for round_, update in enumerate(updates):
+        assert sum(event.round == round_ for event in ends) == 4
+        assert update.figures["largest_first_ratio"] < 1e-6
+        assert math.isfinite(update.figures["policy_loss"] + update.figures["value_loss"] + update.figures["return"])
 
 
 MOMENTS = [(1, 0.1), (5, 0.9), (6, 0.5), (13, 1.2)]
@@ -67,10 +67,10 @@ def test_run_13_a_learner_that_is_killed_resumes_to_the_same_weights(
     words = "".join(f", {name}: {json.dumps(value)}" for name, value in settings.items())
     text = RUN.replace("learning_rate: 0.01", f"learning_rate: 0.01{words}").replace("rounds: 2", "rounds: 3")
     file.write_text(f"{text}checkpoints: {{every: 1}}\nlanes: 1\n{more}")
-    whole = run(file=file, runs="whole")
-    expected = found_in(whole.path)
-    assert len(whole.events(UpdateFinished)) == 3
-    seconds = whole.json("summary.json")["timing"]["total"] / int(whole.text("latest"))
+    uninterrupted = run(file=file, runs="whole")
+    expected = found_in(uninterrupted.path)
+    assert len(uninterrupted.events(UpdateFinished)) == 3
+    seconds = uninterrupted.json("summary.json")["timing"]["total"] / int(uninterrupted.text("latest"))
     for number, (checkpoint, share) in enumerate(moments):
         again, _ = resume_after_kill(processes, file, tmp_path / str(number), checkpoint, share * seconds)
         assert again is not None

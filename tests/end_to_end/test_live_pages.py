@@ -53,10 +53,10 @@ def heed_ctrl_c():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def wait_for(found, seconds=SECONDS):
-    """What ``found`` gives, once it gives something."""
+def wait_for(attempt, seconds=SECONDS):
+    """What ``attempt`` returns, once it returns something."""
     end = time.monotonic() + seconds
-    while not (result := found()):
+    while not (result := attempt()):
         assert time.monotonic() < end
         time.sleep(0.1)
     return result
@@ -103,11 +103,11 @@ def shows(page, script):
 
 @pytest.mark.parametrize("width", [1280, 360])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("where", ["", "/"])
-def test_pages_of_a_running_run_work_on_any_screen(open_page, where, width, dark):
-    page = open_page(where, width, dark)
+@pytest.mark.parametrize("path", ["", "/"])
+def test_pages_of_a_running_run_work_on_any_screen(open_page, path, width, dark):
+    page = open_page(path, width, dark)
     shows(page, "document.getElementById('connection').textContent === 'up to date'")
-    if not where:
+    if not path:
         shows(page, "document.querySelector('#courses svg')")
     assert "token" not in page.evaluate("location.href")
     assert unnamed_controls(page) == []

@@ -19,10 +19,10 @@ def test_a_frozen_transformer_is_adapted_and_its_adapters_are_merged(capsys: pyt
     reached, merged = runpy.run_path(str(EXAMPLE))["main"]()
     assert reached > 0.8  # 0 before
     assert merged
-    said = capsys.readouterr().out
-    assert "lora_large in blocks" in said
-    assert "pays: its gain is" in said
-    assert "is kept" in said
+    output = capsys.readouterr().out
+    assert "lora_large in blocks" in output
+    assert "pays: its gain is" in output
+    assert "is kept" in output
 
 
 @pytest.mark.slow
@@ -65,8 +65,8 @@ def test_gpt2_is_adapted_beside_its_attention_and_merged_but_for_its_head() -> N
     example = rows(16)
     plain = export(model)
     with torch.no_grad():
-        wanted, found = model(input_ids=example).logits, plain(input_ids=example).logits
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+        expected, exported = model(input_ids=example).logits, plain(input_ids=example).logits
+    torch.testing.assert_close(exported, expected, rtol=1e-4, atol=1e-4)
     added = {name for name, _ in plain.named_parameters()} - names
     assert added
     assert all(name.startswith("grown.lm_head.") for name in added)  # its weights are those of the embedding

@@ -78,8 +78,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., 
         assert server.stdin is not None
         assert server.stdout is not None
         (folder / "run.yaml").write_text(text)
-        given = {"file": str(folder / "run.yaml"), "runs": str(folder / "runs"), **job}
-        print(json.dumps(given), file=server.stdin, flush=True)
+        request = {"file": str(folder / "run.yaml"), "runs": str(folder / "runs"), **job}
+        print(json.dumps(request), file=server.stdin, flush=True)
         answer = server.stdout.readline()
         assert answer, (folder / "log").read_text()[-3000:]
         return dict(json.loads(answer))
@@ -96,8 +96,8 @@ def test_processes_and_ray_on_any_number_of_nodes_produce_the_results_of_threads
 
 
 def test_a_lost_node_changes_no_result_whenever_it_is_lost(text, expected, cluster):
-    whole = cluster(text, nodes=3)["events"]
-    moments = [number * whole // (MOMENTS + 1) for number in range(1, MOMENTS + 1)]
+    event_count = cluster(text, nodes=3)["events"]
+    moments = [number * event_count // (MOMENTS + 1) for number in range(1, MOMENTS + 1)]
     for index, pair in enumerate(zip(moments[::2], moments[1::2], strict=True)):
         ran = cluster(text, nodes=5, kill=pair, delay=0.03 * (index % 2))
         assert found_in(Path(ran["run"])) == expected, (pair, ran["warnings"])
@@ -201,10 +201,10 @@ checkpoints: {every: 1}
 
 @pytest.mark.parametrize("kind", ["crash", "hang"])
 def test_a_seed_that_ends_its_worker_is_taken_out_as_with_processes(kind, tmp_path, cluster):
-    own = SMALL_RUN % (kind, kind)
+    configuration = SMALL_RUN % (kind, kind)
     (tmp_path / "hostile.py").write_text(HOSTILE)
-    expected = run_once(tmp_path, own, "--engine", "processes")
-    ran = cluster(own, tmp_path, nodes=2)
+    expected = run_once(tmp_path, configuration, "--engine", "processes")
+    ran = cluster(configuration, tmp_path, nodes=2)
     assert found_in(Path(ran["run"])) == found_in(expected)
     lost = [text for text in ran["warnings"] if "is taken out" in text]
     assert lost, ran["warnings"]
@@ -214,12 +214,12 @@ def test_a_seed_that_ends_its_worker_is_taken_out_as_with_processes(kind, tmp_pa
 
 def marked(mark: str) -> list[str]:
     """Return the commands of all processes with an environment variable that has this value."""
-    found = []
+    commands = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if mark.encode() in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_text().replace("\0", " "))
-    return found
+                commands.append((process / "cmdline").read_text().replace("\0", " "))
+    return commands
 
 
 @pytest.mark.parametrize(("end", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -231,7 +231,7 @@ def test_an_interrupted_run_finishes_its_step_and_leaves_no_process(end, code, t
     while not list(tmp_path.glob("runs/*/checkpoints/000003")):
         assert process.poll() is None
         time.sleep(0.05)
-    assert [one for one in marked(mark) if "raylet" in one]
+    assert [process_command for process_command in marked(mark) if "raylet" in process_command]
     process.send_signal(end)
     assert process.wait() == code
     deadline = time.monotonic() + 20

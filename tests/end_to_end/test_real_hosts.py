@@ -42,13 +42,13 @@ def timm_model(name: str, **settings: Any) -> nn.Module:
     """
     if "timm" not in sys.modules:
         names = ("", ".ops", ".ops.misc", ".datasets", ".transforms", ".transforms.functional")
-        stubs = {f"torchvision{own}": mock.MagicMock(FrozenBatchNorm2d=nn.BatchNorm2d) for own in names}
+        stubs = {f"torchvision{suffix}": mock.MagicMock(FrozenBatchNorm2d=nn.BatchNorm2d) for suffix in names}
         sys.modules.update(stubs)
         try:
             pytest.importorskip("timm")
         finally:
-            for own in stubs:
-                del sys.modules[own]
+            for stub in stubs:
+                del sys.modules[stub]
     return importlib.import_module("timm").create_model(name, num_classes=3, in_chans=1, **settings)
 
 
@@ -151,7 +151,7 @@ def train(host: Host, parts: tuple[nn.Module, torch.optim.Optimizer, Gardener], 
         host.losses(model, batch).mean().backward()
         optimizer.step()
         gardener.step(batch)
-        kept += [one.slot for one in gardener.tend().kept]
+        kept += [seed.slot for seed in gardener.tend().kept]
     return kept
 
 
@@ -171,8 +171,8 @@ def test_a_model_of_others_grows_resumes_and_is_exported(name, tmp_path):
     again[1].load_state_dict(saved["optimizer"])
     assert train(host, again, range(2, steps)) == kept
     model = parts[0]
-    for one, other in zip(model.parameters(), again[0].parameters(), strict=True):
-        assert torch.equal(one, other)
+    for parameter, resumed in zip(model.parameters(), again[0].parameters(), strict=True):
+        assert torch.equal(parameter, resumed)
 
     parts[2].close()
     assert sum(len(slot.fossils) for slot in slots_of(model).each()) == len(kept)
@@ -184,5 +184,5 @@ def test_a_model_of_others_grows_resumes_and_is_exported(name, tmp_path):
     loaded = script(tmp_path / "all" / "network.py").load(host.build()).eval()
     program = export(model, "program", example=example).module()
     with torch.no_grad():
-        for one in (loaded, program):
-            assert alike(call(one, example), call(plain, example))
+        for network in (loaded, program):
+            assert alike(call(network, example), call(plain, example))

@@ -95,8 +95,8 @@ def measured(steps: Sequence[StepFinished]) -> list[str]:
     return [repr(replace(step, action="", arguments={})) for step in steps]
 
 
-def actions(found: Replay, start: int = 0) -> list[str]:
-    return [event.action for event in found.steps[start:]]
+def actions(replayed: Replay, start: int = 0) -> list[str]:
+    return [event.action for event in replayed.steps[start:]]
 
 
 @pytest.mark.parametrize("episode", ["planned:3", "chance:2", "twin:3"])
@@ -113,34 +113,34 @@ def test_another_action_leads_to_what_a_run_with_that_action_leads_to(planned, t
     less = RUN.replace("rounds: 2", "rounds: 1").replace("capacity: true", "capacity: false")
     other = ran(tmp_path / "other", less.replace("  chance: {policy: random}\n", "") % OTHERWISE)
     action = "germinate early conv_light blend=multiply speed=1 curve=cosine"
-    found, recording = planned.what_if("planned:1", 0, action), other.recording("planned:1")
-    assert found.difference is None
-    assert list(map(repr, found.steps)) == list(map(repr, recording.steps))
+    replayed, recording = planned.what_if("planned:1", 0, action), other.recording("planned:1")
+    assert replayed.difference is None
+    assert list(map(repr, replayed.steps)) == list(map(repr, recording.steps))
     assert recording.ending is not None
-    assert found.test == (recording.ending.test_loss, recording.ending.test_metric)
-    assert measured(found.steps) != measured(planned.recording("planned:1").steps)
+    assert replayed.test == (recording.ending.test_loss, recording.ending.test_metric)
+    assert measured(replayed.steps) != measured(planned.recording("planned:1").steps)
 
 
 def test_recorded_actions_that_are_not_possible_any_more_become_waits(planned):
-    recorded, found = planned.recording("planned:0"), planned.what_if("planned:0", 2, "prune early speed=0")
-    assert found.difference is None
-    assert measured(found.steps[:3]) == measured(recorded.steps[:3])
-    assert measured(found.steps[3:]) != measured(recorded.steps[3:])
-    assert actions(found, 2) == ["prune early", "wait", "wait", "germinate late blueprints/mlp"]
+    recorded, replayed = planned.recording("planned:0"), planned.what_if("planned:0", 2, "prune early speed=0")
+    assert replayed.difference is None
+    assert measured(replayed.steps[:3]) == measured(recorded.steps[:3])
+    assert measured(replayed.steps[3:]) != measured(recorded.steps[3:])
+    assert actions(replayed, 2) == ["prune early", "wait", "wait", "germinate late blueprints/mlp"]
     message = "step 4: the recorded action is not possible any more, so the replay waits: fossilise early"
     assert planned.warnings == [message]
 
 
 def test_possible_actions_are_listed_and_can_be_taken(planned):
-    found = planned.replayed("planned:0", Change(0))
-    assert (len(found.steps), found.difference, found.test) == (1, None, None)
-    assert found.possible == (
+    replayed = planned.replayed("planned:0", Change(0))
+    assert (len(replayed.steps), replayed.difference, replayed.test) == (1, None, None)
+    assert replayed.possible == (
         "wait",
         "germinate early blueprints/conv_light",
         "germinate early blueprints/pointwise",
         "germinate late blueprints/mlp",
     )
-    assert actions(planned.what_if("planned:0", 0, found.possible[2]))[0] == found.possible[2]
+    assert actions(planned.what_if("planned:0", 0, replayed.possible[2]))[0] == replayed.possible[2]
 
 
 def test_an_impossible_action_is_rejected_with_the_possible_ones(planned):
@@ -211,16 +211,16 @@ def test_an_incomplete_recording_is_replayed_as_far_as_it_goes(copied):
     again = replay(play, recording, warn=pytest.fail)
     assert (len(again.steps), again.difference, again.test) == (4, None, None)
     change = Change(3, parse_action("prune early", play.space))
-    found = replay(play, recording, change, warn=pytest.fail)
-    assert (len(found.steps), found.test) == (4, None)
+    changed = replay(play, recording, change, warn=pytest.fail)
+    assert (len(changed.steps), changed.test) == (4, None)
 
 
 def test_a_run_that_the_governor_stopped_is_stopped_again(tmp_path):
     wild = "optimizer: {host: {kind: sgd, learning_rate: 10}}\ngovernor: {rollbacks: 0}\n"
     stopped = ran(tmp_path / "wild", (RUN % "").replace("environments: 2", "environments: 1") + wild)
     again = [stopped.replayed(f"{arm}:0", warn=print) for arm in ("planned", "twin", "chance")]
-    assert [one.difference for one in again] == [None] * 3
-    assert any(one.stopped for one in again)
+    assert [outcome.difference for outcome in again] == [None] * 3
+    assert any(outcome.stopped for outcome in again)
 
 
 def test_each_of_several_rewards_is_replayed_under_its_own(tmp_path):
@@ -246,23 +246,23 @@ def test_the_command_reports_the_first_difference(esper, copied):
         return event
 
     rewrite(copied, touched)
-    asked = ("replay", copied.path, "--episode", "planned:0")
-    answer = esper(*asked, "--json")
+    arguments = ("replay", copied.path, "--episode", "planned:0")
+    answer = esper(*arguments, "--json")
     assert (answer.status, answer.json["same"]) == (1, False)
     assert (answer.json["difference"]["step"], answer.json["difference"]["what"]) == (3, "signals.validation_loss")
-    text = esper(*asked, "--quiet")
+    text = esper(*arguments, "--quiet")
     assert text.status == 1
     assert "Different from step 3 on: signals.validation_loss was" in text.out
-    before = esper(*asked, "--step", "2", "--action", "prune early", "--json")
+    before = esper(*arguments, "--step", "2", "--action", "prune early", "--json")
     assert (before.status, before.json["same"]) == (0, True), "only what precedes the action has to be the same"
-    after = esper(*asked, "--step", "3", "--action", "prune early", "--quiet")
+    after = esper(*arguments, "--step", "3", "--action", "prune early", "--quiet")
     assert after.status == 1
     assert "Part of what follows is due to that difference, not to the action." in after.out
 
 
 def test_the_command_compares_another_action_with_the_recording(esper, planned):
-    asked = ("replay", planned.path, "--episode", "planned:0", "--step", "2", "--action", "prune early speed=0")
-    text, report = esper(*asked, "--quiet"), esper(*asked, "--json").json
+    arguments = ("replay", planned.path, "--episode", "planned:0", "--step", "2", "--action", "prune early speed=0")
+    text, report = esper(*arguments, "--quiet"), esper(*arguments, "--json").json
     assert text.status == 0
     assert "prune early speed=0" in text.out
     assert "One episode is no evidence (n = 1)" in text.out
@@ -299,8 +299,10 @@ def test_an_action_without_its_step_is_a_usage_error(esper, planned):
 )
 def test_replays_are_identical_with_any_growth_settings(tmp_path, more):
     text = (RUN % AS_PLANNED).replace("growth: {nursery: 2, embargo: 1}", more).replace("steps: 6", "steps: 12")
-    one = ran(tmp_path / "run", text)
-    there = set(re.findall(r'"arm":"((?:planned|chance|twin))","seed":(\d)', (one.path / "events.jsonl").read_text()))
-    again = {name: one.replayed(":".join(name), warn=print) for name in sorted(there)}
-    assert {name: found.difference for name, found in again.items()} == dict.fromkeys(again)
+    recorded_run = ran(tmp_path / "run", text)
+    environments = set(
+        re.findall(r'"arm":"((?:planned|chance|twin))","seed":(\d)', (recorded_run.path / "events.jsonl").read_text())
+    )
+    again = {name: recorded_run.replayed(":".join(name), warn=print) for name in sorted(environments)}
+    assert {name: outcome.difference for name, outcome in again.items()} == dict.fromkeys(again)
     assert len(again) >= 8

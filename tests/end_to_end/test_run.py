@@ -38,16 +38,16 @@ def test_a_run_prints_a_table_and_leaves_everything_that_it_found(run, small):
 
 def test_json_is_one_object_on_stdout_and_the_same_as_the_summary(run):
     ran = run(options=("--json", "--quiet"))
-    told = ran.answer.json
-    assert told == ran.json("summary.json")
-    assert Path(told["run"]) == ran.path
-    assert (told["status"], told["warnings"], ran.answer.err) == ("done", [], "")
-    assert told["results"]["metric"] == {"name": "accuracy", "direction": "up", "unit": "%"}
+    summary = ran.answer.json
+    assert summary == ran.json("summary.json")
+    assert Path(summary["run"]) == ran.path
+    assert (summary["status"], summary["warnings"], ran.answer.err) == ("done", [], "")
+    assert summary["results"]["metric"] == {"name": "accuracy", "direction": "up", "unit": "%"}
     for arm in ("schedule", "twin"):
-        assert set(told["results"]["arms"][arm]["test"]) == {"mean", "ci_low", "ci_high", "n"}
-    (comparison,) = told["results"]["comparisons"]
+        assert set(summary["results"]["arms"][arm]["test"]) == {"mean", "ci_low", "ci_high", "n"}
+    (comparison,) = summary["results"]["comparisons"]
     assert {"a", "b", "difference", "ci_low", "ci_high", "p", "verdict"} <= set(comparison)
-    assert told["timing"]["total"] > 0
+    assert summary["timing"]["total"] > 0
 
 
 def test_arms_are_compared_with_each_other_and_the_twin(run, small):
@@ -55,10 +55,18 @@ def test_arms_are_compared_with_each_other_and_the_twin(run, small):
     arms = f"{{never: {{policy: static}}, late: {{policy: {{use: schedule, settings: {{plan: {plan}}}}}}}}}"
     text = small.read_text()
     small.write_text(text[: text.index("policy:")] + f"arms: {arms}\n" + text[text.index("environments:") :])
-    told = run().json("summary.json")["results"]
-    assert list(told["arms"]) == ["never", "late", "twin"]
-    assert [(c["a"], c["b"]) for c in told["comparisons"]] == [("never", "late"), ("never", "twin"), ("late", "twin")]
-    assert told["arms"]["never"]["episodes"] == told["arms"]["twin"]["episodes"] == told["arms"]["late"]["episodes"]
+    results = run().json("summary.json")["results"]
+    assert list(results["arms"]) == ["never", "late", "twin"]
+    assert [(c["a"], c["b"]) for c in results["comparisons"]] == [
+        ("never", "late"),
+        ("never", "twin"),
+        ("late", "twin"),
+    ]
+    assert (
+        results["arms"]["never"]["episodes"]
+        == results["arms"]["twin"]["episodes"]
+        == results["arms"]["late"]["episodes"]
+    )
 
 
 def test_without_a_twin_nothing_is_compared_and_the_reward_is_unknown(run):
@@ -68,7 +76,7 @@ def test_without_a_twin_nothing_is_compared_and_the_reward_is_unknown(run):
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "said"),
+    ("changes", "code", "message"),
     [
         (["task=stripse"], 2, 'E205 unknown task "stripse"'),
         (["slots.early.blueprints=[mlp]"], 2, 'E305 blueprint "blueprints/mlp" cannot grow in slot "early"'),
@@ -83,9 +91,11 @@ def test_without_a_twin_nothing_is_compared_and_the_reward_is_unknown(run):
         (["optimizer.host.kind=sgd", "optimizer.host.weight_decay=1e30"], 4, "E402 arm"),
     ],
 )
-def test_impossible_configurations_are_reported_with_a_code_and_an_exit_status(changes, code, said, esper, run, small):
+def test_impossible_configurations_are_reported_with_a_code_and_an_exit_status(
+    changes, code, message, esper, run, small
+):
     ran = run(*changes, code=code)
-    assert said in ran.answer.err
+    assert message in ran.answer.err
     assert "Traceback" not in ran.answer.err
     assert ran.answer.out == ""
     if code == 2:
@@ -94,7 +104,7 @@ def test_impossible_configurations_are_reported_with_a_code_and_an_exit_status(c
         checked = esper("check", small, *sets, "--json")
         assert checked.status == 2
         assert checked.json["ok"] is False
-        assert any(said.startswith(problem["code"]) for problem in checked.json["problems"])
+        assert any(message.startswith(problem["code"]) for problem in checked.json["problems"])
     else:
         manifest = ran.json("manifest.json")
         assert (manifest["status"], manifest["exit"]) == ("stopped", 4)
@@ -150,21 +160,21 @@ def test_a_place_that_cannot_be_written_is_reported(run, tmp_path):
 
 def test_results_of_a_run_are_read_and_compared_as_printed(esper, small, tmp_path):
     runs = ("--runs-dir", tmp_path / "runs")
-    told = esper("run", small, *runs, "--name", "first", "--json").json
+    summary = esper("run", small, *runs, "--name", "first", "--json").json
     (listed,) = esper("runs", "list", *runs, "--json").json
-    assert (listed["status"], listed["path"]) == ("done", told["run"])
+    assert (listed["status"], listed["path"]) == ("done", summary["run"])
     shown = esper("runs", "show", "first", *runs, "--json").json
-    assert shown["summary"] == told
+    assert shown["summary"] == summary
     assert shown["grown"]["schedule"] == {"blueprints/conv_light in early": 1.0}
     assert shown["grown"]["twin"] == {}
     compared = esper("compare", "first", *runs, "--json").json
     shown = [
-        {key: one[key] for key in own}
-        for one, own in zip(compared["comparisons"], told["results"]["comparisons"], strict=True)
+        {key: comparison[key] for key in expected}
+        for comparison, expected in zip(compared["comparisons"], summary["results"]["comparisons"], strict=True)
     ]
-    assert shown == told["results"]["comparisons"]
+    assert shown == summary["results"]["comparisons"]
     assert compared["warnings"] == []
-    assert "no difference shown, because a verdict needs 8 RNG seeds" in esper("compare", told["run"], *runs).out
+    assert "no difference shown, because a verdict needs 8 RNG seeds" in esper("compare", summary["run"], *runs).out
 
 
 def test_a_run_leaves_its_report(esper, run, tmp_path):
@@ -184,18 +194,18 @@ def test_a_run_that_fails_while_results_are_written_says_so(run, monkeypatch):
         raise MemoryError("no room")
 
     monkeypatch.setattr("esper_run.app.run.dump_config", full)
-    told = run(options=(), code=1).json("manifest.json")
-    assert (told["status"], told["exit"], told["reason"]) == ("failed", 1, "MemoryError: no room")
+    manifest = run(options=(), code=1).json("manifest.json")
+    assert (manifest["status"], manifest["exit"], manifest["reason"]) == ("failed", 1, "MemoryError: no room")
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_warning_is_passed_on_once_and_is_in_the_summary(options, run):
     ran = run("policy.settings.plan[2].step=99", "rounds=2", options=options)
-    said = "arm schedule: not carried out in 2 of 2 episodes: plan[2]: fossilise in early, from step 99"
-    assert ran.answer.err.count(f"warning: {said}") == 1
+    message = "arm schedule: not carried out in 2 of 2 episodes: plan[2]: fossilise in early, from step 99"
+    assert ran.answer.err.count(f"warning: {message}") == 1
     (warning,) = ran.json("summary.json")["warnings"]
-    assert warning.startswith(said)
-    assert said in ran.text("log.txt")
+    assert warning.startswith(message)
+    assert message in ran.text("log.txt")
     if "--json" in options:
         assert ran.answer.json["warnings"] == [warning]
 
@@ -215,10 +225,14 @@ def test_the_configuration_in_the_hint_for_a_missing_policy_is_valid(esper, smal
     with pytest.raises(ConfigError) as caught:
         parse_config(without.encode(), file="f.yaml")
     (problem,) = caught.value.problems
-    offered = [one for one in re.findall(r'"([^"]+)"', problem.hint or "") if one.startswith("policy:")]
+    offered = [
+        configuration
+        for configuration in re.findall(r'"([^"]+)"', problem.hint or "")
+        if configuration.startswith("policy:")
+    ]
     assert len(offered) == 2
-    for one in offered:
-        small.write_text(f"{without}\n{one}\n")
+    for configuration in offered:
+        small.write_text(f"{without}\n{configuration}\n")
         answer = esper("check", small)
         assert answer.status == 0, answer.err
 

@@ -42,7 +42,7 @@ store: %s
 @pytest.fixture
 def writes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, bytes | None]]:
     """Every change of an empty memory://: a path and the bytes written there, or paths that were deleted and None."""
-    told: list[tuple[Any, bytes | None]] = []
+    changes: list[tuple[Any, bytes | None]] = []
     monkeypatch.setattr(MemoryFileSystem, "store", {})
     monkeypatch.setattr(MemoryFileSystem, "pseudo_dirs", [""])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -51,15 +51,15 @@ def writes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, b
 
     def pipe_file(files: Any, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
         write(files, path, value, mode)
-        told.append((path, value))
+        changes.append((path, value))
 
     def rm(files: Any, paths: Any, **_: Any) -> None:
         delete(files, paths)
-        told.append((paths, None))
+        changes.append((paths, None))
 
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", pipe_file)
     monkeypatch.setattr(MemoryFileSystem, "rm", rm)
-    return told
+    return changes
 
 
 def repeat(writes: list[tuple[Any, bytes | None]]) -> None:
@@ -74,13 +74,15 @@ def repeat(writes: list[tuple[Any, bytes | None]]) -> None:
 def test_a_run_resumes_from_whatever_was_uploaded(esper, writes, tmp_path, resumes) -> None:
     (tmp_path / "run.yaml").write_text(RUN % (1, "memory://runs"))
     assert esper("run", tmp_path / "run.yaml", "--runs-dir", tmp_path / "whole", "--quiet").status == 0
-    whole = next((tmp_path / "whole").iterdir())
-    expected, told, url = found_in(whole), list(writes), f"memory://runs/{whole.name}"
-    manifests = [number for number, (path, data) in enumerate(told) if data and "/manifests/" in path]
+    uninterrupted = next((tmp_path / "whole").iterdir())
+    expected, uploads, url = found_in(uninterrupted), list(writes), f"memory://runs/{uninterrupted.name}"
+    manifests = [number for number, (path, data) in enumerate(uploads) if data and "/manifests/" in path]
     resumed = 0
-    for moment in range(len(told)) if resumes > 1 else [0, manifests[0] + 1, manifests[1], manifests[1] + 1, len(told)]:
-        repeat(told[:moment])
-        if (half := told[moment : moment + 1]) and half[0][1]:
+    for moment in (
+        range(len(uploads)) if resumes > 1 else [0, manifests[0] + 1, manifests[1], manifests[1] + 1, len(uploads)]
+    ):
+        repeat(uploads[:moment])
+        if (half := uploads[moment : moment + 1]) and half[0][1]:
             MemoryFileSystem().pipe_file(half[0][0], half[0][1][: len(half[0][1]) // 2])
         answer = esper("runs", "show", url, "--json")
         if moment <= manifests[1]:
@@ -92,7 +94,7 @@ def test_a_run_resumes_from_whatever_was_uploaded(esper, writes, tmp_path, resum
             runs = tmp_path / str(moment)
             answer = esper("resume", url, "--runs-dir", runs, "--quiet")
             assert answer.status == 0, answer.err
-            assert found_in(runs / whole.name) == expected
+            assert found_in(runs / uninterrupted.name) == expected
             shutil.rmtree(runs)
             resumed += 1
     assert min(resumes, 2) <= resumed
@@ -100,7 +102,7 @@ def test_a_run_resumes_from_whatever_was_uploaded(esper, writes, tmp_path, resum
         assert esper(*command).status == 0
     assert "name one of the runs in the store" in esper("watch", "--web", "--runs-dir", "memory://runs").err
     listed = json.loads(esper("runs", "list", "--runs-dir", "memory://runs", "--json").out)
-    assert [(one["path"], one["status"]) for one in listed] == [(url, "done")]
+    assert [(run["path"], run["status"]) for run in listed] == [(url, "done")]
 
 
 def test_a_store_of_an_unknown_protocol_is_found_by_a_check(esper, tmp_path) -> None:
@@ -150,9 +152,9 @@ def bucket(processes, tmp_path) -> Iterator[Bucket]:
 
     s3_backends.reset()
     s3_backends["123456789012"]["aws"].create_bucket("bucket", "us-east-1")
-    made = Bucket(processes, tmp_path)
-    yield made
-    made.server.stop()
+    new_bucket = Bucket(processes, tmp_path)
+    yield new_bucket
+    new_bucket.server.stop()
 
 
 on_s3 = [pytest.mark.slow, pytest.mark.library("moto"), pytest.mark.filterwarnings("default::DeprecationWarning")]

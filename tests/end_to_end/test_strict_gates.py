@@ -42,9 +42,13 @@ def accepted(esper, tmp_path):
         answer = esper("run", file, "--runs-dir", tmp_path / "runs", "--json", "--quiet")
         assert answer.status == 0, answer.err
         episodes = json.loads((Path(answer.json["run"]) / "growth.json").read_text())["episodes"]
-        kept = {name: sum(len(one["grown"]) for one in episodes if one["arm"] == name) for name in places}
-        told = answer.json["results"]["comparisons"]
-        gained = {one["a"]: one["difference"] for one in told if one["b"] == "twin" and one["n"] == SEEDS}
+        kept = {name: sum(len(episode["grown"]) for episode in episodes if episode["arm"] == name) for name in places}
+        comparisons = answer.json["results"]["comparisons"]
+        gained = {
+            comparison["a"]: comparison["difference"]
+            for comparison in comparisons
+            if comparison["b"] == "twin" and comparison["n"] == SEEDS
+        }
         return kept, gained
 
     return run
@@ -55,7 +59,7 @@ def test_a_useful_seed_always_passes_and_a_useless_one_never(accepted):
     kept, gained = accepted("mnist1d", "pointwise-mlp", POINTWISE, 32)
     assert kept["conv_light"] == SEEDS
     assert gained["conv_light"] >= 0.20
-    ((mean, low, high),) = [map(float, one) for one in TOLD.findall(DECISION.read_text(encoding="utf-8"))]
+    ((mean, low, high),) = [map(float, numbers) for numbers in TOLD.findall(DECISION.read_text(encoding="utf-8"))]
     assert 100 * gained["conv_light"] == pytest.approx(mean, abs=high - low)
     assert kept["mlp"] <= SEEDS - 8
 

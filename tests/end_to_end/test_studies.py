@@ -42,13 +42,13 @@ def results():
     return json.loads((STUDY / "results.json").read_text(encoding="utf-8"))
 
 
-def is_same(found: Any, stored: Any) -> bool:
+def is_same(computed: Any, stored: Any) -> bool:
     """Compare results; numbers to 1e-9, since intervals may round differently in the last bit."""
-    if isinstance(found, dict) and isinstance(stored, dict):
-        return found.keys() == stored.keys() and all(is_same(found[key], stored[key]) for key in found)
-    if isinstance(found, list | tuple) and isinstance(stored, list | tuple):
-        return len(found) == len(stored) and all(map(is_same, found, stored))
-    return bool(found == (pytest.approx(stored, rel=1e-9) if isinstance(stored, float) else stored))
+    if isinstance(computed, dict) and isinstance(stored, dict):
+        return computed.keys() == stored.keys() and all(is_same(computed[key], stored[key]) for key in computed)
+    if isinstance(computed, list | tuple) and isinstance(stored, list | tuple):
+        return len(computed) == len(stored) and all(map(is_same, computed, stored))
+    return bool(computed == (pytest.approx(stored, rel=1e-9) if isinstance(stored, float) else stored))
 
 
 def test_results_follow_from_the_lines_of_each_problem_and_rng_seed(results):
@@ -64,10 +64,10 @@ def test_rewards_are_those_of_the_kept_seeds_in_the_shipped_table(bench):
     lines, numbers = read_lines(STUDY / "table.jsonl"), bench.table.of_part("held_out")
     assert [bench.table.puzzles[number].name for number in numbers] == [line["problem"] for line in lines]
     for number, line in zip(numbers, lines, strict=True):
-        for own in (policy[f"{MAIN_PRICE:g}"] for policy in line["policies"].values()):
-            ends = [Node(DECISIONS, tuple(Kept(*one) for one in kept)) for kept in own["kept"]]
-            found = [bench.total_reward(Match(number, MAIN_PRICE), end) for end in ends]
-            assert found == pytest.approx(own["reward"], abs=1e-4)
+        for results in (policy[f"{MAIN_PRICE:g}"] for policy in line["policies"].values()):
+            ends = [Node(DECISIONS, tuple(Kept(*seed) for seed in kept)) for kept in results["kept"]]
+            rewards = [bench.total_reward(Match(number, MAIN_PRICE), end) for end in ends]
+            assert rewards == pytest.approx(results["reward"], abs=1e-4)
 
 
 def test_the_tuned_rules_still_earn_the_recorded_rewards(bench):
@@ -76,39 +76,39 @@ def test_the_tuned_rules_still_earn_the_recorded_rewards(bench):
     for price in PRICES:
         played = matches(numbers, (price,))
         _, ends = bench.play(heuristic(bench, tuned[f"{price:g}"]), played)
-        found = [bench.total_reward(match, end) for match, end in zip(played, ends, strict=True)]
+        rewards = [bench.total_reward(match, end) for match, end in zip(played, ends, strict=True)]
         recorded = [line["policies"]["heuristic"][f"{price:g}"]["reward"][0] for line in lines]
-        assert found == pytest.approx(recorded, abs=1e-4)
+        assert rewards == pytest.approx(recorded, abs=1e-4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("study", "keys", "said"),
+    ("study", "keys", "printed"),
     [
         ("learned_policies", set, ""),
-        ("forecaster", lambda found: set(found["groups"]), "written: {}/results.json\n"),
+        ("forecaster", lambda results: set(results["groups"]), "written: {}/results.json\n"),
     ],
 )
-def test_a_study_runs_by_one_command_and_continues(study, keys, said, tmp_path):
-    """said: what is printed where nothing is left to do."""
+def test_a_study_runs_by_one_command_and_continues(study, keys, printed, tmp_path):
+    """printed: what is printed where nothing is left to do."""
     command = [sys.executable, "-m", f"benchmarks.science.{study}", "--quick", "--into", str(tmp_path)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    found = (tmp_path / "results.json").read_text(encoding="utf-8")
+    results = (tmp_path / "results.json").read_text(encoding="utf-8")
     published = json.loads((STUDY.with_name(study) / "results.json").read_text(encoding="utf-8"))
-    assert keys(json.loads(found)) == keys(published)
+    assert keys(json.loads(results)) == keys(published)
     again = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    assert again.stderr == said.format(tmp_path)
-    assert (tmp_path / "results.json").read_text(encoding="utf-8") == found
+    assert again.stderr == printed.format(tmp_path)
+    assert (tmp_path / "results.json").read_text(encoding="utf-8") == results
 
 
 FORECAST = ROOT / "benchmarks" / "science" / "forecaster"
 
 
 def test_results_of_the_forecaster_follow_from_the_rewards_on_each_problem():
-    found = json.loads((FORECAST / "results.json").read_text(encoding="utf-8"))
-    assert is_same(forecaster.summarise(read_lines(FORECAST / "rewards.jsonl")), found["groups"])
+    results = json.loads((FORECAST / "results.json").read_text(encoding="utf-8"))
+    assert is_same(forecaster.summarise(read_lines(FORECAST / "rewards.jsonl")), results["groups"])
     shipped = json.loads((resources.files("esper_policies") / COEFFICIENTS).read_text(encoding="utf-8"))
-    assert shipped["fitted"] == found["fitted"]
+    assert shipped["fitted"] == results["fitted"]
 
 
 @pytest.mark.slow
@@ -140,10 +140,13 @@ def synthetic_rows(generator, problems):
 
 def test_intervals_of_a_fit_cover_the_gains_of_problems_that_it_has_not_seen():
     generator = np.random.RandomState(0)
-    fitted, own = fit(synthetic_rows(generator, 150), EVIDENCE, NOISY["tried"])
+    fitted, residuals = fit(synthetic_rows(generator, 150), EVIDENCE, NOISY["tried"])
     unseen = synthetic_rows(generator, 500)
-    for found in (coverage(own, np.ones(len(own))), coverage(standardised(fitted, unseen), unseen.weights)):
-        assert list(found.values()) == pytest.approx([0.5, 0.8, 0.95], abs=0.07)
+    for shares in (
+        coverage(residuals, np.ones(len(residuals))),
+        coverage(standardised(fitted, unseen), unseen.weights),
+    ):
+        assert list(shares.values()) == pytest.approx([0.5, 0.8, 0.95], abs=0.07)
     weights = dict(zip(EVIDENCE, fitted["weights"][1:], strict=True))
     assert max(weights, key=lambda name: abs(weights[name])) == "recent"
 
@@ -158,14 +161,14 @@ def kept():
 
 
 def test_simulation_runs_by_one_command_and_is_repeatable(tmp_path, capsys):
-    found = []
+    documents = []
     for folder in (tmp_path / "once", tmp_path / "again"):
         assert verdicts.main(["--quick", "--write", str(folder)]) == 0
-        found.append(json.loads((folder / "verdicts.json").read_text(encoding="utf-8")))
-        assert set(found[-1].pop("by")) == {"date", "python", "numpy", "torch", "esper-core"}
-        assert found[-1]["size"]["studies"] == QUICK.studies
+        documents.append(json.loads((folder / "verdicts.json").read_text(encoding="utf-8")))
+        assert set(documents[-1].pop("by")) == {"date", "python", "numpy", "torch", "esper-core"}
+        assert documents[-1]["size"]["studies"] == QUICK.studies
         assert "## All figures" in (folder / "verdicts.md").read_text(encoding="utf-8")
-    assert found[0] == found[1]
+    assert documents[0] == documents[1]
     assert "20 seeds, 5 arms" in capsys.readouterr().out
 
 
@@ -176,12 +179,12 @@ def test_the_whole_simulation_agrees_with_the_file(kept):
     assert dict(numbers(anew)) == pytest.approx(dict(numbers({name: kept[name] for name in anew})), abs=0.1)
 
 
-def numbers(found, path=""):
+def numbers(data, path=""):
     """Yield every number with its path."""
-    if isinstance(found, (int, float)):
-        yield path, found
-    elif not isinstance(found, str):
-        for key, inner in found.items() if isinstance(found, dict) else enumerate(found):
+    if isinstance(data, (int, float)):
+        yield path, data
+    elif not isinstance(data, str):
+        for key, inner in data.items() if isinstance(data, dict) else enumerate(data):
             yield from numbers(inner, f"{path}/{key}")
 
 

@@ -31,35 +31,35 @@ class Terminal:
     """A terminal, with the output of a command so far."""
 
     processes: Any
-    ours: int
-    theirs: int
+    controller: int
+    device: int
     shown: str = ""
 
     def start(self, *arguments: str | Path, columns: int = 80, **environment: str) -> Self:
         """Start a command on the terminal."""
         self.resize(columns)
-        name = os.ttyname(self.theirs)
+        name = os.ttyname(self.device)
         self.processes.start(*arguments, terminal=name, TERM="xterm-256color", **environment)
-        os.close(self.theirs)
+        os.close(self.device)
         return self
 
     def read(self, until: Callable[[str], bool], seconds: float = 60.0) -> None:
         """Read until something is shown, or the command ends."""
         deadline = time.monotonic() + seconds
         while not until(self.shown) and time.monotonic() < deadline:
-            if select.select([self.ours], [], [], 0.1)[0]:
+            if select.select([self.controller], [], [], 0.1)[0]:
                 try:
-                    self.shown += os.read(self.ours, 65536).decode(errors="replace")
+                    self.shown += os.read(self.controller, 65536).decode(errors="replace")
                 except OSError:  # the other end is closed
                     return
 
     def resize(self, columns: int) -> None:
-        fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        fcntl.ioctl(self.controller, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
     def end(self) -> int:
         """Read to the end, and return the exit status."""
         self.read(lambda shown: False)
-        os.close(self.ours)
+        os.close(self.controller)
         return int(self.processes.wait())
 
     @property
@@ -85,8 +85,8 @@ def runs(tmp_path):
 
 
 def run_in(folder: Path) -> Path:
-    (found,) = folder.iterdir()
-    return found
+    (run,) = folder.iterdir()
+    return run
 
 
 def manifest(runs: Path) -> Any:
@@ -132,7 +132,7 @@ def test_a_closed_terminal_ends_a_run_with_a_checkpoint_and_its_own_exit_code(ne
     """The message at the end cannot be written; the exit code must not depend on it."""
     terminal = new_terminal().start(*arguments, *ENDLESS, "--set", "checkpoints.every=1000", "--quiet")
     processes.wait_for(lambda: any(b"step-fin" in file.read_bytes() for file in runs.glob("*/events.jsonl")))
-    os.close(terminal.ours)  # the kernel sends SIGHUP
+    os.close(terminal.controller)  # the kernel sends SIGHUP
     assert processes.wait() == 129
     assert (manifest(runs)["status"], manifest(runs)["exit"]) == ("interrupted", 129)
     assert len(list((run_in(runs) / "checkpoints").iterdir())) == 1
@@ -176,7 +176,7 @@ def test_an_interrupted_run_resumes_its_display_where_it_was(new_terminal, proce
     assert shares == sorted(shares)
     assert shares[0] > 20
     for shown in (terminal.shown, again.shown):
-        assert all(ALLOWED.fullmatch(one) for one in SEQUENCE.findall(shown)), set(SEQUENCE.findall(shown))
+        assert all(ALLOWED.fullmatch(sequence) for sequence in SEQUENCE.findall(shown)), set(SEQUENCE.findall(shown))
 
 
 @pytest.mark.parametrize("columns", [40, pytest.param(200, marks=pytest.mark.slow)])

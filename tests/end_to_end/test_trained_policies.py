@@ -51,13 +51,13 @@ def played(file: Path, seeds: range, **settings: object) -> list[list[str]]:
     for seed in seeds:
         play = Episode.of(file)
         policy = Ppo(play.space, **LOADED, **settings)
-        moment, told = play.begin(seed), []
+        moment, actions = play.begin(seed), []
         while not moment.over:
             (action,) = policy.act([moment.observation], [moment.mask])
             assert moment.mask.allows(action)
-            told += [] if action == WAIT else [f"{action.op.value} {action.slot} {action.blueprint}"]
+            actions += [] if action == WAIT else [f"{action.op.value} {action.slot} {action.blueprint}"]
             moment = play.act(action)
-        done.append(told)
+        done.append(actions)
     return done
 
 
@@ -65,7 +65,7 @@ def test_a_trained_policy_is_safetensors_and_json_and_describes_its_training():
     assert {path.name for path in HOME.iterdir()} == {"gardener.safetensors", "gardener.json"}
     words = json.loads((HOME / "gardener.json").read_text(encoding="utf-8"))
     assert set(words["names"]) == {
-        f"blueprints/{one}" for one in ("pointwise", "depthwise_separable", "dilated", "mlp")
+        f"blueprints/{blueprint}" for blueprint in ("pointwise", "depthwise_separable", "dilated", "mlp")
     }
     assert "load" not in words["settings"]
 
@@ -91,7 +91,7 @@ def test_its_example_runs_and_pays_where_growing_does_and_not_where_it_does_not(
     for kind in ("far", "easy"):
         command = [sys.executable, "-m", "esper_run", "run", "examples/learned-policy.yaml", "--json", "--quiet"]
         more = ["--set", f"task.settings.kind={kind}", "--set", "capacity=false", "--runs-dir", str(tmp_path)]
-        told = subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True, check=True)
-        rewards[kind] = json.loads(told.stdout)["results"]["arms"]["ppo"]["reward"]
+        finished = subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True, check=True)
+        rewards[kind] = json.loads(finished.stdout)["results"]["arms"]["ppo"]["reward"]
     assert rewards["far"] > 5.0
     assert rewards["easy"] > -5.0

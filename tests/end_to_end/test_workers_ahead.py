@@ -70,7 +70,9 @@ def test_workers_that_run_ahead_find_what_they_would_step_by_step(tmp_path, monk
     monkeypatch.setattr("esper_scale.engines.worker_pool.SECONDS_AHEAD", 1e9)
     sent: Counter[str] = Counter()
     send = ForkedWorker.send
-    monkeypatch.setattr(ForkedWorker, "send", lambda self, one: (sent.update([one.method]), send(self, one))[1])
+    monkeypatch.setattr(
+        ForkedWorker, "send", lambda self, request: (sent.update([request.method]), send(self, request))[1]
+    )
     in_threads, in_processes = run_by_both(tmp_path, RUN.replace("CROWD\n", crowd))
     assert b'"action":"germinate early' in (in_threads / "events.jsonl").read_bytes()
     log = (in_processes / "log.txt").read_text()

@@ -36,15 +36,17 @@ def fresh(tmp_path: Path) -> Path:
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run ``make …`` in the copy, without a package index: all requirements are available locally."""
-    ours = ("PYTHON", "PYTEST", "ESPER", "MAKE", "MFLAGS")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)} | {"PIP_NO_INDEX": "1"}
+    make_variables = ("PYTHON", "PYTEST", "ESPER", "MAKE", "MFLAGS")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(make_variables)} | {
+        "PIP_NO_INDEX": "1"
+    }
     return subprocess.run(["make", *arguments], cwd=folder, env=kept, capture_output=True, text=True, check=False)
 
 
 def spent() -> float:
     """Return the processor seconds of all finished child processes, so that other programs do not count."""
-    told = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return told.ru_utime + told.ru_stime
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 @pytest.mark.install
@@ -63,11 +65,11 @@ def test_make_run_in_a_fresh_copy_gives_a_table_and_a_report_in_less_than_five_m
     (report,) = fresh.glob("runs/*/report.html")
     assert f"Report: {report.relative_to(fresh)}" in done.stdout
     assert "heuristic" in report.read_text(encoding="utf-8")
-    where = subprocess.run(
+    imported_from = subprocess.run(
         [fresh / ".venv" / "bin" / "python", "-c", "import esper_core; print(esper_core.__file__)"],
         cwd=fresh, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    assert where.startswith(f"{fresh}/"), "what ran is the copy"
+    assert imported_from.startswith(f"{fresh}/"), "what ran is the copy"
     assert took < FIVE_MINUTES, "of a single core"
 
 

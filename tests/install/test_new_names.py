@@ -53,18 +53,18 @@ def test_an_invalid_name_is_refused_with_the_rule(tmp_path):
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda path: path.symlink_to("nowhere")])
 def test_existing_folders_are_not_changed(tmp_path, make):
     make(tmp_path / "esper-x")
-    told = refused("reward", "x", "--into", tmp_path)
-    assert told.startswith(f'E502 "{tmp_path}/esper-x" exists already and is not overwritten')
-    assert "--into FOLDER" in told
+    message = refused("reward", "x", "--into", tmp_path)
+    assert message.startswith(f'E502 "{tmp_path}/esper-x" exists already and is not overwritten')
+    assert "--into FOLDER" in message
     assert [path.name for path in tmp_path.iterdir()] == ["esper-x"]
     assert not (tmp_path / "esper-x" / "pyproject.toml").exists()
 
 
 def test_a_folder_that_is_not_there_or_is_a_file_is_refused(tmp_path):
     missing = "E503 the folder to write into does not exist. Received: "
-    told = refused("reward", "x", "--into", tmp_path / "a" / "b")
-    assert told.startswith(missing)
-    assert f'mkdir -p "{tmp_path}/a/b"' in told
+    message = refused("reward", "x", "--into", tmp_path / "a" / "b")
+    assert message.startswith(missing)
+    assert f'mkdir -p "{tmp_path}/a/b"' in message
     (tmp_path / "file").write_text("mine")
     assert refused("reward", "x", "--into", tmp_path / "file").startswith(missing)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -73,9 +73,9 @@ def test_a_folder_that_is_not_there_or_is_a_file_is_refused(tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="a folder that takes nothing from anybody")
 def test_a_folder_that_cannot_be_written_is_reported():
-    told = refused("reward", "x", "--into", "/proc")
-    assert told.startswith('E504 "/proc/esper-x" cannot be written: ')
-    assert "nothing was left there" in told
+    message = refused("reward", "x", "--into", "/proc")
+    assert message.startswith('E504 "/proc/esper-x" cannot be written: ')
+    assert "nothing was left there" in message
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
@@ -94,13 +94,13 @@ def test_a_write_that_fails_half_way_leaves_nothing(tmp_path, monkeypatch, error
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_new_prints_what_it_wrote_as_json(tmp_path, kind):
-    told = json.loads(written(kind, "my-thing", "--into", tmp_path, "--json").stdout)
+    answer = json.loads(written(kind, "my-thing", "--into", tmp_path, "--json").stdout)
     folder = tmp_path / "esper-my-thing"
-    assert (told["folder"], told["package"], told["plugin"]) == (str(folder), "esper-my-thing", "my-thing")
-    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert set(told["files"]) == there
-    assert there >= {"pyproject.toml", "README.md", ".gitignore", ".github/workflows/ci.yml", "tests/test_plugin.py"}
-    assert there >= {f"src/esper_my_thing/{name}" for name in ("__init__.py", "plugin.py", "py.typed")}
+    assert (answer["folder"], answer["package"], answer["plugin"]) == (str(folder), "esper-my-thing", "my-thing")
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert set(answer["files"]) == files
+    assert files >= {"pyproject.toml", "README.md", ".gitignore", ".github/workflows/ci.yml", "tests/test_plugin.py"}
+    assert files >= {f"src/esper_my_thing/{name}" for name in ("__init__.py", "plugin.py", "py.typed")}
     assert [path.name for path in tmp_path.iterdir()] == ["esper-my-thing"]
 
 
@@ -120,7 +120,7 @@ def test_a_new_package_passes_ruff_by_its_settings_and_by_the_projects(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("version", "wanted"),
+    ("version", "expected"),
     [
         ("0.1.0", ">=0.1,<0.2"),
         ("0.9.3.post1", ">=0.9,<0.10"),
@@ -129,8 +129,8 @@ def test_a_new_package_passes_ruff_by_its_settings_and_by_the_projects(tmp_path)
         ("1.4.2", ">=1.4,<2"),
     ],
 )
-def test_a_package_takes_the_core_that_it_was_written_for_up_to_the_next_that_may_break_it(version, wanted):
+def test_a_package_takes_the_core_that_it_was_written_for_up_to_the_next_that_may_break_it(version, expected):
     from packaging.specifiers import SpecifierSet
 
-    assert core_range(version) == wanted
-    assert SpecifierSet(wanted).contains(version, prereleases=True)
+    assert core_range(version) == expected
+    assert SpecifierSet(expected).contains(version, prereleases=True)

@@ -18,7 +18,7 @@ from tests.conftest import CleanEnvironment, build_wheels, run
 
 ROOT = Path(__file__).parents[2]
 EXTRA = ROOT / "examples" / "esper-blueprints-extra"
-COMPONENTS = {f"new-{kind}": {own.component} for kind, own in KINDS.items()}
+COMPONENTS = {f"new-{name}": {kind.component} for name, kind in KINDS.items()}
 COMPONENTS["blueprints-extra"] = {"haar", "poly", "shift-mix"}
 """The component names of each plugin."""
 
@@ -62,8 +62,8 @@ def nursery(new_environment: Callable[..., CleanEnvironment], tmp_path_factory: 
     left_out = shutil.ignore_patterns("__pycache__", ".*_cache", "build", "dist")
     folders = {"blueprints-extra": shutil.copytree(EXTRA, into / EXTRA.name, ignore=left_out)}
     for kind in KINDS:
-        told = environment.run("esper", "new", kind, f"new-{kind}", "--into", str(into), "--json").stdout
-        folders[f"new-{kind}"] = Path(json.loads(told)["folder"])
+        printed = environment.run("esper", "new", kind, f"new-{kind}", "--into", str(into), "--json").stdout
+        folders[f"new-{kind}"] = Path(json.loads(printed)["folder"])
     built = build_wheels(folders.values(), tmp_path_factory.mktemp("built"))
     environment.install(*built)
     wheels = {wheel.name.split("-")[0].removeprefix("esper_").replace("_", "-"): wheel for wheel in built}
@@ -74,10 +74,10 @@ def test_every_package_is_listed_and_active_and_its_names_are_none_of_the_projec
     listed = json.loads(nursery.environment.run("esper", "plugins", "list", "--json").stdout)
     mine = {plugin["id"]: plugin for plugin in listed if plugin["id"] in COMPONENTS}
     assert {(record["status"], *record["problems"]) for record in mine.values()} == {("active",)}
-    told = {id_: {name.partition("/")[2] for name in record["components"]} for id_, record in mine.items()}
-    assert told == COMPONENTS
-    found = json.loads(nursery.environment.run("esper", "components", "list", "--json").stdout)
-    standard = {one["id"].partition("/")[2] for one in found if one["plugin"] not in COMPONENTS}
+    components = {id_: {name.partition("/")[2] for name in record["components"]} for id_, record in mine.items()}
+    assert components == COMPONENTS
+    installed = json.loads(nursery.environment.run("esper", "components", "list", "--json").stdout)
+    standard = {component["id"].partition("/")[2] for component in installed if component["plugin"] not in COMPONENTS}
     assert standard
     assert standard.isdisjoint(set().union(*COMPONENTS.values()))
 
@@ -85,20 +85,20 @@ def test_every_package_is_listed_and_active_and_its_names_are_none_of_the_projec
 @pytest.mark.parametrize("plugin", COMPONENTS)
 def test_a_package_passes_its_own_tests_and_the_check(nursery, plugin):
     command = [nursery.environment.python, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    told = run(command, cwd=nursery.folders[plugin]).stdout
-    assert re.search(r"\d+ passed", told)
-    assert "failed" not in told
+    output = run(command, cwd=nursery.folders[plugin]).stdout
+    assert re.search(r"\d+ passed", output)
+    assert "failed" not in output
     nursery.environment.run("esper", "plugins", "check", plugin)
 
 
 def test_new_components_of_every_kind_work_together_in_a_run(nursery, tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text(COMBINED, encoding="utf-8")
-    told = nursery.environment.run("esper", "run", str(file), "--runs-dir", str(tmp_path / "runs"), "--json").stdout
-    run = Path(json.loads(told)["run"])
+    printed = nursery.environment.run("esper", "run", str(file), "--runs-dir", str(tmp_path / "runs"), "--json").stdout
+    run = Path(json.loads(printed)["run"])
     episodes = json.loads((run / "growth.json").read_text(encoding="utf-8"))["episodes"]
-    own = [episode for episode in episodes if episode["arm"] != "capacity"]
-    grown = [fossil["blueprint"] for episode in own for fossil in episode["grown"]]
+    growing = [episode for episode in episodes if episode["arm"] != "capacity"]
+    grown = [fossil["blueprint"] for episode in growing for fossil in episode["grown"]]
     assert grown == ["new-blueprint/maxout"] * 2
     lines = (run / "steps.csv").read_text(encoding="utf-8").splitlines()
     assert lines[0].split(";")[:4] == ["round", "arm", "seed", "step"]
@@ -111,9 +111,11 @@ def test_the_configuration_in_a_new_readme_is_right(nursery, kind, tmp_path):
         r"```yaml\n(.*?)```", (nursery.folders[f"new-{kind}"] / "README.md").read_text(), flags=re.DOTALL
     )
     file = tmp_path / "run.yaml"
-    said = re.findall(r"(?m)^\w+", shown)
-    rest = "".join(line for line in PLAIN.splitlines(keepends=True) if line.partition(":")[0] not in said)
-    file.write_text(shown + rest, encoding="utf-8")
+    keys_shown = re.findall(r"(?m)^\w+", shown)
+    missing_lines = "".join(
+        line for line in PLAIN.splitlines(keepends=True) if line.partition(":")[0] not in keys_shown
+    )
+    file.write_text(shown + missing_lines, encoding="utf-8")
     assert json.loads(nursery.environment.run("esper", "check", str(file), "--json").stdout) == {
         "ok": True,
         "problems": [],
@@ -141,8 +143,8 @@ def test_a_new_package_requires_exactly_what_it_imports(nursery):
 
 def test_a_run_uses_one_blueprint_by_name_and_the_rest_by_glob(nursery, tmp_path):
     changes = ["--set", "environments=1", "--set", "episode.batches=2", "--runs-dir", str(tmp_path), "--json"]
-    told = nursery.environment.run("esper", "run", str(ROOT / "examples" / "extra.yaml"), *changes).stdout
-    directory = Path(json.loads(told)["run"])
+    printed = nursery.environment.run("esper", "run", str(ROOT / "examples" / "extra.yaml"), *changes).stdout
+    directory = Path(json.loads(printed)["run"])
     manifest = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
     assert "blueprints-extra" in {plugin["id"] for plugin in manifest["plugins"]}
     episodes = json.loads((directory / "growth.json").read_text(encoding="utf-8"))["episodes"]
@@ -157,5 +159,5 @@ def test_a_run_uses_one_blueprint_by_name_and_the_rest_by_glob(nursery, tmp_path
 def test_the_snippets_of_the_readme_run(nursery, name):
     readme = runpy.run_path(str(ROOT / "tests" / "docs" / "test_readme.py"))
     readme["write_snippets"](nursery.environment.folder)
-    told = nursery.environment.run("esper", "run", name, "--json").stdout
-    assert set(json.loads(told)["results"]["arms"]) >= {"heuristic", "twin"}
+    printed = nursery.environment.run("esper", "run", name, "--json").stdout
+    assert set(json.loads(printed)["results"]["arms"]) >= {"heuristic", "twin"}

@@ -45,9 +45,9 @@ def test_a_wheel_carries_its_types_and_its_package_and_nothing_else(wheels: dict
     source = ROOT / member / "src" / package
     with zipfile.ZipFile(wheels[member]) as archive:
         packed = {name for name in archive.namelist() if ".dist-info/" not in name}
-    there = {f"{package}/{path.relative_to(source).as_posix()}" for path in source.rglob("*") if path.is_file()}
+    source_files = {f"{package}/{path.relative_to(source).as_posix()}" for path in source.rglob("*") if path.is_file()}
     assert f"{package}/py.typed" in packed
-    assert packed == {name for name in there if "__pycache__" not in name}
+    assert packed == {name for name in source_files if "__pycache__" not in name}
 
 
 @pytest.mark.parametrize("member", PROJECTS)

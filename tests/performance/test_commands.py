@@ -41,8 +41,8 @@ def test_decision_step_without_training_and_evaluation(benchmark, record, quick)
     timings = []
     benchmark.pedantic(lambda: timings.append(default_run(**settings)[1]), rounds=runs)
     together = statistics.median(sum(timing[region] for region in PER_ENVIRONMENT) for timing in timings)
-    each = 1e3 * together / (environments * steps)
-    record(Figure("P5", "decision step without training and evaluation, per environment", each, "ms", 2.0))
+    milliseconds = 1e3 * together / (environments * steps)
+    record(Figure("P5", "decision step without training and evaluation, per environment", milliseconds, "ms", 2.0))
 
 
 @pytest.mark.usefixtures("in_process")
@@ -60,8 +60,8 @@ def test_update_of_a_learned_policy(benchmark, record, quick):
         while len(drawn) < steps:
             drawn += episode(space, seed + len(drawn))
         return [
-            replace(one, observation=replace(one.observation, step=step, steps=steps))
-            for step, one in enumerate(drawn[:steps])
+            replace(scene, observation=replace(scene.observation, step=step, steps=steps))
+            for step, scene in enumerate(drawn[:steps])
         ]
 
     def play():
@@ -69,11 +69,19 @@ def test_update_of_a_learned_policy(benchmark, record, quick):
         scenes = [observations(1000 * len(rollouts) + 100 * place) for place in range(environments)]
         turns = [[] for _ in scenes]
         for now in zip(*scenes, strict=True):
-            actions = policy.act([one.observation for one in now], [one.mask for one in now])
-            for own, scene, action in zip(turns, now, actions, strict=True):
+            actions = policy.act([scene.observation for scene in now], [scene.mask for scene in now])
+            for environment_turns, scene, action in zip(turns, now, actions, strict=True):
                 reward = RewardBreakdown({"drawn": draw.gauss(0.0, 1.0)})
-                own.append(Turn(scene.observation, scene.mask, action, reward))
-        rollouts.append(Rollout("ppo", len(rollouts), tuple(Played(tuple(own), own[-1].observation) for own in turns)))
+                environment_turns.append(Turn(scene.observation, scene.mask, action, reward))
+        rollouts.append(
+            Rollout(
+                "ppo",
+                len(rollouts),
+                tuple(
+                    Played(tuple(environment_turns), environment_turns[-1].observation) for environment_turns in turns
+                ),
+            )
+        )
         return (rollouts[-1],), {}
 
     times = []

@@ -41,7 +41,9 @@ def share_behind(model: nn.Module, inputs: torch.Tensor) -> float:
 
     def count(name, module, args, output):
         counts[name] = (
-            output.numel() // output.shape[1] * sum(one.numel() for one in module.parameters() if one.ndim > 1)
+            output.numel()
+            // output.shape[1]
+            * sum(parameter.numel() for parameter in module.parameters() if parameter.ndim > 1)
         )
 
     layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d | nn.Linear)]

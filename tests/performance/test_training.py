@@ -53,7 +53,7 @@ def test_layout_allocator_and_workers(benchmark, record, quick, name, layouts, t
                 **{f"Esper, {engine}": [replace(loop, program=engine)] for engine in ENGINES},
             }
             with ExitStack() as stack:
-                sides = {side: stack.enter_context(closing(Workers(*own))).seconds for side, own in setups.items()}
+                sides = {side: stack.enter_context(closing(Workers(*loops))).seconds for side, loops in setups.items()}
                 timing, count = Interleaved(sides), 1 if quick else turns
                 for _ in range(count + (0 if quick else 1)):
                     timing.turn()

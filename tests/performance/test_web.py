@@ -17,9 +17,9 @@ from benchmarks.perf.live_pages import follow_run, open_page
 def opened(run, cache):
     """The page of a run in a process of its own."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
-        found = alone.submit(open_page, run, cache).result()
-    assert not found.has_torch
-    return found
+        page = alone.submit(open_page, run, cache).result()
+    assert not page.has_torch
+    return page
 
 
 def test_page_of_many_environments(benchmark, record, quick, tmp_path):
@@ -49,6 +49,6 @@ def test_run_of_a_million_events(benchmark, record, quick, tmp_path):
 def test_server_beside_a_run(benchmark, record, quick):
     settings = ["capacity=false", *(["environments=1", "episode.steps=4"] if quick else ["environments=4"])]
     command = [sys.executable, "-m", "esper_run", "run", "plugins.yaml", "--quiet"]
-    command += [argument for one in settings for argument in ("--set", one)]
+    command += [argument for setting in settings for argument in ("--set", setting)]
     share = benchmark.pedantic(lambda: follow_run(command, Path(__file__).parents[2]), rounds=1)
     record(Figure("P18", "server of a live page that is followed, share of two cores", 50 * share, "%", 1.0))

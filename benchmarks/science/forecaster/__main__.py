@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder, bench = parsed.into, Bench(shipped_table())
     count = 2 if parsed.quick else TRAINING
     learned: dict[str, list[Curves]] = {
-        family: [open_curves(one, folder) for one in problems("train", family, count)] for family in LEARNED_ON
+        family: [open_curves(problem, folder) for problem in problems("train", family, count)] for family in LEARNED_ON
     }
     fitted = write_coefficients(bench, learned, folder)
     if parsed.install:
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     groups = [on_table(bench, folder, fitted, 6 if parsed.quick else None)]
     for family in FAMILIES:
         count = 2 if parsed.quick else HELD_OUT[family]
-        unseen = [open_curves(one, folder) for one in problems("held_out", family, count)]
+        unseen = [open_curves(problem, folder) for problem in problems("held_out", family, count)]
         groups.append(on_curves(family, unseen, folder, fitted))
     lines = [line for group in groups for line in group.lines()]
     (folder / "rewards.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
@@ -107,23 +107,23 @@ def write_coefficients(bench: Bench, learned: Mapping[str, Sequence[Curves]], fo
     puzzles = bench.table.of_part("train")
     several = [table_rows(bench, puzzles), *(curve_rows(curves) for curves in learned.values())]
     untried, tried = (Rows.of_families(rows) for rows in zip(*several, strict=True))
-    every = [own for curves in learned.values() for own in curves]
-    stays = [flag for own in every for seed in own.seeds(0) for flag in own.curve(*seed).stays]
+    every = [curves for family in learned.values() for curves in family]
+    stays = [flag for curves in every for seed in curves.seeds(0) for flag in curves.curve(*seed).stays]
     hazard = 1.0 - (sum(stays) + 1.0) / (len(stays) + 2.0)
     names = list(dict.fromkeys(untried.problems))
-    made = {
+    provenance = {
         "command": COMMAND,
         "date": datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
         "problems": {TABLE: len(puzzles), **{family: len(curves) for family, curves in learned.items()}},
         "seeds": len(untried.gains),
     }
-    whole = {"fitted": made, **coefficients(untried, tried, hazard)}
-    coefficients_file(folder, None).write_text(json.dumps(whole) + "\n", encoding="utf-8")
+    fitted = {"fitted": provenance, **coefficients(untried, tried, hazard)}
+    coefficients_file(folder, None).write_text(json.dumps(fitted) + "\n", encoding="utf-8")
     for training in range(TRAININGS):
         sample = np.random.RandomState(training).choice(names, len(names)).tolist()
-        own = coefficients(untried.again(sample), tried.again(sample), hazard)
-        coefficients_file(folder, training).write_text(json.dumps(own) + "\n", encoding="utf-8")
-    return whole
+        refitted = coefficients(untried.again(sample), tried.again(sample), hazard)
+        coefficients_file(folder, training).write_text(json.dumps(refitted) + "\n", encoding="utf-8")
+    return fitted
 
 
 def coefficients_file(folder: Path, training: int | None) -> Path:
@@ -137,8 +137,8 @@ def curve_rows(several: Sequence[Curves]) -> tuple[list[Row], list[Row]]:
     looks: list[Row] = []
     for curves in several:
         for seed in curves.seeds(0):
-            own, further = rows_of(curves, seed)
-            before.append(own)
+            first, further = rows_of(curves, seed)
+            before.append(first)
             looks += further
     return before, looks
 
@@ -161,8 +161,8 @@ class Group:
             {
                 "family": self.family,
                 "problem": problem,
-                "rewards": {name: round(own[place].reward, 4) for name, own in self.played.items()},
-                "kept": {name: own[place].kept for name, own in self.played.items()},
+                "rewards": {name: round(episodes[place].reward, 4) for name, episodes in self.played.items()},
+                "kept": {name: episodes[place].kept for name, episodes in self.played.items()},
             }
             for place, problem in enumerate(self.problems)
         ]
@@ -196,15 +196,15 @@ def on_table(bench: Bench, folder: Path, fitted: Mapping[str, Any], count: int |
 def on_curves(family: str, unseen: Sequence[Curves], folder: Path, fitted: Mapping[str, Any]) -> Group:
     """Play every policy on problems whose seeds are trained when a policy first tries them."""
     covered = coverages(curve_rows(unseen), fitted)
-    played = {name: [play(make, own) for own in unseen] for name, make in makers(folder, SETTINGS).items()}
-    played |= {NEVER: [Played(None, 0.0)] * len(unseen), BEST: [best_known(own) for own in unseen]}
-    return Group(family, tuple(own.problem.name for own in unseen), played, covered)
+    played = {name: [play(make, curves) for curves in unseen] for name, make in makers(folder, SETTINGS).items()}
+    played |= {NEVER: [Played(None, 0.0)] * len(unseen), BEST: [best_known(curves) for curves in unseen]}
+    return Group(family, tuple(curves.problem.name for curves in unseen), played, covered)
 
 
 def coverages(rows: tuple[Sequence[Row], Sequence[Row]], fitted: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Return how often gains lie in the intervals of the two regressions."""
-    own = dict(zip(("untried", "tried"), map(Rows.of, rows), strict=True))
-    return {name: coverage(standardised(fitted[name], one), one.weights) for name, one in own.items()}
+    samples = dict(zip(("untried", "tried"), map(Rows.of, rows), strict=True))
+    return {name: coverage(standardised(fitted[name], sample), sample.weights) for name, sample in samples.items()}
 
 
 def summarise(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -215,24 +215,26 @@ def summarise(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     families = dict.fromkeys(line["family"] for line in lines)
     groups = {family: [line for line in lines if line["family"] == family] for family in families}
     groups[TOGETHER] = [line for line in lines if line["family"] in LEARNED_ON]
-    return {name: compared([line["rewards"] for line in own]) for name, own in groups.items()}
+    return {name: compared([line["rewards"] for line in group]) for name, group in groups.items()}
 
 
 def compared(lines: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     """Return mean rewards, the forecaster's advantages over the others with 95 % intervals, and regrets."""
-    found = {name: [line[name] for line in lines] for name in lines[0]}
-    trainings = zip(*(found[f"{FORECASTER} {training}"] for training in range(TRAININGS)), strict=True)
-    found[FORECASTER] = [fmean(own) for own in trainings]
-    best, advantages = sum(found[BEST]), {}
-    for name, other in found.items():
+    rewards = {name: [line[name] for line in lines] for name in lines[0]}
+    trainings = zip(*(rewards[f"{FORECASTER} {training}"] for training in range(TRAININGS)), strict=True)
+    rewards[FORECASTER] = [fmean(problem_rewards) for problem_rewards in trainings]
+    best, advantages = sum(rewards[BEST]), {}
+    for name, other in rewards.items():
         if name != FORECASTER:
-            own = paired_comparison(found[FORECASTER], other, direction="up", margin=0.0)
-            advantages[name] = [_short(end) for end in (own.difference, own.low, own.high)]
+            comparison = paired_comparison(rewards[FORECASTER], other, direction="up", margin=0.0)
+            advantages[name] = [_short(end) for end in (comparison.difference, comparison.low, comparison.high)]
     return {
         "problems": len(lines),
-        "reward": {name: _short(fmean(own)) for name, own in found.items()},
+        "reward": {name: _short(fmean(policy_rewards)) for name, policy_rewards in rewards.items()},
         "advantage": advantages,
-        "regret": {name: _short(1.0 - sum(own) / best) if best else 0.0 for name, own in found.items()},
+        "regret": {
+            name: _short(1.0 - sum(policy_rewards) / best) if best else 0.0 for name, policy_rewards in rewards.items()
+        },
     }
 
 

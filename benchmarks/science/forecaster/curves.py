@@ -59,45 +59,45 @@ class Curves:
     def __init__(self, problem: Problem, folder: Path) -> None:
         self.problem = problem
         self._file = folder / f"{problem.name}.json"
-        self._known: dict[str, Any] = json.loads(self._file.read_text()) if self._file.exists() else {}
+        self._stored: dict[str, Any] = json.loads(self._file.read_text()) if self._file.exists() else {}
 
     @property
     def host(self) -> Mapping[str, list[float]]:
         """The host alone: training loss, validation loss and metric by step, and ``parameters``."""
-        if "host" not in self._known:
+        if "host" not in self._stored:
             self.episode.begin(self.problem.seed)
             twin = self.episode.twin
-            own = {name: [getattr(one, name) for one in twin.signals] for name in SERIES}
-            own["parameters"] = [self.episode.host_parameters]
+            measured = {name: [getattr(signals, name) for signals in twin.signals] for name in SERIES}
+            measured["parameters"] = [self.episode.host_parameters]
             places = {name: asdict(place) for name, place in self.episode.space.places.items()}
-            self._keep({"host": own, "places": places, "curves": {}})
-        series: dict[str, list[float]] = self._known["host"]
+            self._keep({"host": measured, "places": places, "curves": {}})
+        series: dict[str, list[float]] = self._stored["host"]
         return series
 
     @property
     def places(self) -> dict[str, Place]:
         """The slots, and what may grow in them."""
         assert self.host
-        return {name: _place(plain) for name, plain in self._known["places"].items()}
+        return {name: _place(plain) for name, plain in self._stored["places"].items()}
 
     def seeds(self, germinated: int | None = None) -> list[tuple[str, str, int]]:
         """Return slot, blueprint and step of germination of every known curve whose seed can be kept.
 
         germinated: only of those that germinated after this step.
         """
-        known = [(slot, name, int(step)) for slot, name, step in (key.split() for key in self._known["curves"])]
-        wanted = [seed for seed in known if germinated is None or seed[2] == germinated]
-        return [seed for seed in wanted if not math.isnan(self.curve(*seed).metric)]
+        trained = [(slot, name, int(step)) for slot, name, step in (key.split() for key in self._stored["curves"])]
+        selected = [seed for seed in trained if germinated is None or seed[2] == germinated]
+        return [seed for seed in selected if not math.isnan(self.curve(*seed).metric)]
 
     def curve(self, slot: str, blueprint: str, step: int) -> Curve:
         """Return the curve of a seed that germinates after ``step``."""
         assert self.host
         key = f"{slot} {blueprint} {step}"
-        if key not in self._known["curves"]:
-            self._known["curves"][key] = asdict(self._train(slot, blueprint, step))
-            self._keep(self._known)
-        own = self._known["curves"][key]
-        return Curve(own["parameters"], tuple(map(tuple, own["looks"])), own["metric"])
+        if key not in self._stored["curves"]:
+            self._stored["curves"][key] = asdict(self._train(slot, blueprint, step))
+            self._keep(self._stored)
+        record = self._stored["curves"][key]
+        return Curve(record["parameters"], tuple(map(tuple, record["looks"])), record["metric"])
 
     @cached_property
     def episode(self) -> Episode:
@@ -128,11 +128,11 @@ class Curves:
         assert now.ending is not None
         return Curve(parameters, tuple(looks), now.ending.signals.validation_metric)
 
-    def _keep(self, known: dict[str, Any]) -> None:
-        self._known = known
+    def _keep(self, stored: dict[str, Any]) -> None:
+        self._stored = stored
         self._file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self._file.with_suffix(".new")
-        unfinished.write_text(json.dumps(known) + "\n")
+        unfinished.write_text(json.dumps(stored) + "\n")
         unfinished.replace(self._file)
 
 
@@ -149,5 +149,7 @@ def _look(seeds: Sequence[SeedSignals], keepable: float) -> tuple[float | None, 
 
 
 def _place(plain: Mapping[str, Any]) -> Place:
-    candidates = tuple(Candidate(**{**own, "traits": tuple(own["traits"])}) for own in plain["candidates"])
+    candidates = tuple(
+        Candidate(**{**candidate, "traits": tuple(candidate["traits"])}) for candidate in plain["candidates"]
+    )
     return Place(**{**plain, "size": tuple(plain["size"]), "candidates": candidates})

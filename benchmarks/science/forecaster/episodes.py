@@ -63,11 +63,13 @@ def observe(curves: Curves, step: int, seed: Seed | None, *, holding: bool = Fal
     space, living, ops = space_of(curves), None, frozenset[Op]()
     if seed is not None:
         slot, name, planted = seed
-        own = curves.curve(slot, name, planted)
-        n, mean, deviation, loss, keepable = own.looks[step - planted - 1]
+        curve = curves.curve(slot, name, planted)
+        n, mean, deviation, loss, keepable = curve.looks[step - planted - 1]
         gain = None if n is None else Gain(int(n), _number(mean), _number(deviation), 0.0, 0.0, 0.0)
         stage = Stage.HOLDING if holding else Stage.TRAINING
-        living = SeedSignals(name, stage, float(holding), own.parameters, step - planted, loss, gain=gain, opinion=_OFF)
+        living = SeedSignals(
+            name, stage, float(holding), curve.parameters, step - planted, loss, gain=gain, opinion=_OFF
+        )
         ops = frozenset(
             {Op.PRUNE, Op.FOSSILISE} if holding and keepable else {Op.PRUNE} if holding else {Op.PRUNE, Op.ADVANCE}
         )
@@ -79,9 +81,9 @@ def observe(curves: Curves, step: int, seed: Seed | None, *, holding: bool = Fal
             possible[slot], seeds[slot] = ops, {seed[1]: ops}
         else:
             possible[slot] = frozenset()
-        here = living if seed is not None and slot == seed[0] else None
-        state = SlotState.FREE if here is None else SlotState.OCCUPIED
-        slots.append(SlotSignals(slot, state, 0, () if here is None else (here,)))
+        occupant = living if seed is not None and slot == seed[0] else None
+        state = SlotState.FREE if occupant is None else SlotState.OCCUPIED
+        slots.append(SlotSignals(slot, state, 0, () if occupant is None else (occupant,)))
     signals = _signals(curves, step, tuple(slots), 0 if living is None else living.parameters)
     twin = _signals(curves, step, (), 0)
     return Observation(step, STEPS, signals, twin, PRICE), ActionMask(possible, blueprints, seeds)
@@ -110,9 +112,9 @@ def result(curves: Curves, kept: Seed | None) -> Played:
     """Return the episode in which this seed is kept."""
     if kept is None:
         return Played(None, 0.0)
-    own, host = curves.curve(*kept), curves.host
-    cost = PRICE * (own.parameters / host["parameters"][0] + FEE)
-    return Played(kept, POINTS * (own.metric - host["validation_metric"][-1]) - cost)
+    curve, host = curves.curve(*kept), curves.host
+    cost = PRICE * (curve.parameters / host["parameters"][0] + FEE)
+    return Played(kept, POINTS * (curve.metric - host["validation_metric"][-1]) - cost)
 
 
 def best_known(curves: Curves) -> Played:
@@ -125,8 +127,10 @@ def looks_at(curves: Curves, seed: Seed) -> Iterator[tuple[Observation, SlotSign
     """Yield the observations of an episode that grows a seed and never decides on it, with slot and seed once alive."""
     for step in range(STEPS - 1):
         seen, _ = observe(curves, step, seed if step > seed[2] else None)
-        found: Any = next(((slot, one) for slot in seen.signals.slots for one in slot.seeds), (None, None))
-        yield seen, *found
+        slot_and_seed: Any = next(
+            ((slot, living) for slot in seen.signals.slots for living in slot.seeds), (None, None)
+        )
+        yield seen, *slot_and_seed
 
 
 def _planted(action: Action, step: int) -> Seed:

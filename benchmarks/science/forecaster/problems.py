@@ -65,10 +65,10 @@ class Problem:
 
     def config(self) -> dict[str, Any]:
         """Return the configuration of a run with one environment."""
-        whole = self.puzzle.config(PRICE)
+        config = self.puzzle.config(PRICE)
         growth = {"incubation": "branch", "auto_advance": False, "gates": "off", "seeds": 1, "embargo": 0}
         return {
-            **whole,
+            **config,
             "host": self._host(),
             "slots": self._slots(),
             "optimizer": {whose: {"learning_rate": self.rate} for whose in ("host", "seed")},
@@ -76,11 +76,14 @@ class Problem:
         }
 
     def _host(self) -> dict[str, Any]:
-        own = self.puzzle
+        puzzle = self.puzzle
         if self.family == "pointwise-mlp":
-            settings = {"channels": own.channels, "hidden": own.hidden, "kernel": 1}
+            settings = {"channels": puzzle.channels, "hidden": puzzle.hidden, "kernel": 1}
         else:
-            settings = {"channels": _CHANNELS[self.family][own.channels], "kernel": 3 if own.hidden == _WIDEST else 1}
+            settings = {
+                "channels": _CHANNELS[self.family][puzzle.channels],
+                "kernel": 3 if puzzle.hidden == _WIDEST else 1,
+            }
         return {"use": f"tasks/{self.family}", "settings": settings}
 
     def _slots(self) -> dict[str, dict[str, list[str]]]:

@@ -55,18 +55,18 @@ class Row:
 
 def rows_of(curves: Curves, seed: tuple[str, str, int]) -> tuple[Row, list[Row]]:
     """Return what was known of a seed before it germinated, and at each look."""
-    own, host, memory = curves.curve(*seed), curves.host, Recollection()
+    curve, host, memory = curves.curve(*seed), curves.host, Recollection()
     place = curves.places[seed[0]]
-    gain = own.metric - host["validation_metric"][-1]
+    gain = curve.metric - host["validation_metric"][-1]
     before, looks = None, []
     for seen, slot, living in looks_at(curves, seed):
         memory.look(seen)
-        known = situation(seen, memory.losses, own.parameters, reach_of(place, seed[1])[1])
+        features = situation(seen, memory.losses, curve.parameters, reach_of(place, seed[1])[1])
         share, name = gain / error_of(seen), f"{curves.problem.name} {seed}"
         if seen.step == seed[2]:
-            before = Row(curves.problem.name, name, tuple(values_of(known, SITUATION)), share)
+            before = Row(curves.problem.name, name, tuple(values_of(features, SITUATION)), share)
         if slot is not None and living is not None and (gains := memory.gains[slot.name, living.blueprint]):
-            values = values_of(evidence(known, seen, living, gains), EVIDENCE)
+            values = values_of(evidence(features, seen, living, gains), EVIDENCE)
             looks.append(Row(curves.problem.name, name, tuple(values), share))
     assert before is not None
     return before, looks
@@ -100,11 +100,11 @@ class Rows:
         """Return the rows of several host families; each family has the same share in the calibration."""
         parts = [cls.of(rows) for rows in several]
         return cls(
-            np.concatenate([own.values for own in parts]),
-            np.concatenate([own.gains for own in parts]),
-            np.concatenate([own.weights for own in parts]),
-            np.concatenate([own.weights / own.weights.sum() for own in parts]),
-            tuple(name for own in parts for name in own.problems),
+            np.concatenate([part.values for part in parts]),
+            np.concatenate([part.gains for part in parts]),
+            np.concatenate([part.weights for part in parts]),
+            np.concatenate([part.weights / part.weights.sum() for part in parts]),
+            tuple(name for part in parts for name in part.problems),
         )
 
     def again(self, names: Sequence[str]) -> Rows:
@@ -113,8 +113,8 @@ class Rows:
         for place, name in enumerate(self.problems):
             places.setdefault(name, []).append(place)
         taken = [place for name in names for place in places.get(name, ())]
-        own = tuple(self.problems[place] for place in taken)
-        return Rows(self.values[taken], self.gains[taken], self.weights[taken], self.shares[taken], own)
+        problems = tuple(self.problems[place] for place in taken)
+        return Rows(self.values[taken], self.gains[taken], self.weights[taken], self.shares[taken], problems)
 
 
 LOOKS_COUNT: Final = 2.0
@@ -139,8 +139,8 @@ def fit(rows: Rows, features: Sequence[str], noisy: Sequence[str]) -> tuple[dict
     assert best is not None
     _, ridge, noise, standard = best
     weights, covariance = _solve(design, rows.gains, rows.weights / np.exp(design[:, columns] @ noise), ridge)
-    whole = np.zeros(design.shape[1])
-    whole[columns] = noise
+    noise_weights = np.zeros(design.shape[1])
+    noise_weights[columns] = noise
     calibration = _quantile(np.abs(standard), rows.shares, 0.8) / 1.2816
     plain = {
         "features": list(features),
@@ -148,7 +148,7 @@ def fit(rows: Rows, features: Sequence[str], noisy: Sequence[str]) -> tuple[dict
         "scale": _rounded(scale),
         "weights": _rounded(weights),
         "covariance": [_rounded(line) for line in covariance],
-        "noise": _rounded(whole),
+        "noise": _rounded(noise_weights),
         "calibration": round(calibration, 4),
         "ridge": ridge,
     }
@@ -165,11 +165,11 @@ def _cross_validated(
     for _ in range(3):
         precision = rows.weights / np.exp(design[:, columns] @ noise)
         for fold in range(FOLDS):
-            own, others = folds == fold, folds != fold
-            if own.any():
-                weights, covariance = _solve(design[others], rows.gains[others], precision[others], ridge)
-                residuals[own] = rows.gains[own] - design[own] @ weights
-                spreads[own] = np.einsum("ni,ij,nj->n", design[own], covariance, design[own])
+            held_out, fitted = folds == fold, folds != fold
+            if held_out.any():
+                weights, covariance = _solve(design[fitted], rows.gains[fitted], precision[fitted], ridge)
+                residuals[held_out] = rows.gains[held_out] - design[held_out] @ weights
+                spreads[held_out] = np.einsum("ni,ij,nj->n", design[held_out], covariance, design[held_out])
         noise = _noise(design[:, columns], residuals**2, rows.weights, noise)
     return noise, residuals, spreads
 
@@ -184,16 +184,16 @@ def _solve(design: Array, gains: Array, precision: Array, ridge: float) -> tuple
 
 def _noise(design: Array, squares: Array, weights: Array, start: Array) -> Array:
     """Return the log-linear model of variances with the greatest likelihood, by Newton's method."""
-    found = start.copy()
-    penalty = np.diag([0.0, *[1.0] * (len(found) - 1)])
+    noise = start.copy()
+    penalty = np.diag([0.0, *[1.0] * (len(noise) - 1)])
     for _ in range(30):
-        ratio = squares * np.exp(-np.clip(design @ found, -MOST_LOG, MOST_LOG))
-        gradient = design.T @ (weights * (1.0 - ratio)) + penalty @ found
+        ratio = squares * np.exp(-np.clip(design @ noise, -MOST_LOG, MOST_LOG))
+        gradient = design.T @ (weights * (1.0 - ratio)) + penalty @ noise
         curvature = (
-            (design * (weights * np.maximum(ratio, 0.1))[:, None]).T @ design + penalty + 1e-6 * np.eye(len(found))
+            (design * (weights * np.maximum(ratio, 0.1))[:, None]).T @ design + penalty + 1e-6 * np.eye(len(noise))
         )
-        found = found - np.clip(np.linalg.solve(curvature, gradient), -1.0, 1.0)
-    return found
+        noise = noise - np.clip(np.linalg.solve(curvature, gradient), -1.0, 1.0)
+    return noise
 
 
 def coefficients(untried: Rows, tried: Rows, hazard: float) -> dict[str, Any]:
@@ -234,8 +234,8 @@ def standardised(plain: dict[str, Any], rows: Rows) -> Array:
 def _deviations(plain: dict[str, Any], values: Array) -> Array:
     design = _design(values, np.array(plain["centre"]), np.array(plain["scale"]))
     spread = np.einsum("ni,ij,nj->n", design, np.array(plain["covariance"]), design)
-    found: Array = plain["calibration"] * np.sqrt(spread + np.exp(design @ np.array(plain["noise"])))
-    return found
+    deviations: Array = plain["calibration"] * np.sqrt(spread + np.exp(design @ np.array(plain["noise"])))
+    return deviations
 
 
 def _design(values: Array, centre: Array, scale: Array) -> Array:

@@ -27,10 +27,12 @@ def rewards(results: Mapping[str, Any]) -> str:
     head = ("held-out problems", "", *POLICIES.values(), "over `heuristic`", "over tuned", "regret")
     rows = []
     for name, label in ROWS.items():
-        own = results["groups"][name]
-        means = [number(own["reward"][policy]) for policy in POLICIES]
-        advantages = [interval(own["advantage"][policy]) for policy in ("heuristic", "heuristic, tuned")]
-        rows.append((label, str(own["problems"]), *means, *advantages, f"{100 * own['regret']['forecaster']:.0f} %"))
+        group = results["groups"][name]
+        means = [number(group["reward"][policy]) for policy in POLICIES]
+        advantages = [interval(group["advantage"][policy]) for policy in ("heuristic", "heuristic, tuned")]
+        rows.append(
+            (label, str(group["problems"]), *means, *advantages, f"{100 * group['regret']['forecaster']:.0f} %")
+        )
     return table(head, rows)
 
 
@@ -38,11 +40,15 @@ def coverage(results: Mapping[str, Any]) -> str:
     """Return how many gains lie in the intervals of the two regressions, by family."""
     rows = []
     for name in ROWS:
-        if (own := results["coverage"].get(name)) is None:
+        if (group := results["coverage"].get(name)) is None:
             continue
-        shares = [f"{100 * own[which][size]:.0f} %" for which in ("untried", "tried") for size in ("50", "80", "95")]
+        shares = [
+            f"{100 * group[regression][size]:.0f} %"
+            for regression in ("untried", "tried")
+            for size in ("50", "80", "95")
+        ]
         rows.append((ROWS[name], *shares))
-    sizes = [f"{which}: 50 %" for which in ("before", "in training")]
+    sizes = [f"{phase}: 50 %" for phase in ("before", "in training")]
     return table(("held-out problems", sizes[0], "80 %", "95 %", sizes[1], "80 %", "95 %"), rows)
 
 

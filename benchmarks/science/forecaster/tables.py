@@ -52,7 +52,7 @@ def best_on_table(bench: Bench, puzzles: Sequence[int]) -> list[Played]:
 
 def played_to(bench: Bench, match: Match, end: Node) -> Played:
     """Return the episode that ends at a node of the table."""
-    kept = [(*CANDIDATES[one.candidate], one.planted) for one in end.kept]
+    kept = [(*CANDIDATES[seed.candidate], seed.planted) for seed in end.kept]
     return Played(kept[0] if kept else None, bench.total_reward(match, end))
 
 
@@ -67,10 +67,10 @@ def _rows(bench: Bench, puzzle: int, candidate: int, planted: int) -> Iterator[R
         node = Node(decision, (), (candidate, planted) if decision > planted else None)
         seen, _ = bench.observe(Match(puzzle, PRICE), node)
         memory.look(seen)
-        known, share = situation(seen, memory.losses, parameters or 0, reach), (kept - alone) / error_of(seen)
+        features, share = situation(seen, memory.losses, parameters or 0, reach), (kept - alone) / error_of(seen)
         curve = f"{name} {candidate} {planted}"
         if decision == planted:
-            yield Row(name, curve, tuple(values_of(known, SITUATION)), share)
+            yield Row(name, curve, tuple(values_of(features, SITUATION)), share)
         elif decision > planted and (gains := memory.gains.get((slot, blueprint))):
             (seed,) = seen.signals.seeds
-            yield Row(name, curve, tuple(values_of(evidence(known, seen, seed, gains), EVIDENCE)), share)
+            yield Row(name, curve, tuple(values_of(evidence(features, seen, seed, gains), EVIDENCE)), share)

@@ -57,8 +57,8 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     bench = load_bench()
     study = {"table": bench.table.checksum, "quick": quick}
-    if (found := once(folder / "study.json", lambda: study)) != study:
-        msg = f"{folder} holds another study: {found}. This one: {study}. Use another folder (--into)."
+    if (previous := once(folder / "study.json", lambda: study)) != study:
+        msg = f"{folder} holds another study: {previous}. This one: {study}. Use another folder (--into)."
         raise SystemExit(msg)
     learn_on, held_out = (bench.table.of_part(part)[: 6 if quick else None] for part in ("train", "held_out"))
     rules = once(folder / "heuristic.json", lambda: tune_heuristic(bench, learn_on))
@@ -66,46 +66,51 @@ def main() -> int:
 
     policies = policies_by_price(bench, learn_on, folder, rules)
     write_rewards(folder / "table.jsonl", bench, held_out, {**policies, BEST: best_possible(bench, held_out)})
-    others = {
-        name: [trained(bench, folder / f"{own}-{seed}") for seed in range(TRAININGS)] for name, own in FOLDERS.items()
+    by_scheme = {
+        name: [trained(bench, folder / f"{prefix}-{seed}") for seed in range(TRAININGS)]
+        for name, prefix in FOLDERS.items()
     }
-    by_price = {name: dict.fromkeys(PRICES, own) for name, own in others.items()}
+    by_price = {name: dict.fromkeys(PRICES, trainings) for name, trainings in by_scheme.items()}
     write_rewards(folder / "trainings.jsonl", bench, held_out, by_price)
 
-    known, count, seeds = len(bench.table.of_part("held_out")), 2 if quick else None, 2 if quick else SEEDS
+    table_size, count, seeds = len(bench.table.of_part("held_out")), 2 if quick else None, 2 if quick else SEEDS
     main_price: dict[str, Sequence[Policy]] = {
-        name: own[MAIN_PRICE] for name, own in policies.items() if name != "random actions"
+        name: at_prices[MAIN_PRICE] for name, at_prices in policies.items() if name != "random actions"
     }
-    inside = [Problem(number, seeds, main_price) for number in range(known)[:count]]
-    with_others = {**main_price, OTHERS: others[OTHERS]}
-    outside = [Problem(number, seeds, with_others) for number in range(known, known + FRESH)[:count]]
-    run_missing(folder / "other_rng_seeds.jsonl", "problem", evaluate_problem, inside, lambda one: one.number)
-    run_missing(folder / "fresh_problems.jsonl", "problem", evaluate_problem, outside, lambda one: one.number)
+    inside = [Problem(number, seeds, main_price) for number in range(table_size)[:count]]
+    with_others = {**main_price, OTHERS: by_scheme[OTHERS]}
+    outside = [Problem(number, seeds, with_others) for number in range(table_size, table_size + FRESH)[:count]]
+    run_missing(folder / "other_rng_seeds.jsonl", "problem", evaluate_problem, inside, lambda problem: problem.number)
+    run_missing(folder / "fresh_problems.jsonl", "problem", evaluate_problem, outside, lambda problem: problem.number)
 
     every = cells(folder, best_fixed_plan(bench, matches(learn_on, PRICES)), quick=quick)
     every = every[:1] if quick else every
-    run_missing(folder / "runs.jsonl", "cell", run_cell, every, lambda one: one.name)
+    run_missing(folder / "runs.jsonl", "cell", run_cell, every, lambda cell: cell.name)
     growing = growing_runs(every)
-    lines = run_missing(folder / "learning_rates.jsonl", "key", run_growing, growing, lambda one: one.key)
+    lines = run_missing(folder / "learning_rates.jsonl", "key", run_growing, growing, lambda run: run.key)
     controls = static_controls(growing, lines)
-    run_missing(folder / "static_controls.jsonl", "key", run_static_control, controls, lambda one: one.key)
+    run_missing(folder / "static_controls.jsonl", "key", run_static_control, controls, lambda control: control.key)
     (folder / "results.json").write_text(json.dumps(summarise(folder), indent=1) + "\n", encoding="utf-8")
     return 0
 
 
 def train_policies(folder: Path, rules: Rules, *, quick: bool) -> None:
     """Train the policies that are missing, several at once."""
-    recipes = {name: replace(one, updates=min(one.updates, 2)) if quick else one for name, one in RECIPES.items()}
+    recipes = {
+        name: replace(recipe, updates=min(recipe.updates, 2)) if quick else recipe for name, recipe in RECIPES.items()
+    }
     first = recipes["imitation, then PPO"]
     trainings = [Training(seed, first, rules, folder / f"ppo-{seed}") for seed in range(TRAININGS)]
-    for name, own in FOLDERS.items():
+    for name, prefix in FOLDERS.items():
         shift = TRAININGS if name == OTHERS else 0
         trainings += [
-            Training(seed + shift, recipes.get(name, first), rules, folder / f"{own}-{seed}")
+            Training(seed + shift, recipes.get(name, first), rules, folder / f"{prefix}-{seed}")
             for seed in range(TRAININGS)
         ]
     with multiprocessing.get_context("spawn").Pool(WORKERS) as pool:
-        for name, seconds in pool.imap_unordered(run_training, [one for one in trainings if not one.is_done]):
+        for name, seconds in pool.imap_unordered(
+            run_training, [training for training in trainings if not training.is_done]
+        ):
             sys.stderr.write(f"{name}: {seconds:.0f} s\n")
 
 
@@ -121,13 +126,13 @@ def run_missing(
 ) -> list[dict[str, Any]]:
     """Run each task without a line in the file, in a process of its own; return the lines in the order of the tasks."""
     done = [line[key] for line in read_lines(file)]
-    missing = [one for one in tasks if key_of(one) not in done]
+    missing = [task for task in tasks if key_of(task) not in done]
     with multiprocessing.get_context("spawn").Pool(WORKERS, maxtasksperchild=1) as pool:
         for line in pool.imap_unordered(act, missing, chunksize=1):
             append_line(file, line)
             sys.stderr.write(f"{file.stem}: {line[key]}\n")
     lines = read_lines(file)
-    return [next(line for line in lines if line[key] == key_of(one)) for one in tasks]
+    return [next(line for line in lines if line[key] == key_of(task)) for task in tasks]
 
 
 if __name__ == "__main__":

@@ -44,9 +44,9 @@ def policies_by_price(
     """Return each policy, fitted on the training problems, by name and price; all trainings of it."""
     fixed = best_fixed_plan(bench, matches(problems, PRICES))
     learned: list[Policy] = [trained(bench, folder / f"ppo-{seed}") for seed in range(TRAININGS)]
-    found: dict[str, dict[float, list[Policy]]] = {}
+    policies: dict[str, dict[float, list[Policy]]] = {}
     for price in PRICES:
-        own: dict[str, list[Policy]] = {
+        at_price: dict[str, list[Policy]] = {
             "no growth": [FixedPlan(Node(DECISIONS))],
             "random actions": [random_actions(bench, seed) for seed in range(TRAININGS)],
             "best fixed plan": [FixedPlan(fixed)],
@@ -55,9 +55,9 @@ def policies_by_price(
             "heuristic": [heuristic(bench, dict(rules[f"{price:g}"]))],
             "ppo": learned,
         }
-        for name, several in own.items():
-            found.setdefault(name, {})[price] = several
-    return found
+        for name, several in at_price.items():
+            policies.setdefault(name, {})[price] = several
+    return policies
 
 
 def best_possible(bench: Bench, problems: Sequence[int]) -> dict[float, list[Policy]]:
@@ -74,15 +74,17 @@ def write_rewards(file: Path, bench: Bench, problems: Sequence[int], policies: M
     }
     with file.open("w", encoding="utf-8") as lines:
         for place, number in enumerate(problems):
-            found: dict[str, dict[str, Any]] = {}
+            by_policy: dict[str, dict[str, Any]] = {}
             for (name, price), ends in played.items():
                 (match,) = matches([number], (price,))
-                found.setdefault(name, {})[f"{price:g}"] = {
-                    "reward": [round(bench.total_reward(match, own[place]), DIGITS) for own in ends],
-                    "on_test": [round(reward_on_test(bench, match, own[place]), DIGITS) for own in ends],
-                    "kept": [[[one.candidate, one.planted, one.advanced] for one in own[place].kept] for own in ends],
+                by_policy.setdefault(name, {})[f"{price:g}"] = {
+                    "reward": [round(bench.total_reward(match, nodes[place]), DIGITS) for nodes in ends],
+                    "on_test": [round(reward_on_test(bench, match, nodes[place]), DIGITS) for nodes in ends],
+                    "kept": [
+                        [[seed.candidate, seed.planted, seed.advanced] for seed in nodes[place].kept] for nodes in ends
+                    ],
                 }
-            lines.write(json.dumps({"problem": bench.table.puzzles[number].name, "policies": found}) + "\n")
+            lines.write(json.dumps({"problem": bench.table.puzzles[number].name, "policies": by_policy}) + "\n")
 
 
 def reward_on_test(bench: Bench, match: Match, end: Node) -> float:
@@ -94,7 +96,7 @@ def reward_on_test(bench: Bench, match: Match, end: Node) -> float:
 def accuracy_gained(bench: Bench, match: Match, end: Node) -> float:
     """Return the gain in test accuracy over the host that never grew, in points."""
     column = COLUMNS.index("test_metric")
-    grown, alone = (float(bench.table.row(match.puzzle, one)[column]) for one in (end, Node(DECISIONS)))
+    grown, alone = (float(bench.table.row(match.puzzle, node)[column]) for node in (end, Node(DECISIONS)))
     return 100.0 * (grown - alone)
 
 
@@ -116,14 +118,14 @@ def costs_of(bench: Bench, match: Match, episode: Played, end: Node) -> tuple[fl
     ):
         hosts, numbers = (1, kept) if incubating is None else (2, [*kept, incubating])
         operations += length * (hosts * of_host + sum(_known(seeds[number].flops) for number in numbers))
-    final = host + sum(_known(seeds[one.candidate].parameters) for one in end.kept)
+    final = host + sum(_known(seeds[seed.candidate].parameters) for seed in end.kept)
     return final / host, operations / (of_host * STEPS)
 
 
 def seconds_of(run: PuzzleRun, actions: Sequence[Action]) -> float:
     """Return the training time of an episode without its twin."""
-    own, alone = ([run.seconds(node) for node in nodes_of(way)] for way in (actions, [WAIT] * DECISIONS))
-    return sum(own) / sum(alone)
+    grown, alone = ([run.seconds(node) for node in nodes_of(way)] for way in (actions, [WAIT] * DECISIONS))
+    return sum(grown) / sum(alone)
 
 
 def nodes_of(actions: Sequence[Action]) -> list[Node]:
@@ -133,22 +135,22 @@ def nodes_of(actions: Sequence[Action]) -> list[Node]:
 
 def trained_seeds(actions: Sequence[Action]) -> list[tuple[list[int], int | None]]:
     """Return the trained seeds after each decision: those kept, and the incubating one, if any."""
-    found: list[tuple[list[int], int | None]] = []
+    by_decision: list[tuple[list[int], int | None]] = []
     for action, (node, now) in zip(actions, pairwise(nodes_of(actions)), strict=True):
         possible, incubating = mask_at(node).allows(action), None
         if possible and action.op is Op.GERMINATE and action.slot is not None and action.blueprint is not None:
             incubating = CANDIDATES.index((action.slot, action.blueprint))
         elif node.pending is not None and (not possible or action.op is Op.WAIT):
             incubating = node.pending[0]
-        found.append(([one.candidate for one in now.kept], incubating))
-    return found
+        by_decision.append(([seed.candidate for seed in now.kept], incubating))
+    return by_decision
 
 
 def _candidate(places: Mapping[str, Place], number: int) -> Candidate:
     slot, blueprint = CANDIDATES[number]
-    found = places[slot].candidate(blueprint)
-    assert found is not None, f"the table has no {blueprint} in {slot}"
-    return found
+    candidate = places[slot].candidate(blueprint)
+    assert candidate is not None, f"the table has no {blueprint} in {slot}"
+    return candidate
 
 
 def _known(number: float | None) -> float:

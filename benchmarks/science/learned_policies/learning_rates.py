@@ -86,25 +86,28 @@ def growing_runs(cells: Iterable[Cell]) -> list[Growing]:
 
 def static_controls(runs: Iterable[Growing], lines: Iterable[Mapping[str, Any]]) -> list[StaticControl]:
     """Return the controls of what each arm grew at its best learning rate. lines: the results of all runs."""
-    best = {cell: best_rates(own) for cell, own in by_cell(lines).items()}
+    best = {cell: best_rates(by_tuning) for cell, by_tuning in by_cell(lines).items()}
     return [
-        StaticControl(one, arm)
-        for one in runs
-        for arm, rate in best[one.cell.name].items()
-        if arm != TWIN and rate == one.rate
+        StaticControl(growing, arm)
+        for growing in runs
+        for arm, rate in best[growing.cell.name].items()
+        if arm != TWIN and rate == growing.rate
     ]
 
 
-def run_growing(one: Growing) -> dict[str, Any]:
+def run_growing(growing: Growing) -> dict[str, Any]:
     """Run the growing arms; return their results by arm and RNG seed."""
-    return {"key": one.key, "arms": _results(_finished(one.config(one.rate)))}
+    return {"key": growing.key, "arms": _results(_finished(growing.config(growing.rate)))}
 
 
-def run_static_control(one: StaticControl) -> dict[str, Any]:
+def run_static_control(control: StaticControl) -> dict[str, Any]:
     """Train a static control; return its results by learning rate and RNG seed, empty if nothing had grown."""
-    grown = _finished(one.growing.config(one.growing.rate, one.arm))
-    whole = {f"{rate:g}": _finished(one.growing.config(rate, one.arm), grown) for rate in RATES}
-    return {"key": one.key, "by_rate": {rate: next(iter(_results(own).values()), []) for rate, own in whole.items()}}
+    grown = _finished(control.growing.config(control.growing.rate, control.arm))
+    by_rate = {f"{rate:g}": _finished(control.growing.config(rate, control.arm), grown) for rate in RATES}
+    return {
+        "key": control.key,
+        "by_rate": {rate: next(iter(_results(episodes).values()), []) for rate, episodes in by_rate.items()},
+    }
 
 
 def _finished(config: Mapping[str, Any], grown: Sequence[EpisodeFinished] | None = None) -> list[EpisodeFinished]:
@@ -124,28 +127,28 @@ def _finished(config: Mapping[str, Any], grown: Sequence[EpisodeFinished] | None
 
 def _results(episodes: Iterable[EpisodeFinished]) -> dict[str, list[dict[str, Any]]]:
     arms: dict[str, list[dict[str, Any]]] = {}
-    for one in sorted(episodes, key=lambda episode: episode.seed):
-        result = {"seed": one.seed, "validation": one.validation_metric, "test": one.test_metric}
-        arms.setdefault(one.arm, []).append(result)
+    for episode in sorted(episodes, key=lambda episode: episode.seed):
+        result = {"seed": episode.seed, "validation": episode.validation_metric, "test": episode.test_metric}
+        arms.setdefault(episode.arm, []).append(result)
     return arms
 
 
 def by_cell(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[bool, dict[float, Any]]]:
     """Return the results of growing runs by cell, by use for tuning, by learning rate and by arm."""
-    found: dict[str, dict[bool, dict[float, Any]]] = {}
+    results: dict[str, dict[bool, dict[float, Any]]] = {}
     for line in lines:
         cell, rate, tuning = line["key"]
-        found.setdefault(cell, {}).setdefault(tuning, {})[rate] = line["arms"]
-    return found
+        results.setdefault(cell, {}).setdefault(tuning, {})[rate] = line["arms"]
+    return results
 
 
-def best_rates(own: Mapping[bool, Mapping[float, Mapping[str, Episodes]]]) -> dict[str, float]:
+def best_rates(by_tuning: Mapping[bool, Mapping[float, Mapping[str, Episodes]]]) -> dict[str, float]:
     """Return each arm's best learning rate on the tuning seeds, by validation; the smallest of equals."""
-    tuning = own[True]
+    tuning = by_tuning[True]
     arms = next(iter(tuning.values()))
     return {arm: max(sorted(tuning), key=lambda rate: mean_of(tuning[rate][arm], "validation")) for arm in arms}
 
 
-def mean_of(episodes: Episodes, what: str) -> float:
+def mean_of(episodes: Episodes, quantity: str) -> float:
     """Return the mean of a result over episodes."""
-    return math.fsum(one[what] for one in episodes) / len(episodes)
+    return math.fsum(episode[quantity] for episode in episodes) / len(episodes)

@@ -53,16 +53,18 @@ def evaluate_problem(problem: Problem) -> dict[str, Any]:
     logging.getLogger("esper").setLevel(logging.ERROR)
     table = live_table(puzzle(problem.number, "held_out"), range(FIRST_SEED, FIRST_SEED + problem.seeds))
     bench, matches = Bench(table), [Match(place, MAIN_PRICE) for place in range(problem.seeds)]
-    found: dict[str, Any] = {}
+    by_policy: dict[str, Any] = {}
     for name, trainings in problem.policies.items():
-        own: dict[str, list[Any]] = {what: [] for what in ("reward", "on_test", "kept", "accuracy", "costs")}
+        measured: dict[str, list[Any]] = {
+            quantity: [] for quantity in ("reward", "on_test", "kept", "accuracy", "costs")
+        }
         for policy in trainings:
             rollout, ends = bench.play(policy, matches)
             played = list(zip(matches, ends, strict=True))
-            own["reward"].append([round(bench.total_reward(*one), DIGITS) for one in played])
-            own["on_test"].append([round(reward_on_test(bench, *one), DIGITS) for one in played])
-            own["kept"].append(sum(len(end.kept) for end in ends) / problem.seeds)
-            own["accuracy"].append(_mean([accuracy_gained(bench, *one) for one in played]))
+            measured["reward"].append([round(bench.total_reward(*pair), DIGITS) for pair in played])
+            measured["on_test"].append([round(reward_on_test(bench, *pair), DIGITS) for pair in played])
+            measured["kept"].append(sum(len(end.kept) for end in ends) / problem.seeds)
+            measured["accuracy"].append(_mean([accuracy_gained(bench, *pair) for pair in played]))
             costs = [
                 (
                     *costs_of(bench, match, episode, end),
@@ -70,9 +72,9 @@ def evaluate_problem(problem: Problem) -> dict[str, Any]:
                 )
                 for (match, end), episode in zip(played, rollout.episodes, strict=True)
             ]
-            own["costs"].append(_mean(costs))
-        found[name] = own
-    return {"problem": problem.number, "policies": found}
+            measured["costs"].append(_mean(costs))
+        by_policy[name] = measured
+    return {"problem": problem.number, "policies": by_policy}
 
 
 def _mean(values: Sequence[Any]) -> Any:

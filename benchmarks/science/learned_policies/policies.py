@@ -59,7 +59,9 @@ class InOrder:
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> Sequence[Action]:
         """Return the policy's actions for the reordered observations."""
-        return self.policy.act([self._seen(one) for one in observations], [self._mask(one) for one in masks])
+        return self.policy.act(
+            [self._seen(observation) for observation in observations], [self._mask(mask) for mask in masks]
+        )
 
     def _seen(self, observation: Observation) -> Observation:
         slots = sorted(observation.signals.slots, key=lambda slot: self._rank_of_slot(slot.name))
@@ -67,7 +69,10 @@ class InOrder:
 
     def _mask(self, mask: ActionMask) -> ActionMask:
         return replace(
-            mask, blueprints={slot: tuple(sorted(own, key=self.order.index)) for slot, own in mask.blueprints.items()}
+            mask,
+            blueprints={
+                slot: tuple(sorted(blueprints, key=self.order.index)) for slot, blueprints in mask.blueprints.items()
+            },
         )
 
     def _rank_of_slot(self, slot: str) -> int:
@@ -81,9 +86,9 @@ HEURISTIC: Final[dict[str, Any]] = {"patience": 0, "first": 0.0, "last": LAST_DE
 
 def heuristic(bench: Bench, settings: dict[str, Any]) -> Policy:
     """Build the heuristic with its tuned settings."""
-    own = dict(settings)
-    order = tuple(own.pop("order"))
-    return InOrder(Heuristic(bench.space, **HEURISTIC, **own), order)
+    tuned = dict(settings)
+    order = tuple(tuned.pop("order"))
+    return InOrder(Heuristic(bench.space, **HEURISTIC, **tuned), order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +108,8 @@ class OnePreview:
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
         """Return the plan's actions; WAIT where they are not possible."""
-        found = (self._one(*seen) for seen in zip(observations, masks, strict=True))
-        return [action if mask.allows(action) else WAIT for action, mask in zip(found, masks, strict=True)]
+        actions = (self._one(*seen) for seen in zip(observations, masks, strict=True))
+        return [action if mask.allows(action) else WAIT for action, mask in zip(actions, masks, strict=True)]
 
     def _one(self, seen: Observation, mask: ActionMask) -> Action:
         now, decision = seen.signals, seen.step // DECIDE_EVERY

@@ -19,24 +19,24 @@ SUMMARY: Final = (*("best fixed plan per price", "plan with one preview", "heuri
 PRICE: Final = "40"
 
 
-def summary(found: Found) -> str:
+def summary(results: Found) -> str:
     """Return the reward of the main policies on the held-out problems, and the advantage of ``ppo``."""
     rows = []
     for name in SUMMARY:
-        advantage = found["table"]["advantage"].get(name)
-        own = found["table"]["policies"][name]
-        rows.append((_label(name), *_rewards(own), _interval(advantage) if advantage else ""))
+        advantage = results["table"]["advantage"].get(name)
+        by_price = results["table"]["policies"][name]
+        rows.append((_label(name), *_rewards(by_price), _interval(advantage) if advantage else ""))
     return _table(("policy", "price 10", "20", "40", "80", "advantage of `ppo` at 40"), rows)
 
 
-def advantages(found: Found) -> str:
+def advantages(results: Found) -> str:
     """Return the advantage of ``ppo`` at the main price: on the table, with other RNG seeds, on fresh problems."""
-    parts = [found[which] for which in ("table", "other_rng_seeds", "fresh_problems")]
+    parts = [results[part] for part in ("table", "other_rng_seeds", "fresh_problems")]
     rows = []
-    for name in found["table"]["advantage"]:
+    for name in results["table"]["advantage"]:
         if name not in ("random actions", "best fixed plan"):
-            each = (part["advantage"].get(name) for part in parts)
-            rows.append((_label(name), *("" if one is None else _interval(one) for one in each)))
+            intervals = (part["advantage"].get(name) for part in parts)
+            rows.append((_label(name), *("" if interval is None else _interval(interval) for interval in intervals)))
     head = (
         f"{parts[0]['problems']} problems",
         f"{parts[1]['seeds']} RNG seeds each",
@@ -45,14 +45,16 @@ def advantages(found: Found) -> str:
     return _table(("`ppo` minus", *head), rows)
 
 
-def runs(found: Found) -> str:
+def runs(results: Found) -> str:
     """Return the reward in real runs: the heuristic, the mean of three trainings, and the difference."""
     rows = []
-    for cell in found["runs"]:
+    for cell in results["runs"]:
         task, host = cell["cell"].split(", ")
         rules, learned = cell["arms"]["heuristic"], cell["arms"]["ppo"]
-        each = (_interval(one, 2) for one in (rules["reward"], learned["reward"], learned["over_heuristic"]))
-        rows.append((f"{task}, `{host}`", *each))
+        intervals = (
+            _interval(interval, 2) for interval in (rules["reward"], learned["reward"], learned["over_heuristic"])
+        )
+        rows.append((f"{task}, `{host}`", *intervals))
     return _table(("task, host", "`heuristic`", "`ppo`", "difference"), rows)
 
 
@@ -69,11 +71,11 @@ def _label(name: str) -> str:
 
 
 def _rewards(by_price: Mapping[str, Any]) -> Iterable[str]:
-    return (_minus(f"{own['reward']['mean']:.1f}") for own in by_price.values())
+    return (_minus(f"{at_price['reward']['mean']:.1f}") for at_price in by_price.values())
 
 
-def _interval(found: Mapping[str, float], digits: int = 1) -> str:
-    mean, low, high = (_minus(f"{found[key]:.{digits}f}") for key in ("mean", "low", "high"))
+def _interval(interval: Mapping[str, float], digits: int = 1) -> str:
+    mean, low, high = (_minus(f"{interval[key]:.{digits}f}") for key in ("mean", "low", "high"))
     return f"{mean} ({low} to {high})"
 
 
@@ -92,11 +94,13 @@ WIDTH, LEFT, RIGHT, TOP, ROW = 860, 210, 60, 76, 30
 INK, FAINT, MARK, OTHER = "#1f2937", "#d7dbe0", "#2563a8", "#6b7280"
 
 
-def picture(found: Found) -> str:
+def picture(results: Found) -> str:
     """Return the reward of every policy on the held-out problems, with intervals, as SVG."""
-    policies = found["table"]["policies"]
-    rows = sorted(((name, own[PRICE]["reward"]) for name, own in policies.items()), key=lambda row: -row[1]["mean"])
-    height, problems = TOP + ROW * len(rows) + 56, found["table"]["problems"]
+    policies = results["table"]["policies"]
+    rows = sorted(
+        ((name, by_price[PRICE]["reward"]) for name, by_price in policies.items()), key=lambda row: -row[1]["mean"]
+    )
+    height, problems = TOP + ROW * len(rows) + 56, results["table"]["problems"]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif">',

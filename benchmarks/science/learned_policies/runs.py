@@ -72,15 +72,15 @@ class Cell:
         """Return every arm, and the order in which the tuned heuristic tries blueprints."""
         rules = dict(json.loads((self.folder / "heuristic.json").read_text(encoding="utf-8"))[f"{MAIN_PRICE:g}"])
         order = rules.pop("order")
-        own: dict[str, Any] = {"learn": False, "auto_fossilise": True, "one_at_a_time": True}
-        own |= {"decide_every": DECIDE_EVERY, "last": LAST_DECISION, "speeds": [RAMP]}
+        settings: dict[str, Any] = {"learn": False, "auto_fossilise": True, "one_at_a_time": True}
+        settings |= {"decide_every": DECIDE_EVERY, "last": LAST_DECISION, "speeds": [RAMP]}
         arms = {
             "plan": {"use": "policies/schedule", "settings": {"plan": schedule_of(self.plan, self.late)}},
             "heuristic": {"use": "policies/heuristic", "settings": {**HEURISTIC, **rules}},
         }
         for seed in range(TRAININGS):
             load = str((self.folder / f"ppo-{seed}").resolve())
-            arms[f"ppo-{seed}"] = {"use": "policies/ppo", "settings": {"load": load, **own}}
+            arms[f"ppo-{seed}"] = {"use": "policies/ppo", "settings": {"load": load, **settings}}
         return arms, order
 
 
@@ -110,11 +110,16 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     ended = _Ended()
     with prepared(cell.config(arms, FIRST_SEED, capacity=False)) as (composition, folder):
         run(composition, runs_dir=folder / "runs", listeners=[ended], on_warning=lambda warning: None)
-    found: dict[str, list[dict[str, Any]]] = {}
-    for one in sorted(ended.episodes, key=lambda episode: episode.seed):
-        episode = {"seed": one.seed, "reward": one.reward, "test": one.test_metric, "kept": len(one.grown)}
-        found.setdefault(one.arm, []).append(episode)
-    return {"cell": cell.name, "arms": found}
+    by_arm: dict[str, list[dict[str, Any]]] = {}
+    for finished in sorted(ended.episodes, key=lambda episode: episode.seed):
+        episode = {
+            "seed": finished.seed,
+            "reward": finished.reward,
+            "test": finished.test_metric,
+            "kept": len(finished.grown),
+        }
+        by_arm.setdefault(finished.arm, []).append(episode)
+    return {"cell": cell.name, "arms": by_arm}
 
 
 class _Ended:
@@ -149,12 +154,12 @@ def schedule_of(end: Node, late: str) -> list[dict[str, Any]]:
     ['germinate', 'advance', 'fossilise']
     """
     entries: list[dict[str, Any]] = []
-    for one in end.kept:
-        slot, blueprint = CANDIDATES[one.candidate]
-        where = {"slot": late if slot == "late" else slot}
+    for seed in end.kept:
+        slot, blueprint = CANDIDATES[seed.candidate]
+        place = {"slot": late if slot == "late" else slot}
         entries += [
-            {"step": one.planted * DECIDE_EVERY, "op": "germinate", "speed": RAMP, "blueprint": blueprint, **where},
-            {"step": one.advanced * DECIDE_EVERY, "op": "advance", **where},
-            {"step": one.advanced * DECIDE_EVERY + RAMP, "op": "fossilise", **where},
+            {"step": seed.planted * DECIDE_EVERY, "op": "germinate", "speed": RAMP, "blueprint": blueprint, **place},
+            {"step": seed.advanced * DECIDE_EVERY, "op": "advance", **place},
+            {"step": seed.advanced * DECIDE_EVERY + RAMP, "op": "fossilise", **place},
         ]
     return entries

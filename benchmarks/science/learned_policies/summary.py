@@ -35,12 +35,12 @@ def summarise(folder: Path) -> dict[str, Any]:
     lines = {file.stem: read_lines(file) for file in folder.glob("*.jsonl")}
     for name in ("other_rng_seeds", "fresh_problems"):
         lines[name].sort(key=lambda line: line["problem"])
-    table, others = lines["table"], lines["trainings"]
+    table, trainings = lines["table"], lines["trainings"]
     return {
         "table": of_table(table),
         "trainings": {
             "imitation, then PPO": of_training(table, JUDGED, table),
-            **{name: of_training(others, name, table) for name in others[0]["policies"]},
+            **{name: of_training(trainings, name, table) for name in trainings[0]["policies"]},
         },
         "other_rng_seeds": of_many_seeds(lines["other_rng_seeds"]),
         "fresh_problems": of_many_seeds(lines["fresh_problems"]),
@@ -51,21 +51,21 @@ def summarise(folder: Path) -> dict[str, Any]:
 
 def interval(values: Iterable[float]) -> dict[str, float | int | None]:
     """Return the mean of the values with its interval, and their number."""
-    found = mean_interval([float(value) for value in values], CONFIDENCE)
-    return {"mean": found.mean, "low": found.low, "high": found.high, "n": found.n}
+    estimate = mean_interval([float(value) for value in values], CONFIDENCE)
+    return {"mean": estimate.mean, "low": estimate.low, "high": estimate.high, "n": estimate.n}
 
 
-def rewards(lines: Lines, policy: str, price: str, what: str = "reward") -> NDArray[np.float64]:
+def rewards(lines: Lines, policy: str, price: str, quantity: str = "reward") -> NDArray[np.float64]:
     """Return the rewards of a policy on the table: (problems, trainings)."""
-    return np.array([line["policies"][policy][price][what] for line in lines], dtype=np.float64)
+    return np.array([line["policies"][policy][price][quantity] for line in lines], dtype=np.float64)
 
 
 def of_table(lines: Lines) -> dict[str, Any]:
     """Return every policy's rewards on the held-out problems, and the advantage of ``ppo``."""
     names = list(lines[0]["policies"])
     best = {price: rewards(lines, BEST, price).mean() for price in lines[0]["policies"][BEST]}
-    others = [name for name in names if name != JUDGED]
-    own, rules = (rewards(lines, name, MAIN) for name in (JUDGED, RULES))
+    compared = [name for name in names if name != JUDGED]
+    judged, rules = (rewards(lines, name, MAIN) for name in (JUDGED, RULES))
     return {
         "problems": len(lines),
         "policies": {
@@ -83,40 +83,42 @@ def of_table(lines: Lines) -> dict[str, Any]:
             for name in names
         },
         **{
-            f"advantage{'' if what == 'reward' else '_on_test'}": {
-                name: interval(rewards(lines, JUDGED, MAIN, what).mean(1) - rewards(lines, name, MAIN, what).mean(1))
-                for name in others
+            f"advantage{'' if quantity == 'reward' else '_on_test'}": {
+                name: interval(
+                    rewards(lines, JUDGED, MAIN, quantity).mean(1) - rewards(lines, name, MAIN, quantity).mean(1)
+                )
+                for name in compared
             }
-            for what in ("reward", "on_test")
+            for quantity in ("reward", "on_test")
         },
         "advantage_over_heuristic_by_price": {
             price: interval(rewards(lines, JUDGED, price).mean(1) - rewards(lines, RULES, price).mean(1))
             for price in best
         },
-        "advantage_of_each_training": [interval(each - rules.mean(1)) for each in own.T],
+        "advantage_of_each_training": [interval(training - rules.mean(1)) for training in judged.T],
     }
 
 
 def of_training(lines: Lines, name: str, table: Lines) -> dict[str, Any]:
     """Return the reward of a training scheme, and its advantage over the heuristic and under the compared scheme."""
-    own, rules, first = rewards(lines, name, MAIN), rewards(table, RULES, MAIN), rewards(table, JUDGED, MAIN)
+    scheme, rules, first = rewards(lines, name, MAIN), rewards(table, RULES, MAIN), rewards(table, JUDGED, MAIN)
     return {
-        "reward": interval(own.mean(1)),
-        "over_heuristic": interval(own.mean(1) - rules.mean(1)),
-        "under_ppo": interval(first.mean(1) - own.mean(1)),
-        "each_over_heuristic": [interval(each - rules.mean(1)) for each in own.T],
+        "reward": interval(scheme.mean(1)),
+        "over_heuristic": interval(scheme.mean(1) - rules.mean(1)),
+        "under_ppo": interval(first.mean(1) - scheme.mean(1)),
+        "each_over_heuristic": [interval(training - rules.mean(1)) for training in scheme.T],
     }
 
 
 def of_many_seeds(lines: Lines) -> dict[str, Any]:
     """Return every policy's reward, gains and costs, and the advantage of ``ppo``."""
 
-    def values(name: str, what: str = "reward") -> NDArray[np.float64]:
-        return np.array([line["policies"][name][what] for line in lines], dtype=np.float64)
+    def values(name: str, quantity: str = "reward") -> NDArray[np.float64]:
+        return np.array([line["policies"][name][quantity] for line in lines], dtype=np.float64)
 
     names = list(lines[0]["policies"])
     differences = values(JUDGED).mean(1) - values(RULES).mean(1)
-    each = [interval(own) for own in differences]
+    intervals = [interval(row) for row in differences]
     return {
         "problems": len(lines),
         "seeds": values(JUDGED).shape[2],
@@ -130,15 +132,15 @@ def of_many_seeds(lines: Lines) -> dict[str, Any]:
             for name in names
         },
         **{
-            f"advantage{'' if what == 'reward' else '_on_test'}": {
-                name: interval(values(JUDGED, what).mean((1, 2)) - values(name, what).mean((1, 2)))
+            f"advantage{'' if quantity == 'reward' else '_on_test'}": {
+                name: interval(values(JUDGED, quantity).mean((1, 2)) - values(name, quantity).mean((1, 2)))
                 for name in names
                 if name != JUDGED
             }
-            for what in ("reward", "on_test")
+            for quantity in ("reward", "on_test")
         },
-        "better_in": sum(one["low"] is not None and one["low"] > 0 for one in each),
-        "worse_in": sum(one["high"] is not None and one["high"] < 0 for one in each),
+        "better_in": sum(bounds["low"] is not None and bounds["low"] > 0 for bounds in intervals),
+        "worse_in": sum(bounds["high"] is not None and bounds["high"] < 0 for bounds in intervals),
         "deviation_of_seeds": float(np.sqrt(differences.var(1, ddof=1).mean())),
         "deviation_of_problems": float(differences.mean(1).std(ddof=1)),
     }
@@ -147,21 +149,21 @@ def of_many_seeds(lines: Lines) -> dict[str, Any]:
 def of_cell(cell: str, arms: Mapping[str, Lines]) -> dict[str, Any]:
     """Return reward and accuracy of the heuristic, of each training, and of their mean per RNG seed."""
     values = {
-        what: {name: np.array([times * one[what] for one in arms[name]]) for name in (RULES, *LEARNED)}
-        for what, times in (("reward", 1.0), ("test", 100.0))
+        quantity: {name: np.array([times * episode[quantity] for episode in arms[name]]) for name in (RULES, *LEARNED)}
+        for quantity, times in (("reward", 1.0), ("test", 100.0))
     }
-    for own in values.values():
-        own[JUDGED] = np.mean([own[name] for name in LEARNED], axis=0)
+    for by_arm in values.values():
+        by_arm[JUDGED] = np.mean([by_arm[name] for name in LEARNED], axis=0)
     return {
         "cell": cell,
         "seeds": len(arms[RULES]),
         "arms": {
             name: {
-                "reward": interval(own),
-                "over_heuristic": interval(own - values["reward"][RULES]),
+                "reward": interval(arm_rewards),
+                "over_heuristic": interval(arm_rewards - values["reward"][RULES]),
                 "accuracy_over_heuristic": interval(values["test"][name] - values["test"][RULES]),
             }
-            for name, own in values["reward"].items()
+            for name, arm_rewards in values["reward"].items()
         },
     }
 
@@ -172,29 +174,29 @@ def of_learning_rates(growing: Lines, controls: Lines) -> list[dict[str, Any]]:
     for line in controls:
         cell, _, tuning, arm = line["key"]
         static.setdefault((cell, arm), {})[tuning] = line["by_rate"]
-    found = []
-    for cell, own in by_cell(growing).items():
-        rates = best_rates(own)
-        twin, arms = own[False][rates[TWIN]][TWIN], {}
+    results = []
+    for cell, by_tuning in by_cell(growing).items():
+        rates = best_rates(by_tuning)
+        twin, arms = by_tuning[False][rates[TWIN]][TWIN], {}
         for arm in rates:
             if arm == TWIN:
                 continue
-            tuned, whole = static[cell, arm][True], static[cell, arm][False]
-            if not all((*tuned.values(), *whole.values())):
+            tuned, evaluated = static[cell, arm][True], static[cell, arm][False]
+            if not all((*tuned.values(), *evaluated.values())):
                 continue  # nothing had grown
-            grown = own[False][rates[arm]][arm]
-            control = whole[max(tuned, key=lambda rate: mean_of(tuned[rate], "validation"))]
+            grown = by_tuning[False][rates[arm]][arm]
+            control = evaluated[max(tuned, key=lambda rate: mean_of(tuned[rate], "validation"))]
             arms[arm] = {
                 "grown": 100 * mean_of(grown, "test"),
                 "static": 100 * mean_of(control, "test"),
                 "over_static": _paired(grown, control),
                 "over_twin": _paired(grown, twin),
             }
-        found.append({"cell": cell, "arms": arms})
-    return found
+        results.append({"cell": cell, "arms": arms})
+    return results
 
 
-def _paired(one: Lines, other: Lines) -> dict[str, Any]:
+def _paired(episodes: Lines, baseline: Lines) -> dict[str, Any]:
     """Return the difference in points of test accuracy, by RNG seed."""
-    beside = {each["seed"]: each["test"] for each in other}
-    return interval(100 * (each["test"] - beside[each["seed"]]) for each in one)
+    beside = {episode["seed"]: episode["test"] for episode in baseline}
+    return interval(100 * (episode["test"] - beside[episode["seed"]]) for episode in episodes)

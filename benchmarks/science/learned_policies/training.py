@@ -102,9 +102,11 @@ def train(bench: Bench, puzzles: Sequence[int], training: Training) -> None:
     for update in range(recipe.updates):
         rollout, _ = bench.play(policy, draws(generator, puzzles, recipe.episodes), update)
         losses = dict(policy.update(rollout))
-        now = {name: one.clone() for name, one in policy.network.state_dict().items()}
+        now = {name: weight.clone() for name, weight in policy.network.state_dict().items()}
         if weights is not None:
-            now = {name: recipe.averaged * weights[name] + (1 - recipe.averaged) * one for name, one in now.items()}
+            now = {
+                name: recipe.averaged * weights[name] + (1 - recipe.averaged) * weight for name, weight in now.items()
+            }
         weights = now
         if (update + 1) % LOG_EVERY == 0:
             figures.append({"update": float(update), **losses})
@@ -133,8 +135,10 @@ def frozen(bench: Bench, policy: Ppo) -> Ppo:
 
 def tune_heuristic(bench: Bench, puzzles: Sequence[int]) -> Rules:
     """Return, for each price, the heuristic's best settings on these problems."""
-    early, late = ([blueprint for slot, blueprint in CANDIDATES if slot == own] for own in ("early", "late"))
-    orders = [(*own, *late) for own in permutations(early)] + [(*late, *own) for own in permutations(early)]
+    early, late = ([blueprint for slot, blueprint in CANDIDATES if slot == target] for target in ("early", "late"))
+    orders = [(*permutation, *late) for permutation in permutations(early)] + [
+        (*late, *permutation) for permutation in permutations(early)
+    ]
     points, caution = (15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0), (0.0, 0.5, 1.0)
     previews = [number * DECIDE_EVERY for number in range(1, DECISIONS)]
     tried = [
@@ -144,7 +148,9 @@ def tune_heuristic(bench: Bench, puzzles: Sequence[int]) -> Rules:
     best: Rules = {}
     for price in PRICES:
         at_price = matches(puzzles, (price,))
-        rewards = [score(bench, at_price, bench.play(heuristic(bench, own), at_price)[1]).reward for own in tried]
+        rewards = [
+            score(bench, at_price, bench.play(heuristic(bench, settings), at_price)[1]).reward for settings in tried
+        ]
         best[f"{price:g}"] = tried[int(np.argmax(rewards))]
     return best
 
@@ -158,7 +164,7 @@ def tune_one_preview(bench: Bench, puzzles: Sequence[int], price: float) -> OneP
         OnePreview(first, decision, gain, metric, then)
         for first, (decision, then), gain, metric in product(candidates, ways, gains, metrics)
     ]
-    return max(tried, key=lambda one: score(bench, at_price, bench.play(one, at_price)[1]).reward)
+    return max(tried, key=lambda plan: score(bench, at_price, bench.play(plan, at_price)[1]).reward)
 
 
 def append_line(log: Path, line: dict[str, Any]) -> None:
@@ -170,8 +176,8 @@ def append_line(log: Path, line: dict[str, Any]) -> None:
 
 def read_lines(log: Path) -> list[dict[str, Any]]:
     """Read the results so far. A line that an interruption cut short is ignored."""
-    found = []
+    lines = []
     for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else []:
         with suppress(json.JSONDecodeError):
-            found.append(json.loads(line))
-    return found
+            lines.append(json.loads(line))
+    return lines

@@ -57,8 +57,8 @@ def test_graft_passes_arguments_and_keywords(how):
     def compute(net: Any, left: Tensor, right: Tensor) -> dict[str, Tensor]:
         return {"sum": net.left(left) + net.right(right)}
 
-    given = {"left": torch.randn(5, 4), "right": torch.randn(5, 3)}
-    example = given if how is dict else tuple(given.values())
+    inputs = {"left": torch.randn(5, 4), "right": torch.randn(5, 3)}
+    example = inputs if how is dict else tuple(inputs.values())
     model = graft(Net(compute, left=nn.Linear(4, 6), right=nn.Linear(3, 6)), ["right"], example=example)
     (slot,) = slots_of(model).each()
     assert slot.site is not None
@@ -103,19 +103,19 @@ def cross(**settings: Any) -> Tensor:
     ],
 )
 def test_the_losses_behind_a_mean_are_found(loss, expected):
-    found = each_example(lambda model, batch: loss(), torch.nn.Identity(), (OUTPUTS, CLASSES))
-    assert found.shape == (6,)
-    assert found.mean() == pytest.approx(float(loss()), 1e-2 if loss().dtype is torch.bfloat16 else 1e-6)
+    losses = each_example(lambda model, batch: loss(), torch.nn.Identity(), (OUTPUTS, CLASSES))
+    assert losses.shape == (6,)
+    assert losses.mean() == pytest.approx(float(loss()), 1e-2 if loss().dtype is torch.bfloat16 else 1e-6)
     if expected is not None:
-        assert torch.allclose(found, expected)
+        assert torch.allclose(losses, expected)
 
 
 @pytest.mark.parametrize(
     "loss", [lambda: cross() + 0.1, lambda: cross(reduction="sum"), lambda: OUTPUTS[:4].mean(), lambda: CLASSES.float()]
 )
 def test_any_other_loss_is_returned_as_it_is(loss):
-    found = each_example(lambda model, batch: loss(), torch.nn.Identity(), (OUTPUTS, CLASSES))
-    assert torch.equal(found, loss())
+    losses = each_example(lambda model, batch: loss(), torch.nn.Identity(), (OUTPUTS, CLASSES))
+    assert torch.equal(losses, loss())
 
 
 def test_a_mean_is_as_good_as_its_losses():
@@ -124,9 +124,9 @@ def test_a_mean_is_as_good_as_its_losses():
         return functional.cross_entropy(model(inputs), targets)
 
     gains = []
-    for given in ({}, {"loss": mean_of}):
+    for settings in ({}, {"loss": mean_of}):
         loop = make_loop()
-        loop.tended({0: Action(Op.GERMINATE, "stem", "test/local-conv")}, **given)
+        loop.tended({0: Action(Op.GERMINATE, "stem", "test/local-conv")}, **settings)
         gains.append([loop.epoch() for _ in range(3)][-1].signals.slots[0].seeds[0].gain)
     assert gains[0].n == gains[1].n == 60
     assert gains[0].mean == pytest.approx(gains[1].mean, 1e-4)

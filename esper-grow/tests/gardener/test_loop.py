@@ -22,12 +22,18 @@ def stages(tended: Any) -> list[str]:
 def test_a_seed_lives_through_its_stages_and_is_kept():
     loop = make_loop().tended()
     seen = loop.epochs(5)
-    assert [stages(one) for one in seen] == [["germinated"], ["training", "blending"], ["holding"], ["fossilized"], []]
-    assert [one.blueprint for one in seen[3].kept] == [loop.variety.id]
+    assert [stages(report) for report in seen] == [
+        ["germinated"],
+        ["training", "blending"],
+        ["holding"],
+        ["fossilized"],
+        [],
+    ]
+    assert [fossil.blueprint for fossil in seen[3].kept] == [loop.variety.id]
     assert "stem: test/local-conv is kept" in str(seen[3])
     before = [parameter.detach().clone() for parameter in loop.seed.parameters()]
     loop.epoch()
-    assert all(not torch.equal(one, own) for one, own in zip(before, loop.seed.parameters(), strict=True))
+    assert all(not torch.equal(old, parameter) for old, parameter in zip(before, loop.seed.parameters(), strict=True))
 
 
 def test_a_pruned_seed_leaves_host_and_optimizer_as_they_were():
@@ -47,7 +53,9 @@ def test_nothing_germinates_after_the_planned_steps_and_living_seeds_finish():
     assert stages(loop.epoch()) == ["holding"]
     loop.policy.plan = {1: Action(Op.FOSSILISE, "stem")}
     assert stages(loop.epoch()) == ["fossilized"]
-    assert [(one.step, one.batches) for one in loop.policy.seen] == [(step, len(loop.batches)) for step in (0, 1, 1, 1)]
+    assert [(signals.step, signals.batches) for signals in loop.policy.seen] == [
+        (step, len(loop.batches)) for step in (0, 1, 1, 1)
+    ]
     assert Op.GERMINATE in loop.policy.masks[0].ops["stem"]
     assert all(Op.GERMINATE not in mask.ops["stem"] for mask in loop.policy.masks[2:])
 
@@ -70,7 +78,7 @@ def test_a_loop_that_was_closed_is_a_finished_run(tmp_path):
     loop = make_loop().tended(run_dir=tmp_path, name="mine")
     path = loop.gardener.path
     assert is_locked(path)
-    said = loop.epochs(5)
+    reports = loop.epochs(5)
     loop.gardener.close()
     assert not is_locked(path)
     run = load_run(path)
@@ -79,11 +87,12 @@ def test_a_loop_that_was_closed_is_a_finished_run(tmp_path):
     assert read_growth(path) == {loop.gardener.arm: [[f"{loop.variety.id} in stem"]]}
     events = list(read_events(path / "events.jsonl"))
     assert isinstance(events[0], RunStarted)
-    assert [type(one) for one in events[-2:]] == [EpisodeFinished, RunFinished]
-    assert [one.signals for one in events if isinstance(one, StepFinished)] == [one.signals for one in said]
-    changes = [one for one in events if isinstance(one, StageChanged)]
-    assert changes == [change for one in said for change in one.changes]
-    assert {one.arm for one in changes} == {loop.gardener.arm}
+    assert [type(event) for event in events[-2:]] == [EpisodeFinished, RunFinished]
+    stepped = [event.signals for event in events if isinstance(event, StepFinished)]
+    assert stepped == [report.signals for report in reports]
+    changes = [event for event in events if isinstance(event, StageChanged)]
+    assert changes == [change for report in reports for change in report.changes]
+    assert {change.arm for change in changes} == {loop.gardener.arm}
 
 
 def test_an_error_in_the_loop_is_how_the_run_ended(tmp_path):

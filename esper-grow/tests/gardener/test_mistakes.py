@@ -40,8 +40,8 @@ FULL_LIFE = None
 """The plan of the loop itself: a seed germinates, is blended in, and is kept in the fourth step."""
 
 
-def epochs(count: int, plan: Any = FULL_LIFE, **given: Any) -> Callable[[Any], Any]:
-    return lambda loop: loop.tended(plan, **given).epochs(count)
+def epochs(count: int, plan: Any = FULL_LIFE, **settings: Any) -> Callable[[Any], Any]:
+    return lambda loop: loop.tended(plan, **settings).epochs(count)
 
 
 def step_once_an_epoch(loop: Any) -> None:
@@ -167,7 +167,7 @@ def load_what_was_before(loop: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mistake", "said"),
+    ("mistake", "message"),
     [
         (step_once_an_epoch, "E370 .*for 1 of 3 steps"),
         (never_tend, r"E371 tend\(\) was never called in 3 steps"),
@@ -192,13 +192,13 @@ def load_what_was_before(loop: Any) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_a_mistake_in_the_loop_is_named(caplog, mistake, said):
+def test_a_mistake_in_the_loop_is_named(caplog, mistake, message):
     raised = ""
     try:
         mistake(make_loop())
     except (EsperError, RuntimeError, ValueError, IndexError) as error:
         raised = "\n".join([str(error), *getattr(error, "__notes__", ())])
-    assert re.search(said, raised + caplog.text)
+    assert re.search(message, raised + caplog.text)
 
 
 @pytest.mark.parametrize("built", ["same", "over all parameters", "over the host's"])
@@ -212,11 +212,11 @@ def test_a_second_gardener_adopts_what_the_first_has_grown(built):
         )
     loop.tended(slots=None)
     (fossil,) = slots_of(loop.model).named("stem").fossils
-    before = [own.detach().clone() for own in fossil.parameters()]
+    before = [parameter.detach().clone() for parameter in fossil.parameters()]
     assert any(tended.kept for tended in loop.epochs(4))
-    assert not any(torch.equal(own, old) for own, old in zip(fossil.parameters(), before, strict=True))
-    owned = [id(own) for group in loop.optimizer.param_groups for own in group["params"]]
-    assert sorted(owned) == sorted(id(own) for own in loop.model.parameters())
+    assert not any(torch.equal(parameter, old) for parameter, old in zip(fossil.parameters(), before, strict=True))
+    owned = [id(parameter) for group in loop.optimizer.param_groups for parameter in group["params"]]
+    assert sorted(owned) == sorted(id(parameter) for parameter in loop.model.parameters())
 
 
 def test_a_model_may_be_cast_while_no_seed_lives():
@@ -227,7 +227,7 @@ def test_a_model_may_be_cast_while_no_seed_lives():
     loop.model.double()
     loop.batches = doubled(loop.batches)
     assert loop.epochs(4)[-1].kept
-    assert {own.dtype for own in loop.model.parameters()} == {torch.float64}
+    assert {parameter.dtype for parameter in loop.model.parameters()} == {torch.float64}
 
 
 def number(model: nn.Module, batch: Any) -> Any:
@@ -242,7 +242,7 @@ def trained_by_itself(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("settings", "message"),
     [
         ({"optimizer": 0.1}, "E340 .*Received: float"),
         ({"optimizer": [None]}, "E340 .*Received: NoneType"),
@@ -280,11 +280,11 @@ def trained_by_itself(model: nn.Module, batch: Any) -> torch.Tensor:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_a_wrong_argument_is_refused(given, said):
+def test_a_wrong_argument_is_refused(settings, message):
     loop = make_loop()
     before = loop.state()
-    with pytest.raises((EsperError, ValueError), match=said):
-        loop.tended(**given)
+    with pytest.raises((EsperError, ValueError), match=message):
+        loop.tended(**settings)
     assert loop.is_as(before)
     assert type(loop.model).__name__ == "NoisyHost"
     assert not hasattr(loop.model, "_esper")
@@ -303,7 +303,10 @@ def test_what_is_named_for_several_slots_grows_where_it_fits():
     loop = make_loop().tended({}, slots=["stem", "hidden"], blueprints=["conv_*", "mlp"])
     loop.epoch()
     (mask,) = loop.policy.masks
-    names = {slot: {one.removeprefix("blueprints/") for one in own} for slot, own in mask.blueprints.items()}
+    names = {
+        slot: {blueprint.removeprefix("blueprints/") for blueprint in blueprints}
+        for slot, blueprints in mask.blueprints.items()
+    }
     assert names == {"stem": {"conv_light", "conv_heavy"}, "hidden": {"mlp"}}
 
 
@@ -355,13 +358,13 @@ def test_a_callback_that_never_tends_is_refused():
 def test_an_error_of_the_loss_says_which_batch_it_got():
     """A data set of examples, or one batch, was passed instead of batches."""
     loop = make_loop()
-    for given, said in (
+    for argument, message in (
         ("example", "the example: Tensor with"),
         ("validation", "batch 1 of the validation data: Tensor"),
     ):
         with pytest.raises((ValueError, RuntimeError, IndexError)) as caught:
-            loop.tended(**{given: loop.batches[0][0]})
-        assert any(said in note for note in caught.value.__notes__)
+            loop.tended(**{argument: loop.batches[0][0]})
+        assert any(message in note for note in caught.value.__notes__)
 
     with pytest.raises(EsperError, match="E317") as refused:
         loop.tended(loss=lambda model, batch: per_example(model, batch)[:-1])
@@ -392,10 +395,10 @@ def test_the_loss_of_a_batch_counts_as_one_example_and_a_warning_says_so(caplog)
     loop.validation = list(zip(inputs.split(20), targets.split(20), strict=True))
     loop.tended(GERMINATE, loss=mean_loss, growth={"gates": "strict"})
     tended = [loop.epoch() for _ in range(4)]
-    said = [record.getMessage() for record in caplog.records]
-    assert [message[:4] for message in said] == ["E360", "E361"]
-    assert "3 losses" in said[1]
-    assert "smaller batches" in said[1]
+    messages = [record.getMessage() for record in caplog.records]
+    assert [message[:4] for message in messages] == ["E360", "E361"]
+    assert "3 losses" in messages[1]
+    assert "smaller batches" in messages[1]
     assert tended[-1].signals.slots[0].seeds[0].gain.n == 3
 
 

@@ -16,12 +16,12 @@ from tests.support.loops import make_loop
 
 def decayed(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     """Matrices decay, vectors do not, as in most recipes; the first layer learns at a rate of its own."""
-    first, rest = parameters[:2], parameters[2:]
+    first, later = parameters[:2], parameters[2:]
     return torch.optim.AdamW(
         [
-            {"params": [own for own in first if own.ndim > 1], "lr": 1e-3, "weight_decay": 0.2},
-            {"params": [own for own in rest if own.ndim > 1], "weight_decay": 0.1},
-            {"params": [own for own in (*first, *rest) if own.ndim < 2], "weight_decay": 0.0},
+            {"params": [parameter for parameter in first if parameter.ndim > 1], "lr": 1e-3, "weight_decay": 0.2},
+            {"params": [parameter for parameter in later if parameter.ndim > 1], "weight_decay": 0.1},
+            {"params": [parameter for parameter in (*first, *later) if parameter.ndim < 2], "weight_decay": 0.0},
         ],
         lr=1e-2,
     )
@@ -43,18 +43,22 @@ def test_names_of_parameters_in_groups_stay_complete():
     loop.tended().epochs(4)
     (group,) = loop.optimizer.param_groups
     named = dict(loop.model.named_parameters())
-    assert [id(named[name]) for name in group["param_names"]] == [id(own) for own in group["params"]]
+    assert [id(named[name]) for name in group["param_names"]] == [id(parameter) for parameter in group["params"]]
 
 
 def test_seeds_go_to_several_optimizers_by_the_kind_of_their_parameters():
     loop = make_loop()
-    own = list(loop.model.parameters())
-    loop.optimizer = matrices = torch.optim.SGD([one for one in own if one.ndim > 1], lr=0.05, momentum=0.9)
-    loop.optimizers = [vectors := torch.optim.Adam([one for one in own if one.ndim < 2], lr=1e-2)]
+    parameters = list(loop.model.parameters())
+    loop.optimizer = matrices = torch.optim.SGD(
+        [parameter for parameter in parameters if parameter.ndim > 1], lr=0.05, momentum=0.9
+    )
+    loop.optimizers = [
+        vectors := torch.optim.Adam([parameter for parameter in parameters if parameter.ndim < 2], lr=1e-2)
+    ]
     loop.tended(optimizer=[matrices, vectors]).epochs(4)
     for parameter in loop.seed.parameters():
         optimizer = matrices if parameter.ndim > 1 else vectors
-        assert any(parameter is one for one in optimizer.param_groups[0]["params"])
+        assert any(parameter is member for member in optimizer.param_groups[0]["params"])
         assert parameter in optimizer.state
 
 
@@ -127,7 +131,7 @@ def test_a_factory_gets_the_parameters_of_the_host_and_serves_a_frozen_one():
     loop.optimizer = loop.gardener.optimizer
     host = [parameter.clone() for parameter in loop.model.parameters()]
     loop.epochs(4)
-    before = [own.clone() for own in loop.seed.parameters()]
+    before = [parameter.clone() for parameter in loop.seed.parameters()]
     loop.epoch()
     assert not same(before, loop.seed.parameters())
     assert same(host, list(loop.model.parameters())[: len(host)])
@@ -141,8 +145,8 @@ def test_a_seed_that_fades_out_on_a_frozen_host_is_not_lost():
     loop.tended(steps | {3: Action(Op.PRUNE, "stem")}, optimizer=partial(torch.optim.Adam, lr=1e-2))
     loop.optimizer = loop.gardener.optimizer
     tended = loop.epochs(8)
-    assert [one.now for each in tended for one in each.changes][-2:] == [Stage.DRAINING, Stage.PRUNED]
-    assert not any(each.lost for each in tended)
+    assert [change.now for report in tended for change in report.changes][-2:] == [Stage.DRAINING, Stage.PRUNED]
+    assert not any(report.lost for report in tended)
 
 
 def test_a_branch_follows_the_rate_that_a_schedule_sets():
@@ -150,7 +154,7 @@ def test_a_branch_follows_the_rate_that_a_schedule_sets():
     loop.epoch()
     for group in loop.optimizer.param_groups:
         group["lr"] = 0.0
-    before = [own.detach().clone() for own in loop.seed.parameters()]
+    before = [parameter.detach().clone() for parameter in loop.seed.parameters()]
     loop.epoch()
     assert same(before, loop.seed.parameters())
 
@@ -237,10 +241,10 @@ def test_a_group_that_the_loop_adds_while_a_seed_lives_disturbs_nothing():
 def test_a_kept_seed_can_be_frozen():
     loop = make_loop().tended(growth={"gates": "off", "freeze_fossils": True})
     assert loop.epochs(4)[-1].kept
-    kept = [own.clone() for own in loop.seed.parameters()]
+    kept = [parameter.clone() for parameter in loop.seed.parameters()]
     loop.epoch()
     assert same(kept, loop.seed.parameters())
-    assert not any(own in loop.optimizer.state for own in loop.seed.parameters())
+    assert not any(parameter in loop.optimizer.state for parameter in loop.seed.parameters())
 
 
 def test_an_optimizer_of_the_users_own_class_trains_seeds():
@@ -250,6 +254,6 @@ def test_an_optimizer_of_the_users_own_class_trains_seeds():
 
     loop = make_loop(partial(Damped, factor=0.5)).tended()
     loop.epoch()
-    before = [own.clone() for own in loop.seed.parameters()]
+    before = [parameter.clone() for parameter in loop.seed.parameters()]
     assert loop.epochs(3)[-1].kept
     assert not same(before, loop.seed.parameters())

@@ -65,7 +65,7 @@ def train(task_name: str, seed: int, *, grown: bool, like_a_run: bool = False) -
 def test_a_convolution_is_kept_and_lifts_the_host_and_nothing_is_kept_on_shuffled_positions(seed):
     _, plain = train("mnist1d", seed, grown=False)
     model, accuracy = train("mnist1d", seed, grown=True)
-    assert [one.blueprint for one in slots_of(model).named("stem").fossils] == ["blueprints/conv_light"]
+    assert [fossil.blueprint for fossil in slots_of(model).named("stem").fossils] == ["blueprints/conv_light"]
     assert plain < 0.65
     assert accuracy > plain + 0.15
     model, accuracy = train("mnist1d-shuffled", seed, grown=True)
@@ -99,10 +99,12 @@ def test_the_loop_keeps_what_esper_run_keeps(tmp_path):
     run(tmp_path / "run.yaml", runs_dir=tmp_path / "runs", name="same")
     (record,) = (tmp_path / "runs").glob("*-same/growth.json")
     episodes = json.loads(record.read_text())["episodes"]
-    kept = {one["seed"]: [(own["blueprint"], own["born"]) for own in one["grown"]] for one in episodes}
-    own = {}
+    kept = {
+        episode["seed"]: [(fossil["blueprint"], fossil["born"]) for fossil in episode["grown"]] for episode in episodes
+    }
+    kept_by_loop = {}
     for seed in kept:
         model, _ = train("mnist1d", seed, grown=True, like_a_run=True)
-        own[seed] = [(one.blueprint, one.born) for one in slots_of(model).named("stem").fossils]
+        kept_by_loop[seed] = [(fossil.blueprint, fossil.born) for fossil in slots_of(model).named("stem").fossils]
     assert len(kept) == 5
-    assert own == kept
+    assert kept_by_loop == kept

@@ -33,9 +33,9 @@ def read(loop: Any, file: Path) -> None:
 
 @pytest.mark.parametrize("epochs", [3, 4, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2, 5))])
 def test_a_resumed_loop_has_the_same_numbers_to_the_bit(tmp_path, epochs):
-    whole, first, second = (make_loop().tended() for _ in range(3))
+    uninterrupted, first, second = (make_loop().tended() for _ in range(3))
     random = torch.get_rng_state()
-    expected = list(map(str, whole.epochs(7)))
+    expected = list(map(str, uninterrupted.epochs(7)))
     torch.set_rng_state(random)
     seen = list(map(str, first.epochs(epochs)))
     write(first, tmp_path / "checkpoint.pt")
@@ -43,15 +43,15 @@ def test_a_resumed_loop_has_the_same_numbers_to_the_bit(tmp_path, epochs):
     read(second, tmp_path / "checkpoint.pt")
     seen += map(str, second.epochs(7 - epochs))
     assert seen == expected
-    assert second.is_as(whole.state())
-    assert same(slots_of(whole.model).parameters(), slots_of(second.model).parameters())
+    assert second.is_as(uninterrupted.state())
+    assert same(slots_of(uninterrupted.model).parameters(), slots_of(second.model).parameters())
 
 
 def test_a_checkpoint_in_the_middle_of_an_epoch_continues_there(tmp_path):
     loops = [make_loop().tended() for _ in range(3)]
-    whole, first, second = loops
+    uninterrupted, first, second = loops
     random = torch.get_rng_state()
-    for loop in (whole, first):
+    for loop in (uninterrupted, first):
         torch.set_rng_state(random)
         loop.epoch()
         loop.train(loop.batches[0])
@@ -60,14 +60,14 @@ def test_a_checkpoint_in_the_middle_of_an_epoch_continues_there(tmp_path):
     read(second, tmp_path / "checkpoint.pt")
     random = torch.get_rng_state()
     reports = []
-    for loop in (whole, second):
+    for loop in (uninterrupted, second):
         torch.set_rng_state(random)
         for batch in loop.batches[1:]:
             loop.train(batch)
             loop.gardener.step(batch)
         reports.append(loop.gardener.tend())
     assert reports[0] == reports[1]
-    assert second.is_as(whole.state())
+    assert second.is_as(uninterrupted.state())
 
 
 def test_seeds_of_several_slots_come_back_in_the_order_in_which_they_joined(tmp_path):
@@ -79,7 +79,12 @@ def test_seeds_of_several_slots_come_back_in_the_order_in_which_they_joined(tmp_
     write(loops[0], tmp_path / "checkpoint.pt")
     read(loops[1], tmp_path / "checkpoint.pt")
     orders = [
-        [name for own in loop.optimizer.param_groups[0]["params"] for name, one in named if one is own]
+        [
+            name
+            for member in loop.optimizer.param_groups[0]["params"]
+            for name, parameter in named
+            if parameter is member
+        ]
         for loop in loops
         for named in [list(loop.model.named_parameters())]
     ]
@@ -139,8 +144,8 @@ def test_a_seed_that_raises_on_its_branch_is_removed_and_the_host_unchanged():
     for _ in range(4):
         assert grown.stays_as(plain)
         lost += grown.last.lost
-    (one,) = lost
-    assert "raised ValueError: out of patience" in one.what
+    (lost_seed,) = lost
+    assert "raised ValueError: out of patience" in lost_seed.what
     assert not slots_of(grown.model).named("stem").seeds
 
 

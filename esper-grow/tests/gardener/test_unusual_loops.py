@@ -26,7 +26,7 @@ class Nested(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
-            for parameter in (own for own in group["params"] if own.grad is not None):
+            for parameter in (member for member in group["params"] if member.grad is not None):
                 state = self.state[parameter]
                 if not state:
                     state["moments"] = [torch.zeros_like(parameter), {"second": torch.zeros_like(parameter)}]
@@ -46,7 +46,7 @@ def test_an_optimizer_of_two_models_keeps_its_state_of_the_other():
         loop.optimizer.step()
 
     loop.epochs(5, train)
-    steps = {float(loop.optimizer.state[own]["step"]) for own in other.parameters()}
+    steps = {float(loop.optimizer.state[parameter]["step"]) for parameter in other.parameters()}
     assert steps == {5.0 * len(loop.batches)}
 
 
@@ -59,13 +59,13 @@ def test_tend_may_be_called_inside_of_a_mode(around):
     plain, grown = make_loop().tended(), make_loop().tended()
     for _ in range(5):
         random = torch.get_rng_state()
-        wanted = plain.epoch().signals.validation_loss
+        expected = plain.epoch().signals.validation_loss
         torch.set_rng_state(random)
         tend = grown.gardener.tend
         grown.gardener.tend = lambda: None
         grown.epoch()
         with around():
-            assert tend().signals.validation_loss == wanted
+            assert tend().signals.validation_loss == expected
         grown.gardener.tend = tend
 
 
@@ -74,16 +74,16 @@ def test_an_optimizer_that_steps_in_backward_steps_on_no_branch():
     losses = []
     for grown in (False, True):
         loop = make_loop()
-        own = {parameter: adam([parameter]) for parameter in loop.model.parameters()}
+        optimizers = {parameter: adam([parameter]) for parameter in loop.model.parameters()}
 
-        def step(parameter: nn.Parameter, own: Any = own) -> None:
-            own[parameter].step()
-            own[parameter].zero_grad()
+        def step(parameter: nn.Parameter, optimizers: Any = optimizers) -> None:
+            optimizers[parameter].step()
+            optimizers[parameter].zero_grad()
 
-        for parameter in own:
+        for parameter in optimizers:
             parameter.register_post_accumulate_grad_hook(step)
         if grown:
-            loop.tended(optimizer=list(own.values()))
+            loop.tended(optimizer=list(optimizers.values()))
 
         def train(batch: Any, loop: Any = loop) -> None:
             loss = per_example(loop.model, batch).mean()
@@ -109,7 +109,7 @@ def test_a_seed_behind_an_embedding_with_sparse_gradients_joins_a_dense_optimize
     loop = make_loop(lambda parameters: torch.optim.SparseAdam(parameters[:1], lr=1e-2), host=words)
     loop.optimizers = [dense := adam(loop.model.head.parameters())]
     loop.tended(optimizer=[loop.optimizer, dense], slots={"stem": SlotPlace("stem", "sequence")})
-    assert not [one for report in loop.epochs(6) for one in report.lost]
+    assert not [lost for report in loop.epochs(6) for lost in report.lost]
     assert len(loop.optimizer.param_groups[0]["params"]) == 1
     assert len(dense.param_groups[0]["params"]) > 2
 
@@ -117,11 +117,13 @@ def test_a_seed_behind_an_embedding_with_sparse_gradients_joins_a_dense_optimize
 def test_a_parameter_joins_no_optimizer_that_refuses_it():
     """Muon accepts matrices only. The seed's convolution is not one, although the nearest parameter of its kind is."""
     loop = make_loop()
-    loop.optimizer = muon = torch.optim.Muon([own for own in loop.model.parameters() if own.ndim == 2], lr=1e-3)
-    loop.optimizers = [rest := adam([own for own in loop.model.parameters() if own.ndim == 1])]
-    loop.tended(optimizer=[muon, rest])
-    assert not [one for report in loop.epochs(6) for one in report.lost]
-    assert all(own.ndim == 2 for group in muon.param_groups for own in group["params"])
+    loop.optimizer = muon = torch.optim.Muon(
+        [parameter for parameter in loop.model.parameters() if parameter.ndim == 2], lr=1e-3
+    )
+    loop.optimizers = [vectors := adam([parameter for parameter in loop.model.parameters() if parameter.ndim == 1])]
+    loop.tended(optimizer=[muon, vectors])
+    assert not [lost for report in loop.epochs(6) for lost in report.lost]
+    assert all(parameter.ndim == 2 for group in muon.param_groups for parameter in group["params"])
 
 
 class Unusual(nn.Module):
@@ -168,15 +170,15 @@ def test_an_unusual_host_is_undisturbed_and_takes_over_its_branch(name: str) -> 
     for epoch in range(6):
         assert grown.stays_as(plain) == (epoch < 3)
         assert not grown.last.lost
-    owned = [id(own) for group in grown.optimizer.param_groups for own in group["params"]]
-    assert sorted(owned) == sorted(id(own) for own in grown.model.parameters())
+    owned = [id(parameter) for group in grown.optimizer.param_groups for parameter in group["params"]]
+    assert sorted(owned) == sorted(id(parameter) for parameter in grown.model.parameters())
 
 
 def test_two_gardeners_in_one_process_do_not_disturb_each_other() -> None:
     """Tested with one optimizer each, and with one optimizer for both models."""
     apart = [make_loop().tended(), make_loop().tended(seed=1)]
     together = [make_loop(), make_loop()]
-    shared = adam([own for loop in together for own in loop.model.parameters()])
+    shared = adam([parameter for loop in together for parameter in loop.model.parameters()])
     for seed, loop in enumerate(together):
         loop.optimizer = shared
         loop.tended(seed=seed)
@@ -199,12 +201,12 @@ SCHEDULES: dict[str, Callable[[torch.optim.Optimizer], Any]] = {
     "CyclicLR": partial(schedules.CyclicLR, base_lr=1e-3, max_lr=1e-2, step_size_up=3, cycle_momentum=False),
     "OneCycleLR": partial(schedules.OneCycleLR, max_lr=1e-2, total_steps=40),
     "LambdaLR": partial(schedules.LambdaLR, lr_lambda=lambda step: 0.95**step),
-    "SequentialLR": lambda own: schedules.SequentialLR(
-        own, [schedules.LinearLR(own), schedules.ExponentialLR(own, 0.9)], milestones=[3]
+    "SequentialLR": lambda optimizer: schedules.SequentialLR(
+        optimizer, [schedules.LinearLR(optimizer), schedules.ExponentialLR(optimizer, 0.9)], milestones=[3]
     ),
     "SWALR": partial(SWALR, swa_lr=1e-3),
-    "ReduceLROnPlateau": lambda own: SimpleNamespace(
-        step=partial(schedules.ReduceLROnPlateau(own, patience=2).step, 1.0)
+    "ReduceLROnPlateau": lambda optimizer: SimpleNamespace(
+        step=partial(schedules.ReduceLROnPlateau(optimizer, patience=2).step, 1.0)
     ),
 }
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -240,7 +242,7 @@ def test_a_loop_in_float64_keeps_its_default():
         plain, grown = make_loop(), make_loop().tended()
         assert [grown.stays_as(plain) for _ in range(6)] == [True] * 3 + [False] * 3
         assert torch.get_default_dtype() is torch.float64
-        assert {own.dtype for own in grown.model.parameters()} == {torch.float64}
+        assert {parameter.dtype for parameter in grown.model.parameters()} == {torch.float64}
     finally:
         torch.set_default_dtype(before)
 

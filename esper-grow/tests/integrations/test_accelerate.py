@@ -33,8 +33,8 @@ def new(grow: dict[str, Any] | None = None, *, clip: float | None = None, **sett
     )
     gardener = None
     if grow is not None:
-        own = {"loss": per_example, "slots": ["stem"], "validation": [held_out], **grow}
-        gardener = make_gardener(accelerator, model, optimizer, clip_norm=clip, **own)
+        arguments = {"loss": per_example, "slots": ["stem"], "validation": [held_out], **grow}
+        gardener = make_gardener(accelerator, model, optimizer, clip_norm=clip, **arguments)
     torch.manual_seed(4)
 
     def train(epochs: int) -> list[str]:
@@ -60,8 +60,8 @@ def state_of(loop: Any, *, grown: bool = False) -> dict[str, Any]:
     """Return the state that a Gardener must not change, or all of it."""
     memory, named = loop.optimizer.optimizer.state, dict(loop.host.named_parameters())
     return {
-        "tensors": {name: own for name, own in loop.host.state_dict().items() if grown or "_esper" not in name},
-        "memory": {name: dict(memory[own]) for name, own in named.items() if own in memory},
+        "tensors": {name: tensor for name, tensor in loop.host.state_dict().items() if grown or "_esper" not in name},
+        "memory": {name: dict(memory[parameter]) for name, parameter in named.items() if parameter in memory},
         "random": torch.get_rng_state(),
     }
 
@@ -81,17 +81,17 @@ def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(how):
     states = []
     for grow in (None, planned("stem")):
         loop = new(grow, **{key: value() if callable(value) else value for key, value in how.items()})
-        said = loop.train(3)
+        reports = loop.train(3)
         states.append(state_of(loop))
-    assert "training" in "".join(said)
+    assert "training" in "".join(reports)
     assert same(*states)
 
 
 @pytest.mark.parametrize("epochs", [1, 2, 3, 5])
 def test_a_resumed_training_has_the_same_numbers_to_the_bit(tmp_path, epochs):
-    whole, first, second = (new(planned("stem", keep=4)) for _ in range(3))
+    uninterrupted, first, second = (new(planned("stem", keep=4)) for _ in range(3))
     torch.manual_seed(5)
-    expected = whole.train(7)
+    expected = uninterrupted.train(7)
     random = torch.get_rng_state()
     assert "is kept" in expected[4]
     torch.manual_seed(5)
@@ -101,4 +101,4 @@ def test_a_resumed_training_has_the_same_numbers_to_the_bit(tmp_path, epochs):
     seen += second.train(7 - epochs)
     assert seen == expected
     assert torch.equal(torch.get_rng_state(), random)
-    assert same(state_of(second, grown=True), state_of(whole, grown=True))
+    assert same(state_of(second, grown=True), state_of(uninterrupted, grown=True))

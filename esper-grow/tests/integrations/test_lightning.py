@@ -25,16 +25,16 @@ pytestmark = [
 
 QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
 SCHEDULES: dict[str, Callable[[Any], Any]] = {
-    "OneCycle": lambda own: torch.optim.lr_scheduler.OneCycleLR(own, 0.02, total_steps=18),
-    "cosine": lambda own: torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(own, 2),
+    "OneCycle": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=18),
+    "cosine": lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 2),
 }
 
 
 def groups(model: nn.Module) -> list[dict[str, Any]]:
     """Weights decay, vectors do not."""
     return [
-        {"params": [own for own in model.parameters() if own.ndim > 1], "weight_decay": 0.1},
-        {"params": [own for own in model.parameters() if own.ndim < 2], "lr": 2e-3},
+        {"params": [parameter for parameter in model.parameters() if parameter.ndim > 1], "weight_decay": 0.1},
+        {"params": [parameter for parameter in model.parameters() if parameter.ndim < 2], "lr": 2e-3},
     ]
 
 
@@ -93,13 +93,15 @@ def world() -> SimpleNamespace:
         saving = (
             [] if folder is None else [pl.callbacks.ModelCheckpoint(folder, save_last=True, save_on_exception=True)]
         )
-        own = pl.Trainer(
+        new_trainer = pl.Trainer(
             max_epochs=epochs, callbacks=[*callbacks, *grown, *saving], enable_checkpointing=bool(saving),
             **QUIET, **trainer,
         )  # fmt: skip
         torch.manual_seed(4)
-        own.fit(torch.compile(module, backend="eager") if compiled else module, *loaders, ckpt_path=path)
-        return SimpleNamespace(net=module, trainer=own, grow=grown[0] if grown else None, random=torch.get_rng_state())
+        new_trainer.fit(torch.compile(module, backend="eager") if compiled else module, *loaders, ckpt_path=path)
+        return SimpleNamespace(
+            net=module, trainer=new_trainer, grow=grown[0] if grown else None, random=torch.get_rng_state()
+        )
 
     return SimpleNamespace(pl=pl, Net=Net, Grow=Grow, new=new, fit=fit, loaders=loaders)
 
@@ -107,15 +109,15 @@ def world() -> SimpleNamespace:
 def host_of(run: Any) -> dict[str, Any]:
     """Return the state of the host that a Gardener must not change."""
     (optimizer,) = run.trainer.optimizers
-    named = {name: own for name, own in run.net.named_parameters() if "_esper" not in name}
+    named = {name: parameter for name, parameter in run.net.named_parameters() if "_esper" not in name}
     return {
-        "tensors": {name: own for name, own in run.net.state_dict().items() if "_esper" not in name},
-        "memory": {name: dict(optimizer.state[own]) for name, own in named.items()},
+        "tensors": {name: tensor for name, tensor in run.net.state_dict().items() if "_esper" not in name},
+        "memory": {name: dict(optimizer.state[parameter]) for name, parameter in named.items()},
         "rates": [float(group["lr"]) for group in optimizer.param_groups],
         "modes": [module.training for name, module in run.net.named_modules() if "_esper" not in name],
         "random": run.random,
         "metric": run.net.seen.metric_state,
-        "logged": {name: own for name, own in run.trainer.callback_metrics.items() if name.startswith("train")},
+        "logged": {name: value for name, value in run.trainer.callback_metrics.items() if name.startswith("train")},
     }
 
 
@@ -125,8 +127,8 @@ def ema(world: Any) -> list[Any]:
 
 def scaler(world: Any) -> list[Any]:
     """Scaled float16 on a CPU, whose first scale overflows."""
-    own = torch.amp.GradScaler("cpu", init_scale=2.0**18)
-    return [world.pl.plugins.MixedPrecision("16-mixed", "cpu", own)]
+    grad_scaler = torch.amp.GradScaler("cpu", init_scale=2.0**18)
+    return [world.pl.plugins.MixedPrecision("16-mixed", "cpu", grad_scaler)]
 
 
 @pytest.mark.parametrize(
@@ -153,8 +155,8 @@ def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world, how):
         return world.fit(3, grow, **{key: value(world) if callable(value) else value for key, value in how.items()})
 
     plain, grown = run(None), run(planned("host.stem"))
-    assert [change.now.value for one in grown.grow.tended for change in one.changes]
-    assert grown.grow.tended[-1].signals.parameters > sum(own.numel() for own in plain.net.parameters())
+    assert [change.now.value for report in grown.grow.tended for change in report.changes]
+    assert grown.grow.tended[-1].signals.parameters > sum(parameter.numel() for parameter in plain.net.parameters())
     assert same(host_of(grown), host_of(plain))
 
 
@@ -175,7 +177,7 @@ def test_a_training_that_fails_ends_its_run_and_can_be_resumed(world, tmp_path):
     (directory,) = (tmp_path / "runs").iterdir()
     assert esper.load_run(directory).status == "failed"
     resumed = world.fit(7, planned("host.stem", keep=4), path=tmp_path / "last.ckpt")
-    assert [bool(one.kept) for one in resumed.grow.tended] == [False, True, False, False]
+    assert [bool(report.kept) for report in resumed.grow.tended] == [False, True, False, False]
 
 
 @pytest.mark.parametrize("averaged", [False, True])
@@ -185,16 +187,16 @@ def test_a_resumed_training_has_the_same_numbers_to_the_bit(world, tmp_path, epo
         callbacks = ema(world) if averaged else []
         return world.fit(until, planned("host.stem", keep=4), callbacks=callbacks, **more)
 
-    whole = run(7)
+    uninterrupted = run(7)
     run(epochs, folder=tmp_path)
     resumed = run(7, path=tmp_path / "last.ckpt")
-    assert [one.kept != () for one in whole.grow.tended] == [step == 4 for step in range(7)]
-    seen = [str(one) for one in whole.grow.tended]
-    assert [str(one) for one in resumed.grow.tended] == seen[epochs:]
-    assert same(resumed.net.state_dict(), whole.net.state_dict())
-    states = [run.trainer.optimizers[0].state_dict() for run in (resumed, whole)]
+    assert [report.kept != () for report in uninterrupted.grow.tended] == [step == 4 for step in range(7)]
+    seen = [str(report) for report in uninterrupted.grow.tended]
+    assert [str(report) for report in resumed.grow.tended] == seen[epochs:]
+    assert same(resumed.net.state_dict(), uninterrupted.net.state_dict())
+    states = [run.trainer.optimizers[0].state_dict() for run in (resumed, uninterrupted)]
     assert same(*states)
-    assert torch.equal(resumed.random, whole.random)
+    assert torch.equal(resumed.random, uninterrupted.random)
 
 
 @pytest.fixture
@@ -238,7 +240,7 @@ def test_training_goes_on_with_the_same_objects_and_from_the_end(world, checkpoi
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         ({"loaders": 1}, r"E344 .*no validation data(?s:.)*validation=batches"),
         ({"max_epochs": -1, "max_steps": 3}, r"E363 .*length of the training"),
@@ -247,7 +249,7 @@ def test_training_goes_on_with_the_same_objects_and_from_the_end(world, checkpoi
     ],
     ids=str,
 )
-def test_a_training_that_cannot_grow_says_why(world, checkpoint, how, said):
+def test_a_training_that_cannot_grow_says_why(world, checkpoint, how, message):
     path = None
     if how.pop("forgotten", False):
         state = torch.load(checkpoint.path, weights_only=True)
@@ -258,5 +260,5 @@ def test_a_training_that_cannot_grow_says_why(world, checkpoint, how, said):
     module.automatic_optimization = not how.pop("manual", False)
     grow = world.Grow(["host.stem"])
     trainer = world.pl.Trainer(callbacks=[grow], enable_checkpointing=False, **{**QUIET, "max_epochs": 9, **how})
-    with pytest.raises(EsperError, match=said):
+    with pytest.raises(EsperError, match=message):
         trainer.fit(module, *loaders, ckpt_path=path)

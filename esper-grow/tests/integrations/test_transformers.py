@@ -58,8 +58,10 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     ) -> SimpleNamespace:  # fmt: skip
         torch.manual_seed(3)
         model = transformers.BertForSequenceClassification(config).requires_grad_(not frozen)
-        given = {"save_strategy": "no", "eval_strategy": "epoch", "per_device_train_batch_size": 8, **QUIET, **more}
-        arguments = transformers.TrainingArguments(str(folder or tmp_path / "plain"), num_train_epochs=epochs, **given)
+        settings = {"save_strategy": "no", "eval_strategy": "epoch", "per_device_train_batch_size": 8, **QUIET, **more}
+        arguments = transformers.TrainingArguments(
+            str(folder or tmp_path / "plain"), num_train_epochs=epochs, **settings
+        )
         grown = [] if grow is None else [Grow(**{"slots": [SLOT], "validation": validation, **grow})]
         trainer = transformers.Trainer(model, arguments, train_dataset=train, eval_dataset=held_out, callbacks=grown)
         trainer.train(resume_from_checkpoint=resume)
@@ -76,12 +78,14 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def host_of(run: Any) -> dict[str, Any]:
     """Return the state of the host that a Gardener must not change."""
     optimizer = run.trainer.optimizer.optimizer
-    named = {name: own for name, own in run.model.named_parameters() if "_esper" not in name}
+    named = {name: parameter for name, parameter in run.model.named_parameters() if "_esper" not in name}
     return {
-        "tensors": {name: own for name, own in run.model.state_dict().items() if "_esper" not in name},
-        "memory": {name: dict(optimizer.state[own]) for name, own in named.items()},
+        "tensors": {name: tensor for name, tensor in run.model.state_dict().items() if "_esper" not in name},
+        "memory": {name: dict(optimizer.state[parameter]) for name, parameter in named.items()},
         "rates": [float(group["lr"]) for group in optimizer.param_groups],
-        "figures": [{key: one[key] for key in one if key == "eval_loss"} for one in run.trainer.state.log_history],
+        "figures": [
+            {key: figures[key] for key in figures if key == "eval_loss"} for figures in run.trainer.state.log_history
+        ],
         "random": torch.get_rng_state(),
     }
 
@@ -107,7 +111,7 @@ def names_of_schedules() -> list[str]:
 
 
 def test_every_schedule_is_tried(world):
-    assert {one.value for one in world.library.SchedulerType} == set(names_of_schedules())
+    assert {schedule.value for schedule in world.library.SchedulerType} == set(names_of_schedules())
 
 
 @pytest.mark.parametrize(
@@ -119,8 +123,8 @@ def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world, how):
     plain = world.fit(3, **how)
     expected = host_of(plain)
     grown = world.fit(3, world.plan(), **how)
-    assert [one.now.value for tended in grown.grow.tended for one in tended.changes]
-    assert grown.grow.tended[-1].signals.parameters > sum(own.numel() for own in plain.model.parameters())
+    assert [change.now.value for tended in grown.grow.tended for change in tended.changes]
+    assert grown.grow.tended[-1].signals.parameters > sum(parameter.numel() for parameter in plain.model.parameters())
     assert same(host_of(grown), expected)
 
 
@@ -128,18 +132,18 @@ def test_the_host_is_that_of_a_plain_training_until_a_seed_is_kept(world, how):
 def test_a_resumed_training_has_the_same_numbers_to_the_bit(world, tmp_path, step, caplog):
     # evaluation follows a save, and draws random numbers
     saving = {"save_strategy": "steps", "save_steps": step, "eval_strategy": "no"}
-    whole = world.fit(7, world.plan(keep=4), folder=tmp_path / "run", **saving)
-    assert [one.kept != () for one in whole.grow.tended] == [number == 4 for number in range(7)]
+    uninterrupted = world.fit(7, world.plan(keep=4), folder=tmp_path / "run", **saving)
+    assert [report.kept != () for report in uninterrupted.grow.tended] == [number == 4 for number in range(7)]
     moved = tmp_path / "moved"
     shutil.copytree(tmp_path / "run" / f"checkpoint-{step}", moved)
     resumed = world.fit(
         7, {**world.plan(keep=4), "resume_from_checkpoint": moved}, folder=tmp_path / "other", resume=str(moved),
         eval_strategy="no",
     )  # fmt: skip
-    seen = [str(one) for one in whole.grow.tended]
-    assert [str(one) for one in resumed.grow.tended] == seen[step // 4 :]
-    assert same(resumed.model.state_dict(), whole.model.state_dict())
-    assert same(*(run.trainer.optimizer.state_dict() for run in (resumed, whole)))
+    seen = [str(report) for report in uninterrupted.grow.tended]
+    assert [str(report) for report in resumed.grow.tended] == seen[step // 4 :]
+    assert same(resumed.model.state_dict(), uninterrupted.model.state_dict())
+    assert same(*(run.trainer.optimizer.state_dict() for run in (resumed, uninterrupted)))
     assert "unexpected keys" not in caplog.text
 
 
@@ -147,8 +151,8 @@ def test_a_frozen_model_grows_an_adapter_that_alone_is_trained(world):
     slot = f"{SLOT}.dense"
     run = world.fit(7, {**planned(slot, blueprint="lora_small", keep=4), "slots": [slot]}, frozen=True)
     (adapter,) = slots_of(run.model).named(slot).fossils
-    assert all(own.requires_grad == ("_esper" in name) for name, own in run.model.named_parameters())
-    assert any(own.any() for name, own in adapter.block.named_parameters() if "up" in name)
+    assert all(parameter.requires_grad == ("_esper" in name) for name, parameter in run.model.named_parameters())
+    assert any(parameter.any() for name, parameter in adapter.block.named_parameters() if "up" in name)
 
 
 @pytest.fixture

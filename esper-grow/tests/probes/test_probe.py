@@ -94,7 +94,7 @@ class Lab:
             **self.settings,
             **more,
         }
-        arguments = [settings.pop(name, own) for name, own in (("model", self.model), ("loss", per_example))]
+        arguments = [settings.pop(name, default) for name, default in (("model", self.model), ("loss", per_example))]
         data = [settings.pop(name, getattr(self, name)) for name in ("train", "validation")]
         return probe(*arguments, *data, **settings)
 
@@ -126,12 +126,12 @@ def test_what_the_host_lacks_ranks_first_and_pays(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "settings",
     [{"train": [rising(300, 1, shuffled=True)], "validation": [rising(300, 2, shuffled=True)]}, {"price": 0.1}],
     ids=["labels mean nothing", "too expensive"],
 )
-def test_nothing_pays_where_nothing_helps(lab: Lab, given: dict[str, Any]) -> None:
-    result = lab.probe(**given)
+def test_nothing_pays_where_nothing_helps(lab: Lab, settings: dict[str, Any]) -> None:
+    result = lab.probe(**settings)
     assert result.verdict == "nothing pays"
     assert not any(row.pays for row in result.rows)
     assert "Nothing pays" in str(result)
@@ -150,7 +150,7 @@ def test_the_loss_of_a_batch_counts_as_one_example(lab: Lab, monkeypatch: pytest
     monkeypatch.setattr("esper_grow.probes.search.interval_of", lambda examples, batch: 50)
     lab.validation = [rising(400, 2)]
     lab.settings["blueprints"] = [NEIGHBOURS]
-    examples = lab.probe(loss=lambda *given: per_example(*given).mean())
+    examples = lab.probe(loss=lambda *arguments: per_example(*arguments).mean())
     lab.validation = list(zip(*(part.split(4) for part in lab.validation[0]), strict=True))
     batches = lab.probe(loss=opaque_mean)
     assert (batches.examples, examples.examples) == (100, 400)
@@ -162,11 +162,11 @@ def test_the_loss_of_a_batch_counts_as_one_example(lab: Lab, monkeypatch: pytest
 
 
 def test_a_probe_repeats_itself(lab: Lab) -> None:
-    one, again, other = (
+    first, again, other = (
         [(row.gain, row.at_least, row.behind) for row in lab.probe(steps=9, seed=seed).rows] for seed in (0, 0, 1)
     )
-    assert one == again
-    assert one != other
+    assert first == again
+    assert first != other
 
 
 def test_a_candidate_without_effect_trains_bit_for_bit_like_the_host(lab: Lab) -> None:
@@ -175,7 +175,7 @@ def test_a_candidate_without_effect_trains_bit_for_bit_like_the_host(lab: Lab) -
     def block(site: Site) -> nn.Module:
         return Net(lambda net, hidden: hidden + 0.0 * net.unused, unused=nn.Parameter(torch.zeros(())))
 
-    training = new_training(lab.model, lambda own: torch.optim.Adam(own, lr=0.01), per_example, None, 0)
+    training = new_training(lab.model, lambda parameters: torch.optim.Adam(parameters, lr=0.01), per_example, None, 0)
     graft(training.model, ["stem"], example=lab.train[0][0])
     idle = deepcopy(ALONE)
     object.__setattr__(idle, "factory", block)
@@ -184,7 +184,7 @@ def test_a_candidate_without_effect_trains_bit_for_bit_like_the_host(lab: Lab) -
     for batch in lab.train:
         host.step(batch)
         trial.step(batch)
-    before, after, tried = (dict(own.model.named_parameters()) for own in (training, host, trial))
+    before, after, tried = (dict(run.model.named_parameters()) for run in (training, host, trial))
     assert all(torch.equal(after[name], tried[name]) for name in before)
     assert not torch.equal(before["head.weight"], after["head.weight"])
 
@@ -193,7 +193,7 @@ def everything_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
     """Return the state that a probe must not change."""
     return {
         "state": {name: tensor.clone() for name, tensor in model.state_dict().items()},
-        "gradients": [None if own.grad is None else own.grad.clone() for own in model.parameters()],
+        "gradients": [None if parameter.grad is None else parameter.grad.clone() for parameter in model.parameters()],
         "modes": [module.training for module in model.modules()],
         "classes": [type(module) for module in model.modules()],
         "hooks": [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules()],
@@ -235,12 +235,12 @@ def test_the_model_and_its_optimizer_are_as_before(lab: Lab, calls: int, error: 
     generator = torch.Generator().manual_seed(3)
     loader = DataLoader(TensorDataset(*rising(300, 1)), batch_size=60, shuffle=True, generator=generator)
     before, drawn = everything_of(model, optimizer), generator.get_state()
-    own = {"train": loader, "optimizer": optimizer}
+    settings = {"train": loader, "optimizer": optimizer}
     if error is None:
-        assert lab.probe(**own).rows[0].short == "neighbours"
+        assert lab.probe(**settings).rows[0].short == "neighbours"
     else:
         with pytest.raises((EsperError, KeyboardInterrupt), match=r"E352 .*raised ValueError|^$"):
-            lab.probe(**own, loss=Counting(calls, error))
+            lab.probe(**settings, loss=Counting(calls, error))
     assert same(everything_of(model, optimizer), before)
     assert torch.equal(generator.get_state(), drawn)
     schedule.step()
@@ -261,7 +261,7 @@ def test_a_copied_optimizer_has_the_state_of_the_models_own(lab: Lab) -> None:
     copy = new_training(lab.model, optimizer, per_example, None, 0)
     copied = list(copy.optimizer.state.values())
     assert [len(group["params"]) for group in copy.optimizer.param_groups] == [8, 0]
-    assert all(same(one, other) for one, other in zip(copied, optimizer.state.values(), strict=True))
+    assert all(same(new, old) for new, old in zip(copied, optimizer.state.values(), strict=True))
     copy.step(lab.train[2])
     assert len(called) == 2
     assert not training.optimizer.state
@@ -369,10 +369,19 @@ def test_the_table_is_80_wide_and_the_json_is_plain(lab: Lab) -> None:
     assert max(map(len, lines)) == 80
     assert lines[3].split()[:2] == ["slot", "blueprint"]
     assert re.match(r"a_module\S*…\S*stem neighbours ", lines[4])
-    known = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert known["format"] == 1
-    assert set(known["rows"][0]) >= {"slot", "blueprint", "gain", "at_least", "parameters", "flops", "seconds", "pays"}
-    assert known["rows"][0]["slot"] == f"{name}.stem"
+    decoded = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert decoded["format"] == 1
+    assert set(decoded["rows"][0]) >= {
+        "slot",
+        "blueprint",
+        "gain",
+        "at_least",
+        "parameters",
+        "flops",
+        "seconds",
+        "pays",
+    }
+    assert decoded["rows"][0]["slot"] == f"{name}.stem"
 
 
 def test_at_most_two_copies_live_beside_the_model(lab: Lab) -> None:
@@ -382,8 +391,12 @@ def test_at_most_two_copies_live_beside_the_model(lab: Lab) -> None:
 
     def counted(model: nn.Module, batch: Batch) -> Tensor:
         if next(calls) % 7 == 0:  # it takes its time
-            own = [one for one in gc.get_objects() if isinstance(one, Pointwise) and one.head.weight.numel()]
-            living.append(len(own))
+            models = [
+                candidate
+                for candidate in gc.get_objects()
+                if isinstance(candidate, Pointwise) and candidate.head.weight.numel()
+            ]
+            living.append(len(models))
         return per_example(model, batch)
 
     counted(lab.model, lab.train[0])
@@ -413,7 +426,7 @@ NAN = [(torch.full((120, 1, 12), torch.nan), torch.zeros(120, dtype=torch.long))
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("settings", "message"),
     [
         ({"model": "a model"}, "E350 .*Received: str"),
         ({"model": Locked()}, "E350 .*cannot be copied: TypeError: cannot pickle a lock"),
@@ -424,7 +437,10 @@ NAN = [(torch.full((120, 1, 12), torch.nan), torch.zeros(120, dtype=torch.long))
         ({"loss": lambda model, batch: 0.5}, "E342 (?s:.)*Received: float"),
         ({"loss": detached}, "E352 .*does not depend on any parameter(?s:.)*detach"),
         ({"loss": confused}, r"E352 the loss function raised ValueError: .*test_probe.py:\d+"),
-        ({"optimizer": lambda own: torch.optim.SGD(own, 1e30)}, "E352 .*validation loss .*is (nan|inf) after 5 steps"),
+        (
+            {"optimizer": lambda parameters: torch.optim.SGD(parameters, 1e30)},
+            "E352 .*validation loss .*is (nan|inf) after 5 steps",
+        ),
         ({"validation": NAN}, "E352 .*is nan after 0 steps"),
         ({"validation": []}, "E344 .*no examples"),
         ({"validation": [rising(60, 2)]}, "E353 .*60 examples(?s:.)*100 at least"),
@@ -443,14 +459,14 @@ NAN = [(torch.full((120, 1, 12), torch.nan), torch.zeros(120, dtype=torch.long))
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else " and ".join(value),
 )
-def test_a_wrong_argument_is_refused(lab: Lab, given: dict[str, Any], said: str) -> None:
-    with pytest.raises((EsperError, ValueError), match=said):
-        lab.probe(**given)
+def test_a_wrong_argument_is_refused(lab: Lab, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises((EsperError, ValueError), match=message):
+        lab.probe(**settings)
 
 
 @pytest.mark.parametrize(
-    "given", ["", "60", "s", "-5s", "0s", 0, -1.0, float("nan"), float("inf"), True, None, "5 days"]
+    "budget", ["", "60", "s", "-5s", "0s", 0, -1.0, float("nan"), float("inf"), True, None, "5 days"]
 )
-def test_an_invalid_time_budget_is_refused(given: Any) -> None:
+def test_an_invalid_time_budget_is_refused(budget: Any) -> None:
     with pytest.raises(EsperError, match="E354"):
-        seconds_of(given)
+        seconds_of(budget)

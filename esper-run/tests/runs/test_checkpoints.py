@@ -31,9 +31,9 @@ def stored(run: Path, *numbers: int, kept: int = 3) -> Checkpoints:
 
 
 def newest(run: Path) -> tuple[int, float]:
-    found = Checkpoints(run).newest()
-    assert found is not None
-    number, read, _ = found
+    checkpoint = Checkpoints(run).newest()
+    assert checkpoint is not None
+    number, read, _ = checkpoint
     assert read.plain["number"] == read.part("inner").plain["n"]
     return number, read.part("inner").tensors["w"][0].item()
 
@@ -43,9 +43,9 @@ def test_run_13_the_newest_checkpoint_is_read_and_the_oldest_are_deleted(tmp_pat
     os.mkfifo(tmp_path / "latest")
     stored(tmp_path, 1, 2, 3, kept=2)
     assert newest(tmp_path) == (3, 3.0)
-    assert sorted(one.name for one in (tmp_path / "checkpoints").iterdir()) == ["000002", "000003"]
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["000002", "000003"]
     assert (tmp_path / "latest").read_text() == "000003\n"
-    files = {one.suffix for one in (tmp_path / "checkpoints" / "000003").iterdir()}
+    files = {path.suffix for path in (tmp_path / "checkpoints" / "000003").iterdir()}
     assert files == {".safetensors", ".json", ""}, "nothing is pickled"
 
 
@@ -129,18 +129,18 @@ def test_a_checkpoint_of_another_format_is_refused(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "FORMAT", checkpoints.FORMAT + 1)
         Checkpoints(tmp_path).write(1, state(1))
-    told = r"E413 (.|\n)*000001: it has format 2; this esper-core reads format 1"
-    with pytest.raises(RunFolderError, match=told):
+    message = r"E413 (.|\n)*000001: it has format 2; this esper-core reads format 1"
+    with pytest.raises(RunFolderError, match=message):
         Checkpoints(tmp_path).newest()
 
 
 def test_checkpoints_that_the_caller_cannot_use_are_skipped(tmp_path):
     store = stored(tmp_path, 1, 2, 3)
     (tmp_path / "checkpoints" / "000003" / "COMPLETE").write_bytes(b"")
-    found = store.newest(lambda state: "too new" if state.plain["number"] > 1 else None)
-    assert found is not None
-    assert (found.number, found.skipped[1]) == (1, "000002: too new")
-    assert found.skipped[0].startswith("000003: JSONDecodeError")
+    checkpoint = store.newest(lambda state: "too new" if state.plain["number"] > 1 else None)
+    assert checkpoint is not None
+    assert (checkpoint.number, checkpoint.skipped[1]) == (1, "000002: too new")
+    assert checkpoint.skipped[0].startswith("000003: JSONDecodeError")
     with pytest.raises(RunFolderError, match="000001: unsuitable"):
         store.newest(lambda state: "unsuitable")
 
@@ -157,7 +157,7 @@ def test_run_13_an_error_of_the_disk_is_reported_and_leaves_the_last_checkpoint(
         with pytest.raises(RunFolderError, match=f"E410 .*{os.strerror(code)}"):
             store.write(2, state(2))
     assert newest(tmp_path) == (1, 1.0)
-    assert [one.name for one in (tmp_path / "checkpoints").iterdir()] == ["000001"]
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["000001"]
 
 
 def replaced(change):
@@ -205,7 +205,7 @@ def test_the_checkpoint_just_written_is_kept_rather_than_damaged_ones_of_later_s
         (tmp_path / "checkpoints" / f"{number:06}" / "COMPLETE").write_bytes(b"")
     stored(tmp_path, 5, kept=kept)
     assert newest(tmp_path) == (5, 5.0)
-    left = [one.name for one in (tmp_path / "checkpoints").iterdir()]
+    left = [path.name for path in (tmp_path / "checkpoints").iterdir()]
     assert sorted(left) == ["000004", "000005"][-kept:]
 
 

@@ -25,9 +25,9 @@ def manifest(directory: RunDirectory) -> dict[str, object]:
 
 
 def test_a_run_begins_as_running_and_ends_with_its_status(tmp_path):
-    told = manifest(RunDirectory.create(tmp_path, name=None, argv=["esper", "run", "x.yaml"]))
-    assert (told["status"], told["argv"]) == ("running", ["esper", "run", "x.yaml"])
-    assert told["process"] == {"pid": os.getpid()}
+    created = manifest(RunDirectory.create(tmp_path, name=None, argv=["esper", "run", "x.yaml"]))
+    assert (created["status"], created["argv"]) == ("running", ["esper", "run", "x.yaml"])
+    assert created["process"] == {"pid": os.getpid()}
     directory = begin(tmp_path / "deep" / "runs")
     assert manifest(directory)["status"] == "running"
     assert manifest(directory)["seeds"] == {"first": 0, "count": 2}
@@ -50,7 +50,7 @@ def test_a_package_that_is_installed_between_two_runs_is_listed(site, install):
     before = installed_packages()
     os.utime(site, ns=(0, 0))  # however coarse the clock of the disk is
     install.metadata("second", "")
-    assert [one for one in installed_packages() if one not in before] == ["second==1.0"]
+    assert [package for package in installed_packages() if package not in before] == ["second==1.0"]
     assert "first==1.0" in before
 
 
@@ -92,13 +92,13 @@ def test_only_tracked_files_make_a_run_dirty(tmp_path, monkeypatch):
         subprocess.run(["git", *author, *arguments], cwd=tmp_path, check=True, capture_output=True)
 
     git("init")
-    known = tmp_path / "known.txt"
-    known.write_text("a")
+    tracked = tmp_path / "known.txt"
+    tracked.write_text("a")
     git("add", "known.txt")
     git("commit", "-m", "first")
     begin(tmp_path / "runs")
     assert manifest(begin(tmp_path / "runs"))["git"]["dirty"] is False  # type: ignore[index]
-    known.write_text("b")
+    tracked.write_text("b")
     assert manifest(begin(tmp_path / "runs"))["git"]["dirty"] is True  # type: ignore[index]
     monkeypatch.setenv("PATH", "")
     assert manifest(begin(tmp_path / "runs"))["git"] is None, "git is not installed"

@@ -102,7 +102,7 @@ def test_an_invalid_figure_makes_only_its_own_summary_unreadable(write_run, plac
     path, other = write_run("a", ARMS), write_run("b", ARMS)
     put(path, place, value)
     assert f"{place}: " in refused("E430", read_run, path)
-    assert [(one.path, one.status) for one in list_runs(path.parent)] == [(other, "done"), (path, "unreadable")]
+    assert [(run.path, run.status) for run in list_runs(path.parent)] == [(other, "done"), (path, "unreadable")]
 
 
 def test_figures_may_be_integers_or_unknown(write_run):
@@ -116,8 +116,8 @@ def test_grown_blueprints_are_read_by_arm_and_episode(write_run):
     path = write_run("a", ARMS)
     assert read_growth(path) == {}
     grown = [{"blueprint": "conv_light", "slot": "early", "version": 1}]
-    told = [{"arm": "grown", "seed": 0, "grown": grown}, {"arm": "grown", "seed": 1, "grown": []}]
-    (path / "growth.json").write_text(json.dumps({"format": 1, "episodes": told}))
+    episodes = [{"arm": "grown", "seed": 0, "grown": grown}, {"arm": "grown", "seed": 1, "grown": []}]
+    (path / "growth.json").write_text(json.dumps({"format": 1, "episodes": episodes}))
     assert read_growth(path) == {"grown": [["conv_light in early"], []]}
     (path / "growth.json").write_text('{"episodes": [{"arm": 1}]}')
     refused("E430", read_growth, path)
@@ -130,8 +130,8 @@ def test_runs_are_listed_newest_first_and_other_folders_last(write_run):
     (path.parent / "a.txt").write_text("a file is passed over")
     write_run("cut", ARMS).joinpath("manifest.json").write_text("{")
     write_run("elsewhere", ARMS, started="2026-11-21T06:15:12-05:00")
-    found = [(one.path.name, one.status) for one in list_runs(path.parent)]
-    assert found == [
+    listed = [(run.path.name, run.status) for run in list_runs(path.parent)]
+    assert listed == [
         ("20261122-101512-late-wren", "done"),
         ("elsewhere", "done"),
         ("20261121-101512-quiet-otter", "done"),
@@ -144,8 +144,8 @@ def test_a_notebook_shows_a_run_by_the_registered_function_or_as_text(write_run,
     run = load_run(write_run(NAME))
     monkeypatch.setattr(metadata, "entry_points", lambda **_: EntryPoints())
     assert run._repr_html_() is None
-    found = EntryPoint("run", "builtins:repr", "esper.notebook")
-    monkeypatch.setattr(metadata, "entry_points", lambda **asked: EntryPoints([found]).select(**asked))
+    entry_point = EntryPoint("run", "builtins:repr", "esper.notebook")
+    monkeypatch.setattr(metadata, "entry_points", lambda **filters: EntryPoints([entry_point]).select(**filters))
     assert run._repr_html_() == repr(run)
 
 
@@ -164,9 +164,9 @@ def test_a_name_or_folder_that_is_no_run_is_refused_with_a_hint(write_run, tmp_p
     }.items():
         assert message in refused("E420", load_run, wrong, runs_dir=runs)
     write_run("20261122-101512-quiet-otter")
-    told = refused("E420", load_run, "quiet-otter", runs_dir=runs)
-    assert f"2 runs in {runs} are called quiet-otter" in told
-    assert "Give the whole id: 20261121-101512-quiet-otter, 20261122-101512-quiet-otter" in told
+    ambiguity = refused("E420", load_run, "quiet-otter", runs_dir=runs)
+    assert f"2 runs in {runs} are called quiet-otter" in ambiguity
+    assert "Give the whole id: 20261121-101512-quiet-otter, 20261122-101512-quiet-otter" in ambiguity
     refused("E420", read_run, nowhere)
     refused("E420", load_run, "xyz", runs_dir=nowhere)
     refused("E420", list_runs, nowhere)

@@ -46,7 +46,7 @@ def test_the_list_has_a_line_for_each_run_and_each_other_folder(esper_runs, writ
     assert head.split() == ["run", "status", "began", "took", "test"]
     cells = [[cell.strip() for cell in line.split("  ") if cell] for line in lines]
     status = {OTTER: "done", "killed": "died", "failed": "failed", "cut": "unreadable", "notes": "no run"}
-    assert {one[0]: one[1] for one in cells} == status
+    assert {row[0]: row[1] for row in cells} == status
     for text in ("accuracy: grown 51.3 %, twin 30.6 %", "E232 x\n", "has no manifest.json"):
         assert text in answer.out
     done, _, failed, cut, odd = esper_runs("list", "--json").json
@@ -82,10 +82,10 @@ def test_show_prints_status_results_grown_blueprints_and_times(write_run, esper_
         "time: 10.0 s, of which train 80 %, reset 10 %",
     ):
         assert f"\n{line}\n" in out, line
-    told = esper_runs("show", OTTER, "--json").json
-    assert told["grown"]["grown"] == {"conv in early": 1.0, "mlp in early": 0.25}
-    assert told["summary"]["results"]["arms"].keys() == {"grown", "twin"}
-    assert told["manifest"]["id"] == OTTER
+    shown = esper_runs("show", OTTER, "--json").json
+    assert shown["grown"]["grown"] == {"conv in early": 1.0, "mlp in early": 0.25}
+    assert shown["summary"]["results"]["arms"].keys() == {"grown", "twin"}
+    assert shown["manifest"]["id"] == OTTER
 
 
 @pytest.mark.parametrize("status", ["running", "interrupted", "done", "melted"])
@@ -124,9 +124,9 @@ def test_show_says_that_there_are_too_few_seeds_and_that_less_is_better(write_ru
 def test_a_summary_without_adjusted_p_is_shown(write_run, esper_runs):
     path = write_run(OTTER, {"a": NOISE, "b": BETTER, "c": NOISE})
     summary = json.loads((path / "summary.json").read_text())
-    known = ("a", "b", "difference", "ci_low", "ci_high", "p", "n", "verdict")
-    own = summary["results"]
-    own["comparisons"] = [{key: one[key] for key in known} for one in own["comparisons"]]
+    keys = ("a", "b", "difference", "ci_low", "ci_high", "p", "n", "verdict")
+    results = summary["results"]
+    results["comparisons"] = [{key: comparison[key] for key in keys} for comparison in results["comparisons"]]
     (path / "summary.json").write_text(json.dumps(summary))
     assert "unknown  no difference shown" in esper_runs("show", OTTER).out
 
@@ -188,5 +188,5 @@ def test_a_run_is_uploaded_to_the_store_that_is_named_and_read_from_there(esper_
     assert "esper runs upload quiet-otter s3://bucket/prefix" in refused.err
     uploaded = esper_runs("upload", "quiet-otter", f"file://{tmp_path}/store")
     assert uploaded.out == f"file://{tmp_path}/store/{OTTER}\n"
-    there, here = (esper_runs("show", run, "--json").json for run in (uploaded.out.strip(), "quiet-otter"))
-    assert there["summary"] == here["summary"]
+    remote, local = (esper_runs("show", run, "--json").json for run in (uploaded.out.strip(), "quiet-otter"))
+    assert remote["summary"] == local["summary"]

@@ -49,10 +49,10 @@ def test_quantiles_and_tails_equal_those_of_scipy():
 def test_an_interval_equals_that_of_scipy():
     stats = pytest.importorskip("scipy.stats")
     values = [0.61, 0.58, 0.6, 0.55, 0.63]
-    own = mean_interval(values, 0.9)
+    interval = mean_interval(values, 0.9)
     expected = stats.t.interval(0.9, 4, loc=np.mean(values), scale=stats.sem(values))
-    assert (own.low, own.high) == pytest.approx(expected, abs=1e-10)
-    assert (own.mean, own.n) == (pytest.approx(0.594), 5)
+    assert (interval.low, interval.high) == pytest.approx(expected, abs=1e-10)
+    assert (interval.mean, interval.n) == (pytest.approx(0.594), 5)
 
 
 def test_one_value_has_no_spread_and_equal_values_have_none_either():
@@ -76,9 +76,11 @@ def test_one_value_has_no_spread_and_equal_values_have_none_either():
     ],
 )
 def test_the_interval_of_a_share_lies_between_0_and_1(values, ends):
-    free, own = mean_interval(values, 0.95), mean_interval(values, 0.95, share=True)
-    assert own.mean == free.mean
-    assert (own.low, own.high) == tuple(a if b is None else b for a, b in zip((free.low, free.high), ends, strict=True))
+    free, bounded = mean_interval(values, 0.95), mean_interval(values, 0.95, share=True)
+    assert bounded.mean == free.mean
+    assert (bounded.low, bounded.high) == tuple(
+        a if b is None else b for a, b in zip((free.low, free.high), ends, strict=True)
+    )
 
 
 @given(st.lists(st.sampled_from([-2.0, -0.3, -0.1, 0.0, 0.1, 0.2, 0.7]), min_size=1, max_size=8))
@@ -121,9 +123,13 @@ def test_reversing_the_direction_or_the_sides_reverses_the_verdict(values, margi
 
 def test_a_verdict_takes_eight_pairs_and_an_interval_beyond_the_margin():
     differences = [1.0 + 0.001 * i for i in range(MIN_SEEDS_FOR_VERDICT)]
-    found = [compare(differences), compare(differences[:-1]), compare(differences, margin=1.004)]
-    assert [one.verdict for one in found] == ["better", "no difference shown", "no difference shown"]
-    assert [one.why for one in found] == [None, "too few seeds", "interval"]
+    comparisons = [compare(differences), compare(differences[:-1]), compare(differences, margin=1.004)]
+    assert [comparison.verdict for comparison in comparisons] == [
+        "better",
+        "no difference shown",
+        "no difference shown",
+    ]
+    assert [comparison.why for comparison in comparisons] == [None, "too few seeds", "interval"]
     many = decide(mean_interval(differences, LEVEL), 2 / 2**8 * 10, margin=0.0, comparisons=10)
     assert many == ("no difference shown", "too few seeds for so many comparisons")
 
@@ -131,10 +137,10 @@ def test_a_verdict_takes_eight_pairs_and_an_interval_beyond_the_margin():
 def test_a_verdict_takes_a_small_p_as_well_as_an_interval_beyond_the_margin():
     # Seven equal values and one opposite: Student's interval clears 0, but one in 20 sign flips is as large.
     differences = [1.0, 1.1, 1.2, 1.0, 1.1, 0.9, 1.0, -0.7]
-    found = compare(differences)
-    assert found.low > 0
-    assert found.p <= 0.05
-    assert found.verdict == "better"
+    comparison = compare(differences)
+    assert comparison.low > 0
+    assert comparison.p <= 0.05
+    assert comparison.verdict == "better"
     interval = mean_interval(differences, LEVEL)
     assert decide(interval, 0.051, margin=0.0) == ("no difference shown", "p")
     assert decide(interval, 0.05, margin=0.0) == ("better", None)
@@ -187,19 +193,19 @@ def test_holm_equals_testing_every_intersection(values):
 def test_verdicts_of_several_comparisons_use_the_adjusted_p():
     clear = [1.0, 1.1, 0.9, 1.2, 1.0, 0.8, 1.1, 1.0]
     weak = [0.9, 1.0, 1.1, -0.7, 1.0, 0.8, 1.2, 1.0]
-    one, two = judge_together([compare(clear), compare(weak)], margin=0.0)
-    assert (one.verdict, one.p_holm) == ("better", 2 * one.p)
-    assert two.verdict == "better"
-    five = judge_together([compare(clear)] + [compare(weak)] * 5, margin=0.0)
-    assert [found.verdict for found in five] == ["better"] + ["no difference shown"] * 5
-    assert {found.why for found in five[1:]} == {"p"}
+    first, second = judge_together([compare(clear), compare(weak)], margin=0.0)
+    assert (first.verdict, first.p_holm) == ("better", 2 * first.p)
+    assert second.verdict == "better"
+    judged = judge_together([compare(clear)] + [compare(weak)] * 5, margin=0.0)
+    assert [comparison.verdict for comparison in judged] == ["better"] + ["no difference shown"] * 5
+    assert {comparison.why for comparison in judged[1:]} == {"p"}
 
 
 def test_b8_drl_13_at_most_one_in_twenty_studies_without_a_difference_finds_one():
     draw, wrong = np.random.RandomState(1).standard_normal, 0
     for _ in range(400):
         pairs = [compare((a - b).tolist()) for a, b in itertools.combinations(draw((3, 8)), 2)]
-        wrong += any(one.verdict != "no difference shown" for one in judge_together(pairs, margin=0.0))
+        wrong += any(comparison.verdict != "no difference shown" for comparison in judge_together(pairs, margin=0.0))
     assert wrong / 400 <= 0.07
 
 
@@ -217,20 +223,22 @@ def test_samples_are_paired_by_the_same_seeds_or_by_at_least_eight_shared_ones()
 
 def results_of(grown, twin, metric=ACCURACY, margin=0.0):
     """Return the results of two arms with these figures; episodes are not in the order of their seeds."""
-    own = [replace(one, parameters=120, fossils=1) for one in reversed(episodes("grown", grown, first=0))]
-    return results(metric, ["grown", "twin"], [*own, *episodes("twin", twin, first=0)], margin)
+    grown_episodes = [
+        replace(episode, parameters=120, fossils=1) for episode in reversed(episodes("grown", grown, first=0))
+    ]
+    return results(metric, ["grown", "twin"], [*grown_episodes, *episodes("twin", twin, first=0)], margin)
 
 
 def test_b8_drl_13_the_arms_of_a_run_are_compared_seed_by_seed():
-    found = results_of(BETTER, NOISE)
-    (comparison,) = found["comparisons"]
+    summary = results_of(BETTER, NOISE)
+    (comparison,) = summary["comparisons"]
     assert (comparison["a"], comparison["b"], comparison["verdict"], comparison["n"]) == ("grown", "twin", "better", 8)
     assert comparison["difference"] == pytest.approx(0.2035)
     assert 0.2 < comparison["ci_low"] < 0.2035 < comparison["ci_high"] < 0.21
     assert comparison["p"] == 2 / 2**8
     assert comparison["effect_size"] == pytest.approx(0.2035 / np.std([0.001 * i for i in range(8)], ddof=1))
-    assert found["arms"]["grown"]["params"] == 120
-    assert [e["seed"] for e in found["arms"]["grown"]["episodes"]] == list(range(8))
+    assert summary["arms"]["grown"]["params"] == 120
+    assert [e["seed"] for e in summary["arms"]["grown"]["episodes"]] == list(range(8))
     assert results_of(NOISE, BETTER, PERPLEXITY, margin=0.1)["comparisons"][0]["verdict"] == "better"
     for none in (results_of(BETTER[:7], NOISE[:7]), results_of(BETTER, NOISE, margin=0.3)):
         assert none["comparisons"][0]["verdict"] == "no difference shown"
@@ -239,8 +247,8 @@ def test_b8_drl_13_the_arms_of_a_run_are_compared_seed_by_seed():
 @pytest.mark.parametrize("odd", [[math.inf], [1.7e308, -1.7e308], [1e200, -1e200]])
 def test_figures_that_are_infinite_or_overflow_make_their_arm_unknown(odd):
     values = [1.0 + seed for seed in range(8)]
-    found = results_of([*values[:3], *odd, *values[3 + len(odd) :]], values, PERPLEXITY)
-    assert math.isnan(found["arms"]["grown"]["test"]["mean"])
-    assert found["arms"]["twin"]["test"]["mean"] == 4.5
-    comparison = found["comparisons"][0]
+    summary = results_of([*values[:3], *odd, *values[3 + len(odd) :]], values, PERPLEXITY)
+    assert math.isnan(summary["arms"]["grown"]["test"]["mean"])
+    assert summary["arms"]["twin"]["test"]["mean"] == 4.5
+    comparison = summary["comparisons"][0]
     assert (comparison["verdict"], comparison["difference"]) == ("no difference shown", None)

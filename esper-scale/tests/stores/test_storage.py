@@ -59,7 +59,7 @@ def advance(path: Path, checkpoint: int) -> Extent:
 
 
 def content(path: Path) -> dict[str, bytes]:
-    return {one.relative_to(path).as_posix(): one.read_bytes() for one in path.rglob("*") if one.is_file()}
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
 def test_a_run_comes_back_as_it_was_with_its_newest_checkpoint(run, folder, tmp_path, monkeypatch) -> None:
@@ -69,11 +69,11 @@ def test_a_run_comes_back_as_it_was_with_its_newest_checkpoint(run, folder, tmp_
     (folder / "link").symlink_to("/etc/passwd")
     owner = Owner.claim(folder, run, 1)
     for number in (2, 3, 4):
-        what = advance(folder, number)
+        extent = advance(folder, number)
         events = (folder / "events.jsonl").read_bytes()
         with (folder / "events.jsonl").open("a") as file:
             file.write("not part of the checkpoint\n")
-        owner.upload(what)
+        owner.upload(extent)
         os.truncate(folder / "events.jsonl", len(events))
     expected = content(folder)
     for name in [*expected]:
@@ -88,18 +88,20 @@ def test_a_run_comes_back_as_it_was_with_its_newest_checkpoint(run, folder, tmp_
 def test_only_what_changed_is_uploaded_and_what_nobody_needs_is_deleted(run, folder, memory, monkeypatch) -> None:
     monkeypatch.setattr(uploads, "SECONDS_KEPT", -1)
     owner, puts, later = Owner.claim(folder, run, 1), [], run.put(99, b"of a process that claims the run right now")
-    monkeypatch.setattr(StoredRun, "put", lambda *given, real=StoredRun.put: puts.append(given[2]) or real(*given))
+    monkeypatch.setattr(
+        StoredRun, "put", lambda *arguments, real=StoredRun.put: puts.append(arguments[2]) or real(*arguments)
+    )
     for number in range(2, 6):
         puts.clear()
         owner.upload(advance(folder, number))
     assert b"seed: 1\n" not in puts
     assert len(puts) == 5, "three files of the checkpoint, the events, and latest"
     assert run.numbers() == [4, 5]
-    both = [run.read(number) for number in run.numbers()]
+    manifests = [run.read(number) for number in run.numbers()]
     assert {path.rpartition("/")[2] for path in memory if "/objects/" in path} == {
         later.object,
-        *both[0].objects,
-        *both[1].objects,
+        *manifests[0].objects,
+        *manifests[1].objects,
     }
 
 
@@ -108,21 +110,21 @@ def cut(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [cut, lambda data: data + b"}", lambda data: b"\0" * len(data), None])
-@pytest.mark.parametrize("what", ["manifests", "objects"])
-def test_a_torn_upload_leaves_the_one_before(run, folder, memory, tmp_path, caplog, damage, what) -> None:
+@pytest.mark.parametrize("kind", ["manifests", "objects"])
+def test_a_torn_upload_leaves_the_one_before(run, folder, memory, tmp_path, caplog, damage, kind) -> None:
     owner = Owner.claim(folder, run, 1)
     owner.upload(advance(folder, 2))
     before = content(fetch_whole(run, tmp_path / "before"))
     owner.upload(advance(folder, 3))
     first, last = run.read(2), run.read(3)
-    name = f"{last.number:08}.json" if what == "manifests" else min(last.objects - first.objects)
+    name = f"{last.number:08}.json" if kind == "manifests" else min(last.objects - first.objects)
     path = next(path for path in memory if path.endswith(name))
     if damage is None:
         del memory[path]
     else:
         MemoryFileSystem().pipe_file(path, damage(memory[path].getvalue()))
     assert content(fetch_whole(run, tmp_path / "after")) == before
-    assert ("an older upload is used" in caplog.text) == (what == "objects" or damage is not None)
+    assert ("an older upload is used" in caplog.text) == (kind == "objects" or damage is not None)
     Owner.claim(folder, run, 3).upload(Extent(3))
     assert content(fetch_whole(run, tmp_path / "repaired"))["latest"] == b"000003\n"
 
@@ -282,8 +284,8 @@ def test_a_new_run_does_not_take_the_id_of_a_stored_one(run, folder) -> None:
 def test_stored_runs_are_listed_and_found_like_those_of_a_folder(run, folder, tmp_path) -> None:
     Owner.claim(folder, run, 1).upload(Extent(1))
     MemoryFileSystem().pipe_file("/bucket/prefix/notes/a.txt", b"")
-    found, odd = list_runs(STORE)
-    assert (found.id, found.status, found.place) == (NAME, "running", run.url)
+    listed, odd = list_runs(STORE)
+    assert (listed.id, listed.status, listed.place) == (NAME, "running", run.url)
     assert (odd.status, odd.place) == ("no run", f"{STORE}/notes")
     for name, runs_dir in ((run.url, "runs"), (NAME, STORE), ("quiet-otter", STORE), (f"{run.url}/", "runs")):
         assert load_run(name, runs_dir=runs_dir).resume_hint == f"Resume it:  esper resume {run.url}"

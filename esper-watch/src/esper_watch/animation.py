@@ -67,10 +67,10 @@ def growing_picture(report: Report, *, animated: bool = True) -> str:
         animated: Whether it shows each step; otherwise it shows the last one.
     """
     history, metric = report.history, report.metric
-    found = _network(history)
-    if found is None:
+    chosen = _network(history)
+    if chosen is None:
         return render("growing.svg", chart=None)
-    arm, seed, lives = found
+    arm, seed, lives = chosen
     steps = history.steps_per_episode
     drawn = picture(history, arm, seed, lives)
     arms = [name for name in history.arms if not is_control(name) or name == TWIN]
@@ -80,8 +80,8 @@ def growing_picture(report: Report, *, animated: bool = True) -> str:
     if chart.x is not None:
         less = ", less is better" if metric.direction == "down" else ""
         chart = replace(chart, x=replace(chart.x, title=f"validation {metric.name} by step{less}"))
-    shown = [one for one in _shown(drawn, steps) if animated or one.span.stays]
-    rings = [one for one in _rings(drawn, lives, steps) if animated or one[0].stays]
+    shown = [state for state in _shown(drawn, steps) if animated or state.span.stays]
+    rings = [ring for ring in _rings(drawn, lives, steps) if animated or ring[0].stays]
     lines = list(_lines(metric, curves, steps))[-steps if animated else -1 :]
     return render(
         "growing.svg",
@@ -89,7 +89,7 @@ def growing_picture(report: Report, *, animated: bool = True) -> str:
         drawn=drawn,
         shown=shown,
         rings=rings,
-        spans=[one.span for one in shown] + [span for span, *_ in rings],
+        spans=[state.span for state in shown] + [span for span, *_ in rings],
         lines=lines,
         line=_LINE,
         seconds=SECONDS,
@@ -98,7 +98,9 @@ def growing_picture(report: Report, *, animated: bool = True) -> str:
         animated=animated,
         title=f"Network {seed} of {arm}" + (", step by step" if animated else ""),
         description=f"{drawn.description} {chart.description}",
-        legend=[(number * CURVES / max(2, len(styles)), *one) for number, one in enumerate(styles.items())],
+        legend=[
+            (number * CURVES / max(2, len(styles)), *named_style) for number, named_style in enumerate(styles.items())
+        ],
         note=f"{arm}, network {seed}",
         left=LEFT,
         top=TOP,
@@ -118,7 +120,7 @@ def _network(history: History) -> tuple[str, int, list[SeedLife]] | None:
         if rounds
         for seed, lives in history.seeds_by_environment(rounds[-1], arm).items()
     ]
-    return next((one for one in grown if any(life.kept for life in one[2])), next(iter(grown), None))
+    return next((candidate for candidate in grown if any(life.kept for life in candidate[2])), next(iter(grown), None))
 
 
 def _share(step: float, steps: int) -> float:
@@ -153,5 +155,5 @@ def _lines(metric: Metric, curves: dict[str, list[Point]], steps: int) -> Iterat
         for name, means in by_step.items():
             if step in means:
                 latest[name] = f"{shorten(name, 36 // len(curves))} {format_value(metric, means[step])}"
-        told = ", ".join(filter(None, latest.values()))
-        yield f"step {step + 1}" + (f": {told}" if told else "")
+        reached = ", ".join(filter(None, latest.values()))
+        yield f"step {step + 1}" + (f": {reached}" if reached else "")

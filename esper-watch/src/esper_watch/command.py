@@ -95,12 +95,12 @@ def _followed(run: Path) -> History | None:
 def _ending_with(*suffixes: str) -> Callable[[click.Context, click.Parameter, Path | None], Path | None]:
     """Return a check of an option's file name, since an option without a value would take the next argument as one."""
 
-    def check(_context: click.Context, _parameter: click.Parameter, given: Path | None) -> Path | None:
-        if given is None or given.suffix.lower() in suffixes:
-            return given
+    def check(_context: click.Context, _parameter: click.Parameter, path: Path | None) -> Path | None:
+        if path is None or path.suffix.lower() in suffixes:
+            return path
         from esper_core.leyline.errors import printable
 
-        raise click.BadParameter(printable(f"expected a file that ends with {suffixes[0]}, received {given}"))
+        raise click.BadParameter(printable(f"expected a file that ends with {suffixes[0]}, received {path}"))
 
     return check
 
@@ -195,9 +195,9 @@ def compare(
 def _without_nan(value: Any) -> Any:
     """Return JSON data with None in place of numbers that are not finite, which JSON cannot hold."""
     if isinstance(value, dict):
-        return {key: _without_nan(one) for key, one in value.items()}
+        return {key: _without_nan(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nan(one) for one in value]
+        return [_without_nan(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -87,8 +87,8 @@ class ComparedRuns:
     def identical(self) -> list[str]:
         """Arms that have the same figures in several runs, in words."""
         labels = _labels(self.runs)
-        merged = [one for one in self.arms if len(one.runs) > 1]
-        return [f"{' against '.join(f'{labels[at]}/{one.arm}' for at in one.runs)}: identical" for one in merged]
+        merged = [arm for arm in self.arms if len(arm.runs) > 1]
+        return [f"{' against '.join(f'{labels[at]}/{arm.arm}' for at in arm.runs)}: identical" for arm in merged]
 
     def as_json(self) -> dict[str, Any]:
         """Return the comparison as ``esper compare --json`` prints it."""
@@ -97,8 +97,8 @@ class ComparedRuns:
             "metric": {"name": self.metric.name, "direction": self.metric.direction, "unit": self.metric.unit},
             "margin": self.margin,
             "arms": {
-                one.sample.name: {"arm": one.arm, "runs": [self.runs[at].name for at in one.runs], **one.figures}
-                for one in self.arms
+                arm.sample.name: {"arm": arm.arm, "runs": [self.runs[at].name for at in arm.runs], **arm.figures}
+                for arm in self.arms
             },
             "comparisons": list(self.comparisons),
             "warnings": list(self.warnings),
@@ -123,7 +123,7 @@ def compare_runs(runs: Sequence[Run], only: Sequence[str] = (), *, every: bool =
     margins = [_margin(config) for config in configs]
     arms = _arms(unique, configs, only)
     pairs = list(combinations(arms, 2)) if every or only else _pairs(unique, arms)
-    comparisons = _compare([(one.sample, other.sample) for one, other in pairs], metric, max(margins))
+    comparisons = _compare([(first.sample, second.sample) for first, second in pairs], metric, max(margins))
     warnings = [
         *_differing_runs(unique, configs),
         *_differing_margins(unique, margins),
@@ -138,20 +138,20 @@ def compare_runs(runs: Sequence[Run], only: Sequence[str] = (), *, every: bool =
 def _common_metric(runs: Sequence[Run]) -> Metric:
     if problems := [_unfinished(run) for run in runs if run.results is None]:
         raise RunFolderError(problems)
-    first, wanted = runs[0], metric_of(runs[0].results or {})
+    first, expected = runs[0], metric_of(runs[0].results or {})
     for run in runs[1:]:
-        if (metric := metric_of(run.results or {})) != wanted:
+        if (metric := metric_of(run.results or {})) != expected:
             message = (
-                f"the runs have different metrics: {first.name} has {_describe(wanted)}, "
+                f"the runs have different metrics: {first.name} has {_describe(expected)}, "
                 f"{run.name} has {_describe(metric)}"
             )
             raise RunFolderError(Problem("E431", message, hint="Compare runs of one task."))
-    return wanted
+    return expected
 
 
 def _require_one_task(runs: Sequence[Run], configs: Sequence[Mapping[str, Any]]) -> None:
-    first, *others = [config["task"]["use"] if isinstance(config.get("task"), dict) else "" for config in configs]
-    for run, task in zip(runs[1:], others, strict=True):
+    first, *later_tasks = [config["task"]["use"] if isinstance(config.get("task"), dict) else "" for config in configs]
+    for run, task in zip(runs[1:], later_tasks, strict=True):
         if task != first:
             message = f"the runs have different tasks: {runs[0].name} has {first}, {run.name} has {task}"
             raise RunFolderError(Problem("E431", message, hint="Compare runs of one task."))
@@ -175,24 +175,31 @@ def _margin(config: Mapping[str, Any]) -> float:
 
 def _arms(runs: Sequence[Run], configs: Sequence[Mapping[str, Any]], only: Sequence[str]) -> list[ComparedArm]:
     """Return every arm of every run, or those named; arms with the same name, task and figures are one."""
-    found: list[ComparedArm] = []
+    arms: list[ComparedArm] = []
     for number, (run, config, label) in enumerate(zip(runs, configs, _labels(runs), strict=True)):
         task = json.dumps(config.get("task"), sort_keys=True, default=str)
         for arm, figures in (run.results or {})["arms"].items():
-            by_seed = {one["seed"]: math.nan if one["test"] is None else one["test"] for one in figures["episodes"]}
-            same = [one for one in found if (one.arm, one.sample.by_seed, one.sample.task) == (arm, by_seed, task)]
+            by_seed = {
+                episode["seed"]: math.nan if episode["test"] is None else episode["test"]
+                for episode in figures["episodes"]
+            }
+            same = [
+                compared
+                for compared in arms
+                if (compared.arm, compared.sample.by_seed, compared.sample.task) == (arm, by_seed, task)
+            ]
             if not same:
                 name = arm if len(runs) == 1 else f"{label}/{arm}"
                 same = [ComparedArm(arm, Sample(name, by_seed, task), figures)]
-                found += same
+                arms += same
             same[0].runs.append(number)
-    for one in found:
-        if len(one.runs) == len(runs):
-            one.sample = Sample(one.arm, one.sample.by_seed, one.sample.task)
-    known = dict.fromkeys(one.arm for one in found)
-    if unknown := [name for name in only if name not in known]:
-        raise RunFolderError(Problem("E431", f'no run has an arm "{unknown[0]}"', hint=suggestion(unknown[0], known)))
-    return [one for one in found if not only or one.arm in only]
+    for compared in arms:
+        if len(compared.runs) == len(runs):
+            compared.sample = Sample(compared.arm, compared.sample.by_seed, compared.sample.task)
+    names = dict.fromkeys(compared.arm for compared in arms)
+    if unknown := [name for name in only if name not in names]:
+        raise RunFolderError(Problem("E431", f'no run has an arm "{unknown[0]}"', hint=suggestion(unknown[0], names)))
+    return [compared for compared in arms if not only or compared.arm in only]
 
 
 def _labels(runs: Sequence[Run]) -> list[str]:
@@ -209,18 +216,25 @@ def _pairs(runs: Sequence[Run], arms: Sequence[ComparedArm]) -> list[tuple[Compa
     Of several runs, within each run the pairs of its summary in which both arms act, or one is a control of the other;
     between two runs see ``_pairs_between``.
     """
-    made = [{frozenset((one["a"], one["b"])) for one in (run.results or {})["comparisons"]} for run in runs]
+    in_summary = [
+        {frozenset((comparison["a"], comparison["b"])) for comparison in (run.results or {})["comparisons"]}
+        for run in runs
+    ]
     acting = [_acting(run) for run in runs]
-    found = []
-    for one, other in combinations(arms, 2):
-        names = frozenset((one.arm, other.arm))
-        if shared := set(one.runs) & set(other.runs):
-            wanted = any(names in made[run] for run in shared) and (len(runs) == 1 or _belong_together(one, other))
+    pairs = []
+    for first, second in combinations(arms, 2):
+        names = frozenset((first.arm, second.arm))
+        if shared := set(first.runs) & set(second.runs):
+            is_compared = any(names in in_summary[run] for run in shared) and (
+                len(runs) == 1 or _belong_together(first, second)
+            )
         else:
-            wanted = any(_pairs_between(one, other, acting[i], acting[j]) for i in one.runs for j in other.runs)
-        if wanted:
-            found.append((one, other))
-    return found
+            is_compared = any(
+                _pairs_between(first, second, acting[i], acting[j]) for i in first.runs for j in second.runs
+            )
+        if is_compared:
+            pairs.append((first, second))
+    return pairs
 
 
 def _acting(run: Run) -> set[str]:
@@ -229,55 +243,55 @@ def _acting(run: Run) -> set[str]:
     return {name for name in names if not is_control(name)} or names
 
 
-def _belong_together(one: ComparedArm, other: ComparedArm) -> bool:
+def _belong_together(first: ComparedArm, second: ComparedArm) -> bool:
     """Return whether two arms of a run both act, or one of them is a control of the other."""
-    controls = [arm for arm in (one.arm, other.arm) if is_control(arm)]
+    controls = [arm for arm in (first.arm, second.arm) if is_control(arm)]
     if len(controls) != 1:
         return not controls
-    (acting,) = {one.arm, other.arm} - set(controls)
+    (acting,) = {first.arm, second.arm} - set(controls)
     return controls[0] in (TWIN, CAPACITY, f"{CAPACITY}-of-{acting}")
 
 
-def _pairs_between(one: ComparedArm, other: ComparedArm, own: set[str], theirs: set[str]) -> bool:
+def _pairs_between(first: ComparedArm, second: ComparedArm, first_acting: set[str], second_acting: set[str]) -> bool:
     """Return whether arms of two runs are compared: acting arms of one name, or all acting ones if they share none."""
-    if one.arm not in own or other.arm not in theirs:
+    if first.arm not in first_acting or second.arm not in second_acting:
         return False
-    return one.arm == other.arm or not own & theirs
+    return first.arm == second.arm or not first_acting & second_acting
 
 
 # --- how they compare
 
 
 def _compare(pairs: Sequence[tuple[Sample, Sample]], metric: Metric, margin: float) -> list[dict[str, Any]]:
-    found = [_comparison(a, b, metric, margin) for a, b in pairs]
-    judged = judge_together(found, margin=margin)
+    comparisons = [_comparison(a, b, metric, margin) for a, b in pairs]
+    judged = judge_together(comparisons, margin=margin)
     return [
-        {**as_record(a, b, one), **_ranks_and_bootstrap(a, b, metric)}
-        for (a, b), one in zip(pairs, judged, strict=True)
+        {**as_record(a, b, comparison), **_ranks_and_bootstrap(a, b, metric)}
+        for (a, b), comparison in zip(pairs, judged, strict=True)
     ]
 
 
 def _comparison(a: Sample, b: Sample, metric: Metric, margin: float) -> Comparison | None:
     if shared_seeds(a, b):
         return compare_paired(a, b, direction=metric.direction, margin=margin)
-    own, other = list(a.by_seed.values()), list(b.by_seed.values())
-    if not own or not other or not all(map(is_usable, own + other)):
+    values_a, values_b = list(a.by_seed.values()), list(b.by_seed.values())
+    if not values_a or not values_b or not all(map(is_usable, values_a + values_b)):
         return None
-    return statistics.unpaired_comparison(own, other, direction=metric.direction, margin=margin)
+    return statistics.unpaired_comparison(values_a, values_b, direction=metric.direction, margin=margin)
 
 
 def _ranks_and_bootstrap(a: Sample, b: Sample, metric: Metric) -> dict[str, float | None]:
     """Return the bootstrap interval of enough pairs, and the Mann-Whitney test of both samples."""
     shared = shared_seeds(a, b)
     sign = 1.0 if metric.direction == "up" else -1.0
-    own, other = ([sign * one.by_seed[seed] for seed in (shared or one.by_seed)] for one in (a, b))
+    values_a, values_b = ([sign * sample.by_seed[seed] for seed in (shared or sample.by_seed)] for sample in (a, b))
     empty = dict.fromkeys(("boot_low", "boot_high", "u", "u_p", "cliffs_delta"))
-    if not own or not other or not all(map(is_usable, own + other)):
+    if not values_a or not values_b or not all(map(is_usable, values_a + values_b)):
         return empty
-    ranks = statistics.mann_whitney(own, other)
+    ranks = statistics.mann_whitney(values_a, values_b)
     interval = None
     if len(shared) >= MIN_SEEDS_FOR_VERDICT:
-        differences = [x - y for x, y in zip(own, other, strict=True)]
+        differences = [x - y for x, y in zip(values_a, values_b, strict=True)]
         interval = statistics.bootstrap_interval(differences, CONFIDENCE)
     low, high = interval or (None, None)
     return {"boot_low": low, "boot_high": high, "u": ranks.u, "u_p": ranks.p, "cliffs_delta": ranks.cliffs_delta}
@@ -287,14 +301,14 @@ def _ranks_and_bootstrap(a: Sample, b: Sample, metric: Metric) -> dict[str, floa
 
 
 def _differing_runs(runs: Sequence[Run], configs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    first, own = runs[0], _comparable(configs[0])
+    first, reference = runs[0], _comparable(configs[0])
     for other, config in zip(runs[1:], configs[1:], strict=True):
         pair = f"{first.name} and {other.name}"
-        if differences := [_in_words(one) for one in _differences(own, _comparable(config))]:
+        if differences := [_in_words(difference) for difference in _differences(reference, _comparable(config))]:
             more = len(differences) - MAX_DIFFERENCES
             named = ", ".join(differences[:MAX_DIFFERENCES]) + (f", and {more} more" if more > 0 else "")
             yield f"the configurations of {pair} differ in: {named}"
-        if differences := [_in_words(one) for one in _differences(_code(first), _code(other))]:
+        if differences := [_in_words(difference) for difference in _differences(_code(first), _code(other))]:
             yield f"{pair} ran different code: {', '.join(differences)}"
 
 
@@ -305,38 +319,38 @@ def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
 def _code(run: Run) -> dict[str, Any]:
     """Return the versions of the core, of torch, and of each plugin with its hash."""
     machine, plugins = run.manifest.get("machine"), run.manifest.get("plugins")
-    found = {key: machine.get(key) for key in ("esper-core", "torch")} if isinstance(machine, dict) else {}
+    versions = {key: machine.get(key) for key in ("esper-core", "torch")} if isinstance(machine, dict) else {}
     for plugin in plugins if isinstance(plugins, list) else []:
         if isinstance(plugin, dict):
             local = plugin.get("package") == "local file"  # whose version is the start of its hash
             key = str(plugin.get("entry_point" if local else "package"))
-            found[key] = f"{'' if local else plugin.get('version')} ({str(plugin.get('sha256'))[:8]})".strip()
-    return found
+            versions[key] = f"{'' if local else plugin.get('version')} ({str(plugin.get('sha256'))[:8]})".strip()
+    return versions
 
 
 def _settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Return the settings that differ between configurations, each with its value in all of them."""
-    found: dict[str, list[str]] = {}
+    settings: dict[str, list[str]] = {}
     for place, config in enumerate(configs):
-        for path, own, theirs in _differences({**configs[0], "name": None}, {**config, "name": None}):
-            found.setdefault(path, [_short(own)] * len(configs))[place] = _short(theirs)
-    return found
+        for path, first_value, value in _differences({**configs[0], "name": None}, {**config, "name": None}):
+            settings.setdefault(path, [_short(first_value)] * len(configs))[place] = _short(value)
+    return settings
 
 
 def _in_words(difference: tuple[str, Any, Any]) -> str:
-    path, own, theirs = difference
-    return f"{path} ({_short(own)}, {_short(theirs)})"
+    path, first, second = difference
+    return f"{path} ({_short(first)}, {_short(second)})"
 
 
-def _differences(own: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+def _differences(first: Any, second: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yield each place where two configurations differ, with both values. Settings of other components are skipped."""
-    if own == theirs:
+    if first == second:
         return
-    if isinstance(own, dict) and isinstance(theirs, dict) and own.get("use") == theirs.get("use"):
-        for key in dict.fromkeys((*own, *theirs)):
-            yield from _differences(own.get(key), theirs.get(key), f"{path}.{key}".removeprefix("."))
+    if isinstance(first, dict) and isinstance(second, dict) and first.get("use") == second.get("use"):
+        for key in dict.fromkeys((*first, *second)):
+            yield from _differences(first.get(key), second.get(key), f"{path}.{key}".removeprefix("."))
     else:
-        yield path, own, theirs
+        yield path, first, second
 
 
 def _short(value: Any) -> str:
@@ -357,17 +371,17 @@ def _differing_margins(runs: Sequence[Run], margins: Sequence[float]) -> Iterato
 def _unpaired_arms(runs: Sequence[Run], pairs: Sequence[tuple[ComparedArm, ComparedArm]]) -> Iterator[str]:
     """Yield, once for each pair of runs, that arms are not paired, or only in part."""
     reported: set[str] = set()
-    for one, other in pairs:
-        a, b = one.sample, other.sample
+    for first, second in pairs:
+        a, b = first.sample, second.sample
         shared = len(shared_seeds(a, b))
-        where = f"the arms of {runs[one.runs[0]].name} and {runs[other.runs[0]].name}"
-        if shared == len(a.by_seed) == len(b.by_seed) or where in reported:
+        label = f"the arms of {runs[first.runs[0]].name} and {runs[second.runs[0]].name}"
+        if shared == len(a.by_seed) == len(b.by_seed) or label in reported:
             continue
-        reported.add(where)
+        reported.add(label)
         counts = f"{len(a.by_seed)} and {len(b.by_seed)}"
         if shared:
-            yield f"{where} are paired by the {shared} RNG seeds that both have; they have {counts}"
+            yield f"{label} are paired by the {shared} RNG seeds that both have; they have {counts}"
         else:
             common = len(a.by_seed.keys() & b.by_seed.keys())
             why = "their task settings differ" if a.task != b.task else f"they share {common} RNG seeds of {counts}"
-            yield f"{where} are not paired, as {why}: they are compared by Mann-Whitney test and Welch's interval"
+            yield f"{label} are not paired, as {why}: they are compared by Mann-Whitney test and Welch's interval"

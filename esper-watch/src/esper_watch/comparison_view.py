@@ -143,14 +143,14 @@ def _left_out(compared: ComparedRuns) -> str:
 
 
 def _axis(numbers: Iterable[float | None]) -> Scale:
-    known = [figure for figure in numbers if figure is not None and is_usable(figure)]
-    low, high = min(known, default=0.0), max(known, default=0.0)
+    usable = [figure for figure in numbers if figure is not None and is_usable(figure)]
+    low, high = min(usable, default=0.0), max(usable, default=0.0)
     return Scale(low, high, 8, WIDTH - 8) if high > low else Scale(low - 0.5, high + 0.5, 8, WIDTH - 8)
 
 
 def _interval(axis: Scale, text: str, *numbers: float | None) -> dict[str, Any]:
     """Return a figure with its interval, as the page draws it. Positions are None where the figure is unknown."""
-    middle, low, high = (None if one is None or not is_usable(one) else axis(one) for one in numbers)
+    middle, low, high = (None if number is None or not is_usable(number) else axis(number) for number in numbers)
     return {"text": text, "middle": middle, "low": low, "high": high}
 
 
@@ -198,37 +198,41 @@ def _history(run: Run) -> History:
 
 
 def _shown_arms(compared: ComparedRuns, histories: Sequence[History]) -> list[_ShownArm]:
-    styles = figures.arm_styles([one.sample.name for one in compared.arms])
-    found = []
-    for one in compared.arms:
-        history, test = histories[one.runs[0]], one.figures["test"]
-        episodes = [episode for episode in history.episodes if episode.arm == one.arm]
+    styles = figures.arm_styles([arm.sample.name for arm in compared.arms])
+    shown = []
+    for arm in compared.arms:
+        history, test = histories[arm.runs[0]], arm.figures["test"]
+        episodes = [episode for episode in history.episodes if episode.arm == arm.arm]
         mean = math.nan if test["mean"] is None else test["mean"]
-        name = one.sample.name
+        name = arm.sample.name
         result = figures.ArmResult(name, styles[name], episodes, mean, test["ci_low"], test["ci_high"])
-        by_step = history.metric_by_step(max(history.rounds, default=0), one.arm)
+        by_step = history.metric_by_step(max(history.rounds, default=0), arm.arm)
         curve = figures.curve_points(by_step, share=compared.metric.is_share)
         grown = (
-            "–" if is_control(one.arm) else grown_on_average(history, one.arm)
+            "–" if is_control(arm.arm) else grown_on_average(history, arm.arm)
         )  # a control has its parts from the start
-        found.append(_ShownArm(result, curve, history.steps_per_episode, grown))
-    return found
+        shown.append(_ShownArm(result, curve, history.steps_per_episode, grown))
+    return shown
 
 
 def _comparisons(compared: ComparedRuns) -> Section | None:
     """Return the section of the verdicts: an interval of each drawn on one scale, and in words."""
     metric, margin = compared.metric, compared.margin
     keys = ("difference", "ci_low", "ci_high")
-    axis = _axis([*(one[key] for one in compared.comparisons for key in keys), 0.0, margin, -margin])
+    axis = _axis([*(comparison[key] for comparison in compared.comparisons for key in keys), 0.0, margin, -margin])
     rows = []
-    for one in compared.comparisons:
-        size = format_difference(metric, one["difference"])
-        ends = format_difference_interval(metric, one["ci_low"], one["ci_high"])
-        title = f"{one['a']} against {one['b']}"
-        drawing = _interval(axis, f"{title}: {size}, {ends}", *(one[key] for key in keys))
-        cells = (ends, str(one["n"]), format_p(one["p"]), format_p(one["p_holm"]))
-        colour = one["verdict"] if one["verdict"] in ("better", "worse") and not is_control(one["a"]) else "neither"
-        rows.append(((title, one["verdict"], size), drawing, cells, (colour, in_words(compared, one))))
+    for comparison in compared.comparisons:
+        size = format_difference(metric, comparison["difference"])
+        ends = format_difference_interval(metric, comparison["ci_low"], comparison["ci_high"])
+        title = f"{comparison['a']} against {comparison['b']}"
+        drawing = _interval(axis, f"{title}: {size}, {ends}", *(comparison[key] for key in keys))
+        cells = (ends, str(comparison["n"]), format_p(comparison["p"]), format_p(comparison["p_holm"]))
+        colour = (
+            comparison["verdict"]
+            if comparison["verdict"] in ("better", "worse") and not is_control(comparison["a"])
+            else "neither"
+        )
+        rows.append(((title, comparison["verdict"], size), drawing, cells, (colour, in_words(compared, comparison))))
     data = {
         "rows": rows,
         "zero": axis(0.0),
@@ -239,27 +243,27 @@ def _comparisons(compared: ComparedRuns) -> Section | None:
 
 
 def _arms(compared: ComparedRuns, shown: Sequence[_ShownArm]) -> Section:
-    chart = figures.arm_intervals(compared.metric, [one.result for one in shown])
+    chart = figures.arm_intervals(compared.metric, [arm.result for arm in shown])
     data = {
         "chart": chart,
         "metric": compared.metric,
-        "rows": [(*row, one.grown) for row, one in zip(_arm_rows(compared), shown, strict=True)],
-        "rings": any(one.result.episodes for one in shown),
+        "rows": [(*row, arm.grown) for row, arm in zip(_arm_rows(compared), shown, strict=True)],
+        "rings": any(arm.result.episodes for arm in shown),
     }
     return Section("arms", "Arms", "arms", data)
 
 
 def _charts(metric: Metric, shown: Sequence[_ShownArm]) -> Iterator[Section]:
     """Yield the sections of the learning curves and of the metric against size, as far as events are known."""
-    legend = [(one.result.name, one.result.style) for one in shown]
-    if curves := {one.result.name: one.curve for one in shown if one.curve}:
-        chart = figures.curves_chart(metric, curves, dict(legend), max(one.steps for one in shown if one.curve))
+    legend = [(arm.result.name, arm.result.style) for arm in shown]
+    if curves := {arm.result.name: arm.curve for arm in shown if arm.curve}:
+        chart = figures.curves_chart(metric, curves, dict(legend), max(arm.steps for arm in shown if arm.curve))
         drawn = [entry for entry in legend if entry[0] in curves]
         yield Section("courses", "Learning curves", "curves", {"chart": chart, "legend": drawn, "metric": metric})
-    known = [one.result for one in shown if one.result.episodes and math.isfinite(one.result.mean)]
-    if len({episode.parameters for result in known for episode in result.episodes}) > 1:
-        chart = figures.metric_against_size(metric, known)
-        drawn = [entry for entry in legend if entry[0] in {result.name for result in known}]
+    results = [arm.result for arm in shown if arm.result.episodes and math.isfinite(arm.result.mean)]
+    if len({episode.parameters for result in results for episode in result.episodes}) > 1:
+        chart = figures.metric_against_size(metric, results)
+        drawn = [entry for entry in legend if entry[0] in {result.name for result in results}]
         yield Section("sizes", "Metric against size", "curves", {"chart": chart, "legend": drawn, "metric": metric})
 
 

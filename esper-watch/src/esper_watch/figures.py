@@ -182,8 +182,8 @@ class ArmResult:
     @property
     def reward(self) -> float | None:
         """Mean reward, or None if it is unknown for an episode."""
-        known = [episode.reward for episode in self.episodes if episode.reward is not None]
-        return fmean(known) if len(known) == len(self.episodes) else None
+        rewards = [episode.reward for episode in self.episodes if episode.reward is not None]
+        return fmean(rewards) if len(rewards) == len(self.episodes) else None
 
     @property
     def drawable(self) -> list[EpisodeFinished]:
@@ -193,16 +193,16 @@ class ArmResult:
 
 def arm_results(history: History, metric: Metric) -> list[ArmResult]:
     """Return the results of all arms with a finished episode."""
-    found = []
+    results = []
     for arm, style in arm_styles(history.arms).items():
         episodes = [episode for episode in history.episodes if episode.arm == arm]
         values = [episode.test_metric for episode in episodes]
         if values and all(map(is_usable, values)):
             interval = mean_interval(values, CONFIDENCE, share=metric.is_share)
-            found.append(ArmResult(arm, style, episodes, interval.mean, interval.low, interval.high))
+            results.append(ArmResult(arm, style, episodes, interval.mean, interval.low, interval.high))
         elif values:
-            found.append(ArmResult(arm, style, episodes, math.nan, None, None))
-    return found
+            results.append(ArmResult(arm, style, episodes, math.nan, None, None))
+    return results
 
 
 def arm_intervals(metric: Metric, results: Sequence[ArmResult]) -> Chart:
@@ -219,7 +219,7 @@ def arm_intervals(metric: Metric, results: Sequence[ArmResult]) -> Chart:
         f"Means on the test split: {means}.",
         bottom + AXIS_HEIGHT,
         {"metric": metric, "rows": [(12 + row * (n + 0.5), result) for n, result in enumerate(results)]},
-        x=Axis(scale, bottom, 6, lambda one: format_tick(metric, one), f"test {metric.name}"),
+        x=Axis(scale, bottom, 6, lambda value: format_tick(metric, value), f"test {metric.name}"),
     )
 
 
@@ -235,8 +235,8 @@ def metric_against_size(metric: Metric, results: Sequence[ArmResult]) -> Chart:
         f"On the front: {', '.join(result.name for result in front)}.",
         BOTTOM + AXIS_HEIGHT,
         {"metric": metric, "results": results, "front": front},
-        x=Axis(x, BOTTOM, TOP, lambda one: f"{one:,.0f}", "parameters"),
-        y=Axis(y, PLOT_LEFT, WIDTH - RIGHT, lambda one: format_tick(metric, one)),
+        x=Axis(x, BOTTOM, TOP, lambda size: f"{size:,.0f}", "parameters"),
+        y=Axis(y, PLOT_LEFT, WIDTH - RIGHT, lambda value: format_tick(metric, value)),
     )
 
 
@@ -245,8 +245,8 @@ def pareto_front(results: Sequence[ArmResult], *, upwards: bool) -> list[ArmResu
     sign = 1.0 if upwards else -1.0
     points = [(sign * result.mean, -result.parameters) for result in results]
 
-    def is_beaten(own: tuple[float, float]) -> bool:
-        return any(other != own and other[0] >= own[0] and other[1] >= own[1] for other in points)
+    def is_beaten(point: tuple[float, float]) -> bool:
+        return any(other != point and other[0] >= point[0] and other[1] >= point[1] for other in points)
 
     front = [result for result, point in zip(results, points, strict=True) if not is_beaten(point)]
     return sorted(front, key=lambda result: result.parameters)
@@ -272,14 +272,14 @@ def curve_points(curve: Mapping[int, Sequence[float]], *, share: bool = False) -
     """Return the points of a curve, thinned out if it is long. share: see ``mean_interval``."""
     steps = sorted(curve)
     every = -(-len(steps) // MAX_POINTS) if steps else 1
-    found = []
+    points = []
     for index, step in enumerate(steps):
         values = [value for value in curve[step] if is_usable(value)]
         if values and (index % every == 0 or step == steps[-1]):
             interval = mean_interval(values, CONFIDENCE, share=share)
             low, high = (interval.mean if edge is None else edge for edge in (interval.low, interval.high))
-            found.append(Point(step, interval.mean, low, high, interval.n, min(values), max(values)))
-    return found
+            points.append(Point(step, interval.mean, low, high, interval.n, min(values), max(values)))
+    return points
 
 
 def latest_curves(history: History, metric: Metric) -> dict[str, list[Point]]:
@@ -326,7 +326,7 @@ def curves_chart(
             "width": max(1.0, (x.end - x.start) / max(1, len(at_step))),
         },
         x=Axis(x, BOTTOM, TOP, lambda step: f"{step:g}", "decision step"),
-        y=Axis(y, left, width - RIGHT, lambda one: format_tick(metric, one)),
+        y=Axis(y, left, width - RIGHT, lambda value: format_tick(metric, value)),
         width=width,
     )
 
@@ -339,7 +339,8 @@ def curves_by_round(history: History, metric: Metric) -> Chart | None:
         if episode.arm in styles and is_usable(episode.test_metric):
             values.setdefault(episode.arm, {}).setdefault(episode.round, []).append(episode.test_metric)
     curves = [
-        (arm, styles[arm], [(at, fmean(own)) for at, own in sorted(rounds.items())]) for arm, rounds in values.items()
+        (arm, styles[arm], [(at, fmean(metrics)) for at, metrics in sorted(rounds.items())])
+        for arm, rounds in values.items()
     ]
     points = [point for _, _, line in curves for point in line]
     if len({at for at, _ in points}) < 2:
@@ -353,7 +354,7 @@ def curves_by_round(history: History, metric: Metric) -> Chart | None:
         BOTTOM + AXIS_HEIGHT,
         {"metric": metric, "curves": curves},
         x=Axis(x, BOTTOM, TOP, lambda at: f"{at:g}", "round"),
-        y=Axis(y, PLOT_LEFT, WIDTH - RIGHT, lambda one: format_tick(metric, one)),
+        y=Axis(y, PLOT_LEFT, WIDTH - RIGHT, lambda value: format_tick(metric, value)),
     )
 
 
@@ -409,8 +410,8 @@ def life_spans(life: SeedLife, steps: int) -> Iterator[tuple[Stage, int, int, st
 def life_text(life: SeedLife) -> str:
     """Describe a seed's life in one sentence."""
     names = {**STAGE_NAMES, Stage.GERMINATED: "germinated"}
-    told = ", ".join(f"{names[change.now]} at step {change.step + 1}" for change in life.changes)
-    return f"{life.blueprint} in {life.slot}, {plural(life.parameters, 'parameter')}: {told}"
+    stages = ", ".join(f"{names[change.now]} at step {change.step + 1}" for change in life.changes)
+    return f"{life.blueprint} in {life.slot}, {plural(life.parameters, 'parameter')}: {stages}"
 
 
 def seed_gains(gains: Sequence[tuple[SeedLife, SeedGain]], unit: str = "nats") -> Chart:
@@ -432,7 +433,7 @@ def seed_gains(gains: Sequence[tuple[SeedLife, SeedGain]], unit: str = "nats") -
         f"{plural(len(gains), 'seed')}; {sum(life.kept for life, _ in gains)} of them kept.",
         bottom + AXIS_HEIGHT,
         rows,
-        x=Axis(scale, bottom, 6, lambda one: f"{one:g}", f"gain in {unit}"),
+        x=Axis(scale, bottom, 6, lambda value: f"{value:g}", f"gain in {unit}"),
     )
 
 

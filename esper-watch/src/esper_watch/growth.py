@@ -136,10 +136,13 @@ def pictures(report: Report) -> Section | None:
         lives = history.seeds_by_environment(round_, arm)
         if is_control(arm) or not lives:
             continue
-        own, twins = (history.courses(round_, name, MAX_PICTURES) for name in (arm, TWIN))
+        courses, twins = (history.courses(round_, name, MAX_PICTURES) for name in (arm, TWIN))
         drawn = [
-            (picture(history, arm, seed, lives.get(seed, [])), *_course(report.metric, own[seed], twins.get(seed, {})))
-            for seed in sorted(own)
+            (
+                picture(history, arm, seed, lives.get(seed, [])),
+                *_course(report.metric, courses[seed], twins.get(seed, {})),
+            )
+            for seed in sorted(courses)
         ]
         more = len(history.environments(round_, arm)) - len(drawn)
         arms.append((arm, drawn[:AT_ONCE], drawn[AT_ONCE:], more))
@@ -163,32 +166,32 @@ def _where(history: History, round_: int) -> Iterator[str]:
             continue
         networks = len(history.environments(round_, arm))
         for slot in history.slots.get(arm, ()):
-            found: dict[str, set[int]] = {}
+            kept_in: dict[str, set[int]] = {}
             tried = 0
-            for seed, own in lives.items():
-                here = [life for life in own if life.slot == slot]
-                tried += len(here)
-                for life in here:
+            for seed, environment_lives in lives.items():
+                slot_lives = [life for life in environment_lives if life.slot == slot]
+                tried += len(slot_lives)
+                for life in slot_lives:
                     if life.kept:
-                        found.setdefault(short_name(life.blueprint), set()).add(seed)
+                        kept_in.setdefault(short_name(life.blueprint), set()).add(seed)
             kept = ", ".join(
-                f"{name} in {len(seeds)} of {plural(networks, 'network')}" for name, seeds in found.items()
+                f"{name} in {len(seeds)} of {plural(networks, 'network')}" for name, seeds in kept_in.items()
             )
             yield f"{arm}, slot {slot}: {f'kept {kept}' if kept else 'nothing kept'}; {plural(tried, 'seed')} tried."
 
 
-def _course(metric: Metric, own: Mapping[int, float], twin: Mapping[int, float]) -> tuple[str, str, int]:
+def _course(metric: Metric, measured: Mapping[int, float], twin: Mapping[int, float]) -> tuple[str, str, int]:
     """Return what the network and its twin measured: the latest in words, and as JSON every so many steps."""
 
-    def told(step: int) -> str:
-        text = format_value(metric, own[step]) if step in own else ""
+    def describe(step: int) -> str:
+        text = format_value(metric, measured[step]) if step in measured else ""
         text = f"{text}, twin {format_value(metric, twin[step])}" if text and step in twin else text
         return text.replace(" %", "\N{NO-BREAK SPACE}%")
 
-    last = max(own, default=-1)
+    last = max(measured, default=-1)
     every = max(0, last) // MAX_POINTS + 1
-    course = [told(step) for step in range(every - 1, last + 1, every)]
-    return told(last), json.dumps(course, ensure_ascii=False, separators=(",", ":")), every
+    course = [describe(step) for step in range(every - 1, last + 1, every)]
+    return describe(last), json.dumps(course, ensure_ascii=False, separators=(",", ":")), every
 
 
 def picture(history: History, arm: str, seed: int, lives: Sequence[SeedLife]) -> Chart:
@@ -203,12 +206,12 @@ def picture(history: History, arm: str, seed: int, lives: Sequence[SeedLife]) ->
             boxes.append((y, shorten(name, 19), shorten(f"{kind}, {parameters:,}", 22), text, _bar(parameters, most)))
             y += BOX + GAP
         for slot in slots:
-            here = [life for life in lives if life.slot == slot]
-            rows = sorted(_in_lanes(here), key=lambda row: not row[-1].kept)[:MAX_LANES]
+            slot_lives = [life for life in lives if life.slot == slot]
+            rows = sorted(_in_lanes(slot_lives), key=lambda row: not row[-1].kept)[:MAX_LANES]
             ring = y + (BOX / 2 if rows else 7)
-            number_kept = sum(life.kept for life in here)
-            told = f"slot {slot}: {plural(number_kept, 'seed')} kept"
-            rings.append((ring, slot, told, bool(number_kept)))
+            number_kept = sum(life.kept for life in slot_lives)
+            label = f"slot {slot}: {plural(number_kept, 'seed')} kept"
+            rings.append((ring, slot, label, bool(number_kept)))
             for number, row in enumerate(rows):
                 lanes.append(Lane(y + number * LANE, slot, ring, list(_frames(row, most))))
             y += max(LANE * len(rows), 18.0) + GAP
@@ -228,22 +231,30 @@ def layers_of(history: History, arm: str) -> list[Layer]:
     Without knowledge of the host, it is one layer in front of all slots. Of a deep host the layers that are far from
     any slot are one.
     """
-    known: Sequence[HostLayer] = () if history.started is None else history.started.host
+    host: Sequence[HostLayer] = () if history.started is None else history.started.host
     slots = history.slots.get(arm, ())
-    found = [(one.name, one.kind, one.parameters, tuple(slot for slot in one.slots if slot in slots)) for one in known]
-    named = {slot for *_, own in found for slot in own}
+    layers = [
+        (layer.name, layer.kind, layer.parameters, tuple(slot for slot in layer.slots if slot in slots))
+        for layer in host
+    ]
+    named = {slot for *_, layer_slots in layers for slot in layer_slots}
     if missing := tuple(slot for slot in slots if slot not in named):
-        found.append(("", "", 0, missing) if found else ("host", "layers unknown", 0, missing))
-    while len(found) > MAX_LAYERS:
-        pairs = [(a[2] + b[2], at) for at, (a, b) in enumerate(pairwise(found)) if not a[3]]
+        layers.append(("", "", 0, missing) if layers else ("host", "layers unknown", 0, missing))
+    while len(layers) > MAX_LAYERS:
+        pairs = [(a[2] + b[2], at) for at, (a, b) in enumerate(pairwise(layers)) if not a[3]]
         if not pairs:
             break
         _, at = min(pairs)
-        (first, _, one, _), (last, _, other, own) = found[at : at + 2]
-        found[at : at + 2] = [
-            (f"{first.partition(' … ')[0]} … {last.rpartition(' … ')[2]}", "layers", one + other, own)
+        (first, _, parameters, _), (last, _, more_parameters, layer_slots) = layers[at : at + 2]
+        layers[at : at + 2] = [
+            (
+                f"{first.partition(' … ')[0]} … {last.rpartition(' … ')[2]}",
+                "layers",
+                parameters + more_parameters,
+                layer_slots,
+            )
         ]
-    return found
+    return layers
 
 
 def _in_lanes(lives: Sequence[SeedLife]) -> list[list[SeedLife]]:
@@ -299,13 +310,13 @@ def network(layers: Sequence[Layer], grown: Grown, description: str) -> Chart:
         x += width + gap
 
     named = {slot for *_, slots in layers for slot in slots}
-    others = tuple(dict.fromkeys(slot for slot, _, _ in grown if slot not in named))
-    for layer, kind, size, slots in [*layers, ("", "", 0, others)]:
+    unnamed = tuple(dict.fromkeys(slot for slot, _, _ in grown if slot not in named))
+    for layer, kind, size, slots in [*layers, ("", "", 0, unnamed)]:
         if layer or kind:
             text = f"layer {layer}: {kind}" + (f", {plural(size, 'parameter')}" if size else "")
             add("box", box, "host", layer or kind, text, f"{size:,} param." if size else "")
         for slot in slots:
-            kept = [(blueprint, parameters) for own, blueprint, parameters in grown if own == slot]
+            kept = [(blueprint, parameters) for grown_slot, blueprint, parameters in grown if grown_slot == slot]
             text = "followed by what was kept" if kept else "nothing was kept here"
             add("slot", ring, "slot" if kept else "slot empty", slot, f"slot {slot}: {text}")
             for blueprint, parameters in kept:
@@ -333,11 +344,11 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A decision: when, what, among which options, and why."""
+    """A decision: when, which action, among which options, and why."""
 
     step: int
     """From 1."""
-    what: str
+    action: str
     options: Sequence[Option]
     why: Sequence[str]
 
@@ -352,19 +363,19 @@ def decisions(report: Report) -> Section | None:
             for change in life.changes:
                 if change.reason not in _MECHANICAL:
                     changes.setdefault(life.environment, {}).setdefault(change.step, []).append((life, change))
-    asked: dict[EnvironmentKey, dict[int, Decision]] = {}
+    chosen: dict[EnvironmentKey, dict[int, Decision]] = {}
     for decision in history.decisions:
         if decision.round == last and not is_control(decision.arm):
-            asked.setdefault(decision.environment, {})[decision.step] = decision
+            chosen.setdefault(decision.environment, {})[decision.step] = decision
     left, networks, missing = MAX_MOMENTS, [], 0
     prices = list(_prices(history))
-    for environment in sorted(changes.keys() | asked.keys()):
+    for environment in sorted(changes.keys() | chosen.keys()):
         seeds = [life for life in history.seeds if life.environment == environment] if left > 0 else []
-        steps = sorted(changes.get(environment, {}).keys() | asked.get(environment, {}).keys())
+        steps = sorted(changes.get(environment, {}).keys() | chosen.get(environment, {}).keys())
         moments = [
             _moment(history, seeds, step, changes.get(environment, {}).get(step, []), prices)
             if step in changes.get(environment, {})
-            else _unheeded(asked[environment][step])
+            else _unheeded(chosen[environment][step])
             for step in steps[: max(0, left)]
         ]
         missing += len(steps) - len(moments)
@@ -374,7 +385,11 @@ def decisions(report: Report) -> Section | None:
     if not networks:
         return None
     looks = [
-        one.look for _, moments in networks for moment in moments for one in moment.options if one.look is not None
+        option.look
+        for _, moments in networks
+        for moment in moments
+        for option in moment.options
+        if option.look is not None
     ]
     edges = [edge for look in looks for edge in (look.mean - 1.96 * look.error, look.mean + 1.96 * look.error)]
     scale = scale_around([*edges, *(look.price for look in looks), 0.0], start=3.0, end=157.0)
@@ -411,8 +426,8 @@ def _moment(
         Stage.FOSSILISED: "keep {0} in slot {1}",
         Stage.PRUNED: "prune {0} in slot {1}",
     }
-    changes = sorted(changes, key=lambda one: one[1].now is Stage.PRUNED)
-    what = "; ".join(verbs[one.now].format(short_name(life.blueprint), life.slot) for life, one in changes)
+    changes = sorted(changes, key=lambda pair: pair[1].now is Stage.PRUNED)
+    action = "; ".join(verbs[change.now].format(short_name(life.blueprint), life.slot) for life, change in changes)
     changed = {id(life): change for life, change in changes}
     slots = {life.slot for life, _ in changes}
     options = []
@@ -426,10 +441,10 @@ def _moment(
                 price = prices[0] * life.parameters
             chosen = change is not None and change.now is not Stage.PRUNED
             options.append(Option(short_name(life.blueprint), life.parameters, look, price, outcome, chosen))
-    if any(one.now is Stage.GERMINATED for _, one in changes):
+    if any(change.now is Stage.GERMINATED for _, change in changes):
         options += _could_germinate(history, seeds, changes, prices)
     why = [_explained(life, change) for life, change in changes]
-    return Moment(step + 1, what, options[:MAX_OPTIONS], why)
+    return Moment(step + 1, action, options[:MAX_OPTIONS], why)
 
 
 def _could_germinate(
@@ -440,14 +455,14 @@ def _could_germinate(
 ) -> Iterator[Option]:
     """Yield the blueprints that could have germinated in the same slots: what they gain is not known yet."""
     sizes = {(life.slot, life.blueprint): life.parameters for life in (*seeds, *history.seeds[:200])}
-    known = {} if history.started is None else history.started.choices
-    taken = {(life.slot, life.blueprint) for life, one in changes if one.now is Stage.GERMINATED}
+    choices = {} if history.started is None else history.started.choices
+    taken = {(life.slot, life.blueprint) for life, change in changes if change.now is Stage.GERMINATED}
     step = changes[0][1].step
     growing = {
         (life.slot, life.blueprint) for life in seeds if life.changes[0].step < step and life.looks.at(step) is not None
     }
     for slot in dict.fromkeys(slot for slot, _ in sorted(taken)):
-        for blueprint in known.get(slot, tuple(name for at, name in sorted(taken) if at == slot)):
+        for blueprint in choices.get(slot, tuple(name for at, name in sorted(taken) if at == slot)):
             if (slot, blueprint) not in growing:
                 parameters, chosen = sizes.get((slot, blueprint)), (slot, blueprint) in taken
                 price = prices[0] * parameters if prices and parameters is not None else None
@@ -461,25 +476,25 @@ def _explained(life: SeedLife, change: StageChanged) -> str:
     gate = _GATE.search(reason)
     first = reason[: gate.start()] if gate else reason
     if first == "by the policy" and change.now is Stage.GERMINATED:
-        told = f"{name}: the policy tries it, in isolation, which leaves the host as it is"
+        sentence = f"{name}: the policy tries it, in isolation, which leaves the host as it is"
     elif first == "by the policy":
-        told = f"{name}: the policy chose this"
+        sentence = f"{name}: the policy chose this"
     elif first.endswith(" was chosen from the nursery"):
-        told = f"{name}: {short_name(first.removesuffix(' was chosen from the nursery'))} was chosen in its place"
+        sentence = f"{name}: {short_name(first.removesuffix(' was chosen from the nursery'))} was chosen in its place"
     else:
-        told = f"{name}: {first}"
-    return f"{told}." if gate is None else f"{told}. {_gate_in_words(gate[1], gate[2])}"
+        sentence = f"{name}: {first}"
+    return f"{sentence}." if gate is None else f"{sentence}. {_gate_in_words(gate[1], gate[2])}"
 
 
-def _gate_in_words(kind: str, told: str) -> str:
+def _gate_in_words(kind: str, text: str) -> str:
     kind = "keeping it" if kind == "fossilisation" else kind
-    if look := _LOOK.fullmatch(told):
+    if look := _LOOK.fullmatch(text):
         bound, sign, price, number, examples = look.groups()
         state, than = ("open", "above") if sign == ">" else ("closed", "not above")
         return (
             f"The gate before {kind} was {state}: over {examples} examples the gain is at least {bound}, "
             f"{than} the price of {price} (look {number})."
         )
-    if young := _TOO_YOUNG.fullmatch(told):
+    if young := _TOO_YOUNG.fullmatch(text):
         return f"The gate before {kind} had not looked yet: it begins in a seed's step {young[1]}; this was {young[2]}."
-    return f"The gate before {kind}: {told}."
+    return f"The gate before {kind}: {text}."

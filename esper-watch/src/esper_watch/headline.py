@@ -65,7 +65,7 @@ def verdict(report: Report) -> Section:
         "reason": reason,
         "counts_from_zero": _SEED_AND_STEP.search(reason) is not None,
         "hints": list(_hints(report)),
-        "sentences": [(_colour(one), _sentence(report.metric, one)) for one in report.comparisons],
+        "sentences": [(_colour(comparison), _sentence(report.metric, comparison)) for comparison in report.comparisons],
         "remarks": list(_remarks(report)),
     }
     return Section("verdict", "Result", "verdict", data)
@@ -81,16 +81,18 @@ def headline(report: Report) -> str:
         return "The run had one arm, so there is nothing to compare."
     if not report.comparisons:
         return f"There is no verdict: {report.problem or 'summary.json has no comparison of the arms'}."
-    against_twin = [one for one in report.comparisons if one["b"] == TWIN and not is_control(one["a"])]
+    against_twin = [
+        comparison for comparison in report.comparisons if comparison["b"] == TWIN and not is_control(comparison["a"])
+    ]
     if not against_twin:
-        shown = sum(one["verdict"] != NO_DIFFERENCE for one in report.comparisons)
+        shown = sum(comparison["verdict"] != NO_DIFFERENCE for comparison in report.comparisons)
         return f"{shown} of {plural(len(report.comparisons), 'comparison')} showed a difference."
-    found = []
-    if better := [one["a"] for one in against_twin if one["verdict"] == "better"]:
-        found.append(f"Growing helped: {_listed(better)} ended better than the same networks without growth.")
-    if worse := [one["a"] for one in against_twin if one["verdict"] == "worse"]:
-        found.append(f"Growing hurt: {_listed(worse)} ended worse than the same networks without growth.")
-    return " ".join(found) or _nothing_shown(history, against_twin)
+    findings = []
+    if better := [comparison["a"] for comparison in against_twin if comparison["verdict"] == "better"]:
+        findings.append(f"Growing helped: {_listed(better)} ended better than the same networks without growth.")
+    if worse := [comparison["a"] for comparison in against_twin if comparison["verdict"] == "worse"]:
+        findings.append(f"Growing hurt: {_listed(worse)} ended worse than the same networks without growth.")
+    return " ".join(findings) or _nothing_shown(history, against_twin)
 
 
 def facts(report: Report) -> Iterator[tuple[str, str]]:
@@ -103,9 +105,9 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
         yield from (("So far", text) for text in differences_so_far(history, report.metric))
         yield from (("Lately", text) for text in _trends(history, report.metric))
     else:
-        for one in report.comparisons:
-            if one["b"] == TWIN and not is_control(one["a"]) and one["difference"] is not None:
-                yield "Gain", _gain(report, one)
+        for comparison in report.comparisons:
+            if comparison["b"] == TWIN and not is_control(comparison["a"]) and comparison["difference"] is not None:
+                yield "Gain", _gain(report, comparison)
     if len(history.arms) == 1:
         means = [value for value in history.mean_metric(history.arms[0]) if is_usable(value)]
         if means:
@@ -115,49 +117,49 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
     timing = (report.summary or {}).get("timing", {})
     isolation, total = as_number(timing.get("incubate", timing.get("shadow"))), as_number(timing.get("total"))
     if total:
-        told = f"{format_seconds(total)} in all, {history.finished_steps / total:.2g} steps per second"
+        duration = f"{format_seconds(total)} in all, {history.finished_steps / total:.2g} steps per second"
         isolated = "" if isolation is None else f"; seeds in isolation took {100 * isolation / total:.0f} %"
-        yield "Time", told + isolated
+        yield "Time", duration + isolated
 
 
-def _gain(report: Report, one: Mapping[str, Any]) -> str:
+def _gain(report: Report, comparison: Mapping[str, Any]) -> str:
     metric, ends = report.metric, {result.name: result for result in figures.arm_results(report.history, report.metric)}
-    told = f"{one['a']} {format_difference(metric, one['difference'])} over its twin"
-    if one["a"] in ends and TWIN in ends:
-        told += f" ({format_value(metric, ends[one['a']].mean)} against {format_value(metric, ends[TWIN].mean)})"
-    return f"{told}, 95 % interval {format_difference_interval(metric, one['ci_low'], one['ci_high'])}"
+    text = f"{comparison['a']} {format_difference(metric, comparison['difference'])} over its twin"
+    if comparison["a"] in ends and TWIN in ends:
+        text += f" ({format_value(metric, ends[comparison['a']].mean)} against {format_value(metric, ends[TWIN].mean)})"
+    return f"{text}, 95 % interval {format_difference_interval(metric, comparison['ci_low'], comparison['ci_high'])}"
 
 
 def _progress(report: Report) -> str:
     history = report.history
-    told = [f"{100 * history.share_done:.0f} % ({history.finished_steps:,} of {history.total_steps:,} steps)"]
+    parts = [f"{100 * history.share_done:.0f} % ({history.finished_steps:,} of {history.total_steps:,} steps)"]
     if history.status == "running" and report.elapsed is not None:
         if report.manifest.get("resumed"):  # for how long nothing ran in between is not known
-            return f"{told[0]}, resumed"
-        told.append(f"{format_seconds(report.elapsed)} so far")
+            return f"{parts[0]}, resumed"
+        parts.append(f"{format_seconds(report.elapsed)} so far")
         if history.share_done > 0 and report.elapsed > 0:
-            told.append(f"{history.finished_steps / report.elapsed:.2g} steps per second")
+            parts.append(f"{history.finished_steps / report.elapsed:.2g} steps per second")
             left = report.elapsed * (1 / history.share_done - 1)
-            told.append(f"about {format_seconds(left)} left")
-    return ", ".join(told)
+            parts.append(f"about {format_seconds(left)} left")
+    return ", ".join(parts)
 
 
 def differences_so_far(history: History, metric: Metric) -> Iterator[str]:
     """Yield each growing arm's difference to its twin on validation data, with an interval, at the latest step."""
     for arm in history.arms:
         step, pairs = (-1, []) if is_control(arm) else history.latest_pairs(arm, TWIN)
-        differences = [metric.gain(own, twin) for own, twin in pairs if is_usable(own) and is_usable(twin)]
+        differences = [metric.gain(grown, twin) for grown, twin in pairs if is_usable(grown) and is_usable(twin)]
         if not differences:
             continue
         interval = mean_interval(differences, CONFIDENCE)
-        told = (
+        text = (
             f"{arm} {format_difference(metric, interval.mean)} over its twin on validation data after step {step + 1}"
         )
         if interval.low is not None and interval.high is not None:
             most = 1.0 if metric.is_share else math.inf
             low, high = max(-most, interval.low), min(most, interval.high)
-            told += f", 95 % interval {format_difference_interval(metric, low, high)}"
-        yield f"{told}; n = {interval.n}"
+            text += f", 95 % interval {format_difference_interval(metric, low, high)}"
+        yield f"{text}; n = {interval.n}"
 
 
 def _trends(history: History, metric: Metric) -> Iterator[str]:
@@ -177,23 +179,26 @@ def _costs(report: Report) -> Iterator[str]:
         if is_control(name):
             continue
         host = arm.episodes[0].host_parameters
-        told = f"{name} {arm.parameters - host:+,.0f} parameters ({100 * (arm.parameters / host - 1):+.0f} %)"
+        cost = f"{name} {arm.parameters - host:+,.0f} parameters ({100 * (arm.parameters / host - 1):+.0f} %)"
         twin = results.get(TWIN)
         if twin is not None and arm.flops and twin.flops:
-            told += f", {arm.flops / twin.flops:.2g} times the FLOPs of its twin, trials and discarded seeds included"
-        yield told
+            cost += f", {arm.flops / twin.flops:.2g} times the FLOPs of its twin, trials and discarded seeds included"
+        yield cost
 
 
 def _nothing_shown(history: History, against_twin: Sequence[Mapping[str, Any]]) -> str:
-    grew = {one["a"] for one in against_twin}
+    grew = {comparison["a"] for comparison in against_twin}
     if not any(episode.fossils for episode in history.episodes if episode.arm in grew):
         return (
             "Nothing was kept: every network ended with the parts it started with, like its twin. "
             "There is no lasting growth to judge."
         )
-    told = "No difference was shown between networks with growth and the same networks without"
-    too_few = {one.get("why") for one in against_twin} <= {"too few seeds", "too few seeds for so many comparisons"}
-    return f"{told}: there were too few networks." if too_few else f"{told}."
+    finding = "No difference was shown between networks with growth and the same networks without"
+    too_few = {comparison.get("why") for comparison in against_twin} <= {
+        "too few seeds",
+        "too few seeds for so many comparisons",
+    }
+    return f"{finding}: there were too few networks." if too_few else f"{finding}."
 
 
 def _hints(report: Report) -> Iterator[str]:
@@ -216,10 +221,10 @@ def _sentence(metric: Metric, comparison: Mapping[str, Any]) -> str:
     p = comparison["p"] if comparison.get("p_holm") is None else comparison["p_holm"]
     many = "pairs of networks" if comparison.get("paired", True) else "or more networks of each, not paired"
     interval = format_difference_interval(metric, comparison["ci_low"], comparison["ci_high"])
-    told = f"95 % interval {interval}; {comparison['n']} {many}; p = {format_p(p)}"
+    evidence = f"95 % interval {interval}; {comparison['n']} {many}; p = {format_p(p)}"
     if verdict == NO_DIFFERENCE:
-        return f"{a} against {b}: no difference shown. Measured: {format_difference(metric, size)} ({told})."
-    sentence = f"{a} was {verdict} than {b} by {format_difference(metric, size, signed=False)} ({told})."
+        return f"{a} against {b}: no difference shown. Measured: {format_difference(metric, size)} ({evidence})."
+    sentence = f"{a} was {verdict} than {b} by {format_difference(metric, size, signed=False)} ({evidence})."
     if b == TWIN and not is_control(a):
         return f"{sentence} The twin is the same network on the same data in the same order, without growth."
     if b.startswith(CAPACITY) and not is_control(a):
@@ -236,7 +241,7 @@ def _colour(comparison: Mapping[str, Any]) -> str:
 
 def _remarks(report: Report) -> Iterator[str]:
     comparisons = report.comparisons
-    lacks = {one.get("why") for one in comparisons}
+    lacks = {comparison.get("why") for comparison in comparisons}
     if "too few seeds" in lacks:
         yield (
             f"A verdict needs at least {MIN_SEEDS_FOR_VERDICT} RNG seeds, with a network of each arm for each "

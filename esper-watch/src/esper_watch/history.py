@@ -109,8 +109,8 @@ class History:
     @property
     def metric(self) -> Metric:
         """The metric of the task."""
-        known = None if self.started is None else self.started.metric
-        return known if known is not None else Metric("metric")
+        announced = None if self.started is None else self.started.metric
+        return announced if announced is not None else Metric("metric")
 
     @property
     def steps_per_episode(self) -> int:
@@ -169,22 +169,22 @@ class History:
 
     def mean_metric(self, arm: str) -> list[float]:
         """Return the arm's mean validation metric for each step, all rounds one after another."""
-        rounds = sorted(round_ for round_, own in self._measured if own == arm)
+        rounds = sorted(round_ for round_, measured_arm in self._measured if measured_arm == arm)
         return [mean(values) for round_ in rounds for values in self.metric_by_step(round_, arm).values()]
 
     def courses(self, round_: int, arm: str, most: int) -> dict[int, dict[int, float]]:
         """Return the validation metric by step, for at most ``most`` environments, by their RNG seed."""
         measured = sorted(self._measured.get((round_, arm), {}).items())
-        found: dict[int, dict[int, float]] = {seed: {} for seed in self.environments(round_, arm)[:most]}
+        courses: dict[int, dict[int, float]] = {seed: {} for seed in self.environments(round_, arm)[:most]}
         for step, (seeds, metrics) in measured:
             for seed, metric in zip(seeds, metrics, strict=True):
-                if seed in found:
-                    found[seed][step] = metric
-        return found
+                if seed in courses:
+                    courses[seed][step] = metric
+        return courses
 
     def environments(self, round_: int, arm: str) -> list[int]:
         """Return the RNG seeds of an arm's environments in a round."""
-        return sorted(seed for own, name, seed in self._reached if (own, name) == (round_, arm))
+        return sorted(seed for reached_round, name, seed in self._reached if (reached_round, name) == (round_, arm))
 
     def latest_pairs(self, arm: str, other: str) -> tuple[int, list[tuple[float, float]]]:
         """Return the latest step that all environments of both arms finished, and their metrics in pairs.
@@ -194,29 +194,29 @@ class History:
         rounds = [round_ for round_ in self.rounds if {(round_, arm), (round_, other)} <= self._measured.keys()]
         if not rounds:
             return -1, []
-        ours, theirs = (self._measured[rounds[-1], name] for name in (arm, other))
-        most = max(len(seeds) for seeds, _ in ours.values())
-        for step in sorted(ours.keys() & theirs.keys(), reverse=True):
-            own, twins = (dict(zip(*found[step], strict=True)) for found in (ours, theirs))
-            if len(pairs := [(own[seed], twins[seed]) for seed in own if seed in twins]) == most:
+        arm_steps, other_steps = (self._measured[rounds[-1], name] for name in (arm, other))
+        most = max(len(seeds) for seeds, _ in arm_steps.values())
+        for step in sorted(arm_steps.keys() & other_steps.keys(), reverse=True):
+            values, other_values = (dict(zip(*steps[step], strict=True)) for steps in (arm_steps, other_steps))
+            if len(pairs := [(values[seed], other_values[seed]) for seed in values if seed in other_values]) == most:
                 return step, pairs
         return -1, []
 
     def test_pairs(self, arm: str, other: str) -> list[tuple[float, float]]:
         """Return the test metrics of two arms in the environments that both finished, in pairs."""
-        ours, theirs = (
-            {(one.round, one.seed): one.test_metric for one in self.episodes if one.arm == name}
+        arm_metrics, other_metrics = (
+            {(episode.round, episode.seed): episode.test_metric for episode in self.episodes if episode.arm == name}
             for name in (arm, other)
         )
-        return [(value, theirs[place]) for place, value in ours.items() if place in theirs]
+        return [(value, other_metrics[place]) for place, value in arm_metrics.items() if place in other_metrics]
 
     def seeds_by_environment(self, round_: int, arm: str) -> dict[int, list[SeedLife]]:
         """Return the seeds of an arm in one round, by environment seed."""
-        found: dict[int, list[SeedLife]] = {}
+        lives: dict[int, list[SeedLife]] = {}
         for life in self.seeds:
             if (life.round, life.arm) == (round_, arm):
-                found.setdefault(life.seed, []).append(life)
-        return dict(sorted(found.items()))
+                lives.setdefault(life.seed, []).append(life)
+        return dict(sorted(lives.items()))
 
     @property
     def gains_in(self) -> str:
@@ -358,12 +358,12 @@ def _measure(living: Iterable[SeedLife], slot: str, seed: SeedSignals, step: int
         return
     gain, opinion = seed.gain, seed.opinion
     price = None if opinion is None or opinion.price is None or not is_usable(opinion.price) else opinion.price
-    known = gain is not None and gain.n > 0 and is_usable(gain.mean) and is_usable(gain.standard_error)
-    if gain is not None and known:
+    is_measured = gain is not None and gain.n > 0 and is_usable(gain.mean) and is_usable(gain.standard_error)
+    if gain is not None and is_measured:
         matching[-1].gain = SeedGain(step, seed.stage, gain.mean, gain.standard_error, price, gain.n)
     if keep:
         evidence = None if opinion is None else opinion.evidence
-        mean_, error = (gain.mean, gain.standard_error) if gain is not None and known else (math.nan, math.nan)
+        mean_, error = (gain.mean, gain.standard_error) if gain is not None and is_measured else (math.nan, math.nan)
         lower, upper = (math.nan, math.nan) if evidence is None else (evidence.lower, evidence.upper)
         matching[-1].looks.add(Look(step, seed.alpha, mean_, error, lower, upper, math.nan if price is None else price))
 

@@ -83,11 +83,11 @@ def _arms(run: Run, history: History, metric: Metric) -> list[tuple[str, ...]]:
     if run.results is not None:
         head = ("arm", f"test {metric.name}", "95 % interval", "n", "parameters", "FLOPs", "grew on average")
         finished = []
-        for arm, one in run.results["arms"].items():
-            test = one["test"]
+        for arm, result in run.results["arms"].items():
+            test = result["test"]
             interval = format_interval(metric, test["ci_low"], test["ci_high"])
-            size = f"{one['params']:,.0f}"
-            cost = format_flops(one.get("flops"))
+            size = f"{result['params']:,.0f}"
+            cost = format_flops(result.get("flops"))
             finished.append(
                 (
                     arm,
@@ -118,8 +118,8 @@ def grown_on_average(history: History, arm: str) -> str:
     )
     if not episodes or (not counts and any(episode.fossils for episode in episodes)):
         return "unknown"
-    told = [f"{number / len(episodes):.2g} × {name}" for name, number in counts.most_common(MAX_KINDS)]
-    return ", ".join([*told, *(["…"] if len(counts) > MAX_KINDS else [])]) or "nothing"
+    kinds = [f"{number / len(episodes):.2g} × {name}" for name, number in counts.most_common(MAX_KINDS)]
+    return ", ".join([*kinds, *(["…"] if len(counts) > MAX_KINDS else [])]) or "nothing"
 
 
 def _comparisons(run: Run, metric: Metric) -> list[tuple[str, ...]]:
@@ -128,12 +128,22 @@ def _comparisons(run: Run, metric: Metric) -> list[tuple[str, ...]]:
     if not comparisons:
         return []
     rows = []
-    for one in comparisons:
-        p = one["p"] if one.get("p_holm") is None else one["p_holm"]
-        why = f": {one['why']}" if one.get("why") else ""
-        interval = format_difference_interval(metric, one["ci_low"], one["ci_high"])
-        by = format_difference(metric, one["difference"])
-        rows.append((one["a"], one["b"], by, interval, str(one["n"]), format_p(p), f"{one['verdict']}{why}"))
+    for comparison in comparisons:
+        p = comparison["p"] if comparison.get("p_holm") is None else comparison["p_holm"]
+        why = f": {comparison['why']}" if comparison.get("why") else ""
+        interval = format_difference_interval(metric, comparison["ci_low"], comparison["ci_high"])
+        by = format_difference(metric, comparison["difference"])
+        rows.append(
+            (
+                comparison["a"],
+                comparison["b"],
+                by,
+                interval,
+                str(comparison["n"]),
+                format_p(p),
+                f"{comparison['verdict']}{why}",
+            )
+        )
     return [("", "against", "by", "95 % interval", "n", "p, adjusted", "verdict"), *rows]
 
 

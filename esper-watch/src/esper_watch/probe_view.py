@@ -42,7 +42,7 @@ def probe_page(result: Json) -> str:
     return render(
         "probe_page.html",
         rows=_rows(result["rows"]),
-        failed=[(one["slot"], short_name(one["blueprint"]), one["what"]) for one in result["failed"]],
+        failed=[(failure["slot"], short_name(failure["blueprint"]), failure["what"]) for failure in result["failed"]],
         slots=list(result["slots"].items()),
         remarks=result["remarks"],
         curve=_curve(points),
@@ -72,12 +72,15 @@ def _head(result: Json) -> dict[str, Any]:
 
 def _rows(rows: Iterable[Json]) -> list[dict[str, Any]]:
     """Return what each row shows: texts, and the positions of its gain, its bound, its price and of 0."""
-    known = list(rows)
+    candidates = list(rows)
     numbers = [
-        own for row in known for key in ("gain", "at_least", "price") if (own := as_number(row[key])) is not None
+        number
+        for row in candidates
+        for key in ("gain", "at_least", "price")
+        if (number := as_number(row[key])) is not None
     ]
     axis = scale_around([0.0, *numbers], start=8, end=WIDTH - 8)
-    return [{**_texts(row), **_positions(row, axis)} for row in known]
+    return [{**_texts(row), **_positions(row, axis)} for row in candidates]
 
 
 def _texts(row: Json) -> dict[str, Any]:
@@ -98,8 +101,8 @@ def _texts(row: Json) -> dict[str, Any]:
 
 
 def _positions(row: Json, axis: Scale) -> dict[str, float | None]:
-    found = {key: as_number(row[key]) for key in ("gain", "at_least", "price")}
-    return {"zero": axis(0.0), **{key: None if own is None else axis(own) for key, own in found.items()}}
+    numbers = {key: as_number(row[key]) for key in ("gain", "at_least", "price")}
+    return {"zero": axis(0.0), **{key: None if number is None else axis(number) for key, number in numbers.items()}}
 
 
 def _number(value: Any, form: str) -> str:
@@ -111,8 +114,8 @@ def _remarks(result: Json) -> Iterator[str]:
     yield from result["remarks"]
     if (more := len(result["rows"]) - NOTEBOOK_ROWS) > 0:
         yield f"… and {plural(more, 'more candidate')}."
-    for one in result["failed"]:
-        yield f"{short_name(one['blueprint'])} in {one['slot']} failed: the seed {one['what']}"
+    for failure in result["failed"]:
+        yield f"{short_name(failure['blueprint'])} in {failure['slot']} failed: the seed {failure['what']}"
 
 
 def _curve(points: list[tuple[int, float]]) -> list[tuple[float, float]]:

@@ -125,8 +125,8 @@ class Looks:
         """Yield the looks in their order."""
         width = len(Look._fields)
         for start in range(0, len(self._numbers), width):
-            step, *others = self._numbers[start : start + width]
-            yield Look(int(step), *others)
+            step, *numbers = self._numbers[start : start + width]
+            yield Look(int(step), *numbers)
 
     def at(self, step: int) -> Look | None:
         """Return the look in ``step``, or None."""
@@ -274,7 +274,7 @@ class StepTable(Sequence[Step]):
     def __getitem__(self, index: int | slice) -> Step | list[Step]:
         """Return one step, or several."""
         if isinstance(index, slice):
-            return [self[one] for one in range(*index.indices(len(self)))]
+            return [self[position] for position in range(*index.indices(len(self)))]
         at = range(len(self))[index] * 6
         environment, step, fossils, living, action, rewarded = self._places[at : at + 6]
         train_loss, validation_loss, metric, parameters, host_parameters, reward = self._numbers[at : at + 6]

@@ -48,25 +48,25 @@ def read_report(run: Path, history: History | None = None) -> Report:
         EsperError: E420 if ``run`` is not a run directory, E421 if one of its events cannot be read.
     """
     history = read_history(run) if history is None else history
-    known, problem = None, ""
+    loaded, problem = None, ""
     missing = [name for name in ("manifest.json", "summary.json") if not (run / name).exists()]
     try:
-        known = load_run(run)
+        loaded = load_run(run)
     except EsperError as error:
         problem = error.problems[0].message.replace(f"{run}{os.sep}", "")
     if missing:
         problem = f"{missing[0]} is missing"
-    elapsed, last_event = _clock(run, known) if history.status in ("running", "died", UNFINISHED) else (None, None)
-    return Report(history, known, problem, _text(run / "config.yaml"), (run / "latest").exists(), elapsed, last_event)
+    elapsed, last_event = _clock(run, loaded) if history.status in ("running", "died", UNFINISHED) else (None, None)
+    return Report(history, loaded, problem, _text(run / "config.yaml"), (run / "latest").exists(), elapsed, last_event)
 
 
-def _clock(run: Path, known: Run | None) -> tuple[float | None, float | None]:
+def _clock(run: Path, loaded: Run | None) -> tuple[float | None, float | None]:
     """Return the seconds since the run started, and the time of its latest event."""
     try:
         last_event = (run / "events.jsonl").stat().st_mtime
     except OSError:
         last_event = None
-    return None if known is None else max(0.0, time.time() - known.started.timestamp()), last_event
+    return None if loaded is None else max(0.0, time.time() - loaded.started.timestamp()), last_event
 
 
 def _text(path: Path) -> str:
@@ -102,8 +102,8 @@ def report_picture(report: Report) -> str:
         y += chart.height
         lives = {arm: history.seeds_by_environment(history.rounds[-1], arm) for arm in history.arms}
         if arm := next((arm for arm in history.arms if lives[arm]), None):
-            some = dict(list(lives[arm].items())[:_PICTURE_NETWORKS])
-            chart = figures.seed_lives(history, arm, some, [])
+            shown = dict(list(lives[arm].items())[:_PICTURE_NETWORKS])
+            chart = figures.seed_lives(history, arm, shown, [])
             parts.append((y, chart))
             stages_y = y + chart.height + 12
             stages = _spread(views.stage_legend(untrained=False), start=8.0, gap=34, letter=6.8)

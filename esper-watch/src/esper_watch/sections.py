@@ -54,8 +54,10 @@ class Report:
     @property
     def comparisons(self) -> list[Mapping[str, Any]]:
         """The comparisons of the summary, those of growing arms with controls first."""
-        found = [] if self.summary is None else self.summary["results"]["comparisons"]
-        return sorted(found, key=lambda one: (is_control(one["a"]), not is_control(one["b"])))
+        comparisons = [] if self.summary is None else self.summary["results"]["comparisons"]
+        return sorted(
+            comparisons, key=lambda comparison: (is_control(comparison["a"]), not is_control(comparison["b"]))
+        )
 
     @property
     def metric(self) -> Metric:

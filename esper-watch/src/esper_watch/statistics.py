@@ -53,9 +53,9 @@ def mann_whitney(a: Sequence[float], b: Sequence[float]) -> RankTest:
 
     check_numbers(a)
     check_numbers(b)
-    found = stats.mannwhitneyu(a, b)
-    u = float(found.statistic)
-    p = 1.0 if len({*a, *b}) == 1 else float(found.pvalue)
+    test = stats.mannwhitneyu(a, b)
+    u = float(test.statistic)
+    p = 1.0 if len({*a, *b}) == 1 else float(test.pvalue)
     return RankTest(u, p, 2 * u / (len(a) * len(b)) - 1)
 
 
@@ -101,7 +101,7 @@ def bootstrap_interval(differences: Sequence[float], confidence: float) -> tuple
         return float(differences[0]), float(differences[0])
     t = stats.t.ppf((1 + confidence) / 2, n - 1)
     level = 1 - 2 * float(stats.norm.cdf(-t * math.sqrt(n / (n - 1))))
-    found = stats.bootstrap(
+    interval = stats.bootstrap(
         (np.asarray(differences, dtype=np.float64),),
         np.mean,
         n_resamples=RESAMPLES,
@@ -110,7 +110,7 @@ def bootstrap_interval(differences: Sequence[float], confidence: float) -> tuple
         vectorized=True,
         rng=np.random.default_rng(_SEED),
     ).confidence_interval
-    return float(found.low), float(found.high)
+    return float(interval.low), float(interval.high)
 
 
 def unpaired_comparison(a: Sequence[float], b: Sequence[float], *, direction: Direction, margin: float) -> Comparison:

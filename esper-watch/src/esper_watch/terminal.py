@@ -139,7 +139,7 @@ def arm_lines(history: History, width: int) -> list[str]:
     widths = [max(cell_len(row[column]) for row in cells) for column in range(len(head))]
     names = [cut(printable(arm), max(8, width // 4)) for arm in arms]
     name_width = max(map(cell_len, names))
-    room = max(8, width - 2 - name_width - sum(2 + one for one in widths) - 2)
+    room = max(8, width - 2 - name_width - sum(2 + column_width for column_width in widths) - 2)
     steps = history.steps_per_episode * (1 if history.started is None else history.started.rounds)
     tails = [
         "  ".join(" " * (size - cell_len(cell)) + cell for cell, size in zip(row, widths, strict=True)) for row in cells
@@ -163,16 +163,16 @@ def _arm_row(history: History, arm: str, curve: Sequence[float], *, tested: bool
     metric = history.metric
     ends = [episode.test_metric for episode in history.episodes if episode.arm == arm] if tested else []
     now = mean(ends) if ends else curve[-1] if curve and not tested else None
-    told = ["–" if now is None else format_value(metric, now), "", ""]
+    cells = ["–" if now is None else format_value(metric, now), "", ""]
     if arm == TWIN:
-        return told
+        return cells
     pairs = history.test_pairs(arm, TWIN) if tested else history.latest_pairs(arm, TWIN)[1]
-    if differences := [metric.gain(own, twin) for own, twin in pairs if is_usable(own) and is_usable(twin)]:
+    if differences := [metric.gain(grown, twin) for grown, twin in pairs if is_usable(grown) and is_usable(twin)]:
         interval = mean_interval(differences, CONFIDENCE)
-        told[1] = format_difference(metric, interval.mean)
+        cells[1] = format_difference(metric, interval.mean)
         if interval.low is not None and interval.high is not None:
-            told[2] = format_difference_interval(metric, interval.low, interval.high).removesuffix(" points")
-    return told
+            cells[2] = format_difference_interval(metric, interval.low, interval.high).removesuffix(" points")
+    return cells
 
 
 def slot_lines(history: History, width: int) -> list[str]:
@@ -186,17 +186,19 @@ def slot_lines(history: History, width: int) -> list[str]:
         slots = dict.fromkeys((*history.slots.get(arm, ()), *(life.slot for life in seeds if life.arm == arm)))
         label_width = max(cell_len(printable(slot)) for slot in slots)
         for slot in slots:
-            blueprints = dict.fromkeys(name for own, place, name, _ in counts if (own, place) == (arm, slot))
-            told = "; ".join(
+            blueprints = dict.fromkeys(name for life_arm, place, name, _ in counts if (life_arm, place) == (arm, slot))
+            description = "; ".join(
                 f"{short_name(name)} "
                 + ", ".join(
-                    f"{counts[arm, slot, name, one]} {one.label}" for one in Stage if counts[arm, slot, name, one]
+                    f"{counts[arm, slot, name, stage]} {stage.label}"
+                    for stage in Stage
+                    if counts[arm, slot, name, stage]
                 )
                 for name in blueprints
             )
             label = set_cell_size(printable(slot), label_width)
             of = f"{set_cell_size(printable(arm), arm_width)}  " if len(grown) > 1 else ""
-            lines += wrap(f"  {of}{label}  {told or 'nothing yet'}", width)
+            lines += wrap(f"  {of}{label}  {description or 'nothing yet'}", width)
     return ["", *lines] if lines else []
 
 
@@ -265,8 +267,8 @@ def wrap(text: str, width: int | None = None) -> list[str]:
         width = max(20, get_terminal_size().columns - 1)
     indent = " " * (len(text) - len(text.lstrip()) + 2)
     room = max(1, width - len(indent))
-    first, *rest = (line.plain for line in Text(text.strip()).wrap(Console(width=room), room))
-    return [indent[2:] + first, *(indent + line.rstrip() for line in rest)]
+    first, *following = (line.plain for line in Text(text.strip()).wrap(Console(width=room), room))
+    return [indent[2:] + first, *(indent + line.rstrip() for line in following)]
 
 
 def cut(text: str, width: int) -> str:

@@ -52,8 +52,8 @@ def sections(report: Report) -> list[Section]:
 
 def made(make: Maker, report: Report) -> list[Section]:
     """Return what one of ``SECTIONS`` makes of a report."""
-    found = make(report)
-    return found if isinstance(found, list) else [] if found is None else [found]
+    output = make(report)
+    return output if isinstance(output, list) else [] if output is None else [output]
 
 
 def arm_description(arm: str) -> str:
@@ -88,11 +88,13 @@ def arms(report: Report) -> Section | None:
 
 def _each_network(history: History, results: Sequence[ArmResult]) -> Iterator[tuple[str, list[float | None]]]:
     """Yield each network with its test metric in each arm."""
-    found = [{(one.round, one.seed): one.test_metric for one in result.episodes} for result in results]
+    arm_tests = [
+        {(episode.round, episode.seed): episode.test_metric for episode in result.episodes} for result in results
+    ]
     has_rounds = len(history.rounds) > 1
-    for round_, seed in sorted({place for tests in found for place in tests}):
+    for round_, seed in sorted({place for tests in arm_tests for place in tests}):
         name = f"{seed} in round {round_}" if has_rounds else f"{seed}"
-        yield name, [tests.get((round_, seed)) for tests in found]
+        yield name, [tests.get((round_, seed)) for tests in arm_tests]
 
 
 def _tested(history: History) -> bool:
@@ -129,17 +131,17 @@ def curves(report: Report) -> Section | None:
 def size(report: Report) -> Section | None:
     """Return the section of the metric against the number of parameters."""
     metric, results = report.metric, figures.arm_results(report.history, report.metric)
-    known = [result for result in results if math.isfinite(result.mean)]
-    if len({episode.parameters for result in known for episode in result.episodes}) < 2:
+    measured = [result for result in results if math.isfinite(result.mean)]
+    if len({episode.parameters for result in measured for episode in result.episodes}) < 2:
         return None
-    chart = figures.metric_against_size(metric, known)
-    host = {episode.host_parameters for result in known for episode in result.episodes}
+    chart = figures.metric_against_size(metric, measured)
+    host = {episode.host_parameters for result in measured for episode in result.episodes}
     data = {
         "metric": metric,
         "chart": chart,
-        "legend": [(result.name, result.style) for result in known],
+        "legend": [(result.name, result.style) for result in measured],
         "host": host.pop() if len(host) == 1 else 0,
-        "largest": max(known, key=lambda result: result.parameters),
+        "largest": max(measured, key=lambda result: result.parameters),
     }
     return Section("parameters", "Metric against size", "size", data)
 
@@ -167,7 +169,7 @@ def lives(report: Report) -> Section | None:
     stages = {stage for life in latest for stage, *_ in figures.life_spans(life, history.steps_of(life.environment))}
     data = {
         "seeds": len(latest),
-        "fates": sorted(fates.items(), key=lambda one: (-one[1], one[0])),
+        "fates": sorted(fates.items(), key=lambda fate_count: (-fate_count[1], fate_count[0])),
         "round": last if len(history.rounds) > 1 else None,
         "legend": stage_legend(untrained=Stage.GERMINATED in stages),
         "arms": charts,
@@ -182,10 +184,10 @@ def _life_charts(
     """Yield the charts of an arm, each with how many networks are folded up in it; 0 for the first."""
     acts = [act for act in history.governor if (act.round, act.arm) == (round_, arm) and act.act != "warn"]
     seeds = list(lives)
-    first, rest = seeds[:NETWORKS_AT_ONCE], seeds[NETWORKS_AT_ONCE:]
+    first, folded = seeds[:NETWORKS_AT_ONCE], seeds[NETWORKS_AT_ONCE:]
     yield 0, figures.seed_lives(history, arm, {seed: lives[seed] for seed in first}, acts)
-    if rest:
-        yield len(rest), figures.seed_lives(history, arm, {seed: lives[seed] for seed in rest}, acts)
+    if folded:
+        yield len(folded), figures.seed_lives(history, arm, {seed: lives[seed] for seed in folded}, acts)
 
 
 def stage_legend(*, untrained: bool) -> list[tuple[str, str]]:
@@ -221,13 +223,13 @@ def gains(report: Report) -> Section | None:
     history = report.history
     place = {arm: number for number, arm in enumerate(history.arms)}
     measured = [(life, life.gain) for life in history.seeds if life.gain is not None]
-    measured.sort(key=lambda one: (not one[0].kept, one[0].round, place.get(one[0].arm, 0), one[0].seed))
+    measured.sort(key=lambda pair: (not pair[0].kept, pair[0].round, place.get(pair[0].arm, 0), pair[0].seed))
     if not measured:
         return None
     classes = {figures.fate_class(life) for life, _ in measured}
     names = (("kept", "stage-fossilized"), ("not kept", "stage-pruned"), ("still living", "living"))
     data = {
-        "legend": [one for one in names if one[1] in classes],
+        "legend": [legend_entry for legend_entry in names if legend_entry[1] in classes],
         "chart": figures.seed_gains(measured[:MAX_GAINS], history.gains_in),
         "drawn": MAX_GAINS,
         "seeds": len(measured),
@@ -265,16 +267,16 @@ def _gate_chart(life: SeedLife, looks: Sequence[Look]) -> Chart:
     first, last = (edge(look.step for look in looks) + 1 for edge in (min, max))
     x = figures.Scale(first - 0.5, last + 0.5, 44.0, 214.0)
     opened = next((look for look in looks if look.opens), None)
-    told = f"open from step {opened.step + 1}" if opened else "never open"
+    opening = f"open from step {opened.step + 1}" if opened else "never open"
     title = f"{life.arm} {life.seed}: {short_name(life.blueprint)} in {life.slot}"
     return figures.Chart(
         "gate",
         title,
-        f"{plural(len(looks), 'look')}, {told}; {figures.fate(life)}.",
+        f"{plural(len(looks), 'look')}, {opening}; {figures.fate(life)}.",
         128.0,
-        {"looks": list(_thinned(looks)), "css_class": figures.fate_class(life), "opened": opened, "told": told},
+        {"looks": list(_thinned(looks)), "css_class": figures.fate_class(life), "opened": opened, "opening": opening},
         x=figures.Axis(x, 96.0, 8.0, lambda step: f"{step:g}" if step == int(step) else ""),
-        y=figures.Axis(y, 44.0, 214.0, lambda one: f"{one:g}"),
+        y=figures.Axis(y, 44.0, 214.0, lambda value: f"{value:g}"),
         width=220.0,
     )
 
@@ -300,12 +302,12 @@ def updates(report: Report) -> Section | None:
 def time(report: Report) -> Section | None:
     """Return the section of where the time went."""
     timing = {name: as_number(value) for name, value in (report.summary or {}).get("timing", {}).items()}
-    known = [
+    regions = [
         (_REGION_NAMES.get(name, name), value)
         for name, value in timing.items()
         if name != "total" and value is not None and 0 <= value < MAX_SECONDS
     ]
-    spent = dict(sorted(known, key=lambda one: -one[1]))
+    spent = dict(sorted(regions, key=lambda region: -region[1]))
     total = timing.get("total")
     if total is None or not 0 < total < MAX_SECONDS:
         total = sum(spent.values())
@@ -334,8 +336,8 @@ def governor(report: Report) -> Section | None:
 
 def plugins(report: Report) -> list[Section]:
     """Return the sections that plugins added."""
-    known = (report.summary or {}).get("sections", [])
-    return [Section(f"plugin-{number}", own["title"], "plugin", own) for number, own in enumerate(known)]
+    added = (report.summary or {}).get("sections", [])
+    return [Section(f"plugin-{number}", section["title"], "plugin", section) for number, section in enumerate(added)]
 
 
 def provenance(report: Report) -> Section:
@@ -352,8 +354,8 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
     if command := format_command(manifest.get("argv")):
         yield "command", command
     for name, prefix in (("machine", ""), ("seeds", "seeds: "), ("git", "git ")):
-        if isinstance(known := manifest.get(name), dict):
-            yield from ((f"{prefix}{key}", str(value)) for key, value in known.items())
+        if isinstance(details := manifest.get(name), dict):
+            yield from ((f"{prefix}{key}", str(value)) for key, value in details.items())
     yield from (("events not read", text) for text in history.skipped)
 
 
@@ -361,24 +363,28 @@ def plugins_of(manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return id, package with version, and shortened hash of the plugins that a manifest lists."""
     listed = manifest.get("plugins")
     return [
-        (str(one.get("id")), f"{one.get('package')} {one.get('version')}", str(one.get("sha256") or "")[:12])
-        for one in (listed if isinstance(listed, list) else [])
-        if isinstance(one, dict)
+        (
+            str(plugin.get("id")),
+            f"{plugin.get('package')} {plugin.get('version')}",
+            str(plugin.get("sha256") or "")[:12],
+        )
+        for plugin in (listed if isinstance(listed, list) else [])
+        if isinstance(plugin, dict)
     ]
 
 
 def subtitle(report: Report) -> str:
     """Return the size of the run, its status and its start."""
-    told, history = [], report.history
+    parts, history = [], report.history
     if (started := history.started) is not None:
         rounds = "" if started.rounds == 1 else f"{plural(started.rounds, 'round')} of "
         planned = [arm for phase in history.phases for arm in phase if history.status in ("running", UNFINISHED)]
         later = [arm for arm in planned if arm not in history.arms]
-        told.append(plural(len(history.arms), "arm") + (f", then {' and '.join(later)}" if later else ""))
-        each = " each" if len(history.arms) + len(later) > 1 else ""
-        told.append(f"{rounds}{plural(started.environments, 'network')}{each}")
-        told.append(plural(started.steps, "step"))
-    return " · ".join([*told, history.status, f"started {report.manifest.get('started', UNKNOWN)}"])
+        parts.append(plural(len(history.arms), "arm") + (f", then {' and '.join(later)}" if later else ""))
+        suffix = " each" if len(history.arms) + len(later) > 1 else ""
+        parts.append(f"{rounds}{plural(started.environments, 'network')}{suffix}")
+        parts.append(plural(started.steps, "step"))
+    return " · ".join([*parts, history.status, f"started {report.manifest.get('started', UNKNOWN)}"])
 
 
 SECTIONS: Final[tuple[Maker, ...]] = (

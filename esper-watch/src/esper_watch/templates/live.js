@@ -8,22 +8,22 @@
   const focusable = "a, button, input, select, summary, [tabindex]";
   const scrolled = ".scroll, .stacked, pre";
   const keep = (element) => {
-    const open = parts(element, "details").map((one) => one.open);
-    const places = parts(element, scrolled).map((one) => [one.scrollLeft, one.scrollTop]);
-    const key = (one) => [one.id, one.name, one.type === "checkbox" ? one.value : ""].join(" ");
-    const fields = new Map(parts(element, "input, select").map((one) => [key(one), one]));
+    const open = parts(element, "details").map((details) => details.open);
+    const places = parts(element, scrolled).map((area) => [area.scrollLeft, area.scrollTop]);
+    const key = (field) => [field.id, field.name, field.type === "checkbox" ? field.value : ""].join(" ");
+    const fields = new Map(parts(element, "input, select").map((field) => [key(field), field]));
     const focused = parts(element, focusable).indexOf(document.activeElement);
     const id = document.activeElement.id;
     return () => {
-      parts(element, "details").forEach((one, at) => (one.open = open[at] ?? one.open));
-      parts(element, scrolled).forEach((one, at) => places[at] && one.scrollTo(...places[at]));
-      for (const one of parts(element, "input, select")) {
-        const before = fields.get(key(one));
+      parts(element, "details").forEach((details, at) => (details.open = open[at] ?? details.open));
+      parts(element, scrolled).forEach((area, at) => places[at] && area.scrollTo(...places[at]));
+      for (const field of parts(element, "input, select")) {
+        const before = fields.get(key(field));
         if (!before) continue;
-        const atEnd = one.type === "range" && before.value === before.max;
-        one.checked = before.checked;
-        if (!atEnd) one.value = before.value;
-        one.dispatchEvent(new Event("input", { bubbles: true }));
+        const atEnd = field.type === "range" && before.value === before.max;
+        field.checked = before.checked;
+        if (!atEnd) field.value = before.value;
+        field.dispatchEvent(new Event("input", { bubbles: true }));
       }
       element.dispatchEvent(new CustomEvent("esper:replaced", { bubbles: true })); // for report.js
       if (focused >= 0) (document.getElementById(id) ?? parts(element, focusable)[focused])?.focus({ preventScroll: true });
@@ -34,10 +34,10 @@
       source.close();
       return (status.textContent = "this run was deleted");
     }
-    for (const one of fragments()) if (!order.includes(one.id)) one.remove();
+    for (const fragment of fragments()) if (!order.includes(fragment.id)) fragment.remove();
     let previous = null;
     for (const id of order) {
-      let element = fragments().find((one) => one.id === id);
+      let element = fragments().find((fragment) => fragment.id === id);
       if (!element) element = Object.assign(document.createElement("section"), { id });
       if (element !== header && main.children[previous ? [...main.children].indexOf(previous) + 1 : 0] !== element)
         previous ? previous.after(element) : main.prepend(element);
@@ -55,7 +55,7 @@
     source?.close();
     source = null;
     if (document.hidden) return; // a browser opens few connections to one server
-    const shown = fragments().map((one) => `${one.id}:${one.dataset.digest}`).join(",");
+    const shown = fragments().map((fragment) => `${fragment.id}:${fragment.dataset.digest}`).join(",");
     source = new EventSource(`${status.dataset.stream}?shown=${encodeURIComponent(shown)}`);
     source.onopen = () => (status.textContent = "up to date");
     source.onmessage = (event) => update(JSON.parse(event.data));

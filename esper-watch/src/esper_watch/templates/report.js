@@ -1,29 +1,29 @@
 // Shows what a mark of a drawing stands for: where a pointer rests, where a finger taps, and where the arrow keys lead.
 (() => {
-  const told = document.getElementById("told");
+  const tooltip = document.getElementById("tooltip");
   const finger = 20; // pixels by which a finger may miss a mark
   const of = (mark) => mark.querySelector("title")?.textContent ?? "";
-  let here = null;
+  let current = null;
   const show = (mark, x, y) => {
-    told.textContent = of(mark);
-    told.hidden = false;
-    const box = told.getBoundingClientRect();
-    told.style.left = `${Math.max(4, Math.min(x + 12, innerWidth - box.width - 4))}px`;
-    told.style.top = `${y + 16 + box.height > innerHeight ? Math.max(4, y - box.height - 8) : y + 16}px`;
+    tooltip.textContent = of(mark);
+    tooltip.hidden = false;
+    const box = tooltip.getBoundingClientRect();
+    tooltip.style.left = `${Math.max(4, Math.min(x + 12, innerWidth - box.width - 4))}px`;
+    tooltip.style.top = `${y + 16 + box.height > innerHeight ? Math.max(4, y - box.height - 8) : y + 16}px`;
   };
   const leave = () => {
-    here?.classList.remove("here");
-    here = null;
-    told.hidden = true;
+    current?.classList.remove("here");
+    current = null;
+    tooltip.hidden = true;
   };
   const go = (mark) => {
     leave();
-    here = mark;
-    here.classList.add("here");
+    current = mark;
+    current.classList.add("here");
   };
   const touched = (event) => {
-    const own = event.target.closest?.(".mark");
-    if (own) return own;
+    const target = event.target.closest?.(".mark");
+    if (target) return target;
     let [nearest, least] = [null, finger];
     for (const mark of event.target.closest?.("figure svg")?.querySelectorAll(".mark") ?? []) {
       const box = mark.getBoundingClientRect();
@@ -38,7 +38,7 @@
     if (event.pointerType === "touch") return; // a finger that moves scrolls the page
     const mark = event.target.closest?.(".mark");
     if (mark) show(mark, event.clientX, event.clientY);
-    else if (!here) told.hidden = true;
+    else if (!current) tooltip.hidden = true;
   });
   document.addEventListener("pointerup", (event) => {
     if (event.pointerType === "mouse") return; // it rests there, and was told already
@@ -56,15 +56,15 @@
     const marks = [...svg.querySelectorAll(".mark")];
     if (!marks.length) return;
     event.preventDefault();
-    const at = marks.indexOf(here);
+    const at = marks.indexOf(current);
     const next = at < 0 ? 0 : (at + step[event.key] + marks.length) % marks.length;
     go(marks[next]);
-    here.scrollIntoView({ block: "nearest", inline: "nearest" });
-    const box = here.getBoundingClientRect();
-    show(here, box.left + box.width / 2, box.top + box.height / 2);
+    current.scrollIntoView({ block: "nearest", inline: "nearest" });
+    const box = current.getBoundingClientRect();
+    show(current, box.left + box.width / 2, box.top + box.height / 2);
   });
   document.addEventListener("focusout", (event) => {
-    if (!here || !event.target.contains?.(here)) return; // a finger's mark may be in the drawing that is entered
+    if (!current || !event.target.contains?.(current)) return; // a finger's mark may be in the drawing that is entered
     leave();
   });
   const hint = (target, cut) => {
@@ -76,16 +76,16 @@
       else target.removeAttribute(name);
   };
   const watch = new ResizeObserver((seen) => {
-    const found = seen.map(({ target }) => [target, target.scrollWidth > target.clientWidth]);
+    const sizes = seen.map(({ target }) => [target, target.scrollWidth > target.clientWidth]);
     // A hint changes the size that is observed: shown at once, it would be seen in the same frame, and so on.
     requestAnimationFrame(() => {
-      for (const [target, cut] of found)
+      for (const [target, cut] of sizes)
         if (target.isConnected) hint(target, cut);
         else watch.unobserve(target);
     });
   });
   const observe = (part) => {
-    for (const one of part.querySelectorAll(".scroll")) watch.observe(one);
+    for (const scroller of part.querySelectorAll(".scroll")) watch.observe(scroller);
   };
   observe(document);
   document.addEventListener("esper:replaced", (event) => observe(event.target)); // by live.js
@@ -103,9 +103,9 @@
     second.textContent = state;
     lane.querySelector(".bar").setAttribute("width", bar);
   };
-  const courseAt = (one, step) => {
+  const courseAt = (caption, step) => {
     if (!step) return "before training";
-    const [course, every] = [parsed(one, "course"), Number(one.dataset.every)];
+    const [course, every] = [parsed(caption, "course"), Number(caption.dataset.every)];
     return course[Math.max(0, Math.floor(step / every) - 1)] ?? "ended";
   };
   const slider = () => document.querySelector(".moment input");
@@ -113,15 +113,15 @@
     const input = slider();
     if (!input) return;
     const step = Number(input.value);
-    const where = input.closest("section");
+    const section = input.closest("section");
     input.nextElementSibling.textContent = `${step} of ${input.max}`;
-    for (const lane of where.querySelectorAll("[data-frames]")) showLane(lane, step);
-    for (const ring of where.querySelectorAll("[data-slot]")) {
+    for (const lane of section.querySelectorAll("[data-frames]")) showLane(lane, step);
+    for (const ring of section.querySelectorAll("[data-slot]")) {
       const lanes = [...ring.closest("svg").querySelectorAll(".lane.stage-fossilized")];
       ring.classList.toggle("empty", !lanes.some((lane) => lane.dataset.lane === ring.dataset.slot));
     }
-    for (const one of where.querySelectorAll("[data-course]"))
-      one.textContent = courseAt(one, step);
+    for (const caption of section.querySelectorAll("[data-course]"))
+      caption.textContent = courseAt(caption, step);
   };
   let playing = 0;
   const play = (on) => {
@@ -159,10 +159,10 @@
   };
   // How long ago a time was, which tells whether a run is stuck.
   const age = () => {
-    for (const one of document.querySelectorAll("time")) {
-      const seconds = Math.max(0, Math.round((Date.now() - Date.parse(one.dateTime)) / 1000));
-      const told = seconds < 120 ? `${seconds} s` : seconds < 7200 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`;
-      one.textContent = `${told} ago, ${one.dateTime}`;
+    for (const time of document.querySelectorAll("time")) {
+      const seconds = Math.max(0, Math.round((Date.now() - Date.parse(time.dateTime)) / 1000));
+      const text = seconds < 120 ? `${seconds} s` : seconds < 7200 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`;
+      time.textContent = `${text} ago, ${time.dateTime}`;
     }
   };
   setInterval(age, 1000);
@@ -175,9 +175,9 @@
   let closed = [];
   addEventListener("beforeprint", () => {
     closed = [...document.querySelectorAll("details:not([open])")];
-    for (const one of closed) one.open = true;
+    for (const details of closed) details.open = true;
   });
   addEventListener("afterprint", () => {
-    for (const one of closed) one.open = false;
+    for (const details of closed) details.open = false;
   });
 })();

@@ -76,14 +76,14 @@ class Access:
             return True
         return self.any_address and (_is_address(name) or name == socket.gethostname().lower())
 
-    def is_token(self, given: str) -> bool:
-        """Return whether ``given`` is the token."""
-        return secrets.compare_digest(given.encode(), self.token.encode())
+    def is_token(self, token: str) -> bool:
+        """Return whether ``token`` is the right one."""
+        return secrets.compare_digest(token.encode(), self.token.encode())
 
     def has_session(self, header: str | None) -> bool:
         """Return whether a Cookie header has the cookie of this server."""
-        found = cookie_parser(header or "").get(self.cookie, "")
-        return secrets.compare_digest(found.encode(), self._session.encode())
+        session = cookie_parser(header or "").get(self.cookie, "")
+        return secrets.compare_digest(session.encode(), self._session.encode())
 
     def welcome(self, path: str, query: list[tuple[str, str]]) -> Response:
         """Return a redirect to the same page without the token, which sets the cookie."""
@@ -119,7 +119,7 @@ class Guard:
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if tokens := [value for name, value in query if name == "token"]:
             if access.is_token(tokens[-1]):
-                return access.welcome(scope["path"], [one for one in query if one[0] != "token"])
+                return access.welcome(scope["path"], [pair for pair in query if pair[0] != "token"])
             return PlainTextResponse(f"This is not the token. {NEEDS_TOKEN}\n", status_code=403)
         if not access.has_session(headers.get("cookie")):
             return PlainTextResponse(f"{NEEDS_TOKEN}\n", status_code=403)
@@ -157,8 +157,8 @@ def _host_name(header: str) -> str:
     >>> _host_name("127.0.0.1:6174"), _host_name("[::1]:6174"), _host_name("LOCALHOST."), _host_name("[::1].example")
     ('127.0.0.1', '::1', 'localhost', '')
     """
-    found = _HOST.fullmatch(header)
-    return "" if found is None else (found[1] or found[2]).lower().removesuffix(".")
+    match = _HOST.fullmatch(header)
+    return "" if match is None else (match[1] or match[2]).lower().removesuffix(".")
 
 
 def _is_address(name: str) -> bool:

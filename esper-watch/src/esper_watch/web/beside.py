@@ -51,18 +51,18 @@ class ServerBeside:
         """Number of the other process."""
         return self._process.pid
 
-    def _say(self, given: dict[str, str]) -> None:
+    def _say(self, request: dict[str, str]) -> None:
         if self._process.stdin is not None:
             with suppress(OSError):  # it has ended already, which ``lines`` reports
-                print(json.dumps(given), file=self._process.stdin, flush=True)
+                print(json.dumps(request), file=self._process.stdin, flush=True)
 
     def lines(self) -> list[str]:
         """Wait until the server is there, and return what to tell the user: its URL, first of all."""
         answer = self._process.stdout.readline() if self._process.stdout is not None else ""
-        told = json.loads(answer) if answer.strip() else {"problem": "the process of the server ended"}
-        if "problem" in told:
-            raise ConfigError(Problem("E433", told["problem"], hint="Run without --watch, then:  esper watch --web"))
-        return list(told["lines"])
+        message = json.loads(answer) if answer.strip() else {"problem": "the process of the server ended"}
+        if "problem" in message:
+            raise ConfigError(Problem("E433", message["problem"], hint="Run without --watch, then:  esper watch --web"))
+        return list(message["lines"])
 
     def wait(self) -> None:
         """Wait until the user interrupts, or the server ends."""

@@ -96,18 +96,18 @@ def _version() -> bytes:
 @cache
 def _classes() -> dict[str, type]:
     """Return the classes of records and their enumerations: those that history and events name, and their modules'."""
-    found: dict[str, type] = {}
+    classes: dict[str, type] = {}
     waiting, seen = [history, events], set()
     while waiting:
         module = waiting.pop()
         seen.add(module.__name__)
         for value in vars(module).values():
             if isinstance(value, type) and value.__module__.partition(".")[0] in OWN:
-                found[value.__name__] = value
+                classes[value.__name__] = value
                 if value.__module__ not in seen:
                     waiting.append(sys.modules[value.__module__])
                     seen.add(value.__module__)
-    return found
+    return classes
 
 
 def _store(file: IO[bytes], value: Any) -> None:
@@ -151,7 +151,7 @@ class _Writer:
         if kind in (list, tuple, set):
             return kind.__name__[0], *map(self.tree, value)
         if kind is dict:
-            return "d", *(self.tree(part) for item in value.items() for part in item)
+            return "d", *(self.tree(part) for pair in value.items() for part in pair)
         if isinstance(value, Enum):
             return "e", kind.__name__, value.value
         return self._record(value, kind)
@@ -188,24 +188,24 @@ class _Reader:
     def value(self, tree: Any) -> Any:
         if not isinstance(tree, list):
             return tree
-        letter, *rest = tree
+        letter, *operands = tree
         tree.clear()  # spares memory: the tree of a long run is larger than what is built from it
         match letter:
             case "o":
-                return self._record(*rest)
+                return self._record(*operands)
             case "l" | "t" | "s":
-                return SEQUENCES[letter](map(self.value, rest))
+                return SEQUENCES[letter](map(self.value, operands))
             case "d":
-                parts = [self.value(part) for part in rest]
+                parts = [self.value(part) for part in operands]
                 return dict(zip(parts[::2], parts[1::2], strict=True))
             case "a":
-                return self._column(*rest)
+                return self._column(*operands)
             case "i":
-                return self._column("q", *rest).tolist()
+                return self._column("q", *operands).tolist()
             case "e":
-                return _member(*rest)
+                return _member(*operands)
             case "r":
-                return self._records[rest[0]]
+                return self._records[operands[0]]
         raise ValueError(letter)
 
     def _column(self, typecode: str, length: int) -> array[Any]:

@@ -22,14 +22,14 @@ SECONDS_BETWEEN_FETCHES: Final = 10.0
 
 
 def serve_runs(
-    given: Path | str | None, runs_dir: Path | str, *, host: str | None, port: int | None, open_browser: bool
+    target: Path | str | None, runs_dir: Path | str, *, host: str | None, port: int | None, open_browser: bool
 ) -> None:
     """Serve one run, or all runs of a folder, until Ctrl-C.
 
     Raises:
         EsperError: E420 if there is no such run; ConfigError: E433 if the address cannot be used.
     """
-    root, only = place_of(given, runs_dir)
+    root, only = place_of(target, runs_dir)
     server = Server(root, only, host=host or HOST, port=port)
     path = "/" if only is None else f"/run/{quote(only)}"
     for line in lines(server, path):
@@ -37,27 +37,27 @@ def serve_runs(
     click.echo("Ctrl-C ends it.", err=True)
     if open_browser:
         threading.Timer(0.5, webbrowser.open, [server.url(path)]).start()
-    if given is not None and (isinstance(given, str) or isinstance(runs_dir, str)):
-        threading.Thread(target=_keep_fetching, args=(given, runs_dir), daemon=True).start()
+    if target is not None and (isinstance(target, str) or isinstance(runs_dir, str)):
+        threading.Thread(target=_keep_fetching, args=(target, runs_dir), daemon=True).start()
     server.serve()
 
 
-def place_of(given: Path | str | None, runs_dir: Path | str) -> tuple[Path, str | None]:
+def place_of(target: Path | str | None, runs_dir: Path | str) -> tuple[Path, str | None]:
     """Return the folder of runs, and the name of the only run to show; None for all of them."""
-    if given is None and isinstance(runs_dir, Path):
+    if target is None and isinstance(runs_dir, Path):
         return runs_dir, None
-    if given is None:
+    if target is None:
         msg = f"name one of the runs in the store:  esper watch --web {runs_dir}/RUN"
         raise click.UsageError(msg)
     if (
-        isinstance(given, Path)
-        and given.is_dir()
-        and not (given / "manifest.json").exists()
-        and not (given / "events.jsonl").exists()
+        isinstance(target, Path)
+        and target.is_dir()
+        and not (target / "manifest.json").exists()
+        and not (target / "events.jsonl").exists()
     ):
-        return given, None
-    is_folder = isinstance(given, Path) and given.is_dir()
-    run = Path(given if is_folder else load_run(given, runs_dir=runs_dir).path).resolve()
+        return target, None
+    is_folder = isinstance(target, Path) and target.is_dir()
+    run = Path(target if is_folder else load_run(target, runs_dir=runs_dir).path).resolve()
     return run.parent, run.name
 
 

@@ -65,16 +65,21 @@ class LivePage:
             now = time.monotonic()
             revision = followed.identity, followed.revision
             moment = revision if followed.is_over else (*revision, int(now / AGING))
-            wanted = {make: moment if make is verdict else revision for make in views.SECTIONS}
+            revisions = {make: moment if make is verdict else revision for make in views.SECTIONS}
             over = followed.is_over
-            late = [make for make in wanted if self._is_late(make, wanted[make], now, must=over or make is verdict)]
+            late = [
+                make for make in revisions if self._is_late(make, revisions[make], now, must=over or make is verdict)
+            ]
             if late or self._shown[0] != moment:
                 report = followed.report()
                 for make in late:
-                    self._parts[make] = _part(make, report, wanted[make])
-                sections = [section for make in wanted for section in self._parts[make].sections]
+                    self._parts[make] = _part(make, report, revisions[make])
+                sections = [section for make in revisions for section in self._parts[make].sections]
                 head = _fragment(HEAD, "live_head.html", report=report, sections=sections, followed=followed)
-                self._shown = moment, [head, *(one for make in wanted for one in self._parts[make].fragments)]
+                self._shown = (
+                    moment,
+                    [head, *(fragment for make in revisions for fragment in self._parts[make].fragments)],
+                )
             return self._shown[1]
 
     def _is_late(self, make: Maker, revision: object, now: float, *, must: bool) -> bool:
@@ -97,7 +102,7 @@ class _Part:
 def _part(make: Maker, report: Report, revision: object) -> _Part:
     begin = time.thread_time()
     sections = views.made(make, report)
-    fragments = [_fragment(one.anchor, "live_section.html", report=report, section=one) for one in sections]
+    fragments = [_fragment(section.anchor, "live_section.html", report=report, section=section) for section in sections]
     pause = min(LONGEST, PAUSES * (time.thread_time() - begin))
     return _Part(revision, time.monotonic() + pause, sections, fragments)
 
@@ -150,12 +155,16 @@ def changes(shown: Mapping[str, str], now: Sequence[Fragment]) -> dict[str, Any]
 
     ``order`` has the ids of all fragments, and ``changed`` those whose contents are new.
     """
-    changed = {one.id: {"digest": one.digest, "html": one.html} for one in now if shown.get(one.id) != one.digest}
-    if not changed and list(shown) == [one.id for one in now]:
+    changed = {
+        fragment.id: {"digest": fragment.digest, "html": fragment.html}
+        for fragment in now
+        if shown.get(fragment.id) != fragment.digest
+    }
+    if not changed and list(shown) == [fragment.id for fragment in now]:
         return None
-    return {"order": [one.id for one in now], "changed": changed}
+    return {"order": [fragment.id for fragment in now], "changed": changed}
 
 
 def digests(fragments: Iterable[Fragment]) -> dict[str, str]:
     """Return the digest of each fragment by its id."""
-    return {one.id: one.digest for one in fragments}
+    return {fragment.id: fragment.digest for fragment in fragments}

@@ -81,8 +81,8 @@ class FollowedRun:
         self.size = 0
         """Bytes of events.jsonl."""
         self._forget()
-        if cache is not None and isinstance(known := cache.load(path, "history"), tuple):
-            self.history, self.offset, self._inode, tail = known
+        if cache is not None and isinstance(stored := cache.load(path, "history"), tuple):
+            self.history, self.offset, self._inode, tail = stored
             self._tail = bytes.fromhex(tail)
         self._stored = self.offset
 
@@ -229,7 +229,7 @@ class RunsFolder:
         """Return the names of the run directories, the newest first; not those of links, or that no URL can hold."""
         try:
             with os.scandir(self.root) as entries:
-                found = [
+                names = [
                     entry.name
                     for entry in entries
                     if (self.only is None or entry.name == self.only)
@@ -239,7 +239,7 @@ class RunsFolder:
                 ]
         except OSError:
             return []
-        return sorted(found, reverse=True)
+        return sorted(names, reverse=True)
 
     def run(self, name: str) -> FollowedRun | None:
         """Return the run of this name; None if there is none. No name leads out of the folder."""
@@ -251,7 +251,7 @@ class RunsFolder:
                 followed = self._followed[name] = FollowedRun(self.root / name, self._cache)
             self._followed.move_to_end(name)
             while len(self._followed) > 1 and (
-                len(self._followed) > KEPT or sum(one.offset for one in self._followed.values()) > KEPT_BYTES
+                len(self._followed) > KEPT or sum(kept_run.offset for kept_run in self._followed.values()) > KEPT_BYTES
             ):
                 self._followed.popitem(last=False)
             return followed
@@ -262,21 +262,21 @@ class RunsFolder:
         with self._lock:
             for name in self.names():
                 stamp = _stamp(self.root / name)
-                known = self._cards.get(name) or self._stored_card(name)
-                if known is None or known[0] != stamp or known[1].status not in FINAL:
+                stamped_card = self._cards.get(name) or self._stored_card(name)
+                if stamped_card is None or stamped_card[0] != stamp or stamped_card[1].status not in FINAL:
                     if time.monotonic() > deadline:
-                        cards.append(known[1] if known else Card(name))
+                        cards.append(stamped_card[1] if stamped_card else Card(name))
                         continue
                     followed = self.run(name)
                     if followed is None:
                         continue
                     followed.refresh(max(0.0, deadline - time.monotonic()))
-                    known = stamp, card_of(followed)
+                    stamped_card = stamp, card_of(followed)
                     if followed.share_read == 1.0:
-                        self._cards[name] = known
-                        if self._cache is not None and known[1].status in FINAL:
-                            self._cache.store(followed.path, "card", (stamp, astuple(known[1])))
-                cards.append(known[1])
+                        self._cards[name] = stamped_card
+                        if self._cache is not None and stamped_card[1].status in FINAL:
+                            self._cache.store(followed.path, "card", (stamp, astuple(stamped_card[1])))
+                cards.append(stamped_card[1])
         return sorted(cards, key=lambda card: card.started, reverse=True)
 
     def _stored_card(self, name: str) -> tuple[tuple[Any, ...], Card] | None:
@@ -333,28 +333,28 @@ def card_of(followed: FollowedRun) -> Card:
 
 def _lines(means: Mapping[str, Sequence[float]]) -> dict[str, tuple[tuple[float, float], ...]]:
     """Return the curve of each arm as points from 0 to 1, upwards."""
-    everything = [value for values in means.values() for value in values]
-    low, high = min(everything, default=0.0), max(everything, default=1.0)
+    all_values = [value for values in means.values() for value in values]
+    low, high = min(all_values, default=0.0), max(all_values, default=1.0)
     longest = max(map(len, means.values()), default=1)
-    found = {}
+    lines = {}
     for arm, values in means.items():
         picked = range(0, len(values), 1 + len(values) // POINTS)
-        found[arm] = tuple(
+        lines[arm] = tuple(
             (at / max(1, longest - 1), (values[at] - low) / (high - low) if high > low else 0.5) for at in picked
         )
-    return found
+    return lines
 
 
 def _stamp(run: Path) -> tuple[Any, ...]:
     """Return what tells whether a file of the run changed."""
-    found: list[Any] = []
+    parts: list[Any] = []
     for name in (EVENTS, *OTHERS):
         try:
             status = (run / name).stat()
-            found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+            parts.append((status.st_ino, status.st_size, status.st_mtime_ns))
         except OSError:
-            found.append(None)
-    return tuple(found)
+            parts.append(None)
+    return tuple(parts)
 
 
 def refuse_links(run: Path) -> None:

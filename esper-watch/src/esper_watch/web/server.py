@@ -66,8 +66,8 @@ class Server:
     @property
     def tunnel(self) -> str:
         """The command that makes the server reachable from another machine; empty if it is."""
-        there = f"{getpass.getuser()}@{socket.gethostname()}"
-        return f"ssh -L {self.port}:{HOST}:{self.port} {there}" if self.host in LOOPBACK else ""
+        destination = f"{getpass.getuser()}@{socket.gethostname()}"
+        return f"ssh -L {self.port}:{HOST}:{self.port} {destination}" if self.host in LOOPBACK else ""
 
     def url(self, path: str = "/") -> str:
         """Return the URL of a page with the token."""
@@ -92,47 +92,47 @@ class Server:
 def _bind(host: str, port: int | None) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     last: OSError | None = None
-    for one in range(PORT, PORT + PORTS_TRIED) if port is None else (port,):
+    for candidate in range(PORT, PORT + PORTS_TRIED) if port is None else (port,):
         bound = socket.socket(family)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            bound.bind((host, one))
+            bound.bind((host, candidate))
             bound.listen()
         except OSError as error:
             last = error
             bound.close()
         else:
             return bound
-    where = f"{host}:{PORT}" if port is None else f"{host}:{port}"
-    message = f"cannot listen on {where}: {(last.strerror if last else None) or last}"
+    address = f"{host}:{PORT}" if port is None else f"{host}:{port}"
+    message = f"cannot listen on {address}: {(last.strerror if last else None) or last}"
     raise ConfigError(Problem("E433", message, hint="Choose another address:  --host, --port"))
 
 
 def lines(server: Server, path: str = "/") -> list[str]:
     """Return what to tell a user about a server: its URL, and how to reach it from another machine."""
-    told = [f"Watch in a browser:  {server.url(path)}"]
+    messages = [f"Watch in a browser:  {server.url(path)}"]
     if server.tunnel:
-        told.append(f"From another machine:  {server.tunnel}  and the same URL there")
+        messages.append(f"From another machine:  {server.tunnel}  and the same URL there")
     else:
-        told.append(
+        messages.append(
             f"warning: {server.host} can be reached from other machines, and what is sent is not encrypted. "
             "Whoever has the URL sees the runs."
         )
-    return told
+    return messages
 
 
 def main() -> None:
     """Serve as the process beside a run."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run
     os.nice(5)  # and so is the processor
-    given = json.loads(sys.stdin.readline())
+    request = json.loads(sys.stdin.readline())
     try:
-        server = Server(Path(given["root"]))
+        server = Server(Path(request["root"]))
     except EsperError as error:
         answer = {"problem": error.problems[0].message}
         print(json.dumps(answer), flush=True)
         return
-    print(json.dumps({"lines": lines(server, given["page"])}), flush=True)
+    print(json.dumps({"lines": lines(server, request["page"])}), flush=True)
 
     def wait() -> None:
         sys.stdin.read()

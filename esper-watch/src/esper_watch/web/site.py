@@ -101,19 +101,19 @@ class Site:
         return _missing(name) if page is None else HTMLResponse(page)
 
     def _newest(self, _request: Request) -> Response:
-        found = {}
+        by_start = {}
         for name in self._runs.names():
             with suppress(EsperError):
                 refuse_links(self._runs.root / name)
-                found[load_run(self._runs.root / name).started.timestamp()] = name
-        newest = max(found, default=0.0)
-        return RedirectResponse(_path_of(found[newest]) if newest >= self._since else "/", status_code=303)
+                by_start[load_run(self._runs.root / name).started.timestamp()] = name
+        newest = max(by_start, default=0.0)
+        return RedirectResponse(_path_of(by_start[newest]) if newest >= self._since else "/", status_code=303)
 
     def _compare(self, request: Request) -> Response:
         from esper_watch.comparison import compare_runs
         from esper_watch.comparison_view import comparison_page
 
-        names = [name for given in request.query_params.getlist("runs") for name in given.split(",") if name]
+        names = [name for listed in request.query_params.getlist("runs") for name in listed.split(",") if name]
         if not names:
             return HTMLResponse(render("live_problem.html", title="Choose runs to compare", problems=()), 400)
         try:
@@ -163,14 +163,14 @@ class Site:
 
     def _stream(self, request: Request, look: Callable[[], list[Fragment] | None]) -> Response:
         """Return a stream of what changes. ``shown`` in the query tells what the page shows: id:digest,id:digest."""
-        given = request.query_params.get("shown", "")
-        shown = dict(part.split(":", 1) for part in given.split(",") if ":" in part)
+        query = request.query_params.get("shown", "")
+        shown = dict(part.split(":", 1) for part in query.split(",") if ":" in part)
         headers = {"X-Accel-Buffering": "no"}
         return StreamingResponse(self._messages(shown, look), media_type="text/event-stream", headers=headers)
 
     async def _messages(self, shown: dict[str, str], look: Callable[[], list[Fragment] | None]) -> AsyncIterator[str]:
         yield "retry: 1000\n\n"
-        said = time.monotonic()
+        last_sent = time.monotonic()
         while not self.is_closing():
             begun = time.monotonic()
             fragments = await run_in_threadpool(look)
@@ -180,10 +180,10 @@ class Site:
             if message := changes(shown, fragments):
                 shown = digests(fragments)
                 yield f"data: {json.dumps(message)}\n\n"
-                said = time.monotonic()
-            elif time.monotonic() - said > HEARTBEAT:
+                last_sent = time.monotonic()
+            elif time.monotonic() - last_sent > HEARTBEAT:
                 yield ": nothing new\n\n"
-                said = time.monotonic()
+                last_sent = time.monotonic()
             await asyncio.sleep(max(PAUSE, LOAD * (time.monotonic() - begun)))
 
     # --- what they show
@@ -195,8 +195,8 @@ class Site:
         with followed.lock:
             followed.refresh(patience)
             page = self._pages.setdefault(name, LivePage())
-            for other in [one for one in list(self._pages) if one != name][: -KEPT + 1]:  # the oldest
-                self._pages.pop(other, None)
+            for outdated in [key for key in list(self._pages) if key != name][: -KEPT + 1]:  # the oldest
+                self._pages.pop(outdated, None)
             return page.fragments(followed)
 
     def _index_fragments(self) -> list[Fragment]:

@@ -26,7 +26,8 @@ from esper_core.trainer.forward import Notices
 from esper_run.app.compose import prepare
 from esper_run.app.runtime import one_thread
 from esper_scale.engines.ahead import Decider, run_ahead
-from esper_scale.engines.portable import open_engine
+from esper_scale.engines.portable import decider_of
+from esper_scale.engines.processes import ForkEngine
 from esper_scale.engines.protocol import Order, Reply, Request, pack
 from esper_scale.engines.shard import Shard
 from esper_scale.engines.worker_pool import WorkerPool
@@ -45,10 +46,9 @@ EMPTY: Final = ("of_arm", ("nobody",))
 
 def measure_requests(composition: Composition, count: int = 300) -> float:
     """Return the median of the seconds between an empty request and its reply."""
-    engine = open_engine(composition)
-    assert engine is not None
-    pool = WorkerPool(engine.engine, composition.arm_names, 2, workers=2, notices=Notices())
-    with closing(engine.engine), closing(pool):
+    engine = ForkEngine(composition.recipe, decider_of(composition))
+    pool = WorkerPool(engine, composition.arm_names, 2, workers=2, notices=Notices())
+    with closing(engine), closing(pool):
         request, seconds = Request(*EMPTY, FaultBook().state_dict()), []
         for _ in range(count):
             began = time.perf_counter()
@@ -62,7 +62,7 @@ def measure_sizes(composition: Composition) -> dict[str, float]:
     """Return what a step of one environment, and a snapshot of it, take in time and in bytes."""
     order = Order(tuple(composition.arm_names), 2, range(2), "twin")
     shard = Shard.of(order, composition.recipe, Notices(), lambda place: None)
-    decider: Decider = composition.decider
+    decider: Decider = decider_of(composition)
     answered: list[tuple[Request, Any]] = []
 
     def ask(method: str, *arguments: Any) -> Any:

@@ -211,14 +211,24 @@ class World:
         return decisions
 
     @property
-    def asked_of_ray(self) -> dict[str, Any]:
+    def asked_of_ray(self) -> Any:
         """What is asked of a Ray cluster."""
-        from esper_scale.engines import portable
+        from esper_run.engines import EngineContext
+        from esper_scale.engines import sessions
+
+        settings, asked = self.composition.resolution.engine.settings, []
+        context = EngineContext(
+            self.composition, settings, Path(), is_resumed=False, on_node=lambda node: None, on_wait=lambda: None
+        )
+
+        def connect(run: Any, data: Any, node: Any, settings: Any, **others: Any) -> Any:
+            asked.append(settings)
+            return SimpleNamespace(workers=1)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(portable, "RayEngine", lambda *_, **settings: SimpleNamespace(workers=1, settings=settings))
-            chosen = portable.open_engine(self.composition)
-        return chosen.engine.settings
+            patch.setattr(sessions, "RayEngine", connect)
+            sessions.open_ray(context)
+        return asked[0]
 
     def written(self, name: str) -> str:
         """Return the content of a file of the run directory; empty if it does not exist."""

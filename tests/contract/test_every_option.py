@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from operator import attrgetter
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
 from esper_core.governor import Act, MemoryBudget
 from esper_core.growth import Transition
-from esper_core.leyline import Action, Gain, Op, Stage
+from esper_core.leyline import Action, Gain, Level, Op, Stage, Verdict
 from esper_core.leyline.constants import FIRST_LOOK
+from esper_run.app.compose import StudyContext
 from esper_run.config.errors import Entry, entry_at
 from esper_scale.stores.storage import Storage
 
@@ -167,7 +167,7 @@ def tells_glibc(world: Any) -> bool:
         parameters_set.append(parameter)
         return 1
 
-    around: Any = SimpleNamespace(bus=None, clock=None, check_health=None, engine=None, heartbeat=None)
+    around: Any = StudyContext(cast("Any", None), cast("Any", None), lambda snapshot: Verdict(Level.CALM))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("esper_run.app.runtime.glibc_mallopt", lambda: mallopt)
         world.composition.study(around).pool.close()
@@ -343,10 +343,8 @@ ROWS = [
     Row("device", "cuda:99", refusal, None, "E123"),
     Row("devices", "[cpu, cuda:99]", refusal, None, "E123"),
     Row("lanes", "2", lambda w: "lane" in w.threads, False, True),
-    Row("engine", "processes", lambda w: w.lives_here, True, False, LANES),
-    Row("ray.address", "10.0.0.1:6379", lambda w: w.asked_of_ray["address"], None, "10.0.0.1:6379", RAY),
-    Row("ray.wait_seconds", "5", lambda w: w.asked_of_ray["wait_seconds"], 300, 5, RAY),
-    Row("ray.mixed_builds", "true", lambda w: w.asked_of_ray["mixed_builds"], False, True, RAY),
+    Row("engine.use", "processes", lambda w: w.lives_here, True, False, LANES),
+    Row("engine.settings", "{wait_seconds: 5}", lambda w: w.asked_of_ray.wait_seconds, 300, 5, RAY),
     Row("patience", "77", patience_of_the_run, None, 77.0),
     Row("randomness", "always", lambda w: w.recipe.draws.name, "NEVER", "ANYWHERE"),
     Row("margin", "0.5", margin_of_the_run, "better", "no difference shown"),

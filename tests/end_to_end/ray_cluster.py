@@ -59,7 +59,7 @@ def serve() -> None:
             while len(cluster.worker_nodes) > job["nodes"]:
                 cluster.remove_node(next(iter(cluster.worker_nodes)))
             killer = Killer(cluster, job.get("kill", []), job.get("delay", 0.0))
-            sets = ["engine=ray", f"ray.address={cluster.address}", *job.get("sets", ())]
+            sets = ["engine=ray", f"engine.settings.address={cluster.address}", *job.get("sets", ())]
             try:
                 outcome = esper_run.run(job["file"], runs_dir=job["runs"], overrides=sets, listeners=[killer])
                 answer = {"run": str(outcome.path), "warnings": outcome.warnings, "events": killer.heard}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from esper_scale.engines.processes import can_fork
+from esper_run.watchdog import can_fork
 from tests.support.hostile_plugin import RUN, plugin
 
 pytestmark = [

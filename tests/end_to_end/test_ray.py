@@ -106,7 +106,7 @@ def test_a_lost_node_changes_no_result_whenever_it_is_lost(text, expected, clust
 
 
 def test_workers_that_do_not_start_end_the_run_with_the_cpus_that_there_are(cluster):
-    ran = cluster(RUNS["ahead"], nodes=1, sets=["lanes=3", "ray.wait_seconds=20"])
+    ran = cluster(RUNS["ahead"], nodes=1, sets=["lanes=3", "engine.settings.wait_seconds=20"])
     assert "E404 3 workers of one CPU each did not start in 20 seconds: the cluster has 1 CPUs" in ran["error"]
 
 

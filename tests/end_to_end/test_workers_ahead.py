@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from esper_scale.engines.processes import ForkedWorker, can_fork
+from esper_run.watchdog import can_fork
+from esper_scale.engines.processes import ForkedWorker
 from esper_scale.engines.protocol import RUN_AHEAD
 from tests.end_to_end.conftest import run_once
 from tests.end_to_end.test_kills import found_in

@@ -208,15 +208,3 @@ def test_a_removed_option_is_refused_with_a_reason():
     found = problem_in(SMALL + "compute: {cuda_graphs: true}")
     assert place(found) == ("E110", 7, 11, "compute.cuda_graphs")
     assert found.hint == "It was removed: CUDA graphs are no longer supported. Delete the key."
-
-
-def test_renamed_option_is_read_under_its_old_name_with_a_warning():
-    loaded = parse(SMALL + "workers: processes\n")
-    assert (loaded.config.engine, loaded.origin(("engine",))) == ("processes", "f.yaml:7:10")
-    assert loaded.warnings == ('f.yaml:7:10: workers is called engine now; write "engine: processes"',)
-    loaded = parse(SMALL + "engine: auto\n", "workers=processes")
-    assert (loaded.config.engine, loaded.origin(("engine",))) == ("processes", "--set workers=processes")
-    assert loaded.warnings == ('--set workers=processes: workers is called engine now; write "engine=processes"',)
-    assert place(problem_in(SMALL + "workers: forks\n")) == ("E112", 7, 10, "engine")
-    problem = problem_in(SMALL + "engine: auto\nworkers: auto\n")
-    assert (problem.code, problem.hint) == ("E110", "It is called engine now, which is given as well. Delete it.")

@@ -86,10 +86,6 @@ ROWS = {
         PARTS % 101, ("E114", 7, 26, "compute.micro_batches"), "larger than episode.batch_size (100), received 101",
         "compute.micro_batches", (PARTS % 100,),
     ),
-    "workers of a cluster on a GPU": Row(
-        "engine: ray\ndevices: [cuda, cpu]\n", ("E114", 8, 10, "devices"), "compute on CPUs, received cuda",
-        "engine: threads", ("engine: ray\ndevice: cpu\n", "engine: threads\ndevice: cuda\n"),
-    ),
     "more episodes than a run can have": Row(
         "rounds: 1000000\n", ("E114", 7, 9, "rounds"), f"{MANY}16,000,000", "Use fewer rounds", ("rounds: 600000\n",)
     ),

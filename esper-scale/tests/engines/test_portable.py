@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from esper_run.app.compose import prepare
+from esper_scale.engines import portable
 from esper_scale.engines.nodes import NodeRecord, check_node
 from esper_scale.engines.portable import PortableRun, PortableTensor, portable_data
 from tests.support.configurations import problem_of
@@ -76,7 +77,7 @@ def test_recipe_is_built_from_plain_data_in_another_process_and_folder(tmp_path,
     subprocess.run([sys.executable, "-c", WORKER, sent, received], cwd=worker_folder, check=True)
     node, rebuilt, splits, host = pickle.loads(received.read_bytes())
     varieties = {name: [variety.id for variety in slot_varieties] for name, slot_varieties in recipe.varieties.items()}
-    decider = composition.decider
+    decider = portable.decider_of(composition)
     decides = decider.prices, recipe.episode.batches, str(decider.arms[0].label)
     assert rebuilt == (recipe.draws, recipe.operations, recipe.episode, varieties, decides, [True])
     assert decider.batches == recipe.episode.batches

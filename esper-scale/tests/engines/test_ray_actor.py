@@ -16,8 +16,9 @@ from esper_core.leyline import State
 from esper_core.leyline.errors import ClusterError, Problem
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
+from esper_run.watchdog import can_fork
 from esper_scale.engines.nodes import NodeRecord
-from esper_scale.engines.processes import can_fork
+from esper_scale.engines.plugin import RaySettings
 from esper_scale.engines.protocol import Order, Request
 from esper_scale.engines.ray import RayEngine, ShardActor
 from tests.support.core_worlds import NoisyHost, make_recipe
@@ -92,7 +93,7 @@ def test_errors_of_an_actor_are_returned(actor):
 
 
 def ray_engine(**more: object) -> RayEngine:
-    return RayEngine(SimpleNamespace(), {}, NodeRecord(), most=2, **more)
+    return RayEngine(SimpleNamespace(), {}, NodeRecord(), RaySettings(**more), most=2)
 
 
 def test_missing_ray_and_an_address_where_nothing_listens_are_reported(monkeypatch):

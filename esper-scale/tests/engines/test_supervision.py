@@ -14,13 +14,13 @@ import pytest
 from torch import Tensor, nn
 
 from esper_core.growth import Variety
-from esper_core.leyline import WAIT, Action, Op, State
+from esper_core.leyline import WAIT, Action, Op
 from esper_core.leyline.errors import WorkerLost
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool, StudyPool
-from esper_scale.engines.processes import ForkedWorker, ForkEngine, can_fork
-from esper_scale.engines.protocol import Order, Request
-from esper_scale.engines.supervision import Patience
+from esper_run.watchdog import can_fork
+from esper_scale.engines.processes import ForkedWorker, ForkEngine
+from esper_scale.engines.protocol import Order
 from esper_scale.engines.verdicts import Verdicts
 from esper_scale.engines.worker_pool import WorkerPool
 from tests.support.core_worlds import LOCAL_CONV, NoisyHost, bad, make_recipe, out_of_patience, slow, spelled
@@ -162,14 +162,3 @@ def test_a_worker_that_cannot_be_made_ends_the_run(workers):
     recipe = recipe_with(LOCAL_CONV)
     with pytest.raises(WorkerLost, match=r"E403 the worker of the environments with index 0 to 0 .* SIGKILL"):
         WorkerPool(Gone(recipe), ARMS, 2, workers=2, notices=recipe.notices)
-
-
-def test_patience_is_many_times_the_longest_request():
-    patience, train, end = Patience(), Request("train", (0,), State({})), Request("apply", ([], 0), State({}))
-    patience.record(train, 30.0)
-    assert patience.seconds == 3600.0  # the first step may compile
-    patience.record(end, 0.1)
-    assert patience.seconds == 600.0
-    patience.record(train, 50.0)
-    assert patience.seconds == 1000.0
-    assert Patience(2.5).seconds == 2.5

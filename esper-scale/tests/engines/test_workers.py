@@ -23,9 +23,10 @@ from esper_core.leyline.errors import GovernorStop, WorkerLost
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool, StudyPool
 from esper_run.config import RunConfig
-from esper_scale.engines import selection
-from esper_scale.engines.processes import CrashReport, ForkedWorker, ForkEngine, Lifeline, can_fork
-from esper_scale.engines.selection import processes_for
+from esper_run.watchdog import CrashReport, can_fork
+from esper_scale.engines import sessions
+from esper_scale.engines.processes import ForkedWorker, ForkEngine, Lifeline
+from esper_scale.engines.sessions import processes_for
 from esper_scale.engines.shard import sendable
 from esper_scale.engines.worker_pool import WorkerPool
 from tests.support.core_worlds import (
@@ -286,8 +287,8 @@ def test_log_messages_of_a_process_are_logged_by_its_parent(caplog):
 @pytest.fixture
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four cores, on which processes can be forked."""
-    monkeypatch.setattr(selection, "usable_cores", lambda: 4)
-    monkeypatch.setattr(selection, "can_fork", lambda: True)
+    monkeypatch.setattr(sessions, "usable_cores", lambda: 4)
+    monkeypatch.setattr(sessions, "can_fork", lambda: True)
 
 
 def config(**more: object) -> RunConfig:
@@ -333,7 +334,7 @@ def test_auto_uses_threads_in_a_notebook_and_outside_of_the_main_thread(monkeypa
 @pytest.mark.parametrize("why", ["no forks", "a GPU"])
 def test_a_warning_says_that_requested_processes_are_not_possible(why, monkeypatch, caplog):
     devices = [*CPU, torch.device("cuda")] if why == "a GPU" else CPU
-    monkeypatch.setattr(selection, "can_fork", lambda: why == "a GPU")
+    monkeypatch.setattr(sessions, "can_fork", lambda: why == "a GPU")
     assert processes_for(config(engine="auto"), devices) == 1
     assert caplog.messages == []
     assert processes_for(config(engine="processes"), devices) == 1

@@ -5,10 +5,11 @@ once; ``cli.run`` shows the order.
 
 What is here:
     resolution: every name in a configuration becomes a component with validated settings. Imports no torch.
+    dispatch: call the hooks of a run: observers, health checks, report sections, ``esper_run``.
+    threads: the engine of this process.
     components: build one component and check what it built; hosts named by an import path.
     recipes: build what environments have in common, task, data, host, slots and blueprints, and check that they fit.
     compose: build also policies and rewards, and the study of a run.
-    portable: what a worker on another machine builds the recipe of a run from.
     run: ``run`` and ``resume``, the run directory, and how a run ends.
     checkpointing: when a checkpoint is written, what is in it, and where a run resumes.
     interrupts: SIGINT, SIGTERM and SIGHUP finish the step in progress.

@@ -35,7 +35,6 @@ FREE_TO_CHANGE: Final = frozenset(
         "sinks",
         "lanes",
         "engine",
-        "ray",
         "patience",
         "device",
         "devices",

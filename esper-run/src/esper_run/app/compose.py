@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,15 +21,14 @@ from esper_core.leyline.errors import ConfigError, Problem
 from esper_core.plugins.isolation import output_to_stderr
 from esper_core.trainer.event_records import record_of
 from esper_core.trainer.measurements import count_parameters
-from esper_core.trainer.pool import Pool
 from esper_core.trainer.study import Arm, RunReward, Study
 from esper_run.app.recipes import build_component, build_prototype, choose_devices, name_in_file
 from esper_run.app.resolution import TWIN, load_run_plugins, resolve
 from esper_run.app.runtime import one_thread, tune_allocator
+from esper_run.app.threads import ThreadsSession
 from esper_run.config import config_of, load_config
 from esper_run.config.model import CAPACITY
-from esper_scale.engines.ahead import Decider
-from esper_scale.engines.worker_pool import WorkerPool
+from esper_run.engines import PoolRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,8 +45,7 @@ if TYPE_CHECKING:
     from esper_core.trainer.pool import StudyPool
     from esper_run.app.resolution import Resolution
     from esper_run.config import RunConfig
-    from esper_scale.engines.selection import ChosenEngine
-    from esper_scale.engines.verdicts import Verdicts
+    from esper_run.engines import EngineSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,6 @@ class StudyContext:
 
     Attributes:
         engine: Computes the environments; None: threads of this process.
-        verdicts: Seeds that ended or blocked a worker of this run before.
         until_checkpoint: Returns after how many steps a checkpoint is due, if that is fixed.
         heartbeat: Called when work begins in the environment of a place, and about once a second for workers.
     """
@@ -65,8 +61,7 @@ class StudyContext:
     bus: Bus
     clock: Clock
     check_health: Callable[[HealthSnapshot], Verdict]
-    engine: ChosenEngine | None = None
-    verdicts: Verdicts | None = None
+    engine: EngineSession | None = None
     heartbeat: Callable[[int], None] = lambda place: None
     until_checkpoint: Callable[[], int] = lambda: sys.maxsize
 
@@ -124,12 +119,6 @@ class Composition:
         """The reward of each arm that has a policy."""
         return {name: judge for arm in self.arms for name, judge in zip(arm.names, self.judges, strict=True)}
 
-    @property
-    def decider(self) -> Decider:
-        """What a worker needs to choose actions as the run does."""
-        prices = {name: reward.price for name, reward in self.rewards.items()}
-        return Decider(self.arms, prices, self.config.episode.steps, self.config.episode.batches)
-
     def judge_of(self, arm: str | None) -> RunReward:
         """Return the reward of an arm, or the only one of the run if ``arm`` is None; ConfigError (E114) otherwise."""
         if arm is None and len(self.judges) == 1:
@@ -144,7 +133,7 @@ class Composition:
     def study(self, context: StudyContext) -> Study:
         """Return the study of all arms and their twin."""
         twin = TWIN if self.config.twin else None
-        return self._study(context, self._pool(context, self.arm_names, twin), self.arms, twin)
+        return self._study(context, self._pool(context, 0, self.arm_names, twin), self.arms, twin)
 
     def follow_up(self, context: StudyContext, finished: Sequence[EpisodeFinished]) -> Study | None:
         """Return the study of the controls: what each arm grew, trained from the start with the same RNG seeds.
@@ -159,44 +148,21 @@ class Composition:
         arms = [control for arm, control in self.controls.items() if any(e.grown for e in finished if e.arm == arm)]
         if not arms:
             return None
-        pool = self._pool(context, arms, None, grown)
+        pool = self._pool(context, 1, arms, None, grown)
         return self._study(context, pool, (), None)
 
     def _pool(
         self,
         context: StudyContext,
+        stage: int,
         arms: Sequence[str],
         twin: str | None,
         implants: Mapping[tuple[str, int], Sequence[Growth]] | None = None,
     ) -> StudyPool[Any]:
-        config = self.config
-        if config.compute.allocator == "tuned":
+        if self.config.compute.allocator == "tuned":
             tune_allocator()
-        if context.engine is not None:
-            return WorkerPool(
-                context.engine.engine,
-                arms,
-                config.instances,
-                workers=context.engine.workers,
-                notices=self.recipe.notices,
-                twin=twin,
-                implants=implants,
-                patience=None if config.patience == "auto" else config.patience,
-                verdicts=context.verdicts,
-                steps=config.episode.steps if context.engine.decides else 0,
-                until_checkpoint=context.until_checkpoint,
-                on_wait=partial(context.heartbeat, -1),
-            )
-        return Pool(
-            self.recipe,
-            arms,
-            config.instances,
-            twin=twin,
-            devices=self.devices,
-            lanes=None if config.lanes == "auto" else config.lanes,
-            implants=None if implants is None else lambda arm, seed: implants[arm, seed],
-            on_turn=context.heartbeat,
-        )
+        engine = ThreadsSession(self) if context.engine is None else context.engine
+        return engine.pool(PoolRequest(arms, twin, implants, stage, context.until_checkpoint, context.heartbeat))
 
     def _study(self, context: StudyContext, pool: StudyPool[Any], arms: Sequence[Arm], twin: str | None) -> Study:
         config, blueprints = self.config, self.resolution.blueprints.values()

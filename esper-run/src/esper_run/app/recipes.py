@@ -111,7 +111,7 @@ def choose_devices(resolution: Resolution) -> tuple[torch.device, ...]:
     requested: dict[KeyPath, str] = {("devices", index): name for index, name in enumerate(config.devices)}
     devices = []
     for path, name in (requested or {("device",): config.device}).items():
-        best = "cuda" if torch.cuda.is_available() and not config.is_on_ray else "cpu"
+        best = "cuda" if torch.cuda.is_available() and not resolution.engine.is_remote else "cpu"
         device = torch.device(best if name == "auto" else name)
         if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
             reason = f"torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices"

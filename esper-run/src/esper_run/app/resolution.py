@@ -8,6 +8,7 @@ problems are collected and raised together, each with its place in the file. Not
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from esper_core.plugins.lookup_errors import unknown_plugin
 from esper_run.app.components import ConfiguredComponent, host_at
 from esper_run.config import model_problems, parse_path
 from esper_run.config.model import CAPACITY
+from esper_run.engines import AUTO, Engine, find_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +44,20 @@ TWIN: Final = "twin"
 
 
 @dataclass(frozen=True, slots=True)
+class ConfiguredEngine:
+    """The engine of a run with its settings; ``engine`` is None where ``auto`` leaves the choice open."""
+
+    name: str
+    engine: Engine | None = None
+    settings: BaseModel | None = None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it computes on other machines."""
+        return self.engine is not None and self.engine.is_remote
+
+
+@dataclass(frozen=True, slots=True)
 class Resolution:
     """A configuration with a component for each name in it.
 
@@ -50,6 +66,7 @@ class Resolution:
         components: By its path in the configuration, in the order of ``named_components``.
         places: The place of each slot.
         blueprints: The blueprints of each slot.
+        engine: What computes the environments.
     """
 
     loaded: LoadedConfig
@@ -58,6 +75,7 @@ class Resolution:
     components: Mapping[KeyPath, ConfiguredComponent]
     places: Mapping[str, SlotPlace]
     blueprints: Mapping[str, tuple[Component, ...]]
+    engine: ConfiguredEngine
 
     @property
     def config(self) -> RunConfig:
@@ -89,7 +107,7 @@ class Resolution:
         broken = [record for record in self.plugins.records if record.status in ("broken", "rejected")]
         faults = [problem for record in broken for problem in record.problems[:1]]
         faults += [problem for problem in self.plugins.problems if problem.code == "E223"]
-        return (*self.loaded.warnings, *map(one_line, (*faults, *unmarked_hooks(self.plugins))))
+        return tuple(map(one_line, (*faults, *unmarked_hooks(self.plugins))))
 
 
 def _arm_name(policy: ConfiguredComponent) -> str:
@@ -225,12 +243,13 @@ class _Resolver:
         self.check_families([configured for configured in components.values() if configured.component.kind == "reward"])
         places = {name: self.place(name, components.get(("host",))) for name in config.slots}
         blueprints = {name: self.blueprints(name) for name in config.slots}
+        engine = self.engine()
         if problems := sorted(
             self.problems + self.faults, key=lambda problem: (problem.line or 0, problem.column or 0)
         ):
             raise ConfigError(problems) if self.problems else PluginError(problems)
         known_places = {name: place for name, place in places.items() if place is not None}
-        return Resolution(self.loaded, self.plugins, plugin_settings, components, known_places, blueprints)
+        return Resolution(self.loaded, self.plugins, plugin_settings, components, known_places, blueprints, engine)
 
     def choose(self, kind: ComponentKind, use: Use, path: KeyPath) -> ConfiguredComponent | None:
         """Return the component that ``use`` names, with its settings validated; None after a problem."""
@@ -292,6 +311,30 @@ class _Resolver:
                 components[component.id] = component
         return tuple(components.values())
 
+    def engine(self) -> ConfiguredEngine:
+        """Return the engine with its settings validated. Without one after a problem."""
+        use, path = self.loaded.config.engine, ("engine", "settings")
+        engine = None if use.use == AUTO else self.attempt(("engine", "use"), partial(find_engine, use.use))
+        if engine is None or engine.settings is None:
+            if use.settings and (engine is not None or use.use == AUTO):
+                self.problems.append(self.loaded.problem("E121", path, f'engine "{use.use}" has no settings'))
+            return ConfiguredEngine(use.use, engine)
+        self.check_devices(engine)
+        try:
+            return ConfiguredEngine(use.use, engine, engine.settings.model_validate(dict(use.settings)))
+        except ValidationError as error:
+            self.problems += model_problems(error, engine.settings, self.loaded.root, path)
+            return ConfiguredEngine(use.use)
+
+    def check_devices(self, engine: Engine) -> None:
+        """Report a GPU where the engine computes on the CPUs of other machines."""
+        config = self.loaded.config
+        gpu = next((name for name in (config.device, *config.devices) if name.startswith("cuda")), None)
+        if engine.is_remote and gpu is not None:
+            message = f"workers of engine {config.engine.use} compute on CPUs, received {gpu}"
+            path = ("devices",) if config.devices else ("device",)
+            self.problems.append(self.loaded.problem("E114", path, message, "Use device: cpu, or engine: threads."))
+
     def attempt(self, path: KeyPath, look_up: Callable[[], T]) -> T | None:
         """Return what ``look_up`` finds; None after a problem, which gets the place of ``path`` if it has none."""
         try:
@@ -318,6 +361,8 @@ def resolved_config(resolution: Resolution) -> RunConfig:
     for path, chosen in resolution.components.items():
         values[*path, "use"] = chosen.component.id
         values[*path, "settings"] = to_jsonable_python(dict(chosen.settings))
+    if (settings := resolution.engine.settings) is not None:
+        values["engine", "settings"] = settings.model_dump(mode="json")
     for name, place in resolution.places.items():
         values["slots", name, "at"] = place.at
         values["slots", name, "kind"] = place.kind
@@ -356,4 +401,8 @@ def settings_models(loaded: LoadedConfig, folder: Path) -> dict[KeyPath, type[Ba
             continue
         if model is not None:
             models[*path, "settings"] = model
+    with suppress(EsperError):
+        engine = find_engine(config.engine.use)
+        if engine.settings is not None:
+            models["engine", "settings"] = engine.settings
     return models

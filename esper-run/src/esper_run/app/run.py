@@ -35,17 +35,16 @@ from esper_run.app.components import open_display, open_sinks
 from esper_run.app.compose import Composition, StudyContext, prepare
 from esper_run.app.dispatch import Observers, collect_sections, health_check, run_wrapped
 from esper_run.app.interrupts import handled_signals
-from esper_run.app.resolution import resolved_config
+from esper_run.app.resolution import ConfiguredEngine, resolved_config
 from esper_run.app.runtime import one_thread
 from esper_run.config import dump_config
+from esper_run.engines import AUTO, THREADS, EngineContext, find_engine, installed_engines
 from esper_run.runs import RunDirectory
 from esper_run.runs.checkpoints import Checkpoints
 from esper_run.runs.directory import STATUS_RUNNING, run_lock, write_json
 from esper_run.runs.records import read_run, resume_hint
 from esper_run.runs.statistics import results
-from esper_run.watchdog.watchdog import watched
-from esper_scale.engines.portable import open_engine
-from esper_scale.engines.verdicts import Verdicts
+from esper_run.watchdog import watched
 from esper_scale.stores.uploads import Claims, uploading
 
 if TYPE_CHECKING:
@@ -58,9 +57,9 @@ if TYPE_CHECKING:
     from esper_core.telemetry import Listener
     from esper_core.trainer.study import Study
     from esper_run.app.dispatch import PluginSection
+    from esper_run.engines import EngineSession
     from esper_run.runs.records import Run
-    from esper_run.watchdog.watchdog import Heartbeat
-    from esper_scale.engines.selection import ChosenEngine
+    from esper_run.watchdog import Heartbeat
 
 log = logging.getLogger("esper")
 
@@ -267,11 +266,9 @@ class _Session:
                 checkpoints, events, clock, warnings, settings.every, raise_if_interrupted, decisive, position.number
             )
             writer.on_written = self.on_checkpoint
-            composed, verdicts = self.composition, Verdicts(path)
-            engine = self._open_engine(closing, raise_if_interrupted, supervised=bool(position.number and verdicts))
-            context = StudyContext(
-                bus, clock, health_check(resolution.plugins), engine, verdicts, heartbeat, writer.steps_left
-            )
+            composed = self.composition
+            engine = self._open_engine(closing, raise_if_interrupted)
+            context = StudyContext(bus, clock, health_check(resolution.plugins), engine, heartbeat, writer.steps_left)
             try:
                 if position.number:
                     for event in read_events(path / "events.jsonl"):
@@ -296,17 +293,31 @@ class _Session:
                 raise
             return finished, clock
 
-    def _open_engine(self, closing: ExitStack, on_wait: Callable[[], None], *, supervised: bool) -> ChosenEngine | None:
-        """Return the engine of the run, which ``closing`` closes."""
-        engine = open_engine(
-            self.composition,
-            supervised=supervised,
-            on_node=lambda node: self.directory.add_node(node.as_json()),
-            on_wait=on_wait,
-        )
-        if engine is not None:
-            closing.callback(engine.engine.close)
-        return engine
+    def _open_engine(self, closing: ExitStack, on_wait: Callable[[], None]) -> EngineSession | None:
+        """Return the engine of the run, which ``closing`` closes; None: threads of this process.
+
+        A run that is resumed with threads asks the other engines, too: one may have found a seed that must not run in
+        this process again.
+        """
+        chosen, is_resumed = self.composition.resolution.engine, bool(self.position.number)
+        engines = [chosen]
+        if chosen.name == AUTO or (chosen.name == THREADS and is_resumed):
+            others = (name for name in installed_engines() if name != THREADS)
+            engines = [ConfiguredEngine(name, find_engine(name)) for name in others]
+        for configured in engines:
+            context = EngineContext(
+                self.composition,
+                configured.settings,
+                self.directory.path,
+                is_resumed=is_resumed,
+                on_node=self.directory.add_node,
+                on_wait=on_wait,
+            )
+            session = None if configured.engine is None else configured.engine.open(context)
+            if session is not None:
+                closing.callback(session.close)
+                return session
+        return None
 
     def _train_studies(self, context: StudyContext, writer: CheckpointWriter) -> list[EpisodeFinished]:
         """Train the study of the configuration, then that of its controls; return how every episode ended."""
@@ -325,8 +336,6 @@ class _Session:
             if (study := build(context)) is None:
                 continue
             writer.stage = stage
-            if context.verdicts is not None:
-                context.verdicts.stage = stage
             progress = StudyProgress(study)
             try:
                 if position.number and stage == position.stage:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from esper_core.leyline.errors import EsperError
 from esper_core.leyline.specs import COMPONENT_KINDS
 from esper_run.config import RunConfig
+from esper_run.engines import AUTO, find_engine, installed_engines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,6 +47,8 @@ def config_schema(plugins: Plugins) -> Schema:
             properties[key] = json.loads(text)
     for kind in COMPONENT_KINDS:
         definitions[f"use-{kind}"] = _use(cast("ComponentKind", kind), plugins.registry, definitions)
+    schema["properties"]["engine"] = {**schema["properties"]["engine"], **_engine(definitions)}
+    schema["properties"]["engine"].pop("$ref", None)
     blueprints = definitions["SlotConfig"]["properties"]["blueprints"]
     blueprints["items"] = _names(plugins.registry.components("blueprint"), blueprints["items"])
     definitions["PluginsConfig"]["properties"]["settings"]["properties"] = {
@@ -73,6 +76,32 @@ def _use(kind: ComponentKind, registry: Registry, definitions: Schema) -> Schema
         "additionalProperties": False,
     }
     return {"anyOf": [names, {**mapping, "allOf": conditions} if conditions else mapping]}
+
+
+def _engine(definitions: Schema) -> Schema:
+    """Return the schema of the engine: an installed name, or any other, and settings that depend on it."""
+    installed: list[Schema] = [{"const": AUTO}]
+    conditions = []
+    for name in installed_engines():
+        try:
+            engine = find_engine(name)
+        except EsperError:
+            continue
+        installed.append({"const": name, "description": engine.summary})
+        settings: Schema = {"type": "object", "maxProperties": 0}
+        if engine.settings is not None:
+            settings = _embedded(engine.settings, f"engine.{name}", definitions)
+        called = {"properties": {"use": {"const": name}}, "required": ["use"]}
+        conditions.append({"if": called, "then": {"properties": {"settings": settings}}})
+    names = {"anyOf": [*installed, {"type": "string", "minLength": 1, "maxLength": 100}]}
+    mapping = {
+        "type": "object",
+        "properties": {"use": names, "settings": {"type": "object"}},
+        "required": ["use"],
+        "additionalProperties": False,
+        "allOf": conditions,
+    }
+    return {"anyOf": [names, mapping]}
 
 
 def _names(components: Sequence[Component], otherwise: Schema) -> Schema:

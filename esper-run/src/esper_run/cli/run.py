@@ -43,10 +43,11 @@ _quiet_option = click.option("--quiet", is_flag=True, help="Print no progress.")
 _engine_option = click.option(
     "--engine",
     metavar="NAME",
-    help="What lanes are: auto, threads, processes or ray. Short for --set engine=NAME.",
+    help="What lanes are: auto, threads, or an installed one such as processes or ray. Short for --set engine=NAME.",
 )
 _address_option = click.option(
-    "--address", help="The Ray cluster of --engine ray; default: one on this machine. Short for --set ray.address=…"
+    "--address",
+    help="The cluster of --engine ray; default: one on this machine. Short for --set engine.settings.address=…",
 )
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object on stdout.")
 _watch_option = click.option("--watch", is_flag=True, help="Serve a live page of the run to a browser, until Ctrl-C.")
@@ -54,7 +55,7 @@ _watch_option = click.option("--watch", is_flag=True, help="Serve a live page of
 
 def _with_engine(overrides: Sequence[str], engine: str | None, address: str | None) -> tuple[str, ...]:
     """Return overrides with the engine that was asked for, and the cluster."""
-    options = {"engine": engine or (None if address is None else "ray"), "ray.address": address}
+    options = {"engine": engine or (None if address is None else "ray"), "engine.settings.address": address}
     return (*overrides, *(f"{path}={value}" for path, value in options.items() if value is not None))
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def contradictions(config: RunConfig, root: Node) -> Iterator[Problem]:
     """Yield a problem for every contradiction between the options of a configuration; ``root`` has their places."""
-    for check in (_arms, _folders, _size, _rewards, _gates, _nursery, _micro_batches, _ray):
+    for check in (_arms, _folders, _size, _rewards, _gates, _nursery, _micro_batches):
         yield from check(config, root)
 
 
@@ -114,12 +114,3 @@ def _micro_batches(config: RunConfig, root: Node) -> Iterator[Problem]:
         message = f"compute.micro_batches is larger than episode.batch_size ({size}), received {parts}"
         hint = f"Use compute.micro_batches: {size} at most, or larger batches."
         yield root.problem("E114", ("compute", "micro_batches"), message, hint)
-
-
-def _ray(config: RunConfig, root: Node) -> Iterator[Problem]:
-    """Check that workers on a Ray cluster are to compute on CPUs."""
-    cuda_device = next((name for name in (config.device, *config.devices) if name.startswith("cuda")), None)
-    if config.is_on_ray and cuda_device is not None:
-        message = f"workers on a Ray cluster compute on CPUs, received {cuda_device}"
-        path = ("devices",) if config.devices else ("device",)
-        yield root.problem("E114", path, message, "Use device: cpu, or engine: threads.")

@@ -20,7 +20,7 @@ from esper_core.leyline.errors import ConfigError, Problem, nearest
 from esper_core.leyline.files import read_bytes
 from esper_run.config.contradictions import contradictions
 from esper_run.config.errors import entry_at, model_problems
-from esper_run.config.model import RENAMED, RunConfig
+from esper_run.config.model import RunConfig
 from esper_run.config.values import (
     MAX_BYTES,
     KeyPath,
@@ -56,7 +56,7 @@ class LoadedConfig:
     """A configuration, and where each of its values comes from.
 
     ``source`` has the bytes of the file, ``root`` its values with their places; ``overrides`` and ``overlays`` are what
-    ``--set`` and ``--overlay`` were given, in order. ``warnings`` say which keys have another name now.
+    ``--set`` and ``--overlay`` were given, in order.
     """
 
     config: RunConfig
@@ -65,7 +65,6 @@ class LoadedConfig:
     root: Node = field(repr=False, compare=False)
     overrides: tuple[str, ...] = ()
     overlays: tuple[Overlay, ...] = ()
-    warnings: tuple[str, ...] = ()
 
     def problem(self, code: str, path: KeyPath, message: str, hint: str | None = None, *, key: bool = False) -> Problem:
         """Build a problem with the value (or the ``key``) at ``path``, located there or at the nearest value above."""
@@ -115,14 +114,12 @@ def parse_config(
         folder: the folder of ``file``, by default that of its name.
     """
     root = read_document(data, file)
-    warnings = _rename_keys(root)
     for overlay in overlays:
         upper = read_document(overlay.source, overlay.file)
-        warnings += _rename_keys(upper)
         _relocate_plugins(upper, overlay.folder, Path(file).parent if folder is None else folder)
         _merge(root, upper)
     for text in overrides:
-        warnings += _override(root, text)
+        _override(root, text)
     try:
         config = RunConfig.model_validate(root.plain())
     except ValidationError as error:
@@ -130,7 +127,7 @@ def parse_config(
     else:
         problems = list(contradictions(config, root))
         if not problems:
-            return LoadedConfig(config, file, data, root, tuple(overrides), tuple(overlays), tuple(warnings))
+            return LoadedConfig(config, file, data, root, tuple(overrides), tuple(overlays))
     files = [file, *(overlay.file for overlay in overlays), *map(_label, overrides), None]
     raise ConfigError(
         sorted(problems, key=lambda problem: (files.index(problem.file), problem.line or 0, problem.column or 0))
@@ -172,16 +169,6 @@ def read_file(path: str | Path) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have, with a NUL in it
         reason = f"cannot read the file: {getattr(error, 'strerror', None) or error}"
     raise ConfigError(Problem("E101", reason, file, hint=hint))
-
-
-def _rename_keys(root: Node) -> list[str]:
-    """Rename keys of older versions at the top of a document; return a warning for each."""
-    warnings = []
-    for old, new in RENAMED.items():
-        if old in root.value and new not in root.value:
-            root.value[new] = node = root.value.pop(old)
-            warnings.append(f'{node.place}: {old} is called {new} now; write "{new}: {visible(cut(str(node.value)))}"')
-    return warnings
 
 
 def _relocate_plugins(overlay: Node, folder: Path, base: Path) -> None:
@@ -235,8 +222,8 @@ def _label(text: str) -> str:
     return f"--set {visible(cut(text, 100))}"
 
 
-def _override(root: Node, text: str) -> list[str]:
-    """Apply a ``--set``; return warnings.
+def _override(root: Node, text: str) -> None:
+    """Apply a ``--set``.
 
     Raises:
         ConfigError: It has no path and value, or nothing can be at its path (E115).
@@ -252,12 +239,6 @@ def _override(root: Node, text: str) -> list[str]:
         hint = "Write a path, = and a value: --set episode.steps=20, --set 'slots.early.blueprints=[conv_light]'"
         raise ConfigError(Problem("E115", f"expected path=value, received {shown(text)}: {reason}", label, hint=hint))
     value = read_value(match["value"], label)
-    warnings = []
-    if len(path) == 1 and (new := RENAMED.get(str(path[0]))):
-        warnings, path = (
-            [f'{label}: {path[0]} is called {new} now; write "{new}={visible(cut(str(value.value)))}"'],
-            (new,),
-        )
     node = root
     for depth, step in enumerate(path, 1):
         is_index = isinstance(node.value, list) and isinstance(step, int) and step < len(node.value)
@@ -273,4 +254,3 @@ def _override(root: Node, text: str) -> list[str]:
                 _spell_out(below)
             node = below
     node.value[path[-1]] = value
-    return warnings

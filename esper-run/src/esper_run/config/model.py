@@ -94,22 +94,6 @@ class CheckpointConfig(Section):
     keep: Count = Field(default=2, le=1000, description="Number of the newest checkpoints to keep.")
 
 
-class RayConfig(Section):
-    """The Ray cluster that ``engine: ray`` uses."""
-
-    address: Name | None = Field(
-        default=None,
-        description="Address of a cluster; null: that of RAY_ADDRESS, else a cluster on this machine for this run.",
-    )
-    wait_seconds: int = Field(
-        default=300, ge=1, le=86_400, description="Seconds to wait until the cluster has started the workers."
-    )
-    mixed_builds: bool = Field(
-        default=False,
-        description="Accept nodes with another torch build, CPU capability or Python; last bits may then differ.",
-    )
-
-
 class PluginsConfig(Section):
     """Which of the installed plugins take part."""
 
@@ -175,12 +159,11 @@ class RunConfig(Section):
     lanes: Lanes = Field(
         default="auto", description="Environments computed at once, as workers or GPU streams; auto: as many as fit."
     )
-    engine: Literal["auto", "threads", "processes", "ray"] = Field(
-        default="threads",
-        description="What lanes are on a CPU: threads, processes, or workers on a Ray cluster; "
-        "auto: ray if ray.address is given, else processes if they may be faster, else threads.",
+    engine: Use = Field(
+        default=Use(use="threads"),
+        description="What lanes are: threads, or an engine of another package: processes, or ray for workers on a "
+        "cluster; auto: another one if it may be faster, else threads.",
     )
-    ray: RayConfig = Field(default_factory=RayConfig, description="The cluster of engine: ray.")
     patience: Patience = Field(
         default="auto",
         description="Seconds after which a component hangs; auto: 20 times the longest part of a step, at least 600.",
@@ -208,17 +191,10 @@ class RunConfig(Section):
         """Environment seeds of a round: each runs under every reward."""
         return self.environments // max(1, len(self.rewards))
 
-    @property
-    def is_on_ray(self) -> bool:
-        """Whether lanes are workers on a Ray cluster."""
-        return self.engine == "ray" or (self.engine == "auto" and self.ray.address is not None)
-
-
-RENAMED: Final[Mapping[str, str]] = {"workers": "engine"}
-"""Keys of older versions, which are still read, and what they are called now."""
 
 REMOVED: Final[Mapping[KeyPath, str]] = {
-    ("workers",): "It is called engine now, which is given as well. Delete it.",
+    ("ray",): "It is a setting of the engine now:  engine: {use: ray, settings: {address: …}}",
+    ("workers",): "It is called engine now.",
     ("base",): "Give the other file first and this one as an overlay:  esper run OTHER --overlay THIS",
     ("compute", "cuda_graphs"): "It was removed: CUDA graphs are no longer supported. Delete the key.",
     ("growth", "incubation", "live"): "It was removed. Use branch to train host and seed together, or shadow.",

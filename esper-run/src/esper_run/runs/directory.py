@@ -121,7 +121,7 @@ class RunDirectory:
             self.write("git.patch", patch)
         self._write_manifest()
 
-    def add_node(self, node: dict[str, Any]) -> None:
+    def add_node(self, node: Mapping[str, Any]) -> None:
         """Record what is installed on machines of a cluster that compute for the run, once for equal ones."""
         if node not in (nodes := self.manifest.setdefault("nodes", [])):
             nodes.append(node)

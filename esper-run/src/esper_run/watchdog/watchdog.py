@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from esper_core.leyline.errors import Problem
 from esper_core.telemetry import sinks
-from esper_scale.engines.processes import CrashReport, can_fork, fork, frames_of, frames_of_others, is_stopped
-from esper_scale.engines.supervision import Patience, find_author
+from esper_run.watchdog.crash_reports import CrashReport, find_author, frames_of, frames_of_others
+from esper_run.watchdog.forks import can_fork, fork, is_stopped
+from esper_run.watchdog.patience import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from esper_scale.engines.protocol import Frame
+    from esper_run.watchdog.crash_reports import Frame
 
     OnEnd = Callable[[Problem, str, int], object]
 

@@ -9,6 +9,7 @@
 - ``processes``: workers that are forked from the run
 - ``ray``: workers on the machines of a Ray cluster
 - ``nodes``: what is installed on these machines
-- ``watchdog``: ends a run that stands still in its own process
-- ``selection``: which engine a run uses, with how many workers
+- ``portable``: what a worker on another machine builds the recipe of a run from
+- ``sessions``: opens an engine for a run, with how many workers
+- ``plugin``: the engines as a run finds them
 """

@@ -84,7 +84,8 @@ def check_node(run_node: NodeRecord, other: NodeRecord, *, mixed_builds: bool) -
         hint = "Install the same versions on every node, for example from one constraints file."
         raise ClusterError([Problem("E405", text, hint=hint) for text in packages])
     if build and not mixed_builds:
-        hint = "Results would differ in their last bits. Use equal nodes, or accept that:  --set ray.mixed_builds=true"
+        accept = "--set engine.settings.mixed_builds=true"
+        hint = f"Results would differ in their last bits. Use equal nodes, or accept that:  {accept}"
         raise ClusterError([Problem("E405", text, hint=hint) for text in build])
     return [f"{text}: results may differ in their last bits" for text in build]
 

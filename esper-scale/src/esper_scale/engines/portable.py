@@ -19,6 +19,7 @@ from esper_core.leyline.protocols import Split
 from esper_core.plugins import load_plugins
 from esper_core.plugins.discovery import is_set
 from esper_core.plugins.isolation import output_to_stderr
+from esper_core.settings import Use
 from esper_run.app.compose import build_arms
 from esper_run.app.recipes import build_prototype, choose_devices
 from esper_run.app.resolution import resolve, resolved_config
@@ -27,11 +28,9 @@ from esper_run.config import dump_config
 from esper_run.config.loading import parse_config
 from esper_scale.engines.ahead import Decider
 from esper_scale.engines.nodes import describe_node
-from esper_scale.engines.ray import RayEngine
-from esper_scale.engines.selection import ChosenEngine, choose_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     import numpy as np
 
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 WORKER_KINDS: Final = ("task", "host", "schedule")
 """Kinds of components that workers build, besides blueprints, and policies that do not learn."""
 
-WORKER_KEYS: Final[Mapping[str, Any]] = {"sinks": (), "device": "cpu", "devices": (), "engine": "threads"}
+WORKER_KEYS: Final[Mapping[str, Any]] = {"sinks": (), "device": "cpu", "devices": (), "engine": Use(use="threads")}
 """Values of a worker's configuration: it has no sinks, and computes on a CPU."""
 
 
@@ -111,7 +110,7 @@ class PortableRun:
     @classmethod
     def of(cls, composition: Composition) -> PortableRun:
         """Return what ``composition`` was built from."""
-        resolution, decider = composition.resolution, composition.decider
+        resolution, decider = composition.resolution, decider_of(composition)
         kinds = WORKER_KINDS if decider.learns else (*WORKER_KINDS, "policy")
         chosen = [
             configured.component for configured in resolution.components.values() if configured.component.kind in kinds
@@ -174,38 +173,15 @@ class LoadedRun:
         return replace(prototype.recipe, price_operations=run.price_operations), decider
 
 
+def decider_of(composition: Composition) -> Decider:
+    """Return what a worker needs to choose actions as the run does."""
+    prices = {name: reward.price for name, reward in composition.rewards.items()}
+    episode = composition.config.episode
+    return Decider(composition.arms, prices, episode.steps, episode.batches)
+
+
 def portable_data(recipe: Recipe) -> PortableData:
     """Return the data of a recipe."""
     return {
         name: (PortableTensor.of(split.inputs), PortableTensor.of(split.targets)) for name, split in recipe.data.items()
     }
-
-
-def open_engine(
-    composition: Composition,
-    *,
-    supervised: bool = False,
-    on_node: Callable[[NodeRecord], None] = lambda node: None,
-    on_wait: Callable[[], None] = lambda: None,
-) -> ChosenEngine | None:
-    """Return the engine of a run, with how many workers; None: threads of this process.
-
-    See ``choose_engine`` and ``RayEngine``.
-    """
-    config, recipe, decider = composition.config, composition.recipe, composition.decider
-    if not config.is_on_ray:
-        return choose_engine(config, composition.devices, recipe, decider, supervised=supervised)
-    run = PortableRun.of(composition)
-    engine = RayEngine(
-        run,
-        portable_data(recipe),
-        run.describe(composition.resolution.plugins),
-        most=config.instances,
-        lanes=None if config.lanes == "auto" else config.lanes,
-        address=config.ray.address,
-        wait_seconds=config.ray.wait_seconds,
-        mixed_builds=config.ray.mixed_builds,
-        on_node=on_node,
-        on_wait=on_wait,
-    )
-    return ChosenEngine(engine, engine.workers, decides=not decider.learns)

@@ -12,32 +12,28 @@ traceback of its threads to a file when it crashes, when plugin code ends it, an
 from __future__ import annotations
 
 import ctypes
-import faulthandler
-import mmap
 import os
-import re
 import signal
 import socket
 import struct
 import sys
-import tempfile
 import threading
 import time
 import traceback
-import warnings
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from multiprocessing import Pipe
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 
-from esper_scale.engines.protocol import Frame, Loss, WorkerGone
+from esper_run.watchdog import TRACE_SIGNAL, CrashReport, fork, frames_of, is_stopped
+from esper_run.watchdog.crash_reports import SECONDS_FOR_TRACE
+from esper_scale.engines.protocol import Loss, WorkerGone
 from esper_scale.engines.shard import Shard, serve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from multiprocessing.connection import Connection
 
     from esper_core.trainer.environment import Recipe
@@ -45,24 +41,11 @@ if TYPE_CHECKING:
     from esper_scale.engines.ahead import Decider
     from esper_scale.engines.protocol import Order, Reply, Request
 
-TRACE_SIGNAL: Final = signal.SIGUSR2
-"""Asks a worker process for the traceback of its threads."""
-
-SECONDS_FOR_TRACE: Final = 2.0
-"""How long a worker process may take to write its traceback."""
-
 SECONDS_OF_TRANSFER: Final = 30
 """How long the transfer of a message may stand still."""
 
-_END_SIGNALS: Final = {number for number in signal.Signals if number.name in ("SIGHUP", "SIGINT", "SIGTERM")}
-_FRAME: Final = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
 _DEATH_SIGNAL: Final = 1
 """``PR_SET_PDEATHSIG``, as prctl.h numbers it."""
-
-
-def can_fork() -> bool:
-    """Return whether worker processes can be used: on Linux, without an accelerator, which no fork could use."""
-    return sys.platform == "linux" and not torch.accelerator.is_available()
 
 
 class ForkEngine:
@@ -87,24 +70,6 @@ class ForkEngine:
     def close(self) -> None:
         """Let workers that are left exit."""
         self._lifeline.cut()
-
-
-def fork() -> int:
-    """Fork this process, as ``os.fork``. Signals that ask a run to end are ignored in the fork."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, OSError, ValueError):  # a component replaced or closed it
-            stream.flush()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # about threads: see the module docstring
-            pid = os.fork()
-        if pid == 0:
-            for number in _END_SIGNALS:
-                signal.signal(number, signal.SIG_IGN)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return pid
 
 
 class ForkedWorker:
@@ -205,100 +170,6 @@ class _OwnConnection:
         self._connection.send(message)
 
 
-class CrashReport:
-    """What a process leaves behind, for its parent to read: the environment at work, and the traceback of its threads.
-
-    It is made before the fork, so that both have it.
-    """
-
-    def __init__(self) -> None:
-        self._shared = mmap.mmap(-1, struct.calcsize("qqq"))
-        self._beats = self._other_beats = 0
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  open for as long as there is a report
-
-    def note_place(self, place: int) -> None:
-        """Note the place of the environment whose work begins; -1: other work."""
-        self._beats += 1
-        self._other_beats += place < 0
-        struct.pack_into("qqq", self._shared, 0, place + 1, self._beats, self._other_beats)
-
-    @contextmanager
-    def enabled(self) -> Iterator[None]:
-        """Write the traceback within the block whenever this process is asked to, or crashes."""
-        was_enabled = faulthandler.is_enabled()
-        faulthandler.register(TRACE_SIGNAL, self._file)
-        faulthandler.enable(self._file)
-        try:
-            yield
-        finally:
-            faulthandler.unregister(TRACE_SIGNAL)
-            if was_enabled:
-                faulthandler.enable(2)
-            else:
-                faulthandler.disable()
-
-    def trace_exits(self) -> None:
-        """Write the traceback when this process ends itself, too."""
-        leave, pid = os._exit, os.getpid()
-
-        def write_and_exit(status: int) -> NoReturn:
-            if os.getpid() == pid:  # not in a fork of a component's
-                faulthandler.dump_traceback(self._file)
-            leave(status)
-
-        os._exit = write_and_exit
-
-    def request(self, pid: int) -> None:
-        """Ask a process for its traceback, and wait until it is there. If it is stopped, it runs on for that."""
-        os.kill(pid, TRACE_SIGNAL)
-        os.kill(pid, signal.SIGCONT)
-        end, before = time.monotonic() + SECONDS_FOR_TRACE, -1
-        while time.monotonic() < end and not before == (before := len(self.trace)) > 0:
-            time.sleep(0.05)
-
-    def close(self) -> None:
-        """Release the memory and the file."""
-        self._shared.close()
-        self._file.close()
-
-    @property
-    def place(self) -> int | None:
-        """The place of the environment whose work began last; None: of none yet."""
-        (number,) = struct.unpack_from("q", self._shared)
-        return number - 1 if number else None
-
-    @property
-    def beats(self) -> tuple[int, int]:
-        """How often work began, and how often other work than that of an environment."""
-        every, other_beats = struct.unpack_from("qq", self._shared, struct.calcsize("q"))
-        return every, other_beats
-
-    @property
-    def trace(self) -> str:
-        """What was written."""
-        descriptor = self._file.fileno()
-        return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")
-
-
-def frames_of(trace: str) -> tuple[Frame, ...]:
-    """Return the frames of the current thread in what faulthandler wrote last, the innermost first.
-
-    >>> frames_of('Current thread 0x1 (most recent call first):\\n  File "/a.py", line 3 in forward\\n')
-    (Frame(file='/a.py', line=3, function='forward'),)
-    """
-    return _frames_in(trace.rpartition("Current thread")[2].partition("\n\n")[0])
-
-
-def frames_of_others(trace: str) -> list[tuple[Frame, ...]]:
-    """Return the frames of each other thread."""
-    return [_frames_in(block) for block in trace.split("\n\n") if block.startswith("Thread")]
-
-
-def _frames_in(block: str) -> tuple[Frame, ...]:
-    matches = (_FRAME.match(line) for line in block.splitlines())
-    return tuple(Frame(match["file"], int(match["line"]), match["function"]) for match in matches if match)
-
-
 class Lifeline:
     """A pipe that nothing is written to. Reading ends in every fork once the parent has closed its end, or died."""
 
@@ -353,12 +224,3 @@ def _limit_transfers(pipe: Connection[Any, Any]) -> None:
     with socket.socket(fileno=os.dup(pipe.fileno())) as other:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             other.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", SECONDS_OF_TRANSFER, 0))
-
-
-def is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped, as by SIGSTOP."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return False
-    return state in ("T", "t")

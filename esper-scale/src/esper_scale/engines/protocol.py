@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from esper_core.growth import Growth
     from esper_core.leyline import Signals
+    from esper_run.watchdog import Frame
 
 
 RUN_AHEAD: Final = "run_ahead"
@@ -110,15 +111,6 @@ class Reply:
     logged: Sequence[tuple[int, str]] = ()
     notices: Sequence[tuple[str, str]] = ()
     seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """A line of code that a worker was at."""
-
-    file: str
-    line: int
-    function: str
 
 
 @dataclass(frozen=True, slots=True)

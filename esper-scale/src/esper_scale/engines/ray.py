@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from esper_core.trainer.environment import Recipe
     from esper_scale.engines.ahead import Decider
+    from esper_scale.engines.plugin import RaySettings
     from esper_scale.engines.processes import ForkedWorker
     from esper_scale.engines.protocol import Order, Reply, Request
 
@@ -155,10 +156,9 @@ class RayEngine:
         run: What actors build the recipe from.
         data: The data of the run, which each machine gets once.
         own: What is installed where the run was started.
+        settings: The cluster, how long actors may take to start, and whether nodes may have other builds.
+        most: The largest number of workers.
         lanes: How many workers the run takes; None: as many as the cluster has CPUs, at most ``most``.
-        address: Of a cluster; None: that of ``RAY_ADDRESS``, else one is started on this machine.
-        wait_seconds: How long actors may take to start.
-        mixed_builds: Whether nodes may have another torch build, CPU capability or Python.
         on_node: Gets what is installed on the node of each worker, once it was found to fit.
         on_wait: Called about once a second while an actor starts; may raise Interrupted.
 
@@ -172,23 +172,21 @@ class RayEngine:
         run: Portable,
         data: Any,
         run_node: NodeRecord,
+        settings: RaySettings,
         *,
         most: int,
         lanes: int | None = None,
-        address: str | None = None,
-        wait_seconds: float = 300.0,
-        mixed_builds: bool = False,
         on_node: Callable[[NodeRecord], None] = lambda node: None,
         on_wait: Callable[[], None] = lambda: None,
     ) -> None:
-        self.wait_seconds, self.on_wait = wait_seconds, on_wait
-        self._run_node, self._mixed_builds, self._on_node = run_node, mixed_builds, on_node
+        self.wait_seconds, self.on_wait = settings.wait_seconds, on_wait
+        self._run_node, self._mixed_builds, self._on_node = run_node, settings.mixed_builds, on_node
         self._free: list[_Actor] = []
         self._actors: list[_Actor] = []
         self._ray = _import_ray()
         self._is_connected_by_run = not self._ray.is_initialized()
         if self._is_connected_by_run:
-            self._connect(address or os.environ.get("RAY_ADDRESS"), min(most, lanes or usable_cores()))
+            self._connect(settings.address or os.environ.get("RAY_ADDRESS"), min(most, lanes or usable_cores()))
         self.workers = max(1, min(most, lanes or int(self._ray.cluster_resources().get("CPU", 1))))
         self._run, self._data = self._ray.put(run), self._ray.put(data)
 
@@ -243,7 +241,7 @@ class RayEngine:
             f"{self.workers} workers of one CPU each did not start in {self.wait_seconds:g} seconds: "
             f"the cluster has {every.get('CPU', 0):g} CPUs, {free.get('CPU', 0):g} of them free"
         )
-        hint = "Use fewer lanes, free CPUs, or wait longer:  --set ray.wait_seconds=1800"
+        hint = "Use fewer lanes, free CPUs, or wait longer:  --set engine.settings.wait_seconds=1800"
         return ClusterError(Problem("E404", message, hint=hint))
 
     def _connect(self, address: str | None, cpus: int) -> None:

@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from esper_core.leyline import Signals
     from esper_core.trainer.environment import Recipe
     from esper_core.trainer.event_records import Member
+    from esper_run.watchdog import Frame
     from esper_scale.engines.ahead import Decider
-    from esper_scale.engines.protocol import Frame, Order
+    from esper_scale.engines.protocol import Order
 
 log = logging.getLogger("esper")
 

@@ -12,15 +12,12 @@ against its blueprint, in every later repetition, too. The loss of any other com
 from __future__ import annotations
 
 import logging
-import os
 from collections import deque
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.errors import Problem, WorkerLost
-from esper_core.plugins.isolation import FRAMEWORK, is_third_party
+from esper_run.watchdog import find_author
 from esper_scale.engines.ahead import is_as_expected
 from esper_scale.engines.protocol import RUN_AHEAD, Request, WorkerGone, WorkerStarting
 
@@ -28,7 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from esper_core.leyline import Signals
-    from esper_scale.engines.protocol import Condemned, Frame, Loss, PackedState, Reply, Worker
+    from esper_run.watchdog import Patience
+    from esper_scale.engines.protocol import Condemned, Loss, PackedState, Reply, Worker
     from esper_scale.engines.shard import Suspect
 
 log = logging.getLogger("esper")
@@ -39,35 +37,8 @@ LOSSES_UNTIL_VERDICT: Final = 2
 ACCIDENTS_UNTIL_END: Final = 5
 """How often a worker is lost in a request, with its machine or stopped from outside, until the run ends."""
 
-FIRST_SECONDS: Final = 3600.0
-"""Patience before the first step is done."""
-
-LEAST_SECONDS: Final = 600.0
-LONGEST_REQUESTS: Final = 20.0
-"""Patience afterwards, in seconds and in multiples of the longest request so far; the larger one counts."""
-
 SNAPSHOT_SHARE: Final = 0.02
 """Share of the run's time that snapshots may take."""
-
-
-@dataclass(slots=True)
-class Patience:
-    """How long a worker may take for a request: a fixed number of seconds, or as long as others took, many times."""
-
-    fixed: float | None = None
-    longest: float | None = None
-
-    @property
-    def seconds(self) -> float:
-        """The seconds after which a worker counts as hanging."""
-        if self.fixed is not None:
-            return self.fixed
-        return FIRST_SECONDS if self.longest is None else max(LEAST_SECONDS, LONGEST_REQUESTS * self.longest)
-
-    def record(self, request: Request, seconds: float) -> None:
-        """Take account of how long a request took."""
-        if self.longest is not None or request.method == "apply":
-            self.longest = max(self.longest or 0.0, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +131,7 @@ class SupervisedWorker:
                 losses.append(self._lose())
         reply, self._ready = self._ready, None
         if (request := self._pending) is not None:
-            self.patience.record(request, reply.seconds)
+            self.patience.record(reply.seconds, ends_step=request.method == "apply")
             self._log.append(request)
             self._pending = None
         return reply
@@ -294,27 +265,3 @@ def _value_of(reply: Reply) -> Any:
     if reply.error is not None:
         raise reply.error
     return reply.value
-
-
-def find_author(frames: Sequence[Frame]) -> Frame | None:
-    """Return the innermost line of a plugin's; None if all are Esper's, of what Esper uses, or of Python's library.
-
-    Lines outside of Esper's outermost one belong to the program that called it, such as the command ``esper``.
-    """
-    specs = (find_spec(package) for package in FRAMEWORK)
-    framework = [Path(spec.origin).parent for spec in specs if spec is not None and spec.origin is not None]
-    outermost = max((place for place, frame in enumerate(frames) if _is_within(frame, framework)), default=len(frames))
-    return next((frame for frame in frames[:outermost] if _is_authors(Path(frame.file), framework)), None)
-
-
-def _is_within(frame: Frame, framework: Sequence[Path]) -> bool:
-    """Return whether a line is Esper's, and not of the command ``esper``."""
-    parents = Path(frame.file).parents
-    return any(folder in parents and folder / "cli" not in parents for folder in framework)
-
-
-def _is_authors(file: Path, framework: Sequence[Path]) -> bool:
-    _, installed, module_path = file.as_posix().rpartition("/site-packages/")
-    if installed:
-        return is_third_party(module_path.partition("/")[0])
-    return file.is_absolute() and not any(folder in file.parents for folder in (*framework, Path(os.__file__).parent))

@@ -19,10 +19,11 @@ from esper_core.growth import FaultBook
 from esper_core.leyline.actions import Action, Op
 from esper_core.leyline.signals import CALM
 from esper_core.trainer.pool import StudyPool
+from esper_run.watchdog import Patience
 from esper_scale.engines.ahead import SECONDS_AHEAD
 from esper_scale.engines.protocol import EnvironmentStatus, Order, Request, pack, unpack
 from esper_scale.engines.shard import Shard
-from esper_scale.engines.supervision import SNAPSHOT_SHARE, Patience, SupervisedWorker, WorkerSnapshot
+from esper_scale.engines.supervision import SNAPSHOT_SHARE, SupervisedWorker, WorkerSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

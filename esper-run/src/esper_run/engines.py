@@ -1,0 +1,134 @@
+"""Engines: what computes the environments of a run, found by entry points.
+
+A package announces an engine in the group ``esper.engines``, by the name that ``engine`` has in a configuration:
+
+    [project.entry-points."esper.engines"]
+    cluster = "my_package.engine:ENGINE"
+
+The entry point names an ``Engine``. A run opens it once, asks the session for a pool of environments for each of its
+studies, and closes it at its end. ``threads`` is the engine of this process, which is always there.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from esper_core.leyline.errors import ConfigError, PluginError, Problem, suggestion
+from esper_core.plugins.extensions import find_extensions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from pydantic import BaseModel
+
+    from esper_core.growth import Growth
+    from esper_core.plugins.extensions import Extension
+    from esper_core.trainer.pool import StudyPool
+    from esper_run.app.compose import Composition
+
+ENGINE_GROUP: Final = "esper.engines"
+AUTO: Final = "auto"
+THREADS: Final = "threads"
+
+KNOWN_ELSEWHERE: Final[Mapping[str, str]] = {"processes": "esper-scale", "ray": "esper-scale[ray]"}
+"""The project's engines in other packages, each with what to install."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRequest:
+    """What a study asks of an engine: a pool of environments.
+
+    Attributes:
+        arms: The arms to compute, each with all environments.
+        twin: The arm that never grows; None: there is none.
+        implants: What each network has from the start, by arm and RNG seed; None where nothing is implanted.
+        stage: The study of the run: 0, or 1 for that of the controls.
+        until_checkpoint: Returns after how many steps states will be read.
+        heartbeat: To be called when work begins in the environment of a place, or with -1 about once a second while
+            the pool waits; may raise Interrupted.
+    """
+
+    arms: Sequence[str]
+    twin: str | None
+    implants: Mapping[tuple[str, int], Sequence[Growth]] | None = None
+    stage: int = 0
+    until_checkpoint: Callable[[], int] = lambda: sys.maxsize
+    heartbeat: Callable[[int], None] = lambda place: None
+
+
+class EngineSession(Protocol):
+    """An engine at the disposal of one run."""
+
+    def pool(self, request: PoolRequest) -> StudyPool[Any]:
+        """Return a pool, which the run closes."""
+
+    def close(self) -> None:
+        """Release what the session holds; its pools are closed before."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineContext:
+    """What an engine gets from the run that opens it.
+
+    Attributes:
+        settings: An instance of ``Engine.settings``, or None.
+        run: The run directory.
+        is_resumed: Whether the run continues from a checkpoint.
+        on_node: To be called with a record, as JSON, of each machine that takes part.
+        on_wait: To be called about once a second while the engine waits; may raise Interrupted.
+    """
+
+    composition: Composition
+    settings: Any
+    run: Path
+    is_resumed: bool
+    on_node: Callable[[Mapping[str, Any]], None]
+    on_wait: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An engine as a package declares it. It is imported where a configuration is checked, so it imports no torch.
+
+    Attributes:
+        summary: One line for listings and editors.
+        open: Opens it for a run; returns None where threads of the run's own process do as well. Under ``auto`` each
+            installed engine is asked.
+        settings: The model of its settings, if it has any.
+        is_remote: Whether it computes on the CPUs of other machines.
+    """
+
+    summary: str
+    open: Callable[[EngineContext], EngineSession | None]
+    settings: type[BaseModel] | None = None
+    is_remote: bool = False
+
+
+def installed_engines() -> Mapping[str, Extension]:
+    """Return the engines that packages announce, by name, without importing them."""
+    return find_extensions(ENGINE_GROUP, "engine")
+
+
+def find_engine(name: str) -> Engine:
+    """Import the engine of this name.
+
+    Raises:
+        ConfigError: There is none (E126).
+        PluginError: Its package is broken, or it is not an engine.
+    """
+    engines = installed_engines()
+    if name not in engines:
+        hint = suggestion(name, [AUTO, *engines])
+        if name in KNOWN_ELSEWHERE:
+            hint = f"It comes with another package:  pip install '{KNOWN_ELSEWHERE[name]}'"
+        raise ConfigError(Problem("E126", f'unknown engine "{name}"', hint=hint))
+    extension = engines[name]
+    engine = extension.load()
+    if not isinstance(engine, Engine):
+        target = extension.claims[0].target
+        message = f"{extension.title} is not an esper_run.engines.Engine: {target} is of type {type(engine).__name__}"
+        raise PluginError(Problem("E219", message, hint=f"Tell the author of {extension.claims[0].package}."))
+    return engine

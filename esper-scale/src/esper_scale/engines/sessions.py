@@ -1,0 +1,130 @@
+"""Sessions: open an engine for a run, and make its pools of workers."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from esper_core.trainer.lanes import usable_cores
+from esper_run.engines import AUTO
+from esper_run.watchdog import can_fork
+from esper_scale.engines.portable import PortableRun, decider_of, portable_data
+from esper_scale.engines.processes import ForkEngine
+from esper_scale.engines.ray import RayEngine
+from esper_scale.engines.verdicts import Verdicts
+from esper_scale.engines.worker_pool import WorkerPool
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from esper_run.app.compose import Composition
+    from esper_run.config import RunConfig
+    from esper_run.engines import EngineContext, PoolRequest
+    from esper_scale.engines.protocol import Engine
+
+log = logging.getLogger("esper")
+
+UNEVEN: Final = 1.15
+"""How much longer than evenly shared work the largest share may take for processes to be chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersSession:
+    """Workers at the disposal of one run.
+
+    Attributes:
+        engine: Starts them.
+        workers: How many there are.
+        decides: Whether they have policies of their own, and may run ahead.
+        verdicts: Seeds that ended or blocked a worker of the run before.
+    """
+
+    composition: Composition
+    engine: Engine
+    workers: int
+    decides: bool
+    verdicts: Verdicts
+
+    def pool(self, request: PoolRequest) -> WorkerPool:
+        """Return a pool of workers."""
+        config = self.composition.config
+        self.verdicts.stage = request.stage
+        return WorkerPool(
+            self.engine,
+            request.arms,
+            config.instances,
+            workers=self.workers,
+            notices=self.composition.recipe.notices,
+            twin=request.twin,
+            implants=request.implants,
+            patience=None if config.patience == "auto" else config.patience,
+            verdicts=self.verdicts,
+            steps=config.episode.steps if self.decides else 0,
+            until_checkpoint=request.until_checkpoint,
+            on_wait=partial(request.heartbeat, -1),
+        )
+
+    def close(self) -> None:
+        """Release what the engine holds."""
+        self.engine.close()
+
+
+def open_processes(context: EngineContext) -> WorkersSession | None:
+    """Return worker processes, or None where threads of the run's own process do as well.
+
+    A run that is resumed after a seed ended a worker gets a process at least: in the run's own, that could not be
+    repeated without ending it.
+    """
+    composition, verdicts = context.composition, Verdicts(context.run)
+    config, devices, decider = composition.config, composition.devices, decider_of(composition)
+    count, decides = processes_for(config, devices), not decider.learns
+    if count == 1:
+        must_repeat = context.is_resumed and bool(verdicts)
+        if not (must_repeat and can_fork() and all(device.type == "cpu" for device in devices)):
+            return None
+        log.info("the run continues in a process of its own, so that what a seed did is not repeated")
+    engine = ForkEngine(composition.recipe, decider if decides else None)
+    return WorkersSession(composition, engine, count, decides, verdicts)
+
+
+def open_ray(context: EngineContext) -> WorkersSession | None:
+    """Return workers on a cluster; None if the run did not ask for one."""
+    if context.settings is None:
+        return None
+    composition = context.composition
+    run, config = PortableRun.of(composition), composition.config
+    engine = RayEngine(
+        run,
+        portable_data(composition.recipe),
+        run.describe(composition.resolution.plugins),
+        context.settings,
+        most=config.instances,
+        lanes=None if config.lanes == AUTO else config.lanes,
+        on_node=lambda node: context.on_node(node.as_json()),
+        on_wait=context.on_wait,
+    )
+    decides = not decider_of(composition).learns
+    return WorkersSession(composition, engine, engine.workers, decides, Verdicts(context.run))
+
+
+def processes_for(config: RunConfig, devices: Sequence[torch.device]) -> int:
+    """Return over how many processes to spread a run; 1: only this one."""
+    lanes = usable_cores() if config.lanes == "auto" else config.lanes
+    count, name = min(lanes, config.instances), config.engine.use
+    if name == "threads" or count == 1:
+        return 1
+    if not can_fork() or any(device.type != "cpu" for device in devices):
+        if name == "processes":
+            log.warning("engine: processes needs Linux, a CPU device and no GPU; using threads")
+        return 1
+    if name == "processes":
+        return count
+    even = -(-config.instances // count) * count <= UNEVEN * config.instances
+    alone = threading.current_thread() is threading.main_thread() and "ipykernel" not in sys.modules
+    return count if even and alone and not config.compute.compile else 1

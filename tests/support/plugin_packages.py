@@ -82,8 +82,8 @@ def load(workshop: Workshop) -> Callable[..., Plugins]:
 
 
 @pytest.fixture
-def told(load: Callable[..., Plugins], workshop: Workshop) -> Callable[..., str]:
-    """``told(package, …)`` returns every problem as printed, without the folder of the modules."""
+def report(load: Callable[..., Plugins], workshop: Workshop) -> Callable[..., str]:
+    """``report(package, …)`` returns every problem as printed, without the folder of the modules."""
 
     def tell(*packages: FakeDistribution, **settings: object) -> str:
         problems = load(*packages, **settings).problems

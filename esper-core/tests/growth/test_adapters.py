@@ -113,8 +113,10 @@ def test_an_adapter_adds_a_map_of_what_its_module_gets(alpha):
     seed = grow(model)
     seed.alpha.aim(alpha, 0)
     hidden = model.first(TOKENS)
-    wanted = model.last(nn.functional.linear(hidden, model.layer.weight, model.layer.bias) + alpha * seed.block(hidden))
-    torch.testing.assert_close(model(TOKENS), wanted)
+    expected = model.last(
+        nn.functional.linear(hidden, model.layer.weight, model.layer.bias) + alpha * seed.block(hidden)
+    )
+    torch.testing.assert_close(model(TOKENS), expected)
 
 
 def test_an_adapter_that_chooses_its_first_weights_sees_what_it_will_get():

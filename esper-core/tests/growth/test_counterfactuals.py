@@ -134,9 +134,9 @@ def separate(model: nn.Module, left_out: str | None, batches: Batches = BATCHES)
     return torch.cat(rows)
 
 
-def are_right(model: nn.Module, found: dict[str | None, Tensor], batches: Batches = BATCHES) -> bool:
-    pairs = [(rows, separate(model, one, batches)) for one, rows in found.items()]
-    return bool(found) and all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in pairs)
+def are_right(model: nn.Module, measured: dict[str | None, Tensor], batches: Batches = BATCHES) -> bool:
+    pairs = [(rows, separate(model, left_out, batches)) for left_out, rows in measured.items()]
+    return bool(measured) and all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in pairs)
 
 
 def test_only_modules_behind_a_left_out_seed_run_again():
@@ -157,9 +157,9 @@ def test_run_11_unmeasured_seed_has_no_value():
     counterfactuals = Counterfactuals(model)
     for expected in (7, 3):  # the first batch is traced, with two passes for each seed
         RUNS.clear()
-        found = counterfactuals.measure(BATCHES[:1], judge)
+        measured = counterfactuals.measure(BATCHES[:1], judge)
         assert RUNS["root"] == expected
-        assert found.keys() == {None, "one", "three"}
+        assert measured.keys() == {None, "one", "three"}
     assert counterfactuals.measure([], judge) == {}
     for name in SEEDS:
         slots_of(model).named(name).living.alpha.aim(0.0, 0)
@@ -183,9 +183,9 @@ def test_host_that_cannot_be_replayed_runs_in_separate_passes(way):
     model = network(build)
     counterfactuals = Counterfactuals(model)
     for _ in range(2):
-        found = counterfactuals.measure(BATCHES, judge)
+        measured = counterfactuals.measure(BATCHES, judge)
         assert counterfactuals.reason.startswith(why)
-        assert are_right(model, found)
+        assert are_right(model, measured)
 
 
 def test_seed_with_random_numbers_gets_the_same_ones_in_every_pass():
@@ -193,9 +193,9 @@ def test_seed_with_random_numbers_gets_the_same_ones_in_every_pass():
     block = slots_of(model).named("two").living.block
     block.register_forward_hook(lambda module, args, output: dropout(output, 0.3, training=True))
     counterfactuals = Counterfactuals(model)
-    found = counterfactuals.measure(BATCHES, judge)
+    measured = counterfactuals.measure(BATCHES, judge)
     assert counterfactuals.reason == reasons.NOISE
-    assert are_right(model, found)
+    assert are_right(model, measured)
 
 
 @pytest.mark.parametrize(
@@ -211,9 +211,9 @@ def test_compiled_host_runs_in_separate_passes(how):
         (model if how == "in place" else model.mid).compile(backend="eager")
     counterfactuals = Counterfactuals(model)
     for _ in range(2):
-        found = counterfactuals.measure(BATCHES, judge)
+        measured = counterfactuals.measure(BATCHES, judge)
         assert counterfactuals.reason == reasons.COMPILED
-        assert are_right(model, found)
+        assert are_right(model, measured)
     torch.compiler.reset()
 
 
@@ -238,8 +238,8 @@ def test_measuring_leaves_nothing_behind_even_if_it_raises(build, looked, raisin
     model = network(build)
     model.mid.eval().requires_grad_(False)
     model.head.train()
-    own = model.stem[0].forward
-    model.stem[0].forward = lambda inputs: own(inputs)
+    forward = model.stem[0].forward
+    model.stem[0].forward = lambda inputs: forward(inputs)
     slots_of(model).named("one").living.stage = Stage.TRAINING
     slots_of(model).named("one").living.alpha.aim(0.0, 0)
     counterfactuals = Counterfactuals(model)
@@ -338,8 +338,8 @@ def around() -> nn.Module:
 
     def compute(net: Any, inputs: Tensor) -> Tensor:
         hidden, total = inputs, torch.zeros_like(inputs)
-        for each in net.blocks:
-            hidden, other = each(hidden)
+        for part in net.blocks:
+            hidden, other = part(hidden)
             total = total + other["around"] * 0.3 + other["inputs"]
         return net.head(hidden + total)
 
@@ -366,10 +366,10 @@ def odd() -> nn.Module:
         hidden = net.remembering(inputs)
         same = net.drop(hidden)
         same += 1.0  # in evaluation this is hidden itself
-        whole, part = net.scribbling(hidden, log)
+        scribbled, part = net.scribbling(hidden, log)
         if not net.training:
             part *= 2.0
-        hidden = net.one(whole + hidden)
+        hidden = net.one(scribbled + hidden)
         act = net.nothing(net.act(hidden)) * net.remembering.weights
         return net.head(net.two(act + hidden) + net.remembering(log[0]) * net.remembering.weights)
 
@@ -416,15 +416,15 @@ def grown(name: str) -> tuple[nn.Module, Batches, list[str]]:
 @pytest.mark.parametrize("name", HOSTS)
 def test_each_replayed_pass_is_bit_for_bit_a_separate_one(name):
     model, batches, names = grown(name)
-    expected = {one: separate(model, one, batches) for one in (None, *names)}
-    assert all((expected[one].mean() - expected[None].mean()).abs() > 1e-2 for one in names)
-    assert all((one - other).abs().max() > 1e-2 for one, other in combinations(expected.values(), 2))
+    expected = {left_out: separate(model, left_out, batches) for left_out in (None, *names)}
+    assert all((expected[left_out].mean() - expected[None].mean()).abs() > 1e-2 for left_out in names)
+    assert all((first - second).abs().max() > 1e-2 for first, second in combinations(expected.values(), 2))
     counterfactuals = Counterfactuals(model)
     for _ in range(2):  # traced in the first batch, and replayed from it on
-        found = counterfactuals.measure(batches, judge)
+        measured = counterfactuals.measure(batches, judge)
         assert counterfactuals.reason is None
-        assert found.keys() == expected.keys()
-        assert are_right(model, found, batches)
+        assert measured.keys() == expected.keys()
+        assert are_right(model, measured, batches)
 
 
 @pytest.mark.parametrize(
@@ -439,8 +439,8 @@ def test_fossils_act_and_incubating_seeds_do_not_in_any_autograd_mode(name, mode
     counterfactuals = Counterfactuals(model)
     for _ in range(2):
         with mode():
-            found = counterfactuals.measure(batches, judge)
+            measured = counterfactuals.measure(batches, judge)
         assert counterfactuals.reason is None
-        assert found.keys() == {None, *names[:-1]}
-        assert are_right(model, found, batches)
-        assert not any(rows.requires_grad for rows in found.values())
+        assert measured.keys() == {None, *names[:-1]}
+        assert are_right(model, measured, batches)
+        assert not any(rows.requires_grad for rows in measured.values())

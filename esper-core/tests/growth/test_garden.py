@@ -48,7 +48,7 @@ def unbuildable(site: Site) -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("action", "error", "said"),
+    ("action", "error", "message"),
     [
         *[
             (op, LifecycleError, r'slot "early" that is free\n  Possible now: germ')
@@ -60,13 +60,13 @@ def unbuildable(site: Site) -> nn.Module:
         (replace(GERMINATE, blueprint="test/broken"), SeedFault, 'E320 .* "test/broken" raised KeyError: .* was built'),
     ],
 )
-def test_action_that_cannot_be_carried_out_is_refused_and_changes_nothing(action, error, said):
+def test_action_that_cannot_be_carried_out_is_refused_and_changes_nothing(action, error, message):
     recipe = make_recipe()
     (variety,) = recipe.varieties["early"]
     broken = replace(variety, id="test/broken", factory=unbuildable)
     environment = begin(replace(recipe, varieties={"early": (variety, broken)}))
     before = snapshot(environment.garden)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         environment.garden.apply(action, 0)
     assert snapshot(environment.garden) == before
 
@@ -130,17 +130,17 @@ def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place():
     host = core_worlds.Net(compute, passes=torch.zeros(()), stem=nn.Conv1d(1, 4, 1), head=nn.Linear(32, 2))
     model = graft(host, ["stem"], example=inputs)
     spec = replace(core_worlds.LOCAL_CONV.spec, traits=("informed_birth",))
-    own = make_garden(model, Variety("test/informed", spec, informed), probe=lambda m: m(inputs).square().mean())
-    own.apply(Action(Op.GERMINATE, "stem", "test/informed"), 0)
+    garden = make_garden(model, Variety("test/informed", spec, informed), probe=lambda m: m(inputs).square().mean())
+    garden.apply(Action(Op.GERMINATE, "stem", "test/informed"), 0)
     assert model.passes == 0.0
     hidden = model.stem(inputs).detach().requires_grad_()
-    (wanted,) = torch.autograd.grad(model.head(torch.relu(hidden + 1.0).flatten(1)).square().mean(), hidden)
+    (expected,) = torch.autograd.grad(model.head(torch.relu(hidden + 1.0).flatten(1)).square().mean(), hidden)
     (gradients,) = seen
-    assert torch.allclose(gradients, wanted)
+    assert torch.allclose(gradients, expected)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"speed": 0.5}, "a speed must be a whole number"),
         ({"speed": float("nan")}, "a speed must be a whole number"),
@@ -155,9 +155,9 @@ def test_informed_birth_gets_the_gradient_in_a_host_that_writes_in_place():
         ({"op": "frob"}, "there is no such op"),
     ],
 )
-def test_invalid_action_argument_is_refused(change, said):
+def test_invalid_action_argument_is_refused(change, message):
     garden = begin(make_recipe()).garden
-    with pytest.raises(GrowthError, match=f"E307 {said}"):
+    with pytest.raises(GrowthError, match=f"E307 {message}"):
         garden.apply(replace(GERMINATE, **change), 0)
     assert garden.slots["early"].living is None
 
@@ -233,8 +233,8 @@ def test_seed_learns_the_same_alone_and_beside_others_and_the_host_stays_its_twi
     assert [(seed.blueprint, seed.stage) for seed in crowded.garden.living_seeds()] == [
         (name, Stage.TRAINING) for name in NAMES
     ]
-    own, among = alone.garden.living_seeds()[0], crowded.garden.living_seeds()[0]
-    assert same([*own.parameters()], [*among.parameters()])
+    lone_seed, crowded_seed = alone.garden.living_seeds()[0], crowded.garden.living_seeds()[0]
+    assert same([*lone_seed.parameters()], [*crowded_seed.parameters()])
     with alone.garden.trial(0), crowded.garden.trial(0):
         assert torch.equal(alone.evaluate("validation"), crowded.evaluate("validation"))
     assert same(numbers(crowded.model), numbers(twin.model))

@@ -65,8 +65,8 @@ class SeedBook:
     target: float = 0.0
     ticks: int = 0  # until alpha is there; its values on the way are tested in test_seeds.py
 
-    def go(self, what: str) -> None:
-        self.stage = SEED[self.stage, what]
+    def go(self, event: str) -> None:
+        self.stage = SEED[self.stage, event]
 
     def aim(self, target: float, speed: int) -> None:
         self.target, self.ticks = target, speed * BATCHES
@@ -76,7 +76,7 @@ class SeedBook:
 class SlotBook:
     limit: int
     state: str = "free"
-    rest: int = 0
+    embargo: int = 0
     kept: list[SeedBook] = field(default_factory=list)
     open: list[SeedBook] = field(default_factory=list)
 
@@ -91,8 +91,8 @@ class SlotBook:
             return sorted(self.open, key=lambda seed: seed.stage != "training")[:1]
         return self.open if action.op is Op.PRUNE or len(self.open) == 1 else []
 
-    def go(self, what: str) -> None:
-        self.state = SLOT[self.state, what]
+    def go(self, event: str) -> None:
+        self.state = SLOT[self.state, event]
 
 
 class Book:
@@ -122,8 +122,8 @@ class Book:
             return False
         if most is not None and len(self.seeds()) >= most:
             return False
-        asked = OWN[blueprint] + max(WITH_BLEND[blueprint].values())
-        return budget is None or sum(seed.parameters for seed in self.seeds()) + asked <= budget
+        needed = OWN[blueprint] + max(WITH_BLEND[blueprint].values())
+        return budget is None or sum(seed.parameters for seed in self.seeds()) + needed <= budget
 
     def legal(self, action: Action) -> bool:
         op, slot = action.op, self.slots.get(action.slot or "")
@@ -177,8 +177,8 @@ class Book:
         if slot.open:
             return
         slot.go("prune")
-        slot.rest = self.growth.embargo
-        if slot.rest == 0:
+        slot.embargo = self.growth.embargo
+        if slot.embargo == 0:
             slot.go("rest over")
 
     def opened(self) -> None:
@@ -193,8 +193,8 @@ class Book:
     def closed(self) -> None:
         for name, slot in self.slots.items():
             if slot.state == "embargoed":
-                slot.rest -= 1
-                if slot.rest == 0:
+                slot.embargo -= 1
+                if slot.embargo == 0:
                     slot.go("rest over")
                 continue
             training = [seed for seed in slot.open if seed.stage == "training"]
@@ -264,7 +264,7 @@ class World(LinearWorld):
             for blueprint in ([*OWN, None] if op in (Op.GERMINATE, Op.ADVANCE, Op.PRUNE) else [None])
             if op is not Op.WAIT
         ]
-        if legal := [each for each in every if self.book.legal(each)]:
+        if legal := [candidate for candidate in every if self.book.legal(candidate)]:
             self.act(legal[choice % len(legal)])
 
     def grow(self, choice: int, action: Action) -> None:
@@ -341,13 +341,13 @@ class World(LinearWorld):
                     assert mask.allows(action) is self.book.legal(action), action
         seeds = self.book.seeds()
         eased = [seed for seed in seeds if seed.blueprint == "test/wild" and seed.blend != "residual"]
-        each = 5  # itself, its operator, its block and the two layers in it
-        assert self.count() == (self.hooks, self.modules + each * len(seeds) + len(eased))
+        modules_per_seed = 5  # itself, its operator, its block and the two layers in it
+        assert self.count() == (self.hooks, self.modules + modules_per_seed * len(seeds) + len(eased))
         assert [key for key in self.model.state_dict() if not key.startswith("_esper.")] == self.host_keys
 
     def _check_slot(self, name: str, written: SlotBook) -> None:
         slot = self.garden.slots[name]
-        assert (slot.state.value, slot.embargo) == (written.state, written.rest)
+        assert (slot.state.value, slot.embargo) == (written.state, written.embargo)
         assert [seed.number for seed in slot.fossils] == [seed.number for seed in written.kept]
         expected = [*written.kept, *written.open]
         assert len(slot.seeds) == len(expected)
@@ -434,10 +434,10 @@ QUICK = settings(max_examples=40, deadline=None, derandomize=True, suppress_heal
 
 
 def live(world: tuple[dict[str, int], GrowthConfig], life: list[tuple[str, tuple[Any, ...]]]) -> None:
-    there = World(*world)
+    running = World(*world)
     for name, arguments in [("check", ()), *life]:
-        getattr(there, name)(*arguments)
-        there.check()
+        getattr(running, name)(*arguments)
+        running.check()
 
 
 @QUICK

@@ -107,9 +107,9 @@ def test_all_looks_of_a_gate_together_spend_its_alpha():
 def test_gate_continues_from_its_saved_state(course, cut):
     through, before, after = Gate(looks=5), Gate(looks=5), Gate(looks=5)
     expected = [through.look(gain, PRICE) for gain in course]
-    found = [before.look(gain, PRICE) for gain in course[:cut]]
+    actual = [before.look(gain, PRICE) for gain in course[:cut]]
     after.steps = before.steps
-    assert found + [after.look(gain, PRICE) for gain in course[cut:]] == expected
+    assert actual + [after.look(gain, PRICE) for gain in course[cut:]] == expected
 
 
 levels = st.floats(1e-6, 0.5)
@@ -228,8 +228,10 @@ def share_that_passes(
     """The share of episodes in which the gate opens at least once."""
     passed = 0
     for number in range(episodes):
-        asked = Gate(**{"looks": STEPS, **gate})
-        passed += any(asked.look(seen, price).opens for seen in episode(shape, examples, deviation, gain, number))
+        gate_of_episode = Gate(**{"looks": STEPS, **gate})
+        passed += any(
+            gate_of_episode.look(seen, price).opens for seen in episode(shape, examples, deviation, gain, number)
+        )
     return passed / episodes
 
 

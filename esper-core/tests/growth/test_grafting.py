@@ -44,8 +44,8 @@ def test_layers_are_the_children_with_parameters_or_slots_and_open_up_where_slot
     inner = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Sequential(nn.Linear(3, 4), nn.Tanh()))
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), inner, nn.Linear(4, 2))
     graft(model, {"a": "0", "b": "2.1", "c": "2", "d": "1"}, example=INPUTS)
-    told = [(layer.name, layer.kind, layer.parameters, layer.slots) for layer in host_layers(model)]
-    assert told == [
+    layers = [(layer.name, layer.kind, layer.parameters, layer.slots) for layer in host_layers(model)]
+    assert layers == [
         ("0", "Linear", 20, ("a",)),
         ("1", "ReLU", 0, ("d",)),
         ("2.0", "Linear", 15, ()),
@@ -111,8 +111,8 @@ class Heads(nn.ModuleDict):
     def forward(self, hidden: Tensor) -> dict[str, Tensor]:
         assert list(self) == list(self.keys()) == [name for name, _ in self.items()]
         assert "_esper" not in self
-        made = [head(hidden) for head in self.values()]
-        return {name: one / len(self) for name, one in zip(self, made, strict=True)}
+        outputs = [head(hidden) for head in self.values()]
+        return {name: output / len(self) for name, output in zip(self, outputs, strict=True)}
 
 
 def linear() -> nn.Module:
@@ -128,7 +128,7 @@ def heads() -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("build", "given"),
+    ("build", "children"),
     [
         (chain, [linear()]),
         (lambda: Longer([linear(), linear()]), [linear()]),
@@ -136,7 +136,7 @@ def heads() -> nn.Module:
         (lambda: nn.Sequential(linear(), nn.ReLU()), linear()),
     ],
 )
-def test_root_container_does_not_iterate_over_its_slots(build, given):
+def test_root_container_does_not_iterate_over_its_slots(build, children):
     model = build()
     before, layers, keys, first = model(INPUTS), len(model), list(model.state_dict()), next(model.children())
     graft(model, ["0"], example=INPUTS)
@@ -144,7 +144,7 @@ def test_root_container_does_not_iterate_over_its_slots(build, given):
     assert len(model) == len(copy.deepcopy(model)) == layers
     assert list(model.state_dict()) == keys
     assert (model["0"] if isinstance(model, Heads) else model[:1][0]) is first
-    fresh = type(model)(given)
+    fresh = type(model)(children)
     assert not is_grafted(fresh)
     assert len(fresh) == 1
 
@@ -199,7 +199,7 @@ def test_host_whose_outputs_would_change_is_refused_unless_wrapped_in_a_module(c
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("first", "second", "same"),
     [
         (torch.ones(2), torch.ones(2) + 1e-6, True),
         (torch.ones(2), torch.ones(2) + 1e-2, False),
@@ -214,8 +214,8 @@ def test_host_whose_outputs_would_change_is_refused_unless_wrapped_in_a_module(c
         ({"a": torch.ones(1)}, {"b": torch.ones(1)}, False),
     ],
 )
-def test_outputs_are_alike_up_to_rounding(one, other, same):
-    assert alike(one, other) is same
+def test_outputs_are_alike_up_to_rounding(first, second, same):
+    assert alike(first, second) is same
 
 
 def test_buffers_that_a_pass_fills_replaces_or_registers_are_as_before_after_grafting():

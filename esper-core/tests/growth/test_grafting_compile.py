@@ -94,14 +94,14 @@ def test_like_blocks_share_compiled_code():
     backend = Counting()
     model = graft(tower(12), ["blocks.*.first"], example=INPUTS)
     again = copy.deepcopy(model)
-    for each in (model, again):
-        for slot in slots_of(each).each():
-            add_seed(each, slot.name)
-        expected = each(INPUTS)
+    for network in (model, again):
+        for slot in slots_of(network).each():
+            add_seed(network, slot.name)
+        expected = network(INPUTS)
         before = backend.compiled
-        for block in each.blocks:
+        for block in network.blocks:
             block.compile(backend=backend)
-        torch.testing.assert_close(each(INPUTS), expected)
+        torch.testing.assert_close(network(INPUTS), expected)
         assert backend.compiled - before <= 3
 
 

@@ -75,9 +75,9 @@ def test_model_with_empty_slots_trains_bit_for_bit_as_its_twin(name):
     torch.manual_seed(1)
     twin = build()
     model = graft(copy.deepcopy(twin), slots, example=inputs)
-    expected, found = trained(twin, inputs), trained(model, inputs)
+    expected, actual = trained(twin, inputs), trained(model, inputs)
     assert list(model.state_dict()) == list(twin.state_dict())
-    assert same(expected, found)
+    assert same(expected, actual)
 
 
 def test_gradients_are_right_where_the_host_writes_into_a_slots_output():
@@ -93,16 +93,16 @@ def test_gradients_are_right_where_the_host_writes_into_a_slots_output():
     down = grown("down", plain.down(inputs))
     out = grown("deep", plain.deep(torch.relu(down))) + down
     expected = torch.relu(grown("up", plain.up(out)) + inputs)
-    found = model(inputs)
-    torch.testing.assert_close(found, expected)
+    actual = model(inputs)
+    torch.testing.assert_close(actual, expected)
     expected.square().sum().backward()
-    found.square().sum().backward()
+    actual.square().sum().backward()
     grafted = dict(model.named_parameters())
-    pairs = [(one, grafted[name]) for name, one in plain.named_parameters()]
+    pairs = [(parameter, grafted[name]) for name, parameter in plain.named_parameters()]
     for name, seed in seeds.items():
         pairs += zip(by_hand[name].parameters(), seed.block.parameters(), strict=True)
-    for one, other in pairs:
-        torch.testing.assert_close(other.grad, one.grad)
+    for parameter, grafted_parameter in pairs:
+        torch.testing.assert_close(grafted_parameter.grad, parameter.grad)
 
 
 @pytest.mark.parametrize(
@@ -254,11 +254,11 @@ def test_class_that_demands_something_of_its_subclasses_is_refused_unless_wrappe
 @pytest.mark.parametrize("at", ["part", "part.0", "last"])
 def test_parametrized_weight_and_slot_work_together(when, at):
     model, twin = net(), net()
-    for each in (model, twin):
-        if each is model and when == "after":
+    for host in (model, twin):
+        if host is model and when == "after":
             graft(model, [at], example=INPUTS)
-        parametrizations.weight_norm(each.part[0])
-        parametrizations.weight_norm(each.last)
+        parametrizations.weight_norm(host.part[0])
+        parametrizations.weight_norm(host.last)
     if when == "before":
         graft(model, [at], example=INPUTS)
     assert torch.equal(model(INPUTS), twin(INPUTS))

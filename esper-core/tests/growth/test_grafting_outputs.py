@@ -105,9 +105,9 @@ def test_a_saved_network_is_rebuilt_on_the_same_part(kind, tmp_path):
     model = grown(kind)
     save(model, tmp_path / "net")
     component = SimpleNamespace(id=BEND.id, spec=BEND.spec, title=BEND.title, load=lambda: Bend)
-    found = SimpleNamespace(registry=SimpleNamespace(find=lambda *_: component))
+    plugins = SimpleNamespace(registry=SimpleNamespace(find=lambda *_: component))
     for source in (tmp_path / "net", model.state_dict()):
-        again = load(Host(kind), source, plugins=found)
+        again = load(Host(kind), source, plugins=plugins)
         assert torch.equal(again(EXAMPLE), model(EXAMPLE))
         assert slots_of(again).named("here").part == slots_of(model).named("here").part
         observe(again, slots_of(again).each(), EXAMPLE)

@@ -161,9 +161,9 @@ OBSERVED: list[tuple[Callable[[], nn.Module], Any, Tensor, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("build", "slots", "example", "said"), OBSERVED)
-def test_model_or_place_that_a_dry_run_shows_to_be_unfit_is_refused(build, slots, example, said):
-    assert said in refusal(build(), slots, example)
+@pytest.mark.parametrize(("build", "slots", "example", "message"), OBSERVED)
+def test_model_or_place_that_a_dry_run_shows_to_be_unfit_is_refused(build, slots, example, message):
+    assert message in refusal(build(), slots, example)
 
 
 NAMED: list[tuple[Callable[[], nn.Module], Any, str]] = [
@@ -188,9 +188,9 @@ NAMED: list[tuple[Callable[[], nn.Module], Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("build", "slots", "said"), NAMED)
-def test_unfit_model_or_wrong_name_is_refused_without_an_example(build, slots, said):
-    assert refusal(build(), slots).startswith(said)
+@pytest.mark.parametrize(("build", "slots", "message"), NAMED)
+def test_unfit_model_or_wrong_name_is_refused_without_an_example(build, slots, message):
+    assert refusal(build(), slots).startswith(message)
 
 
 def test_all_wrong_names_are_reported_at_once():

@@ -26,9 +26,9 @@ def parameters() -> list[nn.Parameter]:
     return [nn.Parameter(torch.randn(size, generator=generator)) for size in ((4, 3), (4,), (2, 3, 5))]
 
 
-def bits_of(optimizer: torch.optim.Optimizer, own: list[nn.Parameter]) -> list[torch.Tensor]:
-    memory = [value for parameter in own for value in optimizer.state.get(parameter, {}).values()]
-    return [parameter.detach() for parameter in own] + memory
+def bits_of(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> list[torch.Tensor]:
+    memory = [value for parameter in parameters for value in optimizer.state.get(parameter, {}).values()]
+    return [parameter.detach() for parameter in parameters] + memory
 
 
 @settings(max_examples=40, deadline=None)
@@ -42,29 +42,29 @@ def bits_of(optimizer: torch.optim.Optimizer, own: list[nn.Parameter]) -> list[t
     ),
 )
 def test_fused_steps_equal_those_of_torch_to_the_last_bit(kind, decay, steps):
-    own, other = parameters(), parameters()
-    ours = build_optimizer(OptimizerConfig(kind=kind, weight_decay=decay, implementation="fused"), own)  # type: ignore[arg-type]
-    torchs = TORCHS[kind](other, OptimizerConfig().learning_rate, weight_decay=decay, fused=True)
-    assert isinstance(ours, FusedAdam | FusedAdamW)
+    fused_parameters, torch_parameters = parameters(), parameters()
+    fused = build_optimizer(OptimizerConfig(kind=kind, weight_decay=decay, implementation="fused"), fused_parameters)  # type: ignore[arg-type]
+    of_torch = TORCHS[kind](torch_parameters, OptimizerConfig().learning_rate, weight_decay=decay, fused=True)
+    assert isinstance(fused, FusedAdam | FusedAdamW)
 
     generator = torch.Generator().manual_seed(7)
     for rate, without in steps:
-        for index, (parameter, twin) in enumerate(zip(own, other, strict=True)):
+        for index, (parameter, twin) in enumerate(zip(fused_parameters, torch_parameters, strict=True)):
             gradient = torch.randn(parameter.shape, generator=generator)
             parameter.grad, twin.grad = (None, None) if index in without else (gradient, gradient.clone())
-        for optimizer in (ours, torchs):
+        for optimizer in (fused, of_torch):
             optimizer.param_groups[0]["lr"] = rate
-        step_optimizer(ours)
-        torchs.step()
+        step_optimizer(fused)
+        of_torch.step()
 
-    assert same(bits_of(ours, own), bits_of(torchs, other))
+    assert same(bits_of(fused, fused_parameters), bits_of(of_torch, torch_parameters))
 
 
 def test_a_hook_on_a_fused_optimizer_of_ones_own_is_called():
-    own, called = parameters(), []
-    optimizer = torch.optim.Adam(own, 0.1, fused=True)
+    weights, called = parameters(), []
+    optimizer = torch.optim.Adam(weights, 0.1, fused=True)
     optimizer.register_step_post_hook(lambda *_: called.append(1))
-    for parameter in own:
+    for parameter in weights:
         parameter.grad = torch.ones_like(parameter)
     step_optimizer(optimizer)
     assert called == [1]
@@ -79,14 +79,14 @@ gradients = st.one_of(st.none(), st.lists(numbers, min_size=1, max_size=4))
 
 def slowly(batches: list[list[list[float] | None]]) -> GradientHealth:
     """Compute the documented formulas, one number after the other."""
-    norms, whole = [], []
+    norms, global_norms = [], []
     for batch in batches:
-        own = norms_of(batch)
-        norms += own
-        whole.append(root_of_squares(own))
+        batch_norms = norms_of(batch)
+        norms += batch_norms
+        global_norms.append(root_of_squares(batch_norms))
     numeric = [norm for norm in norms if math.isfinite(norm)]
     return GradientHealth(
-        global_norm=sum(whole) / len(whole),
+        global_norm=sum(global_norms) / len(global_norms),
         mean_parameter_norm=sum(norms) / len(norms),
         largest_parameter_norm=math.nan if any(map(math.isnan, norms)) else max(norms),
         vanishing=sum(norm < VANISHING_NORM for norm in norms) / len(norms),
@@ -117,17 +117,17 @@ def gathered(batches: list[list[list[float] | None]], *, scaled: bool = False) -
     st.integers(1, 5).flatmap(lambda n: st.lists(st.lists(gradients, min_size=n, max_size=n), min_size=1, max_size=4))
 )
 def test_the_numbers_are_those_of_the_slow_formulas_and_of_scaled_losses_those_without_overflows(batches):
-    found, rest = gathered(batches), [batch for batch in batches if all(map(math.isfinite, norms_of(batch)))]
-    pairs = [(found, slowly(batches)), *([(gathered(batches, scaled=True), slowly(rest))] if rest else [])]
-    for (one, other), name in product(pairs, GradientHealth.__slots__):
-        assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-4, abs=1e-7, nan_ok=True), name
-    assert found.vanishing + found.exploding + found.non_finite <= 1 + 1e-6
+    health, finite = gathered(batches), [batch for batch in batches if all(map(math.isfinite, norms_of(batch)))]
+    pairs = [(health, slowly(batches)), *([(gathered(batches, scaled=True), slowly(finite))] if finite else [])]
+    for (actual, expected), name in product(pairs, GradientHealth.__slots__):
+        assert getattr(actual, name) == pytest.approx(getattr(expected, name), rel=1e-4, abs=1e-7, nan_ok=True), name
+    assert health.vanishing + health.exploding + health.non_finite <= 1 + 1e-6
 
 
 def test_sim_low_4_the_global_norm_is_the_global_norm():
     """It is that of all gradients together, not the mean or maximum over parameters, and is averaged over batches."""
-    found = gathered([[[3.0, 0.0], [4.0], [12.0], None]])
-    assert (found.global_norm, found.mean_parameter_norm, found.largest_parameter_norm) == (13.0, 4.75, 12.0)
+    health = gathered([[[3.0, 0.0], [4.0], [12.0], None]])
+    assert (health.global_norm, health.mean_parameter_norm, health.largest_parameter_norm) == (13.0, 4.75, 12.0)
     assert gathered([[[3.0], [4.0]], [[1.0], None]]).global_norm == 3.0
 
 
@@ -137,7 +137,7 @@ def test_numbers_are_on_the_device_of_the_parameters_though_no_gradient_came():
     assert collector.take().device.type == "meta"
 
 
-@pytest.mark.parametrize("once", [iter, lambda gradients: (each for each in gradients), reversed, enumerate])
+@pytest.mark.parametrize("once", [iter, lambda gradients: (gradient for gradient in gradients), reversed, enumerate])
 def test_sim_low_3_the_gradient_collector_takes_a_sequence_and_refuses_an_exhausted_iterator(once):
     """Iterators are refused, exhausted or not, and so is an empty sequence."""
     collector = GradientCollector()

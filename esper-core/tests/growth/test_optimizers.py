@@ -62,7 +62,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adam fused": partial(torch.optim.Adam, lr=0.01, fused=True),
     "adam foreach": partial(torch.optim.Adam, lr=0.01, foreach=True),
     "adam plain": partial(torch.optim.Adam, lr=0.01, foreach=False),
-    "adam with a rate on the device": lambda own: torch.optim.Adam(own, lr=torch.tensor(0.01)),
+    "adam with a rate on the device": lambda parameters: torch.optim.Adam(parameters, lr=torch.tensor(0.01)),
     "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
     "sgd with momentum": partial(torch.optim.SGD, lr=0.01, momentum=0.9),
     "sgd fused": partial(torch.optim.SGD, lr=0.01, momentum=0.9, fused=True),
@@ -163,7 +163,7 @@ def test_b8_drl_02_parameters_and_state_of_a_pruned_seed_are_freed(build, blende
     world.act(Op.PRUNE)
     world.train(2)
     gc.collect()
-    assert [one() for one in gone if one() is not None] == []
+    assert [weak_reference() for weak_reference in gone if weak_reference() is not None] == []
 
 
 @every_optimizer
@@ -174,18 +174,18 @@ def test_b1_pt_01_forgetting_the_state_makes_the_next_step_a_first_step(build):
     world.train()
     sides = [world.keeper.host, world.keeper.fossils[0]]
     twins = [[nn.Parameter(parameter.detach().clone()) for parameter in share.parameters] for share in sides]
-    fresh = [build(own) for own in twins]
+    fresh = [build(copies) for copies in twins]
     world.keeper.forget_host_state()
     for _ in range(2):
         world.backward()
-        for share, own in zip(sides, twins, strict=True):
-            for mine, parameter in zip(own, share.parameters, strict=True):
+        for share, copies in zip(sides, twins, strict=True):
+            for mine, parameter in zip(copies, share.parameters, strict=True):
                 mine.grad = parameter.grad.clone()
         world.keeper.step(())
-        for one in fresh:
-            one.step()
-        for share, own in zip(sides, twins, strict=True):
-            assert same(own, share.parameters)
+        for optimizer in fresh:
+            optimizer.step()
+        for share, copies in zip(sides, twins, strict=True):
+            assert same(copies, share.parameters)
 
 
 # --- a fossil trains with the settings of optimizer.host and the state that it had
@@ -231,9 +231,9 @@ def settings_of(optimizer: torch.optim.Optimizer) -> list[Settings]:
 
 def reference(parameters: list[nn.Parameter], settings: OptimizerConfig, state: Any) -> torch.optim.Optimizer:
     """An optimizer of the given settings over copies of the parameters, with a copy of the state."""
-    own = [nn.Parameter(parameter.detach().clone()) for parameter in parameters]
-    optimizer = build_optimizer(settings, own)
-    for parameter, twin in zip(parameters, own, strict=True):
+    copies = [nn.Parameter(parameter.detach().clone()) for parameter in parameters]
+    optimizer = build_optimizer(settings, copies)
+    for parameter, twin in zip(parameters, copies, strict=True):
         if parameter in state:
             optimizer.state[twin] = copy.deepcopy(state[parameter])
     return optimizer
@@ -242,15 +242,15 @@ def reference(parameters: list[nn.Parameter], settings: OptimizerConfig, state: 
 def follows(environment: Environment, expected: torch.optim.Optimizer) -> bool:
     """Return whether the fossil's next three steps are bitwise those of ``expected`` with the same gradients."""
     (fossil,) = environment.keeper.fossils.values()
-    own = expected.param_groups[0]["params"]
+    twins = expected.param_groups[0]["params"]
     same = []
     for _ in range(3):
-        for parameter, twin in zip(fossil.parameters, own, strict=True):
+        for parameter, twin in zip(fossil.parameters, twins, strict=True):
             parameter.grad = torch.rand_like(parameter)
             twin.grad = parameter.grad.clone()
         environment.keeper.step(())
         expected.step()
-        same += [torch.equal(parameter, twin) for parameter, twin in zip(fossil.parameters, own, strict=True)]
+        same += [torch.equal(parameter, twin) for parameter, twin in zip(fossil.parameters, twins, strict=True)]
     return all(same)
 
 
@@ -277,8 +277,8 @@ def test_b8_drl_02_fossil_steps_with_the_hosts_settings_and_its_own_state(pair, 
     ("host", "seed", "rate"), [(Falling(), None, 0.01), (None, Falling(), 0.02), (Falling(), Falling(), 0.02)]
 )
 def test_fossil_follows_the_hosts_schedule_at_once(host, seed, rate):
-    own = {"learning_rate": 0.01}
-    recipe = recipe_of(own, {"learning_rate": rate}, host_schedule=host, seed_schedule=seed)
+    settings = {"learning_rate": 0.01}
+    recipe = recipe_of(settings, {"learning_rate": rate}, host_schedule=host, seed_schedule=seed)
     environment = grown(recipe)
     environment.network.apply(FOSSILISE, 4)
     for _ in range(2):
@@ -292,10 +292,10 @@ def test_fossil_follows_the_hosts_schedule_at_once(host, seed, rate):
 
 def test_a_learning_rate_tensor_is_never_shared_between_host_seeds_and_fossils():
     """A share that is built later must use the original rate."""
-    given = torch.tensor(0.1)
+    rate_tensor = torch.tensor(0.1)
     parameter, block = nn.Parameter(torch.ones(2)), nn.Linear(2, 2)
-    of_host = OptimizerSettings(partial(torch.optim.Adam, lr=given), schedule=Falling())
-    of_seed = OptimizerSettings(partial(torch.optim.Adam, lr=given))
+    of_host = OptimizerSettings(partial(torch.optim.Adam, lr=rate_tensor), schedule=Falling())
+    of_seed = OptimizerSettings(partial(torch.optim.Adam, lr=rate_tensor))
     keeper = OptimizerKeeper([parameter], host_settings=of_host, seed_settings=of_seed)
     for _ in range(3):
         keeper.open_step()
@@ -305,7 +305,7 @@ def test_a_learning_rate_tensor_is_never_shared_between_host_seeds_and_fossils()
     keeper.settle(block, freeze=False)  # type: ignore[arg-type]
     rates = [share.optimizer.param_groups[0]["lr"] for share in keeper.shares()]
     assert [float(rate) for rate in rates] == [pytest.approx(0.1 / 3)] * 2
-    assert float(given) == pytest.approx(0.1)
+    assert float(rate_tensor) == pytest.approx(0.1)
 
 
 def test_fossils_of_a_frozen_host_are_clipped_by_the_hosts_norm():
@@ -344,13 +344,13 @@ def test_state_is_handed_over_only_between_optimizers_with_the_same_quantities(b
 
     parameter.grad = torch.ones(3)
     old.step()
-    known = {key: copy.deepcopy(value) for key, value in old.state[parameter].items()}
+    copied = {key: copy.deepcopy(value) for key, value in old.state[parameter].items()}
     expected = dict((old if handed else new).state.get(parameter, {}))
     hand_over_state(old, new)
     now = dict(new.state.get(parameter, {}))
     assert {key: id(value) for key, value in now.items()} == {key: id(value) for key, value in expected.items()}
     unchanged = old.state[parameter]
-    assert all(torch.equal(value, unchanged[key]) for key, value in known.items() if isinstance(value, Tensor))
+    assert all(torch.equal(value, unchanged[key]) for key, value in copied.items() if isinstance(value, Tensor))
     new.step()
 
 

@@ -44,7 +44,7 @@ def seed_of(site: Site, blend: Blend, *, tame: bool) -> Seed:
 def by_hand(seed: Seed, site: Site, host: Tensor, alpha: float) -> Tensor:
     """Compute the formulas of the operators in float64."""
     block, easing = (seed.block.block, seed.block.gain.item()) if isinstance(seed.block, Eased) else (seed.block, 1.0)
-    hidden, raw = (features_last(site, one).double() for one in (host, block(host)))
+    hidden, raw = (features_last(site, values).double() for values in (host, block(host)))
     change = easing * (raw - hidden)
     if seed.blend is Blend.MULTIPLY:
         return hidden * (1 + alpha * torch.tanh(change))
@@ -64,8 +64,8 @@ def test_operator_computes_its_formula(site, blend, tame):
     host = torch.randn(4, *site.example_shape)
     for alpha in (0.01, *ALPHAS):
         with torch.no_grad():
-            found = features_last(site, seed(host, alpha)).double()
-            torch.testing.assert_close(found, by_hand(seed, site, host, alpha), rtol=1e-4, atol=1e-5)
+            output = features_last(site, seed(host, alpha)).double()
+            torch.testing.assert_close(output, by_hand(seed, site, host, alpha), rtol=1e-4, atol=1e-5)
 
 
 @every_seed
@@ -76,9 +76,9 @@ def test_run_02_every_seed_starts_as_the_identity_with_any_operator(site, blend,
     host = torch.randn(4, *site.example_shape).to(dtype)
     host.view(-1)[:4] = torch.tensor([0.0, -0.0, 1e-30, 3e4])
     for alpha in ALPHAS:
-        found = seed(host, alpha)
-        assert found.dtype is dtype
-        assert torch.equal(found, host)
+        output = seed(host, alpha)
+        assert output.dtype is dtype
+        assert torch.equal(output, host)
 
 
 @every_seed
@@ -93,9 +93,9 @@ def test_run_01_every_parameter_has_a_gradient_within_two_steps(site, blend, tam
         optimizer = learner(seed.parameters())
         waiting = {name for name, _ in seed.named_parameters()}
         for _ in range(2):
-            host, wanted = torch.randn(2, 16, *site.example_shape)
+            host, targets = torch.randn(2, 16, *site.example_shape)
             optimizer.zero_grad()
-            (seed(host, alpha) - wanted).square().mean().backward()
+            (seed(host, alpha) - targets).square().mean().backward()
             waiting -= {name for name, value in seed.named_parameters() if value.grad is not None and value.grad.any()}
             optimizer.step()
         assert waiting == set(), alpha

@@ -62,7 +62,7 @@ def test_tensors_come_back_as_what_they_were_and_copies():
 
 
 @pytest.mark.parametrize(
-    ("value", "what"),
+    ("value", "reason"),
     [
         (torch.zeros(1, dtype=torch.complex64), "complex64, strided"),
         (torch.zeros(1, device="meta"), "on meta"),
@@ -70,8 +70,8 @@ def test_tensors_come_back_as_what_they_were_and_copies():
         ({1}, "a set"),
     ],
 )
-def test_a_value_that_no_file_can_hold_is_refused_with_its_place(value, what):
-    with pytest.raises(GrowthError, match=rf'E335 .*"inner.0".*{what}'):
+def test_a_value_that_no_file_can_hold_is_refused_with_its_place(value, reason):
+    with pytest.raises(GrowthError, match=rf'E335 .*"inner.0".*{reason}'):
         encode_state({"inner": [value]})
 
 
@@ -123,10 +123,10 @@ MISFITS: dict[str, tuple[Callable[[Tied], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", MISFITS)
-def test_numbers_of_another_model_are_refused_and_nothing_is_changed(what):
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_numbers_of_another_model_are_refused_and_nothing_is_changed(misfit):
     model, fresh = Tied(), Tied()
-    change, message = MISFITS[what]
+    change, message = MISFITS[misfit]
     change(model)
     before = model_state(fresh)
     with pytest.raises(GrowthError, match=rf"E334 .*\n(.*\n)*.*{message}"):
@@ -161,10 +161,10 @@ def test_any_optimizer_continues_bit_for_bit(build):
     """The parameter is not contiguous, and fused kernels depend on the memory order."""
     parameter = nn.Parameter(torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last))
     keeper = stepped(build, parameter, 3)
-    known = through_files(keeper.state_dict())
+    saved = through_files(keeper.state_dict())
     twin = nn.Parameter(parameter.detach().clone(memory_format=torch.preserve_format))
     other = stepped(build, twin, 0)
-    other.load_state_dict(known)
+    other.load_state_dict(saved)
     stepped(build, parameter, 3, keeper)
     stepped(build, twin, 3, other)
     assert torch.equal(parameter, twin)
@@ -179,15 +179,15 @@ def test_a_state_dict_is_refused_by_a_network_that_has_grown_otherwise():
             seed.stage, seed.number = stage, number
         return model
 
-    fossil, held, one = Stage.FOSSILISED, Stage.HOLDING, "test/bend in early"
+    fossil, held, bend = Stage.FOSSILISED, Stage.HOLDING, "test/bend in early"
     state = grown(fossil, held).state_dict()
-    for stages, said in {
-        (): f"is of a network with {one}, {one}, and this one has no seeds",
-        (fossil,): f"is of a network with {one}, {one}, and this one has {one}\n",
-        (fossil, Stage.TRAINING): f"{one} was holding and acting .*, and is training and acting",
-        (fossil, fossil): f"{one} was holding and acting .*, and is fossilised and acting",
+    for stages, message in {
+        (): f"is of a network with {bend}, {bend}, and this one has no seeds",
+        (fossil,): f"is of a network with {bend}, {bend}, and this one has {bend}\n",
+        (fossil, Stage.TRAINING): f"{bend} was holding and acting .*, and is training and acting",
+        (fossil, fossil): f"{bend} was holding and acting .*, and is fossilised and acting",
     }.items():
-        with pytest.raises(RuntimeError, match=f"E334 (?s:.)*{said}"):
+        with pytest.raises(RuntimeError, match=f"E334 (?s:.)*{message}"):
             (other := grown(*stages)).load_state_dict(state)
         assert not same_growth(network_in(state), read_network(slots_of(other), ""))
     assert same_growth(network_in(state), read_network(slots_of(grown(fossil, held)), ""))
@@ -221,8 +221,8 @@ def test_a_stream_continues_where_it_stopped_and_leaves_the_default_generator_un
     assert torch.equal(torch.rand(3), expected_default)
     place = stream.state_dict()
     other.load_state_dict(place)
-    for one in (stream, other):
-        assert torch.equal(draw(one, 2), expected[4:])
+    for continued in (stream, other):
+        assert torch.equal(draw(continued, 2), expected[4:])
     stream.load_state_dict(place)
     assert torch.equal(stream.state_dict()[0], place[0])
 

@@ -17,7 +17,7 @@ BORN = replace(GERMINATE, speed=0)
 
 
 def numbers(model: nn.Module) -> dict[str, Tensor]:
-    return {name: one.detach().clone() for name, one in (*model.named_parameters(), *model.named_buffers())}
+    return {name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
 
 
 @pytest.fixture
@@ -37,21 +37,23 @@ def test_a_snapshot_is_restored_in_place(environment):
     assert not same(numbers(environment.model), before)
     snapshot.restore(environment.garden)
     assert same(numbers(environment.model), before)
-    assert [id(one) for one in environment.model.parameters()] == [id(one) for one in parameters]
+    assert [id(parameter) for parameter in environment.model.parameters()] == [
+        id(parameter) for parameter in parameters
+    ]
     assert norm.running_mean is mean
     assert norm.running_var is variance
-    assert all(one.grad is None for one in environment.model.parameters())
+    assert all(parameter.grad is None for parameter in environment.model.parameters())
     assert environment.keeper.misowned(environment.model) == []
 
 
 def test_its_memory_is_allocated_once_though_the_host_is_another(environment):
     snapshot = Snapshot(environment.garden)
-    places = {name: one.data_ptr() for name, one in snapshot.tensors().items()}
+    places = {name: tensor.data_ptr() for name, tensor in snapshot.tensors().items()}
     environment.train()
     snapshot.take(environment.garden)
     environment.reset(1, 4)
     snapshot.take(environment.garden)
-    assert {name: one.data_ptr() for name, one in snapshot.tensors().items()} == places
+    assert {name: tensor.data_ptr() for name, tensor in snapshot.tensors().items()} == places
     now = numbers(environment.model)
     environment.train()
     snapshot.restore(environment.garden)
@@ -118,10 +120,10 @@ def test_a_snapshot_of_another_network_is_not_read(environment, part):
     module = environment.model.get_submodule(part.rpartition(".")[0])
     setattr(module, part.rpartition(".")[2], nn.Parameter(torch.ones(2)) if part == "hidden.1.weight" else None)
     snapshot = Snapshot(environment.garden)
-    before = {name: one.clone() for name, one in snapshot.tensors().items()}
-    for one, other in ((snapshot, written.state_dict()), (written, snapshot.state_dict())):
+    before = {name: tensor.clone() for name, tensor in snapshot.tensors().items()}
+    for reader, state in ((snapshot, written.state_dict()), (written, snapshot.state_dict())):
         with pytest.raises(GrowthError, match=rf"E308 .*another network\n.*Received tensors that differ .*: {part}"):
-            one.load_state_dict(other)
+            reader.load_state_dict(state)
     assert same(dict(snapshot.tensors()), before)
 
 

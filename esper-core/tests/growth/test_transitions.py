@@ -90,12 +90,15 @@ class World(LinearWorld):
         blueprint = numbers.pop("blueprint", "test/tame") if op is Op.GERMINATE else None
         self.garden.apply(Action(op, slot, blueprint, **{"speed": 1, **numbers}), 7)
 
-    def picture(self, *, told: bool = False) -> list[object]:
-        """Return all that a transition can change; ``told``: only values, for comparison with another world."""
-        known: Callable[[object], object] = (lambda thing: None) if told else id
+    def picture(self, *, values_only: bool = False) -> list[object]:
+        """Return all that a transition can change; ``values_only``, for comparison with another world."""
+        identity: Callable[[object], object] = (lambda seed: None) if values_only else id
         mask = self.garden.mask()
         return [
-            [(slot.state, slot.embargo, [known(seed) for seed in slot.seeds]) for slot in self.garden.slots.values()],
+            [
+                (slot.state, slot.embargo, [identity(seed) for seed in slot.seeds])
+                for slot in self.garden.slots.values()
+            ],
             [
                 (seed.number, seed.stage, seed.born, seed.kept, replace(seed.alpha))
                 for slot in self.garden.slots.values()
@@ -105,7 +108,7 @@ class World(LinearWorld):
             {name: value.tolist() for name, value in self.model.state_dict().items()},
             list(self.keeper.seeds),
             list(self.keeper.fossils),
-            [self._share(share, known) for share in self.keeper.shares()],
+            [self._share(share, identity) for share in self.keeper.shares()],
             self.garden.incubating,
             self.garden.born,
             (mask.ops, mask.blueprints),
@@ -113,15 +116,15 @@ class World(LinearWorld):
         ]
 
     @staticmethod
-    def _share(share: Any, known: Callable[[object], object]) -> object:
+    def _share(share: Any, identity: Callable[[object], object]) -> object:
         state = [
-            (key, known(value), value.tolist())
+            (key, identity(value), value.tolist())
             for parameter in share.parameters
             for key, value in share.optimizer.state[parameter].items()
             if isinstance(value, Tensor)
         ]
-        rates = [(known(group["lr"]), float(group["lr"])) for group in share.optimizer.param_groups]
-        return known(share), [known(parameter) for parameter in share.parameters], state, rates, share.begun
+        rates = [(identity(group["lr"]), float(group["lr"])) for group in share.optimizer.param_groups]
+        return identity(share), [identity(parameter) for parameter in share.parameters], state, rates, share.begun
 
 
 # The steps that lead to each transition.
@@ -259,7 +262,7 @@ def test_b8_drl_02_a_fault_at_any_line_of_a_transition_leaves_everything_as_it_w
     undisturbed = make()
     prepare(undisturbed)
     change(undisturbed)
-    undisturbed_picture = undisturbed.picture(told=True)
+    undisturbed_picture = undisturbed.picture(values_only=True)
     world = make()
     prepare(world)
     before = world.picture()
@@ -277,12 +280,12 @@ def test_b8_drl_02_a_fault_at_any_line_of_a_transition_leaves_everything_as_it_w
             break
     assert 10 < len(run) < lines <= len(run) + stride
     assert standing(world, expected) == expected
-    assert_same(world.picture(told=True), undisturbed_picture, "the transition at last")
+    assert_same(world.picture(values_only=True), undisturbed_picture, "the transition at last")
     world.train(2)
     undisturbed.train(2)
-    assert_same(world.picture(told=True), undisturbed.picture(told=True), "two steps later")
+    assert_same(world.picture(values_only=True), undisturbed.picture(values_only=True), "two steps later")
 
 
-def assert_same(now: list[object], then: list[object], where: str) -> None:
+def assert_same(now: list[object], then: list[object], occasion: str) -> None:
     different = [place for place, (a, b) in enumerate(zip(now, then, strict=True)) if a != b]
-    assert not different, f"after {where}: {[(now[place], then[place]) for place in different if place != 10]}"
+    assert not different, f"after {occasion}: {[(now[place], then[place]) for place in different if place != 10]}"

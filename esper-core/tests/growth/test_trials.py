@@ -66,7 +66,7 @@ NO_IDENTITY = "declares starts_as_identity, but its output differs from its inpu
 
 
 @pytest.mark.parametrize(
-    ("factory", "code", "said"),
+    ("factory", "code", "message"),
     [
         (changed(lambda _, x: x[..., 1:]), "E323", "returns the shape (4, 4, 11) for an input of shape (4, 4, 12)"),
         (changed(lambda _, x: x.double()), "E323", "returns torch.float64 on cpu for torch.float32 on cpu"),
@@ -82,11 +82,11 @@ NO_IDENTITY = "declares starts_as_identity, but its output differs from its inpu
         (changed(out_of_patience), "E322", "raised ValueError: out of patience"),
     ],
 )  # fmt: skip
-def test_broken_blueprint_is_reported(factory, code, said):
-    found = tried(factory)
-    assert found is not None
-    assert found[0] == code
-    assert found[1].startswith(said)
+def test_broken_blueprint_is_reported(factory, code, message):
+    problem = tried(factory)
+    assert problem is not None
+    assert problem[0] == code
+    assert problem[1].startswith(message)
 
 
 def test_wrong_parameter_count_is_reported():
@@ -112,11 +112,11 @@ NARROW = {
 
 def at_each_site(sites: dict[str, Site]) -> list[tuple[Variety, Site]]:
     """Yield every standard blueprint at every kind of site that it accepts."""
-    known = pytest.importorskip("esper_testing").components_of("blueprints")
+    components = pytest.importorskip("esper_testing").components_of("blueprints")
     return [
-        (Variety(one.id, one.spec, one.load()), sites[kind])
-        for one in known
-        for kind in one.spec.kinds
+        (Variety(component.id, component.spec, component.load()), sites[kind])
+        for component in components
+        for kind in component.spec.kinds
         if kind in sites
     ]
 
@@ -144,12 +144,12 @@ def germinated(variety: Variety, site: Site) -> int:
 @pytest.mark.parametrize("sites", [USUAL, NARROW], ids=["usual", "narrow"])
 def test_every_blueprint_is_described_as_the_seed_that_it_builds(sites):
     for variety, site in at_each_site(sites):
-        told = describe(variety, site)
-        assert told.blueprint == variety.id
-        assert told.parameters == germinated(variety, site), (variety.id, site)
-        assert (told.identity, told.traits) == (variety.spec.starts_as_identity, variety.spec.traits)
-        assert told.flops is not None
-        assert told.flops > 0 or variety.id.endswith("/norm")  # it has no product and no convolution
+        candidate = describe(variety, site)
+        assert candidate.blueprint == variety.id
+        assert candidate.parameters == germinated(variety, site), (variety.id, site)
+        assert (candidate.identity, candidate.traits) == (variety.spec.starts_as_identity, variety.spec.traits)
+        assert candidate.flops is not None
+        assert candidate.flops > 0 or variety.id.endswith("/norm")  # it has no product and no convolution
 
 
 LONG = {"sequence": Site("sequence", 4, (30,)), "tokens": Site("tokens", 6, (30,)), "vector": Site("vector", 6)}
@@ -165,7 +165,7 @@ LONG = {"sequence": Site("sequence", 4, (30,)), "tokens": Site("tokens", 6, (30,
     ],
 )  # fmt: skip
 def test_reach_is_the_number_of_positions_that_one_output_position_sees(name, kind, seen):
-    (variety,) = {one.id: one for one, _ in at_each_site(LONG) if one.id.endswith(f"/{name}")}.values()
+    (variety,) = {variety.id: variety for variety, _ in at_each_site(LONG) if variety.id.endswith(f"/{name}")}.values()
     assert describe(variety, LONG[kind]).reach == seen
 
 
@@ -176,11 +176,12 @@ def test_operations_of_a_convolution_are_counted_exactly(site, dimensions):
         layers = conv(site.channels, 6, 3, padding=1), nn.ReLU(), conv(6, site.channels, 5, padding=2)
         return nn.Sequential(*layers)
 
-    told = describe(Variety("a/b", BlueprintSpec(site.kind, "1"), convolutions), site)
+    candidate = describe(Variety("a/b", BlueprintSpec(site.kind, "1"), convolutions), site)
     weights = 6 * site.channels * (3**dimensions + 5**dimensions)
-    assert told.flops == 2 * weights * math.prod(site.size)
-    assert told.reach == 7
-    assert told.parameters == weights + 6 + site.channels + 1  # the gain in front of a block that is not the identity
+    assert candidate.flops == 2 * weights * math.prod(site.size)
+    assert candidate.reach == 7
+    gain = 1  # in front of a block that is not the identity
+    assert candidate.parameters == weights + 6 + site.channels + gain
 
 
 def refusing(site: Site) -> nn.Module:
@@ -193,11 +194,11 @@ def refusing(site: Site) -> nn.Module:
 @pytest.mark.parametrize("factory", [unbuildable, refusing])
 @pytest.mark.parametrize("kind", USUAL)
 def test_description_of_a_broken_blueprint_is_unknown(factory, kind):
-    told = describe(Variety("a/broken", BlueprintSpec(kind, "c"), factory), USUAL[kind])
+    candidate = describe(Variety("a/broken", BlueprintSpec(kind, "c"), factory), USUAL[kind])
     channels = USUAL[kind].channels
-    assert told.flops is None
-    assert told.reach == (0 if kind == "vector" and factory is refusing else None)
-    assert channels < told.parameters <= 2 * channels + 2
+    assert candidate.flops is None
+    assert candidate.reach == (0 if kind == "vector" and factory is refusing else None)
+    assert channels < candidate.parameters <= 2 * channels + 2
 
 
 def test_block_with_another_output_shape_has_no_reach():
@@ -251,7 +252,11 @@ def test_place_describes_its_host_and_is_computed_once():
     assert (other.kind, other.positions) == ("vector", 0)
     assert (place.depth, other.depth) == (0.0, 0.5)
     width = math.prod(site.example_shape)
-    assert place.host_parameters == sum(one.numel() for one in host.parameters()) == 1 + 2 * width + 3 * width + 3
+    assert (
+        place.host_parameters
+        == sum(parameter.numel() for parameter in host.parameters())
+        == 1 + 2 * width + 3 * width + 3
+    )
     assert place.host_flops == other.host_flops == 2 * 3 * width  # of one example
     with pytest.raises(KeyError):
         terrain["nowhere"]

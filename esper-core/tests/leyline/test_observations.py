@@ -88,31 +88,31 @@ class Chance(random.Random):
     def place(self, blueprints: Iterable[str]) -> Place:
         described = [
             Candidate(
-                one,
+                name,
                 self.count(),
                 self.perhaps(self.count()),
                 self.perhaps(self.count()),
                 self.random() < 0.5,
                 tuple(self.some(BLUEPRINT_TRAITS)),
             )
-            for one in self.some(blueprints)
+            for name in self.some(blueprints)
         ]
         size = tuple(self.randrange(1, 10**4) for _ in range(self.randrange(3)))
         host = self.count(), self.perhaps(self.count())
         return Place(self.choice(SITE_KINDS), 1 + self.count(), size, self.random(), *host, tuple(described))
 
-    def signals(self, own: Iterable[SlotSignals] = ()) -> Signals:
+    def signals(self, slots: Iterable[SlotSignals] = ()) -> Signals:
         losses = [self.number() for _ in range(3)]
-        return Signals(0, *losses, self.count(), self.count(), tuple(own))
+        return Signals(0, *losses, self.count(), self.count(), tuple(slots))
 
-    def mask(self, space: ActionSpace, own: Iterable[SlotSignals]) -> ActionMask:
+    def mask(self, space: ActionSpace, slots: Iterable[SlotSignals]) -> ActionMask:
         def ops() -> frozenset[Op]:
             return frozenset(self.some(EVERY_OP))
 
         return ActionMask(
             {name: ops() for name in space.slots},
             {name: tuple(self.some(space.blueprints[name])) for name in space.slots},
-            {slot.name: {seed.blueprint: ops() for seed in slot.seeds} for slot in own if slot.seeds},
+            {slot.name: {seed.blueprint: ops() for seed in slot.seeds} for slot in slots if slot.seeds},
         )
 
 
@@ -124,11 +124,11 @@ def scene_of(seed: int) -> Scene:
     chance = Chance(seed)
     blueprints = {name: tuple(chance.some(NAMES)) for name in chance.some(("early", "middle", "late"))}
     space = ActionSpace(blueprints, {name: chance.place(blueprints[name]) for name in chance.some(blueprints)})
-    own = tuple(chance.slot(name) for name in space.slots)
+    slots = tuple(chance.slot(name) for name in space.slots)
     steps = 1 + chance.count()
     twin, price = chance.perhaps(chance.signals()), chance.perhaps(chance.number())
-    seen = Observation(chance.randrange(steps), steps, chance.signals(own), twin, price)
-    return space, seen, chance.mask(space, own)
+    seen = Observation(chance.randrange(steps), steps, chance.signals(slots), twin, price)
+    return space, seen, chance.mask(space, slots)
 
 
 scenes = st.integers(0, 2**32).map(scene_of)
@@ -169,36 +169,36 @@ def test_flag_is_set_exactly_where_the_value_is_unknown(scene: Scene) -> None:
     def unknown(value: float | None) -> float:
         return float(value is None or math.isnan(value))
 
-    whole, now = named(GLOBAL_COLUMNS, rows.whole), seen.signals
-    assert whole["train_loss?"] == unknown(now.train_loss)
-    assert whole["validation_loss?"] == unknown(now.validation_loss)
-    assert whole["overfit?"] == unknown(now.validation_loss - now.train_loss)
-    assert whole["metric?"] == unknown(now.validation_metric)
-    assert whole["price?"] == unknown(seen.price)
+    global_values, now = named(GLOBAL_COLUMNS, rows.whole), seen.signals
+    assert global_values["train_loss?"] == unknown(now.train_loss)
+    assert global_values["validation_loss?"] == unknown(now.validation_loss)
+    assert global_values["overfit?"] == unknown(now.validation_loss - now.train_loss)
+    assert global_values["metric?"] == unknown(now.validation_metric)
+    assert global_values["price?"] == unknown(seen.price)
     if seen.twin is None:
-        assert whole["metric_over_twin?"] == whole["loss_under_twin?"] == 1.0
+        assert global_values["metric_over_twin?"] == global_values["loss_under_twin?"] == 1.0
     for name, row in zip(rows.slot_names, rows.slots, strict=True):
-        own = named(SLOT_COLUMNS, row)
-        assert {own["depth?"], own["channels?"], own["positions?"]} == {float(name not in space.places)}
+        values = named(SLOT_COLUMNS, row)
+        assert {values["depth?"], values["channels?"], values["positions?"]} == {float(name not in space.places)}
     for (slot, blueprint), row in zip(rows.candidate_names, rows.candidates, strict=True):
-        own, place = named(CANDIDATE_COLUMNS, row), space.places.get(slot)
-        told = None if place is None else place.candidate(blueprint)
-        assert own["parameters?"] == float(told is None)
-        assert own["reach?"] == unknown(None if told is None else told.reach)
-        both = told is not None and place is not None and None not in (told.flops, place.host_flops)
-        assert own["flops?"] == float(not both)
+        values, place = named(CANDIDATE_COLUMNS, row), space.places.get(slot)
+        candidate = None if place is None else place.candidate(blueprint)
+        assert values["parameters?"] == float(candidate is None)
+        assert values["reach?"] == unknown(None if candidate is None else candidate.reach)
+        has_flops = candidate is not None and place is not None and None not in (candidate.flops, place.host_flops)
+        assert values["flops?"] == float(not has_flops)
         seed = living(seen, slot, blueprint)
-        assert own["age?"] == unknown(None if seed is None else seed.age)
-        assert own["health?"] == unknown(None if seed is None or seed.gradients is None else seed.gradients.health)
+        assert values["age?"] == unknown(None if seed is None else seed.age)
+        assert values["health?"] == unknown(None if seed is None or seed.gradients is None else seed.gradients.health)
         for name in ("gain", "dependence"):
             gain = None if seed is None else getattr(seed, name)
-            assert own[f"{name}?"] == unknown(None if gain is None else gain.mean)
-            assert own[f"{name}_error?"] == unknown(None if gain is None else gain.standard_error)
+            assert values[f"{name}?"] == unknown(None if gain is None else gain.mean)
+            assert values[f"{name}_error?"] == unknown(None if gain is None else gain.standard_error)
 
 
 def living(seen: Observation, slot: str, blueprint: str) -> SeedSignals | None:
-    (own,) = (one for one in seen.signals.slots if one.name == slot)
-    return next((seed for seed in own.seeds if seed.blueprint == blueprint), None)
+    (of_slot,) = (signals for signals in seen.signals.slots if signals.name == slot)
+    return next((seed for seed in of_slot.seeds if seed.blueprint == blueprint), None)
 
 
 @given(scenes)
@@ -208,15 +208,15 @@ def test_candidates_are_ordered_by_slot_and_blueprint_with_unknown_ones_last(sce
     rows = rows_of(space, seen, mask)
     expected = []
     for slot in seen.signals.slots:
-        own = space.blueprints[slot.name]
-        strangers = [seed.blueprint for seed in slot.seeds if seed.blueprint not in own]
-        expected += [(slot.name, blueprint) for blueprint in (*own, *strangers)]
+        blueprints = space.blueprints[slot.name]
+        strangers = [seed.blueprint for seed in slot.seeds if seed.blueprint not in blueprints]
+        expected += [(slot.name, blueprint) for blueprint in (*blueprints, *strangers)]
     assert list(rows.candidate_names) == expected
     for (slot, blueprint), row in zip(rows.candidate_names, rows.candidates, strict=True):
-        own = named(CANDIDATE_COLUMNS, row)
-        assert own["is_new"] == float(blueprint not in space.blueprints[slot])
+        values = named(CANDIDATE_COLUMNS, row)
+        assert values["is_new"] == float(blueprint not in space.blueprints[slot])
         seed = living(seen, slot, blueprint)
-        assert [own[f"stage_{stage.value}"] for stage in LIVING] == [
+        assert [values[f"stage_{stage.value}"] for stage in LIVING] == [
             float(seed is not None and seed.stage is stage) for stage in LIVING
         ]
 
@@ -227,20 +227,20 @@ def test_possible_ops_are_those_that_the_mask_allows(scene: Scene) -> None:
     space, seen, mask = scene
     rows = rows_of(space, seen, mask)
     for (slot, blueprint), row in zip(rows.candidate_names, rows.candidates, strict=True):
-        own = named(CANDIDATE_COLUMNS, row)
-        assert own["may_germinate"] == mask.allows(Action(Op.GERMINATE, slot, blueprint))
+        values = named(CANDIDATE_COLUMNS, row)
+        assert values["may_germinate"] == mask.allows(Action(Op.GERMINATE, slot, blueprint))
         if living(seen, slot, blueprint) is None:
-            assert not any(own[f"may_{op.value}"] for op in SEED_OPS)
+            assert not any(values[f"may_{op.value}"] for op in SEED_OPS)
             continue
         for op in (Op.ADVANCE, Op.PRUNE):
-            assert own[f"may_{op.value}"] == mask.allows(Action(op, slot, blueprint))
+            assert values[f"may_{op.value}"] == mask.allows(Action(op, slot, blueprint))
         # These name no blueprint: only ``mask.seeds`` says which seed they apply to.
         for op in (Op.RETARGET, Op.FOSSILISE):
-            assert own[f"may_{op.value}"] == (mask.allows(Action(op, slot)) and op in mask.seeds[slot][blueprint])
+            assert values[f"may_{op.value}"] == (mask.allows(Action(op, slot)) and op in mask.seeds[slot][blueprint])
     for slot, row in zip(rows.slot_names, rows.slots, strict=True):
-        own = named(SLOT_COLUMNS, row)
-        assert {op: own[f"may_{op.value}"] for op in mask.ops[slot]} == dict.fromkeys(mask.ops[slot], 1.0)
-        assert sum(own[f"may_{op.value}"] for op in EVERY_OP) == len(mask.ops[slot])
+        values = named(SLOT_COLUMNS, row)
+        assert {op: values[f"may_{op.value}"] for op in mask.ops[slot]} == dict.fromkeys(mask.ops[slot], 1.0)
+        assert sum(values[f"may_{op.value}"] for op in EVERY_OP) == len(mask.ops[slot])
 
 
 PLACE = Place("sequence", 100, (9,), 0.5, 1000, 2000, (Candidate("a/one", 100, 200, 9, True, ("bf16",)),))
@@ -270,8 +270,8 @@ def test_mask_forbids_invalid_arguments() -> None:
 
 
 def small(**changes: object) -> tuple[ActionSpace, Observation, ActionMask]:
-    own = SlotSignals("early", SlotState.OCCUPIED, 2, (SEED,))
-    now = Signals(0, 0.0, math.e - 1, 0.75, 1100, 1000, (own,))
+    slot = SlotSignals("early", SlotState.OCCUPIED, 2, (SEED,))
+    now = Signals(0, 0.0, math.e - 1, 0.75, 1100, 1000, (slot,))
     twin = Signals(0, 0.0, math.e**2 - 1, 0.5, 1000, 1000, ())
     space = ActionSpace({"early": ("a/one",)}, {"early": PLACE})
     return space, replace(Observation(4, 10, now, twin, 20.0), **changes), ActionMask()
@@ -308,10 +308,10 @@ MEANINGS: dict[str, tuple[tuple[str, ...], dict[str, float]]] = {
 @pytest.mark.parametrize("part", MEANINGS)
 def test_columns_have_their_documented_values(part: str) -> None:
     """A known zero has no flag: an age of 0 steps, a dependence of 0 nats."""
-    columns, known = MEANINGS[part]
-    found = getattr(rows_of(*small()), part)
-    row = named(columns, found if part == "whole" else found[0])
-    assert {name: value for name, value in row.items() if value} == pytest.approx(known)
+    columns, meanings = MEANINGS[part]
+    values = getattr(rows_of(*small()), part)
+    row = named(columns, values if part == "whole" else values[0])
+    assert {name: value for name, value in row.items() if value} == pytest.approx(meanings)
 
 
 def test_slot_without_signals_is_in_no_state_and_rent_is_unknown_without_a_price() -> None:

@@ -17,15 +17,15 @@ NEVER = "raise AssertionError('its code was run')"
 
 
 def test_disabled_plugin_is_not_imported_and_not_a_problem(load, workshop) -> None:
-    found = load(workshop.package(NEVER), disable=["extra"])
-    assert [(record.status, record.load_ms) for record in found.records] == [("disabled", None)]
-    assert found.problems == ()
+    plugins = load(workshop.package(NEVER), disable=["extra"])
+    assert [(record.status, record.load_ms) for record in plugins.records] == [("disabled", None)]
+    assert plugins.problems == ()
 
 
-def test_plugin_id_declared_more_than_once_is_rejected(load, told, workshop) -> None:
+def test_plugin_id_declared_more_than_once_is_rejected(load, report, workshop) -> None:
     """Neither is loaded; beside a first-party plugin, the other package is the one to uninstall."""
     rivals = [workshop.package(NEVER), workshop.package(NEVER, name="other-extra", version="1.0")]
-    ours = workshop.package(NEVER, plugin="blueprints", version=__version__)
+    first_party = workshop.package(NEVER, plugin="blueprints", version=__version__)
     evil = workshop.package(NEVER, plugin="blueprints", name="evil", version="6.6.6")
     twice = replace(rivals[0], entry_points=(*rivals[0].entry_points, EntryPoint("extra", "other", "esper.plugins")))
     assert [record.status for record in load(*rivals).records] == ["rejected", "rejected"]
@@ -33,17 +33,17 @@ def test_plugin_id_declared_more_than_once_is_rejected(load, told, workshop) -> 
     blueprints = f"esper-blueprints {__version__} (esper_blueprints)"
     for packages, id_, first, second, hint in (
         (rivals, "extra", extra, "other-extra 1.0 (other_extra)", f"{keep}esper-extra or other-extra"),
-        ([ours, evil], "blueprints", blueprints, "evil 6.6.6 (evil)", f"{keep}evil"),
+        ([first_party, evil], "blueprints", blueprints, "evil 6.6.6 (evil)", f"{keep}evil"),
         ([twice], "extra", extra, "esper-extra 0.2.0 (other)", "Tell the author of esper-extra."),
     ):
         message = f'E211 plugin "{id_}" is declared more than once, and not loaded: by {first} and by {second}'
-        assert told(*packages) == f"{message}\n  {hint}"
+        assert report(*packages) == f"{message}\n  {hint}"
 
 
-def test_plugin_for_another_core_version_is_not_imported(load, told, workshop) -> None:
+def test_plugin_for_another_core_version_is_not_imported(load, report, workshop) -> None:
     package = workshop.package(NEVER, requires=["esper-core>=0.1", "esper-core>=9,<10"])
     assert [(record.status, record.load_ms) for record in load(package).records] == [("rejected", None)]
-    assert told(package) == (
+    assert report(package) == (
         'E212 plugin "extra" (esper-extra 0.2.0) needs esper-core <10,>=9, '
         f"and this is {__version__}; its code was not run\n"
         "  Bring them together:  pip install --upgrade esper-core esper-extra"
@@ -71,22 +71,22 @@ def test_pin_accepts_previews_of_a_version_too(load, workshop, pin: str, status:
 @pytest.mark.parametrize("name", ["Extra", "", "evil/team", "a--b", "a" * 49, "\x1b[31m"])
 def test_invalid_plugin_id_is_rejected(load, workshop, name: str) -> None:
     package = workshop.package(NEVER)
-    found = load(replace(package, entry_points=(EntryPoint(name, "esper_extra", "esper.plugins"),)))
-    assert [record.status for record in found.records] == ["rejected"]
-    (problem,) = found.problems
+    plugins = load(replace(package, entry_points=(EntryPoint(name, "esper_extra", "esper.plugins"),)))
+    assert [record.status for record in plugins.records] == ["rejected"]
+    (problem,) = plugins.problems
     assert problem.message == f'package esper-extra 0.2.0 declares a plugin with an invalid id: "{name}"'
     assert problem.hint.endswith("at most 48 characters. Tell the author of esper-extra.")
     assert all(map(is_name, ("a", "tiny-conv", "conv_light", "conv3x3", "a" * 48)))
 
 
 def test_safe_mode_loads_first_party_plugins_only(load, workshop, monkeypatch) -> None:
-    ours, theirs = workshop.blueprints("tiny", plugin="blueprints"), workshop.package(NEVER)
+    first_party, third_party = workshop.blueprints("tiny", plugin="blueprints"), workshop.package(NEVER)
     rival = workshop.package(NEVER, plugin="blueprints", name="evil")
     monkeypatch.setenv("ESPER_SAFE_MODE", "1")
-    found = load(ours, theirs, rival)
-    status = {record.package: record.status for record in found.records}
+    plugins = load(first_party, third_party, rival)
+    status = {record.package: record.status for record in plugins.records}
     assert status == {"esper-blueprints": "active", "esper-extra": "not-listed", "evil": "not-listed"}
-    assert found.problems == ()
+    assert plugins.problems == ()
     assert [record.status for record in load(workshop.blueprints("tiny"), safe_mode=False).records] == ["active"]
 
 

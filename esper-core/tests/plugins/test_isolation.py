@@ -11,11 +11,11 @@ from esper_core.leyline import GrowthError, PluginError, Problem
 from esper_core.plugins.isolation import AttributedSchedule, Label, attributed_to, is_interrupt
 
 
-def test_reported_line_is_the_innermost_of_the_plugin(told, workshop) -> None:
+def test_reported_line_is_the_innermost_of_the_plugin(report, workshop) -> None:
     workshop.write("esper_extra/__init__", "")
     workshop.write("esper_extra/plugin", "from esper_extra import blocks\n")
     workshop.write("esper_extra/blocks", "import json\n\njson.loads('{')\n")
-    assert told(workshop.package(target="esper_extra.plugin")) == (
+    assert report(workshop.package(target="esper_extra.plugin")) == (
         'E210 plugin "extra" (esper-extra 0.2.0) cannot be imported: json.decoder.JSONDecodeError:'
         " Expecting property name enclosed in double quotes: line 1 column 2 (char 1)\n"
         "  esper_extra/blocks.py:3\n"
@@ -31,8 +31,8 @@ def test_reported_line_is_the_innermost_of_the_plugin(told, workshop) -> None:
         ("x = 1\ndef broken(:\n", None, "SyntaxError: invalid syntax", "esper_extra.py:2"),
     ],
 )
-def test_module_that_cannot_be_imported_is_the_authors_fault(told, workshop, source, target, error, place) -> None:
-    assert told(workshop.package(source, target=target)) == (
+def test_module_that_cannot_be_imported_is_the_authors_fault(report, workshop, source, target, error, place) -> None:
+    assert report(workshop.package(source, target=target)) == (
         f'E210 plugin "extra" (esper-extra 0.2.0) cannot be imported: {error}\n'
         f"  {place}\n"
         "  Tell the author of esper-extra, or leave it out:  plugins.disable: [extra]"
@@ -53,9 +53,9 @@ def test_module_that_cannot_be_imported_is_the_authors_fault(told, workshop, sou
     ],
 )
 def test_any_exception_on_import_breaks_only_that_plugin(load, workshop, source, summary, line) -> None:
-    found = load(workshop.package(source), workshop.blueprints("tiny", plugin="good"))
-    assert [(record.id, record.status) for record in found.records] == [("extra", "broken"), ("good", "active")]
-    (problem,) = found.problems
+    plugins = load(workshop.package(source), workshop.blueprints("tiny", plugin="good"))
+    assert [(record.id, record.status) for record in plugins.records] == [("extra", "broken"), ("good", "active")]
+    (problem,) = plugins.problems
     assert problem.code == "E210"
     assert problem.message.startswith(f'plugin "extra" (esper-extra 0.2.0) cannot be imported: {summary}')
     assert (problem.file, problem.line) == (str(workshop.folder / "esper_extra.py"), line)

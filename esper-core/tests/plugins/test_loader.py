@@ -17,12 +17,12 @@ def esper_register_blueprints(registry):
 def test_installed_package_is_found_through_its_metadata(workshop, install) -> None:
     workshop.write("my_package", SOURCE)
     install.metadata("blueprints-Extra", "[console_scripts]\nx = y\n[esper.plugins]\nblueprints-extra = my_package\n")
-    found = load_plugins()
-    (record,) = [record for record in found.records if record.id == "blueprints-extra"]
+    plugins = load_plugins()
+    (record,) = [record for record in plugins.records if record.id == "blueprints-extra"]
     assert (record.package, record.version, record.origin) == ("blueprints-Extra", "1.0", "my_package")
     assert (record.status, record.components) == ("active", ("blueprints-extra/tiny-conv",))
-    assert found.registry.find("blueprint", "tiny-conv").package == "blueprints-Extra"
-    assert found.settings == {}
+    assert plugins.registry.find("blueprint", "tiny-conv").package == "blueprints-Extra"
+    assert plugins.settings == {}
 
 
 @pytest.mark.members
@@ -36,9 +36,9 @@ def test_installed_package_is_found_through_its_metadata(workshop, install) -> N
 )
 def test_damaged_metadata_is_reported_and_the_others_load(install, entry_points, version) -> None:
     install.metadata("damaged", entry_points, version=version)
-    found = load_plugins()
-    assert "blueprints" in [record.id for record in found.records]
-    (problem,) = found.problems
+    plugins = load_plugins()
+    assert "blueprints" in [record.id for record in plugins.records]
+    (problem,) = plugins.problems
     assert problem.code == "E223"
     assert " cannot be read: " in problem.message
 
@@ -66,10 +66,10 @@ def esper_component_missing(kind, name):
 
 def test_traced_hook_call_shows_arguments_plugins_and_result(load, workshop, monkeypatch, capsys) -> None:
     monkeypatch.setenv("ESPER_TRACE_HOOKS", "1")
-    found = load(workshop.package(TRACED))
-    found.manager.hook.esper_run_started(run=["long"] * 1000)
+    plugins = load(workshop.package(TRACED))
+    plugins.manager.hook.esper_run_started(run=["long"] * 1000)
     with pytest.raises(Exception, match="unknown blueprint"):
-        found.registry.find("blueprint", "b\x1bll\n")
+        plugins.registry.find("blueprint", "b\x1bll\n")
     out, err = capsys.readouterr()
     assert out == ""
     lines = err.splitlines()

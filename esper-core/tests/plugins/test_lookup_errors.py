@@ -36,16 +36,16 @@ def registry(load, workshop):
 )
 def test_unknown_name_is_explained(registry, refusal, name: str, reason: str, hints: list[str]) -> None:
     lines = [f'E201 unknown blueprint "{name}" in slot "early"{reason}', *hints, LIST]
-    told = refusal(lambda: registry.find("blueprint", name, context='slot "early"'))
-    assert told == (UnknownComponent, "\n  ".join(lines))
-    assert refusal(lambda: registry.match("blueprint", name))[1] == told[1].replace(' in slot "early"', "")
+    explanation = refusal(lambda: registry.find("blueprint", name, context='slot "early"'))
+    assert explanation == (UnknownComponent, "\n  ".join(lines))
+    assert refusal(lambda: registry.match("blueprint", name))[1] == explanation[1].replace(' in slot "early"', "")
 
 
 @pytest.mark.parametrize(("glob", "hint"), [("norm*", KNOWN), ("nowhere/*", "Install the package that provides it.")])
 def test_glob_without_matches_is_explained(registry, refusal, glob: str, hint: str) -> None:
     text = f'E207 no blueprint matches "{glob}" in slot "early"\n  {hint}\n  {LIST}'
-    told = refusal(lambda: registry.match("blueprint", glob, context='slot "early"'))
-    assert told == (UnknownComponent, text)
+    explanation = refusal(lambda: registry.match("blueprint", glob, context='slot "early"'))
+    assert explanation == (UnknownComponent, text)
 
 
 def test_ambiguous_short_name_is_refused(load, workshop, refusal) -> None:
@@ -83,8 +83,8 @@ def test_name_of_an_inactive_plugin_is_explained(load, workshop, refusal, settin
     registry = load(workshop.blueprints("tiny"), **settings).registry
     belongs = f'belongs to plugin "extra" (esper-extra 0.2.0), which is {reason}'
     for name in ("extra/tiny", "extra/*"):
-        told = refusal(lambda name=name: registry.match("blueprint", name, context='slot "early"'))
-        assert told == (UnknownComponent, f'E209 blueprint "{name}" in slot "early" {belongs}\n  {hint}')
+        explanation = refusal(lambda name=name: registry.match("blueprint", name, context='slot "early"'))
+        assert explanation == (UnknownComponent, f'E209 blueprint "{name}" in slot "early" {belongs}\n  {hint}')
 
 
 def test_name_of_a_broken_plugin_is_reported_with_the_cause(load, workshop, refusal) -> None:
@@ -110,7 +110,7 @@ def test_short_name_of_a_broken_plugin_is_recognised(load, workshop, refusal) ->
 
 
 def test_duplicate_left_out_by_safe_mode_does_not_hide_the_active_plugin(load, workshop, refusal) -> None:
-    ours = workshop.blueprints("tiny", plugin="blueprints")
+    first_party = workshop.blueprints("tiny", plugin="blueprints")
     rival = workshop.blueprints("tiny", plugin="blueprints", name="evil")
-    registry = load(ours, rival, safe_mode=True).registry
+    registry = load(first_party, rival, safe_mode=True).registry
     assert refusal(lambda: registry.find("blueprint", "blueprints/tny"))[1].startswith("E201 ")

@@ -83,7 +83,7 @@ DETERMINISTIC = (
 def state() -> list[object]:
     """Return everything that SETTINGS change, and the other interfaces to the precision of products."""
     modules = (torch.backends, torch.backends.mkldnn.matmul, torch.backends.cuda.matmul)
-    return [*(read() for _, _, read, _ in SETTINGS), *(one.fp32_precision for one in modules)]
+    return [*(read() for _, _, read, _ in SETTINGS), *(module.fp32_precision for module in modules)]
 
 
 @pytest.fixture(autouse=True)
@@ -95,8 +95,8 @@ def one_thread():
 
 
 @pytest.fixture
-def told(caplog):
-    """``told()``: the messages that were logged, without their hints."""
+def messages(caplog):
+    """``messages()``: the messages that were logged, without their hints."""
     return lambda: [record.getMessage().partition("\n")[0] for record in caplog.records]
 
 
@@ -104,50 +104,50 @@ def told(caplog):
     ("name", "scope", "read", "meddle"),
     [*SETTINGS, pytest.param(*DETERMINISTIC, marks=pytest.mark.slow)],  # torch imports its compiler for it
 )
-def test_a_change_is_put_back_and_reported_once_for_the_component(name, scope, read, meddle, told):
+def test_a_change_is_put_back_and_reported_once_for_the_component(name, scope, read, meddle, messages):
     component = Label('policy "odd/policy" (esper-odd 1.0)', "esper_odd:Policy")
     for _ in range(2):
-        before, own = state(), read()
+        before, value = state(), read()
         with contextlib.suppress(ZeroDivisionError), Guard(component, scope):
             meddle()
             raise ZeroDivisionError
-        assert (state(), read()) == (before, own)
-    assert told()[0].startswith((f"E237 {component} changed {name} from", f"E237 {component} uses {name};"))
-    assert len(told()) == (2 if "inference" in name else 1)  # inference mode turns gradients off, too
+        assert (state(), read()) == (before, value)
+    assert messages()[0].startswith((f"E237 {component} changed {name} from", f"E237 {component} uses {name};"))
+    assert len(messages()) == (2 if "inference" in name else 1)  # inference mode turns gradients off, too
 
 
-def test_another_thread_may_be_importing_numpy(monkeypatch, told):
+def test_another_thread_may_be_importing_numpy(monkeypatch, messages):
     monkeypatch.setitem(sys.modules, "numpy.random", ModuleType("numpy.random"))
     with Guard("x", PROCESS):
         pass
-    assert told() == []
+    assert messages() == []
 
 
-def test_everything_at_once_is_put_back(told):
+def test_everything_at_once_is_put_back(messages):
     before = state()
     with Guard("x", RUN):
         for _, _, _, meddle in SETTINGS:
             meddle()
     assert state() == before
-    assert len(told()) == len(SETTINGS) - 1  # both changes of the precision of products are one
+    assert len(messages()) == len(SETTINGS) - 1  # both changes of the precision of products are one
 
 
-def test_a_component_keeps_its_own_state_of_a_random_generator(told):
-    own, other = Label("policy", "odd:Policy"), Label("sink", "odd:Sink")
+def test_a_component_keeps_its_own_state_of_a_random_generator(messages):
+    policy, sink = Label("policy", "odd:Policy"), Label("sink", "odd:Sink")
     random.seed(5)
     alone = [random.random() for _ in range(4)]
     random.seed(7)
     ambient = random.getstate()
-    with Guard(own, PROCESS):
+    with Guard(policy, PROCESS):
         random.seed(5)
     drawn = []
     for _ in range(4):
-        with Guard(other, PROCESS):
+        with Guard(sink, PROCESS):
             random.random()
-        with Guard(own, PROCESS):
+        with Guard(policy, PROCESS):
             drawn.append(random.random())
     assert (drawn, random.getstate()) == (alone, ambient)
-    assert len(told()) == 2
+    assert len(messages()) == 2
 
 
 def open_on_another_thread(component: str) -> Callable[[], None]:
@@ -169,7 +169,7 @@ def open_on_another_thread(component: str) -> Callable[[], None]:
     return close
 
 
-def test_a_change_on_another_thread_is_not_taken_for_the_value_to_keep(told, tmp_path):
+def test_a_change_on_another_thread_is_not_taken_for_the_value_to_keep(messages, tmp_path):
     """A sink's guard opens while a policy has changed settings, and closes after they were put back."""
     folder = Path.cwd()
     with Guard("policy", PROCESS):
@@ -178,20 +178,20 @@ def test_a_change_on_another_thread_is_not_taken_for_the_value_to_keep(told, tmp
         close = open_on_another_thread("sink")
     close()
     assert (torch.get_default_dtype(), Path.cwd()) == (torch.float32, folder)
-    assert [message for message in told() if "E237 sink" in message] == []
+    assert [message for message in messages() if "E237 sink" in message] == []
 
 
-def test_what_a_program_sets_while_a_component_hangs_on_another_thread_is_left_alone(told, monkeypatch, tmp_path):
+def test_what_a_program_sets_while_a_component_hangs_on_another_thread_is_left_alone(messages, monkeypatch, tmp_path):
     close = open_on_another_thread("sink")
     monkeypatch.chdir(tmp_path)
     with Guard("policy", PROCESS):
         pass
     assert Path.cwd() == tmp_path
-    assert told() == []
+    assert messages() == []
     close()
 
 
-def test_faults_of_a_seed_are_collected_and_other_changes_reported(told):
+def test_faults_of_a_seed_are_collected_and_other_changes_reported(messages):
     faults: list[str] = []
     with torch.no_grad(), Guard("seed", faults=faults):
         torch.set_grad_enabled(True)
@@ -202,7 +202,7 @@ def test_faults_of_a_seed_are_collected_and_other_changes_reported(told):
         "changed torch's default dtype from torch.float32 to torch.float64",
     ]
     assert (torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads()) == (True, torch.float32, 1)
-    (line,) = told()
+    (line,) = messages()
     assert line == "E237 seed changed torch's thread count from 1 to 2; it was put back"
 
 

@@ -28,10 +28,10 @@ def component(load, workshop):
 
 
 def test_target_is_imported_by_load_only(component) -> None:
-    found = component("my_blocks:Tiny")
+    task = component("my_blocks:Tiny")
     assert "my_blocks" not in sys.modules
-    assert found.load() is sys.modules["my_blocks"].Tiny
-    assert found.settings_model() is None
+    assert task.load() is sys.modules["my_blocks"].Tiny
+    assert task.settings_model() is None
 
 
 def test_a_component_and_the_registry_have_a_short_repr(load, workshop) -> None:
@@ -77,5 +77,5 @@ LOST = f"has settings that cannot be loaded: AttributeError: {LACKS} 'Nope'"
     ],
 )
 def test_invalid_settings_declaration_is_reported(component, refusal, settings, code, fault, more) -> None:
-    found = component("my_blocks:Tiny", f'TaskSpec(settings="my_blocks:{settings}")')
-    assert refusal(found.settings_model) == (PluginError, f"{code} {TASK} {fault}\n  {more}{TELL}")
+    task = component("my_blocks:Tiny", f'TaskSpec(settings="my_blocks:{settings}")')
+    assert refusal(task.settings_model) == (PluginError, f"{code} {TASK} {fault}\n  {more}{TELL}")

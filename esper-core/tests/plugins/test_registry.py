@@ -48,15 +48,17 @@ SPEC = "A blueprint is declared with BlueprintSpec(...)."
         ("a", 'BlueprintSpec("vector", "c - 100")', 'E218 {} "a" with -92 parameters for Site(', NAMES),
     ],
 )
-def test_invalid_blueprint_is_refused_at_the_line_that_adds_it(load, told, workshop, name, spec, message, hint) -> None:
+def test_invalid_blueprint_is_refused_at_the_line_that_adds_it(
+    load, report, workshop, name, spec, message, hint
+) -> None:
     package = workshop.package(adding(f'registry.add("{name}", build, {spec})'))
-    first, place, last = told(package).splitlines()
+    first, place, last = report(package).splitlines()
     assert first.startswith(message.replace(" {}", f" {HEAD} adds the blueprint"))
     assert place == "  esper_extra.py:6"
     assert hint in last
-    found = load(package)
-    assert [record.status for record in found.records] == ["broken"]
-    assert found.registry.components() == ()
+    plugins = load(package)
+    assert [record.status for record in plugins.records] == ["broken"]
+    assert plugins.registry.components() == ()
 
 
 @pytest.mark.parametrize(
@@ -73,22 +75,22 @@ def test_invalid_blueprint_is_refused_at_the_line_that_adds_it(load, told, works
         ("RewardSpec(family=None)", "family=None", "Expected a value of type str."),
     ],
 )
-def test_invalid_specification_of_another_kind_is_refused(told, workshop, spec: str, fault: str, hint: str) -> None:
+def test_invalid_specification_of_another_kind_is_refused(report, workshop, spec: str, fault: str, hint: str) -> None:
     kind = "host" if "Host" in spec else "reward"
-    text = told(workshop.package(adding(f'registry.add("a", build, {spec})', hook=f"esper_register_{kind}s")))
+    text = report(workshop.package(adding(f'registry.add("a", build, {spec})', hook=f"esper_register_{kind}s")))
     assert text == f'E217 {HEAD} adds the {kind} "a" with {fault}\n  esper_extra.py:6\n  {hint}'
 
 
 @pytest.mark.parametrize("raised", ["1 / 0", "raise SystemExit", "build(build(1, 2))"])
 def test_registration_hook_that_raises_breaks_only_its_plugin(load, workshop, raised: str) -> None:
-    found = load(workshop.package(adding(raised)), workshop.blueprints("tiny", plugin="good"))
-    assert [record.status for record in found.records] == ["broken", "active"]
-    assert [(problem.code, problem.line) for problem in found.problems] == [("E221", 6)]
-    assert found.problems[0].message.startswith(f"{HEAD} failed in esper_register_blueprints: ")
+    plugins = load(workshop.package(adding(raised)), workshop.blueprints("tiny", plugin="good"))
+    assert [record.status for record in plugins.records] == ["broken", "active"]
+    assert [(problem.code, problem.line) for problem in plugins.problems] == [("E221", 6)]
+    assert plugins.problems[0].message.startswith(f"{HEAD} failed in esper_register_blueprints: ")
 
 
-def test_registration_hook_that_returns_a_value_is_refused(told, workshop) -> None:
-    assert told(workshop.package(adding("return [build]"))) == (
+def test_registration_hook_that_returns_a_value_is_refused(report, workshop) -> None:
+    assert report(workshop.package(adding("return [build]"))) == (
         f"E221 {HEAD} returns list from esper_register_blueprints, which returns nothing\n"
         "  esper_extra.py:4\n"
         "  Add to the registry, and return nothing."
@@ -112,6 +114,6 @@ def test_inactive_plugins_do_not_make_a_name_ambiguous(load, workshop) -> None:
     ],
 )
 def test_match_returns_the_components_of_a_glob(load, workshop, pattern: str, ids: list[str]) -> None:
-    one = workshop.blueprints("conv_b", "conv_a", plugin="one")
-    two = workshop.blueprints("norm", "conv_a", plugin="two")
-    assert [component.id for component in load(two, one).registry.match("blueprint", pattern)] == ids
+    first = workshop.blueprints("conv_b", "conv_a", plugin="one")
+    second = workshop.blueprints("norm", "conv_a", plugin="two")
+    assert [component.id for component in load(second, first).registry.match("blueprint", pattern)] == ids

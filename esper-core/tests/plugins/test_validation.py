@@ -27,17 +27,17 @@ WRAP = "Mark it with @hookimpl(wrapper=True), and yield where the run is to be."
         ("esper_run(context)", UNWRAPPED, WRAP),
     ],
 )
-def test_hook_that_would_not_be_called_as_intended_is_refused(load, told, workshop, signature, fault, hint) -> None:
+def test_hook_that_would_not_be_called_as_intended_is_refused(load, report, workshop, signature, fault, hint) -> None:
     package = workshop.package(hook(signature))
-    message, *rest = told(package).splitlines()
+    message, *lines = report(package).splitlines()
     assert message.startswith(fault)
-    assert rest == ["  esper_extra.py:2", f"  {hint}"]
+    assert lines == ["  esper_extra.py:2", f"  {hint}"]
     assert [record.status for record in load(package).records] == ["broken"]
 
 
-def test_generator_and_async_hooks_are_refused(told, workshop) -> None:
+def test_generator_and_async_hooks_are_refused(report, workshop) -> None:
     source = hook("esper_register_tasks(registry)", "yield") + "@hookimpl\nasync def esper_register_hosts(): pass\n"
-    assert told(workshop.package(source)) == (
+    assert report(workshop.package(source)) == (
         f"E214 {PLUGIN} has an async hook esper_register_hosts, which is never awaited\n"
         "  esper_extra.py:5\n"
         "  Write def.\n"
@@ -62,13 +62,13 @@ def test_optional_hooks_fewer_arguments_and_imported_functions_are_accepted(load
     assert (record.status, record.api, record.hooks, record.problems) == ("active", 1, hooks, ())
 
 
-def test_unmarked_hook_function_is_a_warning(load, told, workshop) -> None:
+def test_unmarked_hook_function_is_a_warning(load, report, workshop) -> None:
     package = workshop.package(
         "def esper_register_blueprints(registry): pass\ndef esper_regster_tasks(registry): pass\n"
     )
     assert [record.status for record in load(package).records] == ["active"]
     rename = "Put @hookimpl above it, or give it another name."
-    assert told(package) == (
+    assert report(package) == (
         f"E222 {PLUGIN} has a function esper_register_blueprints that is not marked as a hook, so it is never called\n"
         f"  esper_extra.py:1\n  {rename}\n"
         f"E222 {PLUGIN} has a function esper_regster_tasks that is not marked as a hook, so it is never called\n"
@@ -104,10 +104,10 @@ WILD = "class Plugin:\n    def __dir__(self): raise SystemExit(1)\nplugin = Plug
         (WILD, f"E221 {PLUGIN} failed while its hooks were looked up: SystemExit: 1", 2),
     ],
 )
-def test_invalid_description_or_settings_break_the_plugin(load, told, workshop, source, message, line) -> None:
+def test_invalid_description_or_settings_break_the_plugin(load, report, workshop, source, message, line) -> None:
     package = workshop.package(source, target="esper_extra:plugin" if source == WILD else None)
     assert [record.status for record in load(package).records] == ["broken"]
-    head, place, hint, *_ = told(package).splitlines()
+    head, place, hint, *_ = report(package).splitlines()
     assert head.startswith(message)
     assert place == f"  esper_extra.py:{line}"
     assert not message.startswith("E215") or hint == "  Return PluginInfo(api=1, summary=...)."

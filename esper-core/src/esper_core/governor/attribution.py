@@ -65,16 +65,19 @@ class MutationWatch:
     def advance(self, signals: Signals) -> None:
         """Count a measured step: keep mutations whose ramp still moves, and drop old ones."""
         moving = {slot.name for slot in signals.slots if any(seed.stage in _MOVING for seed in slot.seeds)}
-        stirred = (replace(one, stirred=signals.step) if one.slot in moving else one for one in self._mutations)
-        self._mutations = tuple(one for one in stirred if signals.step - one.stirred <= self._steps)
+        stirred = (
+            replace(mutation, stirred=signals.step) if mutation.slot in moving else mutation
+            for mutation in self._mutations
+        )
+        self._mutations = tuple(mutation for mutation in stirred if signals.step - mutation.stirred <= self._steps)
 
     def culprit(self, acting: Collection[str]) -> Culprit | None:
         """Return the latest mutation that reached the host, or the latest one if none did; None if none is watched.
 
         ``acting`` names the slots whose living seeds act on the host.
         """
-        suspects = [Culprit(one, _acts(one, acting)) for one in self._mutations]
-        reached = [one for one in suspects if one.blamed or one.mutation.op is Op.PRUNE]
+        suspects = [Culprit(mutation, _acts(mutation, acting)) for mutation in self._mutations]
+        reached = [suspect for suspect in suspects if suspect.blamed or suspect.mutation.op is Op.PRUNE]
         return next(reversed(reached or suspects), None)
 
     def forget(self) -> None:
@@ -83,11 +86,11 @@ class MutationWatch:
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Return the mutations as plain data."""
-        return [{**asdict(one), "op": one.op.value} for one in self._mutations]
+        return [{**asdict(mutation), "op": mutation.op.value} for mutation in self._mutations]
 
     def load_state_dict(self, plain: Sequence[Mapping[str, Any]]) -> None:
         """Restore what ``state_dict`` returned."""
-        self._mutations = tuple(Mutation(**{**one, "op": Op(one["op"])}) for one in plain)
+        self._mutations = tuple(Mutation(**{**mutation, "op": Op(mutation["op"])}) for mutation in plain)
 
 
 def op_of(change: Transition) -> Op | None:

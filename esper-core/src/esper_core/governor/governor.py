@@ -114,8 +114,8 @@ class Governor:
         ``guessing_loss`` is the validation loss of this host; None: unknown, and a collapse cannot be detected.
         """
         self._garden = garden
-        known = guessing_loss is not None and math.isfinite(guessing_loss)
-        self._history = LossHistory(guessing_loss if known else None)
+        is_known = guessing_loss is not None and math.isfinite(guessing_loss)
+        self._history = LossHistory(guessing_loss if is_known else None)
         self._rollbacks, self._warned, self._calm = 0, False, True
         self._planned: tuple[Decision, KeptSnapshot] | None = None
         self._watch.forget()
@@ -166,7 +166,9 @@ class Governor:
             return mask
         final = frozenset({Op.FOSSILISE})
         ops = {slot: ops - final for slot, ops in mask.ops.items()}
-        seeds = {slot: {name: ops - final for name, ops in own.items()} for slot, own in mask.seeds.items()}
+        seeds = {
+            slot: {name: ops - final for name, ops in by_blueprint.items()} for slot, by_blueprint in mask.seeds.items()
+        }
         return replace(mask, ops=ops, seeds=seeds)
 
     def roll_back(self, decision: Decision) -> RolledBack:
@@ -202,11 +204,11 @@ class Governor:
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned. The garden passed to ``begin`` must have the same seeds as then."""
-        known = state.plain
-        self._history = LossHistory(**known["history"])
-        self._rollbacks, self._warned, self._calm = known["rollbacks"], known["warned"], known["calm"]
+        saved = state.plain
+        self._history = LossHistory(**saved["history"])
+        self._rollbacks, self._warned, self._calm = saved["rollbacks"], saved["warned"], saved["calm"]
         self._planned = None
-        self._watch.load_state_dict(known["watch"])
+        self._watch.load_state_dict(saved["watch"])
         self._snapshots.load_state_dict(state.part("shelf"), self._garden)
 
     def _is_time(self, signals: Signals, *, improved: bool) -> bool:
@@ -295,8 +297,8 @@ class SnapshotShelf:
     def load_state_dict(self, state: State, garden: Garden) -> None:
         """Restore what ``state_dict`` returned, for a garden with the same seeds."""
         self.kept.clear()
-        for place, known in reversed(list(enumerate(state.plain["kept"]))):
-            self.take(garden, known["step"], LossHistory(**known["history"]))
+        for place, saved in reversed(list(enumerate(state.plain["kept"]))):
+            self.take(garden, saved["step"], LossHistory(**saved["history"]))
             self.kept[0].snapshot.load_state_dict(state.part(str(place)))
 
 
@@ -330,11 +332,11 @@ class MemoryBudget:
             return mask
         blueprints = {}
         for slot, fitting in mask.blueprints.items():
-            varieties, site = {one.id: one for one in self.varieties[slot]}, garden.slots[slot].site
+            varieties, site = {variety.id: variety for variety in self.varieties[slot]}, garden.slots[slot].site
             blueprints[slot] = tuple(
-                one
-                for one in fitting
-                if site is None or self.mebibytes(garden, varieties[one].most_parameters(site)) <= most
+                blueprint
+                for blueprint in fitting
+                if site is None or self.mebibytes(garden, varieties[blueprint].most_parameters(site)) <= most
             )
         ops = {slot: ops if blueprints.get(slot) else ops - {Op.GERMINATE} for slot, ops in mask.ops.items()}
         return replace(mask, ops=ops, blueprints=blueprints)
@@ -344,9 +346,9 @@ class MemoryBudget:
         parameters = list(garden.model.parameters())
         grown = {id(parameter) for slot in garden.slots.values() for parameter in slot.parameters()}
         living = {id(parameter) for seed in garden.living_seeds() for parameter in seed.parameters()}
-        host = sum(one.nbytes for one in parameters if id(one) not in grown)
-        fossils = sum(one.nbytes for one in parameters if id(one) in grown - living)
-        seeds = sum(one.nbytes for one in parameters if id(one) in living)
+        host = sum(parameter.nbytes for parameter in parameters if id(parameter) not in grown)
+        fossils = sum(parameter.nbytes for parameter in parameters if id(parameter) in grown - living)
+        seeds = sum(parameter.nbytes for parameter in parameters if id(parameter) in living)
         seeds += more * (parameters[0].element_size() if parameters else 4)
         branches = sum(seed.presence is Presence.BRANCHED for seed in garden.living_seeds())
         branches += bool(more) and self.incubation == "branch"

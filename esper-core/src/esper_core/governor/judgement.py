@@ -166,19 +166,19 @@ def _judge_surge(
         "training": (history.train_losses, signals.train_loss),
         "validation": (history.validation_losses, signals.validation_loss),
     }
-    guessing, found = history.guessing_loss, {}
+    guessing, surges = history.guessing_loss, {}
     for name, (before, loss) in losses.items():
         if len(before) < min(HISTORY_STEPS_NEEDED, settings.history_steps):
             before = () if guessing is None else (guessing,)
         if before and _surges(before, loss, guessing, settings):
-            found[name] = f"the {name} loss is {loss:.4g}, and was {fmean(before):.4g} ± {pstdev(before):.4g} before"
-    history = replace(history, surging_steps=history.surging_steps + 1 if found else 0)
-    if not found:
+            surges[name] = f"the {name} loss is {loss:.4g}, and was {fmean(before):.4g} ± {pstdev(before):.4g} before"
+    history = replace(history, surging_steps=history.surging_steps + 1 if surges else 0)
+    if not surges:
         return CALM, history
     for_long = history.surging_steps >= settings.surge_steps
-    level = Level.PANIC if for_long and (acting or "training" in found) else Level.WARNING
-    what = "; ".join(found.values())
-    return Verdict(level, f"surge, step {history.surging_steps} of {settings.surge_steps}: {what}"), history
+    level = Level.PANIC if for_long and (acting or "training" in surges) else Level.WARNING
+    description = "; ".join(surges.values())
+    return Verdict(level, f"surge, step {history.surging_steps} of {settings.surge_steps}: {description}"), history
 
 
 def _surges(before: Sequence[float], loss: float, guessing: float | None, settings: GovernorConfig) -> bool:

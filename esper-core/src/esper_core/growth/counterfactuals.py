@@ -75,12 +75,12 @@ class Counterfactuals:
         grown = [(slot.name, [(seed.number, seed is slot.living) for seed in slot.stack]) for slot in slots]
         if self._key != (key := (self.model.training, grown)):
             self._key, self._trace, self.reason = key, None, None
-        found: list[list[Tensor]] = []
+        rows_of_batches: list[list[Tensor]] = []
         with torch.no_grad():
             for number, (inputs, targets) in enumerate(batches if len(left_out) > 1 else ()):
                 run = partial(self._pass, inputs, derive_seed(self._seed, "counterfactuals", number))
-                found.append(self._rows(left_out, run, judge, targets))
-            by_slot = zip(left_out, zip(*found, strict=True), strict=False)
+                rows_of_batches.append(self._rows(left_out, run, judge, targets))
+            by_slot = zip(left_out, zip(*rows_of_batches, strict=True), strict=False)
             return {slot.name if slot else None: torch.cat(rows) for slot, rows in by_slot}
 
     def _rows(self, left_out: list[Slot | None], run: Run, judge: Judge, targets: Tensor) -> list[Tensor]:
@@ -88,17 +88,17 @@ class Counterfactuals:
         rows: list[Tensor] = []
         try:
             if self._trace is not None:
-                return [judge(one, targets) for one in self._replayed(self._trace, left_out, run)]
-            rows = [judge(one, targets) for one in self._separate(left_out, run)]
+                return [judge(outputs, targets) for outputs in self._replayed(self._trace, left_out, run)]
+            rows = [judge(outputs, targets) for outputs in self._separate(left_out, run)]
             if self.reason is None:
                 trace = self._traced(run)
-                replayed = [judge(one, targets) for one in self._replayed(trace, left_out, run)]
+                replayed = [judge(outputs, targets) for outputs in self._replayed(trace, left_out, run)]
                 if not all(map(_same_bits, rows, replayed)):
                     raise _NoReplayError(OTHER_BITS)
                 self._trace = trace
         except _NoReplayError as error:
             self._trace, self.reason = None, str(error)
-        return rows or [judge(one, targets) for one in self._separate(left_out, run)]
+        return rows or [judge(outputs, targets) for outputs in self._separate(left_out, run)]
 
     def _pass(self, inputs: Tensor, seed: int, left_out: Slot | None) -> tuple[Any, bool]:
         """Return the outputs of the model without a seed, and whether it drew random numbers."""
@@ -149,8 +149,8 @@ class Counterfactuals:
             kept.put_back()
         living = sorted(slot.name for slot in slots_of(self.model).each() if slot.living is not None)
         reasons = {COMPILED: trace.compiled, STATE: changed, NOISE: drew, UNCALLED: sorted(trace.called) != living}
-        if found := [reason for reason, holds in reasons.items() if holds]:
-            raise _NoReplayError(found[0])
+        if obstacles := [reason for reason, holds in reasons.items() if holds]:
+            raise _NoReplayError(obstacles[0])
         return trace
 
 
@@ -192,8 +192,8 @@ class _Trace:
             self.calls.append(call)
             self._open.append(number)
             attributes = dict(vars(module))
-            given = args[-1:] if isinstance(module, Slot) else (*args, *named.values())
-            copies = [_copied(one) for one in given]
+            arguments = args[-1:] if isinstance(module, Slot) else (*args, *named.values())
+            copies = [_copied(argument) for argument in arguments]
             try:
                 output = forward(*args, **named)
             finally:
@@ -205,23 +205,28 @@ class _Trace:
             if now.keys() != attributes.keys() or any(now[name] is not value for name, value in attributes.items()):
                 self._stateful.update((number, *self._open))  # skipping an enclosing call would skip this one, too
             call.finished = len(self.called)
-            call.skippable = number not in self._stateful and self._is_pure(given, copies, output)
+            call.skippable = number not in self._stateful and self._is_pure(arguments, copies, output)
             for nested in self.calls[number + 1 : call.end] if call.skippable else ():
                 nested.skippable &= nested.finished < call.finished  # else it is skipped with this call, not by itself
             return output
 
         return watched
 
-    def _is_pure(self, given: tuple[Any, ...], copies: list[Any], output: Any) -> bool:
+    def _is_pure(self, arguments: tuple[Any, ...], copies: list[Any], output: Any) -> bool:
         """Return whether tensors went in unchanged, and one tensor came out that shares memory with none of them."""
-        known = all(_is_plain(one) or one is None or isinstance(one, bool | int | float) for one in given)
-        if not known or not _is_plain(output) or output.clone().stride() != output.stride():
+        are_plain = all(
+            _is_plain(argument) or argument is None or isinstance(argument, bool | int | float)
+            for argument in arguments
+        )
+        if not are_plain or not _is_plain(output) or output.clone().stride() != output.stride():
             return False
         address = output.untyped_storage().data_ptr()
-        others = (other for other in (*self._lasting, *given) if _is_plain(other))
-        if any(other.untyped_storage().data_ptr() == address for other in others):
+        tensors = (tensor for tensor in (*self._lasting, *arguments) if _is_plain(tensor))
+        if any(tensor.untyped_storage().data_ptr() == address for tensor in tensors):
             return False
-        return all(one is copy or _same_bits(one, copy) for one, copy in zip(given, copies, strict=True))
+        return all(
+            argument is copy or _same_bits(argument, copy) for argument, copy in zip(arguments, copies, strict=True)
+        )
 
 
 class _Replay:
@@ -266,13 +271,13 @@ class _Replay:
 @contextmanager
 def _replaced_forwards(modules: Iterable[nn.Module], by: Callable[[nn.Module, Forward], Forward]) -> Iterator[None]:
     """Replace the forward of each module by ``by(module, forward)`` in the ``with`` block."""
-    own = [(module, vars(module).get("forward")) for module in modules]
+    originals = [(module, vars(module).get("forward")) for module in modules]
     try:
-        for module, _ in own:
+        for module, _ in originals:
             module.forward = by(module, module.forward)
         yield
     finally:
-        for module, forward in own:
+        for module, forward in originals:
             vars(module).pop("forward", None)
             if forward is not None:
                 module.forward = forward
@@ -282,7 +287,7 @@ def _traceable(model: nn.Module) -> list[nn.Module]:
     """Return all modules but the model itself, scripted ones, and those of living seeds."""
     scripted = [module for module in model.modules() if isinstance(module, torch.jit.ScriptModule)]
     seeds = [seed for slot in slots_of(model).each() for seed in slot.nursery]
-    left_out = {id(model), *(id(part) for whole in (*scripted, *seeds) for part in whole.modules())}
+    left_out = {id(model), *(id(part) for owner in (*scripted, *seeds) for part in owner.modules())}
     return [module for module in model.modules() if id(module) not in left_out]
 
 
@@ -294,7 +299,7 @@ def _is_plain(value: Any) -> bool:
     return type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided and not value.is_nested
 
 
-def _same_bits(one: Tensor, other: Tensor) -> bool:
+def _same_bits(first: Tensor, second: Tensor) -> bool:
     """Return whether two tensors agree in every bit, NaN included. On a GPU the host waits for the result."""
-    alike = one.shape == other.shape and one.dtype == other.dtype
-    return alike and torch.equal(*(tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (one, other)))
+    alike = first.shape == second.shape and first.dtype == second.dtype
+    return alike and torch.equal(*(tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (first, second)))

@@ -125,28 +125,30 @@ def observe_places(model: nn.Module, places: Mapping[str, SlotPlace], example: E
             told from the rest of its output, or another shape in one mode than in the other.
     """
     problems: dict[str, Problem] = {}
-    found: dict[str, Observed] = {}
+    observed: dict[str, Observed] = {}
     for training in (True, False):
         calls = _calls_at(model, places, example, training=training)
         for name, place in places.items():
-            one = _observed(model, name, place, calls[name], training=training, batch=example.size)
-            if isinstance(one, Problem):
-                problems.setdefault(name, one)
+            outcome = _observed(model, name, place, calls[name], training=training, batch=example.size)
+            if isinstance(outcome, Problem):
+                problems.setdefault(name, outcome)
                 continue
-            first = found.setdefault(name, one)
-            if first.site.inputs != one.site.inputs:  # dropout returns what it gets, but not in training
-                first, one = (replace(own, site=replace(own.site, inputs=0)) for own in (first, one))
-            if (first.site, first.part) != (one.site, one.part):
+            first = observed.setdefault(name, outcome)
+            if first.site.inputs != outcome.site.inputs:  # dropout returns what it gets, but not in training
+                first, outcome = (
+                    replace(observation, site=replace(observation.site, inputs=0)) for observation in (first, outcome)
+                )
+            if (first.site, first.part) != (outcome.site, outcome.part):
                 why = "returns another shape in training than in evaluation"
                 problems.setdefault(name, _refusal(name, place, why))
-            found[name] = one
+            observed[name] = outcome
     if not problems:
-        problems = _batch_elsewhere(model, places, found, example)
+        problems = _batch_elsewhere(model, places, observed, example)
     if problems:
         ordered = [(name, problems[name]) for name in places if name in problems]
         fitting = _fitting_modules(model, example)
-        raise GraftError([_with_nearest(own, places[name].at, model, fitting) for name, own in ordered])
-    return [found[name] for name in places]
+        raise GraftError([_with_nearest(problem, places[name].at, model, fitting) for name, problem in ordered])
+    return [observed[name] for name in places]
 
 
 def _fitting_modules(model: nn.Module, example: Example) -> list[str]:
@@ -156,8 +158,8 @@ def _fitting_modules(model: nn.Module, example: Example) -> list[str]:
         calls = _calls_at(model, called, example, training=False)
     except Exception:
         return []  # a hook on every module can break one that calls another by itself
-    found = {name: _observed(model, name, called[name], calls[name], batch=example.size) for name in called}
-    return [name for name, one in found.items() if isinstance(one, Observed)]
+    outcomes = {name: _observed(model, name, called[name], calls[name], batch=example.size) for name in called}
+    return [name for name, outcome in outcomes.items() if isinstance(outcome, Observed)]
 
 
 def _with_nearest(problem: Problem, at: str, model: nn.Module, fitting: list[str]) -> Problem:
@@ -171,7 +173,7 @@ def _with_nearest(problem: Problem, at: str, model: nn.Module, fitting: list[str
 class _Call(NamedTuple):
     """What a module got as its first argument, and what it returned."""
 
-    given: Any
+    argument: Any
     output: Any
 
 
@@ -188,19 +190,19 @@ def _calls_at(
         for name, place in places.items():
             handle = model.get_submodule(place.at).register_forward_hook(partial(record, name), prepend=True)
             stack.callback(handle.remove)
-        given = example.copy()
-        example.run(model, given)
-    if not example.equals(given):
+        batch = example.copy()
+        example.run(model, batch)
+    if not example.equals(batch):
         raise GraftError(Problem("E318", "the model modifies its input", hint="Copy it first: x = x.clone()"))
     return calls
 
 
 def _batch_elsewhere(
-    model: nn.Module, places: Mapping[str, SlotPlace], found: Mapping[str, Observed], example: Example
+    model: nn.Module, places: Mapping[str, SlotPlace], observed: Mapping[str, Observed], example: Example
 ) -> dict[str, Problem]:
     """Find places whose first dimension only happened to be as long as the batch, by a pass with one example less."""
     fewer = example.size - 1
-    doubtful = {name: place for name, place in places.items() if example.size in found[name].site.example_shape}
+    doubtful = {name: place for name, place in places.items() if example.size in observed[name].site.example_shape}
     if not doubtful or not fewer:
         return {}
     calls = _calls_at(model, doubtful, example.without_last(), training=False)
@@ -217,7 +219,7 @@ def _observed(
     if len(calls) > 1:
         hint = "A seed would act several times; put the slot behind a module that is called once."
         return _refusal(name, place, f"is called {len(calls)} times in one pass", hint)
-    given, output = calls[0]
+    argument, output = calls[0]
     part = _part(name, place, output, batch)
     if isinstance(part, Problem):
         return part
@@ -239,16 +241,16 @@ def _observed(
         if kind is None and hidden.ndim == 4:
             hint += ". An image is (N, C, H, W), and here the features seem to come last"
         return _refusal(name, place, f"does not return a {kind or 'vector, sequence or image'}", hint)
-    inputs = _features(given, hidden) if kind in ("vector", "tokens") else 0
+    inputs = _features(argument, hidden) if kind in ("vector", "tokens") else 0
     return Observed(Site.of(kind, tuple(hidden.shape[1:]), inputs), hidden.dtype, part)
 
 
-def _features(given: Any, hidden: Tensor) -> int:
+def _features(argument: Any, hidden: Tensor) -> int:
     """Return the features of what a module got, if it is laid out as its output and not overwritten by it; else 0."""
-    if not isinstance(given, Tensor) or given.is_nested or not given.is_floating_point() or not given.ndim:
+    if not isinstance(argument, Tensor) or argument.is_nested or not argument.is_floating_point() or not argument.ndim:
         return 0
-    overwritten = given.untyped_storage().data_ptr() == hidden.untyped_storage().data_ptr()
-    return 0 if overwritten or given.shape[:-1] != hidden.shape[:-1] else given.shape[-1]
+    overwritten = argument.untyped_storage().data_ptr() == hidden.untyped_storage().data_ptr()
+    return 0 if overwritten or argument.shape[:-1] != hidden.shape[:-1] else argument.shape[-1]
 
 
 def _part(name: str, place: SlotPlace, output: Any, batch: int) -> OutputPart | Problem | None:
@@ -257,15 +259,15 @@ def _part(name: str, place: SlotPlace, output: Any, batch: int) -> OutputPart | 
         if place.output is None:
             return None
         return _refusal(name, place, f"returns one tensor, and no output {place.output!r}", "Omit output.")
-    found = items_of(output)
-    if found is None:
+    structure = items_of(output)
+    if structure is None:
         return _refusal(name, place, f"returns a {type(output).__name__}, not one tensor")
-    container, items = found
-    hint = f"It returns {', '.join(f'{key!r}: {_form(item)}' for key, item in items.items()) or 'nothing'}"
+    container, items = structure
+    hint = f"It returns {', '.join(f'{key!r}: {_form(value)}' for key, value in items.items()) or 'nothing'}"
     kind, key = type(output).__name__, place.output
     if key is None:
-        rows = [own for own, item in items.items() if _has_rows(item, batch)]
-        alike = [own for own in rows if items[own].shape == items[rows[0]].shape]
+        rows = [output_key for output_key, value in items.items() if _has_rows(value, batch)]
+        alike = [output_key for output_key in rows if items[output_key].shape == items[rows[0]].shape]
         if not alike:
             return _refusal(name, place, f"returns a {kind} without a row of numbers per example", hint)
         if len(alike) > 1:
@@ -279,25 +281,25 @@ def _part(name: str, place: SlotPlace, output: Any, batch: int) -> OutputPart | 
     return OutputPart(container, key)
 
 
-def _has_rows(item: Any, batch: int) -> bool:
-    if not isinstance(item, Tensor) or item.is_nested or not item.is_floating_point():
+def _has_rows(output: Any, batch: int) -> bool:
+    if not isinstance(output, Tensor) or output.is_nested or not output.is_floating_point():
         return False
-    return item.ndim >= 2 and item.shape[0] == batch
+    return output.ndim >= 2 and output.shape[0] == batch
 
 
-def _flat(item: Tensor, batch: int) -> str:
+def _flat(hidden: Tensor, batch: int) -> str:
     """Return advice if the batch was counted by the losses of tokens or pixels, of which each example has several."""
-    if not item.ndim or not 0 < len(item) < batch or batch % len(item):
+    if not hidden.ndim or not 0 < len(hidden) < batch or batch % len(hidden):
         return ""
-    return f"\nA loss function has to return one loss for each example, not {batch // len(item)}: see E342."
+    return f"\nA loss function has to return one loss for each example, not {batch // len(hidden)}: see E342."
 
 
-def _form(item: Any) -> str:
-    if not isinstance(item, Tensor):
-        return "None" if item is None else type(item).__name__
-    if item.is_nested:
+def _form(output: Any) -> str:
+    if not isinstance(output, Tensor):
+        return "None" if output is None else type(output).__name__
+    if output.is_nested:
         return "a nested tensor"
-    return f"{item.dtype}, shape {tuple(item.shape)}"
+    return f"{output.dtype}, shape {tuple(output.shape)}"
 
 
 def _kind(model: nn.Module, at: str, hidden: Tensor) -> SiteKind | None:
@@ -313,13 +315,17 @@ def _kind(model: nn.Module, at: str, hidden: Tensor) -> SiteKind | None:
     end = start + sum(name.startswith(f"{at}.") for name, _ in modules)
     before = (layer for _, layer in reversed(modules[: end + 1]))
     layer = next((layer for layer in before if next(layer.parameters(recurse=False), None) is not None), None)
-    sizes = {size for own in layer.parameters(recurse=False) for size in own.shape} if layer is not None else set()
+    sizes = (
+        {size for parameter in layer.parameters(recurse=False) for size in parameter.shape}
+        if layer is not None
+        else set()
+    )
     sizes |= {layer.hidden_size, 2 * layer.hidden_size} if isinstance(layer, nn.RNNBase) else set()  # two directions
     first_fits, last_fits = hidden.shape[1] in sizes, hidden.shape[-1] in sizes
-    known = isinstance(layer, _FEATURES_LAST)
+    features_last = isinstance(layer, _FEATURES_LAST)
     if hidden.ndim == 4:
-        return None if known and last_fits and not first_fits else "image"
-    return "tokens" if last_fits and (known or not first_fits) else "sequence"
+        return None if features_last and last_fits and not first_fits else "image"
+    return "tokens" if last_fits and (features_last or not first_fits) else "sequence"
 
 
 def _refusal(name: str, place: SlotPlace, why: str, hint: str | None = None) -> Problem:

@@ -60,7 +60,10 @@ class Example:
 
     def equals(self, other: Any) -> bool:
         """Return whether the tensors of ``other``, a batch of the same structure, are equal to those of this one."""
-        return all(torch.equal(one, two) for one, two in zip(tensors_in(self.batch), tensors_in(other), strict=True))
+        return all(
+            torch.equal(own_tensor, other_tensor)
+            for own_tensor, other_tensor in zip(tensors_in(self.batch), tensors_in(other), strict=True)
+        )
 
 
 def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
@@ -73,11 +76,11 @@ def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
         return change(value)
     if isinstance(value, Mapping):
         changed: Any = copy(value) if hasattr(value, "__setitem__") else dict(value)
-        for key, item in value.items():
-            changed[key] = map_tensors(item, change)
+        for key, part in value.items():
+            changed[key] = map_tensors(part, change)
         return changed
     if isinstance(value, list | tuple):
-        parts = [map_tensors(item, change) for item in value]
+        parts = [map_tensors(part, change) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if is_dataclass(value) and not isinstance(value, type):
         changed = copy(value)
@@ -92,11 +95,11 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
+        for part in value.values():
+            yield from tensors_in(part)
     elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors_in(item)
+        for part in value:
+            yield from tensors_in(part)
     elif is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
             yield from tensors_in(getattr(value, field.name))
@@ -117,17 +120,17 @@ class OutputPart:
         """Return the item."""
         return output[self.key] if self.container in ("tuple", "list", "mapping") else getattr(output, str(self.key))
 
-    def replaced(self, output: Any, item: Any) -> Any:
+    def replaced(self, output: Any, replacement: Any) -> Any:
         """Return the output, of the same class, with another item in its place."""
         if self.container in ("tuple", "list"):
-            items = [*output[: self.key], item, *output[int(self.key) + 1 :]]
+            items = [*output[: self.key], replacement, *output[int(self.key) + 1 :]]
             return tuple(items) if self.container == "tuple" else items
         if self.container == "named tuple":
-            return output._replace(**{str(self.key): item})
+            return output._replace(**{str(self.key): replacement})
         if self.container == "dataclass":
-            return replace(output, **{str(self.key): item})
+            return replace(output, **{str(self.key): replacement})
         changed = {**output} if type(output) is dict else copy(output)  # a compiler knows the copy of a dict so
-        changed[self.key] = item
+        changed[self.key] = replacement
         return changed
 
 

@@ -106,8 +106,8 @@ class Garden:
         self._settings = settings or GrowthConfig()
         self.gates = gates or Gates(self._settings)
         by_slot = {name: {variety.id: variety for variety in varieties.get(name, ())} for name in self.slots}
-        for name, own in varieties.items():
-            require_fitting(self._slot(name), own)
+        for name, slot_varieties in varieties.items():
+            require_fitting(self._slot(name), slot_varieties)
         self._rules = Rules(self.slots, by_slot, self._settings, faults or FaultBook(), self.gates)
         self._deterministic = deterministic
         self.born = 0
@@ -315,7 +315,7 @@ class Garden:
 
     def _adopt_seeds(self) -> None:
         """Train the seeds that a loaded model holds already."""
-        for slot, seed in [(own, seed) for own in self.slots.values() for seed in own.stack]:
+        for slot, seed in [(owner, seed) for owner in self.slots.values() for seed in owner.stack]:
             self.born = max(self.born, seed.number + 1)
             self.keeper.adopt(seed)
             if seed.stage is Stage.FOSSILISED:
@@ -371,8 +371,8 @@ def attributed_to_seed(slot: Slot, seed: Seed) -> Iterator[None]:
     except BaseException as error:
         if is_interrupt(error):
             raise
-        what = f'of blueprint "{seed.blueprint}" {describe_error(error, seed.block)}'
-        raise SeedFault([slot.name], what, number=seed.number) from error
+        failure = f'of blueprint "{seed.blueprint}" {describe_error(error, seed.block)}'
+        raise SeedFault([slot.name], failure, number=seed.number) from error
 
 
 def _refuse_untrained(slot: Slot, seed: Seed, keeper: OptimizerKeeper) -> None:

@@ -246,12 +246,12 @@ class Gates:
 
     def load_state_dict(self, state: State) -> None:
         """Continue from the state of gates with the same settings."""
-        known = decode_state(state)
+        saved = decode_state(state)
         self._gates = {}
-        for (number, op), spent in known["gates"].items():
+        for (number, op), spent in saved["gates"].items():
             self._gates[number, Op(op)] = replace(self._new_gate(Op(op)), **spent)
-        self._opinions = {(number, Op(op)): _opinion(opinion) for (number, op), opinion in known["opinions"].items()}
-        self._gains = {number: Gain(**gain) for number, gain in known["gains"].items()}
+        self._opinions = {(number, Op(op)): _opinion(opinion) for (number, op), opinion in saved["opinions"].items()}
+        self._gains = {number: Gain(**gain) for number, gain in saved["gains"].items()}
 
     def ready(self, seed: Seed) -> bool:
         """Return whether a seed in training is to be blended in now without an action, because its gate is open."""
@@ -261,8 +261,8 @@ class Gates:
         return opinion is not None and opinion.opens
 
 
-def _opinion(known: dict[str, Any]) -> Opinion:
-    evidence = known["evidence"]
+def _opinion(saved: dict[str, Any]) -> Opinion:
+    evidence = saved["evidence"]
     return Opinion(
-        Finding(known["finding"]), known["reason"], None if evidence is None else Evidence(**evidence), known["price"]
+        Finding(saved["finding"]), saved["reason"], None if evidence is None else Evidence(**evidence), saved["price"]
     )

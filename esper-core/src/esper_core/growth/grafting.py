@@ -60,35 +60,35 @@ def refuse_unlike(model: nn.Module, example: Example, plain: Mapping[bool, Any])
         raise GraftError(Problem("E318", message, hint=hint))
 
 
-def alike(one: Any, other: Any) -> bool:
+def alike(first: Any, second: Any) -> bool:
     """Return whether two outputs have the same structure and, except for rounding, the same numbers.
 
     >>> alike({"a": torch.ones(2)}, {"a": torch.ones(2)}), alike([torch.ones(2)], [torch.ones(2), torch.ones(2)])
     (True, False)
     """
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return _tensors_alike(one, other)
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return list(one) == list(other) and all(alike(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(alike(mine, yours) for mine, yours in zip(one, other, strict=True))
-    if is_dataclass(one) and type(one) is type(other):
-        return all(alike(getattr(one, own.name), getattr(other, own.name)) for own in fields(one))
-    return type(one) is type(other)
+    if isinstance(first, Tensor) and isinstance(second, Tensor):
+        return _tensors_alike(first, second)
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return list(first) == list(second) and all(alike(first[key], second[key]) for key in first)
+    if isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)):
+        return len(first) == len(second) and all(alike(mine, yours) for mine, yours in zip(first, second, strict=True))
+    if is_dataclass(first) and type(first) is type(second):
+        return all(alike(getattr(first, field.name), getattr(second, field.name)) for field in fields(first))
+    return type(first) is type(second)
 
 
-def _tensors_alike(one: Tensor, other: Tensor) -> bool:
-    if one.is_nested or other.is_nested or one.layout != torch.strided or other.layout != torch.strided:
-        return one.is_nested == other.is_nested and one.layout == other.layout
-    if one.shape != other.shape or one.dtype != other.dtype:
+def _tensors_alike(first: Tensor, second: Tensor) -> bool:
+    if first.is_nested or second.is_nested or first.layout != torch.strided or second.layout != torch.strided:
+        return first.is_nested == second.is_nested and first.layout == second.layout
+    if first.shape != second.shape or first.dtype != second.dtype:
         return False
-    if not (one.is_floating_point() or one.is_complex()) or not one.numel():
+    if not (first.is_floating_point() or first.is_complex()) or not first.numel():
         return True  # counts and choices may depend on a last bit
-    few = torch.finfo(one.dtype).eps ** 0.5
-    if one.dtype.itemsize < torch.float32.itemsize:
-        one, other = one.float(), other.float()
-    scale = float(torch.nan_to_num(one.abs(), nan=0.0, posinf=0.0).max())
-    return bool(torch.isclose(one, other, rtol=0.0, atol=few * scale, equal_nan=True).all())
+    few = torch.finfo(first.dtype).eps ** 0.5
+    if first.dtype.itemsize < torch.float32.itemsize:
+        first, second = first.float(), second.float()
+    scale = float(torch.nan_to_num(first.abs(), nan=0.0, posinf=0.0).max())
+    return bool(torch.isclose(first, second, rtol=0.0, atol=few * scale, equal_nan=True).all())
 
 
 def _own(module: nn.Module) -> dict[str, nn.Module]:
@@ -200,9 +200,9 @@ class Family:
 
     def class_of(self, plain: type[nn.Module], places: tuple[str, ...]) -> type[nn.Module]:
         """Return the subclass of ``plain``, under the same name, for modules with slots at ``places``."""
-        known = self._classes.get((plain, places))
-        if known is not None:
-            return known
+        existing = self._classes.get((plain, places))
+        if existing is not None:
+            return existing
         namespace = {
             "__module__": plain.__module__,
             "__qualname__": plain.__qualname__,
@@ -379,8 +379,8 @@ def _with_slots_below(model: nn.Module, slots: Sequence[str]) -> list[tuple[nn.M
         parts = at.split(".")
         for depth in range(1, len(parts)):
             places.setdefault(".".join(parts[:depth]), []).append(".".join(parts[depth:]))
-    found = [(model.get_submodule(name), tuple(below)) for name, below in places.items()]
-    return [(module, below) for module, below in found if not is_never_called(module)]
+    modules = [(model.get_submodule(name), tuple(below)) for name, below in places.items()]
+    return [(module, below) for module, below in modules if not is_never_called(module)]
 
 
 def _change_class(module: nn.Module, family: Family, places: tuple[str, ...]) -> None:
@@ -411,21 +411,21 @@ def _places(model: nn.Module, slots: Any) -> list[tuple[str, SlotPlace]]:
     if isinstance(slots, str) or not isinstance(slots, (Mapping, Sequence)):
         hint = f'For example ["layer2"]. Received: {slots!r}'
         raise GraftError(Problem("E312", "slots must be a list of names or a mapping", hint=hint))
-    known = [name for name, _ in model.named_modules() if name]
-    wanted = list(slots.items()) if isinstance(slots, Mapping) else [(None, pattern) for pattern in slots]
-    for name, pattern in wanted:
+    names = [name for name, _ in model.named_modules() if name]
+    requested = list(slots.items()) if isinstance(slots, Mapping) else [(None, pattern) for pattern in slots]
+    for name, pattern in requested:
         if not isinstance(pattern, (str, SlotPlace)) or not (name is None or (isinstance(name, str) and name)):
             received = repr(pattern) if name is None else f"{name!r}: {pattern!r}"
             raise GraftError(Problem("E312", "a slot needs a name and a pattern", hint=f"Received: {received}"))
     places: list[tuple[str, SlotPlace]] = []
     problems: list[Problem] = []
-    for name, pattern in wanted:
+    for name, pattern in requested:
         place = pattern if isinstance(pattern, SlotPlace) else SlotPlace(pattern)
-        found = [place.at] if place.at in known else [module for module in known if matches(module, place.at)]
-        problems += _match_problems(model, name, place.at, found, known)
-        for module in found:
-            own = module if name is None else name if len(found) == 1 else f"{name}:{module}"
-            places.append((own, replace(place, at=module)))
+        matching = [place.at] if place.at in names else [module for module in names if matches(module, place.at)]
+        problems += _match_problems(model, name, place.at, matching, names)
+        for module in matching:
+            slot_name = module if name is None else name if len(matching) == 1 else f"{name}:{module}"
+            places.append((slot_name, replace(place, at=module)))
     problems += _collisions(places)
     if not problems and not places:
         problems.append(Problem("E312", "the list of slots is empty", hint='For example slots=["layer2"].'))
@@ -435,21 +435,23 @@ def _places(model: nn.Module, slots: Any) -> list[tuple[str, SlotPlace]]:
 
 
 def _match_problems(
-    model: nn.Module, name: str | None, pattern: str, found: list[str], known: list[str]
+    model: nn.Module, name: str | None, pattern: str, matching: list[str], names: list[str]
 ) -> list[Problem]:
     path = None if name is None else f"slots.{name}"
-    if not found:
+    if not matching:
         message = f'no module of {type(model).__name__} is called "{pattern}"'
         hint = (
-            suggestion(pattern, known) if pattern else "A slot is behind a part of a model, not behind the whole model."
+            suggestion(pattern, names) if pattern else "A slot is behind a part of a model, not behind the whole model."
         )
         return [Problem("E313", message, path=path, hint=hint)]
-    if len(found) > MATCH_LIMIT:
-        message = f'"{pattern}" matches {len(found)} modules, more than {MATCH_LIMIT}'
+    if len(matching) > MATCH_LIMIT:
+        message = f'"{pattern}" matches {len(matching)} modules, more than {MATCH_LIMIT}'
         return [
-            Problem("E314", message, path=path, hint=f"The first are {', '.join(found[:3])}; use a narrower pattern.")
+            Problem(
+                "E314", message, path=path, hint=f"The first are {', '.join(matching[:3])}; use a narrower pattern."
+            )
         ]
-    outcomes = [_unfit(module, model.get_submodule(module), path) for module in found]
+    outcomes = [_unfit(module, model.get_submodule(module), path) for module in matching]
     return [problem for problem in outcomes if problem is not None]
 
 
@@ -486,5 +488,7 @@ def matches(module: str, pattern: str) -> bool:
     >>> matches("blocks.3.mlp", "blocks.*.mlp"), matches("blocks.3.mlp.fc", "blocks.*")
     (True, False)
     """
-    parts, wanted = module.split("."), pattern.split(".")
-    return len(parts) == len(wanted) and all(fnmatchcase(part, want) for part, want in zip(parts, wanted, strict=True))
+    parts, pattern_parts = module.split("."), pattern.split(".")
+    return len(parts) == len(pattern_parts) and all(
+        fnmatchcase(part, want) for part, want in zip(parts, pattern_parts, strict=True)
+    )

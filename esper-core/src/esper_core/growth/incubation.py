@@ -150,7 +150,7 @@ class Branch(Incubation):
         super().__init__(model, slot, seed, keeper, stream)
         self._seed.presence = Presence.BRANCHED
         self._committed = False
-        own = {id(part) for other in slot.nursery for part in other.modules()}
+        seed_modules = {id(part) for other in slot.nursery for part in other.modules()}
         of_seeds = {id(parameter) for other in slot.nursery for parameter in other.parameters()}
         self._of_host = [parameter for parameter in model.parameters() if id(parameter) not in of_seeds]
         self._ids_of_host = {id(parameter) for parameter in self._of_host}
@@ -159,7 +159,7 @@ class Branch(Incubation):
         self._fields = [
             (module, name, copies.setdefault(id(buffer), buffer.detach().clone()))
             for module in model.modules()
-            if id(module) not in own
+            if id(module) not in seed_modules
             for name, buffer in module.named_buffers(recurse=False)
         ]
         self._memories = [(share, self._copied(share)) for share in keeper.host_shares()]
@@ -211,7 +211,7 @@ class Branch(Incubation):
         """Return the branch: its tensors, the state of its optimizers and scaler, and its random stream."""
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
         paths = {id(module): path for path, module in self._model.named_modules()}
-        numbers = {names[id(own)]: other for own, other in zip(self._of_host, self._numbers, strict=True)}
+        numbers = {names[id(parameter)]: other for parameter, other in zip(self._of_host, self._numbers, strict=True)}
         fields = [(paths[id(module)], name, other) for module, name, other in self._fields]
         memories = [[memory.get(parameter) for parameter in share.parameters] for share, memory in self._memories]
         branch = encode_state(
@@ -230,11 +230,11 @@ class Branch(Incubation):
         device = device_of(self._model)
         branch = decode_state(state.part("branch"), device)
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
-        if {names[id(own)] for own in self._of_host} != branch["numbers"].keys():
+        if {names[id(parameter)] for parameter in self._of_host} != branch["numbers"].keys():
             why = f"the branch of seed {self._seed.number} has other parameters"
             raise state_mismatch(why)
-        for own, other in zip(self._of_host, self._numbers, strict=True):
-            other.copy_(branch["numbers"][names[id(own)]])
+        for parameter, other in zip(self._of_host, self._numbers, strict=True):
+            other.copy_(branch["numbers"][names[id(parameter)]])
         self._fields = [(self._model.get_submodule(path), name, other) for path, name, other in branch["fields"]]
         memories = zip(self._keeper.host_shares(), branch["memories"], strict=True)
         self._memories = [(share, decode_memory(share.parameters, memory)) for share, memory in memories]
@@ -260,7 +260,7 @@ class Branch(Incubation):
 
     def _copied(self, share: Share) -> dict[Any, Any]:
         """Return a copy of the optimizer state of each parameter."""
-        return {one: map_tensors(memory, torch.clone) for one, memory in self._state_of_host(share).items()}
+        return {parameter: map_tensors(memory, torch.clone) for parameter, memory in self._state_of_host(share).items()}
 
     def _exchanged(self, share: Share, memory: dict[Any, Any]) -> dict[Any, Any]:
         """Set the state of the share's optimizer and return the state that it had."""

@@ -167,27 +167,27 @@ def _contradictions(network: Network) -> Iterator[str]:
         if shape is not None and (kind is None or len(shape) != _DIMENSIONS[kind]):
             yield f"example_shape is {shape}, and kind {kind}"
     for slot in network.slots:
-        own = [seed for seed in network.seeds if seed.slot == slot.name]
-        kept = [seed for seed in own if seed.stage is Stage.FOSSILISED]
-        alive = own[len(kept) :]
+        seeds = [seed for seed in network.seeds if seed.slot == slot.name]
+        kept = [seed for seed in seeds if seed.stage is Stage.FOSSILISED]
+        alive = seeds[len(kept) :]
         if len(kept) + bool(alive) > slot.stack:
-            yield f'slot "{slot.name}" holds {len(own)} seeds, and its stack is {slot.stack}'
-        if kept != own[: len(kept)]:
+            yield f'slot "{slot.name}" holds {len(seeds)} seeds, and its stack is {slot.stack}'
+        if kept != seeds[: len(kept)]:
             yield f'slot "{slot.name}": a living seed comes before a fossil'
         elif len(alive) > 1 and any(seed.stage not in INCUBATING for seed in alive):
             yield f'slot "{slot.name}": one of {len(alive)} living seeds acts'
     for seed in network.seeds:
-        where = f"seed {seed.number}"
+        subject = f"seed {seed.number}"
         if seed.slot not in slots:
-            yield f'{where}: there is no slot "{seed.slot}"'
+            yield f'{subject}: there is no slot "{seed.slot}"'
         elif _site_key(seed) != _site_key(slots[seed.slot]):
-            yield f"{where}: at, kind or channels differ from those of its slot"
+            yield f"{subject}: at, kind or channels differ from those of its slot"
         if seed.ramp.done > seed.ramp.ticks:
-            yield f"{where}: {seed.ramp.done} of {seed.ramp.ticks} ticks are done"
+            yield f"{subject}: {seed.ramp.done} of {seed.ramp.ticks} ticks are done"
         if seed.stage is Stage.PRUNED:
-            yield f"{where} is pruned, and a journal holds no pruned seeds"
+            yield f"{subject} is pruned, and a journal holds no pruned seeds"
         if seed.stage is Stage.FOSSILISED and seed.alpha != FULL:
-            yield f"{where} is a fossil, and its alpha is {seed.alpha}"
+            yield f"{subject} is a fossil, and its alpha is {seed.alpha}"
 
 
 def _site_key(entry: Growth | SlotEntry) -> tuple[str, SiteKind | None, int]:
@@ -264,9 +264,9 @@ _STATE_DICT: Final = f"Code that sums, averages or casts state dicts must skip {
 
 def parse_network(text: str | bytes, *, source: str, hint: str = _CHANGED) -> Network:
     """Return the network of a journal, as JSON from ``source``; GrowthError if it is invalid or too new."""
-    found = read_object(text, source=source, hint=hint).get("format")
-    if type(found) is int and found > GROWTH_FORMAT:
-        message = f"{source} has the format {found}, and this esper-core reads {GROWTH_FORMAT}"
+    written_format = read_object(text, source=source, hint=hint).get("format")
+    if type(written_format) is int and written_format > GROWTH_FORMAT:
+        message = f"{source} has the format {written_format}, and this esper-core reads {GROWTH_FORMAT}"
         raise GrowthError(Problem("E331", message, hint="It was written by a newer one:  pip install -U esper-core"))
     try:
         return _adapter().validate_json(text, strict=True)
@@ -286,9 +286,9 @@ def read_object(text: str | bytes, *, source: str, hint: str = _CHANGED) -> dict
 
 def _first_mistake(error: ValidationError) -> str:
     first = error.errors()[0]
-    where, value = ".".join(map(str, first["loc"])), first["input"]
-    received = f". Received: {value!r}" if isinstance(value, str | int | float) and where else ""
-    return f"{where or 'the journal'}: {first['msg']}{received[:80]}"
+    path, value = ".".join(map(str, first["loc"])), first["input"]
+    received = f". Received: {value!r}" if isinstance(value, str | int | float) and path else ""
+    return f"{path or 'the journal'}: {first['msg']}{received[:80]}"
 
 
 def invalid_journal(source: str, why: str, hint: str = _CHANGED) -> GrowthError:
@@ -348,21 +348,21 @@ def _parse_entry(entry: Any) -> Network:
     return parse_network(bytes(entry.tolist()), source=_SOURCE, hint=_STATE_DICT)
 
 
-def same_growth(saved: Network | None, own: Network) -> bool:
-    """Return whether a state dict, whose journal is ``saved``, can be loaded into the network ``own``."""
+def same_growth(saved: Network | None, current: Network) -> bool:
+    """Return whether a state dict, whose journal is ``saved``, can be loaded into the network ``current``."""
     if saved is None:
-        return not own.seeds
-    phases = [[_training_phase(seed) for seed in network.seeds] for network in (saved, own)]
-    return _built(saved) == _built(own) and phases[0] == phases[1]
+        return not current.seeds
+    phases = [[_training_phase(seed) for seed in network.seeds] for network in (saved, current)]
+    return _built(saved) == _built(current) and phases[0] == phases[1]
 
 
-def _refuse_other(saved: Network, own: Network) -> None:
+def _refuse_other(saved: Network, current: Network) -> None:
     """Raise GrowthError if a state dict is not for the network that has grown here."""
-    hint = "Call esper_grow.load(model, state) with a new model, instead of load_state_dict."
-    if _built(saved) != _built(own):
-        message = f"the state dict is of a network with {_listed(saved)}, and this one has {_listed(own)}"
+    hint = "Call esper_core.load(model, state) with a new model, instead of load_state_dict."
+    if _built(saved) != _built(current):
+        message = f"the state dict is of a network with {_listed(saved)}, and this one has {_listed(current)}"
         raise GrowthError(Problem("E334", message, hint=hint))
-    for before, now in zip(saved.seeds, own.seeds, strict=True):
+    for before, now in zip(saved.seeds, current.seeds, strict=True):
         if _training_phase(before) != _training_phase(now):
             message = (
                 f"{before.blueprint} in {before.slot} was {before.stage.label} and {before.presence} in the state "

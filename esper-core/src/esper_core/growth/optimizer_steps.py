@@ -46,10 +46,10 @@ class _Fused(torch.optim.Optimizer):
             self._kernel(
                 learning,
                 [parameter.grad for parameter in learning],
-                [own["exp_avg"] for own in memory],
-                [own["exp_avg_sq"] for own in memory],
+                [state["exp_avg"] for state in memory],
+                [state["exp_avg_sq"] for state in memory],
                 [],
-                [own["step"] for own in memory],
+                [state["step"] for state in memory],
                 fused=True,
                 foreach=False,
                 amsgrad=False,
@@ -203,9 +203,9 @@ class GradientCollector:
         if not gradients:
             msg = "there must be at least one gradient. Received: none"
             raise ValueError(msg)
-        there = [gradient for gradient in gradients if gradient is not None]
-        norms = [_norm(gradient.detach()) for gradient in there]
-        absent = [torch.zeros((), device=device)] * (len(gradients) - len(there))
+        present = [gradient for gradient in gradients if gradient is not None]
+        norms = [_norm(gradient.detach()) for gradient in present]
+        absent = [torch.zeros((), device=device)] * (len(gradients) - len(present))
         self._norms.append(torch.stack([*norms, *absent]))
         self._scaled, self.used = scaled, True
 

@@ -108,13 +108,13 @@ class Share:
     @classmethod
     def of(cls, parameters: Iterable[nn.Parameter], settings: OptimizerSettings, begun: int = 0) -> Share:
         """Return a share of the trainable ones of ``parameters``."""
-        own = tuple(parameter for parameter in parameters if parameter.requires_grad)
-        if not own:
+        trainable = tuple(parameter for parameter in parameters if parameter.requires_grad)
+        if not trainable:
             return cls((), None)
-        optimizer = settings.build(own)
+        optimizer = settings.build(trainable)
         refuse_closure(optimizer)
         rates = tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
-        return cls(own, optimizer, settings, rates, begun)
+        return cls(trainable, optimizer, settings, rates, begun)
 
     def under(self, settings: OptimizerSettings, begun: int) -> Share:
         """Return the same parameters under other settings, with their optimizer's state; this share is not changed.
@@ -191,15 +191,15 @@ class Share:
 
     def restored(self, state: State) -> Share:
         """Return this share with the state of another one, whose parameters have the same shapes."""
-        known = decode_state(state, self.parameters[0].device if self.parameters else "cpu")
+        saved = decode_state(state, self.parameters[0].device if self.parameters else "cpu")
         if self.optimizer is not None:
-            memory = decode_memory(self.parameters, known["memory"])
-            for group, settings in zip(self.optimizer.param_groups, known["groups"], strict=True):
+            memory = decode_memory(self.parameters, saved["memory"])
+            for group, settings in zip(self.optimizer.param_groups, saved["groups"], strict=True):
                 group.update(settings)
             self.optimizer.state.clear()
             self.optimizer.state.update(memory)
-            self.gradients.load_state_dict(known.get("gradients"))  # older checkpoints have none
-        return replace(self, begun=known["begun"])
+            self.gradients.load_state_dict(saved.get("gradients"))  # older checkpoints have none
+        return replace(self, begun=saved["begun"])
 
     def reset_state(self) -> None:
         """Reset the optimizer's state to that of a new optimizer."""
@@ -303,7 +303,9 @@ class OptimizerKeeper:
             why = f"it is of seeds {order}, and here are {sorted(self.fossils)} and {sorted(self.seeds)}"
             raise state_mismatch(why)
         self._step = state.plain["step"]
-        device = next((own.device for share in self.shares() for own in share.parameters), torch.device("cpu"))
+        device = next(
+            (parameter.device for share in self.shares() for parameter in share.parameters), torch.device("cpu")
+        )
         self.scaler = decode_scaler(state.part("scaler"), self.scaler, device)
         self.host = self.host.restored(state.part("host"))
         for name, owned in (("fossils", self.fossils), ("seeds", self.seeds)):
@@ -347,22 +349,22 @@ class OptimizerKeeper:
 
         Host and fossils are clipped together, each seed by itself: none of them affects the steps of the others.
         """
-        own, seeds = self.host_shares(), [share for number in blended for share in self.seed_shares(number)]
+        host_shares, seeds = self.host_shares(), [share for number in blended for share in self.seed_shares(number)]
         if self._host_settings.schedule is None and self.host.rates:
             for fossil in self.fossils.values():  # a scheduler of torch knows the host's optimizer alone
                 fossil.set_rates(self.host.factor_now())
         if self.scaler is not None:
-            overflow_together(own)
-        for share in own:
+            overflow_together(host_shares)
+        for share in host_shares:
             share.unscale(self.scaler)
         if self._host_settings.clip_norm is not None:
-            together = [parameter for share in own for parameter in share.parameters]
+            together = [parameter for share in host_shares for parameter in share.parameters]
             clip_grad_norm_(together, self._host_settings.clip_norm)
-        for share in own:
+        for share in host_shares:
             share.step(self.scaler)
         for share in seeds:
             self._step_alone(share, self.scaler)
-        update_scaler(self.scaler, (*own, *seeds))
+        update_scaler(self.scaler, (*host_shares, *seeds))
 
     def step_seed(self, number: int, gradients: Sequence[Tensor | None], scaler: GradScaler | None = None) -> None:
         """Take one step of one seed from gradients in the order of its share; they are dropped afterwards.
@@ -409,10 +411,10 @@ def overflow_together(shares: Sequence[Share]) -> None:
 
     They are clipped together, and a NaN in one would make the others' gradients NaN.
     """
-    dense = [[own for own in share.gradients_now() if not own.is_sparse] for share in shares]
+    dense = [[gradient for gradient in share.gradients_now() if not gradient.is_sparse] for share in shares]
     firsts = [gradients[0] for gradients in dense if gradients]
     if len(firsts) > 1:
-        largest = torch.nn.utils.get_total_norm([own for gradients in dense for own in gradients], math.inf)
+        largest = torch.nn.utils.get_total_norm([gradient for gradients in dense for gradient in gradients], math.inf)
         for first in firsts:
             first.add_(largest - largest)  # 0, or NaN
 

@@ -87,13 +87,13 @@ def _build_seeds(
 ) -> list[tuple[str, str, Seed]]:
     """Return each seed of the journal, newborn, with the prefix of its keys and its slot."""
     if is_grafted(model):
-        own = {slot.name: slot.at for slot in slots_of(model).each()}
+        grafted_slots = {slot.name: slot.at for slot in slots_of(model).each()}
         grown = any(len(slot.seeds) for slot in slots_of(model).each())
-        if grown or own != {place.name: place.at for place in network.slots}:
+        if grown or grafted_slots != {place.name: place.at for place in network.slots}:
             raise _does_not_fit(model, source, "It has other slots, or has grown. Load into a new host.")
-    known = {name for name, _ in model.named_modules() if name}
+    module_names = {name for name, _ in model.named_modules() if name}
     for place in network.slots:
-        if place.at not in known:
+        if place.at not in module_names:
             hint = f'Slot "{place.name}" is behind "{place.at}", which does not exist. Build the host as it was.'
             raise _does_not_fit(model, source, hint)
     seeds: list[tuple[str, str, Seed]] = []
@@ -115,9 +115,9 @@ def _build_seed(growth: Growth, variety: Variety, model: nn.Module, tensors: Map
     site = Site.of(growth.kind, growth.example_shape, growth.inputs or 0)
     if (why := variety.spec.misfit(site)) is not None:
         raise _does_not_fit(model, source, f"{growth.blueprint} cannot grow in {growth.slot}: {why}.")
-    there = sum(value.numel() for value in tensors.values() if isinstance(value, Tensor))
-    if (wanted := evaluate_formula(variety.spec.params, site.formula_variables())) > there:
-        hint = f"{growth.blueprint} has {wanted:,} parameters at {site}, but the file has {there:,} in all."
+    available = sum(value.numel() for value in tensors.values() if isinstance(value, Tensor))
+    if (needed := evaluate_formula(variety.spec.params, site.formula_variables())) > available:
+        hint = f"{growth.blueprint} has {needed:,} parameters at {site}, but the file has {available:,} in all."
         raise _does_not_fit(model, source, hint)
     try:
         with RandomStream(derive_seed(0, "rebuilding")):
@@ -144,8 +144,8 @@ def _build_seed(growth: Growth, variety: Variety, model: nn.Module, tensors: Map
 def _dtype(growth: Growth, tensors: Mapping[str, Any]) -> torch.dtype | None:
     """Return the dtype in which the seeds of a slot computed; None if they have no floating-point tensors."""
     prefix = f"{HOME}.{key_of(growth.slot)}."
-    own = (value.dtype for key, value in tensors.items() if key.startswith(prefix) and isinstance(value, Tensor))
-    return next((dtype for dtype in own if dtype.is_floating_point), None)
+    dtypes = (value.dtype for key, value in tensors.items() if key.startswith(prefix) and isinstance(value, Tensor))
+    return next((dtype for dtype in dtypes if dtype.is_floating_point), None)
 
 
 def _put_in(model: nn.Module, network: Network, seeds: list[tuple[str, str, Seed]]) -> None:
@@ -186,7 +186,7 @@ def implant(
     builder = SeedBuilder(model, seed, probe)
     for growth in grown:
         slot = slots_of(model).named(growth.slot)
-        variety = next(one for one in varieties[growth.slot] if one.id == growth.blueprint)
+        variety = next(variety for variety in varieties[growth.slot] if variety.id == growth.blueprint)
         action = Action(Op.GERMINATE, growth.slot, growth.blueprint, blend=growth.blend)
         assert slot.site is not None
         dtype = slot.dtype_in(model)

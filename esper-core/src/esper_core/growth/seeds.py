@@ -206,8 +206,8 @@ def blended(block: nn.Module, blend: Blend, site: Site, *, identity: bool) -> tu
 
 def blend_parameters(blend: Blend, site: Site, *, identity: bool) -> int:
     """Return how many parameters a seed has beside those of its block."""
-    own = {Blend.ADD: 0, Blend.RESIDUAL: 1, Blend.MULTIPLY: 0, Blend.GATE: site.channels + 1}[blend]
-    return own if identity or blend is Blend.RESIDUAL else own + 1
+    count = {Blend.ADD: 0, Blend.RESIDUAL: 1, Blend.MULTIPLY: 0, Blend.GATE: site.channels + 1}[blend]
+    return count if identity or blend is Blend.RESIDUAL else count + 1
 
 
 class Presence(StrEnum):
@@ -308,8 +308,8 @@ class SeedFault(PluginError):
         self.slots = tuple(slots)
         self.number = number
         self.what = what
-        where = f"in {', '.join(self.slots)} " if self.slots else ""
-        super().__init__(Problem("E320", f"the seed {where}{what}"))
+        location = f"in {', '.join(self.slots)} " if self.slots else ""
+        super().__init__(Problem("E320", f"the seed {location}{what}"))
 
 
 def describe_error(error: BaseException, maker: object = None) -> str:
@@ -321,8 +321,8 @@ def describe_error(error: BaseException, maker: object = None) -> str:
     message = (str(error).strip().splitlines() or [""])[0][:200]
     target = None if maker is None else target_of(maker)
     file, line = location_of(error, target)
-    where = f"{file}:{line}" if file else target if target and is_third_party(target) else None
-    return f"raised {type(error).__name__}: {message}" + (f" ({where})" if where else "")
+    location = f"{file}:{line}" if file else target if target and is_third_party(target) else None
+    return f"raised {type(error).__name__}: {message}" + (f" ({location})" if location else "")
 
 
 def remove_folders(description: str) -> str:
@@ -383,8 +383,8 @@ class Variety:
     def most_parameters(self, site: Site) -> int:
         """Return how many parameters a seed of it has at ``site`` at most, over all blend operators."""
         identity = self.spec.starts_as_identity
-        own = evaluate_formula(self.spec.params, site.formula_variables())
-        return own + max(blend_parameters(blend, site, identity=identity) for blend in Blend)
+        of_block = evaluate_formula(self.spec.params, site.formula_variables())
+        return of_block + max(blend_parameters(blend, site, identity=identity) for blend in Blend)
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,8 +425,8 @@ class SeedBuilder:
             of_task = isinstance(error, PluginError) and not isinstance(error, SeedFault)
             if is_interrupt(error) or of_task:
                 raise
-            what = f'of blueprint "{variety.id}" {describe_error(error, variety.factory)} when it was built'
-            raise SeedFault([], what) from error
+            failure = f'of blueprint "{variety.id}" {describe_error(error, variety.factory)} when it was built'
+            raise SeedFault([], failure) from error
         seed.to(device, dtype).train(self.model.training)
         seed.born = step
         return seed

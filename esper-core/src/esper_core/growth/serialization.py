@@ -84,12 +84,12 @@ def form_of(value: Any) -> str:
     return f"{tuple(value.shape)} {value.dtype}".replace("torch.", "") if isinstance(value, Tensor) else "not a tensor"
 
 
-def describe_mismatch(expected: Mapping[str, str], found: Mapping[str, str]) -> str:
+def describe_mismatch(expected: Mapping[str, str], actual: Mapping[str, str]) -> str:
     """Return, one per line, where names or forms of tensors differ; at most five, and empty if none do."""
-    problems = [f"it lacks {key}" for key in sorted(expected.keys() - found.keys())]
-    problems += [f"it has {key}, which is not expected" for key in sorted(found.keys() - expected.keys())]
-    both = sorted(expected.keys() & found.keys())
-    problems += [f"{key} is {found[key]}, expected {expected[key]}" for key in both if found[key] != expected[key]]
+    problems = [f"it lacks {key}" for key in sorted(expected.keys() - actual.keys())]
+    problems += [f"it has {key}, which is not expected" for key in sorted(actual.keys() - expected.keys())]
+    shared = sorted(expected.keys() & actual.keys())
+    problems += [f"{key} is {actual[key]}, expected {expected[key]}" for key in shared if actual[key] != expected[key]]
     return "\n".join([*problems[:5], *([f"… and {len(problems) - 5} more"] if len(problems) > 5 else [])])
 
 
@@ -112,10 +112,10 @@ class _Encoder:
         if isinstance(value, Tensor):
             return {"tensor": self._name(value, place), "form": form_of(value), "cpu": value.device.type == "cpu"}
         if isinstance(value, list | tuple):
-            parts = [self.encode(one, f"{place}.{number}") for number, one in enumerate(value)]
+            parts = [self.encode(part, f"{place}.{number}") for number, part in enumerate(value)]
             return parts if isinstance(value, list) else {"tuple": parts}
         if isinstance(value, dict):
-            return {"map": [[self.encode(key, ""), self.encode(one, f"{place}.{key}")] for key, one in value.items()]}
+            return {"map": [[self.encode(key, ""), self.encode(part, f"{place}.{key}")] for key, part in value.items()]}
         message = f'"{place[1:]}" cannot be stored: it is a {type(value).__name__}'
         raise GrowthError(Problem("E335", message, hint="Use plain numbers, text and tensors."))
 
@@ -139,21 +139,21 @@ class _Decoder:
 
     def decode(self, plain: Any) -> Any:
         if isinstance(plain, list):
-            return [self.decode(one) for one in plain]
+            return [self.decode(part) for part in plain]
         if not isinstance(plain, dict):
             return plain
         if "tensor" in plain:
             return self._tensor(plain["tensor"], plain["form"], on_cpu=plain["cpu"])
         if "map" in plain:
-            return {self.decode(key): self.decode(one) for key, one in plain["map"]}
+            return {self.decode(key): self.decode(part) for key, part in plain["map"]}
         if "tuple" in plain:
-            return tuple(self.decode(one) for one in plain["tuple"])
+            return tuple(self.decode(part) for part in plain["tuple"])
         return float(plain["float"])
 
     def _tensor(self, name: str, form: str, *, on_cpu: bool) -> Tensor:
-        found = form_of(self._tensors.get(name))
-        if found != form:
-            why = f"its tensor {name} is {found}, and was {form}"
+        actual_form = form_of(self._tensors.get(name))
+        if actual_form != form:
+            why = f"its tensor {name} is {actual_form}, and was {form}"
             raise state_mismatch(why)
         if name not in self._decoded:
             self._decoded[name] = self._tensors[name].to("cpu" if on_cpu else self._device, copy=True)
@@ -200,14 +200,14 @@ def _mismatch(model: nn.Module, saved: dict[str, Any]) -> str:
     buffers, modules = _buffers(model), dict(model.named_modules())
     expected = {name: form_of(tensor) for name, tensor in (*model.named_parameters(), *buffers.items())}
     expected |= {f"the extra state of {name}": "" for name, _ in _with_extra_state(model)}
-    found = {name: form_of(tensor) for kind in ("parameters", "buffers") for name, tensor in saved[kind].items()}
-    found |= {f"the extra state of {name}": "" for name in saved["extra"]}
+    actual = {name: form_of(tensor) for kind in ("parameters", "buffers") for name, tensor in saved[kind].items()}
+    actual |= {f"the extra state of {name}": "" for name in saved["extra"]}
     for name in saved["buffers"]:
         module = modules.get(name.rpartition(".")[0])
         fixed = type(module).__module__.startswith(_FIXED_BUFFERS) and name in buffers
         if module is not None and not fixed:
-            expected[name] = found[name]
-    return describe_mismatch(expected, found)
+            expected[name] = actual[name]
+    return describe_mismatch(expected, actual)
 
 
 def _load_buffers(model: nn.Module, values: dict[str, Tensor], *, passing: list[str]) -> None:
@@ -217,15 +217,15 @@ def _load_buffers(model: nn.Module, values: dict[str, Tensor], *, passing: list[
     for name, value in values.items():
         path, _, attribute = name.rpartition(".")
         module = model.get_submodule(path)
-        own = dict(module.named_buffers(recurse=False)).get(attribute)
+        buffer = dict(module.named_buffers(recurse=False)).get(attribute)
         target = targets.get(id(value))
-        if target is None and own is not None and id(own) not in taken and form_of(own) == form_of(value):
-            target = own.copy_(value)
+        if target is None and buffer is not None and id(buffer) not in taken and form_of(buffer) == form_of(value):
+            target = buffer.copy_(value)
         target = targets.setdefault(id(value), value if target is None else target)
         taken.add(id(target))
-        if own is None and not hasattr(module, attribute):
+        if buffer is None and not hasattr(module, attribute):
             module.register_buffer(attribute, target, persistent=name not in passing)
-        elif own is not target:
+        elif buffer is not target:
             setattr(module, attribute, target)
 
 

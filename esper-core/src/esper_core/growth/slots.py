@@ -65,7 +65,7 @@ class Slot(nn.Module):
 
     def forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """Return ``output`` with the seeds applied; None, which keeps it, if none acts."""
-        given = hidden = output if self.part is None else self.part.of(output)
+        original = hidden = output if self.part is None else self.part.of(output)
         inputs = args[0] if args else None
         for seed in self.stack:
             alpha = self._strength(seed)
@@ -75,7 +75,7 @@ class Slot(nn.Module):
             leaf = hidden.detach().requires_grad_()
             self._tapped.append((leaf, inputs))
             hidden = leaf.clone()  # hosts write in place, which a leaf does not allow
-        if hidden is given:
+        if hidden is original:
             return None
         return hidden if self.part is None else self.part.replaced(output, hidden)
 
@@ -121,9 +121,9 @@ class Slot(nn.Module):
             raise self._fault(seed, describe_error(error, seed.block)) from error
         return outputs
 
-    def _fault(self, seed: Seed, what: str) -> SeedFault:
+    def _fault(self, seed: Seed, failure: str) -> SeedFault:
         slots = [] if seed.stage is Stage.FOSSILISED else [self.name]  # a fossil cannot be removed
-        return SeedFault(slots, f'of blueprint "{seed.blueprint}" {what}', number=seed.number)
+        return SeedFault(slots, f'of blueprint "{seed.blueprint}" {failure}', number=seed.number)
 
     @property
     def stack(self) -> Iterator[Seed]:
@@ -180,8 +180,8 @@ class Slot(nn.Module):
 
     def dtype_in(self, model: nn.Module) -> torch.dtype:
         """Return the dtype in which a seed here computes: that of the module's output, unless the model was cast."""
-        own = dtype_of(model)
-        return self.dtypes[0] if self.dtypes is not None and self.dtypes[1] is own else own
+        model_dtype = dtype_of(model)
+        return self.dtypes[0] if self.dtypes is not None and self.dtypes[1] is model_dtype else model_dtype
 
 
 class Slots(nn.ModuleDict):
@@ -227,9 +227,13 @@ def observe(model: nn.Module, slots: Sequence[Slot], example: Any) -> None:
     is not called exactly once in each mode, or returns no batch of numbers.
     """
     batch = example if isinstance(example, Example) else Example.of(example)
-    found = observe_places(model, {slot.name: slot.place for slot in slots}, batch)
-    for slot, one in zip(slots, found, strict=True):
-        slot.site, slot.dtypes, slot.part = one.site, (one.dtype, dtype_of(model)), one.part
+    observed = observe_places(model, {slot.name: slot.place for slot in slots}, batch)
+    for slot, place in zip(slots, observed, strict=True):
+        slot.site, slot.dtypes, slot.part = (
+            place.site,
+            (place.dtype, dtype_of(model)),
+            place.part,
+        )
 
 
 def host_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -268,11 +272,11 @@ def host_layers(model: nn.Module) -> tuple[HostLayer, ...]:
             if any(at.startswith(f"{inner}.") for at in behind):
                 walk(child, inner)
                 continue
-            slots, own = tuple(behind.pop(inner, ())), sum(each.numel() for each in child.parameters())
-            if own or slots:
+            slots, parameters = tuple(behind.pop(inner, ())), sum(parameter.numel() for parameter in child.parameters())
+            if parameters or slots:
                 parts = child.children() if type(child) is nn.Sequential and len(child) else [child]
                 kind = ", ".join(type(part).__name__ for part in parts)
-                layers.append(HostLayer(name=inner, kind=kind, parameters=own, slots=slots))
+                layers.append(HostLayer(name=inner, kind=kind, parameters=parameters, slots=slots))
         if layers and (slots := tuple(behind.pop(path, ()))):
             layers[-1] = replace(layers[-1], slots=layers[-1].slots + slots)
 

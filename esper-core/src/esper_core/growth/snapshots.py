@@ -108,8 +108,8 @@ class Snapshot:
         Raises:
             GrowthError: it is of another network; then nothing was changed.
         """
-        known = decode_state(state)
-        copies, cells = known["copies"], {cell.name: cell for cell in self._cells}
+        saved = decode_state(state)
+        copies, cells = saved["copies"], {cell.name: cell for cell in self._cells}
         strange = {name for name, cell in cells.items() if name not in copies and not cell.is_buffer}
         strange |= copies.keys() - cells.keys()
         strange |= {name for name, copy in copies.items() if name in cells and not _fits(cells[name], copy)}
@@ -120,20 +120,20 @@ class Snapshot:
         with torch.no_grad():
             for cell in self._cells:
                 cell.copy.copy_(copies[cell.name])
-        checksums = [known["seals"][cell.name] for cell in self._cells]
+        checksums = [saved["seals"][cell.name] for cell in self._cells]
         self._checksums = torch.tensor(checksums, dtype=torch.int64)
 
 
 def _host_tensors(garden: Garden) -> Iterator[tuple[nn.Module, str, str, Tensor, bool]]:
     """Yield each parameter once, and each module's buffers, without those of living seeds."""
     living = garden.living_seeds()
-    own = {id(parameter) for seed in living for parameter in seed.parameters()}
+    excluded = {id(parameter) for seed in living for parameter in seed.parameters()}
     left_out = {id(module) for seed in living for module in seed.modules()}
     for path, module in garden.model.named_modules():
         prefix = f"{path}." if path else ""
         for attribute, parameter in module.named_parameters(recurse=False):
-            if id(parameter) not in own:
-                own.add(id(parameter))
+            if id(parameter) not in excluded:
+                excluded.add(id(parameter))
                 yield module, attribute, prefix + attribute, parameter, False
         if id(module) not in left_out:
             for attribute, buffer in module.named_buffers(recurse=False):

@@ -97,11 +97,11 @@ class Rules:
 
     def find_variety(self, blueprint: str) -> Variety:
         """Return the blueprint of this full id that may grow in any slot; GrowthError if there is none."""
-        known = {id_: variety for own in self.varieties.values() for id_, variety in own.items()}
-        if blueprint not in known:
+        varieties = {id_: variety for of_slot in self.varieties.values() for id_, variety in of_slot.items()}
+        if blueprint not in varieties:
             message = f'"{blueprint}" grew where the state was taken, and cannot grow here'
-            raise GrowthError(Problem("E303", message, hint=suggestion(blueprint, known)))
-        return known[blueprint]
+            raise GrowthError(Problem("E303", message, hint=suggestion(blueprint, varieties)))
+        return varieties[blueprint]
 
     def variety_for(self, slot: Slot, blueprint: str) -> Variety:
         """Return the blueprint that is to germinate in the slot; an error says why it cannot."""
@@ -109,7 +109,7 @@ class Rules:
         if variety is not None and (why := self.reason_closed(slot, variety)):
             ops = frozenset[Op]().union(*self.ops_by_blueprint(slot).values()) or {Op.WAIT}
             legal, state = [op.value for op in ops], slot.state.value
-            raise LifecycleError(what="slot", state=state, event="germinate", legal=legal, name=slot.name, why=why)
+            raise LifecycleError(kind="slot", state=state, event="germinate", legal=legal, name=slot.name, why=why)
         if variety is None or (why := self.reason_not_allowed(slot, variety)):
             message = f'"{blueprint}" cannot grow in slot "{slot.name}"' + (f": {why}" if variety else "")
             names = self.fitting(slot)
@@ -187,7 +187,7 @@ class Rules:
         """Raise a LifecycleError if the seed's stage allows the op, and its alpha or a gate does not."""
         if may(seed.stage, EVENT_OF_OP[op]) and (why := self.reason_op_not_allowed(seed, op)):
             legal = [op.value for op in self.ops_by_blueprint(slot)[seed.blueprint]]
-            raise LifecycleError(what="seed", state=seed.stage.value, event=op.value, legal=legal, why=why)
+            raise LifecycleError(kind="seed", state=seed.stage.value, event=op.value, legal=legal, why=why)
 
     def seeds_meant(self, slot: Slot, action: Action) -> tuple[Seed, ...]:
         """Return the seeds that ``action``, other than a germination, applies to.
@@ -198,15 +198,15 @@ class Rules:
         if not seeds:
             legal = ["germinate"] if slot.state is SlotState.FREE else []
             raise LifecycleError(
-                what="slot", state=slot.state.value, event=action.op.value, legal=legal, name=slot.name
+                kind="slot", state=slot.state.value, event=action.op.value, legal=legal, name=slot.name
             )
         named = action.blueprint if "blueprint" in ARGUMENTS[action.op] else None
         if named is None:
             ops = self.ops_by_blueprint(slot)
             able = [seed for seed in seeds if action.op in ops[seed.blueprint]]
             return (max(able or seeds, key=self.gates.lead),) if action.op is Op.ADVANCE else seeds
-        if found := tuple(seed for seed in seeds if seed.blueprint == named):
-            return found
+        if matching := tuple(seed for seed in seeds if seed.blueprint == named):
+            return matching
         message = f'no seed of "{named}" grows in slot "{slot.name}"'
         raise GrowthError(Problem("E303", message, hint=suggestion(named, [seed.blueprint for seed in seeds])))
 
@@ -221,8 +221,10 @@ def require_fitting(slot: Slot, varieties: Sequence[Variety]) -> None:
     """Raise a GrowthError if none of the blueprints fits the kind of the slot; a slot without data fits all."""
     if not varieties or slot.site is None or any(variety.spec.misfit(slot.site) is None for variety in varieties):
         return
-    one = varieties[0]
-    raise GrowthError(Problem("E303", f'"{one.id}" cannot grow in slot "{slot.name}": {one.spec.misfit(slot.site)}'))
+    first = varieties[0]
+    raise GrowthError(
+        Problem("E303", f'"{first.id}" cannot grow in slot "{slot.name}": {first.spec.misfit(slot.site)}')
+    )
 
 
 def refuse_invalid(action: Action) -> None:
@@ -263,7 +265,9 @@ def transaction(
         yield
         if misowned := keeper.misowned(model):
             prefixes = {slot.name: f"{HOME}.{key_of(slot.name)}." for slot in living}
-            culprits = [name for name, prefix in prefixes.items() if any(own.startswith(prefix) for own in misowned)]
+            culprits = [
+                name for name, prefix in prefixes.items() if any(parameter.startswith(prefix) for parameter in misowned)
+            ]
             if culprits:
                 raise SeedFault(culprits, f"has parameters that it was not born with: {', '.join(misowned[:5])}")
             hint = "An optimizer of the host gets  esper_core.growth.host_parameters(model)  while seeds live."

@@ -67,10 +67,10 @@ def _problems(block: nn.Module, variety: Variety, site: Site, inputs: Tensor) ->
             informed.inform(inputs.clone(), torch.randn_like(like))
     for training in (True, False):
         block.train(training)
-        given = inputs.clone()
+        block_input = inputs.clone()
         with torch.no_grad():
-            outputs = block(given)
-        if not torch.equal(given, inputs):
+            outputs = block(block_input)
+        if not torch.equal(block_input, inputs):
             hint = "The host uses the input afterwards. Don't modify it in place, as with inplace=True."
             yield Problem("E323", "modifies its input", hint=hint)
         yield from _wrong_outputs(outputs, inputs, like)
@@ -223,8 +223,8 @@ def _drops_out(module: nn.Module) -> bool:
 
 def _generators(model: nn.Module) -> Tensor:
     device = device_of(model)
-    own = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
-    return torch.cat([torch.get_rng_state(), *own])
+    device_states = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
+    return torch.cat([torch.get_rng_state(), *device_states])
 
 
 WEIGHT_DEVIATION = 0.2
@@ -249,12 +249,12 @@ class PlaceDescriptions(Mapping[str, Place]):
     ) -> None:
         self._host, self._sites, self._varieties = host, dict(sites), varieties
         self._example = example if isinstance(example, Example) else Example.of(example[:1])
-        self._known: dict[str, Place] = {}
+        self._places: dict[str, Place] = {}
 
     def __getitem__(self, slot: str) -> Place:
-        if slot not in self._known:
+        if slot not in self._places:
             site = self._sites[slot]
-            self._known[slot] = Place(
+            self._places[slot] = Place(
                 kind=site.kind,
                 channels=site.channels,
                 size=site.size,
@@ -263,7 +263,7 @@ class PlaceDescriptions(Mapping[str, Place]):
                 host_flops=self.host_flops,
                 candidates=tuple(describe(variety, site) for variety in self._varieties.get(slot, ())),
             )
-        return self._known[slot]
+        return self._places[slot]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._sites)
@@ -289,8 +289,8 @@ def count_operations(
         for slot, site in sites.items()
         for variety in varieties.get(slot, ())
     }
-    known = {block: count for block, count in blocks.items() if count is not None}
-    return Operations(of_host, known) if of_host and len(known) == len(blocks) else None
+    counted = {block: count for block, count in blocks.items() if count is not None}
+    return Operations(of_host, counted) if of_host and len(counted) == len(blocks) else None
 
 
 def _block_flops(block: nn.Module | None, variety: Variety, site: Site) -> int | None:
@@ -345,8 +345,8 @@ def reach(block: nn.Module, site: Site, shape: tuple[int, ...] | None = None) ->
     except Exception:  # a plugin's block raises anything; its trial reports it
         return None
     longest = max(range(len(site.size)), key=lambda axis: site.size[axis])
-    others = [axis for axis in range(len(site.size)) if axis != longest]
-    along = (seen.amax(others) if others else seen).nonzero().flatten()
+    other_axes = [axis for axis in range(len(site.size)) if axis != longest]
+    along = (seen.amax(other_axes) if other_axes else seen).nonzero().flatten()
     return int(along.max() - along.min()) + 1 if len(along) else 0
 
 
@@ -369,8 +369,8 @@ def _parameters(block: nn.Module, variety: Variety, site: Site) -> int:
         identity = variety.spec.starts_as_identity or not changes_at_birth(block, site)
     except Exception:  # a plugin's block raises anything; it will be refused
         identity = False
-    own = sum(parameter.numel() for parameter in block.parameters())
-    return own + blend_parameters(Blend.ADD, site, identity=identity)
+    of_block = sum(parameter.numel() for parameter in block.parameters())
+    return of_block + blend_parameters(Blend.ADD, site, identity=identity)
 
 
 def _built(variety: Variety, site: Site) -> nn.Module | None:

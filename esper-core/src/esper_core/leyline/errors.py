@@ -102,7 +102,7 @@ class LifecycleError(GrowthError):
     def __init__(
         self,
         *,
-        what: str,
+        kind: str,
         state: str,
         event: str,
         legal: Sequence[str],
@@ -110,7 +110,7 @@ class LifecycleError(GrowthError):
         why: str | None = None,
     ) -> None:
         self.state, self.legal = state, tuple(legal)
-        subject = f'{what} "{name}"' if name else what
+        subject = f'{kind} "{name}"' if name else kind
         because = f": {why}" if why else ""
         message = f"{event} is not possible for a {subject} that is {state}{because}"
         actions = {"germinate", "advance", "retarget", "fossilise", "prune"}.intersection(legal)
@@ -163,30 +163,30 @@ class Interrupted(EsperError):
         return 128 + self.signal_number
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return the known name that is closest to ``name``, or None if none is similar.
 
     >>> nearest("polcy", ["policy", "task"])
     'policy'
     """
-    folded = {candidate.casefold().replace("-", "_"): candidate for candidate in sorted(set(known))}
+    folded = {candidate.casefold().replace("-", "_"): candidate for candidate in sorted(set(names))}
     close = get_close_matches(name.casefold().replace("-", "_")[:200], list(folded), n=1)
     return folded[close[0]] if close else None
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, names: Iterable[str]) -> str:
     """Return a hint for an unknown name: the nearest known one, or a list of the known names.
 
     >>> suggestion("polcy", ["policy", "task"])
     'Did you mean "policy"?'
     """
-    known = sorted(set(known))
-    if close := nearest(name, known):
+    names = sorted(set(names))
+    if close := nearest(name, names):
         return f'Did you mean "{close}"?'
-    if not known:
+    if not names:
         return "No names are known here."
-    shown = ", ".join(known[:12])
-    return f"Known: {shown}" + (", …" if len(known) > 12 else "")
+    shown = ", ".join(names[:12])
+    return f"Known: {shown}" + (", …" if len(names) > 12 else "")
 
 
 # Texts for people
@@ -201,7 +201,10 @@ def printable(text: str) -> str:
     >>> print(printable("red\x1b[31m"))
     red\x1b[31m
     """
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
 
 
 def one_line(text: str) -> str:

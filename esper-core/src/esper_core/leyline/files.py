@@ -81,8 +81,8 @@ def is_url(path: object) -> bool:
 
 def user_cache(name: str) -> Path:
     """Return the folder of this name in the user's cache folder."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if Path(given).is_absolute() else Path.home() / ".cache") / name
+    cache_home = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(cache_home) if Path(cache_home).is_absolute() else Path.home() / ".cache") / name
 
 
 def refuse_link(path: Path) -> None:

@@ -110,7 +110,7 @@ def next_slot_state(state: SlotState, event: SlotEvent) -> SlotState:
         return SLOT_TABLE[state, event]
     except KeyError:
         legal = [e.value for (s, e) in SLOT_TABLE if s is state]
-        raise LifecycleError(what="slot", state=state.value, event=event.value, legal=legal) from None
+        raise LifecycleError(kind="slot", state=state.value, event=event.value, legal=legal) from None
 
 
 def next_stage(stage: Stage, event: SeedEvent) -> Stage:
@@ -119,7 +119,7 @@ def next_stage(stage: Stage, event: SeedEvent) -> Stage:
         return SEED_TABLE[stage, event]
     except KeyError:
         legal = [e.value for (s, e) in SEED_TABLE if s is stage]
-        raise LifecycleError(what="seed", state=stage.value, event=event.value, legal=legal) from None
+        raise LifecycleError(kind="seed", state=stage.value, event=event.value, legal=legal) from None
 
 
 def may(stage: Stage, event: SeedEvent) -> bool:

@@ -147,7 +147,7 @@ def _slot(place: Place | None, slot: SlotSignals | None, name: str, mask: Action
         incubating / _MANY,
         (len(seeds) - incubating) / _MANY,
         *(float(op in possible) for op in _OPS),
-        *(value for one in position for value in _known(one)),
+        *(value for coordinate in position for value in _known(coordinate)),
         *(float(place is not None and place.kind == kind) for kind in SITE_KINDS),
     ]
 
@@ -155,29 +155,29 @@ def _slot(place: Place | None, slot: SlotSignals | None, name: str, mask: Action
 def _candidate(
     space: ActionSpace, places: Mapping[str, Place], seen: Observation, name: tuple[str, str], mask: ActionMask
 ) -> list[float]:
-    where, blueprint = name
-    living = next((slot.seeds for slot in seen.signals.slots if slot.name == where), ())
-    seed = next((one for one in living if one.blueprint == blueprint), None)
-    is_new = blueprint not in space.blueprints.get(where, ())
+    slot_name, blueprint = name
+    living = next((slot.seeds for slot in seen.signals.slots if slot.name == slot_name), ())
+    seed = next((seed for seed in living if seed.blueprint == blueprint), None)
+    is_new = blueprint not in space.blueprints.get(slot_name, ())
     stages = (float(seed is not None and seed.stage is stage) for stage in _LIVING)
-    may = map(float, _may(mask, where, blueprint, seed))
+    may = map(float, _may(mask, slot_name, blueprint, seed))
     measured = _UNBORN if seed is None else _measured(seen, seed)
-    place, rent, description = places.get(where), None, _UNDESCRIBED
-    if place is not None and (own := place.candidate(blueprint)) is not None:
-        description = _described(own, place.host_parameters, place.host_flops, place.positions)
+    place, rent, description = places.get(slot_name), None, _UNDESCRIBED
+    if place is not None and (candidate := place.candidate(blueprint)) is not None:
+        description = _described(candidate, place.host_parameters, place.host_flops, place.positions)
         if seen.price is not None:  # the price is that of as many parameters as the host has
-            rent = seen.price / 100.0 * own.parameters / max(1, place.host_parameters)
+            rent = seen.price / 100.0 * candidate.parameters / max(1, place.host_parameters)
     return [*description, float(is_new), *stages, *may, *measured, *_known(rent)]
 
 
 @lru_cache(maxsize=4096)
-def _described(own: Candidate, host_parameters: int, host_flops: int | None, positions: int) -> tuple[float, ...]:
+def _described(candidate: Candidate, host_parameters: int, host_flops: int | None, positions: int) -> tuple[float, ...]:
     return (
-        *_known(_share(own.parameters, host_parameters)),
-        *_known(_share(own.flops, host_flops)),
-        *_known(None if own.reach is None else own.reach / max(1, positions)),
-        float(own.identity),
-        *(float(trait in own.traits) for trait in BLUEPRINT_TRAITS),
+        *_known(_share(candidate.parameters, host_parameters)),
+        *_known(_share(candidate.flops, host_flops)),
+        *_known(None if candidate.reach is None else candidate.reach / max(1, positions)),
+        float(candidate.identity),
+        *(float(trait in candidate.traits) for trait in BLUEPRINT_TRAITS),
     )
 
 
@@ -229,8 +229,8 @@ def _known(value: float | None) -> tuple[float, float]:
     return (0.0, 1.0) if value is None or math.isnan(value) else (value, 0.0)
 
 
-def _share(own: int | None, of_host: int | None) -> float | None:
-    return None if own is None or of_host is None else math.log(1 + 10 * own / max(1, of_host)) / math.log(11)
+def _share(amount: int | None, of_host: int | None) -> float | None:
+    return None if amount is None or of_host is None else math.log(1 + 10 * amount / max(1, of_host)) / math.log(11)
 
 
 def _log_loss(loss: float) -> float:

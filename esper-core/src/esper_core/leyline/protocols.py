@@ -207,14 +207,14 @@ class State:
         >>> State.of({"order": State({"left": 3})}, steps=2).plain
         {'steps': 2, 'order': {'left': 3}}
         """
-        tensors = {f"{name}/{own}": tensor for name, part in parts.items() for own, tensor in part.tensors.items()}
+        tensors = {f"{name}/{key}": tensor for name, part in parts.items() for key, tensor in part.tensors.items()}
         return cls({**plain, **{name: part.plain for name, part in parts.items()}}, tensors)
 
     def part(self, name: str) -> State:
         """Return the state of one part, as it was passed to ``of``."""
         prefix = f"{name}/"
-        own = {key.removeprefix(prefix): tensor for key, tensor in self.tensors.items() if key.startswith(prefix)}
-        return State(self.plain[name], own)
+        tensors = {key.removeprefix(prefix): tensor for key, tensor in self.tensors.items() if key.startswith(prefix)}
+        return State(self.plain[name], tensors)
 
 
 @runtime_checkable
@@ -290,7 +290,7 @@ def frozen(value: Any) -> Any:
     (1, 2)
     """
     if isinstance(value, Mapping):
-        return MappingProxyType({key: frozen(item) for key, item in value.items()})
+        return MappingProxyType({key: frozen(child) for key, child in value.items()})
     if isinstance(value, list | tuple):
-        return tuple(frozen(item) for item in value)
+        return tuple(frozen(child) for child in value)
     return value

@@ -58,8 +58,8 @@ class Site:
         """Return the variables of parameter formulas: c, n (spatial dimensions), h, w, l or t, and i (inputs)."""
         names = {"image": ("h", "w"), "sequence": ("l",), "vector": (), "tokens": ("t",)}[self.kind]
         spatial = 0 if self.kind in ("vector", "tokens") else len(self.size)
-        own = {"c": self.channels, "n": spatial, **dict(zip(names, self.size, strict=False))}
-        return own | {"i": self.inputs} if self.inputs else own
+        variables = {"c": self.channels, "n": spatial, **dict(zip(names, self.size, strict=False))}
+        return variables | {"i": self.inputs} if self.inputs else variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ class Place:
 
     def candidate(self, blueprint: str) -> Candidate | None:
         """Return the description of a blueprint here, or None if it cannot grow here."""
-        return next((one for one in self.candidates if one.blueprint == blueprint), None)
+        return next((candidate for candidate in self.candidates if candidate.blueprint == blueprint), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,15 +98,15 @@ def discover(
         from importlib.metadata import distributions as installed  # imported late: takes 20 ms
 
         distributions = installed()
-    found: dict[str, list[EntryPointInfo]] = {}
+    by_package: dict[str, list[EntryPointInfo]] = {}
     problems: list[Problem] = []
     for distribution in distributions:
         try:
             if entries := [entry for entry in distribution.entry_points if entry.group == group]:
-                found.setdefault(normalise(distribution.name), _entry_points(distribution, entries))
+                by_package.setdefault(normalise(distribution.name), _entry_points(distribution, entries))
         except Exception as error:  # damaged metadata may raise anything
             problems.append(_damage_problem(distribution, error))
-    listed = [entry for entries in found.values() for entry in entries]
+    listed = [entry for entries in by_package.values() for entry in entries]
     return tuple(sorted(listed, key=lambda entry: (entry.name, entry.package, entry.target))), tuple(problems)
 
 
@@ -115,7 +115,9 @@ def _entry_points(distribution: Distribution, entries: list[EntryPoint]) -> list
     if not isinstance(version, str):
         msg = f"the metadata of {name} has no version"
         raise ValueError(msg)
-    return [EntryPointInfo(one.name, one.value.partition("[")[0].strip(), name, version, requires) for one in entries]
+    return [
+        EntryPointInfo(entry.name, entry.value.partition("[")[0].strip(), name, version, requires) for entry in entries
+    ]
 
 
 def _damage_problem(distribution: Distribution, error: Exception) -> Problem:
@@ -175,10 +177,10 @@ def _checked(
     return candidate if problem is None else candidate.stopped("rejected", problem)
 
 
-def duplicate_problem(what: str, claims: Sequence[EntryPointInfo]) -> Problem:
+def duplicate_problem(subject: str, claims: Sequence[EntryPointInfo]) -> Problem:
     """Return the problem (E211) of a plugin id or command, ``plugin "extra"``, that several entry points declare."""
     sources = [claim.file or f"{claim.source} ({claim.target})" for claim in claims]
-    message = f"{what} is declared more than once, and not loaded: by {' and by '.join(sources)}"
+    message = f"{subject} is declared more than once, and not loaded: by {' and by '.join(sources)}"
     packages = list(dict.fromkeys(claim.package for claim in claims))
     if LOCAL_FILE in packages:
         hint = "Rename the file, or take it out of plugins.local."
@@ -253,11 +255,11 @@ def read_local(paths: Iterable[Path | LocalFile]) -> tuple[tuple[LocalFile, ...]
 
     Those that were read before, perhaps on another machine, are returned as they are.
     """
-    found: list[LocalFile] = []
+    files: list[LocalFile] = []
     problems: list[Problem] = []
     for index, path in enumerate(paths):
         if isinstance(path, LocalFile):
-            found.append(path)
+            files.append(path)
             continue
         try:
             _check_file_name(path)
@@ -267,8 +269,8 @@ def read_local(paths: Iterable[Path | LocalFile]) -> tuple[tuple[LocalFile, ...]
         else:
             id_ = path.stem.replace("_", "-")
             entry = EntryPointInfo(id_, path.stem, LOCAL_FILE, digest(source)[:12], (), str(path))
-            found.append(LocalFile(path, source, entry))
-    return tuple(found), problems
+            files.append(LocalFile(path, source, entry))
+    return tuple(files), problems
 
 
 def digest(data: bytes) -> str:

@@ -161,7 +161,7 @@ def hook_callers(manager: pluggy.PluginManager, hook: str) -> dict[str, Callable
 
     The function returns what pluggy does: a list of at most one value, or for a ``firstresult`` hook the value or None.
     """
-    implementing = [one.plugin_name for one in getattr(manager.hook, hook).get_hookimpls()]
+    implementing = [implementation.plugin_name for implementation in getattr(manager.hook, hook).get_hookimpls()]
     plugins = manager.list_name_plugin()
     return {
         name: manager.subset_hook_caller(hook, remove_plugins=[plugin for other, plugin in plugins if other != name])
@@ -263,16 +263,16 @@ def top_package(module: str) -> str:
     return module.partition(":")[0].partition(".")[0]
 
 
-def definition_of(thing: Any) -> tuple[str | None, int | None]:
+def definition_of(function: Any) -> tuple[str | None, int | None]:
     """Return file and line of a function, or two None if they are unknown."""
-    code = getattr(getattr(thing, "__func__", thing), "__code__", None)
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
     return (None, None) if code is None else (code.co_filename, code.co_firstlineno)
 
 
-def target_of(thing: Any) -> str:
+def target_of(target: Any) -> str:
     """Return "module:attribute" of a callable, or of the class of an object without a name."""
-    thing = thing.func if isinstance(thing, partial) else thing
-    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    target = target.func if isinstance(target, partial) else target
+    named = target if hasattr(target, "__qualname__") else type(target)
     return f"{named.__module__}:{named.__qualname__}"
 
 

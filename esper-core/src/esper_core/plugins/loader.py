@@ -101,9 +101,11 @@ def load_plugins(
     return Plugins(
         records=records,
         registry=Registry(
-            [component for one in candidates if one.is_active for component in one.components],
+            [component for candidate in candidates if candidate.is_active for component in candidate.components],
             records=records,
-            withheld=[component for one in candidates if not one.is_active for component in one.components],
+            withheld=[
+                component for candidate in candidates if not candidate.is_active for component in candidate.components
+            ],
             ask=partial(ask_plugins, manager, records),
         ),
         problems=(
@@ -114,7 +116,11 @@ def load_plugins(
         ),
         manager=manager,
         files=files,
-        settings={one.id: one.settings for one in candidates if one.is_active and one.settings is not None},
+        settings={
+            candidate.id: candidate.settings
+            for candidate in candidates
+            if candidate.is_active and candidate.settings is not None
+        },
     )
 
 
@@ -190,11 +196,13 @@ def _trace_hooks(manager: pluggy.PluginManager) -> None:
     """Print every hook call to stderr: ``hook esper_run_started(run=RunInfo(...))  extra  -> []``."""
 
     def print_call(result: Any, hook: str, called: Sequence[pluggy.HookImpl], arguments: Mapping[str, Any]) -> None:
-        plugins = ", ".join(one.plugin_name for one in called if one.plugin_name != "<temp>")
-        given = ", ".join(f"{name}={shorten(value)}" for name, value in arguments.items())
+        plugins = ", ".join(
+            implementation.plugin_name for implementation in called if implementation.plugin_name != "<temp>"
+        )
+        arguments_text = ", ".join(f"{name}={shorten(value)}" for name, value in arguments.items())
         error = result.exception
         outcome = f"raised {type(error).__name__}" if error else shorten(result.get_result())
         if plugins:
-            print(f"hook {hook}({given})  {plugins}  -> {outcome}", file=sys.stderr)
+            print(f"hook {hook}({arguments_text})  {plugins}  -> {outcome}", file=sys.stderr)
 
     manager.add_hookcall_monitoring(lambda *_: None, print_call)

@@ -56,25 +56,27 @@ def unknown_component(
         is_pattern: whether it is a pattern.
     """
     plugin, slash, short = name.rpartition("/")
-    known = [component for component in components if kind in (None, component.kind)]
+    candidates = [component for component in components if kind in (None, component.kind)]
     is_unknown_plugin = bool(slash) and all(record.id != plugin for record in records)
     code, message = KINDS[kind].code if kind else "E200", f'unknown {kind or "component"} "{name}"{_within(context)}'
     if is_pattern:
         code, message = "E207", f'no {kind} matches "{name}"{_within(context)}'
     elif slash and kind:
         message += f': there is no plugin "{plugin}"' if is_unknown_plugin else f': "{plugin}" has no {kind} "{short}"'
-    others = [one for one in components if one not in known and name in (one.id, one.short)]
-    lines = [f'"{one.id}" is a {one.kind} ({one.source}).' for one in others]
-    if kind and not known:
+    of_other_kinds = [
+        component for component in components if component not in candidates and name in (component.id, component.short)
+    ]
+    lines = [f'"{component.id}" is a {component.kind} ({component.source}).' for component in of_other_kinds]
+    if kind and not candidates:
         if all(record.package != KINDS[kind].package for record in records):
             lines.append(f"No {kind} is installed. Install some:  pip install {KINDS[kind].package}")
-    elif suggested := _did_you_mean(name, known):
+    elif suggested := _did_you_mean(name, candidates):
         lines.append(suggested)
     elif is_unknown_plugin:
         lines += _plugin_lines(plugin, records) or ["Install the package that provides it."]
     elif kind:
-        own = [component for component in known if component.plugin == plugin]
-        lines.append(f"Known: {_listed(list(_by_name(own or known)))}")
+        of_plugin = [component for component in candidates if component.plugin == plugin]
+        lines.append(f"Known: {_listed(list(_by_name(of_plugin or candidates)))}")
     command = f"List them:  esper components list {kind or ''}".rstrip()
     hint = "\n".join(line for line in (*lines, inactive_hint(records), answer, command) if line)
     return UnknownComponent(Problem(code, message, hint=hint))
@@ -130,22 +132,22 @@ def ask_plugins(
     titles = {record.id: record.title for record in records}
     lines: list[str] = []
     for plugin, call in hook_callers(manager, "esper_component_missing").items():
-        asked = attempt(lambda call=call: call(kind=kind, name=name), titles[plugin])  # type: ignore[misc]
-        if asked.error is not None:
-            lines.append(f"{titles[plugin]} failed in esper_component_missing: {summarise(asked.error)}")
-        elif isinstance(asked.value, str) and asked.value.strip():
-            lines.append(" ".join(asked.value.split()))
+        outcome = attempt(lambda call=call: call(kind=kind, name=name), titles[plugin])  # type: ignore[misc]
+        if outcome.error is not None:
+            lines.append(f"{titles[plugin]} failed in esper_component_missing: {summarise(outcome.error)}")
+        elif isinstance(outcome.value, str) and outcome.value.strip():
+            lines.append(" ".join(outcome.value.split()))
             break
     return "\n".join(lines) or None
 
 
-def _did_you_mean(name: str, known: Sequence[Component]) -> str | None:
+def _did_you_mean(name: str, candidates: Sequence[Component]) -> str | None:
     """Suggest the nearest name that ``find`` would accept: of the same plugin, if it is known."""
     plugin, slash, short = name.rpartition("/")
-    if own := {component.short: component for component in known if slash and component.plugin == plugin}:
-        close = nearest(short, own)
-        return f'Did you mean "{own[close].id}" ({own[close].source})?' if close else None
-    names = {one.id: one for one in known} if slash else _by_name(known)
+    if of_plugin := {component.short: component for component in candidates if slash and component.plugin == plugin}:
+        close = nearest(short, of_plugin)
+        return f'Did you mean "{of_plugin[close].id}" ({of_plugin[close].source})?' if close else None
+    names = {component.id: component for component in candidates} if slash else _by_name(candidates)
     close = nearest(name, names) or nearest(short, names)
     return f'Did you mean "{close}" ({names[close].source})?' if close else None
 
@@ -153,7 +155,7 @@ def _did_you_mean(name: str, known: Sequence[Component]) -> str | None:
 def _by_name(components: Sequence[Component]) -> dict[str, Component]:
     """Return components by short name, or by full id where several have the same short name."""
     shorts = Counter(component.short for component in components)
-    return {one.short if shorts[one.short] == 1 else one.id: one for one in components}
+    return {component.short if shorts[component.short] == 1 else component.id: component for component in components}
 
 
 def _plugin_lines(name: str, records: Sequence[PluginRecord]) -> list[str]:
@@ -161,8 +163,8 @@ def _plugin_lines(name: str, records: Sequence[PluginRecord]) -> list[str]:
     if name in FIRST_PARTY:
         return [f"Install it:  pip install {FIRST_PARTY[name]}"]
     close = nearest(name, [record.id for record in records])
-    found = [record for record in records if name == record.package or close == record.id]
-    return [f'Did you mean "{record.id}" ({record.source})?' for record in found[:1]]
+    matching = [record for record in records if name == record.package or close == record.id]
+    return [f'Did you mean "{record.id}" ({record.source})?' for record in matching[:1]]
 
 
 def _within(context: str) -> str:

@@ -20,8 +20,8 @@ def viewer(kind: str) -> Callable[[Any], str] | None:
     """
     from importlib.metadata import entry_points
 
-    for found in entry_points(group=NOTEBOOK_GROUP, name=kind):
-        draw: Callable[[Any], str] = found.load()
+    for entry_point in entry_points(group=NOTEBOOK_GROUP, name=kind):
+        draw: Callable[[Any], str] = entry_point.load()
         return draw
     return None
 

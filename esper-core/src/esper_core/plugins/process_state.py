@@ -50,7 +50,7 @@ class Scope(IntEnum):
 class Memory:
     """What is remembered of a component: which changes were reported, and its own states of random generators."""
 
-    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
     generators: dict[str, Any] = field(default_factory=dict)
 
 
@@ -88,10 +88,10 @@ class Guard:
         self._pid, self._torch = os.getpid(), "torch" in sys.modules
         self._settings = _settings(self._scope, self._torch)
         self._before = _BASELINE.open(self._settings)
-        if self._scope and (own := self._remembered().generators):
-            for one in self._settings:
-                if one.name in own:
-                    one.write(own[one.name])
+        if self._scope and (generator_states := self._remembered().generators):
+            for setting in self._settings:
+                if setting.name in generator_states:
+                    setting.write(generator_states[setting.name])
         return self
 
     def __exit__(
@@ -100,29 +100,29 @@ class Guard:
         if os.getpid() != self._pid:
             _end_fork(self._component)
         try:
-            now = [one.read() for one in self._settings]
+            now = [setting.read() for setting in self._settings]
             if now != self._before:
-                for one, before, after in zip(self._settings, self._before, now, strict=True):
-                    self._compare(one, before, after)
+                for setting, before, after in zip(self._settings, self._before, now, strict=True):
+                    self._compare(setting, before, after)
             if not self._torch and "torch" in sys.modules:
-                for one in _torch_settings():
-                    self._compare(one, one.default, one.read())
+                for setting in _torch_settings():
+                    self._compare(setting, setting.default, setting.read())
         finally:
             _BASELINE.close()
 
-    def _compare(self, one: Setting, before: Any, after: Any) -> None:
+    def _compare(self, setting: Setting, before: Any, after: Any) -> None:
         if before is None or after is None or before == after:
             return
-        one.write(before)
-        if self._faults is not None and one in _fatal_settings():
-            self._faults.append(one.change(before, after))
+        setting.write(before)
+        if self._faults is not None and setting in _fatal_settings():
+            self._faults.append(setting.change(before, after))
             return
         memory = self._remembered()
-        if one.is_generator:
-            memory.generators[one.name] = after
-        if (told := f"{self._component} {one.name}") not in memory.told:
-            memory.told.add(told)
-            self._report(_problem(self._component, one, before, after))
+        if setting.is_generator:
+            memory.generators[setting.name] = after
+        if (change := f"{self._component} {setting.name}") not in memory.reported:
+            memory.reported.add(change)
+            self._report(_problem(self._component, setting, before, after))
 
     def _remembered(self) -> Memory:
         if self._memory is None:
@@ -135,20 +135,20 @@ def restore_defaults() -> str | None:
 
     A network cannot be trained without them, so a seed that leaves them changed is lost.
     """
-    found = []
-    for one in _fatal_settings():
-        if (now := one.read()) != one.default:
-            one.write(one.default)
-            found.append(one.change(one.default, now))
-    return " and ".join(found) or None
+    changes = []
+    for setting in _fatal_settings():
+        if (now := setting.read()) != setting.default:
+            setting.write(setting.default)
+            changes.append(setting.change(setting.default, now))
+    return " and ".join(changes) or None
 
 
-def _problem(component: str, one: Setting, before: Any, after: Any) -> Problem:
-    if one.is_generator:
-        message = f"{component} {one.change(before, after)}; others do not see this, and no checkpoint holds it"
+def _problem(component: str, setting: Setting, before: Any, after: Any) -> Problem:
+    if setting.is_generator:
+        message = f"{component} {setting.change(before, after)}; others do not see this, and no checkpoint holds it"
         return Problem("E237", message, hint="Draw from a generator of its own, such as random.Random(seed).")
     hint = "Code of a plugin leaves the settings of the process as it found them."
-    return Problem("E237", f"{component} {one.change(before, after)}; it was put back", hint=hint)
+    return Problem("E237", f"{component} {setting.change(before, after)}; it was put back", hint=hint)
 
 
 def _end_fork(component: str) -> NoReturn:
@@ -176,16 +176,16 @@ class _Baseline:
             if not self._open:
                 self._values.clear()
             self._open += 1
-            return [self._read(one) for one in settings]
+            return [self._read(setting) for setting in settings]
 
     def close(self) -> None:
         """Close a guard, which has restored its settings."""
         with self._lock:
             self._open -= 1
 
-    def _read(self, one: Setting) -> Any:
-        value = one.read()
-        if one.is_shared and value != self._values.setdefault(one.name, value):
+    def _read(self, setting: Setting) -> Any:
+        value = setting.read()
+        if setting.is_shared and value != self._values.setdefault(setting.name, value):
             return None
         return value
 
@@ -225,8 +225,8 @@ class Setting:
 
 @cache
 def _settings(scope: Scope, has_torch: bool) -> tuple[Setting, ...]:
-    known = (*(_torch_settings() if has_torch else ()), *_python_settings())
-    return tuple(one for one in known if one.scope <= scope)
+    settings = (*(_torch_settings() if has_torch else ()), *_python_settings())
+    return tuple(setting for setting in settings if setting.scope <= scope)
 
 
 @cache
@@ -371,7 +371,7 @@ class _NumpyState:
     """The state of NumPy's global generator: its bytes, which are compared, and what NumPy restores it from."""
 
     raw: bytes
-    whole: Any = field(compare=False)
+    parts: Any = field(compare=False)
 
 
 _MERSENNE_BYTES: Final = 625 * 4
@@ -399,7 +399,7 @@ def _numpy_generator() -> Setting:
         return latest
 
     def write(state: _NumpyState) -> None:
-        sys.modules["numpy.random"].set_state(state.whole)
+        sys.modules["numpy.random"].set_state(state.parts)
 
     return Setting("NumPy's random generator", read, write, scope=Scope.PROCESS, is_generator=True)
 

@@ -106,18 +106,18 @@ class Component:
 
     def as_data(self) -> dict[str, Any]:
         """Return what a listing shows: kind, id, package, and what its spec declares."""
-        declared = {one.name: getattr(self.spec, one.name) for one in fields(self.spec)}
-        told = {name: _told(value) for name, value in declared.items() if value not in (None, "", (), False)}
-        return {"kind": self.kind, "id": self.id, "source": self.source, "spec": told}
+        declared = {spec_field.name: getattr(self.spec, spec_field.name) for spec_field in fields(self.spec)}
+        described = {name: _in_words(value) for name, value in declared.items() if value not in (None, "", (), False)}
+        return {"kind": self.kind, "id": self.id, "source": self.source, "spec": described}
 
     def load(self) -> Callable[..., Any]:
         """Import and return what builds the component. Raises PluginError (E219) if that fails."""
-        found = self._import(self.target, "cannot be loaded") if isinstance(self.target, str) else self.target
-        if not callable(found):
-            message = f"{self.title} cannot be called: {self.target} is of type {type(found).__name__}"
+        target = self._import(self.target, "cannot be loaded") if isinstance(self.target, str) else self.target
+        if not callable(target):
+            message = f"{self.title} cannot be called: {self.target} is of type {type(target).__name__}"
             hint = f"A target is a class or a function. {author_hint(self.package)}"
             raise PluginError(Problem("E219", message, hint=hint))
-        return found
+        return target
 
     def settings_model(self) -> type[BaseModel] | None:
         """Import and return the pydantic model of the component's settings; None if it has no settings.
@@ -127,12 +127,12 @@ class Component:
         declared = getattr(self.spec, "settings", None)
         if declared is None:
             return None
-        found = self._import(declared, "has settings that cannot be loaded") if isinstance(declared, str) else declared
+        model = self._import(declared, "has settings that cannot be loaded") if isinstance(declared, str) else declared
 
         from pydantic import BaseModel
 
-        if isinstance(found, type) and issubclass(found, BaseModel):
-            return found
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            return model
         message = f"{self.title} declares settings that are not a pydantic model: {declared}"
         hint = f"Settings are a class that derives from pydantic.BaseModel. {author_hint(self.package)}"
         raise PluginError(Problem("E217", message, hint=hint))
@@ -244,7 +244,7 @@ class PluginCandidate:
             origin=self.entry_point.file or self.entry_point.target,
             api=self.api,
             hooks=tuple(sorted(self.hooks)),
-            components=tuple(one.id for one in self.components if self.is_active),
+            components=tuple(component.id for component in self.components if self.is_active),
             status=self.status,
             problems=self.problems,
             load_ms=self.load_ms,
@@ -252,7 +252,7 @@ class PluginCandidate:
         )
 
 
-def _told(value: Any) -> str:
+def _in_words(value: Any) -> str:
     """Return what a spec declares, in words."""
     if isinstance(value, type):
         return value.__qualname__

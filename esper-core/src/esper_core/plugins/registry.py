@@ -138,7 +138,8 @@ class Registry:
     def _repr_html_(self) -> str | None:
         """Return what a notebook shows; None, and the notebook shows plain text, if no installed package draws it."""
         return html_of(
-            "components", {"title": self._counts(), "components": [one.as_data() for one in self._components]}
+            "components",
+            {"title": self._counts(), "components": [component.as_data() for component in self._components]},
         )
 
     def _counts(self) -> str:
@@ -175,20 +176,24 @@ class Registry:
         if not _WILDCARDS & set(pattern):
             return (self.find(kind, pattern, context=context),)
         full = "/" in pattern
-        found = [one for one in self.components(kind) if fnmatchcase(one.id if full else one.short, pattern)]
-        if not found:
+        components = [
+            component
+            for component in self.components(kind)
+            if fnmatchcase(component.id if full else component.short, pattern)
+        ]
+        if not components:
             self._check_withheld(kind, pattern, context)
             raise self._unknown(kind, pattern, context, self._ask(kind, pattern), is_pattern=True)
-        return tuple(found)
+        return tuple(components)
 
     def find_any(self, name: str) -> tuple[Component, ...]:
         """Return the components of all kinds that have a name, at least one; errors as for ``find``."""
-        found = tuple(one for one in self._components if name in (one.id, one.short))
-        if not found:
+        components = tuple(component for component in self._components if name in (component.id, component.short))
+        if not components:
             self._check_withheld(None, name, "")
             answers = dict.fromkeys(line for kind in KINDS for line in (self._ask(kind, name) or "").splitlines())
             raise self._unknown(None, name, "", "\n".join(answers))
-        return found
+        return components
 
     def _unknown(
         self, kind: ComponentKind | None, name: str, context: str, answer: str | None, *, is_pattern: bool = False
@@ -200,7 +205,11 @@ class Registry:
     def _check_withheld(self, kind: ComponentKind | None, name: str, context: str) -> None:
         """Raise if the name belongs to a plugin that is installed but not active."""
         plugin, slash, _ = name.rpartition("/")
-        owners = {one.plugin for one in self._withheld if kind in (None, one.kind) and one.short == name}
+        owners = {
+            component.plugin
+            for component in self._withheld
+            if kind in (None, component.kind) and component.short == name
+        }
         if slash:
             owners = {plugin}
         owners -= {record.id for record in self._records if record.status == "active"}

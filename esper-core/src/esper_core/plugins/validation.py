@@ -119,32 +119,32 @@ def _problem(candidate: PluginCandidate, code: str, message: str, function: Hook
 
 def _examine(manager: pluggy.PluginManager, candidate: PluginCandidate) -> tuple[dict[str, Hook], list[Problem]]:
     """Return the hooks that a plugin implements and what is wrong with its functions."""
-    known = known_hooks()
+    arguments_of = known_hooks()
     hooks: dict[str, Hook] = {}
     problems: list[Problem] = []
     for name in dir(candidate.plugin):
         options = manager.parse_hookimpl_opts(candidate.plugin, name)
         if options is None:
-            problems += _check_unmarked(candidate, name, known)
+            problems += _check_unmarked(candidate, name, arguments_of)
             continue
         hook, function = options.get("specname") or name, getattr(candidate.plugin, name)
         if hook in hooks:
             problems.append(_problem(candidate, "E214", f"has two functions for {hook}", function, "Make one of them."))
-        elif hook in known:
+        elif hook in arguments_of:
             is_wrapper = bool(options.get("wrapper") or options.get("hookwrapper"))
             faults = (
                 *_form_faults(hook, function, is_wrapper=is_wrapper),
-                *_argument_faults(hook, function, known[hook]),
+                *_argument_faults(hook, function, arguments_of[hook]),
             )
             problems += [_problem(candidate, "E214", fault, function, hint) for fault, hint in faults]
             hooks[hook] = function
         elif not options.get("optionalhook"):
             message = f"implements a hook that does not exist: {hook}"
-            problems.append(_problem(candidate, "E213", message, function, suggestion(hook, known)))
+            problems.append(_problem(candidate, "E213", message, function, suggestion(hook, arguments_of)))
     return hooks, problems
 
 
-def _check_unmarked(candidate: PluginCandidate, name: str, known: Mapping[str, Any]) -> Iterator[Problem]:
+def _check_unmarked(candidate: PluginCandidate, name: str, hooks: Mapping[str, Any]) -> Iterator[Problem]:
     """Report a function that is named like a hook, is defined in the plugin, and is not marked as one."""
     plugin = candidate.plugin
     if not name.startswith(_PREFIX):
@@ -154,7 +154,7 @@ def _check_unmarked(candidate: PluginCandidate, name: str, known: Mapping[str, A
     module = plugin.__name__ if inspect.ismodule(plugin) else type(plugin).__module__
     if inspect.isfunction(function) and function.__module__ == module:
         message = f"has a function {name} that is not marked as a hook, so it is never called"
-        close = "" if name in known else f"\n{suggestion(name, known)}"
+        close = "" if name in hooks else f"\n{suggestion(name, hooks)}"
         hint = f"Put @hookimpl above it, or give it another name.{close}"
         yield _problem(candidate, "E222", message, function, hint)
 

@@ -104,9 +104,9 @@ class SinkThread:
         elif dropped and self._error is None:
             self._warn(f"is slower than the run: {share}")
 
-    def _put(self, item: Event | str) -> None:
-        self._last_put = item
-        self._queue.put(item)
+    def _put(self, message: Event | str) -> None:
+        self._last_put = message
+        self._queue.put(message)
 
     def _is_working(self) -> bool:
         if not self._closed:
@@ -120,14 +120,14 @@ class SinkThread:
 
     def _work(self) -> None:
         sink, guard = self._sink, Guard(self._label, report=self._changes.put)
-        while self._error is None and (item := self._queue.get()) != _END:
+        while self._error is None and (message := self._queue.get()) != _END:
             if self._is_late and self._queue.qsize() > 2:
                 continue  # of what still waits, only the last event is passed on: it tells how the run ended
-            if isinstance(item, str):
+            if isinstance(message, str):
                 self._error = _error_in(sink.settle, guard)
             else:
                 self._passed_on += 1
-                self._error = _error_in(partial(sink.hear, item), guard)
+                self._error = _error_in(partial(sink.hear, message), guard)
         closing = _error_in(sink.close, guard)
         self._error = self._error or closing  # an error in closing a broken sink adds nothing
 
@@ -138,9 +138,9 @@ class SinkThread:
             self._shut_off = True
             _report_shut_off(self._label, self._error)
 
-    def _warn(self, what: str) -> None:
-        hint = "events.jsonl has all of them: esper_run.read_events reads it when the run is over."
-        log.warning("%s", Problem("E228", f"{self._label} {what}", hint=hint))
+    def _warn(self, failure: str) -> None:
+        hint = "events.jsonl has all of them: esper_core.read_events reads it when the run is over."
+        log.warning("%s", Problem("E228", f"{self._label} {failure}", hint=hint))
 
 
 class SinkGuard:

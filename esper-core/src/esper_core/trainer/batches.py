@@ -48,30 +48,30 @@ class BatchOrder:
         self._batch_size = batch_size
         self._device = device
         self._generator = torch.Generator().manual_seed(seed)
-        self._rest = torch.empty(0, dtype=torch.int64, device=device)
+        self._remaining = torch.empty(0, dtype=torch.int64, device=device)
 
     def next(self) -> torch.Tensor:
         """Return the indices of the next batch."""
         batch = self.peek()
-        self._rest = self._rest[self._batch_size :]
+        self._remaining = self._remaining[self._batch_size :]
         return batch
 
     def peek(self) -> torch.Tensor:
         """Return what ``next`` will return. In a saved state it is still to come."""
-        while len(self._rest) < self._batch_size:
+        while len(self._remaining) < self._batch_size:
             drawn = torch.randperm(self._examples, generator=self._generator)
-            self._rest = torch.cat([self._rest, sent(drawn, self._device)])
-        return self._rest[: self._batch_size]
+            self._remaining = torch.cat([self._remaining, sent(drawn, self._device)])
+        return self._remaining[: self._batch_size]
 
     def state_dict(self) -> State:
         """Return what is left of the pass, and the generator's state."""
-        return encode_state({"rest": self._rest.cpu(), "generator": self._generator.get_state()})
+        return encode_state({"rest": self._remaining.cpu(), "generator": self._generator.get_state()})
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned, for the same numbers of examples and batch size."""
-        known = decode_state(state)
-        self._rest = sent(known["rest"], self._device)
-        self._generator.set_state(known["generator"])
+        saved = decode_state(state)
+        self._remaining = sent(saved["rest"], self._device)
+        self._generator.set_state(saved["generator"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Streamed:
         """Gather and send a batch, and return it with a mark behind its work on the stream."""
         split = self._split
         with nullcontext() if self._stream is None else self._stream.current():
-            batch = [sent(own.index_select(0, indices), self._device) for own in (split.inputs, split.targets)]
+            batch = [sent(tensor.index_select(0, indices), self._device) for tensor in (split.inputs, split.targets)]
             return batch, None if self._stream is None else self._stream.mark()
 
 

@@ -91,13 +91,15 @@ class Recipe:
     compiler: Compiler = torch_compiler
     notices: Notices = field(default_factory=Notices)
     label: str = "the host"
-    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
 
     def on(self, device: torch.device) -> Recipe:
         """Return the recipe for another device, with the data on it unless they are streamed."""
         data = self.data
         if self.compute.data == "resident" and device != self.device:
-            data = {name: type(own)(own.inputs.to(device), own.targets.to(device)) for name, own in data.items()}
+            data = {
+                name: type(split)(split.inputs.to(device), split.targets.to(device)) for name, split in data.items()
+            }
         return replace(self, device=device, data=data)
 
     def laid_out(self, host: nn.Module) -> Recipe:
@@ -141,7 +143,7 @@ class Environment:
         self.governor = Governor(recipe.governor, metric=recipe.task.metric, faults=self._faults)
         self.forward = ForwardPass(recipe.compute, recipe.task, recipe.device)
         self._operations = OperationCount(recipe.operations)
-        self._memory = Memory(recipe.told)
+        self._memory = Memory(recipe.reported)
         self._feed = feed_for(recipe.compute.data, recipe.data["train"], recipe.device)
 
     @property
@@ -217,8 +219,8 @@ class Environment:
         """Return the mean loss on some training data, which a block that is born informed looks at."""
         data, device = self.recipe.data["train"], self.recipe.device
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "probe"))
-        some = torch.randperm(len(data), generator=generator)[:PROBE_EXAMPLES].to(data.inputs.device)
-        inputs, targets = sent(data.inputs[some], device), sent(data.targets[some], device)
+        indices = torch.randperm(len(data), generator=generator)[:PROBE_EXAMPLES].to(data.inputs.device)
+        inputs, targets = sent(data.inputs[indices], device), sent(data.targets[indices], device)
         return self.recipe.task.losses(model(inputs), targets).mean()
 
     def train(self) -> list[Transition]:
@@ -273,9 +275,9 @@ class Environment:
     def state_dict(self) -> State:
         """Return the state between two steps. Faults of blueprints belong to the pool, and data to the task."""
         position = {name: getattr(self, name) for name in ("round", "seed", "steps", "over")}
-        own = State.of({"order": self.order.state_dict()}, **position, flops=self.flops)
+        state = State.of({"order": self.order.state_dict()}, **position, flops=self.flops)
         network = self.network.state_dict()
-        return State({**own.plain, **network.plain}, {**own.tensors, **network.tensors})
+        return State({**state.plain, **network.plain}, {**state.tensors, **network.tensors})
 
     def load_state_dict(self, state: State) -> None:
         """Restore, bit for bit, the state of an environment of an equal recipe.

@@ -140,18 +140,18 @@ def seeds_lost(
     members: Sequence[Member], lost: LostSeeds, step: int, packages: Mapping[str, str]
 ) -> Iterator[SeedLost | StageChanged]:
     """Yield two events for each lost seed: the fault with its package, and the seed's last transition."""
-    for place, one in lost:
+    for place, lost_seed in lost:
         yield SeedLost(
             **_episode(members[place]),
             step=step,
-            slot=one.slot,
-            blueprint=one.blueprint,
-            package=packages.get(one.blueprint, ""),
-            what=one.what,
-            withdrawn=one.withdrawn,
+            slot=lost_seed.slot,
+            blueprint=lost_seed.blueprint,
+            package=packages.get(lost_seed.blueprint, ""),
+            what=lost_seed.what,
+            withdrawn=lost_seed.withdrawn,
         )
-        if one.ending is not None:
-            yield from stages_changed(members, [(place, one.ending)], step)
+        if lost_seed.ending is not None:
+            yield from stages_changed(members, [(place, lost_seed.ending)], step)
 
 
 def steps_finished(

@@ -98,16 +98,16 @@ class Notices:
     """Warnings that a run gives once, whichever environment gives them first."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._lock = threading.Lock()
 
-    def warn(self, what: str, reason: str) -> None:
-        """Warn that ``what`` failed for this reason, unless the run was warned of it before."""
+    def warn(self, failure: str, reason: str) -> None:
+        """Warn of ``failure`` for this reason, unless the run was warned of it before."""
         with self._lock:
-            if what in self._told:
+            if failure in self._reported:
                 return
-            self._told.add(what)
-        log.warning("%s; the network runs uncompiled until its structure changes: %s", what, reason)
+            self._reported.add(failure)
+        log.warning("%s; the network runs uncompiled until its structure changes: %s", failure, reason)
 
 
 def torch_compiler(model: nn.Module) -> Any:
@@ -182,14 +182,14 @@ def takes_channels_last(
     """Return whether host and blueprints work on channels-last images in a dry run; if so the host is laid out so."""
     if train.inputs.dim() != IMAGES:
         return False
-    some = channels_last(replace(train, inputs=train.inputs[:PROBE_EXAMPLES], targets=train.targets[:PROBE_EXAMPLES]))
-    inputs, targets = sent(some.inputs, device), sent(some.targets, device)
+    sample = channels_last(replace(train, inputs=train.inputs[:PROBE_EXAMPLES], targets=train.targets[:PROBE_EXAMPLES]))
+    inputs, targets = sent(sample.inputs, device), sent(sample.targets, device)
     sites = {slot.name: slot.site for slot in slots_of(host).each() if slot.site is not None}
 
     def try_all() -> None:
         draws_of(host, lambda model: task.losses(model(inputs), targets).mean())
-        for name, own in varieties.items():
-            for variety in own:
+        for name, slot_varieties in varieties.items():
+            for variety in slot_varieties:
                 draws_of_variety(variety, sites[name], device, memory_format=torch.channels_last)
 
     lay_out(host, torch.channels_last)

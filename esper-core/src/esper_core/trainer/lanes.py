@@ -98,9 +98,9 @@ class Lanes:
 
     def hand(self, tensor: Tensor, giver: int, taker: int) -> None:
         """Make a tensor of ``giver`` readable for ``taker``; tensors pass from lane to lane nowhere else."""
-        if self._streams and (own := self._streams[giver]) is not (other := self._streams[taker]):
-            other.wait(own.mark())
-            other.keep(tensor)
+        if self._streams and (giver_stream := self._streams[giver]) is not (taker_stream := self._streams[taker]):
+            taker_stream.wait(giver_stream.mark())
+            taker_stream.keep(tensor)
 
     def drain(self, places: Iterable[int]) -> None:
         """Block the host until the lanes of these places are done, each once."""
@@ -127,13 +127,13 @@ def assigned(
 ) -> list[CudaStream]:
     """Return a stream for each environment: each device has ``lanes`` of them, which its environments take in turn."""
     turns = {device: count() for device in devices_E}
-    made: dict[tuple[torch.device, int], CudaStream] = {}
+    by_lane: dict[tuple[torch.device, int], CudaStream] = {}
     streams = []
     for device in devices_E:
         lane = (device, next(turns[device]) % lanes)
-        if lane not in made:
-            made[lane] = make(device)
-        streams.append(made[lane])
+        if lane not in by_lane:
+            by_lane[lane] = make(device)
+        streams.append(by_lane[lane])
     return streams
 
 

@@ -103,7 +103,7 @@ def decide(
     and those whose episode is over, can only wait.
     """
     masks_E = [mask.shut() if place in rolled else mask for place, mask in enumerate(study.pool.masks())]
-    actions_E, running = [WAIT] * len(signals_E), {one.place for one in study.pool.running()}
+    actions_E, running = [WAIT] * len(signals_E), {environment.place for environment in study.pool.running()}
     observations_E = study.observe(signals_E, rolled)
     for arm in study.arms:
         places = study.places(arm)
@@ -226,8 +226,10 @@ class Stepper:
         """Return the second opinion on each environment whose episode goes on, by its place."""
         latest = self.pool.latest
         return {
-            one.place: self.check_health(HealthSnapshot(one.round, one.arm, one.seed, latest[one.place]))
-            for one in self.pool.running()
+            environment.place: self.check_health(
+                HealthSnapshot(environment.round, environment.arm, environment.seed, latest[environment.place])
+            )
+            for environment in self.pool.running()
         }
 
     def _stop_if_hopeless(self, decisions: Mapping[int, Decision], step: int) -> None:
@@ -235,11 +237,11 @@ class Stepper:
         hopeless = {place: decision for place, decision in decisions.items() if decision.act is Act.STOP}
         for place, decision in hopeless.items():
             members, signals_E = self.pool.environments, self.pool.latest
-            nothing = [None] * len(members), [WAIT] * len(members)
-            self.bus.publish(*steps_finished(members, signals_E, *nothing, step))
+            placeholders = [None] * len(members), [WAIT] * len(members)
+            self.bus.publish(*steps_finished(members, signals_E, *placeholders, step))
             self.bus.publish(*governor_acted(members, hopeless, {}))
             self.bus.settle()
-            where = f'arm "{members[place].arm}", RNG seed {members[place].seed}, step {decision.step}'
+            location = f'arm "{members[place].arm}", RNG seed {members[place].seed}, step {decision.step}'
             hint = "Try a smaller learning rate (optimizer.host.learning_rate of a configuration), or set clip_norm."
-            problem = Problem("E402", f"{where}: {decision.reason}", hint=None if decision.second_opinion else hint)
+            problem = Problem("E402", f"{location}: {decision.reason}", hint=None if decision.second_opinion else hint)
             raise GovernorStop(problem)

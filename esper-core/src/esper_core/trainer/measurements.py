@@ -87,14 +87,14 @@ def evaluate(
             outputs = run(model, inputs)
             losses.append(task.losses(outputs, targets))
             scores.append(task.scores(outputs, targets))
-        own, each = torch.cat(losses), torch.cat(scores)
-        metric = each.mean()
+        loss_rows, score_rows = torch.cat(losses), torch.cat(scores)
+        metric = score_rows.mean()
         if task.metric.exponential:
             metric = metric.exp()
     model.train()
-    found = own.clone()
-    worse = -each if task.metric.direction == "up" else each.clone()
-    return Evaluation(found, metric.to(own.dtype).clone(), found if evidence == "loss" else worse)
+    copied_losses = loss_rows.clone()
+    worse = -score_rows if task.metric.direction == "up" else score_rows.clone()
+    return Evaluation(copied_losses, metric.to(loss_rows.dtype).clone(), copied_losses if evidence == "loss" else worse)
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -115,27 +115,27 @@ class SeedGains:
         self._fossils: list[int] = []
         self.gains: dict[int, Tensor] = {}
 
-    def measure(self, evaluate: Callable[[], Evaluation], own: Tensor, undisturbed: Tensor | None) -> None:
+    def measure(self, evaluate: Callable[[], Evaluation], evidence: Tensor, undisturbed: Tensor | None) -> None:
         """Measure the gain of every living seed.
 
         Args:
             evaluate: Evaluates the network as it acts now on the validation split.
-            own: The evidence that ``evaluate`` gave without any trial, one number for each example.
+            evidence: The evidence that ``evaluate`` gave without any trial, one number for each example.
             undisturbed: The twin's evidence; None where there is no twin.
         """
         self.gains = {}
         acting, slots = self._garden.blended, self._garden.slots.values()
         for number in self._garden.incubating:
-            self.gains[number] = paired(own, self._try_seed(number, evaluate))
+            self.gains[number] = paired(evidence, self._try_seed(number, evaluate))
         if undisturbed is None:
             return
         fossils = [seed.number for slot in slots for seed in slot.fossils]
         if not any(slot.strength > 0.0 for slot in slots):
-            self._lead, self._fossils = undisturbed - own, fossils
+            self._lead, self._fossils = undisturbed - evidence, fossils
         elif len(acting) != 1 or fossils != self._fossils:
             self._lead = None
         elif self._lead is not None:
-            self.gains[acting[0]] = paired(undisturbed - self._lead, own)
+            self.gains[acting[0]] = paired(undisturbed - self._lead, evidence)
 
     def forget_lead(self) -> None:
         """Forget the twin's lead, because the twin was rolled back: acting seeds have no known gain until none acts."""
@@ -148,9 +148,9 @@ class SeedGains:
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned, for a garden with the same seeds."""
-        known = decode_state(state, device_of(self._garden.model))
-        self.gains, self._lead, self._fossils = known["gains"], known["lead"], known["fossils"]
-        self._stream.load_state_dict(known["stream"])
+        saved = decode_state(state, device_of(self._garden.model))
+        self.gains, self._lead, self._fossils = saved["gains"], saved["lead"], saved["fossils"]
+        self._stream.load_state_dict(saved["stream"])
 
     def _try_seed(self, number: int, evaluate: Callable[[], Evaluation]) -> Tensor:
         """Return the evidence with one incubating seed in the network."""
@@ -162,9 +162,9 @@ class SeedGains:
 
 def check_settings(garden: Garden, number: int) -> None:
     """Raise SeedFault if a pass with an incubating seed changed torch's settings."""
-    if what := restore_defaults():
+    if changes := restore_defaults():
         slot, _ = garden.slot_of(number)
-        raise SeedFault([slot.name], what, number=number)
+        raise SeedFault([slot.name], changes, number=number)
 
 
 @dataclass(slots=True)
@@ -177,13 +177,13 @@ class SeedDependence:
 
     def measure(self, task: Task, split: Split) -> None:
         """Measure each acting seed on ``split``, and leave the model in training mode."""
-        model, known = self.garden.model, self.counterfactuals.reason
+        model, reason_before = self.garden.model, self.counterfactuals.reason
         model.eval()
         try:
             measured = self.counterfactuals.measure(chunks(split, device_of(model)), task.losses)
         finally:
             model.train()
-        if (reason := self.counterfactuals.reason) not in (None, known):
+        if (reason := self.counterfactuals.reason) not in (None, reason_before):
             log.info("%s is evaluated once more per seed, by slower full passes: %s", type(model).__name__, reason)
         self.dependences = {
             seed.number: paired(measured[slot.name], measured[None])
@@ -245,8 +245,8 @@ class StepMeasurements:
 
     def forget(self, number: int) -> None:
         """Drop what was measured of a seed that is gone."""
-        for known in self._by_seed():
-            known.pop(number, None)
+        for measured in self._by_seed():
+            measured.pop(number, None)
 
     def _by_seed(self) -> tuple[dict[int, Tensor], ...]:
         return self.incubation_losses, self.gradients, self._gains.gains, self._dependence.dependences
@@ -254,22 +254,22 @@ class StepMeasurements:
     def numbers(self, evaluation: Tensor) -> Tensor:
         """Return all measurements of this step, with ``evaluation``, as one tensor, which ``read`` takes apart."""
         scale = self._loss_scale()
-        by_seed = [tensor for known in self._by_seed() for tensor in known.values()]
+        by_seed = [tensor for measured in self._by_seed() for tensor in measured.values()]
         numbers = [self.train_loss, evaluation, self._is_host_finite(scale), *scale, *by_seed]
         return torch.cat([number.double().reshape(-1) for number in numbers])
 
     def read(self, numbers: Sequence[float]) -> Measurements:
         """Name the numbers of the tensor that ``numbers`` returned, after it was copied to the host."""
-        rest = iter(numbers)
-        train_loss, validation_loss, validation_metric, finite = islice(rest, 4)
-        scale = None if self._garden.keeper.scaler is None else next(rest)
+        remaining = iter(numbers)
+        train_loss, validation_loss, validation_metric, finite = islice(remaining, 4)
+        scale = None if self._garden.keeper.scaler is None else next(remaining)
         losses_of, gradients_of, gains_of, dependences_of = (
-            {number: list(islice(rest, tensor.numel())) for number, tensor in known.items()}
-            for known in self._by_seed()
+            {number: list(islice(remaining, tensor.numel())) for number, tensor in measured.items()}
+            for measured in self._by_seed()
         )
         losses = {number: loss for number, (loss,) in losses_of.items()}
-        health = {number: GradientHealth(*own) for number, own in gradients_of.items()}
-        gains = {number: read_gain(own) for number, own in gains_of.items()}
+        health = {number: GradientHealth(*values) for number, values in gradients_of.items()}
+        gains = {number: read_gain(values) for number, values in gains_of.items()}
         non_finite = [number for number, loss in losses.items() if not math.isfinite(loss)]
         if math.isfinite(validation_loss):
             non_finite += [n for n, gain in gains.items() if not gain.finite and n in self._garden.incubating]
@@ -280,9 +280,9 @@ class StepMeasurements:
             host_finite=finite == 1.0,
             loss_scale=scale,
             incubation_losses=losses,
-            gradients={number: one for number, one in health.items() if not math.isnan(one.non_finite)},
+            gradients={number: record for number, record in health.items() if not math.isnan(record.non_finite)},
             gains=gains,
-            dependences={number: read_gain(own) for number, own in dependences_of.items()},
+            dependences={number: read_gain(values) for number, values in dependences_of.items()},
             non_finite_seeds=tuple(dict.fromkeys(non_finite)),
         )
 
@@ -326,9 +326,9 @@ class StepMeasurements:
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned, for a garden with the same seeds."""
-        known = decode_state(state, self.train_loss.device)
-        self.train_loss, self.gradients = known["train_loss"], known["gradients"]
-        self.incubation_losses = known["incubation_losses"]
+        saved = decode_state(state, self.train_loss.device)
+        self.train_loss, self.gradients = saved["train_loss"], saved["gradients"]
+        self.incubation_losses = saved["incubation_losses"]
 
     def _flops(self) -> int | None:
         """Return the operations of one inference; a seed in isolation takes no part in it."""
@@ -355,7 +355,7 @@ class StepMeasurements:
         """
         keeper = self._garden.keeper
         device = self.train_loss.device
-        parameters = are_finite([own for share in keeper.host_shares() for own in share.parameters], device)
+        parameters = are_finite([parameter for share in keeper.host_shares() for parameter in share.parameters], device)
         gradients = are_finite(keeper.host_gradients(), device)
         for factor in scale:
             gradients = gradients | (factor[0] >= 1.0)
@@ -367,6 +367,10 @@ def are_finite(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
 
     Their largest magnitude is taken, in one kernel for many tensors where the device has one.
     """
-    values = (own.coalesce().values() if own.is_sparse else own for own in (one.detach() for one in tensors))
-    some = [own for own in values if own.numel()]
-    return get_total_norm(some, math.inf).isfinite() if some else torch.ones((), dtype=torch.bool, device=device)
+    values = (
+        tensor.coalesce().values() if tensor.is_sparse else tensor for tensor in (tensor.detach() for tensor in tensors)
+    )
+    non_empty = [tensor for tensor in values if tensor.numel()]
+    return (
+        get_total_norm(non_empty, math.inf).isfinite() if non_empty else torch.ones((), dtype=torch.bool, device=device)
+    )

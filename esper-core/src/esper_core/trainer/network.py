@@ -79,7 +79,7 @@ class SeedLosses:
     def take(self) -> list[LostSeed]:
         """Return the records since the last call, each counted against its blueprint."""
         records, self.records = self.records, []
-        return [one.counted(self.faults) for one in records]
+        return [record.counted(self.faults) for record in records]
 
     def run_without_faulty(self, act: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """Return what ``act`` gives for these arguments, repeated without the seeds that fail in it."""
@@ -92,29 +92,29 @@ class SeedLosses:
                     raise
 
     def remove(
-        self, what: str, slots: Collection[str] | None = None, number: int | None = None, *, blamed: bool = True
+        self, failure: str, slots: Collection[str] | None = None, number: int | None = None, *, blamed: bool = True
     ) -> bool:
         """Take out the living seeds of these slots, or the one of this number; return whether there was any."""
-        what = remove_folders(what)
-        lost = self.garden.remove(f"lost: the seed {what}", slots, number)
+        failure = remove_folders(failure)
+        lost = self.garden.remove(f"lost: the seed {failure}", slots, number)
         for transition in lost:
             self.measurements.forget(transition.seed)
-            self.records.append(LostSeed(transition.slot, transition.blueprint, what, transition, blamed))
+            self.records.append(LostSeed(transition.slot, transition.blueprint, failure, transition, blamed))
         return bool(lost)
 
-    def blame_acting(self, what: str) -> NoReturn:
+    def blame_acting(self, failure: str) -> NoReturn:
         """Raise SeedFault for the seeds in the host's own pass; RuntimeError if there is none: host or task did it."""
         if self.garden.blended:
-            raise SeedFault(self.garden.blended_slots, what)
-        raise RuntimeError(what)
+            raise SeedFault(self.garden.blended_slots, failure)
+        raise RuntimeError(failure)
 
     def state_dict(self) -> State:
         """Return the records."""
-        return encode_state([plain_of(one) for one in self.records])
+        return encode_state([plain_of(record) for record in self.records])
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned."""
-        self.records = [record_of(LostSeed, one) for one in decode_state(state)]
+        self.records = [record_of(LostSeed, record) for record in decode_state(state)]
 
 
 class GrowingNetwork:
@@ -243,8 +243,8 @@ class GrowingNetwork:
     def _forward_backward(self, compute: Callable[[], Tensor]) -> Tensor:
         with self._drawing(Draws.FORWARD):
             loss = compute()
-        if what := restore_defaults():
-            self.lost.blame_acting(f"{what} while it was in the host")
+        if changes := restore_defaults():
+            self.lost.blame_acting(f"{changes} while it was in the host")
         if not loss.requires_grad:
             if self.garden.blended or any(share.parameters for share in self.keeper.host_shares()):
                 self.lost.blame_acting("left the loss without a gradient")
@@ -276,8 +276,8 @@ class GrowingNetwork:
 
         def checked() -> Evaluation:
             evaluation = evaluate()
-            if what := restore_defaults():
-                self.lost.blame_acting(what)
+            if changes := restore_defaults():
+                self.lost.blame_acting(changes)
             return evaluation
 
         with self.evaluation_stream:
@@ -353,13 +353,13 @@ class GrowingNetwork:
                 raise SeedFault([], refusal)
             return self.garden.apply(action, step)
         except SeedFault as fault:
-            what = remove_folders(fault.what)
-            self.lost.records.append(LostSeed(action.slot or "", action.blueprint or "", what, None))
+            failure = remove_folders(fault.what)
+            self.lost.records.append(LostSeed(action.slot or "", action.blueprint or "", failure, None))
             return []
 
-    def refuse_birth(self, what: str) -> None:
-        """Let the next action, which builds a seed, fail as if the blueprint did ``what``."""
-        self._refusal = what
+    def refuse_birth(self, failure: str) -> None:
+        """Let the next action, which builds a seed, fail as if the blueprint did ``failure``."""
+        self._refusal = failure
 
     def state_dict(self) -> State:
         """Return the state between two steps, when what was decided is carried out.

@@ -43,12 +43,12 @@ class OperationCount:
         """Add the operations of training host, acting seeds and each incubating seed on so many examples."""
         if self._operations is None:
             return
-        each = TRAINING * self._acting(garden)
+        per_example = TRAINING * self._acting(garden)
         for number in garden.incubating:
             slot, seed = garden.slot_of(number)
             host = TRAINING if seed.presence is Presence.BRANCHED else THROUGH
-            each += host * self._acting(garden) + TRAINING * self._block(slot, seed)
-        self._add(examples * each)
+            per_example += host * self._acting(garden) + TRAINING * self._block(slot, seed)
+        self._add(examples * per_example)
 
     def evaluate(self, garden: Garden, examples: int) -> None:
         """Add the operations of an evaluation of the network as it acts now."""

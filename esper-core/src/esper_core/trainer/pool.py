@@ -74,30 +74,30 @@ N = TypeVar("N", bound=NetworkMember)
 
 
 class Roster(ABC, Generic[M]):
-    """Environments by their places; the run has ``whole`` of them, where some live in other processes."""
+    """Environments by their places; the run has ``pool_size`` of them, where some live in other processes."""
 
-    def __init__(self, environments: Sequence[M], whole: int, faults: FaultBook) -> None:
+    def __init__(self, environments: Sequence[M], pool_size: int, faults: FaultBook) -> None:
         self.environments = list(environments)
-        self._whole = whole
+        self._pool_size = pool_size
         self.faults = faults
 
     @property
     def latest(self) -> list[Signals]:
         """The latest signals of each environment; [] before the first step."""
-        return [one.signals for one in self.environments if one.signals is not None]
+        return [environment.signals for environment in self.environments if environment.signals is not None]
 
     def of_arm(self, *names: str) -> list[int]:
         """Return the places of the environments of these arms, in the order of their seeds."""
-        return [one.place for one in self.environments if one.arm in names]
+        return [environment.place for environment in self.environments if environment.arm in names]
 
     def running(self) -> list[M]:
         """Return the environments whose episode has not ended. The episode of a twin never ends early."""
-        return [one for one in self.environments if not one.over]
+        return [environment for environment in self.environments if not environment.over]
 
     def turns(self, step: int) -> list[M]:
         """Return ``running()`` in the order of turns in ``step``: it rotates, so that no arm is always first."""
-        first = step % self._whole
-        return sorted(self.running(), key=lambda one: (one.place < first, one.place))
+        first = step % self._pool_size
+        return sorted(self.running(), key=lambda environment: (environment.place < first, environment.place))
 
     @property
     def time_shares(self) -> dict[str, float]:
@@ -107,8 +107,10 @@ class Roster(ABC, Generic[M]):
     @property
     def _incubation_share(self) -> float:
         """Share of the latest step's training that incubating seeds took, over all environments."""
-        whole, incubation = (sum(times) for times in zip(*(one.seconds for one in self.environments), strict=True))
-        return incubation / whole if whole else 0.0
+        training, incubation = (
+            sum(times) for times in zip(*(environment.seconds for environment in self.environments), strict=True)
+        )
+        return incubation / training if training else 0.0
 
     def state_dict(self) -> State:
         """Return the state between two steps, which any roster of the same environments can load."""
@@ -126,7 +128,7 @@ class Roster(ABC, Generic[M]):
         if in_round:
             latest = [record_of(Signals, plain) for plain in decode_state(state.part("latest"))]
             environments = state.part("environments")
-            self.load_states({place: environments.part(str(place)) for place in range(self._whole)}, latest)
+            self.load_states({place: environments.part(str(place)) for place in range(self._pool_size)}, latest)
 
     @abstractmethod
     def states(self) -> dict[int, State]:
@@ -195,7 +197,7 @@ class Phases(Roster[N]):
 
     Args:
         members: In the order of their places.
-        whole: How many members there are, with those in other processes.
+        pool_size: How many members there are, with those in other processes.
         lanes: Where the work of each member runs.
         twin: The arm of the twins.
         undisturbed: For a step, the evidence of a twin that is trained elsewhere.
@@ -204,14 +206,14 @@ class Phases(Roster[N]):
     def __init__(
         self,
         members: Sequence[N],
-        whole: int,
+        pool_size: int,
         faults: FaultBook,
         *,
         lanes: Lanes,
         twin: str | None = None,
         undisturbed: Callable[[int], Tensor | None] = lambda step: None,
     ) -> None:
-        super().__init__(members, whole, faults)
+        super().__init__(members, pool_size, faults)
         self._lanes = lanes
         self._twin = twin
         self._undisturbed = undisturbed
@@ -222,29 +224,35 @@ class Phases(Roster[N]):
     def begin(self) -> None:
         """Evaluate every member before it is trained: that is the loss of guessing, from which governors start."""
         before = "in evaluation, before it was trained"
-        guesses = self.run_each(self.environments, lambda one: one.evaluate("validation"), before)
-        for one, (loss, _) in self._read(guesses):
-            with self._lanes.on(one.place):
-                one.network.governor.begin(one.network.garden, loss)
+        guesses = self.run_each(self.environments, lambda environment: environment.evaluate("validation"), before)
+        for environment, (loss, _) in self._read(guesses):
+            with self._lanes.on(environment.place):
+                environment.network.governor.begin(environment.network.garden, loss)
 
     def train(self, step: int) -> Changes:
         """Train every environment for one step, and return the seeds' changes of stage."""
-        passed = self.run_each(self.turns(step), lambda one: one.train(), f"in training, step {step}")
-        return [change for one, transitions in passed.items() for change in self._record(one, transitions, step)]
+        passed = self.run_each(self.turns(step), lambda environment: environment.train(), f"in training, step {step}")
+        return [
+            change
+            for environment, transitions in passed.items()
+            for change in self._record(environment, transitions, step)
+        ]
 
     def evaluate(self, step: int) -> None:
         """Measure every environment on the validation split. The results stay on the device."""
         running = self.running()
-        self.run_each(running, lambda one: one.evaluate("validation"), f"in evaluation, step {step}")
-        twins = {one.index: one for one in self.environments if one.arm == self._twin}
-        for one in running if twins else ():
-            self._lanes.hand(twins[one.index].network.evaluation.evidence, twins[one.index].place, one.place)
+        self.run_each(running, lambda environment: environment.evaluate("validation"), f"in evaluation, step {step}")
+        twins = {environment.index: environment for environment in self.environments if environment.arm == self._twin}
+        for environment in running if twins else ():
+            self._lanes.hand(
+                twins[environment.index].network.evaluation.evidence, twins[environment.index].place, environment.place
+            )
 
-        def measure(one: N) -> Tensor:
-            twin = twins.get(one.index)
+        def measure(environment: N) -> Tensor:
+            twin = twins.get(environment.index)
             undisturbed = self._undisturbed(step) if twin is None else twin.network.evaluation.evidence
-            one.measure_seeds(None if one is twin else undisturbed)
-            return one.network.numbers()
+            environment.measure_seeds(None if environment is twin else undisturbed)
+            return environment.network.numbers()
 
         self._numbers = self.run_each(running, measure, f"when its seeds were measured, step {step}")
 
@@ -254,32 +262,32 @@ class Phases(Roster[N]):
         This is the one place in a step where the host waits for the device. The signals of an episode that is over are
         its last ones.
         """
-        for one, numbers in self._read(self._numbers):
-            one.signals = one.network.conclude_step(step, numbers)
+        for environment, numbers in self._read(self._numbers):
+            environment.signals = environment.network.conclude_step(step, numbers)
         return self.latest
 
     def heal(self, step: int) -> LostSeeds:
         """Take out seeds that broke a loss, measure their environments again, and return all seeds that were lost."""
         lost: LostSeeds = []
-        for one in self.running():
-            with self._lanes.on(one.place):
-                if one.signals is not None and one.network.heal(one.signals):
-                    one.measure_again(step)
-            own = one.network.lost.take()
-            self._record(one, [seed.ending for seed in own if seed.ending is not None], step)
-            lost += [(one.place, seed) for seed in own]
+        for environment in self.running():
+            with self._lanes.on(environment.place):
+                if environment.signals is not None and environment.network.heal(environment.signals):
+                    environment.measure_again(step)
+            seeds = environment.network.lost.take()
+            self._record(environment, [seed.ending for seed in seeds if seed.ending is not None], step)
+            lost += [(environment.place, seed) for seed in seeds]
         return lost
 
     def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, Decision]:
         """Return the governor's decision for each environment whose episode goes on, given what plugins say of some."""
         decisions: dict[int, Decision] = {}
-        for one in self.running():
-            assert one.signals is not None
-            with self._lanes.on(one.place):
-                decision = one.network.judge(one.signals, opinions.get(one.place, CALM))
-            if decision.truncated and one.arm == self._twin:  # the others are compared with it to the end
+        for environment in self.running():
+            assert environment.signals is not None
+            with self._lanes.on(environment.place):
+                decision = environment.network.judge(environment.signals, opinions.get(environment.place, CALM))
+            if decision.truncated and environment.arm == self._twin:  # the others are compared with it to the end
                 decision = replace(decision, act=Act.CONTINUE)
-            decisions[one.place] = decision
+            decisions[environment.place] = decision
         return decisions
 
     def carry_out(self, decisions: Mapping[int, Decision], step: int) -> tuple[dict[int, RolledBack], Changes]:
@@ -292,26 +300,26 @@ class Phases(Roster[N]):
         """
         changes: Changes = []
         rolled: dict[int, RolledBack] = {}
-        for one in self.running():
-            decision = decisions.get(one.place)
+        for environment in self.running():
+            decision = decisions.get(environment.place)
             if decision is None or not (decision.truncated or decision.act is Act.ROLL_BACK):
                 continue
-            with self._lanes.on(one.place):
+            with self._lanes.on(environment.place):
                 if decision.truncated:
-                    changes += self._prune(one)
-                    one.over = True
+                    changes += self._prune(environment)
+                    environment.over = True
                 else:
-                    rolled[one.place] = one.network.roll_back(decision)
-                one.measure_again(step)
-            if one.arm == self._twin:  # what seeds gained over it is unknown now
+                    rolled[environment.place] = environment.network.roll_back(decision)
+                environment.measure_again(step)
+            if environment.arm == self._twin:  # what seeds gained over it is unknown now
                 for other in self.environments:
-                    if other.index == one.index:
+                    if other.index == environment.index:
                         other.network.gains.forget_lead()
         return rolled, changes
 
     def masks(self) -> list[ActionMask]:
         """Return what can be done now, for each environment."""
-        return [one.mask() for one in self.environments]
+        return [environment.mask() for environment in self.environments]
 
     def apply(self, actions: Sequence[Action] | Mapping[int, Action], step: int) -> tuple[Changes, LostSeeds]:
         """Carry out one action in each environment, and return what changed and which seeds could not be built.
@@ -320,46 +328,52 @@ class Phases(Roster[N]):
         step.
         """
         changes: Changes = []
-        active = [one for one in self.environments if actions[one.place].op is not Op.WAIT]
-        for one in active:
-            with self._lanes.on(one.place):
-                changes += self._record(one, one.network.apply(actions[one.place], step), step)
-        return changes, [(one.place, seed) for one in active for seed in one.network.lost.take()]
+        active = [environment for environment in self.environments if actions[environment.place].op is not Op.WAIT]
+        for environment in active:
+            with self._lanes.on(environment.place):
+                changes += self._record(environment, environment.network.apply(actions[environment.place], step), step)
+        return changes, [
+            (environment.place, seed) for environment in active for seed in environment.network.lost.take()
+        ]
 
     def conclude(self, step: int) -> tuple[Changes, list[Ending]]:
         """End the episodes: prune seeds that are not fossilised, and evaluate what is left on the test split."""
         changes: Changes = []
-        for one in self.environments:
-            with self._lanes.on(one.place):
-                changes += self._prune(one)
-                if not one.over:
-                    one.measure_again(step)
-        tests = self.run_each(self.environments, lambda one: one.evaluate("test"), "in the test at the end")
+        for environment in self.environments:
+            with self._lanes.on(environment.place):
+                changes += self._prune(environment)
+                if not environment.over:
+                    environment.measure_again(step)
+        tests = self.run_each(
+            self.environments, lambda environment: environment.evaluate("test"), "in the test at the end"
+        )
         endings: list[Ending] = []
-        for one, (loss, metric) in self._read(tests):
-            assert one.signals is not None
-            grown = read_network(slots_of(one.network.model), type(one.network.model).__name__).grown
-            endings.append(Ending(one.signals, loss, metric, grown))
+        for environment, (loss, metric) in self._read(tests):
+            assert environment.signals is not None
+            grown = read_network(slots_of(environment.network.model), type(environment.network.model).__name__).grown
+            endings.append(Ending(environment.signals, loss, metric, grown))
         return changes, endings
 
     def states(self) -> dict[int, State]:
         """Return the state of each environment, by its place."""
-        states = self.run_each(self.environments, lambda one: one.state_dict(), "when its state was saved")
-        return {one.place: state for one, state in states.items()}
+        states = self.run_each(
+            self.environments, lambda environment: environment.state_dict(), "when its state was saved"
+        )
+        return {environment.place: state for environment, state in states.items()}
 
     def load_states(self, states: Mapping[int, State], latest: Sequence[Signals]) -> None:
         """Restore the state and the latest signals of each environment, by its place."""
-        for one in self.environments:
-            with self._lanes.on(one.place):
-                one.load_state_dict(states[one.place])
-            one.signals = latest[one.place]
+        for environment in self.environments:
+            with self._lanes.on(environment.place):
+                environment.load_state_dict(states[environment.place])
+            environment.signals = latest[environment.place]
 
     def run_each(self, members: Sequence[N], act: Callable[[N], T], doing: str) -> dict[N, T]:
         """Return what ``act`` gives for each of these members, each on its lane.
 
         ``doing`` says for messages what they are doing.
         """
-        by_place = {one.place: one for one in members}
+        by_place = {member.place: member for member in members}
         done = self._lanes.run(by_place, lambda place: act(by_place[place]))
         return dict(zip(members, done, strict=True))
 
@@ -367,20 +381,20 @@ class Phases(Roster[N]):
         """Copy the numbers of some environments to the host; of none, where each episode is over."""
         if not numbers:
             return []
-        self._lanes.drain(one.place for one in numbers)
-        on_host = torch.cat([own.reshape(-1).cpu() for own in numbers.values()])
-        parts = on_host.split([own.numel() for own in numbers.values()])
-        return [(one, own.tolist()) for one, own in zip(numbers, parts, strict=True)]
+        self._lanes.drain(environment.place for environment in numbers)
+        on_host = torch.cat([tensor.reshape(-1).cpu() for tensor in numbers.values()])
+        parts = on_host.split([tensor.numel() for tensor in numbers.values()])
+        return [(environment, part.tolist()) for environment, part in zip(numbers, parts, strict=True)]
 
     @staticmethod
-    def _prune(one: N) -> Changes:
-        return [(one.place, change) for change in one.network.garden.remove("the episode is over")]
+    def _prune(member: N) -> Changes:
+        return [(member.place, change) for change in member.network.garden.remove("the episode is over")]
 
     @staticmethod
-    def _record(one: N, transitions: Sequence[Transition], step: int) -> Changes:
+    def _record(member: N, transitions: Sequence[Transition], step: int) -> Changes:
         """Report transitions to the member's governor, and return them with the member's place."""
-        one.network.governor.record(transitions, step)
-        return [(one.place, transition) for transition in transitions]
+        member.network.governor.record(transitions, step)
+        return [(member.place, transition) for transition in transitions]
 
 
 class Pool(Phases[Environment], StudyPool[Environment]):
@@ -411,7 +425,7 @@ class Pool(Phases[Environment], StudyPool[Environment]):
     ) -> None:
         faults = FaultBook()
         recipes = [recipe.on(device) for device in devices] or [recipe]
-        made = [
+        members = [
             Environment(
                 recipes[index % len(recipes)],
                 arm=arm,
@@ -424,22 +438,22 @@ class Pool(Phases[Environment], StudyPool[Environment]):
             if indices is None or index in indices
         ]
         super().__init__(
-            made,
+            members,
             environments * len(arms),
             faults,
-            lanes=lanes_for([environment.recipe.device for environment in made], lanes, on_turn),
+            lanes=lanes_for([environment.recipe.device for environment in members], lanes, on_turn),
             twin=twin,
             undisturbed=undisturbed,
         )
         self._deterministic = recipe.draws is Draws.NEVER
         self._scope = Scope.SETTINGS if recipe.compute.compile else Scope.PROCESS  # a compiler changes what is Python's
-        self._memory = Memory(recipe.told)
+        self._memory = Memory(recipe.reported)
 
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round: environments of one index share a seed, whatever their arm."""
-        for one in self.environments:
-            with self._lanes.on(one.place), one.guard():
-                one.reset(round_, first_seed + one.index)
+        for environment in self.environments:
+            with self._lanes.on(environment.place), environment.guard():
+                environment.reset(round_, first_seed + environment.index)
         self.begin()
 
     def close(self) -> None:
@@ -456,17 +470,17 @@ class Pool(Phases[Environment], StudyPool[Environment]):
 
         Errors are attributed to the environment's host and seeds. ``doing`` completes the message.
         """
-        by_place, own_thread = {one.place: one for one in members}, threading.get_ident()
+        by_place, own_thread = {environment.place: environment for environment in members}, threading.get_ident()
 
         def at(place: int) -> T:
-            one = by_place[place]
+            environment = by_place[place]
             scope = self._scope if threading.get_ident() == own_thread else Scope.SETTINGS
-            grown = {seed.blueprint for slot in one.garden.slots.values() for seed in slot.stack}
+            grown = {seed.blueprint for slot in environment.garden.slots.values() for seed in slot.stack}
             component = "the host" + (f" with {', '.join(sorted(grown))}" if grown else "")
-            with attributed_to(component, doing, one.guard(scope)):
-                return act(one)
+            with attributed_to(component, doing, environment.guard(scope)):
+                return act(environment)
 
-        components = dict.fromkeys(name for one in members for name in one.components())
+        components = dict.fromkeys(name for environment in members for name in environment.components())
         before = torch.get_rng_state() if self._deterministic else None
         with output_to_stderr(), Guard(" or ".join(components), self._scope, memory=self._memory):
             done = self._lanes.run(by_place, at)

@@ -106,13 +106,13 @@ def _state_of_policy(arm: Arm) -> State | None:
     if not isinstance(arm.policy, Resumable):
         return None
     with attributed_to(arm.label, "when its state was saved", Scope.RUN):
-        given = arm.policy.state_dict()
+        state = arm.policy.state_dict()
     try:
-        plain = dict(given.plain)
+        plain = dict(state.plain)
         if json.loads(json.dumps(plain, allow_nan=False)) != plain:
             why = "JSON changes its plain data: a key is not text, or a value is a tuple"
         else:
-            return State(plain, {name: stored_copy(name, tensor) for name, tensor in given.tensors.items()})
+            return State(plain, {name: stored_copy(name, tensor) for name, tensor in state.tensors.items()})
     except (GrowthError, TypeError, ValueError, AttributeError, RecursionError) as error:
         why = summarise(error)
     message = f"{arm.label} returned a state that cannot be saved in a checkpoint: {why}"

@@ -55,11 +55,11 @@ class EpisodeRewards:
         before, twin_before = self._before.get(place, (None, None))
         now = signals_E[place]
         twin_now = signals_E[twin] if twin_before is None or place not in self._stopped else twin_before
-        own = self._rewards[place]
-        with attributed_to(own.label, f"on a step of environment {place}", Scope.RUN):
-            breakdown = own.reward.score(now, before, twin_now, twin_before)
+        arm_reward = self._rewards[place]
+        with attributed_to(arm_reward.label, f"on a step of environment {place}", Scope.RUN):
+            breakdown = arm_reward.reward.score(now, before, twin_now, twin_before)
         if not isinstance(breakdown, RewardBreakdown):
-            message = f"{own.label} scored a step with {type(breakdown).__name__}, not a RewardBreakdown"
+            message = f"{arm_reward.label} scored a step with {type(breakdown).__name__}, not a RewardBreakdown"
             hint = 'Reward.score returns RewardBreakdown({"accuracy": 0.5}): terms, by name.'
             raise PluginError(Problem("E231", message, hint=hint))
         self._before[place] = (now, twin_now)
@@ -75,13 +75,14 @@ class EpisodeRewards:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as plain data."""
-        before = {place: [plain_of(own), plain_of(twin)] for place, (own, twin) in self._before.items()}
+        before = {place: [plain_of(signals), plain_of(twin)] for place, (signals, twin) in self._before.items()}
         return {"before": before, "totals": self._totals, "stopped": sorted(self._stopped)}
 
     def load_state_dict(self, plain: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
         self._before = {
-            place: (record_of(Signals, own), record_of(Signals, twin)) for place, (own, twin) in plain["before"].items()
+            place: (record_of(Signals, signals), record_of(Signals, twin))
+            for place, (signals, twin) in plain["before"].items()
         }
         self._totals, self._stopped = plain["totals"], set(plain["stopped"])
 
@@ -139,7 +140,9 @@ class RolloutRecorder:
     def load_state_dict(self, plain: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
         self._turns = {place: [record_of(Turn, turn) for turn in turns] for place, turns in plain["turns"].items()}
-        self._ended = {place: [record_of(Played, one) for one in played] for place, played in plain["ended"].items()}
+        self._ended = {
+            place: [record_of(Played, episode) for episode in played] for place, played in plain["ended"].items()
+        }
         self._open = {
             place: (record_of(Observation, seen), record_of(ActionMask, mask), record_of(Action, action))
             for place, (seen, mask, action) in plain["open"].items()

@@ -134,30 +134,30 @@ class Study:
 
     def twins(self) -> list[int | None]:
         """Return the place of each environment's twin; None where it has none."""
-        own = [] if self.twin is None else self.pool.of_arm(self.twin)
-        return [own[environment.index] if own else None for environment in self.pool.environments]
+        twin_places = [] if self.twin is None else self.pool.of_arm(self.twin)
+        return [twin_places[environment.index] if twin_places else None for environment in self.pool.environments]
 
     def observe(self, signals_E: Sequence[Signals], rolled: Collection[int] = ()) -> list[Observation]:
         """Return what a policy sees of each environment: its signals, those of its twin, and the reward's price."""
         twins_E = [None if twin is None else signals_E[twin] for twin in self.twins()]
         seen = zip(signals_E, twins_E, self.rewards_of_places(), strict=True)
         return [
-            Observation(own.step, self.steps, own, twin, reward.price, place in rolled, batches=self.batches)
-            for place, (own, twin, reward) in enumerate(seen)
+            Observation(signals.step, self.steps, signals, twin, reward.price, place in rolled, batches=self.batches)
+            for place, (signals, twin, reward) in enumerate(seen)
         ]
 
     def log_governor(self, rolled: Iterable[int], decisions: Mapping[int, Decision]) -> None:
         """Log each warning of the governor, and with a higher level each rollback, by its place in the pool."""
         for place, decision in decisions.items():
             if decision.act == "warn":
-                one = self.pool.environments[place]
-                where = f"arm {one.arm}, RNG seed {one.seed}, step {decision.step}"
-                log.info("%s: the governor warns: %s", where, decision.reason)
+                environment = self.pool.environments[place]
+                location = f"arm {environment.arm}, RNG seed {environment.seed}, step {decision.step}"
+                log.info("%s: the governor warns: %s", location, decision.reason)
         for place in rolled:
             environment, decision = self.pool.environments[place], decisions[place]
             back = "before training" if decision.back_to == -1 else f"step {decision.back_to}"
-            where = f"arm {environment.arm}, RNG seed {environment.seed}, step {decision.step}"
-            log.warning("%s: rolled back to %s: %s", where, back, decision.reason)
+            location = f"arm {environment.arm}, RNG seed {environment.seed}, step {decision.step}"
+            log.warning("%s: rolled back to %s: %s", location, back, decision.reason)
 
     def warn_of_unfinished_plans(self) -> None:
         """Log a warning for each entry of a plan that was never carried out, which is a mistake in the plan."""
@@ -179,7 +179,9 @@ def warn_of_loss_scales(environments: Sequence[Member], signals_E: Sequence[Sign
     for environment, signals in zip(environments, signals_E, strict=True):
         if signals.loss_scale is not None:
             scales.setdefault(environment.seed, {})[environment.arm] = signals.loss_scale
-    for seed, own in scales.items():
-        if len(set(own.values())) > 1:
-            what = "the loss scales (float16) differ between arms, which were not trained on the same batches"
-            log.warning("%s: RNG seed %s: %s", what, seed, ", ".join(f"{arm} {scale:g}" for arm, scale in own.items()))
+    for seed, by_arm in scales.items():
+        if len(set(by_arm.values())) > 1:
+            message = "the loss scales (float16) differ between arms, which were not trained on the same batches"
+            log.warning(
+                "%s: RNG seed %s: %s", message, seed, ", ".join(f"{arm} {scale:g}" for arm, scale in by_arm.items())
+            )

@@ -172,14 +172,14 @@ class PluginSection:
 
 def collect_sections(plugins: Plugins, run: RunInfo) -> tuple[PluginSection, ...]:
     """Return the report sections of every plugin, in loading order; a plugin that fails is reported and left out."""
-    found: list[PluginSection] = []
+    sections: list[PluginSection] = []
     for plugin, hook in plugin_hooks(plugins, "esper_report_sections").items():
         collect = partial(_sections_of, hook, run)
         called = attempt(collect, hook.label, Scope.RUN)
         if called.error is not None:
             hook.warn(called.error, "the report does without its sections")
-        found += [PluginSection(plugin, section) for section in called.value or ()]
-    return tuple(found)
+        sections += [PluginSection(plugin, section) for section in called.value or ()]
+    return tuple(sections)
 
 
 def _sections_of(hook: PluginHook, run: RunInfo) -> list[ReportSection]:

@@ -258,7 +258,7 @@ class Episode:
             return
         slot = next(slot for slot in now.observation.signals.slots if slot.name == action.slot)
         raise LifecycleError(
-            what="slot",
+            kind="slot",
             name=slot.name,
             state=slot.state.value,
             event=action.op.value,

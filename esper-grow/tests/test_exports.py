@@ -258,7 +258,7 @@ def test_an_onnx_program_takes_the_tensors_of_any_structure_and_any_number_of_ex
         ),
         (
             lambda model: export(model, "onnx", example=EXAMPLE),
-            r"E337 ONNX .* packages: .*onnxscript.*\n.*core\[onnx\]",
+            r"E337 ONNX .* packages: .*onnxscript.*\n.*grow\[onnx\]",
         ),
         (lambda model: export(model, "script"), r"E337 to must be .*Received: 'script'"),
         (lambda model: export(model.state_dict()), r"E311 OrderedDict has no slots"),

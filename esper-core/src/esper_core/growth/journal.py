@@ -358,7 +358,7 @@ def same_growth(saved: Network | None, current: Network) -> bool:
 
 def _refuse_other(saved: Network, current: Network) -> None:
     """Raise GrowthError if a state dict is not for the network that has grown here."""
-    hint = "Call esper_core.load(model, state) with a new model, instead of load_state_dict."
+    hint = "Call esper_grow.load(model, state) with a new model, instead of load_state_dict."
     if _built(saved) != _built(current):
         message = f"the state dict is of a network with {_listed(saved)}, and this one has {_listed(current)}"
         raise GrowthError(Problem("E334", message, hint=hint))

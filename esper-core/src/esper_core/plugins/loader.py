@@ -98,14 +98,14 @@ def load_plugins(
         candidates = [step(candidate) if candidate.is_active else candidate for candidate in candidates]
 
     records = tuple(candidate.record() for candidate in candidates)
+    active = [candidate for candidate in candidates if candidate.is_active]
+    stopped = [candidate for candidate in candidates if not candidate.is_active]
     return Plugins(
         records=records,
         registry=Registry(
-            [component for candidate in candidates if candidate.is_active for component in candidate.components],
+            [component for candidate in active for component in candidate.components],
             records=records,
-            withheld=[
-                component for candidate in candidates if not candidate.is_active for component in candidate.components
-            ],
+            withheld=[component for candidate in stopped for component in candidate.components],
             ask=partial(ask_plugins, manager, records),
         ),
         problems=(
@@ -116,11 +116,7 @@ def load_plugins(
         ),
         manager=manager,
         files=files,
-        settings={
-            candidate.id: candidate.settings
-            for candidate in candidates
-            if candidate.is_active and candidate.settings is not None
-        },
+        settings={candidate.id: candidate.settings for candidate in active if candidate.settings is not None},
     )
 
 

@@ -139,7 +139,7 @@ class SinkThread:
             _report_shut_off(self._label, self._error)
 
     def _warn(self, failure: str) -> None:
-        hint = "events.jsonl has all of them: esper_core.read_events reads it when the run is over."
+        hint = "events.jsonl has all of them: esper_run.read_events reads it when the run is over."
         log.warning("%s", Problem("E228", f"{self._label} {failure}", hint=hint))
 
 

@@ -38,7 +38,7 @@ lint: $(READY)      ## format, lint, spelling, wording, types and layers: change
 	$(BIN)/codespell
 	$(BIN)/python .ci/wording.py
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/python .ci/layers.py
 
 bench: $(READY)     ## the benchmarks: each figure beside its baseline and its bound
 	$(BIN)/python -m benchmarks.perf

@@ -22,12 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    import torch
     from pydantic import BaseModel
 
     from esper_core.growth import Growth
     from esper_core.plugins.extensions import Extension
+    from esper_core.trainer.environment import Recipe
     from esper_core.trainer.pool import StudyPool
-    from esper_run.app.compose import Composition
+    from esper_core.trainer.study import Arm, RunReward
+    from esper_run.config import RunConfig
 
 ENGINE_GROUP: Final = "esper.engines"
 AUTO: Final = "auto"
@@ -59,6 +62,34 @@ class PoolRequest:
     heartbeat: Callable[[int], None] = lambda place: None
 
 
+class ComposedRun(Protocol):
+    """What a run consists of, built and checked; ``esper_run.app.compose.Composition`` says more of each part."""
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration as the file has it."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """What environments have in common."""
+
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """The devices that the configuration asks for."""
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """The arms that have a policy."""
+
+    @property
+    def rewards(self) -> Mapping[str, RunReward]:
+        """The reward of each of these arms."""
+
+    @property
+    def resolution(self) -> Any:
+        """The components of the configuration, and the plugins that they come from."""
+
+
 class EngineSession(Protocol):
     """An engine at the disposal of one run."""
 
@@ -81,7 +112,7 @@ class EngineContext:
         on_wait: To be called about once a second while the engine waits; may raise Interrupted.
     """
 
-    composition: Composition
+    composition: ComposedRun
     settings: Any
     run: Path
     is_resumed: bool

@@ -18,9 +18,9 @@ from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 from esper_run.watchdog import can_fork
 from esper_scale.engines.nodes import NodeRecord
-from esper_scale.engines.plugin import RaySettings
 from esper_scale.engines.protocol import Order, Request
 from esper_scale.engines.ray import RayEngine, ShardActor
+from esper_scale.engines.settings import RaySettings
 from tests.support.core_worlds import NoisyHost, make_recipe
 from tests.support.waiting import until
 

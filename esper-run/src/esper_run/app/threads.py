@@ -9,15 +9,14 @@ from esper_run.engines import Engine
 
 if TYPE_CHECKING:
     from esper_core.trainer.pool import Pool
-    from esper_run.app.compose import Composition
-    from esper_run.engines import EngineContext, PoolRequest
+    from esper_run.engines import ComposedRun, EngineContext, PoolRequest
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadsSession:
     """Pools of this process for one run."""
 
-    composition: Composition
+    composition: ComposedRun
 
     def pool(self, request: PoolRequest) -> Pool:
         """Return a pool of threads."""

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from esper_core.plugins import Plugins
     from esper_core.plugins.discovery import LocalFile
     from esper_core.trainer.environment import Recipe
-    from esper_run.app.compose import Composition
     from esper_run.config import LoadedConfig
+    from esper_run.engines import ComposedRun
     from esper_scale.engines.nodes import NodeRecord
 
 WORKER_KINDS: Final = ("task", "host", "schedule")
@@ -108,7 +108,7 @@ class PortableRun:
     parts: Mapping[str, tuple[str, ...]]
 
     @classmethod
-    def of(cls, composition: Composition) -> PortableRun:
+    def of(cls, composition: ComposedRun) -> PortableRun:
         """Return what ``composition`` was built from."""
         resolution, decider = composition.resolution, decider_of(composition)
         kinds = WORKER_KINDS if decider.learns else (*WORKER_KINDS, "policy")
@@ -173,7 +173,7 @@ class LoadedRun:
         return replace(prototype.recipe, price_operations=run.price_operations), decider
 
 
-def decider_of(composition: Composition) -> Decider:
+def decider_of(composition: ComposedRun) -> Decider:
     """Return what a worker needs to choose actions as the run does."""
     prices = {name: reward.price for name, reward in composition.rewards.items()}
     episode = composition.config.episode

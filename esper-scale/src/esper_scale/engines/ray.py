@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from esper_core.trainer.environment import Recipe
     from esper_scale.engines.ahead import Decider
-    from esper_scale.engines.plugin import RaySettings
     from esper_scale.engines.processes import ForkedWorker
     from esper_scale.engines.protocol import Order, Reply, Request
+    from esper_scale.engines.settings import RaySettings
 
 log = logging.getLogger("esper")
 

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from esper_run.app.compose import Composition
     from esper_run.config import RunConfig
-    from esper_run.engines import EngineContext, PoolRequest
+    from esper_run.engines import ComposedRun, EngineContext, PoolRequest
     from esper_scale.engines.protocol import Engine
 
 log = logging.getLogger("esper")
@@ -45,7 +44,7 @@ class WorkersSession:
         verdicts: Seeds that ended or blocked a worker of the run before.
     """
 
-    composition: Composition
+    composition: ComposedRun
     engine: Engine
     workers: int
     decides: bool

@@ -204,7 +204,7 @@ def test_padding_does_not_affect_training():
     rollout = play(policy, game, 3)
     short = replace(rollout.episodes[0], turns=rollout.episodes[0].turns[:2], terminated=True)
     lesson, worth = lesson_for(policy, replace(rollout, episodes=(short, *rollout.episodes[1:])))
-    pads = ~lesson.there.flatten()
+    pads = ~lesson.is_decision.flatten()
     known = (worth.log_chance, worth.value, worth.advantage, worth.returns)
     spoilt = Worth(*(torch.where(pads, 7.0, one) for one in known))
     weights = []

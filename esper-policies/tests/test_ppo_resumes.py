@@ -47,9 +47,9 @@ def test_the_state_contains_the_memory_of_the_teacher():
 def test_a_resumed_policy_does_not_repeat_warnings():
     game = delayed()
     policy, heir = (Ppo(game.space, **TINY) for _ in range(2))
-    policy.diagnosis.lasting, policy.diagnosis.told = {"flat": 9}, ["flat"]
+    policy.diagnosis.lasting, policy.diagnosis.reported = {"flat": 9}, ["flat"]
     heir.load_state_dict(written_and_read(policy.state_dict()))
-    assert (heir.diagnosis.lasting, heir.diagnosis.told) == ({"flat": 9}, ["flat"])
+    assert (heir.diagnosis.lasting, heir.diagnosis.reported) == ({"flat": 9}, ["flat"])
 
 
 def decisions(policy, episodes, place):

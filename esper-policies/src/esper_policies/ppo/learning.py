@@ -267,7 +267,7 @@ def lesson_of(
     ]
     behind = [(episode.behind or episode.decisions[-1].seen, episode.place) for episode in episodes]
     seen = [decision.seen for decision, _ in rows] + [state for state, _ in behind]
-    named = [numbers(own, place) for own, place in [*((d.seen, place) for d, place in rows), *behind]]
+    named = [numbers(state, place) for state, place in [*((d.seen, place) for d, place in rows), *behind]]
     whole = scales.scaled(batch_of(seen, named))
     return Lesson(
         batch=whole.at(torch.arange(len(rows))),

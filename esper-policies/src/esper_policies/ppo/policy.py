@@ -278,27 +278,33 @@ class Ppo:
 
     # Learning.
 
-    def _learnt(self, episodes: Sequence[Episode], this: int) -> dict[str, float]:
+    def _learnt(self, episodes: Sequence[Episode], round_: int) -> dict[str, float]:
         if self._teacher is not None:
-            return self._imitated(episodes, this, passes=100)
+            return self._imitated(episodes, round_, passes=100)
         settings = self.settings
         self._rescale(episodes)
-        lesson = lesson_of(episodes, self._numbering(this), self.options, self.scales)
+        lesson = lesson_of(episodes, self._numbering(round_), self.options, self.scales)
         worth = evaluate(self.network, lesson, self.update_settings, self.scales.returns)
-        gone = min(1.0, this / settings.entropy_rounds)
+        gone = min(1.0, round_ / settings.entropy_rounds)
         entropy = settings.entropy + (settings.entropy_end - settings.entropy) * gone
         figures = learn(
-            self.network, self.optimizer, lesson, worth, self.update_settings, entropy=entropy, order=self._order(this)
+            self.network,
+            self.optimizer,
+            lesson,
+            worth,
+            self.update_settings,
+            entropy=entropy,
+            order=self._order(round_),
         )
         self._update_columns(episodes)
         return figures | {"entropy_weight": entropy, **outcome_of(episodes)}
 
-    def _imitated(self, episodes: Sequence[Episode], this: int, passes: int) -> dict[str, float]:
+    def _imitated(self, episodes: Sequence[Episode], round_: int, passes: int) -> dict[str, float]:
         settings = self.settings
-        if this == 0:
+        if round_ == 0:
             self._update_columns(episodes)  # its scales were not used yet
         self._rescale(episodes)
-        lesson = lesson_of(episodes, self._numbering(this), self.options, self.scales)
+        lesson = lesson_of(episodes, self._numbering(round_), self.options, self.scales)
         worth = evaluate(self.network, lesson, self.update_settings, self.scales.returns)
         figures = imitate(
             self.network,
@@ -308,7 +314,7 @@ class Ppo:
             passes=passes,
             minibatch=settings.minibatch,
             enough=settings.enough,
-            order=self._order(this),
+            order=self._order(round_),
         )
         return figures | outcome_of(episodes)
 
@@ -348,7 +354,7 @@ class Ppo:
     def _numbering(self, this: int) -> _Numbering:
         return lambda seen, place: self._numbers(seen, this, place)
 
-    def _numbers(self, seen: Seen, this: int, place: int) -> list[int]:
+    def _numbers(self, seen: Seen, round_: int, place: int) -> list[int]:
         """Return the name index of each candidate; 0: its name is unknown, or dropped in this episode."""
         settings = self.settings
         numbers = {name: number for number, name in enumerate(self._names, 1)}
@@ -356,7 +362,7 @@ class Ppo:
             name
             for name in {blueprint for _, blueprint in seen.candidates}
             if (settings.learn or settings.forget_names == 1.0)
-            and _number(settings.seed, this, place, name, "name") < settings.forget_names * 2**BITS
+            and _number(settings.seed, round_, place, name, "name") < settings.forget_names * 2**BITS
         }
         return [0 if blueprint in left_out else numbers.get(blueprint, 0) for _, blueprint in seen.candidates]
 

@@ -156,8 +156,8 @@ class Ppo:
     def imitate(self, rollout: Rollout, *, passes: int = 100) -> Mapping[str, float]:
         """Imitate the decisions of ``rollout`` until nearly all are equal."""
         episodes, _ = episodes_of(self.space, rollout, self.pace, endless=self.settings.horizon == "cut")
-        this, self.round = self.round, self.round + 1
-        return self._imitated(episodes, this, passes) if episodes else {}
+        round_, self.round = self.round, self.round + 1
+        return self._imitated(episodes, round_, passes) if episodes else {}
 
     def save(self, folder: str) -> None:
         """Save weights, scales, names and descriptions to a folder that the setting ``load`` can name."""
@@ -348,11 +348,11 @@ class Ppo:
         seen = [decision.seen for episode in episodes for decision in episode.decisions]
         self.scales.learn(batch_of(seen, [[0] * len(state.candidates) for state in seen]))
 
-    def _order(self, this: int) -> torch.Generator:
-        return torch.Generator().manual_seed(_number(self.settings.seed, this, "order") >> 1)
+    def _order(self, round_: int) -> torch.Generator:
+        return torch.Generator().manual_seed(_number(self.settings.seed, round_, "order") >> 1)
 
-    def _numbering(self, this: int) -> _Numbering:
-        return lambda seen, place: self._numbers(seen, this, place)
+    def _numbering(self, round_: int) -> _Numbering:
+        return lambda seen, place: self._numbers(seen, round_, place)
 
     def _numbers(self, seen: Seen, round_: int, place: int) -> list[int]:
         """Return the name index of each candidate; 0: its name is unknown, or dropped in this episode."""

@@ -11,8 +11,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from esper_core.leyline import RunFolderError
 from esper_run.runs.records import list_runs, load_run
 from esper_scale.stores import storage, uploads
-from esper_scale.stores.storage import Storage, StoredRun, TakenOver, fetch_copy, fetch_whole, open_run
-from esper_scale.stores.uploads import Claims, Extent, Owner, Upload, upload_run, uploading
+from esper_scale.stores.storage import Storage, StoredRun, TakenOver, fetch_copy, fetch_whole
+from esper_scale.stores.uploads import Claims, Extent, Owner, Upload, upload_run
 from tests.support.waiting import until
 
 STORE = "memory://bucket/prefix"
@@ -201,6 +201,13 @@ def test_an_upload_whose_answer_was_lost_is_followed_by_another(run, folder, mon
     assert run.manifest().checkpoint == 2
 
 
+def uploading(owner, named, on_warning):
+    """Upload while a block runs, as the owner."""
+    claims = Claims(Storage.open(STORE))
+    claims.owner = owner
+    return claims.uploading(named, on_warning)
+
+
 def test_a_failed_upload_is_a_warning_and_is_tried_again(run, folder, monkeypatch, caplog) -> None:
     warnings: list[str] = []
     with uploading(Owner.claim(folder, run, 1), folder, warnings.append) as offer:
@@ -226,7 +233,7 @@ def test_a_failed_upload_is_a_warning_and_is_tried_again(run, folder, monkeypatc
     assert warning.startswith("E436 runs/x is not uploaded: ")
     assert "ZeroDivisionError" in warning
     assert warning.endswith("Upload it:  esper runs upload runs/x")
-    upload_run(folder, STORE)
+    upload_run(folder, Storage.open(STORE))
     assert run.manifest().objects
 
 
@@ -238,7 +245,7 @@ def test_an_upload_ends_where_others_write_every_manifest_first(run, folder, mon
     assert "OSError: manifests from number 2 on exist" in str(upload.finish())
     with pytest.raises(RunFolderError, match=r"E412 .* is in use by other processes"):
         Owner.claim(folder, run, 1)
-    assert not Claims(STORE).claim_new(folder.with_name("20261121-101513-quiet-otter"))
+    assert not Claims(Storage.open(STORE)).claim_new(folder.with_name("20261121-101513-quiet-otter"))
     (folder / "manifest.json").unlink()
     assert Upload(owner).finish() is None, "who removes a run directory wants no more of it"
 
@@ -276,9 +283,9 @@ def test_a_run_directory_that_is_behind_is_refused_and_one_that_is_ahead_is_kept
 
 
 def test_a_new_run_does_not_take_the_id_of_a_stored_one(run, folder) -> None:
-    claims = Claims(STORE)
+    claims = Claims(Storage.open(STORE))
     assert claims.claim_new(folder)
-    assert not Claims(STORE).claim_new(folder)
+    assert not Claims(Storage.open(STORE)).claim_new(folder)
 
 
 def test_stored_runs_are_listed_and_found_like_those_of_a_folder(run, folder, tmp_path) -> None:
@@ -306,7 +313,7 @@ def test_stored_runs_are_listed_and_found_like_those_of_a_folder(run, folder, tm
 )
 def test_what_cannot_be_read_is_reported(memory, url, message) -> None:
     with pytest.raises(RunFolderError, match=message):
-        fetch_copy(open_run(url))
+        load_run(url)
 
 
 @pytest.mark.parametrize(
@@ -323,7 +330,7 @@ def test_a_store_that_cannot_be_written_is_reported_before_the_run(run, folder, 
 
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", fail)
     with pytest.raises(RunFolderError, match=f"E434 .*{message}"):
-        Claims(STORE).claim_new(folder)
+        Claims(Storage.open(STORE)).claim_new(folder)
 
 
 def test_a_run_on_a_local_disk_is_created_exclusively(folder, tmp_path, memory) -> None:

@@ -7,7 +7,7 @@ stop of the passes when the KL divergence is too large. Episodes stay whole in m
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from esper_policies.ppo.encoding import Batch, Decision, Episode, Scales, Seen
     from esper_policies.ppo.network import Options, PolicyNetwork
+    from esper_policies.ppo.settings import PpoSettings
 
 
 def advantages(
@@ -69,6 +70,11 @@ class UpdateSettings:
     minibatch: int
     most_change: float | None
     clip_norm: float
+
+    @classmethod
+    def of(cls, settings: PpoSettings) -> UpdateSettings:
+        """Return those of a policy."""
+        return cls(**{parameter.name: getattr(settings, parameter.name) for parameter in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True)

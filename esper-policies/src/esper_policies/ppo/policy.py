@@ -321,18 +321,7 @@ class Ppo:
     @property
     def update_settings(self) -> UpdateSettings:
         """Return the parameters of the update."""
-        settings = self.settings
-        return UpdateSettings(
-            discount=settings.discount,
-            trace=settings.trace,
-            clip=settings.clip,
-            value_clip=settings.value_clip,
-            value_share=settings.value_share,
-            passes=settings.passes,
-            minibatch=settings.minibatch,
-            most_change=settings.most_change,
-            clip_norm=settings.clip_norm,
-        )
+        return UpdateSettings.of(self.settings)
 
     def _rescale(self, episodes: Sequence[Episode]) -> None:
         """Update the scale of returns, and rescale the value head so that its predictions stay the same."""

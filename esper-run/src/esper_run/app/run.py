@@ -44,8 +44,8 @@ from esper_run.runs.checkpoints import Checkpoints
 from esper_run.runs.directory import STATUS_RUNNING, run_lock, write_json
 from esper_run.runs.records import read_run, resume_hint
 from esper_run.runs.statistics import results
+from esper_run.stores import claims_of
 from esper_run.watchdog import watched
-from esper_scale.stores.uploads import Claims, uploading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -133,10 +133,10 @@ def run(
     """
     composition = configuration if isinstance(configuration, Composition) else prepare(configuration, overrides)
     name = name or composition.config.name
-    claims = Claims(composition.config.store)
+    claims = claims_of(composition.config.store)
     directory = RunDirectory.create(Path.cwd() / runs_dir, name=name, argv=list(argv), is_free=claims.claim_new)
     named = Path(runs_dir) / directory.path.name
-    with run_lock(directory.path), uploading(claims.owner, named, on_warning) as upload:
+    with run_lock(directory.path), claims.uploading(named, on_warning) as upload:
         session = _Session(
             composition, directory, named, Position(), listeners, display, on_outcome, on_warning, upload
         )
@@ -168,9 +168,9 @@ def resume(
             message = f"{path} was just finished by another process"
             raise RunFolderError(Problem("E412", message, hint="See:  esper runs"))
         directory, position = RunDirectory(path, dict(now.manifest)), find_position(path, Checkpoints(path))
-        claims = Claims(composition.config.store)
+        claims = claims_of(composition.config.store)
         claims.claim(path, position.number)
-        with uploading(claims.owner, record.path, on_warning) as upload:
+        with claims.uploading(record.path, on_warning) as upload:
             session = _Session(
                 composition, directory, record.path, position, listeners, display, on_outcome, on_warning, upload
             )

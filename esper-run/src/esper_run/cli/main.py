@@ -48,10 +48,6 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
     "resume": ("esper_run.cli.run:resume", "Resume an interrupted or killed run from its newest checkpoint."),
     "check": ("esper_run.cli.configuration:check", "Check a configuration without running it."),
     "explain": ("esper_run.cli.configuration:explain", "Explain values: type, default, origin and meaning."),
-    "probe": (
-        "esper_grow.command:probe",
-        "Try which blueprints would help a model, where, by how much, and at what price.",
-    ),
     "runs": ("esper_run.cli.runs:runs", "List runs, or show the results of one."),
     "plugins": ("esper_run.cli.plugins:plugins", "Show the installed plugins and their problems."),
     "components": (
@@ -66,9 +62,11 @@ BUILT_IN: Final[Mapping[str, tuple[str, str]]] = {
 KNOWN_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
     "compare": ("esper-watch", "Compare the arms of one or several finished runs."),
     "new": ("esper-testing", "Write a package with a working plugin, as a start for your own."),
+    "probe": ("esper-grow", "Try which blueprints would help a model, where, by how much, and at what price."),
     "plugins.check": ("esper-testing", "Run the conformance checks of a plugin."),
     "replay": ("esper-study", "Replay an episode of a run, as recorded or with another action."),
     "report": ("esper-watch", "Write the report of a run as one HTML page."),
+    "runs.upload": ("esper-scale", "Upload a run that no process works on."),
     "watch": ("esper-watch", "Show curves and seed lives of a run."),
 }
 """Commands of the project's other packages, which are not imported for ``--help``: the package and the help."""

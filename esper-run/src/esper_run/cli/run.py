@@ -142,13 +142,14 @@ def resume(
     """
     from esper_run.runs.directory import changed_packages
     from esper_run.runs.records import load_run
-    from esper_scale.stores.storage import fetch_whole, open_run
+    from esper_run.stores import open_store, split_url
 
     overrides = list(_with_engine((), engine, address))
     if is_url(run):
-        stored = open_run(run)
-        run = str(fetch_whole(stored, runs_dir))
-        overrides.append(f"store={stored.storage.url}")
+        folder, id_ = split_url(run)
+        store = open_store(folder)
+        run = str(store.fetch_whole(id_, runs_dir))
+        overrides.append(f"store={store.url}")
     record = load_run(run, runs_dir=runs_dir)
     if record.status == "done":
         print_line(f"{record.path} is done. Show its results:  esper runs show {run}", stream=sys.stderr)
@@ -234,9 +235,9 @@ def _compose(loaded: LoadedConfig, plugins: Plugins) -> Composition:
 
     resolution = resolve(loaded, plugins)
     if (store := resolution.config.store) is not None:
-        from esper_scale.stores.storage import Storage
+        from esper_run.stores import open_store
 
-        Storage.open(store)
+        open_store(store)
 
     from esper_run.app.compose import compose
 

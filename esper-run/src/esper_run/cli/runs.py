@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from esper_core.leyline.errors import ConfigError, Problem, printable
+from esper_core.leyline.errors import printable
 from esper_core.leyline.lifecycle import Stage
 from esper_core.telemetry.event_log import read_events
+from esper_run.cli.main import OpenGroup
 from esper_run.cli.output import (
     duration,
     is_wide,
@@ -27,16 +28,15 @@ from esper_run.cli.output import (
     value,
 )
 from esper_run.config.values import cut
-from esper_run.options import local_runs_option, run_name, runs_dir_option
-from esper_run.runs.directory import STATUS_RUNNING, run_lock
+from esper_run.options import run_name, runs_dir_option
+from esper_run.runs.directory import STATUS_RUNNING
 from esper_run.runs.records import Run, UnreadableRun, list_runs, load_run, read_growth
-from esper_scale.stores.uploads import upload_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-@click.group()
+@click.group(cls=OpenGroup)
 def runs() -> None:
     """List runs, or show the results of one."""
 
@@ -99,26 +99,6 @@ def show_command(run: str, runs_dir: Path | str, *, list_seeds: bool, as_json: b
         print_line()
         print_wrapped(f"time: {timing_text(record.summary['timing'])}")
         print_sections(record.summary.get("sections", []))
-
-
-@runs.command("upload")
-@click.argument("run", shell_complete=run_name())
-@click.argument("store", metavar="[URL]", required=False)
-@local_runs_option
-def upload_command(run: str, store: str | None, runs_dir: Path) -> None:
-    """Upload a run that no process works on: to its store, or to the URL of another folder.
-
-    \b
-    esper runs upload quiet-otter
-    esper runs upload quiet-otter s3://bucket/prefix
-    """
-    record = load_run(run, runs_dir=runs_dir)
-    store = store or record.config().get("store")
-    if store is None:
-        message = f"{record.path} has no store to which it could be uploaded"
-        raise ConfigError(Problem("E434", message, hint=f"Name one:  esper runs upload {run} s3://bucket/prefix"))
-    with run_lock(record.path):
-        print_line(upload_run(record.path, str(store)))
 
 
 # --- the list

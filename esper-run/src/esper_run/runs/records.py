@@ -24,7 +24,7 @@ from esper_core.leyline.files import is_url, read_json, words_of
 from esper_core.plugins.notebooks import html_of
 from esper_core.telemetry import read_events as read_events
 from esper_run.runs.directory import STATUS_RUNNING, is_locked
-from esper_scale.stores.storage import Storage, copied_from, fetch_copy, open_run
+from esper_run.stores import Store, copied_from, open_store, split_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -302,17 +302,16 @@ def _read_or_problem(path: Path) -> Run | UnreadableRun:
 
 def _list_stored(url: str) -> list[Run | UnreadableRun]:
     """Return the runs in a store, of which only what a list needs is fetched."""
-    storage = Storage.open(url)
+    store = open_store(url)
 
     def read(id_: str) -> Run | UnreadableRun:
-        run = storage.run(id_)
         try:
-            return read_run(fetch_copy(run, ("manifest.json", "summary.json")))
+            return read_run(store.fetch_copy(id_, ("manifest.json", "summary.json")))
         except RunFolderError as error:
-            return UnreadableRun(Path(id_), error.problems[0], run.url)
+            return UnreadableRun(Path(id_), error.problems[0], f"{store.url}/{id_}")
 
     with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(read, storage.runs()))
+        return list(pool.map(read, store.runs()))
 
 
 def load_run(path: str | os.PathLike[str], *, runs_dir: str | os.PathLike[str] = "runs") -> Run:
@@ -328,9 +327,10 @@ def load_run(path: str | os.PathLike[str], *, runs_dir: str | os.PathLike[str] =
             run also raises E434 if its storage cannot be read, and E435 if it is damaged.
     """
     if is_url(path):
-        return read_run(fetch_copy(open_run(str(path))))
+        url, id_ = split_url(str(path))
+        return read_run(open_store(url).fetch_copy(id_))
     if is_url(runs_dir):
-        return _load_stored(Storage.open(str(runs_dir)), os.fspath(path))
+        return _load_stored(open_store(str(runs_dir)), os.fspath(path))
     root, name = Path(runs_dir), os.fspath(path)
     for folder in (Path(path), root / name):
         if folder.is_dir():
@@ -338,11 +338,11 @@ def load_run(path: str | os.PathLike[str], *, runs_dir: str | os.PathLike[str] =
     return read_run(root / _id_of(name, [folder.name for folder in _folders(root)] if root.is_dir() else [], str(root)))
 
 
-def _load_stored(storage: Storage, name: str) -> Run:
+def _load_stored(store: Store, name: str) -> Run:
     """Load a run from a store, by its id or the words of its id."""
-    ids = storage.runs()
-    id_ = name if name in ids else _id_of(name, ids, storage.url)
-    return read_run(fetch_copy(storage.run(id_)))
+    ids = store.runs()
+    id_ = name if name in ids else _id_of(name, ids, store.url)
+    return read_run(store.fetch_copy(id_))
 
 
 def _id_of(name: str, ids: Sequence[str], root: str) -> str:

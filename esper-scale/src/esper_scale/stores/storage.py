@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from esper_core.leyline.errors import Problem, RunFolderError, one_line
-from esper_core.leyline.files import read_bytes, user_cache
+from esper_core.leyline.files import user_cache
 from esper_run.runs.directory import report_os_errors
+from esper_run.stores import COPY_MARK, RUN_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,14 +42,12 @@ PART_BYTES: Final = 4 << 20
 MANIFEST_BYTES: Final = 16 << 20
 """Largest size of a manifest that is read."""
 
-_NAME: Final = r"[^./\\:\x00-\x1f\x7f][^/\\:\x00-\x1f\x7f]{0,199}"
-FILE_NAME: Final = rf"^{_NAME}(/{_NAME}){{0,9}}$"
+FILE_NAME: Final = rf"^{RUN_NAME}(/{RUN_NAME}){{0,9}}$"
 """A file's path in a run directory: it stays inside, and no part of it is hidden."""
 
 EXTRAS: Final = {"s3": "s3", "s3a": "s3"}
 """The extra of esper-scale to install for a protocol. For others fsspec says which package is missing."""
 
-_COPY: Final = ".stored.json"
 _THREADS: Final = 8
 
 
@@ -162,7 +161,7 @@ class Storage:
                 hint = "The first run with this store creates it."
                 raise RunFolderError(Problem("E420", f"there is no folder {self.url}", hint=hint)) from None
         names = (str(entry["name"]).rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] == "directory")
-        return sorted(name for name in names if re.fullmatch(_NAME, name))
+        return sorted(name for name in names if re.fullmatch(RUN_NAME, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,16 +319,6 @@ def _damaged(url: str, reason: str) -> RunFolderError:
 # --- downloads
 
 
-def open_run(url: str) -> StoredRun:
-    """Return the run with the URL of a folder and its id. Raises RunFolderError E434 if the URL cannot be used."""
-    folder, _, id_ = url.rstrip("/").rpartition("/")
-    if folder.endswith(("/", ":")) or not re.fullmatch(_NAME, id_):
-        raise _unusable(
-            url, "it does not name a run", "Give the URL of a store and the id of a run: s3://bucket/prefix/RUN."
-        )
-    return Storage.open(folder).run(id_)
-
-
 def fetch_copy(run: StoredRun, names: Sequence[str] = ()) -> Path:
     """Copy a run, without its checkpoint, into the user's cache, and return the folder. Only what changed is fetched.
 
@@ -349,7 +338,7 @@ def fetch_copy(run: StoredRun, names: Sequence[str] = ()) -> Path:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         manifest = _fetch(run, folder, is_wanted)
         mark = {"url": run.url, "uploaded": manifest.at.isoformat(timespec="seconds")}
-        _replace(folder / _COPY, [json.dumps(mark).encode()])
+        _replace(folder / COPY_MARK, [json.dumps(mark).encode()])
     return folder
 
 
@@ -394,19 +383,6 @@ def newest_checkpoint(path: Path) -> int:
             (int(folder.name) for folder in (path / "checkpoints").iterdir() if folder.name.isdecimal()), default=0
         )
     return 0
-
-
-def copied_from(path: Path) -> tuple[str, str] | None:
-    """Return the URL of which a folder is a copy in the cache, and when that was uploaded; None for other folders."""
-    if (
-        path.resolve().parent.parent != user_cache("esper").resolve()
-    ):  # a foreign run directory must not name a URL to resume from
-        return None
-    try:
-        mark = json.loads(read_bytes(path / _COPY, limit=10_000))
-        return str(mark["url"]), str(mark["uploaded"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None
 
 
 def _fetch(run: StoredRun, folder: Path, is_wanted: Callable[[str], bool]) -> Manifest:

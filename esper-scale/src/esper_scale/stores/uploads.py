@@ -227,30 +227,48 @@ def _other_files(path: Path) -> Iterator[str]:
 
 
 class Claims:
-    """Makes this process the owner of a run in a store, if the run has one.
+    """Makes this process the owner of a run in a store.
 
     Args:
-        store: URL of the folder of runs; None: nothing is claimed.
+        storage: The folder of runs.
 
     Attributes:
         owner: The owner, once a run is claimed.
     """
 
-    def __init__(self, store: str | None) -> None:
-        self._storage = None if store is None else Storage.open(store)
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
         self.owner: Owner | None = None
 
     def claim_new(self, path: Path) -> bool:
         """Claim a new run. Returns whether no other run has its id. Raises RunFolderError (E434)."""
-        if self._storage is None:
-            return True
         self.owner = Owner.claim_new(path, self._storage.run(path.name))
         return self.owner is not None
 
     def claim(self, path: Path, checkpoint: int) -> None:
         """Claim a run that is resumed from this checkpoint. Raises as ``Owner.claim``."""
-        if self._storage is not None:
-            self.owner = Owner.claim(path, self._storage.run(path.resolve().name), checkpoint)
+        self.owner = Owner.claim(path, self._storage.run(path.resolve().name), checkpoint)
+
+    @contextmanager
+    def uploading(self, named: Path, on_warning: Callable[[str], None]) -> Iterator[Callable[[int, int], None]]:
+        """Upload while the block runs, and when it has ended; yield the function that takes a new checkpoint.
+
+        Args:
+            named: The run directory, as the user names it.
+            on_warning: Gets a warning if the last upload fails.
+        """
+        assert self.owner is not None
+        upload = Upload(self.owner)
+        try:
+            yield upload.offer
+        finally:
+            failure: str | None = "the upload was interrupted"
+            try:
+                failure = upload.finish()
+            finally:
+                if failure is not None:
+                    hint = None if upload.is_lost else f"Upload it:  esper runs upload {shlex.quote(str(named))}"
+                    on_warning(str(Problem("E436", f"{named} is not uploaded: {failure}", hint=hint)))
 
 
 class Upload:
@@ -336,9 +354,9 @@ class Upload:
         self._progress = monotonic()
 
 
-def upload_run(path: Path, store: str) -> str:
+def upload_run(path: Path, storage: Storage) -> str:
     """Upload a run directory that no process works on; return its URL. Raises as ``Owner.claim``."""
-    checkpoint, claims = newest_checkpoint(path), Claims(store)
+    checkpoint, claims = newest_checkpoint(path), Claims(storage)
     claims.claim(path, checkpoint)
     assert claims.owner is not None
     try:
@@ -347,30 +365,3 @@ def upload_run(path: Path, store: str) -> str:
         message = f"{claims.owner.run.url} is in use by another process"
         raise RunFolderError(Problem("E412", message, hint="It uploads the run.")) from None
     return claims.owner.run.url
-
-
-@contextmanager
-def uploading(
-    owner: Owner | None, named: Path, on_warning: Callable[[str], None]
-) -> Iterator[Callable[[int, int], None]]:
-    """Upload while the block runs, and when it has ended; yield the function that takes a new checkpoint.
-
-    Args:
-        owner: The owner of the run in a storage; None: nothing is uploaded.
-        named: The run directory, as the user names it.
-        on_warning: Gets a warning if the last upload fails.
-    """
-    if owner is None:
-        yield lambda checkpoint, events: None
-        return
-    upload = Upload(owner)
-    try:
-        yield upload.offer
-    finally:
-        failure: str | None = "the upload was interrupted"
-        try:
-            failure = upload.finish()
-        finally:
-            if failure is not None:
-                hint = None if upload.is_lost else f"Upload it:  esper runs upload {shlex.quote(str(named))}"
-                on_warning(str(Problem("E436", f"{named} is not uploaded: {failure}", hint=hint)))

@@ -1,0 +1,36 @@
+"""The command ``esper runs upload``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from esper_core.leyline.errors import ConfigError, Problem, printable
+from esper_run import load_run
+from esper_run.options import local_runs_option, run_name
+from esper_run.runs.directory import run_lock
+from esper_run.stores import open_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command()
+@click.argument("run", shell_complete=run_name())
+@click.argument("store", metavar="[URL]", required=False)
+@local_runs_option
+def upload(run: str, store: str | None, runs_dir: Path) -> None:
+    """Upload a run that no process works on: to its store, or to the URL of another folder.
+
+    \b
+    esper runs upload quiet-otter
+    esper runs upload quiet-otter s3://bucket/prefix
+    """
+    record = load_run(run, runs_dir=runs_dir)
+    store = store or record.config().get("store")
+    if store is None:
+        message = f"{record.path} has no store to which it could be uploaded"
+        raise ConfigError(Problem("E434", message, hint=f"Name one:  esper runs upload {run} s3://bucket/prefix"))
+    with run_lock(record.path):
+        click.echo(printable(open_store(str(store)).upload(record.path)))

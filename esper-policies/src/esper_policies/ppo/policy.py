@@ -88,6 +88,7 @@ class Ppo:
     def __init__(self, space: ActionSpace, **settings: Any) -> None:
         self.space = space
         self.settings = checked = PpoSettings.model_validate(settings)
+        self.update_settings = UpdateSettings.of(checked)
         self.pace = Pace(checked.decide_every, checked.last, checked.auto_fossilise, checked.one_at_a_time)
         self.options = Options.of(checked.blends, checked.speeds, checked.curves, checked.targets)
         self.scales = Scales()
@@ -317,11 +318,6 @@ class Ppo:
             order=self._order(round_),
         )
         return figures | outcome_of(episodes)
-
-    @property
-    def update_settings(self) -> UpdateSettings:
-        """Return the parameters of the update."""
-        return UpdateSettings.of(self.settings)
 
     def _rescale(self, episodes: Sequence[Episode]) -> None:
         """Update the scale of returns, and rescale the value head so that its predictions stay the same."""

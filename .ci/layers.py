@@ -35,22 +35,23 @@ PLUGINS: Final = ("esper_blueprints", "esper_policies", "esper_rewards", "esper_
 
 @dataclass(frozen=True)
 class Member:
-    """A distribution: its package, its floor, and the layers of its modules from the top down."""
+    """A distribution: its package, its floor, what it is for, and the layers of its modules from the top down."""
 
     package: str
     floor: int
+    use: str
     layers: tuple[str, ...]
 
 
 def members() -> list[Member]:
     """Return the distributions, the lowest floor first."""
-    found = []
+    every = []
     for file in sorted(ROOT.glob("esper-*/pyproject.toml")):
         project = tomllib.loads(file.read_text(encoding="utf-8"))
         declared: dict[str, Any] = project["tool"]["esper"]
         package = project["project"]["name"].replace("-", "_")
-        found.append(Member(package, declared["floor"], tuple(declared.get("layers", ()))))
-    return sorted(found, key=lambda member: (member.floor, member.package))
+        every.append(Member(package, declared["floor"], declared["use"], tuple(declared.get("layers", ()))))
+    return sorted(every, key=lambda member: (member.floor, member.package))
 
 
 def floors() -> list[str]:

@@ -383,6 +383,7 @@ STUDY = ROOT / "benchmarks" / "headline" / "results"
 WRITERS: dict[str, Callable[[], str]] = {
     "columns": columns,
     "commands": commands,
+    "layers": run_path(str(DOCS / "floors.py"))["layer_lines"],
     "configuration": configuration,
     "events": event_records,
     "hooks": hook_specs,
@@ -406,12 +407,17 @@ def written(text: str) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Write what is out of date; with ``--check`` only name it."""
     stale = []
-    for page in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]:
         text = page.read_text(encoding="utf-8")
         if (now := written(text)) != text:
             stale.append(page.relative_to(ROOT).as_posix())
             if "--check" not in arguments:
                 page.write_text(now, encoding="utf-8")
+    floors = run_path(str(DOCS / "floors.py"))
+    if floors["PICTURE"].read_text(encoding="utf-8") != (picture_of_floors := floors["picture"]()):
+        stale.append(floors["PICTURE"].relative_to(ROOT).as_posix())
+        if "--check" not in arguments:
+            floors["PICTURE"].write_text(picture_of_floors, encoding="utf-8")
     for drawn in sorted(STUDY.glob("*.svg")):
         picture = DOCS / "pictures" / f"study-{drawn.name}"
         if not picture.exists() or picture.read_bytes() != drawn.read_bytes():

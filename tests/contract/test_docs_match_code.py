@@ -21,7 +21,8 @@ LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 
 def test_every_table_that_comes_from_the_code_has_a_page_and_is_as_the_code_has_it() -> None:
     generate = script(DOCS / "generate.py")
-    texts = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
+    pages = [*PAGES, ROOT / "CONTRIBUTING.md"]
+    texts = {page.name: page.read_text(encoding="utf-8") for page in pages}
     stale = [name for name, text in texts.items() if generate.written(text) != text]
     assert stale == [], "`make docs` writes them"
     assert {match["name"] for text in texts.values() for match in generate.MARKED.finditer(text)} == set(

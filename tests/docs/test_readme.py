@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-(PICTURE,) = re.findall(r"!\[.*?\]\((.*?)\)", README, flags=re.DOTALL)
+FLOORS, PICTURE = re.findall(r"!\[.*?\]\((.*?)\)", README, flags=re.DOTALL)
 
 
 def blocks(kind: str, page: str = README) -> list[str]:
@@ -36,6 +36,7 @@ def test_it_is_short_and_names_its_two_commands_near_the_top():
     assert len(README.split()) <= 500
     top = README.splitlines()[:15]
     assert all(any(line.startswith(command) for line in top) for command in ("make run", "make test"))
+    assert FLOORS in README[: README.index("make run")], "it opens with the picture of the three floors"
     assert all(len(block.splitlines()) <= 10 for block in blocks("python"))
 
 

@@ -23,10 +23,8 @@ import torch
 from torch import nn
 from torch.amp import GradScaler
 
-from esper_core.governor import Governor, MemoryBudget
 from esper_core.growth import (
     Example,
-    FaultBook,
     PlaceDescriptions,
     device_of,
     graft as graft,
@@ -43,12 +41,12 @@ from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import Resumable, State
 from esper_core.leyline.signals import Observation
 from esper_core.plugins import load_plugins
-from esper_core.settings import GovernorConfig, GrowthConfig, OptimizersConfig
+from esper_core.settings import GovernorConfig, GrowthConfig
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.event_records import stages_changed
 from esper_core.trainer.lanes import Lanes
 from esper_core.trainer.loop import Stepper
-from esper_core.trainer.network import GrowingNetwork
+from esper_core.trainer.network import GrowingNetwork, NetworkSettings
 from esper_core.trainer.pool import Phases
 from esper_grow.gardener.checks import (
     ModelForm,
@@ -159,7 +157,8 @@ class Gardener:
             self._autocast = HostAutocast(model)
             self._closing.callback(self._autocast.close)
             self._keeper = BorrowedOptimizers(model, self._optimizers, clip_norm)
-            network = self._network(varieties, settings, watch, seed)
+            rules = NetworkSettings(varieties, steps, growth=settings, governor=watch, metric=METRIC)
+            network = GrowingNetwork(model, self._keeper, rules, seed=seed, probe=self._probe)
             data = Validation(validation, losses, seed, settings.gates)
             self._member = LoopMember(network, data, self._autocast, self._arm.name, seed, steps, example)
             self._phases = Phases([self._member], 1, network.lost.faults, lanes=Lanes())
@@ -308,29 +307,6 @@ class Gardener:
         listeners: list[Listener] = [self._recorder] if self._record is None else [self._recorder, self._record]
         packages = {component.id: component.source for component in plugins.registry.components("blueprint")}
         return Stepper(self._phases, None, health_check(plugins), bus=Bus(listeners), clock=Clock(), packages=packages)
-
-    def _network(
-        self,
-        varieties: Mapping[str, Sequence[Variety]],
-        settings: GrowthConfig,
-        governor: GovernorConfig,
-        seed: int,
-    ) -> GrowingNetwork:
-        """Return the network of the loop, which moves alphas on once a step."""
-        faults = FaultBook()
-        return GrowingNetwork(
-            self.model,
-            self._keeper,
-            Governor(governor, metric=METRIC, faults=faults),
-            MemoryBudget(governor, OptimizersConfig(), varieties, settings.incubation),
-            varieties=varieties,
-            settings=settings,
-            steps=self.steps,
-            batches=1,
-            seed=seed,
-            faults=faults,
-            probe=self._probe,
-        )
 
     def _decide(self, result: StepResult) -> Action:
         """Ask the policy. Past the planned steps it sees the last one again."""

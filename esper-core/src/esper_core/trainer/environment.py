@@ -255,7 +255,7 @@ class Environment:
     def measure_seeds(self, undisturbed: Tensor | None) -> None:
         """Measure gain and dependence of living seeds, after every environment was evaluated for validation."""
         examples = len(self.network.evaluation.losses)
-        self.network.measure_gains(partial(self._evaluate, "validation"), undisturbed)
+        self.network.measure_gains(lambda: self._evaluate("validation").evidence, undisturbed)
         self._operations.try_seeds(self.garden, examples)
         if self.recipe.growth.dependence:
             self._operations.leave_out(self.garden, examples)

@@ -50,7 +50,7 @@ from esper_core.leyline.protocols import State
 from esper_core.plugins.process_state import restore_defaults
 from esper_core.settings import GovernorConfig, GrowthConfig, OptimizersConfig
 from esper_core.trainer.event_records import LostSeed, plain_of, record_of
-from esper_core.trainer.measurements import SeedDependence, SeedGains, StepMeasurements, check_settings
+from esper_core.trainer.measurements import Evaluation, SeedDependence, SeedGains, StepMeasurements, check_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from esper_core.growth import OptimizerKeeper, Variety
     from esper_core.leyline import Action, ActionMask, Metric, Operations, Signals, Split, Task, Verdict
     from esper_core.trainer.forward import CompiledHost, Loss
-    from esper_core.trainer.measurements import Evaluation, Measurements
+    from esper_core.trainer.measurements import Measurements
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -296,21 +296,27 @@ class GrowingNetwork:
         draws = Draws.ANYWHERE if compiles else self._draws
         return self.training_stream if draws is when else nullcontext()
 
-    def evaluate(self, evaluate: Callable[[], Evaluation]) -> Evaluation:
-        """Return the result of ``evaluate``, which runs the model on a split, for the network as it acts now."""
+    def evaluate(self, evaluate: Callable[[], Evaluation | Tensor]) -> Evaluation:
+        """Return the result of ``evaluate``, which runs the model on a split, for the network as it acts now.
+
+        If it returns the loss of each example alone, the losses are metric and evidence, too.
+        """
 
         def checked() -> Evaluation:
             evaluation = evaluate()
             if changes := restore_defaults():
                 self.lost.blame_acting(changes)
-            return evaluation
+            if isinstance(evaluation, Evaluation):
+                return evaluation
+            return Evaluation(evaluation, evaluation.mean(), evaluation)
 
         with self.evaluation_stream:
             return self.lost.run_without_faulty(checked)
 
-    def measure_gains(self, evaluate: Callable[[], Evaluation], undisturbed: Tensor | None) -> None:
+    def measure_gains(self, evaluate: Callable[[], Tensor], undisturbed: Tensor | None) -> None:
         """Measure what living seeds gain on the validation split, after ``evaluation`` was set to its result.
 
+        ``evaluate`` returns the evidence on it for the network as it acts then, one number for each example;
         ``undisturbed`` holds the twin's evidence on it, one number for each example; None where there is no twin.
         """
         self.lost.run_without_faulty(self.gains.measure, evaluate, self.evaluation.evidence, undisturbed)
@@ -378,8 +384,8 @@ class GrowingNetwork:
                 raise SeedFault([], refusal)
             return self.garden.apply(action, step)
         except SeedFault as fault:
-            failure = remove_folders(fault.what)
-            self.lost.records.append(LostSeed(action.slot or "", action.blueprint or "", failure, None))
+            lost = LostSeed(action.slot or "", action.blueprint or "", fault.what, None)
+            self.lost.records.append(lost)
             return []
 
     def refuse_birth(self, failure: str) -> None:

@@ -26,16 +26,17 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from esper_core.growth import lower_bound, paired, read_gain
-from esper_core.leyline.constants import GATE_ALPHA, NATS_PER_PARAMETER
+from esper_core.growth import compare_losses
+from esper_core.leyline.constants import GATE_ALPHA
 from esper_core.plugins import load_plugins
 from esper_grow.probes.budget import BudgetClock
-from esper_grow.probes.search import STEPS, prepared
+from esper_grow.probes.search import ProbeSettings, prepared
 from esper_grow.probes.trainings import guarded, new_training
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from esper_core.leyline import Evidence
     from esper_grow.probes import ProbeResult
     from esper_grow.probes.candidates import ProbeCandidate
     from esper_grow.probes.search import Search
@@ -64,7 +65,8 @@ def probed(host: str, task: str, seed: int) -> dict[str, Any]:
     loader = DataLoader(TensorDataset(*train), batch_size=100, shuffle=True)
     clock = BudgetClock(BUDGET, process_time)
     training = new_training(model, partial(torch.optim.Adam, lr=1e-3), guarded(per_example), None, seed, process_time)
-    with prepared(training, loader, [held_out], "auto", "auto", clock, STEPS, NATS_PER_PARAMETER, seed) as search:
+    settings = ProbeSettings.of({"seed": seed})
+    with prepared(training, loader, [held_out], "auto", "auto", settings, clock) as search:
         result = search.run()
         lead = None if task != "mnist1d-shuffled" else convolutions_ahead(search)
     return {"host": host, "task": task, "seed": seed, "lead": lead, "holds": holds(result, lead), **result.to_dict()}
@@ -79,11 +81,13 @@ def convolutions_ahead(search: Search) -> dict[str, Any] | None:
     ``at_least`` is what one of these differences exceeds with a probability of 95 %, for all convolutions and RNG seeds
     together. It is above 0 if a convolution is ahead beyond error.
     """
-    leads = [(convolution, lead_over(convolution, pointwise)) for convolution, pointwise in _pairs(search)]
+    pairs = _pairs(search)
+    alpha = GATE_ALPHA / (SEEDS * max(1, len(pairs)))
+    leads = [(convolution, lead_over(convolution, pointwise, alpha)) for convolution, pointwise in pairs]
     if not leads:
         return None
     best, lead = max(leads, key=lambda pair: pair[1].mean)
-    at_least = max(lower_bound(gain, GATE_ALPHA / (SEEDS * len(leads))) for _, gain in leads)
+    at_least = max(evidence.lower for _, evidence in leads)
     return {"blueprint": best.variety.id, "gain": lead.mean, "error": lead.standard_error, "at_least": at_least}
 
 
@@ -100,10 +104,10 @@ def _pairs(search: Search) -> list[tuple[ProbeCandidate, ProbeCandidate]]:
     ]
 
 
-def lead_over(candidate: ProbeCandidate, baseline: ProbeCandidate) -> Any:
+def lead_over(candidate: ProbeCandidate, baseline: ProbeCandidate, alpha: float) -> Evidence:
     """Return by how much ``candidate`` gains more than ``baseline``, after the longest trials that both had."""
     level = min(len(candidate.losses), len(baseline.losses)) - 1
-    return read_gain(paired(baseline.losses[level], candidate.losses[level]).tolist())
+    return compare_losses(baseline.losses[level], candidate.losses[level], alpha)
 
 
 def holds(result: ProbeResult, lead: dict[str, Any] | None) -> bool:

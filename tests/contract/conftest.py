@@ -187,7 +187,7 @@ class World:
 
         environment = Environment(self.recipe, arm="grown", index=0)
         environment.reset(0, 0)
-        environment.governor.begin(environment.garden, GUESSING)
+        environment.network.governor.begin(environment.garden, GUESSING)
         for step in range(-1, steps):
             if step >= 0:
                 environment.train()
@@ -200,7 +200,7 @@ class World:
         from esper_core.governor import Act
         from esper_core.leyline import Signals, SlotSignals, SlotState
 
-        governor = self.environment().governor
+        governor = self.environment().network.governor
         governor.record(note, 0)
         decisions = []
         for step, loss in enumerate(losses):

@@ -15,8 +15,9 @@ import torch
 from benchmarks.perf.figures import Figure
 from benchmarks.perf.own_loops import OwnLoop
 from benchmarks.perf.workloads import conv
-from esper_core.growth import PlaceDescriptions, Variety, slots_of
+from esper_core.growth import Variety, slots_of
 from esper_core.plugins import load_plugins
+from esper_run.app.descriptions import PlaceDescriptions
 
 pytestmark = pytest.mark.usefixtures("in_process")
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import assume, example, given, strategies as st
 
-from esper_core.growth.gates import Gate, judge, lower_bound, paired, read_gain, upper_bound
+from esper_core.growth.gates import Gate, compare_losses, judge, lower_bound, paired, read_gain, upper_bound
 from esper_core.leyline.constants import FIRST_LOOK, GATE_ALPHA, GATE_LOOKS, MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.signals import Finding, Gain, Opinion
 
@@ -133,6 +133,8 @@ def test_gain_has_the_statistics_of_host_less_trial():
     assert (gain.worst, gain.best) == (-0.5, 3.5)
     assert gain.standard_error == pytest.approx(statistics.stdev(differences) / 2, rel=1e-12)
     assert gain.finite
+    evidence = compare_losses(host, trial, 0.05)
+    assert (evidence.mean, evidence.lower, evidence.upper) == (mean, lower_bound(gain, 0.05), upper_bound(gain, 0.05))
 
 
 def test_one_example_has_no_deviation_and_a_seed_that_changes_nothing_a_gain_of_exactly_zero():

@@ -324,7 +324,7 @@ def scale(pool: Pool) -> float:
 
 
 def rollbacks(pool: Pool) -> int:
-    return pool.environments[0].governor.state_dict().plain["rollbacks"]
+    return pool.environments[0].network.governor.state_dict().plain["rollbacks"]
 
 
 def fossilisable(pool: Pool) -> tuple[dict[str, list[str]], bool]:

@@ -106,7 +106,7 @@ def test_while_a_scaler_searches_its_factor_nothing_is_learnt_and_nothing_rolled
     scales = [step[0].loss_scale for step in play(pool, range(4))]
     assert scales == [2.0**57, 2.0**54, 2.0**51, 2.0**48], "each of three batches was skipped, and halved it"
     assert all(map(torch.equal, before, parameters(pool.environments[0])))
-    assert pool.environments[0].governor.state_dict().plain["rollbacks"] == 0
+    assert pool.environments[0].network.governor.state_dict().plain["rollbacks"] == 0
 
 
 def test_gradients_of_an_acting_seed_that_overflowed_are_unknown():

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from esper_core import EsperError, graft
 from esper_core.growth import Garden, host_parameters, slots_of
 from esper_core.leyline import Action, Op, SlotPlace
+from esper_grow import Gardener
 from esper_grow.integrations.attachment import Attachment
 from tests.support.core_worlds import Drawn, PlannedPolicy, per_example
 from tests.support.loops import adam, make_loop
@@ -299,6 +300,13 @@ def test_a_warning_says_that_the_steps_are_too_few_for_the_policy(caplog, steps,
 
 
 @pytest.mark.members
+def test_an_unknown_option_is_refused_with_the_nearest_name():
+    with pytest.raises(TypeError, match=r"Gardener\(\) got an unexpected .*'polcy'. Did you mean \"policy\""):
+        Gardener(nn.Linear(1, 1), adam, loss=per_example, validation=[], polcy="heuristic")
+    with pytest.raises(TypeError, match=r"'clipnorm'. Did you mean \"clip_norm\""):
+        Gardener(nn.Linear(1, 1), adam, loss=per_example, validation=[], clipnorm=1.0)
+
+
 def test_what_is_named_for_several_slots_grows_where_it_fits():
     loop = make_loop().tended({}, slots=["stem", "hidden"], blueprints=["conv_*", "mlp"])
     loop.epoch()

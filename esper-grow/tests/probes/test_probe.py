@@ -464,6 +464,11 @@ def test_a_wrong_argument_is_refused(lab: Lab, settings: dict[str, Any], message
         lab.probe(**settings)
 
 
+def test_an_unknown_option_is_refused_with_the_nearest_name(lab: Lab) -> None:
+    with pytest.raises(TypeError, match=r"probe\(\) got .*'on_progres'. Did you mean \"on_progress\""):
+        lab.probe(on_progres=print)
+
+
 @pytest.mark.parametrize(
     "budget", ["", "60", "s", "-5s", "0s", 0, -1.0, float("nan"), float("inf"), True, None, "5 days"]
 )

@@ -19,7 +19,8 @@ Begin with ``grafting`` (slots in a model), ``seeds`` and ``garden`` (what actio
     garden            all seeds of one model: germinate, advance, prune and fossilise them, by an action or with time
     snapshots         copy a host, and restore it in a rollback, with the state of its optimizers
     counterfactuals   losses with seeds left out
-    trials            check and describe blueprints before a run
+    trials            check blueprints before a run
+    hosts             what a caller asks of a model, grafted or not
 
 Each module imports only from those above it. Policies choose the actions, and the trainer trains the host.
 """

@@ -4,40 +4,33 @@ from .dry_runs import (
     device_of as device_of,
     dtype_of as dtype_of,
     in_mode as in_mode,
-    observe_places as observe_places,
-    untouched as untouched,
 )
-from .examples import Example as Example, map_tensors as map_tensors, tensors_in as tensors_in
+from .examples import Example as Example
 from .garden import Garden as Garden, Transition as Transition
 from .gates import (
     NUMBERS as NUMBERS,
     Gates as Gates,
-    lower_bound as lower_bound,
+    compare_losses as compare_losses,
     paired as paired,
     read_gain as read_gain,
 )
 from .grafting import (
     graft as graft,
     is_grafted as is_grafted,
-    matches as matches,
     slots_of as slots_of,
     ungraft as ungraft,
 )
+from .hosts import Host as Host
 from .incubation import summed as summed
 from .journal import Growth as Growth, read_network as read_network
 from .optimizer_steps import (
     WIDTH as WIDTH,
     GradientCollector as GradientCollector,
-    decode_scaler as decode_scaler,
-    encode_scaler as encode_scaler,
 )
 from .optimizers import (
     OptimizerKeeper as OptimizerKeeper,
     OptimizerSettings as OptimizerSettings,
     Share as Share,
-    overflow_together as overflow_together,
-    refuse_closure as refuse_closure,
-    update_scaler as update_scaler,
 )
 from .random_streams import (
     RandomStream as RandomStream,
@@ -47,7 +40,6 @@ from .rebuilding import implant as implant
 from .seeds import (
     Presence as Presence,
     Seed as Seed,
-    SeedBuilder as SeedBuilder,
     SeedFault as SeedFault,
     Variety as Variety,
     describe_error as describe_error,
@@ -66,10 +58,7 @@ from .snapshots import Snapshot as Snapshot
 from .transitions import FaultBook as FaultBook
 from .trials import (
     Draws as Draws,
-    PlaceDescriptions as PlaceDescriptions,
     audition as audition,
-    count_operations as count_operations,
-    describe as describe,
     draws_of as draws_of,
     draws_of_variety as draws_of_variety,
 )

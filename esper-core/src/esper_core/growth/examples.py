@@ -46,6 +46,14 @@ class Example:
         first = next((tensor for tensor in tensors_in(batch) if tensor.ndim), None)
         return cls(batch, 0 if first is None else len(first))
 
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield the tensors of the batch, in its own order."""
+        return tensors_in(self.batch)
+
+    def to(self, device: torch.device) -> Any:
+        """Return the batch with its tensors on a device."""
+        return map_tensors(self.batch, lambda tensor: tensor.to(device))
+
     def copy(self) -> Any:
         """Return the batch with copies of its tensors."""
         return map_tensors(self.batch, torch.clone)

@@ -88,6 +88,16 @@ def upper_bound(gain: Gain, alpha: float) -> float:
     return -lower_bound(mirrored, alpha)
 
 
+def _evidence(gain: Gain, alpha: float, look: int = 1) -> Evidence:
+    lower, upper = lower_bound(gain, alpha), upper_bound(gain, alpha)
+    return Evidence(gain.n, gain.mean, gain.standard_error, lower, upper, alpha, look)
+
+
+def compare_losses(host: Tensor, trial: Tensor, alpha: float) -> Evidence:
+    """Return what losses of the same examples show of the mean gain host − trial; a bound is wrong with ``alpha``."""
+    return _evidence(read_gain(paired(host, trial).tolist()), alpha)
+
+
 def judge(gain: Gain | None, price: float, *, strictness: Strictness, alpha: float, look: int = 1) -> Opinion:
     """Return a gate's opinion at one look at ``gain``, whose price is ``price``.
 
@@ -108,8 +118,7 @@ def judge(gain: Gain | None, price: float, *, strictness: Strictness, alpha: flo
         return Opinion(Finding.UNKNOWN, f"a loss is not finite: the mean gain is {gain.mean}", price=price)
     strict = strictness == "strict"
     share = alpha if strict else 1 - CONFIDENCE
-    lower, upper = lower_bound(gain, share), upper_bound(gain, share)
-    evidence = Evidence(gain.n, gain.mean, gain.standard_error, lower, upper, share, look)
+    evidence = _evidence(gain, share, look)
     shown = evidence.mean > price and evidence.lower > (price if strict else 0.0)
     return Opinion(
         Finding.SHOWN if shown else Finding.NOT_SHOWN, _describe(evidence, price, strict=strict), evidence, price

@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, is_dataclass, replace
-from fnmatch import fnmatchcase
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
@@ -26,7 +25,7 @@ from torch.nn.parameter import is_lazy
 from esper_core.growth.dry_runs import in_mode, untouched
 from esper_core.growth.examples import Example, tensors_in
 from esper_core.growth.journal import add_to_state_dict, take_from_state_dict
-from esper_core.growth.slots import HOME, Slot, Slots, key_of, network_html, observe
+from esper_core.growth.slots import HOME, Slot, Slots, key_of, matches, network_html, observe
 from esper_core.leyline.errors import GraftError, GrowthError, Problem, suggestion
 from esper_core.leyline.specs import SlotPlace
 
@@ -480,15 +479,3 @@ def _collisions(places: list[tuple[str, SlotPlace]]) -> list[Problem]:
             problems.append(Problem("E316", message, hint="One slot can keep several seeds: stack."))
         seen[module] = name
     return problems
-
-
-def matches(module: str, pattern: str) -> bool:
-    """Return whether a module's dotted name fits a pattern, part by part.
-
-    >>> matches("blocks.3.mlp", "blocks.*.mlp"), matches("blocks.3.mlp.fc", "blocks.*")
-    (True, False)
-    """
-    parts, pattern_parts = module.split("."), pattern.split(".")
-    return len(parts) == len(pattern_parts) and all(
-        fnmatchcase(part, want) for part, want in zip(parts, pattern_parts, strict=True)
-    )

@@ -112,9 +112,18 @@ class Share:
         if not trainable:
             return cls((), None)
         optimizer = settings.build(trainable)
-        refuse_closure(optimizer)
+        cls.refuse_closure(optimizer)
         rates = tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
         return cls(trainable, optimizer, settings, rates, begun)
+
+    @staticmethod
+    def refuse_closure(optimizer: torch.optim.Optimizer) -> None:
+        """Raise GrowthError for an optimizer whose step needs a closure."""
+        closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            message = f"{type(optimizer).__name__} computes the loss several times a step, which is not supported here"
+            hint = "Use one whose step() needs no closure, such as Adam or SGD."
+            raise GrowthError(Problem("E306", message, hint=hint))
 
     def under(self, settings: OptimizerSettings, begun: int) -> Share:
         """Return the same parameters under other settings, with their optimizer's state; this share is not changed.
@@ -208,14 +217,6 @@ class Share:
             self.optimizer.state.update(self.settings.build(self.parameters).state)
 
 
-def refuse_closure(optimizer: torch.optim.Optimizer) -> None:
-    """Raise GrowthError for an optimizer whose step needs a closure."""
-    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        message = f"{type(optimizer).__name__} computes the loss several times a step, which is not supported here"
-        raise GrowthError(Problem("E306", message, hint="Use one whose step() needs no closure, such as Adam or SGD."))
-
-
 class OptimizerKeeper:
     """The optimizers of one model: one for the host, one for each seed and one for each fossil.
 
@@ -226,6 +227,8 @@ class OptimizerKeeper:
         steps: decision steps that there will be in all, for schedules; None if unknown.
         scaler: gradient scaler of the host's own step; an incubating seed has a copy of it.
     """
+
+    encode_scaler, decode_scaler = staticmethod(encode_scaler), staticmethod(decode_scaler)
 
     def __init__(
         self,
@@ -353,18 +356,32 @@ class OptimizerKeeper:
         if self._host_settings.schedule is None and self.host.rates:
             for fossil in self.fossils.values():  # a scheduler of torch knows the host's optimizer alone
                 fossil.set_rates(self.host.factor_now())
-        if self.scaler is not None:
-            overflow_together(host_shares)
-        for share in host_shares:
-            share.unscale(self.scaler)
-        if self._host_settings.clip_norm is not None:
-            together = [parameter for share in host_shares for parameter in share.parameters]
-            clip_grad_norm_(together, self._host_settings.clip_norm)
-        for share in host_shares:
-            share.step(self.scaler)
+        self.step_together(host_shares, self._host_settings.clip_norm)
         for share in seeds:
             self._step_alone(share, self.scaler)
-        update_scaler(self.scaler, (*host_shares, *seeds))
+        self.update_scaler(self.scaler, (*host_shares, *seeds))
+
+    def step_together(self, shares: Sequence[Share], clip_norm: float | None, collected: Iterable[Share] = ()) -> None:
+        """Take one step of several shares, clipped together; if one gradient is not finite, all of them skip it.
+
+        The gradients of ``collected``, some of these shares, are recorded for the statistics.
+        """
+        if self.scaler is not None:
+            overflow_together(shares)
+        for share in shares:
+            share.unscale(self.scaler)
+        for share in collected:
+            share.collect_gradients(scaled=self.scaler is not None)
+        if clip_norm is not None:
+            clip_grad_norm_([parameter for share in shares for parameter in share.parameters], clip_norm)
+        for share in shares:
+            share.step(self.scaler)
+
+    @staticmethod
+    def update_scaler(scaler: GradScaler | None, shares: Iterable[Share]) -> None:
+        """Update the scale after a step of ``shares``, unless none of them had gradients."""
+        if scaler is not None and any(share.gradients_now() for share in shares):
+            scaler.update()
 
     def step_seed(self, number: int, gradients: Sequence[Tensor | None], scaler: GradScaler | None = None) -> None:
         """Take one step of one seed from gradients in the order of its share; they are dropped afterwards.
@@ -375,7 +392,7 @@ class OptimizerKeeper:
         for parameter, gradient in zip(share.parameters, gradients, strict=True):
             parameter.grad = None if gradient is None else laid_out(gradient, parameter)
         self._step_alone(share, scaler)
-        update_scaler(scaler, [share])
+        self.update_scaler(scaler, [share])
         share.zero_grad()
 
     def take_gradients(self) -> dict[int, Tensor]:
@@ -417,9 +434,3 @@ def overflow_together(shares: Sequence[Share]) -> None:
         largest = torch.nn.utils.get_total_norm([gradient for gradients in dense for gradient in gradients], math.inf)
         for first in firsts:
             first.add_(largest - largest)  # 0, or NaN
-
-
-def update_scaler(scaler: GradScaler | None, shares: Iterable[Share]) -> None:
-    """Update the scale after a step of ``shares``, unless none of them had gradients."""
-    if scaler is not None and any(share.gradients_now() for share in shares):
-        scaler.update()

@@ -68,6 +68,8 @@ class RandomStream:
         idle: the blocks are known to draw nothing, so nothing is lent, and no thread waits.
     """
 
+    derive_seed = staticmethod(derive_seed)
+
     def __init__(self, seed: int, device: torch.device | str = "cpu", *, idle: bool = False) -> None:
         self.device = torch.device(device)
         self.idle = idle

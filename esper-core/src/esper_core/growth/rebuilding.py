@@ -18,7 +18,7 @@ from esper_core.growth.random_streams import RandomStream, derive_seed
 from esper_core.growth.seeds import AlphaSchedule, Seed, SeedBuilder, describe_error
 from esper_core.growth.serialization import describe_mismatch, form_of
 from esper_core.growth.slots import HOME, JOURNAL, key_of
-from esper_core.leyline.actions import Action, Op
+from esper_core.leyline.actions import Action, Blend, Op
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.lifecycle import SlotState, Stage
@@ -171,6 +171,18 @@ def _state(slot: Slot, embargo: int) -> SlotState:
     return SlotState.EMBARGOED if embargo else SlotState.FREE
 
 
+def plant(
+    model: nn.Module, slot: Slot, variety: Variety, builder: SeedBuilder, number: int, blend: Blend = Blend.ADD
+) -> Seed:
+    """Put a newborn seed into a slot, at full strength, and return it; SeedFault if it cannot be built."""
+    action = Action(Op.GERMINATE, slot.name, variety.id, blend=blend)
+    assert slot.site is not None
+    seed = builder.build(variety, action, slot.site, slot.dtype_in(model), slot.tapped, number=number, step=0)
+    seed.alpha.aim(FULL, 0)
+    slot.seeds.append(seed)
+    return seed
+
+
 def implant(
     model: nn.Module,
     grown: Sequence[Growth],
@@ -187,11 +199,6 @@ def implant(
     for growth in grown:
         slot = slots_of(model).named(growth.slot)
         variety = next(variety for variety in varieties[growth.slot] if variety.id == growth.blueprint)
-        action = Action(Op.GERMINATE, growth.slot, growth.blueprint, blend=growth.blend)
-        assert slot.site is not None
-        dtype = slot.dtype_in(model)
-        block = builder.build(variety, action, slot.site, dtype, slot.tapped, number=growth.number, step=0)
+        block = plant(model, slot, variety, builder, growth.number, growth.blend)
         block.stage, block.kept = Stage.FOSSILISED, 0
-        block.alpha.aim(FULL, 0)
-        slot.seeds.append(block)
         slot.state = SlotState.CLOSED if len(slot.fossils) >= slot.limit else SlotState.FREE

@@ -296,22 +296,6 @@ class Seed(nn.Module):
 _PLACE: Final = re.compile(r"\((?:[^()]*[/\\])([^()/\\]+:\d+)\)")
 
 
-class SeedFault(PluginError):
-    """A seed raised, or returned something invalid.
-
-    Attributes:
-        slots: the slots whose living seeds are at fault; none for a fossil, which cannot be removed.
-        number: which seed of a nursery it was; None: all that live there.
-    """
-
-    def __init__(self, slots: Iterable[str], what: str, *, number: int | None = None) -> None:
-        self.slots = tuple(slots)
-        self.number = number
-        self.what = what
-        location = f"in {', '.join(self.slots)} " if self.slots else ""
-        super().__init__(Problem("E320", f"the seed {location}{what}"))
-
-
 def describe_error(error: BaseException, maker: object = None) -> str:
     """Return the type and message of an error, and the line of its author's code, in one line.
 
@@ -332,6 +316,25 @@ def remove_folders(description: str) -> str:
     'raised ValueError: too large (odd.py:54)'
     """
     return _PLACE.sub(r"(\1)", description)
+
+
+class SeedFault(PluginError):
+    """A seed raised, or returned something invalid.
+
+    Attributes:
+        slots: the slots whose living seeds are at fault; none for a fossil, which cannot be removed.
+        what: what it did, without folders, since events hold no path of a machine.
+        number: which seed of a nursery it was; None: all that live there.
+    """
+
+    describe_error = staticmethod(describe_error)
+
+    def __init__(self, slots: Iterable[str], what: str, *, number: int | None = None) -> None:
+        self.slots = tuple(slots)
+        self.number = number
+        self.what = remove_folders(what)
+        location = f"in {', '.join(self.slots)} " if self.slots else ""
+        super().__init__(Problem("E320", f"the seed {location}{what}"))
 
 
 TRAIT = "informed_birth"

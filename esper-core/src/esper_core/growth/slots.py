@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
@@ -205,6 +206,10 @@ class Slots(nn.ModuleDict):
         """Return the slot of this name; the key of a module has slashes for its dots."""
         return cast("Slot", self[key_of(name)])
 
+    def matching(self, pattern: str) -> list[Slot]:
+        """Return the slots of this name, or whose names fit a pattern such as ``blocks.*.mlp``."""
+        return [slot for slot in self.each() if slot.name == pattern or matches(slot.name, pattern)]
+
 
 _TAKEN = frozenset(dir(Slots()))
 """Attributes of the module, which no child can be named after."""
@@ -218,6 +223,18 @@ def key_of(name: str) -> str:
     """
     key = name.replace(".", "/")
     return f"{key}_" if key in _TAKEN else key
+
+
+def matches(module: str, pattern: str) -> bool:
+    """Return whether a module's dotted name fits a pattern, part by part.
+
+    >>> matches("blocks.3.mlp", "blocks.*.mlp"), matches("blocks.3.mlp.fc", "blocks.*")
+    (True, False)
+    """
+    parts, pattern_parts = module.split("."), pattern.split(".")
+    return len(parts) == len(pattern_parts) and all(
+        fnmatchcase(part, want) for part, want in zip(parts, pattern_parts, strict=True)
+    )
 
 
 def observe(model: nn.Module, slots: Sequence[Slot], example: Any) -> None:

@@ -19,3 +19,7 @@ Begin reading with ``loop``. What is here, from top to bottom:
 What is not here: slots, seeds and optimizers (``growth``), snapshots and rollbacks (``governor``), and how a study is
 built from a configuration (``app.compose``).
 """
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from esper_core.governor import Governor, MemoryBudget
 from esper_core.growth import (
     Draws,
     FaultBook,
@@ -42,7 +41,7 @@ from esper_core.trainer.forward import (
     torch_compiler,
 )
 from esper_core.trainer.measurements import Evaluation, evaluate
-from esper_core.trainer.network import GrowingNetwork
+from esper_core.trainer.network import GrowingNetwork, NetworkSettings
 from esper_core.trainer.operations import OperationCount
 
 if TYPE_CHECKING:
@@ -139,8 +138,6 @@ class Environment:
         self.signals: Signals | None = None
         self._implants = implants
         self._faults = FaultBook() if faults is None else faults
-        self._budget = MemoryBudget(recipe.governor, recipe.optimizers, recipe.varieties, recipe.growth.incubation)
-        self.governor = Governor(recipe.governor, metric=recipe.task.metric, faults=self._faults)
         self.forward = ForwardPass(recipe.compute, recipe.task, recipe.device)
         self._operations = OperationCount(recipe.operations)
         self._memory = Memory(recipe.reported)
@@ -195,18 +192,21 @@ class Environment:
         self.network = GrowingNetwork(
             model,
             keeper,
-            self.governor,
-            self._budget,
-            varieties=recipe.varieties,
-            settings=recipe.growth,
-            steps=episode.steps,
-            batches=episode.batches,
+            NetworkSettings(
+                varieties=recipe.varieties,
+                steps=episode.steps,
+                batches=episode.batches,
+                growth=recipe.growth,
+                governor=recipe.governor,
+                optimizers=recipe.optimizers,
+                metric=recipe.task.metric,
+                draws=recipe.draws,
+                operations=recipe.operations if recipe.price_operations else None,
+            ),
             seed=seed,
-            faults=self._faults,
             probe=self._probe_loss,
+            faults=self._faults,
             outputs=self.forward.outputs,
-            draws=recipe.draws,
-            operations=recipe.operations if recipe.price_operations else None,
             compile_host=compile_host if recipe.compute.compile else None,
         )
         self.order = BatchOrder(len(train), episode.batch_size, derive_seed(seed, "order"), train.inputs.device)
@@ -255,7 +255,7 @@ class Environment:
     def measure_seeds(self, undisturbed: Tensor | None) -> None:
         """Measure gain and dependence of living seeds, after every environment was evaluated for validation."""
         examples = len(self.network.evaluation.losses)
-        self.network.measure_gains(partial(self._evaluate, "validation"), undisturbed)
+        self.network.measure_gains(lambda: self._evaluate("validation").evidence, undisturbed)
         self._operations.try_seeds(self.garden, examples)
         if self.recipe.growth.dependence:
             self._operations.leave_out(self.garden, examples)

@@ -92,6 +92,23 @@ class Ending:
     test_metric: float
     growth: tuple[Growth, ...]
 
+    def event(self, member: Member, closing: RewardBreakdown | None, reward: float | None) -> EpisodeFinished:
+        """Return the event of the end, with the reward of the end itself, and the sum of all; None: unknown."""
+        return EpisodeFinished(
+            **_episode(member),
+            test_loss=self.test_loss,
+            test_metric=self.test_metric,
+            validation_metric=self.signals.validation_metric,
+            parameters=self.signals.parameters,
+            host_parameters=self.signals.host_parameters,
+            fossils=self.signals.fossils,
+            steps=member.steps,
+            flops=member.flops,
+            reward=reward,
+            closing={} if closing is None else closing.terms,
+            grown=tuple(asdict(growth) for growth in self.growth),
+        )
+
 
 Changes: TypeAlias = list[tuple[int, Transition]]
 """Transitions, each with the place of its environment."""
@@ -194,26 +211,6 @@ def governor_acted(
         )
         if back is not None:
             yield from stages_changed(members, [(place, change) for change in back.transitions], decision.step)
-
-
-def episode_finished(
-    member: Member, ending: Ending, closing: RewardBreakdown | None, reward: float | None
-) -> EpisodeFinished:
-    """Build the event of an episode's end, with the reward of the end itself, and the sum of all; None: unknown."""
-    return EpisodeFinished(
-        **_episode(member),
-        test_loss=ending.test_loss,
-        test_metric=ending.test_metric,
-        validation_metric=ending.signals.validation_metric,
-        parameters=ending.signals.parameters,
-        host_parameters=ending.signals.host_parameters,
-        fossils=ending.signals.fossils,
-        steps=member.steps,
-        flops=member.flops,
-        reward=reward,
-        closing={} if closing is None else closing.terms,
-        grown=tuple(asdict(growth) for growth in ending.growth),
-    )
 
 
 def describe(action: Action) -> str:

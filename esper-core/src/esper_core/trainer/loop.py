@@ -30,7 +30,6 @@ from esper_core.leyline.events import UpdateFinished
 from esper_core.leyline.signals import HealthSnapshot
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.event_records import (
-    episode_finished,
     governor_acted,
     seeds_lost,
     stages_changed,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from esper_core.governor import Decision, RolledBack
     from esper_core.leyline import Action, RewardBreakdown, Signals, Verdict
     from esper_core.leyline.events import EpisodeFinished
-    from esper_core.trainer.event_records import Ending, Member
+    from esper_core.trainer.event_records import Changes, Ending, Member
     from esper_core.trainer.pool import Roster
     from esper_core.trainer.progress import StudyProgress
     from esper_core.trainer.rollouts import RolloutRecorder
@@ -128,7 +127,7 @@ def _conclude(progress: StudyProgress, last: int) -> tuple[list[EpisodeFinished]
     closing_E = rewards.score(signals_E)
     progress.recorder.rewarded(closing_E)
     finished = [
-        episode_finished(member, ending, closing_E[member.place], rewards.total(member.place))
+        ending.event(member, closing_E[member.place], rewards.total(member.place))
         for member, ending in zip(members, endings, strict=True)
     ]
     study.bus.publish(*stages_changed(members, changes, last), *finished)
@@ -221,6 +220,10 @@ class Stepper:
                 *steps_finished(members, result.signals, result.rewards, actions_E, step),
             )
             self.bus.settle()
+
+    def report(self, changes: Changes, step: int) -> None:
+        """Publish changes of stage that came after the last step, such as those at the end of a loop."""
+        self.bus.publish(*stages_changed(self.pool.environments, changes, step))
 
     def _opinions(self) -> dict[int, Verdict]:
         """Return the second opinion on each environment whose episode goes on, by its place."""

@@ -115,11 +115,11 @@ class SeedGains:
         self._fossils: list[int] = []
         self.gains: dict[int, Tensor] = {}
 
-    def measure(self, evaluate: Callable[[], Evaluation], evidence: Tensor, undisturbed: Tensor | None) -> None:
+    def measure(self, evaluate: Callable[[], Tensor], evidence: Tensor, undisturbed: Tensor | None) -> None:
         """Measure the gain of every living seed.
 
         Args:
-            evaluate: Evaluates the network as it acts now on the validation split.
+            evaluate: Returns the evidence of the network as it acts then on the validation split.
             evidence: The evidence that ``evaluate`` gave without any trial, one number for each example.
             undisturbed: The twin's evidence; None where there is no twin.
         """
@@ -152,10 +152,10 @@ class SeedGains:
         self.gains, self._lead, self._fossils = saved["gains"], saved["lead"], saved["fossils"]
         self._stream.load_state_dict(saved["stream"])
 
-    def _try_seed(self, number: int, evaluate: Callable[[], Evaluation]) -> Tensor:
+    def _try_seed(self, number: int, evaluate: Callable[[], Tensor]) -> Tensor:
         """Return the evidence with one incubating seed in the network."""
         with self._garden.trial(number), self._stream:
-            evidence = evaluate().evidence
+            evidence = evaluate()
         check_settings(self._garden, number)
         return evidence
 

@@ -27,9 +27,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 import torch
 from torch import nn
 
+from esper_core.governor import Governor, MemoryBudget
 from esper_core.growth import (
     Counterfactuals,
     Draws,
+    FaultBook,
     Garden,
     Gates,
     RandomStream,
@@ -46,8 +48,9 @@ from esper_core.growth import (
 )
 from esper_core.leyline.protocols import State
 from esper_core.plugins.process_state import restore_defaults
+from esper_core.settings import GovernorConfig, GrowthConfig, OptimizersConfig
 from esper_core.trainer.event_records import LostSeed, plain_of, record_of
-from esper_core.trainer.measurements import SeedDependence, SeedGains, StepMeasurements, check_settings
+from esper_core.trainer.measurements import Evaluation, SeedDependence, SeedGains, StepMeasurements, check_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -55,12 +58,11 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from esper_core.governor import Decision, Governor, MemoryBudget, RolledBack
-    from esper_core.growth import FaultBook, OptimizerKeeper, Variety
-    from esper_core.leyline import Action, ActionMask, Operations, Signals, Split, Task, Verdict
-    from esper_core.settings import GrowthConfig
+    from esper_core.governor import Decision, RolledBack
+    from esper_core.growth import OptimizerKeeper, Variety
+    from esper_core.leyline import Action, ActionMask, Metric, Operations, Signals, Split, Task, Verdict
     from esper_core.trainer.forward import CompiledHost, Loss
-    from esper_core.trainer.measurements import Evaluation, Measurements
+    from esper_core.trainer.measurements import Measurements
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -117,20 +119,47 @@ class SeedLosses:
         self.records = [record_of(LostSeed, record) for record in decode_state(state)]
 
 
+@dataclass(frozen=True, slots=True)
+class NetworkSettings:
+    """What may grow in a network, and by which rules.
+
+    Attributes:
+        varieties: For each slot, what may grow in it.
+        steps: Decision steps in which gates may look.
+        batches: Batches of a decision step, on which ramps of alpha are spread.
+        optimizers: Of host and seeds, from which the memory budget estimates; they train nothing.
+        metric: What the governor counts as progress, beside the loss.
+        draws: When host and blueprints draw random numbers.
+        operations: Operations of host and blueprints, if a reward prices them; None: signals have none.
+    """
+
+    varieties: Mapping[str, Sequence[Variety]]
+    steps: int
+    batches: int = 1
+    growth: GrowthConfig = field(default_factory=GrowthConfig)
+    governor: GovernorConfig = field(default_factory=GovernorConfig)
+    optimizers: OptimizersConfig = field(default_factory=OptimizersConfig)
+    metric: Metric | None = None
+    draws: Draws = Draws.ANYWHERE
+    operations: Operations | None = None
+
+
 class GrowingNetwork:
     """One growing network, driven from outside with losses and evaluations.
 
     A seed that fails in any of its passes is taken out, and the pass is repeated without it; ``lost`` records
     which. An error that no seed is to blame for is raised.
 
+    Its ``governor`` judges it and rolls it back; ``governor.begin`` must be called before the first step.
+
     Args:
         model: The host, grafted, on its device.
-        governor: Judges the network and rolls it back; ``begin`` must be called on it before the first step.
+        keeper: Its optimizers.
+        settings: What may grow, and by which rules.
         seed: RNG seed of this network.
-        faults: Counts failures of blueprints over all networks of the run.
         probe: Mean loss on some training data, for blueprints that choose their first weights by it.
+        faults: Counts failures of blueprints over all networks of the run; None: of this one alone.
         outputs: Computes the outputs of a batch.
-        draws: When host and blueprints draw random numbers.
         compile_host: Makes what runs the host's training pass compiled; None: it runs as written.
     """
 
@@ -138,34 +167,30 @@ class GrowingNetwork:
         self,
         model: nn.Module,
         keeper: OptimizerKeeper,
-        governor: Governor,
-        budget: MemoryBudget,
+        settings: NetworkSettings,
         *,
-        varieties: Mapping[str, Sequence[Variety]],
-        settings: GrowthConfig,
-        steps: int,
-        batches: int,
         seed: int,
-        faults: FaultBook,
         probe: Callable[[nn.Module], Tensor],
+        faults: FaultBook | None = None,
         outputs: Callable[[nn.Module, Tensor], Tensor] = nn.Module.__call__,
-        draws: Draws = Draws.ANYWHERE,
-        operations: Operations | None = None,
         compile_host: Callable[[Garden], CompiledHost] | None = None,
     ) -> None:
-        self.model, self.keeper, self.governor = model, keeper, governor
-        self._budget, self._draws = budget, draws
-        device, deterministic = device_of(model), draws is Draws.NEVER
+        self.model, self.keeper, self._draws = model, keeper, settings.draws
+        growth, varieties = settings.growth, settings.varieties
+        faults = FaultBook() if faults is None else faults
+        self.governor = Governor(settings.governor, metric=settings.metric, faults=faults)
+        self._budget = MemoryBudget(settings.governor, settings.optimizers, varieties, growth.incubation)
+        device, deterministic = device_of(model), self._draws is Draws.NEVER
         self.garden = Garden(
             model,
             keeper,
             varieties,
             seed=seed,
-            batches=batches,
-            settings=settings,
+            batches=settings.batches,
+            settings=growth,
             faults=faults,
             probe=probe,
-            gates=Gates(settings, steps),
+            gates=Gates(growth, settings.steps),
             deterministic=deterministic,
         )
         self.training_stream, self.evaluation_stream, trial_stream = (
@@ -176,7 +201,7 @@ class GrowingNetwork:
         left_out = derive_seed(seed, "counterfactuals")
         counterfactuals = Counterfactuals(model, seed=left_out, deterministic=deterministic, run=outputs)
         self.dependence = SeedDependence(self.garden, counterfactuals)
-        self.measurements = StepMeasurements(self.garden, self.gains, self.dependence, operations)
+        self.measurements = StepMeasurements(self.garden, self.gains, self.dependence, settings.operations)
         self.lost = SeedLosses(self.garden, self.measurements, faults)
         self.compiled = None if compile_host is None else compile_host(self.garden)
         self.measured: Measurements
@@ -271,21 +296,27 @@ class GrowingNetwork:
         draws = Draws.ANYWHERE if compiles else self._draws
         return self.training_stream if draws is when else nullcontext()
 
-    def evaluate(self, evaluate: Callable[[], Evaluation]) -> Evaluation:
-        """Return the result of ``evaluate``, which runs the model on a split, for the network as it acts now."""
+    def evaluate(self, evaluate: Callable[[], Evaluation | Tensor]) -> Evaluation:
+        """Return the result of ``evaluate``, which runs the model on a split, for the network as it acts now.
+
+        If it returns the loss of each example alone, the losses are metric and evidence, too.
+        """
 
         def checked() -> Evaluation:
             evaluation = evaluate()
             if changes := restore_defaults():
                 self.lost.blame_acting(changes)
-            return evaluation
+            if isinstance(evaluation, Evaluation):
+                return evaluation
+            return Evaluation(evaluation, evaluation.mean(), evaluation)
 
         with self.evaluation_stream:
             return self.lost.run_without_faulty(checked)
 
-    def measure_gains(self, evaluate: Callable[[], Evaluation], undisturbed: Tensor | None) -> None:
+    def measure_gains(self, evaluate: Callable[[], Tensor], undisturbed: Tensor | None) -> None:
         """Measure what living seeds gain on the validation split, after ``evaluation`` was set to its result.
 
+        ``evaluate`` returns the evidence on it for the network as it acts then, one number for each example;
         ``undisturbed`` holds the twin's evidence on it, one number for each example; None where there is no twin.
         """
         self.lost.run_without_faulty(self.gains.measure, evaluate, self.evaluation.evidence, undisturbed)
@@ -353,8 +384,8 @@ class GrowingNetwork:
                 raise SeedFault([], refusal)
             return self.garden.apply(action, step)
         except SeedFault as fault:
-            failure = remove_folders(fault.what)
-            self.lost.records.append(LostSeed(action.slot or "", action.blueprint or "", failure, None))
+            lost = LostSeed(action.slot or "", action.blueprint or "", fault.what, None)
+            self.lost.records.append(lost)
             return []
 
     def refuse_birth(self, failure: str) -> None:

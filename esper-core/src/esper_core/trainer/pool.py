@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import torch
 
 from esper_core.governor import Act
-from esper_core.growth import Draws, FaultBook, Transition, decode_state, encode_state, read_network, slots_of
+from esper_core.growth import Draws, FaultBook, Host, Transition, decode_state, encode_state
 from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.protocols import State
@@ -198,7 +198,7 @@ class Phases(Roster[N]):
     Args:
         members: In the order of their places.
         pool_size: How many members there are, with those in other processes.
-        lanes: Where the work of each member runs.
+        lanes: Where the work of each member runs; None: in the caller's thread.
         twin: The arm of the twins.
         undisturbed: For a step, the evidence of a twin that is trained elsewhere.
     """
@@ -209,12 +209,12 @@ class Phases(Roster[N]):
         pool_size: int,
         faults: FaultBook,
         *,
-        lanes: Lanes,
+        lanes: Lanes | None = None,
         twin: str | None = None,
         undisturbed: Callable[[int], Tensor | None] = lambda step: None,
     ) -> None:
         super().__init__(members, pool_size, faults)
-        self._lanes = lanes
+        self._lanes = lanes or Lanes()
         self._twin = twin
         self._undisturbed = undisturbed
         self._numbers: dict[N, Tensor] = {}
@@ -350,8 +350,7 @@ class Phases(Roster[N]):
         endings: list[Ending] = []
         for environment, (loss, metric) in self._read(tests):
             assert environment.signals is not None
-            grown = read_network(slots_of(environment.network.model), type(environment.network.model).__name__).grown
-            endings.append(Ending(environment.signals, loss, metric, grown))
+            endings.append(Ending(environment.signals, loss, metric, Host(environment.network.model).grown))
         return changes, endings
 
     def states(self) -> dict[int, State]:

@@ -1,5 +1,6 @@
 from .gardener import (
     Gardener as Gardener,
+    LoopOptions as LoopOptions,
     graft as graft,
     ungraft as ungraft,
 )

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from inspect import signature
 from numbers import Integral
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from pydantic import BaseModel
 from torch import nn
 
-from esper_core.growth import host_parameters, is_grafted, slots_of
-from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.growth import Host
+from esper_core.leyline.errors import GrowthError, Problem, suggestion
 from esper_grow.gardener.traces import HostAutocast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 log = logging.getLogger("esper")
 
@@ -34,7 +38,7 @@ def refuse_arguments(model: Any, steps: Any, clip_norm: Any) -> None:
         raise GrowthError(
             Problem("E350", message, hint="Pass the model itself, with its loss as a function beside it.")
         )
-    if is_grafted(model) and HostAutocast.is_on(model):
+    if Host(model).is_grafted and HostAutocast.is_on(model):
         hint = "Call close() of the other one first, or name all slots in one Gardener."
         raise GrowthError(Problem("E357", "the model has a Gardener already, which is not closed", hint=hint))
     if not isinstance(steps, Integral) or steps < 1:
@@ -43,6 +47,15 @@ def refuse_arguments(model: Any, steps: Any, clip_norm: Any) -> None:
     if clip_norm is not None and not (isinstance(clip_norm, int | float) and clip_norm > 0):
         message = f"clip_norm must be a number above 0, or None. Received: {clip_norm!r}"
         raise GrowthError(Problem("E347", message, hint="It is the norm to which the loop clips gradients."))
+
+
+def refuse_unknown_options(callee: Callable[..., Any], received: Iterable[str], options: type) -> None:
+    """Raise TypeError for a keyword argument that is neither a parameter of ``callee`` nor one of its options."""
+    known = [name for name in signature(callee).parameters if name != "options"] + list(options.__annotations__)
+    for name in received:
+        if name not in known:
+            message = f"{callee.__name__}() got an unexpected keyword argument '{name}'. {suggestion(name, known)}"
+            raise TypeError(message)
 
 
 def refuse_no_settings(settings: Any, section: str) -> None:
@@ -69,15 +82,21 @@ def refuse_grown_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any
         raise GrowthError(Problem("E348", message, hint=hint))
 
 
+def state_mismatch(why: str) -> GrowthError:
+    """Return the error for a state that does not fit the Gardener into which it is loaded (E334)."""
+    hint = f"{why}\nLoad a state into an object built with the same settings and package versions."
+    return GrowthError(Problem("E334", "the state does not fit what it is loaded into", hint=hint))
+
+
 class ModelForm:
     """Where the host's parameters are, and of which dtype, as branches have copied them. Seeds may have others."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model, self._of_host = model, host_parameters(model)
+        self._host, self._of_host = Host(model), Host(model).parameters()
         self._recorded = self._now()
 
     def _now(self) -> set[tuple[torch.dtype, torch.device]]:
-        return {(parameter.dtype, parameter.device) for parameter in self._of_host}
+        return {(parameter.dtype, parameter.device) for parameter in self._of_host.values()}
 
     def refuse_other(self, *, branched: bool, thorough: bool = False) -> None:
         """Raise GrowthError (E358) if the model was moved or cast while seeds live on branches.
@@ -85,7 +104,7 @@ class ModelForm:
         A move may replace parameters, which is seen if it is ``thorough``.
         """
         if thorough:
-            self._of_host = host_parameters(self._model)
+            self._of_host = self._host.parameters()
         now = self._now()
         if branched and now != self._recorded:
             message = f"the model was {_listed(self._recorded)} when seeds germinated, and is {_listed(now)}"
@@ -101,7 +120,7 @@ def _listed(forms: set[tuple[torch.dtype, torch.device]]) -> str:
 def refuse_lost_slots(model: nn.Module) -> None:
     """Raise GrowthError (E358) if a module was replaced, so that its slot acts no more."""
     modules = dict(model.named_modules())
-    for slot in slots_of(model).each():
+    for slot in Host(model).slots.each():
         if slot.at not in modules or not any(
             hook is slot for hook in vars(modules[slot.at])["_forward_hooks"].values()
         ):
@@ -112,7 +131,7 @@ def refuse_lost_slots(model: nn.Module) -> None:
 
 def warn_of_full_slots(model: nn.Module) -> None:
     """Log a warning if each slot keeps as many seeds as it may, so that nothing can germinate (E373)."""
-    slots = slots_of(model).each()
+    slots = Host(model).slots.each()
     if all(len(slot.fossils) >= slot.limit for slot in slots):
         full = ", ".join(f"{slot.name} keeps {slot.limit}" for slot in slots)
         hint = "Give slots room from the start, with  SlotPlace(…, stack=2), or name further ones."

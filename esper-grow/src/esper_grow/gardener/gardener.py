@@ -17,39 +17,22 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 import torch
 from torch import nn
 from torch.amp import GradScaler
 
-from esper_core.governor import Governor, MemoryBudget
-from esper_core.growth import (
-    Example,
-    FaultBook,
-    PlaceDescriptions,
-    device_of,
-    graft as graft,
-    host_parameters,
-    is_grafted,
-    observe,
-    slots_of,
-    state_mismatch,
-    ungraft as ungraft,
-)
+from esper_core.growth import Example, Host, graft as graft, ungraft as ungraft
 from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import Resumable, State
 from esper_core.leyline.signals import Observation
 from esper_core.plugins import load_plugins
-from esper_core.settings import GovernorConfig, GrowthConfig, OptimizersConfig
-from esper_core.telemetry import Bus, Clock
-from esper_core.trainer.event_records import stages_changed
-from esper_core.trainer.lanes import Lanes
-from esper_core.trainer.loop import Stepper
-from esper_core.trainer.network import GrowingNetwork
-from esper_core.trainer.pool import Phases
+from esper_core.settings import GovernorConfig, GrowthConfig
+from esper_core.telemetry import Bus
+from esper_core.trainer import GrowingNetwork, NetworkSettings, Phases, Stepper
 from esper_grow.gardener.checks import (
     ModelForm,
     refuse_arguments,
@@ -57,6 +40,8 @@ from esper_grow.gardener.checks import (
     refuse_lost_slots,
     refuse_no_settings,
     refuse_ranks,
+    refuse_unknown_options,
+    state_mismatch,
     warn_of_full_slots,
 )
 from esper_grow.gardener.choices import blueprints_of, policy_of
@@ -66,6 +51,7 @@ from esper_grow.gardener.records import LoopRecord
 from esper_grow.gardener.reports import Recorder, Tended
 from esper_grow.gardener.traces import HostAutocast, warn_of_averages, without_trace
 from esper_grow.gardener.validation import METRIC, Validation, checked_example, each_loss, example_of, noted
+from esper_run.app.descriptions import PlaceDescriptions
 from esper_run.app.dispatch import health_check
 from esper_run.config import section_of
 
@@ -77,10 +63,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_core.growth import Variety
-    from esper_core.leyline import Action, Policy, SlotPlace
+    from esper_core.leyline import Action, Policy, Signals, SlotPlace
     from esper_core.plugins import Plugins
-    from esper_core.telemetry import Listener
-    from esper_core.trainer.loop import StepResult
     from esper_grow.gardener.choices import Blueprints
     from esper_grow.gardener.validation import Loss
 
@@ -89,6 +73,28 @@ STATE_FORMAT: Final = 1
 
 _MOVING: Final = {Stage.GERMINATED: "germinated", Stage.FOSSILISED: "kept", Stage.PRUNED: "pruned"}
 """The stages with which the parameters of the model change."""
+
+
+class LoopOptions(TypedDict, total=False):
+    """Further options of a ``Gardener``.
+
+    Attributes:
+        growth: Settings of ``growth`` in a configuration. Incubation is always by branch.
+        governor: Settings of ``governor`` in a configuration.
+        example: One batch as the loop trains on; None: the first of ``validation``.
+        seed: RNG seed of the Gardener. Default: 0.
+        clip_norm: The norm to which the loop clips gradients, so that branches are clipped alike; None: it does not.
+        run_dir: A folder in which a run directory is made, for the report and the live view; None: nothing is written.
+        name: Part of the name of the run directory.
+    """
+
+    growth: GrowthConfig | Mapping[str, Any] | None
+    governor: GovernorConfig | Mapping[str, Any] | None
+    example: Any
+    seed: int
+    clip_norm: float | None
+    run_dir: Path | str | None
+    name: str | None
 
 
 class Gardener:
@@ -102,21 +108,17 @@ class Gardener:
             torch computes of them. Another single loss for the whole batch counts as one example.
         slots: Where something may grow, as ``esper_core.graft`` takes it.
         blueprints: What may grow: names, globs or varieties, a mapping from slots to them, or "auto" for all that fit.
-        example: One batch as the loop trains on; None: the first of ``validation``.
         validation: Held-out batches, iterated in each ``tend``.
         steps: Number of calls of ``tend`` that the policy plans for. Later nothing germinates; living seeds finish.
-        seed: RNG seed of the Gardener.
         policy: The name of a policy, or an object with its methods.
-        growth: Settings of ``growth`` in a configuration. Incubation is always by branch.
-        governor: Settings of ``governor`` in a configuration.
-        clip_norm: The norm to which the loop clips gradients, so that branches are clipped alike; None: it does not.
-        run_dir: A folder in which a run directory is made, for the report and the live view; None: nothing is written.
-        name: Part of the name of the run directory.
+        options: ``growth``, ``governor``, ``example``, ``seed``, ``clip_norm``, ``run_dir`` and ``name``, as
+            ``LoopOptions`` describes them.
 
     Raises:
         GraftError: The model cannot have these slots.
         GrowthError: Model, optimizer, loss, policy or validation data cannot be used, or no blueprint fits.
         ConfigError: There is no such blueprint or policy.
+        TypeError: There is no such option.
     """
 
     def __init__(
@@ -129,40 +131,39 @@ class Gardener:
         loss: Callable[[nn.Module, Any], Tensor],
         slots: Sequence[str] | Mapping[str, str | SlotPlace] | None = None,
         blueprints: Blueprints | Mapping[str, Blueprints] = "auto",
-        example: Any = None,
         validation: Iterable[Any],
         steps: int = 40,
-        seed: int = 0,
         policy: str | Policy = "heuristic",
-        growth: GrowthConfig | Mapping[str, Any] | None = None,
-        governor: GovernorConfig | Mapping[str, Any] | None = None,
-        clip_norm: float | None = None,
-        run_dir: Path | str | None = None,
-        name: str | None = None,
+        **options: Unpack[LoopOptions],
     ) -> None:
+        refuse_unknown_options(Gardener, options, LoopOptions)
         refuse_ranks()
+        clip_norm, seed = options.get("clip_norm"), options.get("seed", 0)
         refuse_arguments(model, steps, clip_norm)
         self.model, self.steps, self._loss = model, steps, loss
-        self._optimizers = optimizers_of(
-            optimizer, [parameter for parameter in host_parameters(model) if parameter.requires_grad]
-        )
-        settings, watch, plugins = _growth_settings(growth), _governor_settings(governor), load_plugins()
+        host = Host(model)
+        trained = [parameter for parameter in host.parameters().values() if parameter.requires_grad]
+        self._optimizers = optimizers_of(optimizer, trained)
+        growth, governor = _growth_settings(options.get("growth")), _governor_settings(options.get("governor"))
+        plugins = load_plugins()
         with ExitStack() as undo:
-            if not is_grafted(model):
+            if not host.is_grafted:
                 undo.callback(_ungraft, model)
+            example = options.get("example")
             example = example_of(validation) if example is None else example
             batch, losses = _attach_slots(model, slots, example, loss)
-            varieties = blueprints_of(blueprints, slots_of(model).each(), plugins.registry, device_of(model))
+            varieties = blueprints_of(blueprints, host, plugins)
             space = _action_space(model, varieties, batch)
-            self._arm = policy_of(policy, space, plugins.registry, steps)
+            self._arm = policy_of(policy, space, plugins, steps)
             self._closing = undo.enter_context(ExitStack())
             self._autocast = HostAutocast(model)
             self._closing.callback(self._autocast.close)
             self._keeper = BorrowedOptimizers(model, self._optimizers, clip_norm)
-            network = self._network(varieties, settings, watch, seed)
-            data = Validation(validation, losses, seed, settings.gates)
+            rules = NetworkSettings(varieties, steps, growth=growth, governor=governor, metric=METRIC)
+            network = GrowingNetwork(model, self._keeper, rules, seed=seed, probe=self._probe)
+            data = Validation(validation, losses, seed, growth.gates)
             self._member = LoopMember(network, data, self._autocast, self._arm.name, seed, steps, example)
-            self._phases = Phases([self._member], 1, network.lost.faults, lanes=Lanes())
+            self._phases = Phases([self._member], 1, network.lost.faults)
             self._feed, self._form, self._closed = BatchFeed(), ModelForm(model), False
             for borrowed in self._optimizers:
                 self._closing.callback(borrowed.register_step_post_hook(self._feed.count).remove)
@@ -171,9 +172,9 @@ class Gardener:
                 self._phases.begin()
             self._recorder = Recorder()
             self._record: LoopRecord | None = None
-            if run_dir is not None:
-                plain = _plain_settings(self, space, settings, watch, seed)
-                self._record = LoopRecord(run_dir, name, model, space, plain, plugins, self._closing)
+            if (run_dir := options.get("run_dir")) is not None:
+                plain = _plain_settings(self, space, growth, governor, seed)
+                self._record = LoopRecord(run_dir, options.get("name"), model, space, plain, plugins, self._closing)
             self._stepper = self._new_stepper(plugins)
             undo.pop_all()
 
@@ -221,8 +222,8 @@ class Gardener:
         with without_trace(self.model):
             result = self._stepper.advance(self._member.steps)
             if self._autocast.dtype is torch.float16 and self._keeper.scaler is None:
-                self._keeper.scaler = GradScaler(device_of(self.model).type)  # of the branches that begin now
-            self._stepper.act(result, [self._decide(result)])
+                self._keeper.scaler = GradScaler(Host(self.model).device.type)  # of the branches that begin now
+            self._stepper.act(result, [self._decide(result.step, result.signals[0], rolled_back=bool(result.rolled))])
         self._feed.end_interval()
         tended = self._recorder.take(result.step, self.steps, result.signals[0])
         self._member.warn_of_surplus()
@@ -297,48 +298,21 @@ class Gardener:
                     self._feed.used, [f"{transition.blueprint} in {transition.slot}" for transition in pruned]
                 )
             if self._record is not None:
-                for event in stages_changed(
-                    [self._member], [(0, transition) for transition in pruned], self._member.steps
-                ):
-                    self._record.hear(event)
+                self._stepper.report([(self._member.place, transition) for transition in pruned], self._member.steps)
                 self._record.finish(self._member, self._stepper.clock.summary(), error)
 
     def _new_stepper(self, plugins: Plugins) -> Stepper:
         """Return the stepper, which trains the network and publishes events."""
-        listeners: list[Listener] = [self._recorder] if self._record is None else [self._recorder, self._record]
+        listeners = [listener for listener in (self._recorder, self._record) if listener is not None]
         packages = {component.id: component.source for component in plugins.registry.components("blueprint")}
-        return Stepper(self._phases, None, health_check(plugins), bus=Bus(listeners), clock=Clock(), packages=packages)
+        return Stepper(self._phases, None, health_check(plugins), bus=Bus(listeners), packages=packages)
 
-    def _network(
-        self,
-        varieties: Mapping[str, Sequence[Variety]],
-        settings: GrowthConfig,
-        governor: GovernorConfig,
-        seed: int,
-    ) -> GrowingNetwork:
-        """Return the network of the loop, which moves alphas on once a step."""
-        faults = FaultBook()
-        return GrowingNetwork(
-            self.model,
-            self._keeper,
-            Governor(governor, metric=METRIC, faults=faults),
-            MemoryBudget(governor, OptimizersConfig(), varieties, settings.incubation),
-            varieties=varieties,
-            settings=settings,
-            steps=self.steps,
-            batches=1,
-            seed=seed,
-            faults=faults,
-            probe=self._probe,
-        )
-
-    def _decide(self, result: StepResult) -> Action:
+    def _decide(self, step: int, signals: Signals, *, rolled_back: bool) -> Action:
         """Ask the policy. Past the planned steps it sees the last one again."""
         (mask,) = self._phases.masks()
-        rolled = bool(result.rolled)
-        at = min(result.step, self.steps - 1)
-        observation = Observation(at, self.steps, result.signals[0], rolled_back=rolled, batches=self._feed.used)
-        (action,) = self._arm.act([observation], [mask.shut() if rolled else mask])
+        at = min(step, self.steps - 1)
+        observation = Observation(at, self.steps, signals, rolled_back=rolled_back, batches=self._feed.used)
+        (action,) = self._arm.act([observation], [mask.shut() if rolled_back else mask])
         return action
 
     def _mean_loss(self, batch: Any, parts: int, model: nn.Module) -> Tensor:
@@ -380,7 +354,7 @@ def _growth_settings(growth: GrowthConfig | Mapping[str, Any] | None) -> GrowthC
 
 def _ungraft(model: nn.Module) -> None:
     """Take the slots off again, if the model has any, because the Gardener could not be made."""
-    if is_grafted(model):
+    if Host(model).is_grafted:
         ungraft(model)
 
 
@@ -388,7 +362,7 @@ def _plain_settings(
     gardener: Gardener, space: ActionSpace, growth: GrowthConfig, governor: GovernorConfig, seed: int
 ) -> dict[str, Any]:
     """Return what the Gardener was made with, as plain data for the run directory."""
-    slots = slots_of(gardener.model).each()
+    slots = Host(gardener.model).slots.each()
     return {
         "model": type(gardener.model).__name__,
         "optimizer": type(gardener.optimizer).__name__,
@@ -403,7 +377,7 @@ def _plain_settings(
 
 def _action_space(model: nn.Module, varieties: Mapping[str, Sequence[Variety]], batch: Example) -> ActionSpace:
     """Return what a policy can choose from, with descriptions of the slots."""
-    sites = {slot.name: slot.site for slot in slots_of(model).each() if slot.site is not None}
+    sites = {slot.name: slot.site for slot in Host(model).slots.each() if slot.site is not None}
     names = {name: tuple(variety.id for variety in fitting) for name, fitting in varieties.items()}
     return ActionSpace(names, PlaceDescriptions(model, sites, varieties, batch))
 
@@ -417,8 +391,8 @@ def _attach_slots(model: nn.Module, slots: Any, example: Any, loss: Loss) -> tup
         f"The loss function returned {batch.size} losses for an example of {rows} rows." if batch.size != rows else ""
     )
     with noted(note):
-        if slots is None and is_grafted(model):
-            observe(model, slots_of(model).each(), batch)
+        if slots is None and Host(model).is_grafted:
+            Host(model).observe(batch)
             warn_of_full_slots(model)
         else:
             graft(model, slots if slots is not None else (), example=batch)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from esper_core.growth import Transition
     from esper_core.leyline import ActionMask, Signals, SplitName
-    from esper_core.trainer.network import GrowingNetwork
+    from esper_core.trainer import GrowingNetwork
     from esper_grow.gardener.traces import HostAutocast
     from esper_grow.gardener.validation import Validation
 
@@ -160,9 +160,8 @@ class LoopMember:
 
     def evaluate(self, split: SplitName) -> Tensor:
         """Evaluate the network as it acts now; there is no other split than that for validation."""
-        self.network.evaluation = self.network.evaluate(
-            partial(self._validation.evaluate, self.network.model, self._autocast)
-        )
+        evaluate = partial(self._validation.evaluate, self.network.model, self._autocast)
+        self.network.evaluation = self.network.evaluate(evaluate)
         return self.network.evaluation.means()
 
     def measure_seeds(self, undisturbed: Tensor | None) -> None:

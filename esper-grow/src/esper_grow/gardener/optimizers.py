@@ -17,23 +17,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.utils import clip_grad_norm_
 
-from esper_core.growth import (
-    HOME,
-    OptimizerKeeper,
-    Share,
-    decode_scaler,
-    device_of,
-    encode_scaler,
-    overflow_together,
-    refuse_closure,
-    slots_of,
-    state_mismatch,
-    update_scaler,
-)
+from esper_core.growth import Host, OptimizerKeeper, Share
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
+from esper_grow.gardener.checks import state_mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,7 +52,7 @@ def optimizers_of(optimizer: Any, parameters: Sequence[nn.Parameter]) -> tuple[t
             message = f"a Gardener needs the optimizer of your loop. Received: {type(candidate).__name__}"
             hint = "Pass a torch.optim.Optimizer, several in a list, or a function from parameters to an optimizer."
             raise GrowthError(Problem("E340", message, hint=hint))
-        refuse_closure(candidate)
+        Share.refuse_closure(candidate)
     owned = {id(parameter) for owner in optimizers for group in owner.param_groups for parameter in group["params"]}
     if parameters and not any(id(parameter) in owned for parameter in parameters):
         message = "the optimizer holds none of the model's parameters"
@@ -92,7 +80,7 @@ class BorrowedOptimizers(OptimizerKeeper):
     def __init__(
         self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], clip_norm: float | None = None
     ) -> None:
-        self._model = model
+        self._model, self._host = model, Host(model)
         self._owners = tuple(optimizers)
         self._clip_norm = clip_norm
         self.scaler = None
@@ -124,7 +112,7 @@ class BorrowedOptimizers(OptimizerKeeper):
         """Add a seed's parameters to the optimizers, except those that an optimizer already has."""
         owned = {id(parameter) for share in self.host_shares() for parameter in share.parameters}
         new = [parameter for parameter in seed.parameters() if parameter.requires_grad and id(parameter) not in owned]
-        at = next(slot.at for slot in slots_of(self._model).each() if any(stacked is seed for stacked in slot.stack))
+        at = next(slot.at for slot in self._host.slots.each() if any(stacked is seed for stacked in slot.stack))
         groups: dict[Place, list[nn.Parameter]] = {}
         for parameter in new:
             place = self._places[id(parameter)] = self._group_for(parameter, at)
@@ -183,18 +171,8 @@ class BorrowedOptimizers(OptimizerKeeper):
         """Take one step of the host, of its fossils, and of the ``blended`` seeds, clipped together as in the loop."""
         seeds = [share for number in blended for share in self.seed_shares(number)]
         shares = (*self.host_shares(), *seeds)
-        if self.scaler is not None:
-            overflow_together(shares)
-        for share in shares:
-            share.unscale(self.scaler)
-        for share in seeds:
-            if share.parameters:
-                share.collect_gradients(scaled=self.scaler is not None)
-        if self._clip_norm is not None:
-            clip_grad_norm_([parameter for share in shares for parameter in share.parameters], self._clip_norm)
-        for share in shares:
-            share.step(self.scaler)
-        update_scaler(self.scaler, shares)
+        self.step_together(shares, self._clip_norm, [share for share in seeds if share.parameters])
+        self.update_scaler(self.scaler, shares)
 
     def forget_host_state(self) -> None:
         """Reset what the user's optimizers remember of the host, after a rollback."""
@@ -207,7 +185,7 @@ class BorrowedOptimizers(OptimizerKeeper):
     def misowned(self, model: nn.Module) -> list[str]:
         """Return the trainable parameters of seeds that no optimizer owns, or several do. The host is the user's."""
         owned = [id(parameter) for share in self.shares() for parameter in share.parameters]
-        grown = slots_of(model).named_parameters()
+        grown = Host(model).slots.named_parameters()
         return [name for name, parameter in grown if parameter.requires_grad and owned.count(id(parameter)) != 1]
 
     def state_dict(self) -> State:
@@ -217,12 +195,12 @@ class BorrowedOptimizers(OptimizerKeeper):
             for number in self.seeds
             for place, share in enumerate(self.seed_shares(number))
         }
-        names = {id(parameter): name for name, parameter in slots_of(self._model).named_parameters()}
+        names = {id(parameter): name for name, parameter in self._host.slots.named_parameters()}
         joined = [
             [names[id(parameter)] for parameter in group["params"] if id(parameter) in names]
             for _, group in self._groups()
         ]
-        return State.of({**shares, "scaler": encode_scaler(self.scaler)}, order=list(self.seeds), joined=joined)
+        return State.of({**shares, "scaler": self.encode_scaler(self.scaler)}, order=list(self.seeds), joined=joined)
 
     def load_state_dict(self, state: State) -> None:
         """Continue from the state of another keeper, whose garden had the same seeds."""
@@ -230,7 +208,7 @@ class BorrowedOptimizers(OptimizerKeeper):
         if sorted(order) != sorted(self.seeds):
             why = f"it is of seeds {order}, and here are {sorted(self.seeds)}"
             raise state_mismatch(why)
-        self.scaler = decode_scaler(state.part("scaler"), self.scaler, device_of(self._model))
+        self.scaler = self.decode_scaler(state.part("scaler"), self.scaler, self._host.device)
         self._arrange(state.plain["joined"])
         restored = {
             number: [
@@ -243,7 +221,7 @@ class BorrowedOptimizers(OptimizerKeeper):
 
     def _arrange(self, joined: list[list[str]]) -> None:
         """Put what grew at the end of each group, in the order in which it joined: so is an optimizer's state saved."""
-        named = dict(slots_of(self._model).named_parameters())
+        named = dict(self._host.slots.named_parameters())
         for (_, group), names in zip(self._groups(), joined, strict=True):
             order = {id(named[name]): place for place, name in enumerate(names)}
             places = sorted(range(len(group["params"])), key=lambda place: order.get(id(group["params"][place]), -1))
@@ -274,7 +252,7 @@ class BorrowedOptimizers(OptimizerKeeper):
         ]
         places = {id(member): place for place, group in open_to_it for member in group["params"]}
         host = [(name, candidate) for name, candidate in self._model.named_parameters() if id(candidate) in places]
-        names = [name for name, _ in self._model.named_parameters() if not name.startswith(f"{HOME}.")]
+        names = list(self._host.parameters())
         order = [name for name, _ in self._model.named_modules()]
         last = order.index(at) + sum(name.startswith(f"{at}.") for name in order)
 
@@ -326,7 +304,19 @@ _MEMBERS = ("params", "param_names")
 """The keys of a group that list its parameters."""
 
 _OF_THE_OBJECT = {"step", "zero_grad", "param_groups", "state"}
-"""Attributes that a view has of its own; schedules replace ``step`` by a function that counts."""
+"""Attributes that a copy has of its own; schedules replace ``step`` by a function that counts."""
+
+
+def bare_copy(owner: torch.optim.Optimizer, kind: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
+    """Return an optimizer of class ``kind`` with the attributes of ``owner``, without hooks, schedules and groups.
+
+    ``copy.deepcopy`` loses the attributes of subclasses, and takes along what a schedule has put on the object.
+    """
+    bare: torch.optim.Optimizer = object.__new__(kind)
+    for name, value in vars(owner).items():
+        if name not in _OF_THE_OBJECT:
+            vars(bare)[name] = OrderedDict() if name.endswith("_hooks") else value
+    return bare
 
 
 def view_of(
@@ -335,11 +325,7 @@ def view_of(
     """Return an optimizer of the same class as ``owner``, without its hooks, over other groups and another state."""
     kind = type(owner)
     properties = {"param_groups": property(lambda view: groups()), "state": property(lambda view: state())}
-    view: torch.optim.Optimizer = object.__new__(type(kind.__name__, (kind,), properties))
-    for name, value in vars(owner).items():
-        if name not in _OF_THE_OBJECT:
-            vars(view)[name] = OrderedDict() if name.endswith("_hooks") else value
-    return view
+    return bare_copy(owner, type(kind.__name__, (kind,), properties))
 
 
 def _takes(owner: torch.optim.Optimizer, group: dict[str, Any], parameter: nn.Parameter) -> bool:

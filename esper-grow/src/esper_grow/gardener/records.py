@@ -12,10 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from esper_core.growth import host_layers, read_network, slots_of
+from esper_core.growth import Host
 from esper_core.leyline.events import RunFinished, RunStarted
 from esper_core.telemetry import EventFile
-from esper_core.trainer.event_records import Ending, episode_finished
+from esper_core.trainer import Ending
 from esper_grow.gardener.validation import METRIC
 from esper_run.config.yaml import dump
 from esper_run.runs import RunDirectory
@@ -78,7 +78,7 @@ class LoopRecord:
             environments=1,
             steps=settings["steps"],
             metric=METRIC,
-            host=host_layers(model),
+            host=Host(model).layers,
             choices=dict(space.blueprints),
         )
         self._events.hear(started)
@@ -97,10 +97,9 @@ class LoopRecord:
         status: RunStatus = "done" if error is None else "failed"
         reason = "" if error is None else f"{type(error).__name__}: {error}"
         if member.signals is not None and error is None:
-            model = member.network.model
-            grown = read_network(slots_of(model), type(model).__name__).grown
+            grown = Host(member.network.model).grown
             timing = {region: round(duration, 4) for region, duration in seconds.items()}
-            ended = episode_finished(member, Ending(member.signals, math.nan, math.nan, grown), None, None)
+            ended = Ending(member.signals, math.nan, math.nan, grown).event(member, None, None)
             self._events.hear(ended)
             episode = {"round": 0, "arm": member.arm, "seed": member.seed, "grown": [asdict(seed) for seed in grown]}
             write_json(self.path / "growth.json", {"format": 1, "episodes": [episode]})

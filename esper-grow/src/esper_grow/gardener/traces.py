@@ -16,14 +16,11 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from esper_core.growth import HOME, RandomStream, device_of, slots_of
+from esper_core.growth import Host, RandomStream
 from esper_core.leyline.errors import Problem
-from esper_core.leyline.lifecycle import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from esper_core.growth import Slots
 
 log = logging.getLogger("esper")
 
@@ -38,7 +35,7 @@ def without_trace(model: nn.Module) -> Iterator[None]:
     Seeds that change torch's modes are found by comparing with the usual ones, so the loop's own dtype is suspended.
     So are hooks that step an optimizer as soon as a gradient is computed.
     """
-    device = device_of(model)
+    device = Host(model).device
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     hooks = [(parameter, getattr(parameter, _STEPPING_HOOKS)) for parameter, _ in gradients]
     hooks = [(parameter, registered) for parameter, registered in hooks if registered]
@@ -88,14 +85,14 @@ def warn_of_averages(model: nn.Module, changed: str) -> None:
     seed was kept omits it, and one of another order, or with buffers behind other parameters, mixes tensors.
     """
     model_names = [name for name, _ in model.named_parameters()]
-    host = {name for name in model_names if not name.startswith(f"{HOME}.")}
-    kept = {f"{HOME}.{name}" for name in kept_parameters(slots_of(model))}
+    host = Host(model).parameters().keys()
+    kept = set(kept_parameters(model))
     for average in [
         candidate for candidate in gc.get_objects() if issubclass(type(candidate), nn.Module) and _is_average(candidate)
     ]:
         names = [name for name, _ in average.get_submodule("module").named_parameters()]
         kind = type(average).__name__
-        if not host.issubset(names):
+        if not host <= set(names):
             continue
         hint = f"Make a new one:  {kind}(model)"
         if vars(average).get("use_buffers") and names != model_names:
@@ -110,12 +107,11 @@ def warn_of_averages(model: nn.Module, changed: str) -> None:
         log.warning("%s", Problem("E349", f"an average of the weights ({kind}) {defect}", hint=hint))
 
 
-def kept_parameters(slots: Slots) -> Iterator[str]:
-    """Yield the names, below the slots, of the parameters of fossils."""
-    for key, slot in zip(slots, slots.each(), strict=True):
-        for place, seed in enumerate(slot.stack):
-            if seed.stage is Stage.FOSSILISED:
-                yield from (f"{key}.seeds.{place}.{name}" for name, _ in seed.named_parameters())
+def kept_parameters(model: nn.Module) -> Iterator[str]:
+    """Yield the names of the parameters of fossils."""
+    fossils = [seed for slot in Host(model).slots.each() for seed in slot.fossils]
+    kept = {id(parameter) for seed in fossils for parameter in seed.parameters()}
+    yield from (name for name, parameter in model.named_parameters() if id(parameter) in kept)
 
 
 def _is_average(module: nn.Module) -> bool:
@@ -130,11 +126,11 @@ class HostAutocast:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        slots = slots_of(model)
+        slots = Host(model).slots
         self.slots = id(slots)
         """The id of the slots of the model, by which a copy of the model with a copy of this hook is told from it."""
         module = model.get_submodule(slots.each()[0].at)
-        self._device = device_of(model).type
+        self._device = Host(model).device.type
         self.dtype: torch.dtype | None = None
         """The dtype of the latest pass; None without autocast."""
         self._handle = module.register_forward_pre_hook(self._record)
@@ -147,7 +143,7 @@ class HostAutocast:
     @staticmethod
     def is_on(model: nn.Module) -> bool:
         """Return whether a grafted model has such a hook, so that a Gardener is at work on it."""
-        slots = slots_of(model)
+        slots = Host(model).slots
         hooks = vars(model.get_submodule(slots.each()[0].at))["_forward_pre_hooks"].values()
         owners = (getattr(hook, "__self__", None) for hook in hooks)
         return any(isinstance(owner, HostAutocast) and owner.slots == id(slots) for owner in owners)

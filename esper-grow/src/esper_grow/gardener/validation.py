@@ -21,20 +21,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from esper_core.growth import (
-    Example,
-    KeptBuffers,
-    RandomStream,
-    derive_seed,
-    device_of,
-    in_mode,
-    map_tensors,
-    tensors_in,
-)
+from esper_core.growth import Example, Host, RandomStream
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.signals import Metric
-from esper_core.trainer.measurements import Evaluation
 from esper_grow.gardener.losses import each_example
 from esper_grow.gardener.traces import same_random_numbers
 
@@ -93,22 +83,22 @@ class Validation:
         self._gates, self._counted, self._trained = gates, False, False
         self._batches, self._is_data_set = batches, isinstance(batches, Dataset)
         self._loss = loss
-        self._seed = derive_seed(seed, "validation")
+        self._seed = RandomStream.derive_seed(seed, "validation")
         self._seen: Tensor | None = None
         """A number for each batch of the latest evaluation without a trial, by which the batches are known again."""
 
-    def evaluate(self, model: nn.Module, autocast: Autocast, *, trial: bool = False) -> Evaluation:
-        """Return the losses of all examples. In a ``trial`` the batches must be those of the evaluation before.
+    def evaluate(self, model: nn.Module, autocast: Autocast, *, trial: bool = False) -> Tensor:
+        """Return the loss of each example. In a ``trial`` the batches must be those of the evaluation before.
 
         Raises:
             GrowthError: There are no examples, or others than before (E344).
         """
-        device = device_of(model)
+        device = Host(model).device
         losses: list[Tensor] = []
         seen: list[Tensor] = []
         with evaluating(model), RandomStream(self._seed, device), same_order(self._batches), autocast():
             for batch in self._batches:
-                moved = batch if device.type == "cpu" else map_tensors(batch, lambda tensor: tensor.to(device))
+                moved = batch if device.type == "cpu" else Example.of(batch).to(device)
                 seen.append(fingerprint(moved, device))
                 hint = " A data set yields single examples: pass a DataLoader." if self._is_data_set else ""
                 with noted(f"The loss function got batch {len(seen)} of the validation data: {kind_of(moved)}.{hint}"):
@@ -124,7 +114,7 @@ class Validation:
         self._seen = numbers
         example_losses = torch.cat(losses)
         self._warn_of_few(len(example_losses), len(losses))
-        return Evaluation(example_losses, example_losses.mean(), example_losses)
+        return example_losses
 
     def _warn_of_few(self, examples: int, batches: int) -> None:
         """Log a warning, once, if the gates cannot judge by so few examples."""
@@ -145,23 +135,40 @@ class Validation:
 
     def mean_loss(self, model: nn.Module, batch: Any, autocast: Autocast) -> Tensor:
         """Return the mean loss on a batch of the loop, in evaluation mode; a warning is logged if it is held out."""
-        self._warn_of_trained(batch, device_of(model))
+        self._warn_of_trained(batch, Host(model).device)
         with evaluating(model), autocast():
             return each_loss(self._loss(model, batch)).detach().float().mean()
 
 
+class LoaderGenerators:
+    """The generators from which a DataLoader draws its order, and their states when this was made."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        holders = (batches, getattr(batches, "sampler", None))
+        generators = [getattr(holder, "generator", None) for holder in holders]
+        self._states = [
+            (generator, generator.get_state()) for generator in generators if isinstance(generator, torch.Generator)
+        ]
+
+    def rewind(self) -> None:
+        """Put the states back, so that the next pass has the same order."""
+        for generator, state in self._states:
+            generator.set_state(state)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Put the states back after the ``with`` block."""
+        try:
+            yield
+        finally:
+            self.rewind()
+
+
 @contextmanager
 def same_order(batches: Iterable[Any]) -> Iterator[None]:
-    """Put back the generators from which a DataLoader draws its order."""
-    holders = (batches, getattr(batches, "sampler", None))
-    generators = [getattr(holder, "generator", None) for holder in holders]
-    states = [(generator, generator.get_state()) for generator in generators if isinstance(generator, torch.Generator)]
-    try:
-        with same_random_numbers():
-            yield
-    finally:
-        for generator, state in states:
-            generator.set_state(state)
+    """Put back all generators from which data draw, after the ``with`` block."""
+    with LoaderGenerators(batches).kept(), same_random_numbers():
+        yield
 
 
 @contextmanager
@@ -177,7 +184,7 @@ def noted(note: str) -> Iterator[None]:
 
 def kind_of(batch: Any) -> str:
     """Describe a batch for a message: ``tuple with tensors of shape (8, 3), (8,)``."""
-    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_in(batch))
+    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in Example.of(batch).tensors())
     return f"{type(batch).__name__} with tensors of shape {shapes}" if shapes else type(batch).__name__
 
 
@@ -216,19 +223,31 @@ def example_of(validation: Iterable[Any]) -> Any:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Run the ``with`` block in evaluation mode without gradients; modes and buffers are put back."""
-    kept = KeptBuffers(model)
-    try:
-        with torch.no_grad(), in_mode(model, training=False):
-            yield
-    finally:
-        kept.put_back()
+    with torch.no_grad(), Host(model).evaluating():
+        yield
 
 
 def fingerprint(batch: Any, device: torch.device) -> Tensor:
     """Return a number that tells batches apart: the sum of a batch's first values, weighted by position."""
-    first = next((tensor for tensor in tensors_in(batch) if tensor.numel()), torch.zeros(1))
+    first = next((tensor for tensor in Example.of(batch).tensors() if tensor.numel()), torch.zeros(1))
     flat = first.detach().reshape(-1)[:4096].double()
     return (flat * torch.arange(1, len(flat) + 1, device=flat.device, dtype=torch.float64)).nansum().to(device)
+
+
+def counted_example(model: nn.Module, batch: Any, loss: Loss) -> tuple[Example, Loss, Tensor]:
+    """Return a batch with the number of its examples, ``loss`` by example, and the losses, after a pass in evaluation.
+
+    The single loss of a whole batch counts as one, and the rows of the batch as its examples.
+    """
+    with Host(model).evaluating():
+        losses, by_example = loss(model, batch), loss
+        example_losses, size = each_loss(losses), Example.of(batch).size
+        if not losses.ndim:
+            by_example = partial(each_example, loss)
+            example_losses = each_loss(by_example(model, batch))
+    if len(example_losses) > 1 or size < 1:
+        size = len(example_losses)
+    return Example(batch, size, loss), by_example, example_losses
 
 
 def checked_example(model: nn.Module, batch: Any, loss: Loss) -> tuple[Example, Loss]:
@@ -237,16 +256,8 @@ def checked_example(model: nn.Module, batch: Any, loss: Loss) -> tuple[Example, 
     Raises:
         GrowthError: The losses are no losses, not finite, or not computed from the model's parameters (E342).
     """
-    kept = KeptBuffers(model)
-    try:
-        with noted(f"The loss function got the example: {kind_of(batch)}."), in_mode(model, training=False):
-            losses, by_example = loss(model, batch), loss
-            example_losses, size = each_loss(losses), Example.of(batch).size
-            if not losses.ndim:
-                by_example = partial(each_example, loss)
-                example_losses = each_loss(by_example(model, batch))
-    finally:
-        kept.put_back()
+    with noted(f"The loss function got the example: {kind_of(batch)}."):
+        example, by_example, example_losses = counted_example(model, batch, loss)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if any(parameter.grad is not None for parameter in trained):
         message, hint = "the loss function calls backward()", "Return the losses; the loop and the Gardener call it."
@@ -260,9 +271,9 @@ def checked_example(model: nn.Module, batch: Any, loss: Loss) -> tuple[Example, 
         message = f"{wrong} of {len(example_losses)} losses of the example are not finite"
         hint = "Check inputs and loss; a mean over no labels is nan: divide by their number, 1 at least."
         raise GrowthError(Problem("E342", message, hint=hint))
-    if reduced := len(example_losses) == 1 < size:
+    if len(example_losses) == 1 < example.size:
         warn_of_reduction()
-    return Example(batch, size if reduced else len(example_losses), loss), by_example
+    return example, by_example
 
 
 def warn_of_reduction() -> None:

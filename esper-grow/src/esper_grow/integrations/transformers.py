@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, TrainerCallback, default_data_collator
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
-from esper_core.growth import device_of, map_tensors, slots_of
+from esper_core.growth import Example, device_of, slots_of
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_grow.gardener.optimizers import unwrapped
 from esper_grow.gardener.validation import first_batch
@@ -224,7 +224,7 @@ class _Batches:
 
     def __iter__(self) -> Any:
         for batch in self._batches:
-            yield map_tensors(batch, lambda tensor: tensor.to(self._device))
+            yield Example.of(batch).to(self._device)
 
 
 class _HostState:

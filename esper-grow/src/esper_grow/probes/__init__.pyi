@@ -1,2 +1,2 @@
 from .results import ProbeFailure as ProbeFailure, ProbeResult as ProbeResult, ProbeRow as ProbeRow
-from .search import probe as probe
+from .search import ProbeOptions as ProbeOptions, probe as probe

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from esper_core.growth import describe, device_of, lower_bound, paired, read_gain, slots_of
+from esper_core.growth import Host, compare_losses
 from esper_core.leyline.constants import GATE_ALPHA
 from esper_core.plugins import load_plugins
 from esper_grow.gardener.choices import blueprints_of
 from esper_grow.probes.budget import LEVELS
 from esper_grow.probes.results import ProbeRow
+from esper_run.app.descriptions import describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from esper_core.growth import Variety
-    from esper_core.leyline import Gain
+    from esper_core.leyline import Evidence
 
 
 @dataclass(slots=True)
@@ -40,9 +41,12 @@ class ProbeCandidate:
     seconds: float = 0.0
     failure: str = ""
 
-    def gain(self, host: Sequence[Tensor], level: int) -> Gain:
-        """Return its gain after the trial of a level, over the losses of the ``host`` continued without it."""
-        return read_gain(paired(host[level], self.losses[level]).tolist())
+    def gain(self, host: Sequence[Tensor], level: int, alpha: float = GATE_ALPHA) -> Evidence:
+        """Return what the trial of a level shows of its gain over the losses of the ``host`` continued without it.
+
+        The bounds are wrong with probability ``alpha``.
+        """
+        return compare_losses(host[level], self.losses[level], alpha)
 
 
 def find_candidates(model: nn.Module, blueprints: Any, price: float) -> list[ProbeCandidate]:
@@ -51,10 +55,10 @@ def find_candidates(model: nn.Module, blueprints: Any, price: float) -> list[Pro
     Raises:
         GrowthError: Nothing fits (E351).
     """
-    slots = slots_of(model).each()
-    varieties = blueprints_of(blueprints, slots, load_plugins().registry, device_of(model))
+    host = Host(model)
+    varieties = blueprints_of(blueprints, host, load_plugins())
     candidates = []
-    for slot in slots:
+    for slot in host.slots.each():
         for variety in varieties[slot.name]:
             assert slot.site is not None
             description = describe(variety, slot.site)
@@ -101,15 +105,14 @@ def rows_of(
     def row(candidate: ProbeCandidate, first: ProbeCandidate) -> ProbeRow:
         level = len(candidate.losses) - 1
         common = min(level, len(first.losses) - 1)
-        gain = candidate.gain(host, level)
-        at_least = lower_bound(gain, GATE_ALPHA / (LEVELS * len(candidates)))
-        behind = read_gain(paired(candidate.losses[common], first.losses[common]).tolist())
+        gain = candidate.gain(host, level, GATE_ALPHA / (LEVELS * len(candidates)))
+        behind = compare_losses(candidate.losses[common], first.losses[common], GATE_ALPHA)
         return ProbeRow(
             slot=candidate.slot,
             blueprint=candidate.variety.id,
             gain=gain.mean,
             error=gain.standard_error,
-            at_least=at_least,
+            at_least=gain.lower,
             price=candidate.price,
             parameters=candidate.parameters,
             flops=candidate.flops,
@@ -117,7 +120,7 @@ def rows_of(
             steps=lengths[level],
             behind=behind.mean + candidate.price - first.price,
             behind_error=behind.standard_error,
-            pays=(level == LEVELS - 1 and at_least > candidate.price) if decided else None,
+            pays=(level == LEVELS - 1 and gain.lower > candidate.price) if decided else None,
         )
 
     tried = [candidate for candidate in candidates if candidate.losses and not candidate.failure]

@@ -11,15 +11,17 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from esper_core.growth import RandomStream, derive_seed, map_tensors
+from esper_core.growth import Example, RandomStream
 from esper_core.leyline.errors import GrowthError, Problem
-from esper_grow.gardener.validation import REPEATABLE, fingerprint, refuse_no_batches
+from esper_grow.gardener.traces import same_random_numbers
+from esper_grow.gardener.validation import REPEATABLE, LoaderGenerators, fingerprint, refuse_no_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
+
+    import torch
 
 
 class DataStream:
@@ -33,16 +35,13 @@ class DataStream:
     @contextmanager
     def lent(self) -> Iterator[None]:
         """Let the ``with`` block draw from this stream; put the process's own generators back after it."""
-        python, numpy = random.getstate(), np.random.get_state()
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)
-        try:
-            with self._torch:
+        with same_random_numbers(), self._torch:
+            random.setstate(self._python)
+            np.random.set_state(self._numpy)
+            try:
                 yield
-        finally:
-            self._python, self._numpy = random.getstate(), np.random.get_state()
-            random.setstate(python)
-            np.random.set_state(numpy)
+            finally:
+                self._python, self._numpy = random.getstate(), np.random.get_state()
 
 
 class TrainingBatches:
@@ -57,21 +56,10 @@ class TrainingBatches:
     def __init__(self, batches: Iterable[Any], seed: int, device: torch.device) -> None:
         refuse_no_batches(batches, "training")
         self._batches, self._seed, self._device = batches, seed, device
-        holders = (batches, getattr(batches, "sampler", None))
-        generators = [getattr(holder, "generator", None) for holder in holders]
-        self._generators = [
-            (generator, generator.get_state()) for generator in generators if isinstance(generator, torch.Generator)
-        ]
+        self.generators = LoaderGenerators(batches)
+        """The loader's own generators, which each training rewinds."""
         self._seen: list[float] = []
         """What the batches of the longest training are known by."""
-
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Put the loader's own generators back after the ``with`` block."""
-        try:
-            yield
-        finally:
-            self._rewind()
 
     def first(self) -> Any:
         """Return the first batch of a training."""
@@ -83,7 +71,7 @@ class TrainingBatches:
         Raises:
             GrowthError: A pass has no batches, or others than in another training (E344).
         """
-        self._rewind()
+        self.generators.rewind()
         lent = self._lent(purpose)
         place = 0
         while True:
@@ -95,7 +83,7 @@ class TrainingBatches:
                     batch = next(iterator, _END)
                 if batch is _END:
                     break
-                moved = map_tensors(batch, lambda tensor: tensor.to(self._device))
+                moved = Example.of(batch).to(self._device)
                 if purpose == "trial":
                     self._recognise(moved, place)
                 place += 1
@@ -108,11 +96,7 @@ class TrainingBatches:
         """Return what lends random numbers to the data; a list draws none."""
         if isinstance(self._batches, list | tuple):
             return nullcontext
-        return DataStream(derive_seed(self._seed, "batches", purpose)).lent
-
-    def _rewind(self) -> None:
-        for generator, state in self._generators:
-            generator.set_state(state)
+        return DataStream(RandomStream.derive_seed(self._seed, "batches", purpose)).lent
 
     def _recognise(self, batch: Any, place: int) -> None:
         """Raise GrowthError if the batch is another one than at this place of an earlier training."""

@@ -17,14 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor, nn
 
-from esper_core.growth import HOME, graft, in_mode, is_grafted, observe, observe_places, slots_of, tensors_in, untouched
+from esper_core.growth import Example, Host, RandomStream, graft
 from esper_core.leyline.errors import GraftError, GrowthError, Problem
-from esper_core.leyline.specs import SlotPlace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from esper_core.growth import Example
 
 FEW: Final = 2
 """Outermost places that are enough; otherwise those inside of them are taken, too."""
@@ -43,11 +40,11 @@ def attach_slots(model: nn.Module, slots: Any, example: Example) -> None:
         GraftError: A place cannot have a slot.
         GrowthError: No place was found (E351).
     """
-    if is_grafted(model):
+    if Host(model).is_grafted:
         if slots != "auto":
             hint = 'Leave out slots: those of the model are tried. Or probe what "ungraft" returns.'
             raise GraftError(Problem("E310", "this model has slots already", hint=hint))
-        observe(model, slots_of(model).each(), example)
+        Host(model).observe(example)
         return
     if slots != "auto":
         graft(model, [slots] if isinstance(slots, str) else slots, example=example)
@@ -88,7 +85,7 @@ def _fitting(model: nn.Module, names: list[str], example: Example) -> list[str]:
     """Return the modules that can have a slot."""
     while names:
         try:
-            observe_places(model, {name: SlotPlace(name) for name in names}, example)
+            Host(model).try_places(names, example)
             break
         except GraftError as error:
             refused = {problem.path for problem in error.problems}
@@ -133,28 +130,28 @@ def _watch(model: nn.Module, example: Example) -> tuple[dict[str, _Seen], set[in
     def enter(module: nn.Module, args: Any) -> None:
         held.append(args)
         if _is_layer(module):
-            for tensor in tensors_in(args):
+            for tensor in Example.of(args).tensors():
                 readers.setdefault(id(tensor), []).append(_follows(module))
 
     def leave(name: str, module: nn.Module, args: Any, output: Any) -> None:
         held.append(output)
         if _is_layer(module) and next(module.parameters(), None) is not None:
             last[0] = module
-        tensor = next(tensors_in(output), None)
+        tensor = next(Example.of(output).tensors(), None)
         if tensor is not None and name:
             seen.pop(name, None)
             seen[name] = _Seen(name, module, tensor, last[0])
 
-    with untouched(model), in_mode(model, training=False), ExitStack() as hooks:
+    host = Host(model)
+    with torch.no_grad(), RandomStream(0, host.device), host.evaluating(), ExitStack() as hooks:
         for name, module in model.named_modules():
-            if not name.startswith(HOME):
-                hooks.callback(module.register_forward_pre_hook(enter).remove)
-                hooks.callback(module.register_forward_hook(partial(leave, name)).remove)
+            hooks.callback(module.register_forward_pre_hook(enter).remove)
+            hooks.callback(module.register_forward_hook(partial(leave, name)).remove)
         example.run(model, example.copy())
     for record in seen.values():
         by = readers.get(id(record.output), [])
         record.enters = _is_layer(record.module) and bool(by) and all(by) and not _activates(record.module)
-    return seen, {id(tensor) for tensor in tensors_in(held[-1])}
+    return seen, {id(tensor) for tensor in Example.of(held[-1]).tensors()}
 
 
 def _is_layer(module: nn.Module) -> bool:
@@ -188,5 +185,5 @@ def _has_features_last(record: _Seen) -> bool:
 
 def slot_sites(model: nn.Module) -> Mapping[str, str]:
     """Return the kind and shape of the data at each slot of a model: ``sequence (8, 40)``."""
-    sites = {slot.name: slot.site for slot in slots_of(model).each()}
+    sites = {slot.name: slot.site for slot in Host(model).slots.each()}
     return {name: f"{site.kind} {site.example_shape}" for name, site in sites.items() if site is not None}

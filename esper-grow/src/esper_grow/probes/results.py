@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from esper_core.leyline.errors import one_line, plural
-from esper_core.plugins.notebooks import html_of
+from esper_core.plugins import html_of
 from esper_run.runs.statistics import format_flops
 
 if TYPE_CHECKING:

@@ -15,23 +15,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 import torch
 
-from esper_core.growth import (
-    Example,
-    SeedFault,
-    derive_seed,
-    device_of,
-    remove_folders,
-)
+from esper_core.growth import Host, RandomStream, SeedFault
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, NATS_PER_PARAMETER
 from esper_core.leyline.errors import GrowthError, Problem, plural
 from esper_core.settings import GrowthConfig
-from esper_grow.gardener.losses import each_example
+from esper_grow.gardener.checks import refuse_unknown_options
 from esper_grow.gardener.traces import without_trace
-from esper_grow.gardener.validation import Validation, each_loss, evaluating
+from esper_grow.gardener.validation import Validation, counted_example
 from esper_grow.probes.budget import (
     SHARE_KEPT,
     BudgetClock,
@@ -78,6 +72,24 @@ RESERVE: Final = 1.15
 """Factor on the time that trials are expected to take."""
 
 
+class ProbeOptions(TypedDict, total=False):
+    """Further options of ``probe``.
+
+    Attributes:
+        clip_norm: The norm to which gradients are clipped; None: they are not.
+        steps: Training steps of the longest trials; fewer if the budget is short. Default: 450.
+        price: Gain in nats that each parameter has to bring; None: 2e-4, the price of gates on a branch.
+        seed: RNG seed of the probe. Default: 0.
+        on_progress: Called with a line of text for each part of the probe.
+    """
+
+    clip_norm: float | None
+    steps: int
+    price: float | None
+    seed: int
+    on_progress: Callable[[str], object] | None
+
+
 def probe(
     model: nn.Module,
     loss: Callable[[nn.Module, Any], Tensor],
@@ -88,11 +100,7 @@ def probe(
     blueprints: Blueprints | Mapping[str, Blueprints] = "auto",
     budget: str | float | timedelta = "60s",
     optimizer: torch.optim.Optimizer | Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None,
-    clip_norm: float | None = None,
-    steps: int = STEPS,
-    price: float | None = None,
-    seed: int = 0,
-    on_progress: Callable[[str], object] | None = None,
+    **options: Unpack[ProbeOptions],
 ) -> ProbeResult:
     """Try which blueprints would help a model, where, by how much, and at what price. The model is not changed.
 
@@ -107,27 +115,39 @@ def probe(
         budget: How long it may take: "60s", "5min", or a number of seconds.
         optimizer: A function that builds an optimizer from parameters, or the optimizer of the model, of which a copy
             is used. Default: Adam at a rate of 1e-3.
-        clip_norm: The norm to which gradients are clipped; None: they are not.
-        steps: Training steps of the longest trials; fewer if the budget is short.
-        price: Gain in nats that each parameter has to bring; None: 2e-4, the price of gates on a branch.
-        seed: RNG seed of the probe.
-        on_progress: Called with a line of text for each part of the probe.
+        options: ``clip_norm``, ``steps``, ``price``, ``seed`` and ``on_progress``, as ``ProbeOptions`` describes them.
 
     Raises:
         GraftError: The model cannot have these slots.
         GrowthError: Model, loss, optimizer or data cannot be used.
         ConfigError: The budget is not a duration, or there is no such blueprint.
+        TypeError: There is no such option.
     """
-    clock = BudgetClock(seconds_of(budget))
+    refuse_unknown_options(probe, options, ProbeOptions)
+    clock, settings = BudgetClock(seconds_of(budget)), ProbeSettings.of(options)
     chosen_optimizer = partial(torch.optim.Adam, lr=1e-3) if optimizer is None else optimizer
-    chosen_price = NATS_PER_PARAMETER if price is None else price
-    checked_price = section_of(GrowthConfig, {"price": chosen_price}, "probe").price
     with torch.inference_mode(mode=False), torch.enable_grad():
-        training = new_training(model, chosen_optimizer, guarded(loss), clip_norm, seed, clock.now)
-        with prepared(
-            training, train, validation, slots, blueprints, clock, steps, checked_price, seed, on_progress
-        ) as search:
+        clip_norm = options.get("clip_norm")
+        training = new_training(model, chosen_optimizer, guarded(loss), clip_norm, settings.seed, clock.now)
+        with prepared(training, train, validation, slots, blueprints, settings, clock) as search:
             return search.run()
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSettings:
+    """What a search goes by. Attributes: as in ``ProbeOptions``."""
+
+    steps: int
+    price: float
+    seed: int
+    on_progress: Callable[[str], object] | None
+
+    @classmethod
+    def of(cls, options: ProbeOptions) -> ProbeSettings:
+        """Return the settings that options of ``probe`` name; ConfigError if the price is not valid."""
+        price = options.get("price")
+        checked = section_of(GrowthConfig, {"price": NATS_PER_PARAMETER if price is None else price}, "probe")
+        return cls(options.get("steps", STEPS), checked.price, options.get("seed", 0), options.get("on_progress"))
 
 
 @contextmanager
@@ -137,26 +157,19 @@ def prepared(
     validation: Iterable[Any],
     slots: Any,
     blueprints: Any,
+    settings: ProbeSettings,
     clock: BudgetClock,
-    steps: int,
-    price: float,
-    seed: int,
-    on_progress: Callable[[str], object] | None = None,
 ) -> Iterator[Search]:
     """Give the ``with`` block a probe's search; restore what it changes in the process. Arguments: as of ``probe``."""
-    batches = TrainingBatches(train, seed, device_of(training.model))
-    with without_trace(training.model), batches.kept():
-        first = batches.first()
-        by_example, size = training.loss, Example.of(first).size
-        with evaluating(training.model):
-            if not training.loss(training.model, first).ndim:
-                by_example = partial(each_example, training.loss)
-            losses = len(each_loss(by_example(training.model, first)))
-        reduced = losses == 1 < size
-        attach_slots(training.model, slots, Example(first, size if reduced else losses, training.loss))
-        candidates = find_candidates(training.model, blueprints, price)
-        held_out = Validation(validation, by_example, seed)
-        yield Search(training, batches, held_out, candidates, price, steps, seed, clock, losses, reduced, on_progress)
+    batches = TrainingBatches(train, settings.seed, Host(training.model).device)
+    with without_trace(training.model), batches.generators.kept():
+        with torch.no_grad():
+            example, by_example, losses = counted_example(training.model, batches.first(), training.loss)
+        attach_slots(training.model, slots, example)
+        candidates = find_candidates(training.model, blueprints, settings.price)
+        held_out = Validation(validation, by_example, settings.seed)
+        reduced = len(losses) == 1 < example.size
+        yield Search(training, batches, held_out, candidates, settings, clock, len(losses), reduced)
 
 
 @dataclass(slots=True)
@@ -167,22 +180,19 @@ class Search:
     batches: TrainingBatches
     validation: Validation
     candidates: list[ProbeCandidate]
-    price: float
-    steps: int
-    seed: int
+    settings: ProbeSettings
     clock: BudgetClock
     batch: int
     """The number of losses of a batch."""
     reduced: bool
     """Whether the loss function returns one loss for a whole batch, which counts as one example."""
-    on_progress: Callable[[str], object] | None = None
-    curve: HostCurve = field(default_factory=HostCurve)
-    host: list[Tensor] = field(default_factory=list)
+    curve: HostCurve = field(default_factory=HostCurve, init=False)
+    host: list[Tensor] = field(default_factory=list, init=False)
     """The validation losses of the host continued without a seed, at each level."""
-    host_seconds: float = 0.0
-    evaluation_seconds: float = 0.0
-    examples: int = 0
-    lengths: tuple[int, ...] = ()
+    host_seconds: float = field(default=0.0, init=False)
+    evaluation_seconds: float = field(default=0.0, init=False)
+    examples: int = field(default=0, init=False)
+    lengths: tuple[int, ...] = field(default=(), init=False)
 
     def run(self) -> ProbeResult:
         """Return the result."""
@@ -193,7 +203,7 @@ class Search:
         needs = self.clock.used + self._guessed_trials()
         try:
             self._time_candidates()
-            needs = self.clock.used + RESERVE * self._seconds_of_trials(self.steps)
+            needs = self.clock.used + RESERVE * self._seconds_of_trials(self.settings.steps)
             if self._plan():
                 self._run_trials()
                 return self._decided()
@@ -257,7 +267,7 @@ class Search:
     def _guessed_trials(self) -> float:
         """Return about how long the trials take if a candidate's step takes twice as long as the host's."""
         step_seconds = [2.0 * self.host_seconds] * len(self.candidates)
-        return seconds_of_trials(self.steps, self.host_seconds, step_seconds, self.evaluation_seconds)
+        return seconds_of_trials(self.settings.steps, self.host_seconds, step_seconds, self.evaluation_seconds)
 
     # --- the candidates
 
@@ -279,9 +289,13 @@ class Search:
 
     def _plan(self) -> bool:
         """Set how long the trials are; return whether that is long enough."""
-        expected = RESERVE * self._seconds_of_trials(self.steps)
-        affordable = self.steps if expected <= self.clock.left else int(self.steps * self.clock.left / expected)
-        if affordable < self.steps // SHARE_KEPT:
+        expected = RESERVE * self._seconds_of_trials(self.settings.steps)
+        affordable = (
+            self.settings.steps
+            if expected <= self.clock.left
+            else int(self.settings.steps * self.clock.left / expected)
+        )
+        if affordable < self.settings.steps // SHARE_KEPT:
             return False
         self.lengths = steps_of_levels(affordable)
         return True
@@ -297,7 +311,11 @@ class Search:
 
     def _continue_host(self) -> None:
         """Train a copy of the host for as many steps as the longest trials, and evaluate it at each level."""
-        control, stream, done = self.training.copy(derive_seed(self.seed, "trial")), self.batches.stream("trial"), 0
+        control, stream, done = (
+            self.training.copy(RandomStream.derive_seed(self.settings.seed, "trial")),
+            self.batches.stream("trial"),
+            0,
+        )
         for length in self.lengths:
             for _ in range(length - done):
                 control.step(next(stream))
@@ -329,11 +347,11 @@ class Search:
 
     def _planted(self, candidate: ProbeCandidate, batch: Any) -> Training | None:
         """Return a copy of the trained host with the candidate in its slot; None if that fails."""
-        trial = self.training.copy(derive_seed(self.seed, "trial"))
+        trial = self.training.copy(RandomStream.derive_seed(self.settings.seed, "trial"))
 
         def plant() -> None:
-            candidate.parameters = trial.plant(candidate.slot, candidate.variety, self.seed, batch)
-            candidate.price = candidate.parameters * self.price
+            candidate.parameters = trial.plant(candidate.slot, candidate.variety, self.settings.seed, batch)
+            candidate.price = candidate.parameters * self.settings.price
 
         self._without_fault(candidate, plant)
         return None if candidate.failure else trial
@@ -345,7 +363,7 @@ class Search:
         try:
             act()
         except SeedFault as fault:
-            candidate.failure = remove_folders(fault.what)
+            candidate.failure = fault.what
 
     def _trying(self) -> list[ProbeCandidate]:
         return [candidate for candidate in self.candidates if not candidate.failure]
@@ -396,7 +414,7 @@ class Search:
             host_steps=step,
             host_loss=loss,
             curve=tuple(self.curve.points),
-            price=self.price,
+            price=self.settings.price,
             examples=self.examples,
             budget=self.clock.budget,
             seconds=self.clock.used,
@@ -417,12 +435,13 @@ class Search:
                 f"Training raised the validation loss of the host from {first:.4g} to {last:.4g}: "
                 "pass the optimizer with which it was trained."
             )
-        if self.lengths and self.lengths[-1] < steps_of_levels(self.steps)[-1]:
-            yield f"To fit in the budget the longest trials had {self.lengths[-1]} steps rather than {self.steps}."
+        steps = self.settings.steps
+        if self.lengths and self.lengths[-1] < steps_of_levels(steps)[-1]:
+            yield f"To fit in the budget the longest trials had {self.lengths[-1]} steps rather than {steps}."
 
     def _tell(self, text: str) -> None:
-        if self.on_progress is not None:
-            self.on_progress(text)
+        if self.settings.on_progress is not None:
+            self.settings.on_progress(text)
 
 
 def rounded_up(seconds: float) -> float:

@@ -6,7 +6,6 @@ and with each candidate, one after the other, so that no more than two copies li
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -17,10 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from esper_core.growth import RandomStream, SeedBuilder, derive_seed, describe_error, device_of, slots_of
-from esper_core.leyline.actions import Action, Op
+from esper_core.growth import Host, RandomStream, SeedFault
 from esper_core.leyline.errors import EsperError, GrowthError, Problem
-from esper_grow.gardener.optimizers import BorrowedOptimizers, optimizers_of
+from esper_grow.gardener.optimizers import BorrowedOptimizers, bare_copy, optimizers_of
 from esper_grow.gardener.validation import each_loss
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ class Training:
         """Return a copy that goes on from here, with random numbers of its own ``seed``."""
         memo: dict[int, Any] = {}
         model = deepcopy(self.model, memo)
-        stream = RandomStream(seed, device_of(model))
+        stream = RandomStream(seed, Host(model).device)
         return replace(self, model=model, optimizer=copy_optimizer(self.optimizer, memo), stream=stream, seconds=[])
 
     def plant(self, slot: str, variety: Variety, seed: int, batch: Any) -> int:
@@ -65,17 +63,7 @@ class Training:
         Raises:
             SeedFault: It cannot be built.
         """
-        place = slots_of(self.model).named(slot)
-        assert place.site is not None
-        builder = SeedBuilder(self.model, seed, lambda model: self.loss(model, batch).mean())
-        number = 1 + max(
-            (stacked.number for other in slots_of(self.model).each() for stacked in other.stack), default=-1
-        )
-        action = Action(Op.GERMINATE, slot, variety.id)
-        dtype = place.dtype_in(self.model)
-        newborn = builder.build(variety, action, place.site, dtype, place.tapped, number=number, step=0)
-        newborn.alpha.aim(newborn.schedule.target, 0)
-        place.seeds.append(newborn)
+        newborn = Host(self.model).plant(slot, variety, seed, lambda model: self.loss(model, batch).mean())
         keeper = BorrowedOptimizers(self.model, [self.optimizer])
         keeper.adopt(newborn)
         keeper.settle(newborn, freeze=False)
@@ -101,7 +89,7 @@ class Training:
 
     def evaluate(self, validation: Validation, *, again: bool = True) -> Tensor:
         """Return the loss of each validation example; with ``again`` they must be those of the evaluation before."""
-        return validation.evaluate(self.model, nullcontext, trial=again).losses
+        return validation.evaluate(self.model, nullcontext, trial=again)
 
     def release(self) -> None:
         """Free the memory of the copy. Its modules refer to each other, and Python may keep them for a while."""
@@ -125,7 +113,7 @@ def _backward(mean: Tensor, trained: list[nn.Parameter]) -> None:
     try:
         mean.backward(inputs=trained)
     except RuntimeError as error:
-        message = f"the model cannot be trained: the backward pass {describe_error(error)}"
+        message = f"the model cannot be trained: the backward pass {SeedFault.describe_error(error)}"
         raise GrowthError(Problem("E352", message, hint="Make  loss(model, batch).mean().backward()  work.")) from error
 
 
@@ -139,7 +127,7 @@ def guarded(loss: Loss) -> Loss:
         except EsperError:
             raise
         except Exception as error:
-            message = f"the loss function {describe_error(error, loss)}"
+            message = f"the loss function {SeedFault.describe_error(error, loss)}"
             hint = "It is called as loss(model, batch) with the batches of the training and validation data."
             raise GrowthError(Problem("E352", message, hint=hint)) from error
 
@@ -184,7 +172,7 @@ def new_training(
     trained = [parameter for parameter in copy.parameters() if parameter.requires_grad]
     copied = copy_optimizer(optimizer, memo) if isinstance(optimizer, torch.optim.Optimizer) else optimizer
     owner, *_ = optimizers_of(copied, trained)
-    stream = RandomStream(derive_seed(seed, "host"), device_of(copy))
+    stream = RandomStream(RandomStream.derive_seed(seed, "host"), Host(copy).device)
     return Training(copy, owner, loss, clip_norm, stream, now)
 
 
@@ -198,14 +186,8 @@ def _shared(model: nn.Module, copy: nn.Module) -> str | None:
 
 
 def copy_optimizer(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.optim.Optimizer:
-    """Return a copy over the parameters that ``memo`` maps those of ``optimizer`` to, without hooks and schedules.
-
-    ``copy.deepcopy`` loses the attributes of subclasses, and takes along what a schedule has put on the object.
-    """
-    copied: torch.optim.Optimizer = object.__new__(type(optimizer))
-    for name, value in vars(optimizer).items():
-        if name not in ("param_groups", "state", "step", "zero_grad"):
-            vars(copied)[name] = OrderedDict() if name.endswith("_hooks") else value
+    """Return a copy over the parameters that ``memo`` maps those of ``optimizer`` to, without hooks and schedules."""
+    copied = bare_copy(optimizer, type(optimizer))
     copied.param_groups = [dict(_copied_group(group, memo)) for group in optimizer.param_groups]
     copied.state = type(optimizer.state)(optimizer.state.default_factory)
     for parameter, state in optimizer.state.items():

@@ -9,6 +9,7 @@ What is here:
     threads: the engine of this process.
     components: build one component and check what it built; hosts named by an import path.
     recipes: build what environments have in common, task, data, host, slots and blueprints, and check that they fit.
+    descriptions: slots and blueprints, described for policies: parameters, operations, receptive field.
     compose: build also policies and rewards, and the study of a run.
     run: ``run`` and ``resume``, the run directory, and how a run ends.
     checkpointing: when a checkpoint is written, what is in it, and where a run resumes.

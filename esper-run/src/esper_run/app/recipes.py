@@ -12,11 +12,9 @@ import torch
 
 from esper_core.growth import (
     Draws,
-    PlaceDescriptions,
     RandomStream,
     Variety,
     audition,
-    count_operations,
     derive_seed,
     draws_of,
     draws_of_variety,
@@ -31,6 +29,7 @@ from esper_core.plugins.isolation import AttributedSchedule, AttributedTask, att
 from esper_core.plugins.process_state import Guard, Scope
 from esper_core.trainer.batches import sent
 from esper_core.trainer.environment import Recipe
+from esper_run.app.descriptions import PlaceDescriptions, count_operations
 from esper_run.config import parse_path
 
 if TYPE_CHECKING:

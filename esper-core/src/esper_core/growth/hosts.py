@@ -1,0 +1,92 @@
+"""Hosts: what a caller asks of a model before and after slots are put into it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from esper_core.growth.dry_runs import KeptBuffers, device_of, in_mode, observe_places
+from esper_core.growth.grafting import is_grafted, slots_of
+from esper_core.growth.journal import read_network
+from esper_core.growth.rebuilding import plant
+from esper_core.growth.seeds import SeedBuilder
+from esper_core.growth.slots import HOME, Slots, host_layers, observe
+from esper_core.leyline.specs import SlotPlace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import torch
+    from torch import Tensor, nn
+
+    from esper_core.growth.examples import Example
+    from esper_core.growth.journal import Growth
+    from esper_core.growth.seeds import Seed, Variety
+    from esper_core.leyline.events import HostLayer
+
+
+class Host:
+    """A model as the host of seeds. It holds nothing but the model, and may be made as often as it is needed.
+
+    ``slots``, ``grown``, ``observe`` and ``plant`` need a grafted model.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    @property
+    def device(self) -> torch.device:
+        """The device of its first parameter or buffer; the CPU if it has none."""
+        return device_of(self.model)
+
+    @property
+    def is_grafted(self) -> bool:
+        """Whether it has slots."""
+        return is_grafted(self.model)
+
+    @property
+    def slots(self) -> Slots:
+        """Its slots."""
+        return slots_of(self.model)
+
+    @property
+    def layers(self) -> tuple[HostLayer, ...]:
+        """Its layers in the order of its modules, each with the slots behind it."""
+        return host_layers(self.model)
+
+    @property
+    def grown(self) -> tuple[Growth, ...]:
+        """The records of its fossils."""
+        return read_network(self.slots, type(self.model).__name__).grown
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Return its own parameters by name, without those of seeds."""
+        named = self.model.named_parameters()
+        return {name: parameter for name, parameter in named if not name.startswith(f"{HOME}.")}
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Run the ``with`` block in evaluation mode; restore each module's mode, and the buffers, after it."""
+        kept = KeptBuffers(self.model)
+        try:
+            with in_mode(self.model, training=False):
+                yield
+        finally:
+            kept.put_back()
+
+    def observe(self, example: Any) -> None:
+        """Set the site and dtype that each slot sees, by running the model on an example, as ``graft`` does."""
+        observe(self.model, self.slots.each(), example)
+
+    def try_places(self, names: Iterable[str], example: Example) -> None:
+        """Raise GraftError, with a problem for each, if modules of these names cannot have a slot."""
+        observe_places(self.model, {name: SlotPlace(name) for name in names}, example)
+
+    def plant(self, slot: str, variety: Variety, seed: int, probe: Callable[[nn.Module], Tensor]) -> Seed:
+        """Put a newborn seed at full strength into a slot, and return it; SeedFault if it cannot be built.
+
+        ``seed`` is the RNG seed of the network; ``probe`` computes its mean loss, for informed births.
+        """
+        number = 1 + max((seed.number for place in self.slots.each() for seed in place.stack), default=-1)
+        builder = SeedBuilder(self.model, seed, probe)
+        return plant(self.model, self.slots.named(slot), variety, builder, number)

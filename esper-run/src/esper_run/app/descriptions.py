@@ -1,0 +1,188 @@
+"""Descriptions of slots and blueprints before a run: parameters, floating-point operations, receptive field.
+
+``PlaceDescriptions`` describes the slots of a host, and what may grow in them, on demand; policies read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import nn
+
+from esper_core.growth import Example, Host, RandomStream, Seed
+from esper_core.leyline.specs import Candidate, Operations, Place
+from esper_core.plugins.process_state import Guard, Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from esper_core.growth import Variety
+    from esper_core.leyline.specs import Site
+
+WEIGHT_DEVIATION: Final = 0.2
+"""Of the random weights for measuring the receptive field: a block that starts as the identity has none."""
+
+WEIGHT_DRAWS: Final = 8
+"""Random weights that are tried, because a ReLU may block everything under some of them."""
+
+
+class PlaceDescriptions(Mapping[str, Place]):
+    """Descriptions of the slots of a run, by name, each made when it is first looked up.
+
+    The host is grafted and empty; operations are counted on ``example``, of a tensor on its first row.
+    """
+
+    def __init__(
+        self,
+        host: nn.Module,
+        sites: Mapping[str, Site],
+        varieties: Mapping[str, Sequence[Variety]],
+        example: Tensor | Example,
+    ) -> None:
+        self._host, self._sites, self._varieties = host, dict(sites), varieties
+        self._example = example if isinstance(example, Example) else Example.of(example[:1])
+        self._places: dict[str, Place] = {}
+
+    def __getitem__(self, slot: str) -> Place:
+        if slot not in self._places:
+            site = self._sites[slot]
+            self._places[slot] = Place(
+                kind=site.kind,
+                channels=site.channels,
+                size=site.size,
+                depth=list(self._sites).index(slot) / len(self._sites),
+                host_parameters=sum(parameter.numel() for parameter in self._host.parameters()),
+                host_flops=self.host_flops,
+                candidates=tuple(describe(variety, site) for variety in self._varieties.get(slot, ())),
+            )
+        return self._places[slot]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sites)
+
+    def __len__(self) -> int:
+        return len(self._sites)
+
+    @cached_property
+    def host_flops(self) -> int | None:
+        """The operations of the host's forward pass for one example; None: unknown."""
+        host = Host(self._host)
+        with torch.no_grad(), RandomStream(0, host.device), host.evaluating():
+            counted = flops(lambda: self._example.run(self._host, self._example.batch))
+        return None if counted is None else counted // self._example.size
+
+
+def count_operations(
+    host: nn.Module, sites: Mapping[str, Site], varieties: Mapping[str, Sequence[Variety]], example: Tensor
+) -> Operations | None:
+    """Return the operations of a grafted, empty host and of each blueprint; None if torch cannot count one of them."""
+    of_host = PlaceDescriptions(host, sites, {}, example).host_flops
+    blocks = {
+        (slot, variety.id): _block_flops(_built(variety, site), variety, site)
+        for slot, site in sites.items()
+        for variety in varieties.get(slot, ())
+    }
+    counted = {block: count for block, count in blocks.items() if count is not None}
+    return Operations(of_host, counted) if of_host and len(counted) == len(blocks) else None
+
+
+def _block_flops(block: nn.Module | None, variety: Variety, site: Site) -> int | None:
+    with Guard(variety.title, Scope.PROCESS):
+        return None if block is None else flops(lambda: block(torch.zeros(1, *variety.spec.input_shape(site))))
+
+
+def describe(variety: Variety, site: Site) -> Candidate:
+    """Return what is known of a blueprint at ``site``; what cannot be counted is None."""
+    block = _built(variety, site)
+    with Guard(variety.title, Scope.PROCESS):
+        return Candidate(
+            blueprint=variety.id,
+            parameters=variety.most_parameters(site) if block is None else _parameters(block, variety, site),
+            flops=_block_flops(block, variety, site),
+            reach=None if block is None else reach(block, site, variety.spec.input_shape(site)),
+            identity=variety.spec.starts_as_identity,
+            traits=variety.spec.traits,
+        )
+
+
+def flops(run: Callable[[], object]) -> int | None:
+    """Return the floating-point operations of ``run`` as torch counts them, in products and convolutions.
+
+    None if it fails. Attention is computed by plain products: torch does not count every faster backend.
+    """
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counter = FlopCounterMode(display=False)
+    try:
+        with (
+            RandomStream(RandomStream.derive_seed(0, "counting")),
+            torch.no_grad(),
+            sdpa_kernel(SDPBackend.MATH),
+            counter,
+        ):
+            run()
+    except Exception:  # the user's model, or an operation that cannot be counted, raises anything
+        return None
+    return int(counter.get_total_flops())
+
+
+def reach(block: nn.Module, site: Site, shape: tuple[int, ...] | None = None) -> int | None:
+    """Return the receptive field of the middle of the output along the longest side; 0 without positions.
+
+    The block takes examples of this ``shape``, by default that of the site; its parameters and mode are changed. None:
+    it fails.
+    """
+    if not site.size:
+        return 0
+    seen = torch.zeros(site.size, dtype=torch.bool)
+    try:
+        with RandomStream(RandomStream.derive_seed(0, "reach")), torch.enable_grad():
+            for _ in range(WEIGHT_DRAWS):
+                seen |= _seen_by_the_middle(block.eval(), site, shape or site.example_shape)
+    except Exception:  # a plugin's block raises anything; its trial reports it
+        return None
+    longest = max(range(len(site.size)), key=lambda axis: site.size[axis])
+    other_axes = [axis for axis in range(len(site.size)) if axis != longest]
+    along = (seen.amax(other_axes) if other_axes else seen).nonzero().flatten()
+    return int(along.max() - along.min()) + 1 if len(along) else 0
+
+
+def _seen_by_the_middle(block: nn.Module, site: Site, shape: tuple[int, ...]) -> Tensor:
+    """Return which positions of the input the middle of the output depends on, under random weights."""
+    with torch.no_grad():
+        for parameter in block.parameters():
+            parameter.normal_(0.0, WEIGHT_DEVIATION)
+    example = torch.randn(2, *shape, requires_grad=True)
+    middle = _positions_last(block(example), site)
+    for length in site.size:
+        middle = middle[:, :, length // 2]
+    (gradient,) = torch.autograd.grad(middle.sum(), example)
+    return _positions_last(gradient, site).abs().sum((0, 1)) > 0.0
+
+
+def _parameters(block: nn.Module, variety: Variety, site: Site) -> int:
+    """Return how many parameters a seed with the operator ``add`` has."""
+    new_seed = partial(Seed, block, blueprint=variety.id, spec=variety.spec, site=site, number=0)
+    try:
+        return new_seed().parameter_count
+    except Exception:  # a plugin's block raises anything; it will be refused
+        return new_seed(identity=False).parameter_count
+
+
+def _built(variety: Variety, site: Site) -> nn.Module | None:
+    try:
+        with RandomStream(RandomStream.derive_seed(0, "description")):
+            return variety.build(site).eval()
+    except Exception:  # a plugin's factory raises anything; its trial reports it
+        return None
+
+
+def _positions_last(tensor: Tensor, site: Site) -> Tensor:
+    """Return (N, C, *positions) for any kind of site."""
+    return tensor.movedim(-1, 1) if site.kind == "tokens" else tensor

@@ -1,4 +1,4 @@
-"""Check what ruff cannot: docstrings that ask questions, modules named by gerunds, and long commit subjects.
+"""Check what ruff cannot: docstrings that ask questions, modules named by gerunds, vague names, long commit subjects.
 
     python .ci/wording.py
 
@@ -36,6 +36,12 @@ GERUNDS: Final = {
 """Gerunds that are usual names in the field."""
 
 NOUNS: Final = {"lightning", "setting", "settings", "string", "strings", "thing", "things", "warning", "warnings"}
+VAGUE: Final = {
+    *("both", "data2", "each", "found", "given", "item", "known", "one", "own", "that", "there", "these", "thing"),
+    *("this", "those", "told"),
+}
+"""Names that do not say what they hold."""
+
 SUBJECT: Final = 72
 """Most characters of a commit subject."""
 
@@ -45,6 +51,7 @@ def main() -> int:
     files = [file.relative_to(ROOT) for file in python_files()]
     findings = [finding for file in files for finding in questions(file)]
     findings += gerunds(file for file in files if "tests" not in file.parts)
+    findings += [finding for file in files for finding in vague_names(file)]
     findings += long_subjects()
     for finding in findings:
         print(finding)
@@ -67,6 +74,22 @@ def questions(file: Path) -> Iterator[str]:
         if any("?" in part for part in outside):
             line = getattr(node, "lineno", 1)
             yield f"{file}:{line}: the docstring asks a question: {summary.splitlines()[0]}"
+
+
+def vague_names(file: Path) -> Iterator[str]:
+    """Yield the variables, parameters and attributes whose names do not say what they hold."""
+    for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
+        name = ""
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and "tests" not in file.parts:
+            name = node.attr  # tests name modules of their networks as they like
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
+            name = node.name or ""
+        if name.strip("_") in VAGUE:
+            yield f'{file}:{getattr(node, "lineno", 1)}: "{name}" does not say what it holds'
 
 
 def gerunds(files: Iterable[Path]) -> Iterator[str]:

@@ -19,8 +19,8 @@ def objective(trial: optuna.Trial) -> float:
     price = trial.suggest_float("price", 1e-4, 1e-1, log=True)
     settings = [f"optimizer.host.learning_rate={rate}", f"growth.price={price}"]
     outcome = esper_run.run(FILE, overrides=settings, name=f"trial-{trial.number}")
-    ends = [one for one in esper_run.read_events(outcome.path / "events.jsonl") if one.type == "episode-finished"]
-    return mean(one.validation_metric for one in ends if one.reward is not None and one.arm != "twin")
+    ends = [event for event in esper_run.read_events(outcome.path / "events.jsonl") if event.type == "episode-finished"]
+    return mean(event.validation_metric for event in ends if event.reward is not None and event.arm != "twin")
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def seen(step, *seeds, price=40.0, places=None, loss=1.0):
 
 def mask_of(observation, blueprints=BLUEPRINTS):
     (slot,) = observation.signals.slots
-    ops = {own.blueprint: frozenset(OPS[own.stage]) for own in slot.seeds}
+    ops = {seed.blueprint: frozenset(OPS[seed.stage]) for seed in slot.seeds}
     if not ops:
         return ActionMask({"early": frozenset({Op.GERMINATE})}, {"early": blueprints})
     return ActionMask({"early": frozenset().union(*ops.values())}, {}, {"early": ops})
@@ -103,21 +103,21 @@ def test_the_option_of_keeping_is_the_mean_gain_of_those_seeds_that_gain():
 
 def test_intervals_cover_the_gains_of_the_process_that_the_coefficients_describe():
     draws, features = random.Random(1), ("a", "b")
-    own = Regression(features, (1.0, 0.0), (2.0, 1.0), (0.1, 0.3, -0.2), ((0.0,) * 3,) * 3, (-2.0, 0.8, 0.0))
+    regression = Regression(features, (1.0, 0.0), (2.0, 1.0), (0.1, 0.3, -0.2), ((0.0,) * 3,) * 3, (-2.0, 0.8, 0.0))
     inside = {0.6745: 0, 1.2816: 0, 1.96: 0}
     for _ in range(20_000):
         values = draws.gauss(1.0, 2.0), draws.gauss(0.0, 1.0)
         x, y = (values[0] - 1.0) / 2.0, values[1]
         gain = draws.gauss(0.1 + 0.3 * x - 0.2 * y, math.exp((-2.0 + 0.8 * x) / 2))
-        belief = own.predict(dict(zip(features, values, strict=True)))
+        belief = regression.predict(dict(zip(features, values, strict=True)))
         for width in inside:
             inside[width] += abs(gain - belief.mean) <= width * belief.deviation
     assert [count / 20_000 for count in inside.values()] == pytest.approx([0.5, 0.8, 0.95], abs=0.01)
 
 
 def test_unknown_values_count_as_the_mean():
-    own = Regression(("a",), (3.0,), (1.0,), (0.5, 1.0), ((0.0, 0.0), (0.0, 0.0)), (0.0, 0.0))
-    assert own.predict({"a": math.nan}) == own.predict({"a": 3.0}) != own.predict({"a": 4.0})
+    regression = Regression(("a",), (3.0,), (1.0,), (0.5, 1.0), ((0.0, 0.0), (0.0, 0.0)), (0.0, 0.0))
+    assert regression.predict({"a": math.nan}) == regression.predict({"a": 3.0}) != regression.predict({"a": 4.0})
 
 
 @pytest.mark.parametrize(("price", "op"), [(0.0, Op.FOSSILISE), (40.0, Op.FOSSILISE), (60.0, Op.PRUNE)])
@@ -182,10 +182,10 @@ def test_a_larger_gain_is_believed_to_last(policy_of):
 
 
 def test_the_coefficients_of_the_package_know_every_feature_and_how_they_were_fitted():
-    known = load_coefficients()
-    assert (known.untried.features, known.tried.features) == (SITUATION, EVIDENCE)
-    assert 0 <= known.hazard < known.shrink <= 1
-    assert 0 < known.doubt <= 1
+    coefficients = load_coefficients()
+    assert (coefficients.untried.features, coefficients.tried.features) == (SITUATION, EVIDENCE)
+    assert 0 <= coefficients.hazard < coefficients.shrink <= 1
+    assert 0 < coefficients.doubt <= 1
     assert decided(Forecaster(SPACE), seen(0)).op is Op.GERMINATE
 
 
@@ -196,7 +196,7 @@ def test_a_file_without_coefficients_is_named(text, said, tmp_path):
         file.write_text(text)
     with pytest.raises(SettingError, match=said) as caught:
         load_coefficients(str(file))
-    assert [one.path for one in caught.value.problems] == ["coefficients"]
+    assert [problem.path for problem in caught.value.problems] == ["coefficients"]
 
 
 def test_it_continues_from_its_state_with_the_beliefs_that_it_had():
@@ -212,7 +212,8 @@ def test_it_continues_from_its_state_with_the_beliefs_that_it_had():
     assert [resumed.act([look], [ActionMask()])[0] for look in looks[5:]] == actions[5:]
     (slot,) = looks[-1].signals.slots
     beliefs = [
-        own.choice(own.memories[0], looks[-1], ActionMask()).belief(slot, slot.seeds[0]) for own in (whole, resumed)
+        policy.choice(policy.memories[0], looks[-1], ActionMask()).belief(slot, slot.seeds[0])
+        for policy in (whole, resumed)
     ]
     assert beliefs[0] == beliefs[1]
     assert list(resumed.choice(resumed.memories[0], seen(8), ActionMask()).candidates()) == []

@@ -58,15 +58,15 @@ def mask_of(observation, *, room=None, refused=()):
     """Return the mask without gates. room: what may germinate, by slot. refused: ops that gates forbid."""
     slots = observation.signals.slots
     if room is None:
-        room = {one.name: SPACE.blueprints[one.name] for one in slots if one.state is SlotState.FREE}
+        room = {slot.name: SPACE.blueprints[slot.name] for slot in slots if slot.state is SlotState.FREE}
     seeds = {
-        one.name: {own.blueprint: frozenset(ALL_OPS[own.stage] - set(refused)) for own in one.seeds}
-        for one in slots
-        if one.seeds
+        slot.name: {seed.blueprint: frozenset(ALL_OPS[seed.stage] - set(refused)) for seed in slot.seeds}
+        for slot in slots
+        if slot.seeds
     }
     ops = {
-        one.name: frozenset({Op.GERMINATE} if room.get(one.name) else ()).union(*seeds.get(one.name, {}).values())
-        for one in slots
+        slot.name: frozenset({Op.GERMINATE} if room.get(slot.name) else ()).union(*seeds.get(slot.name, {}).values())
+        for slot in slots
     }
     return ActionMask(ops, room, seeds)
 
@@ -244,8 +244,8 @@ def test_episodes_that_are_too_short_are_reported():
 
 
 def test_settings_of_costs_reach_the_forecast():
-    told = {"rise": 3.0, "caution": 2.0, "price": 0.1, "fee": 0.2, "points": 5.0, "average": 2.0}
-    assert Heuristic(SPACE, **told).forecast == Forecast(**told)
+    costs = {"rise": 3.0, "caution": 2.0, "price": 0.1, "fee": 0.2, "points": 5.0, "average": 2.0}
+    assert Heuristic(SPACE, **costs).forecast == Forecast(**costs)
 
 
 def test_first_after_last_is_refused():
@@ -280,10 +280,10 @@ def test_age_counts_in_steps_of_32_batches():
     plain = Forecast(caution=0.0, price=0.0, fee=0.0)
     of = {batches: plain.at(Observation(5, 40, signals, batches=batches)) for batches in (None, 32, 16, 4, 320)}
     assert of[None] == of[32] == plain
-    found = {batches: forecast.net(tried()) for batches, forecast in of.items()}
-    assert found[16] == pytest.approx(0.1 * (1 + RISE / 2.5))
-    assert found[320] == pytest.approx(0.1 * (1 + RISE / 50))
-    assert found[4] == pytest.approx(0.1 * (1 + RISE)), "no more than after one step of 32"
+    nets = {batches: forecast.net(tried()) for batches, forecast in of.items()}
+    assert nets[16] == pytest.approx(0.1 * (1 + RISE / 2.5))
+    assert nets[320] == pytest.approx(0.1 * (1 + RISE / 50))
+    assert nets[4] == pytest.approx(0.1 * (1 + RISE)), "no more than after one step of 32"
     assert [of[batches].looks for batches in (320, 32, 16, 4)] == [3, 3, 6, 24]
 
 

@@ -33,6 +33,6 @@ def test_a_cosine_without_an_end_does_not_fall() -> None:
     [(lambda: Warmup(over=-1), "over"), (lambda: Cosine(floor=1.5), "floor"), (lambda: Cosine(warmup=-1), "over")],
 )
 def test_invalid_arguments_are_refused(make, path: str) -> None:
-    with pytest.raises(SettingError) as told:
+    with pytest.raises(SettingError) as caught:
         make()
-    assert told.value.problems[0].path == path
+    assert caught.value.problems[0].path == path

@@ -9,7 +9,7 @@ def a_plan(space):
     life = ("germinate", "advance", "fossilise")
     steps = [{"step": step, "op": op, "slot": slot} for slot in space.slots for step, op in enumerate(life)]
     names = {slot: {"blueprint": names[0]} for slot, names in space.blueprints.items()}
-    return {"plan": [{**one, **(names[one["slot"]] if one["op"] == "germinate" else {})} for one in steps]}
+    return {"plan": [{**step, **(names[step["slot"]] if step["op"] == "germinate" else {})} for step in steps]}
 
 
 HASTY = {"preview": 1, "patience": 1, "speed": 1, "first": 0.0, "last": 1.0}

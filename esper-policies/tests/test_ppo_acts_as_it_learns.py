@@ -50,8 +50,8 @@ class Witness:
 
         def choose(places, seen, steps):
             chosen = act(places, seen, steps)
-            for place, own in zip(places, latest.pop().tolist(), strict=False):
-                self.chances[place].append(own)
+            for place, chance in zip(places, latest.pop().tolist(), strict=False):
+                self.chances[place].append(chance)
             return chosen
 
         monkeypatch.setattr(Chances, "drawn", draw)
@@ -65,8 +65,8 @@ class Witness:
         scenes = [episode(space, 100 * self.round + n, stranger=stranger)[:steps] for n in range(environments)]
         turns, ended, over = [[] for _ in scenes], [[] for _ in scenes], {}
         for step in range(steps):
-            seen = [replace(own[step].observation, steps=steps) for own in scenes]
-            masks = [own[step].mask for own in scenes]
+            seen = [replace(scene[step].observation, steps=steps) for scene in scenes]
+            masks = [scene[step].mask for scene in scenes]
             for place in range(environments):
                 if (place, step) in undone:
                     seen[place], masks[place] = replace(seen[place], rolled_back=True), masks[place].shut()
@@ -75,14 +75,14 @@ class Witness:
                 if place in over:
                     seen[place], masks[place] = over[place], masks[place].shut()
             actions = self.policy.act(seen, masks)
-            for place, (own, mask, action) in enumerate(zip(seen, masks, actions, strict=True)):
+            for place, (observation, mask, action) in enumerate(zip(seen, masks, actions, strict=True)):
                 assert mask.allows(action)
-                if place in over or own.rolled_back:
+                if place in over or observation.rolled_back:
                     continue
-                turns[place].append(Turn(own, mask, action, RewardBreakdown({"tried": draw.uniform(-1, 1)})))
+                turns[place].append(Turn(observation, mask, action, RewardBreakdown({"tried": draw.uniform(-1, 1)})))
                 if (place, step) in early:
-                    over[place] = own
-        finals = [over.get(n, replace(own[-1].observation, steps=steps)) for n, own in enumerate(scenes)]
+                    over[place] = observation
+        finals = [over.get(n, replace(scene[-1].observation, steps=steps)) for n, scene in enumerate(scenes)]
         episodes = [
             part
             for n, final in enumerate(finals)
@@ -95,21 +95,21 @@ class Witness:
 
         The ratios are those of the update itself; they are not computed again.
         """
-        own, weighed_by = self.policy, []
+        policy, weighed_by = self.policy, []
         weigh = policy_module.evaluate
         monkeypatch.setattr(policy_module, "evaluate", lambda *args: weighed_by.append(weigh(*args)) or weighed_by[-1])
-        told = own.update(rollout)
+        figures = policy.update(rollout)
         monkeypatch.setattr(policy_module, "evaluate", weigh)
-        episodes, unknown = episodes_of(own.space, rollout, own.pace, endless=False)
+        episodes, unknown = episodes_of(policy.space, rollout, policy.pace, endless=False)
         assert unknown == 0
         learnt = weighed_by[0].log_chance.view(len(episodes), -1)
         left = {place: list(chances) for place, chances in self.chances.items()}
         off = [
-            abs(math.exp(learnt[number, step].item() - left[one.place].pop(0)) - 1.0)
-            for number, one in enumerate(episodes)
-            for step in range(len(one.decisions))
+            abs(math.exp(learnt[number, step].item() - left[episode.place].pop(0)) - 1.0)
+            for number, episode in enumerate(episodes)
+            for step in range(len(episode.decisions))
         ]
-        return max(off), len(off), told
+        return max(off), len(off), figures
 
 
 CASES = {
@@ -134,10 +134,10 @@ def test_sim_high_2_before_the_first_gradient_step_every_ratio_is_1(monkeypatch,
     witness = Witness(policy, monkeypatch)
     for _ in range(2):  # nothing is scaled in the first round; in the second, scales are those of the first
         rollout = witness.play(**course)
-        worst, count, told = witness.learn(rollout, monkeypatch)
+        worst, count, figures = witness.learn(rollout, monkeypatch)
         assert worst < 1e-6
         assert count > 5
-        assert told["largest_first_ratio"] < 1e-6
+        assert figures["largest_first_ratio"] < 1e-6
     assert policy.scales.whole.count > 0
 
 
@@ -149,14 +149,16 @@ def test_rewards_between_decisions_belong_to_the_earlier_one(monkeypatch):
     policy = Ppo(SPACE, width=8, decide_every=5)
     rollout = rollout_of(policy, monkeypatch, undone=[(1, 6)])
     episodes, _ = episodes_of(SPACE, rollout, policy.pace, endless=False)
-    assert [(one.place, len(one.decisions)) for one in episodes] == [(0, 3), (1, 2), (1, 1), (2, 3)]
+    assert [(episode.place, len(episode.decisions)) for episode in episodes] == [(0, 3), (1, 2), (1, 1), (2, 3)]
     rewards = [turn.reward.total for turn in rollout.episodes[0].turns]
-    assert [one.reward for one in episodes[0].decisions] == pytest.approx(
+    assert [decision.reward for decision in episodes[0].decisions] == pytest.approx(
         [sum(rewards[:5]), sum(rewards[5:10]), sum(rewards[10:])]
     )
     behind = [turn.reward.total for turn in rollout.episodes[2].turns if turn.observation.step >= 10]
     assert episodes[2].decisions[0].reward == pytest.approx(sum(behind)), "what came before it decided is not its doing"
-    assert all(turn.action == WAIT for one in rollout.episodes for turn in one.turns if turn.observation.step % 5)
+    assert all(
+        turn.action == WAIT for episode in rollout.episodes for turn in episode.turns if turn.observation.step % 5
+    )
 
 
 def test_b8_drl_01_memories_are_kept_in_one_place_and_end_with_the_episode(monkeypatch):
@@ -175,7 +177,7 @@ def test_b8_drl_01_memories_are_kept_in_one_place_and_end_with_the_episode(monke
     assert len(policy._memories) == 1
     policy.act([open_.observation], [open_.mask])
     assert torch.equal(policy._memories[0].hidden, held[0]), "nothing is left of the episode before"
-    assert not any(isinstance(one, torch.Tensor) for one in vars(policy).values())
+    assert not any(isinstance(value, torch.Tensor) for value in vars(policy).values())
 
 
 def test_after_last_only_automatic_actions_are_taken():
@@ -208,7 +210,7 @@ def test_episodes_with_unknown_rewards_are_left_out_and_counted(monkeypatch):
         SPACE, replace(rollout, episodes=(gap, *rollout.episodes[1:])), Pace(), endless=False
     )
     assert unknown == 1
-    assert [one.place for one in episodes] == [1, 2]
+    assert [episode.place for episode in episodes] == [1, 2]
 
 
 def test_only_episodes_that_would_have_continued_are_cut(monkeypatch):
@@ -216,7 +218,7 @@ def test_only_episodes_that_would_have_continued_are_cut(monkeypatch):
     rollout = rollout_of(policy, monkeypatch, undone=[(0, 5)], early=[(1, 6)])
     for endless, cut in ((False, [False] * 4), (True, [False, True, True, True])):
         episodes, _ = episodes_of(SPACE, rollout, policy.pace, endless=endless)
-        assert [one.behind is not None for one in episodes] == cut
+        assert [episode.behind is not None for episode in episodes] == cut
     behind = episodes_of(SPACE, rollout, policy.pace, endless=True)[0][2].behind
     assert behind.rows.candidate_names
     assert not any(any(row) for row in policy_may(behind)), "nobody acts behind the end"

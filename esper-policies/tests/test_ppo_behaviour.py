@@ -33,8 +33,8 @@ def reached(name, seed, rounds, episodes):
     learn(policy, game, rounds, episodes, seed=100_000 * seed)
     judged = Ppo(game.space, seed=seed, **OWN, learn=False)
     judged.load_state_dict(policy.state_dict())
-    found = score(play(judged, game, 200, 7_000_000))
-    return (found - game.worst_sane) / (game.best - game.worst_sane)
+    reward = score(play(judged, game, 200, 7_000_000))
+    return (reward - game.worst_sane) / (game.best - game.worst_sane)
 
 
 @pytest.mark.slow
@@ -57,7 +57,8 @@ class Knows:
     def act(self, observations, masks):
         paying = {1: "games/beech", 2: "games/cedar", 3: "games/ash"}
         return [
-            Action(Op.GERMINATE, "early", paying[round(one.signals.validation_loss)], speed=4) for one in observations
+            Action(Op.GERMINATE, "early", paying[round(observation.signals.validation_loss)], speed=4)
+            for observation in observations
         ]
 
 
@@ -79,21 +80,21 @@ def test_the_teacher_plays_until_the_policy_agrees():
     game = masked()
     policy = Ppo(game.space, **TINY, teacher="heuristic", teach_rounds=9)
     rollout = play(policy, game, 16)
-    shown = [turn.action for one in play(Heuristic(game.space), game, 16).episodes for turn in one.turns]
-    assert [turn.action.op for one in rollout.episodes for turn in one.turns] == [one.op for one in shown]
+    shown = [turn.action for episode in play(Heuristic(game.space), game, 16).episodes for turn in episode.turns]
+    assert [turn.action.op for entry in rollout.episodes for turn in entry.turns] == [entry.op for entry in shown]
     figures = policy.update(rollout)
     assert figures["agreement"] >= 0.95
     assert "kl" not in figures
     assert policy._teacher is None, "it has learnt enough"
-    own = policy.update(play(policy, game, 4, 50, 1))
-    assert own["largest_first_ratio"] < 1e-6
-    assert own["kl"] >= 0
+    first_figures = policy.update(play(policy, game, 4, 50, 1))
+    assert first_figures["largest_first_ratio"] < 1e-6
+    assert first_figures["kl"] >= 0
 
 
 def test_the_teacher_leaves_after_teach_rounds():
     game = masked()
-    own = {**TINY, "learning_rate": 1e-9, "minibatch": 1000}
-    policy = Ppo(game.space, **own, teacher="heuristic", teach_rounds=2, enough=1.0)
+    slow_settings = {**TINY, "learning_rate": 1e-9, "minibatch": 1000}
+    policy = Ppo(game.space, **slow_settings, teacher="heuristic", teach_rounds=2, enough=1.0)
     assert policy.update(play(policy, game, 2))["agreement"] < 1.0
     assert policy._teacher is not None
     policy.update(play(policy, game, 2, 5, 1))
@@ -130,7 +131,7 @@ def planted(policy, steps):
 
 
 def test_each_unknown_blueprint_is_tried_once_per_episode():
-    names = list(dict.fromkeys(one for several in SPACE.blueprints.values() for one in several))
+    names = list(dict.fromkeys(blueprint for several in SPACE.blueprints.values() for blueprint in several))
     policy = Ppo(SPACE, **NARROW, learn=False, look_at_new=True)
     assert planted(policy, len(names)) == names
     assert policy._memories[0].looked_at == tuple(names)
@@ -149,7 +150,10 @@ def test_known_blueprints_are_not_tried(tmp_path):
     learn(Ppo(game.space, **NARROW, save=str(tmp_path / "kept")), game, 1, 4)
     same = {"load": str(tmp_path / "kept"), "learn": False, "together": 4}
     plain, curious = Ppo(game.space, **same), Ppo(game.space, **same, look_at_new=True)
-    acts = [[turn.action for one in play(own, game, 8).episodes for turn in one.turns] for own in (plain, curious)]
+    acts = [
+        [turn.action for episode in play(policy, game, 8).episodes for turn in episode.turns]
+        for policy in (plain, curious)
+    ]
     assert acts[0] == acts[1]
 
 

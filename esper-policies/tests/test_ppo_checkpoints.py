@@ -34,13 +34,13 @@ def folder(trained, tmp_path):
     return Path(shutil.copytree(trained.settings.save, tmp_path / "kept"))
 
 
-def alike(one, other):
-    pairs = zip(one.network.parameters(), other.network.parameters(), strict=True)
+def alike(first, second):
+    pairs = zip(first.network.parameters(), second.network.parameters(), strict=True)
     return all(torch.equal(*pair) for pair in pairs)
 
 
 def actions(policy, game, seed=900):
-    return [turn.action for one in play(policy, game, 4, seed).episodes for turn in one.turns]
+    return [turn.action for episode in play(policy, game, 4, seed).episodes for turn in episode.turns]
 
 
 def test_it_is_saved_as_safetensors_and_json(folder):
@@ -71,7 +71,7 @@ def test_an_invalid_save_folder_is_refused_before_training(where, tmp_path):
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(SettingError, match="file is not a folder") as caught:
         Ppo(delayed().space, save=str(tmp_path / where))
-    assert [one.path for one in caught.value.problems] == ["save"]
+    assert [problem.path for problem in caught.value.problems] == ["save"]
     Ppo(delayed().space, save=str(tmp_path / "new" / "and deep"))
     assert not (tmp_path / "new").exists()
 
@@ -105,9 +105,9 @@ def refused(folder, **settings):
 
 def changed(folder, **words):
     file = folder / WORDS
-    told = json.loads(file.read_text())
-    told |= words
-    file.write_text(json.dumps({key: value for key, value in told.items() if value is not ...}, default=str))
+    metadata = json.loads(file.read_text())
+    metadata |= words
+    file.write_text(json.dumps({key: value for key, value in metadata.items() if value is not ...}, default=str))
     return folder
 
 
@@ -123,8 +123,8 @@ def test_a_folder_with_one_of_two_files_is_refused(folder, missing):
     assert "there is no trained policy" in refused(folder)
 
 
-def with_settings(folder, **own):
-    return changed(folder, settings=json.loads((folder / WORDS).read_text())["settings"] | own)
+def with_settings(folder, **settings):
+    return changed(folder, settings=json.loads((folder / WORDS).read_text())["settings"] | settings)
 
 
 @pytest.mark.parametrize("words", [{"schema": 99}, {"format": 0}, {"columns": {"whole": ["progress"]}}])
@@ -137,7 +137,10 @@ def test_a_policy_of_another_observation_schema_is_refused(folder, words):
     [
         *((changed, {key: ...}) for key in ("names", "columns", "format")),
         *((changed, words) for words in ({"names": 7}, {"scales": {}}, {"settings": []}, {"rounds": "many"})),
-        *((with_settings, own) for own in ({"width": "wide"}, {"width": 16}, {"memory": False}, {"nonsense": 1})),
+        *(
+            (with_settings, settings)
+            for settings in ({"width": "wide"}, {"width": 16}, {"memory": False}, {"nonsense": 1})
+        ),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
@@ -158,21 +161,21 @@ def test_incomplete_tensors_and_other_shapes_are_refused_as_damaged(folder):
     tensors = load_file(folder / NUMBERS)
     for name in ("network/value.0.weight", "scales/whole_mean"):
         for other in ({}, {name: torch.zeros(2, 3)}, {name: torch.full_like(tensors[name], float("nan"))}):
-            save_file({key: one for key, one in tensors.items() if key != name} | other, folder / NUMBERS)
+            save_file({key: tensor for key, tensor in tensors.items() if key != name} | other, folder / NUMBERS)
             assert "it is damaged" in refused(folder)
 
 
-@pytest.mark.parametrize("own", [{"blends": ["add", "gate"]}, {"speeds": [1, 2, 3]}, {"speeds": [7, 9]}])
-def test_options_that_do_not_fit_are_refused_with_both(folder, own):
-    said = refused(folder, **own)
-    assert "trained to choose among {'speed': [" in said
-    assert "as in its training" in said
+@pytest.mark.parametrize("options", [{"blends": ["add", "gate"]}, {"speeds": [1, 2, 3]}, {"speeds": [7, 9]}])
+def test_options_that_do_not_fit_are_refused_with_both(folder, options):
+    message = refused(folder, **options)
+    assert "trained to choose among {'speed': [" in message
+    assert "as in its training" in message
 
 
 def heeded(rounds, **figures):
-    own = Diagnosis()
+    diagnosis = Diagnosis()
     fine = {"explained_variance": 0.5, "kl": 0.01, "clipped": 0.1, "entropy_op": 0.7, "spread_of_returns": 1.0}
-    return [own.warnings({**fine, **figures}, unknown=0, episodes=4) for _ in range(rounds)]
+    return [diagnosis.warnings({**fine, **figures}, unknown=0, episodes=4) for _ in range(rounds)]
 
 
 @pytest.mark.parametrize(
@@ -186,16 +189,16 @@ def heeded(rounds, **figures):
     ],
 )
 def test_each_diagnosis_is_reported_once_after_some_rounds(figures, words):
-    told = heeded(12, **figures)
-    assert [len(one) for one in told] == [0, 0, 0, 0, 1, *[0] * 7]
-    assert words in told[4][0]
-    assert "5 rounds" in told[4][0]
+    warnings = heeded(12, **figures)
+    assert [len(round_warnings) for round_warnings in warnings] == [0, 0, 0, 0, 1, *[0] * 7]
+    assert words in warnings[4][0]
+    assert "5 rounds" in warnings[4][0]
 
 
 def test_unknown_rewards_are_reported_at_once_and_once():
-    own = Diagnosis()
-    (said,) = own.warnings({}, unknown=3, episodes=0)
-    assert "all rewards are unknown" in said
-    assert "twin: true" in said
-    assert [own.warnings({}, unknown=3, episodes=0) for _ in range(8)] == [[]] * 8
+    diagnosis = Diagnosis()
+    (warning,) = diagnosis.warnings({}, unknown=3, episodes=0)
+    assert "all rewards are unknown" in warning
+    assert "twin: true" in warning
+    assert [diagnosis.warnings({}, unknown=3, episodes=0) for _ in range(8)] == [[]] * 8
     assert Diagnosis().warnings({}, unknown=1, episodes=3) == []

@@ -32,7 +32,7 @@ class Problem:
         scores = Scores(
             torch.tensor([self.ops]),
             torch.tensor([self.candidates]),
-            {head: torch.tensor([own]) for head, own in self.details.items()},
+            {head: torch.tensor([logits]) for head, logits in self.details.items()},
             torch.zeros(1),
         )
         return Chances(scores, torch.tensor([self.legal]), torch.tensor([self.home]))
@@ -56,132 +56,143 @@ problems = st.integers(0, 10**6).map(problem)
 
 def mean_in_the_exponent(scores):
     most = max(scores)
-    return most + math.log(math.fsum(math.exp(one - most) for one in scores) / len(scores))
+    return most + math.log(math.fsum(math.exp(score - most) for score in scores) / len(scores))
 
 
 def normal(scores):
     """Logarithms of chances, by key."""
     most = max(scores.values())
-    whole = most + math.log(math.fsum(math.exp(one - most) for one in scores.values()))
-    return {key: one - whole for key, one in scores.items()}
+    whole = most + math.log(math.fsum(math.exp(score - most) for score in scores.values()))
+    return {key: score - whole for key, score in scores.items()}
 
 
-def heads_of(own):
+def heads_of(problem_):
     """Return probabilities of ops, of slots by op, and of candidates by op and slot; only possible ones."""
-    slots, blueprints, ops = {}, {}, {Op.WAIT: own.ops[0]}
+    slots, blueprints, ops = {}, {}, {Op.WAIT: problem_.ops[0]}
     for number, op in enumerate(OPS[1:]):
         rows = {}
-        for place, home in enumerate(own.home):
-            if own.legal[number][place]:
-                rows.setdefault(home, {})[place] = own.candidates[number][place]
+        for place, home in enumerate(problem_.home):
+            if problem_.legal[number][place]:
+                rows.setdefault(home, {})[place] = problem_.candidates[number][place]
         if rows:
             worth = {home: mean_in_the_exponent(list(some.values())) for home, some in rows.items()}
-            ops[op] = own.ops[number + 1] + mean_in_the_exponent(list(worth.values()))
+            ops[op] = problem_.ops[number + 1] + mean_in_the_exponent(list(worth.values()))
             slots[op] = normal(worth)
             blueprints[op] = {home: normal(some) for home, some in rows.items()}
     return normal(ops), slots, blueprints
 
 
-def log_chance(own, op, place, details):
-    ops, slots, blueprints = heads_of(own)
+def log_chance(problem_, op, place, details):
+    ops, slots, blueprints = heads_of(problem_)
     total = ops[op]
     if op is not Op.WAIT:
-        home = own.home[place]
+        home = problem_.home[place]
         total += slots[op][home] + blueprints[op][home][place]
     for head, option in details.items():
         if head in ARGUMENTS[op]:
-            total += normal(dict(enumerate(own.details[head])))[option]
+            total += normal(dict(enumerate(problem_.details[head])))[option]
     return total
 
 
-def decisions(own):
+def decisions(problem_):
     """Yield all possible decisions without details: op, its number, and the candidate."""
     yield Op.WAIT, 0, 0
     for number, op in enumerate(OPS[1:]):
-        yield from ((op, number + 1, place) for place, yes in enumerate(own.legal[number]) if yes)
+        yield from ((op, number + 1, place) for place, yes in enumerate(problem_.legal[number]) if yes)
 
 
 @settings(max_examples=40, deadline=None)
 @given(problems, st.integers(0, 10**6))
-def test_log_chances_are_sums_over_the_heads_that_an_op_reads(own, seed):
-    draw, chances = random.Random(seed), own.chances
-    for op, number, place in decisions(own):
+def test_log_chances_are_sums_over_the_heads_that_an_op_reads(drawn_problem, seed):
+    draw, chances = random.Random(seed), drawn_problem.chances
+    for op, number, place in decisions(drawn_problem):
         details = {head: draw.randrange(count) for head, count in HEADS.items()}
         chosen = Chosen(
             torch.tensor([number]),
             torch.tensor([place]),
             {head: torch.tensor([option]) for head, option in details.items()},
         )
-        assert chances.log_chance(chosen).item() == pytest.approx(log_chance(own, op, place, details), abs=CLOSE)
+        assert chances.log_chance(chosen).item() == pytest.approx(
+            log_chance(drawn_problem, op, place, details), abs=CLOSE
+        )
 
 
 @settings(max_examples=40, deadline=None)
 @given(problems)
-def test_chances_add_up_to_1_and_impossible_decisions_have_none(own):
-    joint = own.chances.joint[0].double()
+def test_chances_add_up_to_1_and_impossible_decisions_have_none(drawn_problem):
+    joint = drawn_problem.chances.joint[0].double()
     assert joint.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
-    legal = torch.tensor([True, *(yes for row in own.legal for yes in row)])
+    legal = torch.tensor([True, *(yes for row in drawn_problem.legal for yes in row)])
     assert (joint[~legal].exp() < 1e-30).all()
     assert torch.isfinite(joint).all()
-    ops = own.chances.ops[0].double().exp()
-    possible = torch.tensor([True, *(any(row) for row in own.legal)])
+    ops = drawn_problem.chances.ops[0].double().exp()
+    possible = torch.tensor([True, *(any(row) for row in drawn_problem.legal)])
     assert (ops[~possible] < 1e-30).all()
     assert joint.exp()[legal].min() >= 0
 
 
 @settings(max_examples=40, deadline=None)
 @given(problems, st.integers(0, 10**6))
-def test_only_possible_decisions_are_drawn(own, seed):
+def test_only_possible_decisions_are_drawn(drawn_problem, seed):
     draw = random.Random(seed)
     extremes = [0.0, 1.0 - 2**-24, 1.0]
-    possible = {(number, place) for _, number, place in decisions(own)}
+    possible = {(number, place) for _, number, place in decisions(drawn_problem)}
     for first in [*extremes, *(draw.random() for _ in range(5))]:
         luck = torch.tensor([[first, *(draw.choice(extremes) for _ in HEADS)]])
-        drawn = own.chances.drawn(luck)
+        drawn = drawn_problem.chances.drawn(luck)
         assert (drawn.op.item(), drawn.candidate.item()) in possible
-        assert all(0 <= one.item() < HEADS[head] for head, one in drawn.details.items())
-    best = own.chances.best()
+        assert all(0 <= option.item() < HEADS[head] for head, option in drawn.details.items())
+    best = drawn_problem.chances.best()
     assert (best.op.item(), best.candidate.item()) in possible
-    by_chance = {(number, place): log_chance(own, op, place, {}) for op, number, place in decisions(own)}
+    by_chance = {
+        (number, place): log_chance(drawn_problem, op, place, {}) for op, number, place in decisions(drawn_problem)
+    }
     assert by_chance[best.op.item(), best.candidate.item()] == pytest.approx(max(by_chance.values()), abs=CLOSE)
 
 
 @given(problems, st.floats(0.0, 1.0))
 @settings(max_examples=100, deadline=None)
-def test_advancing_needs_the_given_certainty(own, sure):
-    chances = own.chances
+def test_advancing_needs_the_given_certainty(drawn_problem, sure):
+    chances = drawn_problem.chances
     likely, plain, careful = chances.ops[0, BLENDS].exp().item(), chances.best(), chances.best(sure)
     if likely >= sure:
         assert (careful.op.item(), careful.candidate.item()) == (plain.op.item(), plain.candidate.item())
         return
     others = {
-        (number, place): log_chance(own, op, place, {}) for op, number, place in decisions(own) if number != BLENDS
+        (number, place): log_chance(drawn_problem, op, place, {})
+        for op, number, place in decisions(drawn_problem)
+        if number != BLENDS
     }
     chosen = careful.op.item(), careful.candidate.item()
     assert others[chosen] == pytest.approx(max(others.values()), abs=CLOSE)
 
 
 def test_decisions_are_drawn_with_their_chances():
-    own = problem(12345)
-    own.legal = [[True] * len(own.home) for _ in OPS[1:]]
-    own.ops, own.candidates = [0.0] * len(OPS), [[0.1 * place for place in range(len(own.home))] for _ in OPS[1:]]
+    drawn_problem = problem(12345)
+    drawn_problem.legal = [[True] * len(drawn_problem.home) for _ in OPS[1:]]
+    drawn_problem.ops, drawn_problem.candidates = (
+        [0.0] * len(OPS),
+        [[0.1 * place for place in range(len(drawn_problem.home))] for _ in OPS[1:]],
+    )
     count = 4000
     scores = Scores(
         torch.zeros(count, len(OPS)),
-        torch.tensor([own.candidates]).expand(count, -1, -1),
-        {head: torch.tensor([one]).expand(count, -1) for head, one in own.details.items()},
+        torch.tensor([drawn_problem.candidates]).expand(count, -1, -1),
+        {head: torch.tensor([logits]).expand(count, -1) for head, logits in drawn_problem.details.items()},
         torch.zeros(count),
     )
-    chances = Chances(scores, torch.tensor([own.legal]).expand(count, -1, -1), torch.tensor([own.home] * count))
+    chances = Chances(
+        scores, torch.tensor([drawn_problem.legal]).expand(count, -1, -1), torch.tensor([drawn_problem.home] * count)
+    )
     luck = torch.rand(count, 1 + len(HEADS), generator=torch.Generator().manual_seed(3))
     drawn = chances.drawn(luck)
-    joint = own.chances.joint[0].exp()
-    places = torch.where(drawn.op == 0, 0, (drawn.op - 1) * len(own.home) + drawn.candidate + 1)
+    joint = drawn_problem.chances.joint[0].exp()
+    places = torch.where(drawn.op == 0, 0, (drawn.op - 1) * len(drawn_problem.home) + drawn.candidate + 1)
     often = torch.bincount(places, minlength=len(joint)) / count
     assert (often - joint).abs().max() < 4 * 0.5 / count**0.5
-    for head, one in drawn.details.items():
-        expected = own.chances.details[head][0].exp()
-        assert (torch.bincount(one, minlength=HEADS[head]) / count - expected).abs().max() < 4 * 0.5 / count**0.5
+    for head, options in drawn.details.items():
+        expected = drawn_problem.chances.details[head][0].exp()
+        assert (torch.bincount(options, minlength=HEADS[head]) / count - expected).abs().max() < 4 * 0.5 / count**0.5
 
 
 def test_actions_and_option_numbers_are_converted_both_ways():

@@ -49,8 +49,8 @@ def slowly(rewards, values, behind, discount, trace):
 @given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=12), numbers, shares, shares)
 def test_advantages_equal_the_definition(turns, behind, discount, trace):
     rewards, values = zip(*turns, strict=True)
-    found = advantages(rewards, values, behind, discount=discount, trace=trace)
-    assert found == pytest.approx(slowly(rewards, values, behind, discount, trace), abs=1e-9)
+    computed = advantages(rewards, values, behind, discount=discount, trace=trace)
+    assert computed == pytest.approx(slowly(rewards, values, behind, discount, trace), abs=1e-9)
 
 
 @pytest.mark.parametrize("memory", [True, False])
@@ -69,12 +69,15 @@ def test_sim_med_3_returns_are_bootstrapped_at_a_cut_and_not_at_an_end(memory):
         assert list(lesson.cut) == cut
         values[horizon] = worth.returns.view(3, -1)
     lengths = [4, 10, 4]
-    last = {horizon: [own[n, length - 1].item() for n, length in enumerate(lengths)] for horizon, own in values.items()}
+    last = {
+        horizon: [values_NT[n, length - 1].item() for n, length in enumerate(lengths)]
+        for horizon, values_NT in values.items()
+    }
     reward = 1.0 / policy.scales.returns
     assert last["cut"][2] == pytest.approx(reward, abs=1e-5)
     assert last["ends"] == [last["cut"][2]] * 3
-    for found in last["cut"][:2]:
-        assert found > reward + 0.5, "three times the discount are behind it, on the scale of returns"
+    for value in last["cut"][:2]:
+        assert value > reward + 0.5, "three times the discount are behind it, on the scale of returns"
 
 
 def test_horizon_cut_without_a_discount_is_refused():
@@ -111,22 +114,22 @@ def test_run_06_a_round_is_learnt_in_passes_over_minibatches_with_figures(monkey
     rollout = play(policy, delayed(), 8)
     sizes, step = [], torch.optim.Adam.step
     monkeypatch.setattr(torch.optim.Adam, "step", lambda *args, **kw: (sizes.append(1), step(*args, **kw))[1])
-    told = policy.update(rollout)
+    figures = policy.update(rollout)
     assert len(sizes) == 3 * 4, "80 decisions, 20 in a minibatch"
-    assert told["passes"] == 3.0
-    assert 0 < told["kl"] < 10
-    assert 0 < told["clipped"] <= 1
-    assert told["largest_first_ratio"] < 1e-6
-    assert told["explained_variance"] <= 1
-    heads = {name.removeprefix("entropy_") for name in told if name.startswith("entropy_")}
+    assert figures["passes"] == 3.0
+    assert 0 < figures["kl"] < 10
+    assert 0 < figures["clipped"] <= 1
+    assert figures["largest_first_ratio"] < 1e-6
+    assert figures["explained_variance"] <= 1
+    heads = {name.removeprefix("entropy_") for name in figures if name.startswith("entropy_")}
     assert heads == {"op", "slot", "blueprint", "blend", "weight"}
-    decisions = [turn.action.op for one in rollout.episodes for turn in one.turns]
+    decisions = [turn.action.op for episode in rollout.episodes for turn in episode.turns]
     for op in Op:
-        assert told[f"share_{op.value}"] == decisions.count(op) / 80
-    returns = [sum(turn.reward.total for turn in one.turns) for one in rollout.episodes]
-    assert told["return"] == pytest.approx(statistics.fmean(returns), abs=1e-6)
-    assert told["spread_of_returns"] == pytest.approx(statistics.pstdev(returns), abs=1e-6)
-    assert all(math.isfinite(one) for one in told.values())
+        assert figures[f"share_{op.value}"] == decisions.count(op) / 80
+    returns = [sum(turn.reward.total for turn in episode.turns) for episode in rollout.episodes]
+    assert figures["return"] == pytest.approx(statistics.fmean(returns), abs=1e-6)
+    assert figures["spread_of_returns"] == pytest.approx(statistics.pstdev(returns), abs=1e-6)
+    assert all(math.isfinite(figure) for figure in figures.values())
 
 
 def test_the_return_of_an_episode_with_rollbacks_is_that_of_all_parts():
@@ -134,9 +137,9 @@ def test_the_return_of_an_episode_with_rollbacks_is_that_of_all_parts():
     rollout = play(policy, delayed(), 4)
     first = rollout.episodes[0]
     parts = [replace(first, turns=first.turns[:4], terminated=True), replace(first, turns=first.turns[4:])]
-    told = policy.update(replace(rollout, episodes=(*parts, *rollout.episodes[1:])))
-    returns = [math.fsum(turn.reward.total for turn in one.turns) for one in rollout.episodes]
-    assert told["return"] == pytest.approx(statistics.fmean(returns), abs=1e-6)
+    figures = policy.update(replace(rollout, episodes=(*parts, *rollout.episodes[1:])))
+    returns = [math.fsum(turn.reward.total for turn in episode.turns) for episode in rollout.episodes]
+    assert figures["return"] == pytest.approx(statistics.fmean(returns), abs=1e-6)
 
 
 @pytest.mark.parametrize(("most", "forgotten"), [(1e-9, True), (1e9, False)])
@@ -158,11 +161,11 @@ def taught(game, episodes, times=1, **settings):
     """Learn from one rollout so many times; return the lesson, its worth before and after, and the figures."""
     policy = Ppo(game.space, **{**TINY, "minibatch": 64, "most_change": None, **settings})
     lesson, before = lesson_for(policy, play(policy, game, episodes))
-    told = [
+    figures = [
         learn(policy.network, policy.optimizer, lesson, before, policy.update_settings, entropy=0.0, order=generator())
         for _ in range(times)
     ]
-    return lesson, before, evaluate(policy.network, lesson, policy.update_settings, policy.scales.returns), told
+    return lesson, before, evaluate(policy.network, lesson, policy.update_settings, policy.scales.returns), figures
 
 
 def test_the_clip_limits_the_change_of_chances():
@@ -185,8 +188,8 @@ def test_value_share_weighs_the_value_loss():
     """All layers learn from both losses, except the last layer of the values, which learns from the value loss."""
     learnt = {}
     for share in (0.0, 0.5):
-        *_, told = taught(contextual(), 16, times=12, value_share=share, passes=4)
-        learnt[share] = told[-1]["value_loss"] / told[0]["value_loss"]
+        *_, figures = taught(contextual(), 16, times=12, value_share=share, passes=4)
+        learnt[share] = figures[-1]["value_loss"] / figures[0]["value_loss"]
     assert learnt[0.5] < 0.8
     assert learnt[0.5] < 0.9 * learnt[0.0]
 
@@ -204,14 +207,16 @@ def test_padding_does_not_affect_training():
     rollout = play(policy, game, 3)
     short = replace(rollout.episodes[0], turns=rollout.episodes[0].turns[:2], terminated=True)
     lesson, worth = lesson_for(policy, replace(rollout, episodes=(short, *rollout.episodes[1:])))
-    pads = ~lesson.there.flatten()
-    known = (worth.log_chance, worth.value, worth.advantage, worth.returns)
-    spoilt = Worth(*(torch.where(pads, 7.0, one) for one in known))
+    pads = ~lesson.is_decision.flatten()
+    evaluated = (worth.log_chance, worth.value, worth.advantage, worth.returns)
+    spoilt = Worth(*(torch.where(pads, 7.0, tensor) for tensor in evaluated))
     weights = []
-    for own in (worth, spoilt):
+    for candidate in (worth, spoilt):
         twin = Ppo(game.space, **TINY, passes=2, minibatch=1000)
-        told = learn(twin.network, twin.optimizer, lesson, own, policy.update_settings, entropy=0.1, order=generator())
-        weights.append((told, [one.tolist() for one in twin.network.parameters()]))
+        figures = learn(
+            twin.network, twin.optimizer, lesson, candidate, policy.update_settings, entropy=0.1, order=generator()
+        )
+        weights.append((figures, [parameter.tolist() for parameter in twin.network.parameters()]))
     assert weights[0] == weights[1]
 
 
@@ -219,26 +224,31 @@ def test_padding_does_not_affect_training():
 def test_a_round_without_known_rewards_changes_no_weights_and_is_reported(teacher, caplog):
     policy = Ppo(contextual().space, **TINY, teacher=teacher)
     rollout = play(policy, contextual(), 4)
-    unpaid = [replace(one, turns=tuple(replace(turn, reward=None) for turn in one.turns)) for one in rollout.episodes]
-    before = [one.tolist() for one in policy.network.parameters()]
+    unpaid = [
+        replace(episode, turns=tuple(replace(turn, reward=None) for turn in episode.turns))
+        for episode in rollout.episodes
+    ]
+    before = [parameter.tolist() for parameter in policy.network.parameters()]
     with caplog.at_level(logging.WARNING, logger="esper"):
         assert policy.update(replace(rollout, episodes=tuple(unpaid))) == {}
     assert [message.startswith("arm contextual: ") for message in caplog.messages] == [True]
-    assert [one.tolist() for one in policy.network.parameters()] == before
+    assert [parameter.tolist() for parameter in policy.network.parameters()] == before
     assert policy.round == 1
 
 
 def test_without_learning_weights_are_kept_and_decisions_deterministic():
     game = contextual()
     policy = Ppo(game.space, **TINY, learn=False)
-    before = [one.tolist() for one in policy.network.parameters()]
+    before = [parameter.tolist() for parameter in policy.network.parameters()]
     first, second = (play(policy, game, 8, 0) for _ in range(2))
     assert policy.update(first) == {}
-    assert [one.tolist() for one in policy.network.parameters()] == before
-    assert [turn.action for one in first.episodes for turn in one.turns] == [
-        turn.action for one in second.episodes for turn in one.turns
+    assert [parameter.tolist() for parameter in policy.network.parameters()] == before
+    assert [turn.action for episode in first.episodes for turn in episode.turns] == [
+        turn.action for episode in second.episodes for turn in episode.turns
     ]
-    assert WAIT in [turn.action for one in play(Ppo(game.space, **TINY), game, 16).episodes for turn in one.turns]
+    assert WAIT in [
+        turn.action for episode in play(Ppo(game.space, **TINY), game, 16).episodes for turn in episode.turns
+    ]
 
 
 NAMES = ("alpha", "gain", "gain?", "stage_training", "kind_vector", "age", "is_new")
@@ -255,30 +265,30 @@ def rows_like(seed, count):
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 9)), min_size=1, max_size=6))
 def test_running_scales_equal_mean_and_deviation_of_all_rows(rounds):
-    own, every = Columns(NAMES), []
+    columns, every = Columns(NAMES), []
     for seed, count in rounds:
         rows = rows_like(seed, count)
         every += rows
-        own.learn(torch.tensor(rows, dtype=torch.float64).view(count, len(NAMES)))
-    assert own.count == len(every)
+        columns.learn(torch.tensor(rows, dtype=torch.float64).view(count, len(NAMES)))
+    assert columns.count == len(every)
     if len(every) < 2:
         return
     array = np.array(every)
-    assert np.allclose(own.mean.numpy(), array.mean(0), atol=1e-9)
-    assert np.allclose(own.squares.numpy() / own.count, array.var(0), rtol=1e-9, atol=1e-12)
+    assert np.allclose(columns.mean.numpy(), array.mean(0), atol=1e-9)
+    assert np.allclose(columns.squares.numpy() / columns.count, array.var(0), rtol=1e-9, atol=1e-12)
     fresh = torch.tensor(rows_like(5, 4))
     expected = (fresh.double().numpy() - array.mean(0)) / np.maximum(array.std(0), LEAST)
-    found = own(fresh).double().numpy()
-    assert np.allclose(found[:, NUMBERS], expected[:, NUMBERS].clip(-BEYOND, BEYOND), atol=1e-4)
-    assert np.allclose(found[:, FLAGS], fresh.numpy()[:, FLAGS].clip(-BEYOND, BEYOND), atol=1e-6)
+    scaled = columns(fresh).double().numpy()
+    assert np.allclose(scaled[:, NUMBERS], expected[:, NUMBERS].clip(-BEYOND, BEYOND), atol=1e-4)
+    assert np.allclose(scaled[:, FLAGS], fresh.numpy()[:, FLAGS].clip(-BEYOND, BEYOND), atol=1e-6)
 
 
 def test_flags_and_one_hot_columns_are_not_scaled():
     for names in (WHOLE_COLUMNS, SLOT_COLUMNS, CANDIDATE_COLUMNS):
-        own = Columns(names)
-        own.learn(torch.rand(20, len(names)))
+        columns = Columns(names)
+        columns.learn(torch.rand(20, len(names)))
         plain = torch.zeros(1, len(names))
-        moved = {name for name, value in zip(names, own(plain)[0].tolist(), strict=True) if value != 0.0}
+        moved = {name for name, value in zip(names, columns(plain)[0].tolist(), strict=True) if value != 0.0}
         assert not {name for name in moved if name.endswith("?") or name.split("_")[0] in ("may", "stage", "state")}
         assert not {name for name in moved if name.split("_")[0] in ("kind", "trait") or name == "identity"}
     assert {"progress", "validation_loss", "trend_metric"} <= set(WHOLE_COLUMNS)
@@ -286,31 +296,32 @@ def test_flags_and_one_hot_columns_are_not_scaled():
 
 @given(st.lists(st.lists(st.floats(-1e3, 1e3), max_size=5), min_size=1, max_size=5))
 def test_returns_are_scaled_by_the_root_of_their_mean_square(rounds):
-    own, every, scale = Scales(), [], None
+    scales, every, scale = Scales(), [], None
     for returns in rounds:
-        grown = own.learn_returns(returns)
+        grown = scales.learn_returns(returns)
         every += returns
-        expected = math.sqrt(math.fsum(one * one for one in every) / len(every)) if every else 1.0
-        assert own.returns == pytest.approx(max(expected, 1e-6))
-        assert grown == pytest.approx(1.0 if scale is None else own.returns / scale)
-        scale = own.returns if every else None
+        expected = math.sqrt(math.fsum(value * value for value in every) / len(every)) if every else 1.0
+        assert scales.returns == pytest.approx(max(expected, 1e-6))
+        assert grown == pytest.approx(1.0 if scale is None else scales.returns / scale)
+        scale = scales.returns if every else None
 
 
 def test_learning_does_not_depend_on_the_scale_of_rewards():
-    game, found, unit = masked(), {}, 1e3
+    game, learnt, unit = masked(), {}, 1e3
     for factor in (1.0, unit):
         policy = Ppo(game.space, width=8, together=4, passes=2, learning_rate=1e-2)
-        told = []
+        figures = []
         for number in range(2):
             rollout = play(policy, game, 4, 4 * number, number)
             episodes = [
-                replace(one, turns=tuple(_paid(turn, factor) for turn in one.turns)) for one in rollout.episodes
+                replace(episode, turns=tuple(_paid(turn, factor) for turn in episode.turns))
+                for episode in rollout.episodes
             ]
-            told.append(policy.update(replace(rollout, episodes=tuple(episodes))))
-        found[factor] = told
-    for own, other in zip(found[1.0], found[unit], strict=True):
-        assert other["policy_loss"] == pytest.approx(own["policy_loss"], rel=1e-2, abs=1e-4)
-        assert other["return"] == pytest.approx(own["return"] * unit, rel=1e-6)
+            figures.append(policy.update(replace(rollout, episodes=tuple(episodes))))
+        learnt[factor] = figures
+    for plain, multiplied in zip(learnt[1.0], learnt[unit], strict=True):
+        assert multiplied["policy_loss"] == pytest.approx(plain["policy_loss"], rel=1e-2, abs=1e-4)
+        assert multiplied["return"] == pytest.approx(plain["return"] * unit, rel=1e-6)
 
 
 def _paid(turn, factor):

@@ -15,8 +15,8 @@ from esper_testing.policies import STRANGER, episode, same_state, space_of, writ
 TINY = {"width": 8, "passes": 2, "minibatch": 16, "learning_rate": 1e-2}
 
 
-def same(one, other):
-    return same_state(written_and_read(one.state_dict()), written_and_read(other.state_dict()))
+def same(first, second):
+    return same_state(written_and_read(first.state_dict()), written_and_read(second.state_dict()))
 
 
 @pytest.mark.parametrize("ways", [{}, {"together": 3, "decide_every": 2, "speeds": [0, 3], "blends": ["add", "gate"]}])
@@ -26,63 +26,65 @@ def test_a_policy_resumed_before_each_round_decides_and_learns_as_an_uninterrupt
     for number in range(2):
         moves = Ppo(game.space, **TINY, **ways)
         moves.load_state_dict(written_and_read(stays.state_dict()))
-        rollout, again = (play(one, game, 3, 10 * number, number) for one in (stays, moves))
+        rollout, again = (play(policy, game, 3, 10 * number, number) for policy in (stays, moves))
         assert rollout == again
         assert stays.update(rollout) == moves.update(again)
         assert same(stays, moves)
 
 
 def test_the_state_contains_the_memory_of_the_teacher():
-    space, own = space_of(2), {**TINY, "teacher": "heuristic"}
-    policy, heir = Ppo(space, **own), Ppo(space, **own)
+    space, settings = space_of(2), {**TINY, "teacher": "heuristic"}
+    policy, heir = Ppo(space, **settings), Ppo(space, **settings)
     fresh = written_and_read(heir.state_dict())
     for scene in episode(space, 3)[:8]:
         policy.act([scene.observation], [scene.mask])
-    told = written_and_read(policy.state_dict())
-    assert told.part("teacher").plain != fresh.part("teacher").plain
-    heir.load_state_dict(told)
+    state = written_and_read(policy.state_dict())
+    assert state.part("teacher").plain != fresh.part("teacher").plain
+    heir.load_state_dict(state)
     assert same(policy, heir)
 
 
 def test_a_resumed_policy_does_not_repeat_warnings():
     game = delayed()
     policy, heir = (Ppo(game.space, **TINY) for _ in range(2))
-    policy.diagnosis.lasting, policy.diagnosis.told = {"flat": 9}, ["flat"]
+    policy.diagnosis.lasting, policy.diagnosis.reported = {"flat": 9}, ["flat"]
     heir.load_state_dict(written_and_read(policy.state_dict()))
-    assert (heir.diagnosis.lasting, heir.diagnosis.told) == ({"flat": 9}, ["flat"])
+    assert (heir.diagnosis.lasting, heir.diagnosis.reported) == ({"flat": 9}, ["flat"])
 
 
 def decisions(policy, episodes, place):
     """Return the decisions in one of some environments, and its memory in the end."""
     steps = zip(*episodes, strict=True)
-    found = [policy.act([one.observation for one in step], [one.mask for one in step])[place] for step in steps]
-    return found, policy._memories[place].hidden
+    actions = [
+        policy.act([scene.observation for scene in step], [scene.mask for scene in step])[place] for step in steps
+    ]
+    return actions, policy._memories[place].hidden
 
 
 @settings(max_examples=4, deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 4), st.integers(0, 2))
 def test_run_08_decisions_in_an_environment_do_not_depend_on_others(seed, others, before):
     space = space_of(3)
-    own = episode(space, seed)
+    scenes = episode(space, seed)
     beside = [episode(space, seed + 1 + n) for n in range(others)]
     alone, crowd = (Ppo(space, width=8, learn=False) for _ in range(2))
     place = min(before, others)
-    actions, hidden = decisions(alone, [own], 0)
-    again, held = decisions(crowd, [*beside[:place], own, *beside[place:]], place)
+    actions, hidden = decisions(alone, [scenes], 0)
+    again, held = decisions(crowd, [*beside[:place], scenes, *beside[place:]], place)
     assert actions == again
     assert torch.equal(hidden, held)
 
 
 def test_draws_differ_between_seeds_environments_and_rounds():
-    game, told = delayed(), {}
+    game, drawn = delayed(), {}
     for seed in (0, 1):
         policy = Ppo(game.space, width=8, together=16, seed=seed)
         for round_ in range(2):
             rollout = play(policy, game, 16, round_=round_)
             policy.round += 1
-            told[seed, round_] = tuple(tuple(turn.action for turn in one.turns) for one in rollout.episodes)
-    assert len(set(told.values())) == 4
-    assert len(set(told[0, 0])) > 4
+            drawn[seed, round_] = tuple(tuple(turn.action for turn in episode.turns) for episode in rollout.episodes)
+    assert len(set(drawn.values())) == 4
+    assert len(set(drawn[0, 0])) > 4
 
 
 def test_run_14_it_decides_among_unseen_blueprints_and_slots():
@@ -92,7 +94,7 @@ def test_run_14_it_decides_among_unseen_blueprints_and_slots():
         policy = Ppo(space, **TINY, together=60)
         policy.network.load_state_dict(learnt.network.state_dict())
         scenes = [episode(space, seed, stranger=bool(seed % 2))[seed % 5] for seed in range(60)]
-        actions = policy.act([one.observation for one in scenes], [one.mask for one in scenes])
+        actions = policy.act([scene.observation for scene in scenes], [scene.mask for scene in scenes])
         assert all(scene.mask.allows(action) for scene, action in zip(scenes, actions, strict=True))
         done |= {action.op for action in actions}
         assert {action.slot for action in actions} >= set(space.slots)
@@ -107,11 +109,11 @@ def _names(space):
 
 def test_new_names_are_appended_when_the_action_space_grew():
     small = space_of(2)
-    both = ActionSpace({**small.blueprints, "new": ("more/blueprint-0", "tried/blueprint-0")})
-    policy = Ppo(both, **TINY)
+    joined = ActionSpace({**small.blueprints, "new": ("more/blueprint-0", "tried/blueprint-0")})
+    policy = Ppo(joined, **TINY)
     policy.load_state_dict(written_and_read(Ppo(small, **TINY).state_dict()))
     assert policy._names == list(dict.fromkeys(_names(small)))
-    (scene, *_) = episode(both, 3)
+    (scene, *_) = episode(joined, 3)
     (action,) = policy.act([scene.observation], [scene.mask])
     assert scene.mask.allows(action)
 
@@ -119,12 +121,12 @@ def test_new_names_are_appended_when_the_action_space_grew():
 def test_it_can_act_on_a_seed_of_an_unknown_blueprint_and_waits_without_candidates():
     space = space_of(1)
     ops = frozenset({Op.PRUNE})
-    scene = next(one for one in episode(space, 4, stranger=True) if one.observation.signals.slots[0].living)
+    scene = next(entry for entry in episode(space, 4, stranger=True) if entry.observation.signals.slots[0].living)
     slot = scene.observation.signals.slots[0]
     mask = ActionMask({slot.name: ops}, {}, {slot.name: {STRANGER: ops}})
     policy = Ppo(space, width=8, together=64)
     decided = policy.act([scene.observation] * 64, [mask] * 64)
-    assert {(one.op, one.blueprint) for one in decided} == {(Op.WAIT, None), (Op.PRUNE, STRANGER)}
+    assert {(action.op, action.blueprint) for action in decided} == {(Op.WAIT, None), (Op.PRUNE, STRANGER)}
     space = ActionSpace({"early": ()})
     scene = episode(space_of(1), 1)[0]
     signals = replace(scene.observation.signals, slots=(SlotSignals("early", SlotState.EMBARGOED, fossils=0),))

@@ -53,7 +53,7 @@ def test_an_op_on_a_whole_slot_is_one_choice():
 
 
 def test_retarget_is_a_choice_only_with_several_targets():
-    assert [one.op for one in Random(SPACE, targets=[0.5, 1.0]).choices(NURSERY)].count(Op.RETARGET) == 1
+    assert [choice.op for choice in Random(SPACE, targets=[0.5, 1.0]).choices(NURSERY)].count(Op.RETARGET) == 1
 
 
 def test_choices_are_equally_likely():
@@ -68,7 +68,7 @@ def test_choices_are_equally_likely():
 def test_options_are_drawn_from_the_lists_without_changing_choices():
     lists = {"blends": ["add", "gate", "multiply"], "speeds": [0, 3], "targets": [0.25, 1.0]}
     plain, rich = (played(Random(SPACE, **more), FREE)[0] for more in ({}, lists))
-    assert [(one.op, one.blueprint) for one in plain] == [(one.op, one.blueprint) for one in rich]
+    assert [(action.op, action.blueprint) for action in plain] == [(action.op, action.blueprint) for action in rich]
     planted = [action for action in rich if action.op is Op.GERMINATE]
     ways = Counter((action.blend, action.speed, action.target) for action in planted)
     assert set(ways) == {
@@ -92,12 +92,12 @@ def test_ops_get_only_the_options_that_they_read():
 
 def test_draws_differ_between_seeds_episodes_environments_and_steps():
     def ops(policy, **more):
-        return ["".join(str(FREE_CHOICES.index(one)) for one in place) for place in played(policy, FREE, **more)]
+        return ["".join(str(FREE_CHOICES.index(action)) for action in place) for place in played(policy, FREE, **more)]
 
     policy = Random(SPACE)
     draws = [*ops(policy, environments=4), *ops(policy, environments=4), *ops(Random(SPACE, seed=1), environments=4)]
     assert len(set(draws)) == 12
-    for one, other in pairwise(draws):
-        alike = sum(a == b for a, b in zip(one, other, strict=True)) / len(one)
+    for first, second in pairwise(draws):
+        alike = sum(a == b for a, b in zip(first, second, strict=True)) / len(first)
         assert 0.23 < alike < 0.44  # a third, by chance
     assert len({draw[:20] for draw in draws} | {draws[0][at : at + 20] for at in range(1, 300)}) == 12 + 299

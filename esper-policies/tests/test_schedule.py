@@ -53,8 +53,8 @@ def test_each_entry_is_carried_out_at_its_step_with_names_looked_up():
         5: Action(Op.ADVANCE, "early"),
         9: Action(Op.FOSSILISE, "early"),
     }
-    told = ScheduleSettings.model_validate({"plan": [GERMINATE, ADVANCE]})
-    assert Schedule(SPACE, plan=told.plan).moves == Schedule(SPACE, plan=[GERMINATE, ADVANCE]).moves
+    settings = ScheduleSettings.model_validate({"plan": [GERMINATE, ADVANCE]})
+    assert Schedule(SPACE, plan=settings.plan).moves == Schedule(SPACE, plan=[GERMINATE, ADVANCE]).moves
     full = {"conv_light": "blueprints/conv_light", "blueprints/conv_light": "blueprints/conv_light"}
     for name, id_ in {**full, "extra/pointwise": "extra/pointwise"}.items():
         assert Schedule(SPACE, plan=[{**GERMINATE, "blueprint": name}]).moves[0].action.blueprint == id_

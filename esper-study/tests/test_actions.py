@@ -41,8 +41,8 @@ def actions(draw):
 
 def step_with(action: Action) -> StepFinished:
     signals = Signals(0, 1.0, 1.0, 0.5, 9, 9, ())
-    told = {"action": name_of(action), "arguments": options_of(action)}
-    return StepFinished(round=0, arm="a", seed=0, step=0, signals=signals, **told)
+    recorded = {"action": name_of(action), "arguments": options_of(action)}
+    return StepFinished(round=0, arm="a", seed=0, step=0, signals=signals, **recorded)
 
 
 @given(actions())
@@ -123,8 +123,8 @@ def test_possible_actions_can_be_parsed():
         {"early": ("other/mlp",), "late": ()},
         {"early": {"blueprints/mlp": {Op.PRUNE}, "blueprints/conv_light": {Op.PRUNE, Op.ADVANCE}}},
     )
-    told = possible_actions(mask)
-    assert told == (
+    possible = possible_actions(mask)
+    assert possible == (
         "wait",
         "germinate early other/mlp",
         "advance early",
@@ -132,5 +132,5 @@ def test_possible_actions_can_be_parsed():
         "prune early blueprints/conv_light",
         "fossilise late",
     )
-    assert all(mask.allows(parse_action(one, SPACE)) for one in told)
+    assert all(mask.allows(parse_action(action, SPACE)) for action in possible)
     assert possible_actions(mask.shut()) == ("wait",)

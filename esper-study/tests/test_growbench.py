@@ -63,16 +63,18 @@ def all_actions():
         yield Action(op, slot, name)
 
 
-def random_measurements(one):
+def random_measurements(puzzle_):
     """Return random but consistent measurements of a puzzle: (nodes, columns)."""
-    values = np.random.default_rng(one.seed).random((len(NODES), len(COLUMNS))).astype(np.float32)
+    values = np.random.default_rng(puzzle_.seed).random((len(NODES), len(COLUMNS))).astype(np.float32)
     at = {name: number for number, name in enumerate(COLUMNS)}
     for number, node in enumerate(NODES):
         living = node.pending is not None
         values[number, at["parameters"]] = HOST + 50 * (len(node.kept) + living)
         for slot in SLOTS:
-            here = living and CANDIDATES[node.pending[0]][0] == slot
-            values[number, at[f"state_{slot}"]] = SLOT_STATES.index(SlotState.OCCUPIED if here else SlotState.FREE)
+            holds_seed = living and CANDIDATES[node.pending[0]][0] == slot
+            values[number, at[f"state_{slot}"]] = SLOT_STATES.index(
+                SlotState.OCCUPIED if holds_seed else SlotState.FREE
+            )
         if not living:
             values[number, SEED_COLUMNS] = np.nan
     values[:, at["gain_n"]] = np.where(np.isnan(values[:, at["gain_n"]]), np.nan, 300)
@@ -80,13 +82,15 @@ def random_measurements(one):
     return values
 
 
-def trained(folder, one, channels=8):
+def trained(folder, puzzle_, channels=8):
     """Write the file of a puzzle as ``train_to_file`` does, with random measurements."""
     seed = Candidate("blueprints/pointwise", 50, None, 1, identity=True, traits=("compile",))
     places = {"early": asdict(Place("sequence", channels, (40,), 0.0, HOST, None, (seed,)))}
-    file = puzzle_file(one, folder)
-    np.savez(file, values=random_measurements(one), places=np.frombuffer(json.dumps(places).encode(), dtype=np.uint8))
-    return one, file
+    file = puzzle_file(puzzle_, folder)
+    np.savez(
+        file, values=random_measurements(puzzle_), places=np.frombuffer(json.dumps(places).encode(), dtype=np.uint8)
+    )
+    return puzzle_, file
 
 
 @pytest.fixture(scope="module")
@@ -133,30 +137,30 @@ class WaitingPlayer:
 
 
 def test_puzzles_are_deterministic_and_within_their_ranges():
-    some = [puzzle(n, part) for n in range(200) for part in PARTS]
-    assert some == [puzzle(n, part) for n in range(200) for part in PARTS]
-    assert {one.kind for one in some} == set(SHARES)
-    assert {one.channels for one in some} == set(CHANNELS)
-    assert {one.hidden for one in some} == set(HIDDEN)
-    assert all(NOISE[0] <= one.noise <= NOISE[1] for one in some)
-    assert all(0 <= one.easy <= EASY and 0 <= one.void <= VOID for one in some)
-    mixed = {one.kind for one in some if one.easy or one.void}
+    puzzles = [puzzle(n, part) for n in range(200) for part in PARTS]
+    assert puzzles == [puzzle(n, part) for n in range(200) for part in PARTS]
+    assert {made.kind for made in puzzles} == set(SHARES)
+    assert {made.channels for made in puzzles} == set(CHANNELS)
+    assert {made.hidden for made in puzzles} == set(HIDDEN)
+    assert all(NOISE[0] <= made.noise <= NOISE[1] for made in puzzles)
+    assert all(0 <= made.easy <= EASY and 0 <= made.void <= VOID for made in puzzles)
+    mixed = {made.kind for made in puzzles if made.easy or made.void}
     assert mixed == {"near", "far", "value", "joint"}, "only four kinds mix in easy and void examples"
-    first = [(one.kind, one.noise, one.channels) for one in (puzzle(0), puzzle(1), puzzle(0, "held_out"))]
+    first = [(made.kind, made.noise, made.channels) for made in (puzzle(0), puzzle(1), puzzle(0, "held_out"))]
     assert first == [("far", 0.953, 8), ("far", 1.26, 8), ("value", 0.838, 12)]
 
 
 @pytest.mark.parametrize("kind", SHARES)
 def test_the_configuration_of_every_kind_of_puzzle_is_valid(kind, tmp_path):
-    one = next(own for own in map(puzzle, range(400)) if own.kind == kind)
+    example = next(candidate for candidate in map(puzzle, range(400)) if candidate.kind == kind)
     file = tmp_path / "puzzle.yaml"
-    file.write_text(json.dumps(one.config(12.5)))
+    file.write_text(json.dumps(example.config(12.5)))
     assert Episode.of(file).space.slots == tuple(SLOTS)
 
 
 def test_train_and_held_out_share_no_seed():
     seeds = {part: {puzzle(n, part).seed for n in range(500)} for part in PARTS}
-    assert [len(own) for own in seeds.values()] == [500, 500]
+    assert [len(part_seeds) for part_seeds in seeds.values()] == [500, 500]
     assert not seeds["train"] & seeds["held_out"]
 
 
@@ -174,8 +178,8 @@ def test_every_node_is_listed_once_and_before_its_successors():
     assert len(set(NODES)) == len(NODES) == len(node_index())
     for number, node in enumerate(NODES):
         assert node_index()[node] == number
-        assert all(node_index()[one] > number for one in node.successors())
-    led_to = {one for node in NODES for one in node.successors()}
+        assert all(node_index()[successor] > number for successor in node.successors())
+    led_to = {successor for node in NODES for successor in node.successors()}
     assert led_to == set(NODES) - {Node(0)}
 
 
@@ -210,8 +214,8 @@ def test_training_reaches_every_node_by_one_path():
 def test_a_packed_table_can_be_loaded(packed, table):
     built = [puzzle(n, part) for n in range(3) for part in PARTS]
     assert table.puzzles == tuple(built)
-    np.testing.assert_array_equal(table.values, np.stack([random_measurements(one) for one in built]))
-    assert [own["early"].channels for own in table.places] == [8, 8, 9, 9, 8, 8]
+    np.testing.assert_array_equal(table.values, np.stack([random_measurements(made) for made in built]))
+    assert [places["early"].channels for places in table.places] == [8, 8, 9, 9, 8, 8]
     assert table.places[0]["early"].candidates[0].traits == ("compile",)
     assert table.of_part("train") == (0, 2, 4)
     assert table.of_part("held_out") == (1, 3, 5)
@@ -227,7 +231,7 @@ def changed(packed, folder, **fields):
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"format": 0}, "another format than this version reads"),
         ({"columns": [*COLUMNS, "mood"]}, "another format than this version reads"),
@@ -236,10 +240,10 @@ def changed(packed, folder, **fields):
         ({"puzzles": ...}, "puzzle train-000 differs from the one in the table"),
     ],
 )
-def test_a_card_that_does_not_fit_is_rejected(packed, tmp_path, fields, told):
+def test_a_card_that_does_not_fit_is_rejected(packed, tmp_path, fields, message):
     first, *rest = json.loads((packed / CARD).read_text())["puzzles"]
     fields = {"puzzles": [{**first, "noise": 0.5}, *rest]} if "puzzles" in fields else fields
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         load_table(changed(packed, tmp_path, **fields))
 
 
@@ -309,7 +313,7 @@ def test_excluded_blueprints_cannot_germinate(table, matches):
     assert bench.space.blueprints == {"early": ("blueprints/depthwise_separable", "blueprints/dilated"), "late": ()}
     _, mask = bench.observe(matches[0], Node(0))
     possible = {action for action in all_actions() if mask.allows(action) and action.op is not Op.WAIT}
-    assert possible == {Action(Op.GERMINATE, "early", one) for one in bench.space.blueprints["early"]}
+    assert possible == {Action(Op.GERMINATE, "early", blueprint) for blueprint in bench.space.blueprints["early"]}
     _, reached = bench.play(FixedPlan(late), matches)
     assert set(reached) == {Node(DECISIONS)}
 
@@ -324,17 +328,17 @@ def test_playing_without_matches_is_rejected(bench):
 
 def test_the_oracle_has_no_regret(bench, matches):
     _, reached = bench.play(Oracle(bench, matches), matches)
-    found = score(bench, matches, reached)
-    assert found.regret == 0.0
-    assert found.reward == found.best > 0
+    result = score(bench, matches, reached)
+    assert result.regret == 0.0
+    assert result.reward == result.best > 0
     for match in matches:
         worth, end = best_plan(bench, match)
-        assert worth == bench.total_reward(match, end) == max(bench.total_reward(match, one) for one in ENDS)
+        assert worth == bench.total_reward(match, end) == max(bench.total_reward(match, plan_end) for plan_end in ENDS)
 
 
 def test_the_best_fixed_plan_has_the_highest_mean_reward(bench, matches):
-    each = plan_rewards(bench, matches)
-    assert each.shape == (len(matches), len(ENDS))
-    assert each[4, 7] == bench.total_reward(matches[4], ENDS[7])
+    rewards = plan_rewards(bench, matches)
+    assert rewards.shape == (len(matches), len(ENDS))
+    assert rewards[4, 7] == bench.total_reward(matches[4], ENDS[7])
     means = {end: np.mean([bench.total_reward(match, end) for match in matches]) for end in ENDS}
     assert means[best_fixed_plan(bench, matches)] == max(means.values())

@@ -51,9 +51,9 @@ def plays(bench, tmp_path_factory):
 
     def make(number):
         if number not in made:
-            one = bench.table.puzzles[number]
-            file = folder / f"{one.name}.yaml"
-            file.write_text(json.dumps(one.config(PRICE)))
+            puzzle = bench.table.puzzles[number]
+            file = folder / f"{puzzle.name}.yaml"
+            file.write_text(json.dumps(puzzle.config(PRICE)))
             made[number] = Episode.of(file)
         return made[number]
 
@@ -76,37 +76,44 @@ def prune(sprout):
 
 def has_same_rounding(bench, play, number):
     """Return whether the twin's losses equal the table's: then this machine rounds like the one that trained it."""
-    told = [play.twin.signals[Node(decision).step] for decision in range(DECISIONS)]
-    known = [bench.observe(Match(number, PRICE), Node(decision))[0].signals for decision in range(DECISIONS)]
-    return all(np.float32(own.train_loss) == np.float32(one.train_loss) for own, one in zip(told, known, strict=True))
+    played = [play.twin.signals[Node(decision).step] for decision in range(DECISIONS)]
+    tabled = [bench.observe(Match(number, PRICE), Node(decision))[0].signals for decision in range(DECISIONS)]
+    return all(
+        np.float32(live.train_loss) == np.float32(stored.train_loss)
+        for live, stored in zip(played, tabled, strict=True)
+    )
 
 
-def flattened(thing):
+def flattened(record):
     """Return every number and name in a record, in order, with floats rounded to float32."""
-    if isinstance(thing, tuple | list):
-        return [one for part in thing for one in flattened(part)]
-    return [float(np.float32(thing))] if isinstance(thing, float) else [thing]
+    if isinstance(record, tuple | list):
+        return [leaf for part in record for leaf in flattened(part)]
+    return [float(np.float32(record))] if isinstance(record, float) else [record]
 
 
 def without_slot_states(signals):
     return replace(signals, slots=tuple(replace(slot, state="any") for slot in signals.slots))
 
 
-def check_signals(live, told, *, exact, over):
+def check_signals(live, stored, *, exact, over):
     """Compare signals; at the end without slot states, since the engine closes a slot that was just emptied.
 
     ``exact`` says whether all numbers were equal so far. Returns whether they still are.
     """
     if over:
-        live, told = without_slot_states(live), without_slot_states(told)
-    ours, theirs = flattened(astuple(live)), flattened(astuple(told))
-    if exact and theirs == ours:
+        live, stored = without_slot_states(live), without_slot_states(stored)
+    live_leaves, stored_leaves = flattened(astuple(live)), flattened(astuple(stored))
+    if exact and stored_leaves == live_leaves:
         return True
-    assert [one for one in theirs if not isinstance(one, float)] == [one for one in ours if not isinstance(one, float)]
+    assert [leaf for leaf in stored_leaves if not isinstance(leaf, float)] == [
+        leaf for leaf in live_leaves if not isinstance(leaf, float)
+    ]
     if exact:
-        own, others = ([one for one in told_ if isinstance(one, float)] for told_ in (ours, theirs))
+        live_floats, stored_floats = (
+            [leaf for leaf in leaves if isinstance(leaf, float)] for leaves in (live_leaves, stored_leaves)
+        )
         np.testing.assert_allclose(
-            others, own, rtol=TOLERANCE, atol=TOLERANCE, err_msg="more than a rounding difference"
+            stored_floats, live_floats, rtol=TOLERANCE, atol=TOLERANCE, err_msg="more than a rounding difference"
         )
     return False
 
@@ -116,9 +123,9 @@ def check_moment(bench, play, moment, match, node, *, exact):
     observation, mask = bench.observe(match, node)
     live = moment.observation
     assert (observation.step, observation.steps, observation.price) == (live.step, live.steps, live.price)
-    own = check_signals(live.signals, observation.signals, exact=exact, over=node.over)
-    twins = check_signals(live.twin, observation.twin, exact=exact, over=node.over)
-    exact = own and twins
+    signals_equal = check_signals(live.signals, observation.signals, exact=exact, over=node.over)
+    twin_equal = check_signals(live.twin, observation.twin, exact=exact, over=node.over)
+    exact = signals_equal and twin_equal
     assert observation.places == play.space.places
     if node.over:
         return exact
@@ -153,11 +160,11 @@ def check_against_engine(bench, play, number, actions):
         assert mask_at(node).allows(action)
         node, before = after(node, action), node
         moment, rewards = act_and_sum(play, action)
-        told = math.fsum(bench.potential(match, node).values()) - math.fsum(bench.potential(match, before).values())
+        gained = math.fsum(bench.potential(match, node).values()) - math.fsum(bench.potential(match, before).values())
         paid += rewards
         exact = check_moment(bench, play, moment, match, node, exact=exact)
         if exact:
-            assert told == pytest.approx(rewards, abs=1e-4)
+            assert gained == pytest.approx(rewards, abs=1e-4)
     assert moment.over
     test = float(bench.table.column("test_metric")[number, node_index()[node]])
     assert moment.ending.test_metric == (pytest.approx(test, abs=1e-6 if exact else 0.05))
@@ -170,7 +177,7 @@ def act_and_sum(play, action):
     moment = play.act(action)
     rewards = [moment.reward.total]
     while not moment.over and not is_decision_step(moment.observation.step):
-        keep = next((one for one in keeps(moment) if moment.mask.allows(one)), WAIT)
+        keep = next((action for action in keeps(moment) if moment.mask.allows(action)), WAIT)
         moment = play.act(keep)
         rewards.append(moment.reward.total)
     return moment, math.fsum(rewards)
@@ -208,9 +215,9 @@ def test_plans_match_the_table(bench, plays, part, actions):
 @pytest.mark.slow
 def test_the_best_plan_earns_the_same_in_the_engine(bench, plays):
     """On the puzzle with the highest reward."""
-    found = {number: best_plan(bench, Match(number, PRICE)) for number in bench.table.of_part("train")}
-    number = max(found, key=lambda one: found[one][0])
-    best = found[number][1]
+    plans = {number: best_plan(bench, Match(number, PRICE)) for number in bench.table.of_part("train")}
+    number = max(plans, key=lambda puzzle: plans[puzzle][0])
+    best = plans[number][1]
     assert best.kept
     assert check_against_engine(bench, plays(number), number, actions_to(best)) == best
 
@@ -219,12 +226,12 @@ def test_the_best_plan_earns_the_same_in_the_engine(bench, plays):
 def test_training_a_puzzle_again_reproduces_the_table(bench):
     number = bench.table.of_part("held_out")[0]
     values, _ = train_puzzle(bench.table.puzzles[number])
-    known = bench.table.values[number]
-    assert values.shape == known.shape == (len(nodes()), len(COLUMNS))
-    np.testing.assert_array_equal(np.isnan(values), np.isnan(known))
+    stored = bench.table.values[number]
+    assert values.shape == stored.shape == (len(nodes()), len(COLUMNS))
+    np.testing.assert_array_equal(np.isnan(values), np.isnan(stored))
     alone = [node_index()[Node(decision)] for decision in range(DECISIONS)]
-    if np.array_equal(values[alone, 0], known[alone, 0]):
-        np.testing.assert_array_equal(values, known)
+    if np.array_equal(values[alone, 0], stored[alone, 0]):
+        np.testing.assert_array_equal(values, stored)
 
 
 @pytest.mark.slow

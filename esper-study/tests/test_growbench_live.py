@@ -39,14 +39,14 @@ def bench(small):
 @pytest.mark.slow
 def test_only_visited_nodes_are_trained_and_have_the_measurements_of_the_engine(small, tmp_path):
     bench = Bench(live_table(small, [small.seed, OTHER_SEED]))
-    end = max(end_nodes(), key=lambda one: len(one.kept))
-    own, other = bench.table.runs
-    assert own.visited == other.visited == {Node(0)}
+    end = max(end_nodes(), key=lambda node: len(node.kept))
+    unplayed, played = bench.table.runs
+    assert unplayed.visited == played.visited == {Node(0)}
     assert np.isnan(bench.table.column("test_metric")).all()
     bench.play(FixedPlan(end), [Match(1, 40.0)])
     path = list(accumulate(actions_to(end), after, initial=Node(0)))
-    assert other.visited == {*path, *(Node(decision) for decision in range(DECISIONS + 1))}
-    assert own.visited == {Node(0)}
+    assert played.visited == {*path, *(Node(decision) for decision in range(DECISIONS + 1))}
+    assert unplayed.visited == {Node(0)}
     file = tmp_path / "puzzle.yaml"
     file.write_text(json.dumps(small.config()))
     play = Episode.of(file)
@@ -88,5 +88,5 @@ def test_seconds_count_each_step_once(small, monkeypatch):
 @pytest.mark.slow
 def test_a_live_table_equals_a_trained_one(bench, small):
     values, _ = train_puzzle(small)
-    found = np.stack([bench.table.row(0, node) for node in nodes()])
-    np.testing.assert_array_equal(found, values)
+    rows = np.stack([bench.table.row(0, node) for node in nodes()])
+    np.testing.assert_array_equal(rows, values)

@@ -57,8 +57,8 @@ def file(tmp_path_factory):
 @pytest.fixture(scope="module")
 def env(file):
     """An environment that several tests share."""
-    with GrowthEnv(file, seeds=range(3), speed=1) as one:
-        yield one
+    with GrowthEnv(file, seeds=range(3), speed=1) as environment:
+        yield environment
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def guarded(file):
 
 
 def number(env, op, blueprint=None):
-    return next(n for n, one in enumerate(env.actions) if (one.op, one.blueprint) == (op, blueprint))
+    return next(n for n, action in enumerate(env.actions) if (action.op, action.blueprint) == (op, blueprint))
 
 
 def played(env, actions, seed=0):
@@ -127,7 +127,7 @@ def test_masks_observations_and_rewards_equal_those_of_a_play(file, nursery, eve
                     moment = mirror.act(action)
                     rewards.append(moment.reward)
             seen, reward, terminated, truncated, info = env.step(np.int64(choice))
-            assert reward == pytest.approx(math.fsum(one.total for one in rewards), abs=1e-9)
+            assert reward == pytest.approx(math.fsum(breakdown.total for breakdown in rewards), abs=1e-9)
             assert reward == pytest.approx(math.fsum(info["terms"].values()), abs=1e-12)
             assert (info["refused"], terminated, truncated) == (not possible[choice], False, moment.over)
             asked.append((actions[choice].op, possible[choice]))
@@ -141,11 +141,11 @@ def test_masks_observations_and_rewards_equal_those_of_a_play(file, nursery, eve
 
 def test_actions_have_a_fixed_order(env):
     space = env.play.space
-    ops = [(one.op.value, one.blueprint) for one in actions_of(space, single_out=True)]
+    ops = [(action.op.value, action.blueprint) for action in actions_of(space, single_out=True)]
     tending = [(op, blueprint) for blueprint in (None, CONV, POINTWISE) for op in ("advance", "prune")]
     germinating = [("germinate", CONV), ("germinate", POINTWISE)]
     assert ops == [("wait", None), *germinating, *tending, ("fossilise", None)]
-    assert {one.speed for one in actions_of(space, speed=7) if one.op in (Op.GERMINATE, Op.PRUNE)} == {7}
+    assert {action.speed for action in actions_of(space, speed=7) if action.op in (Op.GERMINATE, Op.PRUNE)} == {7}
     assert env.actions == actions_of(space, speed=1)
 
 
@@ -193,7 +193,7 @@ def test_auto_fossilise_keeps_seeds(env):
     plan = kept_plan(env)[:2]
     assert played(env, plan)[-1][4]["grown"] == ()
     with GrowthEnv(env.play, speed=1, auto_fossilise=True, decide_every=2) as other:
-        assert {one.op for one in other.actions} == {Op.WAIT, Op.GERMINATE, Op.ADVANCE, Op.PRUNE}
+        assert {action.op for action in other.actions} == {Op.WAIT, Op.GERMINATE, Op.ADVANCE, Op.PRUNE}
         steps = played(other, plan)
         assert len(steps) == STEPS // 2
         assert steps[-1][4]["grown"] == (f"early {CONV}",)

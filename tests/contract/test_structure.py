@@ -1,6 +1,9 @@
-"""The structure of the core: a map in each package, and one class for one public name."""
+"""The structure of the packages: a complete map in each, one class for one public name, and budgets of the core."""
 
 import ast
+import importlib
+import importlib.util
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -8,17 +11,51 @@ import pytest
 
 from tests.contract.conftest import tree
 
-CORE = Path(__file__).parents[2] / "esper-core" / "src" / "esper_core"
+ROOT = Path(__file__).parents[2]
+CORE = ROOT / "esper-core" / "src" / "esper_core"
+PACKAGES = sorted(path.parent for path in ROOT.glob("esper-*/src/**/__init__.py"))
 
 ALIKE = {"Grow"}
 """Classes with the same name on purpose: the callback for each library in ``esper_grow.integrations``."""
 
+MODULES_OF_A_PACKAGE = 18
+MODULES_OF_THE_CORE = 75
+TOKENS_OF_THE_CORE = 93_000
+TOKENS_OF_LEYLINE = 9_510
+"""What leyline had when its budget was set: contracts move, and do not grow."""
 
-@pytest.mark.parametrize("package", sorted(path.parent.name for path in CORE.glob("*/__init__.py")))
-def test_a_package_of_the_core_begins_with_a_map_of_its_modules(package: str) -> None:
-    text = ast.get_docstring(tree(CORE / package / "__init__.py")) or ""
-    modules = {path.stem for path in (CORE / package).glob("*.py")} - {"__init__"}
-    assert sorted(name for name in modules if name not in text) == []
+
+def rules() -> object:
+    """Import ``.ci/layers.py``, from which lint makes the import rules."""
+    return script("layers")
+
+
+def script(name: str) -> object:
+    """Import a script of ``.ci``."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.relative_to(ROOT).parts[-1])
+def test_a_package_begins_with_a_complete_map_of_its_modules(package: Path) -> None:
+    text = ast.get_docstring(tree(package / "__init__.py")) or ""
+    modules = {path.stem for path in package.glob("*.py")} | {
+        path.parent.name for path in package.glob("*/__init__.py")
+    }
+    named = {name for name in modules if not name.startswith("_")}
+    assert sorted(name for name in named if name not in text) == []
+
+
+def test_no_package_has_too_many_modules() -> None:
+    counts = {package.name: len(list(package.glob("*.py"))) - 1 for package in PACKAGES if package != CORE}
+    over = {name: count for name, count in counts.items() if count > MODULES_OF_A_PACKAGE}
+    # One blueprint is one file, and a view of a run is one, too: these two packages are lists of such files.
+    assert over.keys() <= {"esper_blueprints", "esper_watch", "growth"}
 
 
 def test_no_two_public_classes_of_the_core_have_one_name() -> None:
@@ -29,3 +66,21 @@ def test_no_two_public_classes_of_the_core_have_one_name() -> None:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert [name for name, times in names.items() if times > 1 and name not in ALIKE] == []
+
+
+def test_the_core_stays_within_its_budgets() -> None:
+    """Dense lines and missing words do not help, since tokens without comments and docstrings are counted."""
+    tokens = script("tokens")
+    counts = {path: tokens.count(path) for path in CORE.rglob("*.py")}  # type: ignore[attr-defined]
+    assert len(counts) <= MODULES_OF_THE_CORE
+    assert sum(counts.values()) <= TOKENS_OF_THE_CORE
+    leyline = sum(count for path, count in counts.items() if "leyline" in path.parts)
+    assert leyline <= TOKENS_OF_LEYLINE
+
+
+def test_every_package_has_a_floor_and_every_module_of_the_three_floors_a_layer() -> None:
+    members = rules().members()  # type: ignore[attr-defined]
+    assert {member.package for member in members} == {path.name for path in ROOT.glob("esper-*/src/*")}
+    assert {member.package for member in members if member.layers} == {
+        "esper_core", "esper_run", "esper_grow", "esper_scale",
+    }  # fmt: skip

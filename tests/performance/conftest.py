@@ -14,9 +14,9 @@ from benchmarks.perf.processes import Workers
 
 
 def pytest_collection_modifyitems(items):
-    for item in items:
-        if "/tests/performance/" in item.path.as_posix():
-            item.add_marker(pytest.mark.slow)
+    for test in items:
+        if "/tests/performance/" in test.path.as_posix():
+            test.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

@@ -49,11 +49,11 @@ class RememberingPolicy(ABC, Generic[M]):
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
         """Return the action for each environment."""
-        known = [*self.memories, *(self.memory() for _ in observations)]
-        pairs = zip(observations, known, strict=False)
+        memories = [*self.memories, *(self.memory() for _ in observations)]
+        pairs = zip(observations, memories, strict=False)
         self.memories = [self.memory() if seen.step == 0 else memory for seen, memory in pairs]
         self._steps = [seen.steps for seen in observations]
-        return [self.choose(*own) for own in zip(self.memories, observations, masks, strict=True)]
+        return [self.choose(*arguments) for arguments in zip(self.memories, observations, masks, strict=True)]
 
     def unfinished(self) -> list[tuple[str, ...]]:
         """Return for each environment a notice if its episode is too short for any seed to be kept."""

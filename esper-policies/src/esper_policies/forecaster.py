@@ -56,7 +56,7 @@ class Recollection:
         """Return the recollection as JSON."""
         gains = [[*key, [list(look) for look in looks]] for key, looks in self.gains.items()]
         losses = [list(loss) for loss in self.losses]
-        return {"losses": losses, "gains": gains, "tried": [list(one) for one in sorted(self.tried)]}
+        return {"losses": losses, "gains": gains, "tried": [list(blueprint) for blueprint in sorted(self.tried)]}
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Recollection:
@@ -88,7 +88,7 @@ class Choice:
     seen: Observation
     mask: ActionMask
     memory: Recollection
-    known: Coefficients
+    coefficients: Coefficients
     settings: ForecasterSettings
 
     def action(self) -> Action:
@@ -99,7 +99,7 @@ class Choice:
         if not acting and self.seen.step % self.settings.every == 0:
             actions += [self._decide(*pair, self.settings.every) for pair in self._previewed(seeds)]
             actions.append(self._germinate())
-        return next((one for one in actions if one is not None and self.mask.allows(one)), WAIT)
+        return next((action for action in actions if action is not None and self.mask.allows(action)), WAIT)
 
     def belief(self, slot: SlotSignals, seed: SeedSignals) -> Belief | None:
         """Return the belief of a seed's gain beyond its cost; None without a look at it."""
@@ -107,8 +107,8 @@ class Choice:
         if not looks or seed.gain is None:
             return None
         place = self._places.get(slot.name)
-        known = situation(self.seen, self.memory.losses, seed.parameters, reach_of(place, seed.blueprint)[1])
-        share = self.known.tried.predict(evidence(known, self.seen, seed, looks))
+        facts = situation(self.seen, self.memory.losses, seed.parameters, reach_of(place, seed.blueprint)[1])
+        share = self.coefficients.tried.predict(evidence(facts, self.seen, seed, looks))
         return self._net(share, seed.parameters)
 
     def hope(self, slot: str, blueprint: str, delay: int) -> Belief:
@@ -118,8 +118,10 @@ class Choice:
         place = self._places.get(slot)
         parameters, reach = reach_of(place, blueprint)
         later = replace(self.seen, step=self.seen.step + delay)
-        known = situation(later, self.memory.losses, parameters or 0, reach)
-        return self._net(self.known.untried.predict(known), parameters or 0).after_looking(self.known.doubt)
+        facts = situation(later, self.memory.losses, parameters or 0, reach)
+        return self._net(self.coefficients.untried.predict(facts), parameters or 0).after_looking(
+            self.coefficients.doubt
+        )
 
     def candidates(self) -> Iterator[tuple[str, str]]:
         """Yield slot and blueprint of everything that was not tried with the slot's present number of fossils."""
@@ -140,21 +142,21 @@ class Choice:
         """
         if time < every:
             return belief.mean, -math.inf, 0.0
-        shrink = self.known.shrink**every
+        shrink = self.coefficients.shrink**every
         step, other = belief.after_looking(shrink), self._best_hope(2 * every)
-        rest = Belief(0.0, belief.deviation * shrink).after_looking(self.known.shrink ** (time - every))
+        rest = Belief(0.0, belief.deviation * shrink).after_looking(self.coefficients.shrink ** (time - every))
         means = ((step.mean + step.deviation * node, weight) for node, weight in NODES)
         look = sum(weight * max(replace(rest, mean=mean).option, other) for mean, weight in means)
-        return belief.mean, (1.0 - self.known.hazard) ** every * look, self._best_hope(every)
+        return belief.mean, (1.0 - self.coefficients.hazard) ** every * look, self._best_hope(every)
 
     def _previewed(self, seeds: Sequence[tuple[SlotSignals, SeedSignals]]) -> Iterator[tuple[SlotSignals, SeedSignals]]:
         """Yield the incubating seeds after their preview; of the seeds that pay in a slot only the best."""
         beliefs = [self.belief(*pair) for pair in seeds]
-        for (slot, seed), own in zip(seeds, beliefs, strict=True):
+        for (slot, seed), belief in zip(seeds, beliefs, strict=True):
             rivals = (
                 other for pair, other in zip(seeds, beliefs, strict=True) if pair[0] is slot and other is not None
             )
-            outdone = own is not None and 0 < own.mean < max(other.mean for other in rivals)
+            outdone = belief is not None and 0 < belief.mean < max(other.mean for other in rivals)
             if (seed.age or 0) >= self.settings.preview and not outdone:
                 yield slot, seed
 
@@ -251,7 +253,7 @@ class Forecaster(RememberingPolicy[Recollection]):
             price=price,
             coefficients=coefficients,
         )
-        self.known = load_coefficients(coefficients)
+        self.coefficients = load_coefficients(coefficients)
 
     def choose(self, memory: Recollection, seen: Observation, mask: ActionMask) -> Action:
         """Return the best action."""
@@ -260,7 +262,7 @@ class Forecaster(RememberingPolicy[Recollection]):
 
     def choice(self, memory: Recollection, seen: Observation, mask: ActionMask) -> Choice:
         """Return the choice in an environment, from what is remembered of it."""
-        return Choice(self.space, seen, mask, memory, self.known, self.settings)
+        return Choice(self.space, seen, mask, memory, self.coefficients, self.settings)
 
     def impossible(self, steps: int) -> tuple[str, ...]:
         """Return a notice if an episode of so many steps is too short for any seed to be kept."""

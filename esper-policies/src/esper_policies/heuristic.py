@@ -61,8 +61,8 @@ class Scene:
     def pays(self, slot: SlotSignals, seed: SeedSignals) -> float:
         """Return the lower bound of a seed's gain beyond its cost: as measured, else as forecast, else −∞."""
         measured = self.forecast.net(seed)
-        known = self.life(slot, seed).promise if measured is None else measured
-        return -math.inf if known is None else known
+        margin = self.life(slot, seed).promise if measured is None else measured
+        return -math.inf if margin is None else margin
 
     def may_pay(self, slot: SlotSignals, seed: SeedSignals) -> float:
         """Return the upper bound of a seed's gain beyond its cost: the best of its latest looks, of three at least.
@@ -113,7 +113,7 @@ def advance_or_prune(scene: Scene) -> Action | None:
     """
     nurseries = [slot for slot in scene.slots if slot.seeds and all(seed.stage in INCUBATING for seed in slot.seeds)]
     if not scene.acting:
-        ready = (found for slot in nurseries for found in _ready(scene, slot))
+        ready = (judged for slot in nurseries for judged in _ready(scene, slot))
         if (best := _best(ready)) is not None:
             return best
     prunes = (
@@ -192,9 +192,9 @@ def _age(slot: SlotSignals, which: Callable[..., float]) -> float:
     return which((math.inf if seed.age is None else seed.age for seed in slot.seeds), default=0)
 
 
-def _best(found: Iterator[tuple[float, Action]]) -> Action | None:
+def _best(judged: Iterator[tuple[float, Action]]) -> Action | None:
     """Return the action with the largest number, the first of several."""
-    return max(found, key=lambda pair: pair[0], default=(0.0, None))[1]
+    return max(judged, key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
 LOOKS: Final = 3
@@ -307,7 +307,7 @@ class Life:
         self.gains = [*self.gains, (seed.gain.mean, seed.gain.standard_error)][-window:]
         means, errors = zip(*self.gains, strict=True)
         between = variance(means) / len(means) if len(means) > 1 else 0.0
-        error = math.sqrt(fmean(one * one for one in errors) + between)
+        error = math.sqrt(fmean(error * error for error in errors) + between)
         return replace(seed, gain=replace(seed.gain, mean=fmean(means), deviation=error * math.sqrt(seed.gain.n)))
 
     def plain(self) -> dict[str, Any]:
@@ -347,7 +347,7 @@ class Memory:
         return {
             "lives": [[slot, blueprint, life.plain()] for (slot, blueprint), life in self.lives.items()],
             "heights": dict(self.heights),
-            "refused": [list(one) for one in sorted(self.refused)],
+            "refused": [list(refusal) for refusal in sorted(self.refused)],
         }
 
     @classmethod
@@ -478,7 +478,7 @@ class Heuristic(RememberingPolicy[Memory]):
         slots = memory.look(seen.signals.slots, seen.step, forecast)
         seen = replace(seen, signals=replace(seen.signals, slots=slots))
         scene = Scene(seen, mask, memory, forecast, self.settings)
-        action = next((found for rule in RULES if (found := rule(scene)) is not None), WAIT)
+        action = next((action for rule in RULES if (action := rule(scene)) is not None), WAIT)
         if action.op is Op.GERMINATE:
             assert action.slot is not None
             assert action.blueprint is not None
@@ -487,6 +487,6 @@ class Heuristic(RememberingPolicy[Memory]):
 
     def impossible(self, steps: int) -> tuple[str, ...]:
         """Return a notice if an episode of so many steps is too short for any seed to be kept."""
-        own = self.settings
-        life = f"a preview of {own.preview} and two ramps of {own.speed}"
-        return too_few_steps(steps, lambda n: can_germinate_at(math.ceil(own.first * n), n, own), life)
+        settings = self.settings
+        life = f"a preview of {settings.preview} and two ramps of {settings.speed}"
+        return too_few_steps(steps, lambda n: can_germinate_at(math.ceil(settings.first * n), n, settings), life)

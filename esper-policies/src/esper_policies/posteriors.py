@@ -100,12 +100,12 @@ class Regression:
 
     def standardised(self, values: Sequence[float]) -> list[float]:
         """Return 1 for the intercept, then each feature less its mean, in deviations; at most FARTHEST of them."""
-        known = zip(values, self.centre, self.scale, strict=True)
-        return [1.0, *(0.0 if math.isnan(value) else _within((value - c) / s, FARTHEST) for value, c, s in known)]
+        scaled = zip(values, self.centre, self.scale, strict=True)
+        return [1.0, *(0.0 if math.isnan(value) else _within((value - c) / s, FARTHEST) for value, c, s in scaled)]
 
-    def predict(self, known: Mapping[str, float]) -> Belief:
+    def predict(self, facts: Mapping[str, float]) -> Belief:
         """Return the predicted share of the host's error."""
-        row = self.standardised(values_of(known, self.features))
+        row = self.standardised(values_of(facts, self.features))
         spread = sum(
             a * b * v for a, line in zip(row, self.covariance, strict=True) for b, v in zip(row, line, strict=True)
         )
@@ -169,16 +169,16 @@ def situation(seen: Observation, losses: Series, parameters: int, reach: float) 
     }
 
 
-def evidence(known: Mapping[str, float], seen: Observation, seed: SeedSignals, gains: Series) -> dict[str, float]:
+def evidence(facts: Mapping[str, float], seen: Observation, seed: SeedSignals, gains: Series) -> dict[str, float]:
     """Return what is known of a seed in training, in addition to ``known``, its situation.
 
     gains: the gain as a share of the host's loss at each look; the present look is the last.
     """
     assert seed.gain is not None
-    recent = [own for then, own in gains if then > gains[-1][0] - RECENT]
+    recent = [gain for then, gain in gains if then > gains[-1][0] - RECENT]
     error, trained, loss = seed.gain.standard_error, seed.incubation_loss, seen.signals.train_loss
     return {
-        **known,
+        **facts,
         "errors": _within(seed.gain.mean / error, 10.0) if error > 0 else 0.0,
         "recent": sum(recent) / len(recent),
         "slope": _within(_slope(gains), 1.0),
@@ -187,13 +187,13 @@ def evidence(known: Mapping[str, float], seen: Observation, seed: SeedSignals, g
     }
 
 
-def values_of(known: Mapping[str, float], features: Sequence[str]) -> list[float]:
+def values_of(facts: Mapping[str, float], features: Sequence[str]) -> list[float]:
     """Return the values of features, of which some are products.
 
     >>> values_of({"left": 0.5, "reach": 3.0}, ["left", "reach · left"])
     [0.5, 1.5]
     """
-    return [math.prod(known[name] for name in feature.split(" · ")) for feature in features]
+    return [math.prod(facts[name] for name in feature.split(" · ")) for feature in features]
 
 
 def error_of(seen: Observation) -> float:
@@ -209,10 +209,10 @@ def relative_gain(seen: Observation, seed: SeedSignals) -> float:
 
 def reach_of(place: Place | None, blueprint: str) -> tuple[int | None, float]:
     """Return the parameters of a blueprint in a place, and log(1 + reach); NaN where it is not known."""
-    own = None if place is None else place.candidate(blueprint)
-    if own is None:
+    candidate = None if place is None else place.candidate(blueprint)
+    if candidate is None:
         return None, math.nan
-    return own.parameters, math.nan if own.reach is None else math.log1p(own.reach)
+    return candidate.parameters, math.nan if candidate.reach is None else math.log1p(candidate.reach)
 
 
 def _slope(series: Series) -> float:
@@ -232,8 +232,8 @@ def _within(value: float, limit: float) -> float:
     return min(limit, max(-limit, value))
 
 
-def _dot(one: Sequence[float], other: Sequence[float]) -> float:
-    return sum(a * b for a, b in zip(one, other, strict=True))
+def _dot(left: Sequence[float], right: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(left, right, strict=True))
 
 
 def _regression(plain: Mapping[str, Any]) -> Regression:

@@ -97,13 +97,13 @@ class Random:
     def _drawn(self, mask: ActionMask, where: tuple[int, ...]) -> Action:
         """Draw a choice, and the arguments that its op reads."""
         action = self._one_of(self.choices(mask), "action", where)
-        own, reads = self.settings, ARGUMENTS[action.op]
+        settings, reads = self.settings, ARGUMENTS[action.op]
         if "blend" in reads:
-            action = replace(action, blend=Blend(self._one_of(own.blends, "blend", where)))
+            action = replace(action, blend=Blend(self._one_of(settings.blends, "blend", where)))
         if "speed" in reads:
-            action = replace(action, speed=self._one_of(own.speeds, "speed", where))
+            action = replace(action, speed=self._one_of(settings.speeds, "speed", where))
         if "target" in reads:
-            action = replace(action, target=self._one_of(own.targets, "target", where))
+            action = replace(action, target=self._one_of(settings.targets, "target", where))
         return action
 
     def _one_of(self, things: Sequence[T], what: str, where: tuple[int, ...]) -> T:

@@ -103,8 +103,8 @@ def _wrong_blueprint(path: str, entry: PlanEntry, slot: str, ids: Sequence[str])
     if name is None:
         yield _Slip(path, f"{entry.op} needs a blueprint", f'In slot "{slot}": {", ".join(ids) or "none"}')
     elif not (meant := _meant(name, ids)):
-        known = ids if "/" in name else [_short(id_) for id_ in ids]
-        yield _Slip(path, f'no blueprint "{name}" may grow in slot "{slot}"', suggestion(name, known))
+        names = ids if "/" in name else [_short(id_) for id_ in ids]
+        yield _Slip(path, f'no blueprint "{name}" may grow in slot "{slot}"', suggestion(name, names))
     elif len(meant) > 1:
         yield _Slip(path, f'"{name}" is the name of several blueprints', f"Write one of: {' or '.join(meant)}")
 

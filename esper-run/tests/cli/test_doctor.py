@@ -54,7 +54,7 @@ def test_runs_folder_that_is_a_file_fails(diagnose, tmp_path, place: str) -> Non
     assert findings["runs folder"] == {
         "what": "runs folder",
         "state": "failed",
-        "found": f"{tmp_path / 'a-file'} is not a folder",
+        "finding": f"{tmp_path / 'a-file'} is not a folder",
         "fix": "esper run FILE --runs-dir ANOTHER",
     }
 
@@ -66,7 +66,7 @@ def test_folder_without_permission_fails(diagnose, tmp_path, monkeypatch) -> Non
     monkeypatch.setattr(doctor.tempfile, "TemporaryFile", refuse)
     status, findings = diagnose()
     assert (status, findings["runs folder"]["fix"]) == (3, f"chmod u+w {tmp_path}")
-    assert findings["runs folder"]["found"] == f"{tmp_path} cannot be written: Permission denied"
+    assert findings["runs folder"]["finding"] == f"{tmp_path} cannot be written: Permission denied"
 
 
 def test_packages_that_are_missing_or_damaged_are_warnings(diagnose, install, monkeypatch) -> None:
@@ -79,13 +79,13 @@ def test_packages_that_are_missing_or_damaged_are_warnings(diagnose, install, mo
     assert (status, findings["esper-core"]["state"]) == (0, "ok")
     assert states_and_fixes["esper-not-there"] == ("warning", "pip install esper-not-there")
     assert states_and_fixes["metadata"] == ("warning", "pip install --force-reinstall esper-torn")
-    assert findings["metadata"]["found"].startswith('the metadata of package "esper-torn" cannot be read: ')
+    assert findings["metadata"]["finding"].startswith('the metadata of package "esper-torn" cannot be read: ')
 
 
 def test_environment_without_plugins_is_a_warning(diagnose, monkeypatch) -> None:
     monkeypatch.setattr(importlib.metadata, "distributions", tuple)
     finding = diagnose()[1]["plugins"]
-    assert (finding["state"], finding["found"]) == ("warning", "none is active")
+    assert (finding["state"], finding["finding"]) == ("warning", "none is active")
     assert finding["fix"] == "pip install esper-blueprints esper-policies esper-rewards esper-tasks"
 
 

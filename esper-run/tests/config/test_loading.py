@@ -205,6 +205,6 @@ def test_wrong_value_below_a_type_without_a_model_is_located_without_a_hint():
 
 
 def test_a_removed_option_is_refused_with_a_reason():
-    found = problem_in(SMALL + "compute: {cuda_graphs: true}")
-    assert place(found) == ("E110", 7, 11, "compute.cuda_graphs")
-    assert found.hint == "It was removed: CUDA graphs are no longer supported. Delete the key."
+    problem = problem_in(SMALL + "compute: {cuda_graphs: true}")
+    assert place(problem) == ("E110", 7, 11, "compute.cuda_graphs")
+    assert problem.hint == "It was removed: CUDA graphs are no longer supported. Delete the key."

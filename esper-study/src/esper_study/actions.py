@@ -56,10 +56,10 @@ def parse_action(text: str, space: ActionSpace) -> Action:
     if takes and not named[1:]:
         _refuse(f"{op} needs a slot", f"Slots: {', '.join(space.slots)}")
     slot = _one_of("slot", named[1], space.slots) if takes else None
-    known = () if slot is None else space.blueprints[slot]
+    choices = () if slot is None else space.blueprints[slot]
     if op is Op.GERMINATE and not named[2:]:
-        _refuse(f"{op} needs a blueprint", f"Blueprints of slot {quoted(str(slot))}: {', '.join(known)}")
-    blueprint = _blueprint(named[2], known, str(slot)) if named[2:] else None
+        _refuse(f"{op} needs a blueprint", f"Blueprints of slot {quoted(str(slot))}: {', '.join(choices)}")
+    blueprint = _blueprint(named[2], choices, str(slot)) if named[2:] else None
     return Action(op, slot, blueprint, **_options(op, [word for word in words if "=" in word]))
 
 
@@ -69,8 +69,8 @@ def format_action(action: Action) -> str:
     >>> format_action(Action(Op.PRUNE, "early", speed=0))
     'prune early speed=0'
     """
-    usual, own = options_of(Action(action.op)), options_of(action)
-    return " ".join([name_of(action), *(f"{key}={given}" for key, given in own.items() if given != usual[key])])
+    usual, options = options_of(Action(action.op)), options_of(action)
+    return " ".join([name_of(action), *(f"{key}={value}" for key, value in options.items() if value != usual[key])])
 
 
 def name_of(action: Action) -> str:
@@ -94,25 +94,25 @@ def options_of(action: Action) -> dict[str, str | int | float]:
 def action_of(event: StepFinished) -> Action:
     """Return the action that an event records. ValueError if it records none."""
     op, *named = event.action.split() or [""]
-    given: dict[str, Any] = dict(event.arguments)
+    recorded: dict[str, Any] = dict(event.arguments)
     kinds = {"blend": Blend, "curve": Curve, "target": float}
-    options = {key: kinds[key](value) if key in kinds else value for key, value in given.items() if key in OPTIONS}
+    options = {key: kinds[key](value) if key in kinds else value for key, value in recorded.items() if key in OPTIONS}
     return Action(Op(op), *named[:2], **options)
 
 
 def possible_actions(mask: ActionMask) -> tuple[str, ...]:
     """Return every action that a mask allows, as text and without options."""
-    found = [str(Op.WAIT)]
+    actions = [str(Op.WAIT)]
     for slot, ops in mask.ops.items():
         for op in (op for op in Op if op in ops):
-            several = [blueprint for blueprint, own in mask.seeds.get(slot, {}).items() if op in own]
+            several = [blueprint for blueprint, seed_ops in mask.seeds.get(slot, {}).items() if op in seed_ops]
             if op is Op.GERMINATE:
-                found += [f"{op} {slot} {blueprint}" for blueprint in mask.blueprints.get(slot, ())]
+                actions += [f"{op} {slot} {blueprint}" for blueprint in mask.blueprints.get(slot, ())]
             elif len(several) > 1 and "blueprint" in ARGUMENTS[op]:
-                found += [f"{op} {slot} {blueprint}" for blueprint in several]
+                actions += [f"{op} {slot} {blueprint}" for blueprint in several]
             else:
-                found.append(f"{op} {slot}")
-    return tuple(found)
+                actions.append(f"{op} {slot}")
+    return tuple(actions)
 
 
 def quoted(text: str) -> str:
@@ -120,27 +120,27 @@ def quoted(text: str) -> str:
     return json.dumps(text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…", ensure_ascii=False)
 
 
-def _blueprint(name: str, known: Sequence[str], slot: str) -> str:
-    claims = [one for one in known if name in (one, one.rpartition("/")[2])]
+def _blueprint(name: str, blueprints: Sequence[str], slot: str) -> str:
+    claims = [blueprint for blueprint in blueprints if name in (blueprint, blueprint.rpartition("/")[2])]
     if len(claims) > 1:
         _refuse(f"{len(claims)} blueprints are called {quoted(name)}", f"Write one of:  {' or '.join(claims)}")
     if not claims:
-        names = [one if "/" in name else one.rpartition("/")[2] for one in known]
+        names = [blueprint if "/" in name else blueprint.rpartition("/")[2] for blueprint in blueprints]
         _refuse(f"no blueprint {quoted(name)} may grow in slot {quoted(slot)}", suggestion(name, names))
     return claims[0]
 
 
 def _options(op: Op, words: Sequence[str]) -> dict[str, Any]:
-    known = [name for name in ARGUMENTS[op] if name in OPTIONS]
-    found: dict[str, Any] = {}
+    names = [name for name in ARGUMENTS[op] if name in OPTIONS]
+    options: dict[str, Any] = {}
     for word in words:
         key, _, value = word.partition("=")
-        if key not in known:
-            _refuse(f"{op} takes no {quoted(key)}", suggestion(key, known) if known else f"{op} takes no options.")
-        if key in found:
-            _refuse(f"{key} is given twice: {quoted(str(found[key]))} and {quoted(value)}", GRAMMAR)
-        found[key] = _option(key, value)
-    return found
+        if key not in names:
+            _refuse(f"{op} takes no {quoted(key)}", suggestion(key, names) if names else f"{op} takes no options.")
+        if key in options:
+            _refuse(f"{key} is given twice: {quoted(str(options[key]))} and {quoted(value)}", GRAMMAR)
+        options[key] = _option(key, value)
+    return options
 
 
 def _option(key: str, text: str) -> Blend | Curve | int | float:
@@ -160,9 +160,9 @@ def _option(key: str, text: str) -> Blend | Curve | int | float:
     return target
 
 
-def _one_of(what: str, name: str, known: Sequence[str]) -> str:
-    if name not in known:
-        _refuse(f"there is no {what} {quoted(name)}", suggestion(name, [str(one) for one in known]))
+def _one_of(kind: str, name: str, choices: Sequence[str]) -> str:
+    if name not in choices:
+        _refuse(f"there is no {kind} {quoted(name)}", suggestion(name, [str(choice) for choice in choices]))
     return name
 
 

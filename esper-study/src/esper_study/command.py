@@ -81,20 +81,20 @@ def replay(
     from esper_run.app.episode import Episode
     from esper_study.replay import Change, read_recording, replay as replay_episode
 
-    found, notes = load_run(run, runs_dir=runs_dir), list[str]()
-    recording = read_recording(found.path, episode, notes.append)
-    notes += _notes(found.path.name, found.manifest, found.status, recording)
+    record, notes = load_run(run, runs_dir=runs_dir), list[str]()
+    recording = read_recording(record.path, episode, notes.append)
+    notes += _notes(record.path.name, record.manifest, record.status, recording)
     _warn(notes)
     if not quiet:
         _print(f"Replaying {recording.name} …", err=True)
-    play = Episode.of(found.path / "config.yaml", arm=recording.plays)
+    play = Episode.of(record.path / "config.yaml", arm=recording.plays)
     change = None
     if step is not None:
         change = Change(step, None if action is None else parse_action(action, play.space), then)
     late: list[str] = []
     result = replay_episode(play, recording, change, warn=late.append)
     _warn(late)
-    report = _report(found.path, play.metric, result, [*notes, *late])
+    report = _report(record.path, play.metric, result, [*notes, *late])
     if as_json:
         click.echo(json.dumps(_json(report), allow_nan=False))
     else:
@@ -107,7 +107,11 @@ def _notes(name: str, manifest: Mapping[str, Any], status: str, recording: Recor
     """Return notes about other versions, and about what the recording leaves open."""
     recorded = {package: manifest["machine"].get(package) for package in ("torch", "esper-core")}
     recorded |= {plugin["package"]: plugin["version"] for plugin in manifest.get("plugins", [])}
-    installed = {one.name: one.version for one in metadata.distributions() if one.name in recorded}
+    installed = {
+        distribution.name: distribution.version
+        for distribution in metadata.distributions()
+        if distribution.name in recorded
+    }
     notes = [
         f"{name} was made with {package} {recorded[package]}, and {version} is installed: numbers may differ"
         for package, version in installed.items()
@@ -162,9 +166,9 @@ def _cell(steps: Sequence[StepFinished], step: int) -> Any:
 def _json(value: Any) -> Any:
     """Return plain data for JSON, which has no NaN and no infinities: they become null."""
     if isinstance(value, dict):
-        return {key: _json(own) for key, own in value.items()}
+        return {key: _json(element) for key, element in value.items()}
     if isinstance(value, list):
-        return [_json(own) for own in value]
+        return [_json(element) for element in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, str | int | float | None) else str(value)

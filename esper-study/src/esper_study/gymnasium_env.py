@@ -58,13 +58,13 @@ def actions_of(
         single_out: Add ADVANCE and PRUNE for each blueprint, to tell several seeds of a nursery apart.
         fossilise: Include FOSSILISE.
     """
-    found = [WAIT]
+    actions = [WAIT]
     for slot, blueprints in space.blueprints.items():
-        found += [Action(Op.GERMINATE, slot, blueprint, speed=speed) for blueprint in blueprints]
+        actions += [Action(Op.GERMINATE, slot, blueprint, speed=speed) for blueprint in blueprints]
         for blueprint in (None, *(blueprints if single_out else ())):
-            found += [Action(Op.ADVANCE, slot, blueprint), Action(Op.PRUNE, slot, blueprint, speed=speed)]
-        found += [Action(Op.FOSSILISE, slot)] if fossilise else []
-    return tuple(found)
+            actions += [Action(Op.ADVANCE, slot, blueprint), Action(Op.PRUNE, slot, blueprint, speed=speed)]
+        actions += [Action(Op.FOSSILISE, slot)] if fossilise else []
+    return tuple(actions)
 
 
 def columns_of(space: ActionSpace) -> tuple[str, ...]:
@@ -175,14 +175,14 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
         if not self.action_space.contains(np.int64(action)):
             msg = f"an action is an integer from 0 to {len(self.actions) - 1}. Received: {action}"
             raise gymnasium.error.InvalidAction(msg)
-        asked = self.actions[int(action)]
-        refused = not step.mask.allows(asked)
+        chosen = self.actions[int(action)]
+        refused = not step.mask.allows(chosen)
         rewards, self._unpaid = self._unpaid, []
         self._over = True  # stays so if the governor stops the run
-        for each in (WAIT if refused else asked, *[WAIT] * (self.decide_every - 1)):
+        for move in (WAIT if refused else chosen, *[WAIT] * (self.decide_every - 1)):
             if step.rolled_back or step.ending:
                 break
-            step = self.play.act(self._waiting(step.mask) if each.op is Op.WAIT else each)
+            step = self.play.act(self._waiting(step.mask) if move.op is Op.WAIT else move)
             rewards.append(step.reward)
         over = step.ending is not None
         self._latest, self._moves, self._over = step, self.play.moves, step.rolled_back or over
@@ -222,7 +222,7 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
         if step.ending is not None:
             info["test_metric"] = step.ending.test_metric
             info["twin_test_metric"] = self.play.twin.ending.test_metric
-            info["grown"] = tuple(f"{one.slot} {one.blueprint}" for one in step.ending.growth)
+            info["grown"] = tuple(f"{growth.slot} {growth.blueprint}" for growth in step.ending.growth)
         return info
 
     def _numbers(self, step: EpisodeStep) -> Numbers:
@@ -231,10 +231,10 @@ class GrowthEnv(gymnasium.Env[Numbers, np.int64]):
 
 def _summed(rewards: Sequence[RewardBreakdown | None]) -> Info:
     """Return the terms of several steps, added up, and whether a reward is unknown."""
-    known = [reward.terms for reward in rewards if reward is not None]
-    names = dict.fromkeys(name for terms in known for name in terms)
-    terms = {name: math.fsum(one.get(name, 0.0) for one in known) for name in names}
-    return {"terms": terms, "reward_unknown": len(known) < len(rewards)}
+    paid = [reward.terms for reward in rewards if reward is not None]
+    names = dict.fromkeys(name for terms in paid for name in terms)
+    terms = {name: math.fsum(step_terms.get(name, 0.0) for step_terms in paid) for name in names}
+    return {"terms": terms, "reward_unknown": len(paid) < len(rewards)}
 
 
 def _candidates(space: ActionSpace) -> list[tuple[str, str]]:

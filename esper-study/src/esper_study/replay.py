@@ -123,12 +123,12 @@ def read_recording(run: Path, episode: str, warn: Callable[[str], None]) -> Reco
             seeds.setdefault(event.arm, set()).add(event.seed)
         if isinstance(event, StepFinished | GovernorActed | EpisodeFinished) and event.seed == seed:
             events.setdefault(event.arm, []).append(event)
-    acting = [one for one in seeds if one != TWIN and one.partition("-of-")[0] != CONTROL]
+    acting = [arm for arm in seeds if arm != TWIN and arm.partition("-of-")[0] != CONTROL]
     if seed is None:
         _refuse(f"{quoted(episode)} names no episode", _known(seeds))
     if not colon and len(acting) > 1:
         message = f"{len(acting)} arms have a policy: name the one to replay with RNG seed {seed}"
-        _refuse(message, f"Write:  {' or '.join(f'{one}:{seed}' for one in acting)}")
+        _refuse(message, f"Write:  {' or '.join(f'{arm}:{seed}' for arm in acting)}")
     arm = arm if colon else next(iter(acting), "")
     if seed not in seeds.get(arm, ()):
         close = nearest(arm, seeds) if arm not in seeds else None
@@ -153,24 +153,24 @@ def replay(play: Episode, recording: Recording, change: Change | None = None, *,
     """
     if change is not None:
         _check(change, recording)
-    found = Replay(recording, change)
+    replayed = Replay(recording, change)
     ending: EpisodeStep | None = None
     try:
         if recording.arm == TWIN:
-            _replay_twin(play, found)
+            _replay_twin(play, replayed)
         else:
-            ending = _replay_actions(play, found, warn)
+            ending = _replay_actions(play, replayed, warn)
     except GovernorStop as stop:
-        found.stopped = stop.problems[0].message
+        replayed.stopped = stop.problems[0].message
     if ending is not None and ending.ending is not None and recording.ending is not None:
-        found.test = (ending.ending.test_loss, ending.ending.test_metric)
-    found.difference = _first_difference(found, ending)
-    return found
+        replayed.test = (ending.ending.test_loss, ending.ending.test_metric)
+    replayed.difference = _first_difference(replayed, ending)
+    return replayed
 
 
-def _replay_actions(play: Episode, found: Replay, warn: Callable[[str], None]) -> EpisodeStep | None:
+def _replay_actions(play: Episode, replayed: Replay, warn: Callable[[str], None]) -> EpisodeStep | None:
     """Play an episode as far as the recording goes. Return its end, or None if it does not get there."""
-    recording, change = found.recording, found.change
+    recording, change = replayed.recording, replayed.change
     last = None if recording.ending is not None else len(recording.steps) - 1
     if change is not None and change.action is None:
         last = change.step
@@ -178,23 +178,23 @@ def _replay_actions(play: Episode, found: Replay, warn: Callable[[str], None]) -
     while not moment.over:
         step = moment.observation.step
         if change is not None and step == change.step:
-            found.possible = possible_actions(moment.mask)
+            replayed.possible = possible_actions(moment.mask)
         action = _action_after(step, moment.mask, recording, change, warn)
-        found.steps.append(_as_event(recording, moment, action))
+        replayed.steps.append(_as_event(recording, moment, action))
         if step == last:
             return None
         moment = play.act(action)
     return moment
 
 
-def _replay_twin(play: Episode, found: Replay) -> None:
+def _replay_twin(play: Episode, replayed: Replay) -> None:
     """Compare the twin's signals; it takes no action, and its rewards are 0 by definition."""
-    recording = found.recording
+    recording = replayed.recording
     twin = play.twin_of(recording.seed)
     pairs = zip(recording.steps, twin.signals, strict=False)  # of an unfinished episode there are fewer steps
-    found.steps += [replace(step, signals=signals) for step, signals in pairs]
+    replayed.steps += [replace(step, signals=signals) for step, signals in pairs]
     if recording.ending is not None:
-        found.test = (twin.ending.test_loss, twin.ending.test_metric)
+        replayed.test = (twin.ending.test_loss, twin.ending.test_metric)
 
 
 def _action_after(
@@ -228,25 +228,27 @@ def _as_event(recording: Recording, moment: EpisodeStep, action: Action) -> Step
     )
 
 
-def _first_difference(found: Replay, end: EpisodeStep | None) -> Difference | None:
+def _first_difference(replay: Replay, end: EpisodeStep | None) -> Difference | None:
     """Compare what has to be the same: everything, or what precedes another action, or a stop of the governor."""
-    recorded, replayed, change = found.recording.steps, tuple(found.steps), found.change
-    if found.stopped is not None:
+    recorded, replayed, change = replay.recording.steps, tuple(replay.steps), replay.change
+    if replay.stopped is not None:
         recorded = recorded[: len(replayed)]
     elif change is not None:
         recorded, replayed = recorded[: change.step + 1], replayed[: change.step + 1]
-    has_twin = any(step.reward for step in found.recording.steps)
+    has_twin = any(step.reward for step in replay.recording.steps)
     for then, now in zip_longest(recorded, replayed):
         if then is None or now is None:
             return Difference((then or now).step, "step", then and then.step, now and now.step)
         acts = change is not None and change.action is not None and then.step == change.step
         for name in ("signals", "reward") if acts else ("signals", "reward", "action"):
-            for what, one, other in _differences(getattr(then, name), getattr(now, name), name):
-                if has_twin or not (name == "reward" or what.endswith(".gain")):  # an Episode always has a twin
-                    return Difference(then.step, what, one, other)
-    if (change is not None and change.action is not None) or found.test is None or found.recording.ending is None:
+            for value_path, recorded_value, replayed_value in _differences(
+                getattr(then, name), getattr(now, name), name
+            ):
+                if has_twin or not (name == "reward" or value_path.endswith(".gain")):  # an Episode always has a twin
+                    return Difference(then.step, value_path, recorded_value, replayed_value)
+    if (change is not None and change.action is not None) or replay.test is None or replay.recording.ending is None:
         return None
-    return _difference_at_end(found.recording.ending, found.test, end if has_twin else None)
+    return _difference_at_end(replay.recording.ending, replay.test, end if has_twin else None)
 
 
 def _difference_at_end(
@@ -258,26 +260,26 @@ def _difference_at_end(
     }
     if end is not None and end.ending is not None:
         pairs["closing"] = (recorded.closing, {} if end.reward is None else end.reward.terms)
-        pairs["grown"] = (list(recorded.grown), [asdict(one) for one in end.ending.growth])
-    for name, (own, theirs) in pairs.items():
-        for what, one, other in _differences(own, theirs, name):
-            return Difference(None, what, one, other)
+        pairs["grown"] = (list(recorded.grown), [asdict(growth) for growth in end.ending.growth])
+    for name, (expected, actual) in pairs.items():
+        for value_path, recorded_value, replayed_value in _differences(expected, actual, name):
+            return Difference(None, value_path, recorded_value, replayed_value)
     return None
 
 
-def _differences(own: Any, theirs: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+def _differences(expected: Any, actual: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
     """Yield each place where two values differ, with both. NaN equals NaN."""
-    if is_dataclass(own) and type(own) is type(theirs):
-        for one in fields(own):
-            yield from _differences(getattr(own, one.name), getattr(theirs, one.name), f"{path}.{one.name}")
-    elif hasattr(own, "keys") and hasattr(theirs, "keys"):
-        for key in dict.fromkeys((*own, *theirs)):
-            yield from _differences(own.get(key), theirs.get(key), f"{path}.{key}")
-    elif isinstance(own, list | tuple) and isinstance(theirs, list | tuple) and len(own) == len(theirs):
-        for place, pair in enumerate(zip(own, theirs, strict=True)):
+    if is_dataclass(expected) and type(expected) is type(actual):
+        for field in fields(expected):
+            yield from _differences(getattr(expected, field.name), getattr(actual, field.name), f"{path}.{field.name}")
+    elif hasattr(expected, "keys") and hasattr(actual, "keys"):
+        for key in dict.fromkeys((*expected, *actual)):
+            yield from _differences(expected.get(key), actual.get(key), f"{path}.{key}")
+    elif isinstance(expected, list | tuple) and isinstance(actual, list | tuple) and len(expected) == len(actual):
+        for place, pair in enumerate(zip(expected, actual, strict=True)):
             yield from _differences(*pair, f"{path}[{place}]")
-    elif own != theirs and repr(own) != repr(theirs):  # NaN differs from itself
-        yield path, own, theirs
+    elif expected != actual and repr(expected) != repr(actual):  # NaN differs from itself
+        yield path, expected, actual
 
 
 def _check(change: Change, recording: Recording) -> None:
@@ -323,7 +325,7 @@ def _known(seeds: Mapping[str, set[int]]) -> str:
     """Return the episodes that exist, in one line."""
     if not seeds:
         return "The events contain no step."
-    ranges = [(arm, min(own), max(own)) for arm, own in seeds.items()]
+    ranges = [(arm, min(arm_seeds), max(arm_seeds)) for arm, arm_seeds in seeds.items()]
     return "There are: " + ", ".join(f"{arm}:{a}" + (f" to {arm}:{b}" if b > a else "") for arm, a, b in ranges)
 
 

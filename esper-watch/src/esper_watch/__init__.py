@@ -17,6 +17,7 @@ Begin with ``history``: it reduces the events of a run to what every view shows.
     comparison          ``esper compare``: several runs, paired and tested; ``comparison_view`` prints or renders it
     statistics          Welch, Mann-Whitney and bootstrap, on scipy
     pages, formats      jinja2 templates, and how numbers and names are written in all views
+    web                 a local server that shows runs live
     command, plugin     the commands and hooks of this package
 
 Not here: the events and their files (``esper_core.telemetry``), records of runs (``esper_run.runs``), and the plain

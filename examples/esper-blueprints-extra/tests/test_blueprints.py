@@ -33,12 +33,12 @@ def test_a_shift_reaches_every_neighbour_of_an_image():
 @pytest.mark.parametrize("shape", [(2, 3, 8), (2, 3, 7), (2, 3, 1), (2, 3, 4, 5), (2, 3, 1, 6)])
 def test_the_bands_add_up_and_are_orthogonal(shape):
     inputs = torch.randn(shape, dtype=torch.float64)
-    found = bands(inputs)
-    assert len(found) == 2 ** (len(shape) - 2)
-    torch.testing.assert_close(sum(found), inputs)
-    for i, one in enumerate(found):
-        for other in found[:i]:
-            torch.testing.assert_close((one * other).sum(), torch.zeros((), dtype=torch.float64))
+    parts = bands(inputs)
+    assert len(parts) == 2 ** (len(shape) - 2)
+    torch.testing.assert_close(sum(parts), inputs)
+    for i, band in enumerate(parts):
+        for other in parts[:i]:
+            torch.testing.assert_close((band * other).sum(), torch.zeros((), dtype=torch.float64))
 
 
 def test_haar_weighs_each_band_by_its_own_gain():

@@ -63,7 +63,7 @@ class Kept:
     def tensors(self, part: str) -> dict[str, Tensor]:
         """Return the tensors of one part: network or scales."""
         prefix = f"{part}/"
-        return {name.removeprefix(prefix): one for name, one in self.numbers.items() if name.startswith(prefix)}
+        return {name.removeprefix(prefix): tensor for name, tensor in self.numbers.items() if name.startswith(prefix)}
 
 
 def keep(folder: str, kept: Kept, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -79,7 +79,9 @@ def keep(folder: str, kept: Kept, parts: Mapping[str, Mapping[str, Tensor]]) -> 
         "blueprints": dict(kept.blueprints),
         "rounds": kept.rounds,
     }
-    numbers = {f"{part}/{name}": one.contiguous() for part, own in parts.items() for name, one in own.items()}
+    numbers = {
+        f"{part}/{name}": tensor.contiguous() for part, tensors in parts.items() for name, tensor in tensors.items()
+    }
     home = Path(folder)
     home.mkdir(parents=True, exist_ok=True)
     content = written_tensors(numbers)
@@ -91,10 +93,10 @@ def keep(folder: str, kept: Kept, parts: Mapping[str, Mapping[str, Tensor]]) -> 
 def check_save_folder(folder: str) -> None:
     """Refuse a folder that cannot be written to, before training; nothing is created here."""
     home = Path(folder).absolute()
-    there = next(one for one in (home, *home.parents) if one.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        what = "is not a folder" if not there.is_dir() else "is a folder that you cannot write to"
-        at, message = "save", f'"{folder}": {there} {what}'
+    existing = next(path for path in (home, *home.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        what = "is not a folder" if not existing.is_dir() else "is a folder that you cannot write to"
+        at, message = "save", f'"{folder}": {existing} {what}'
         raise SettingError(at, message, "Name an existing folder, or one that can be created.")
 
 
@@ -102,26 +104,26 @@ def load_trained(name: str, options: Options) -> Kept:
     """Load the policy in a folder, or the shipped one of this name. Raises SettingError if it cannot be used."""
     words, numbers = _files(name)
     with damage_reported(name):
-        told = json.loads(words)
-        if hashlib.sha256(numbers).hexdigest() != told["sha256"]:
+        description = json.loads(words)
+        if hashlib.sha256(numbers).hexdigest() != description["sha256"]:
             msg = f"{NUMBERS} does not match the checksum in {WORDS}"
             raise ValueError(msg)
         tensors = read_tensors(numbers)
-        if wild := [key for key, one in tensors.items() if not bool(one.isfinite().all())]:
+        if wild := [key for key, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
             msg = f"{wild[0]} has values that are not finite"
             raise ValueError(msg)
-        known = Kept(numbers=tensors, **{part: _of_kind(told[part], kind, part) for part, kind in _KINDS.items()})
-        columns, schema, form = told["columns"], told["schema"], told["format"]
-        trained = {head: list(known.settings.get(f"{head}s", ())) for head in ("blend", "speed", "curve", "target")}
+        kept = Kept(numbers=tensors, **{part: _of_kind(description[part], kind, part) for part, kind in _KINDS.items()})
+        columns, schema, form = description["columns"], description["schema"], description["format"]
+        trained = {head: list(kept.settings.get(f"{head}s", ())) for head in ("blend", "speed", "curve", "target")}
     if form != FORMAT or schema != SCHEMA or columns != _COLUMNS:
         what = f"it was trained on observations of schema {schema} (format {form}); this version has schema {SCHEMA}"
         raise _refused(name, what, "Train it again with this version.")
-    heads = {head: own for head, own in trained.items() if len(own) > 1}
+    heads = {head: choices for head, choices in trained.items() if len(choices) > 1}
     if heads != options.choices:
         listed = options.choices or "none"
         what = f"it was trained to choose among {heads or 'no options'}, but these settings list {listed}"
         raise _refused(name, what, "Set blends, speeds, curves and targets as in its training.")
-    return known
+    return kept
 
 
 @contextmanager
@@ -139,7 +141,7 @@ def damage_reported(name: str | None) -> Iterator[None]:
 
 def _of_kind(value: Any, kind: type, part: str) -> Any:
     """Return the value if it has this type, and names are text. Raises ValueError otherwise."""
-    strange = [one for one in value if not isinstance(one, str)] if part == "names" else []
+    strange = [name for name in value if not isinstance(name, str)] if part == "names" else []
     if type(value) is not kind or strange:
         msg = f"{part} is a {type(value).__name__}" + (f" with {strange[0]!r} in it" if strange else "")
         raise ValueError(msg)
@@ -168,25 +170,28 @@ def _write(file: Path, content: bytes) -> None:
     beside.replace(file)
 
 
-def setting_differences(own: PpoSettings, known: Kept) -> Iterator[str]:
+def setting_differences(settings: PpoSettings, kept: Kept) -> Iterator[str]:
     """Yield a warning for each setting that differs from training."""
-    here = own.model_dump(mode="json", include=set(COMPARED_SETTINGS))
+    values = settings.model_dump(mode="json", include=set(COMPARED_SETTINGS))
     for name in COMPARED_SETTINGS:
-        if name in known.settings and known.settings[name] != here[name]:
-            learnt, now = (json.dumps(one) for one in (known.settings[name], here[name]))
+        if name in kept.settings and kept.settings[name] != values[name]:
+            learnt, now = (json.dumps(value) for value in (kept.settings[name], values[name]))
             yield f"the loaded policy was trained with {name}: {learnt}, but the configuration has {now}"
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
     """Return the state of an optimizer with one group, by parameter number."""
-    known = optimizer.state_dict()["state"]
-    return State({}, {f"{number}.{name}": one.clone() for number, own in known.items() for name, one in own.items()})
+    states = optimizer.state_dict()["state"]
+    return State(
+        {},
+        {f"{number}.{name}": tensor.clone() for number, tensors in states.items() for name, tensor in tensors.items()},
+    )
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, state: State) -> None:
     """Restore the state of an optimizer."""
-    known: dict[int, dict[str, torch.Tensor]] = {}
+    states: dict[int, dict[str, torch.Tensor]] = {}
     for key, tensor in state.tensors.items():
         number, _, name = key.partition(".")
-        known.setdefault(int(number), {})[name] = tensor.clone()
-    optimizer.load_state_dict({"state": known, "param_groups": optimizer.state_dict()["param_groups"]})
+        states.setdefault(int(number), {})[name] = tensor.clone()
+    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -122,18 +122,18 @@ def batch_of(seen: Sequence[Seen], numbers: Sequence[Sequence[int]], least: tupl
 
     numbers: name indices of candidates. least: minimal numbers of slots and of candidates.
     """
-    slots = max(least[0], *(len(one.rows.slots) for one in seen))
-    wide = max(least[1], *(len(one.candidates) for one in seen))
-    homes = [[one.rows.slot_names.index(slot) for slot, _ in one.candidates] for one in seen]
-    candidates = _table([one.rows.candidates for one in seen], wide, len(CANDIDATE_COLUMNS))
+    slots = max(least[0], *(len(state.rows.slots) for state in seen))
+    wide = max(least[1], *(len(state.candidates) for state in seen))
+    homes = [[state.rows.slot_names.index(slot) for slot, _ in state.candidates] for state in seen]
+    candidates = _table([state.rows.candidates for state in seen], wide, len(CANDIDATE_COLUMNS))
     return Batch(
-        whole=torch.tensor([one.whole for one in seen]),
-        slots=_table([one.rows.slots for one in seen], slots, len(SLOT_COLUMNS)),
-        slot_there=_there([len(one.rows.slots) for one in seen], slots),
+        whole=torch.tensor([state.whole for state in seen]),
+        slots=_table([state.rows.slots for state in seen], slots, len(SLOT_COLUMNS)),
+        slot_there=_there([len(state.rows.slots) for state in seen], slots),
         candidates=candidates,
-        candidate_there=_there([len(one.candidates) for one in seen], wide),
-        names=torch.tensor([[*own, *[0] * (wide - len(own))] for own in numbers]),
-        home=torch.tensor([[*own, *[0] * (wide - len(own))] for own in homes]),
+        candidate_there=_there([len(state.candidates) for state in seen], wide),
+        names=torch.tensor([[*row, *[0] * (wide - len(row))] for row in numbers]),
+        home=torch.tensor([[*row, *[0] * (wide - len(row))] for row in homes]),
         legal=(candidates[:, :, list(_MAY)] == 1.0).transpose(1, 2).contiguous(),
     )
 
@@ -141,10 +141,10 @@ def batch_of(seen: Sequence[Seen], numbers: Sequence[Sequence[int]], least: tupl
 def _table(rows: Sequence[Sequence[Sequence[float]]], high: int, wide: int) -> Tensor:
     """Return the rows of several environments, padded with zeros."""
     numbers = array("f")
-    for own in rows:
-        for row in own:
+    for group in rows:
+        for row in group:
             numbers.extend(row)
-        numbers.extend([0.0] * (wide * (high - len(own))))
+        numbers.extend([0.0] * (wide * (high - len(group))))
     return torch.frombuffer(numbers, dtype=torch.float32).view(len(rows), high, wide).clone()
 
 
@@ -175,7 +175,7 @@ class Pace:
         """Return the mask without ops that need no decision."""
         if not self.alone or not observation.signals.seeds:
             return mask
-        ops = {slot: own - {Op.GERMINATE} for slot, own in mask.ops.items()}
+        ops = {slot: slot_ops - {Op.GERMINATE} for slot, slot_ops in mask.ops.items()}
         return replace(mask, ops=ops, blueprints=dict.fromkeys(mask.blueprints, ()))
 
     def by_itself(self, observation: Observation, mask: ActionMask) -> Action | None:
@@ -220,13 +220,13 @@ def episodes_of(space: ActionSpace, rollout: Rollout, pace: Pace, *, endless: bo
     episodes: list[Episode] = []
     unknown = 0
     for place, played in _placed(rollout.episodes):
-        found = _decisions(space, played, pace)
-        if found is None:
+        decisions = _decisions(space, played, pace)
+        if decisions is None:
             unknown += 1
-        elif found:
+        elif decisions:
             cut = endless and not played.terminated
-            behind = see(space, played.final, _mask_behind(played), found[-1].seen.levels) if cut else None
-            episodes.append(Episode(place, tuple(found), behind))
+            behind = see(space, played.final, _mask_behind(played), decisions[-1].seen.levels) if cut else None
+            episodes.append(Episode(place, tuple(decisions), behind))
     return episodes, unknown
 
 
@@ -237,7 +237,7 @@ def outcome_of(episodes: Sequence[Episode]) -> dict[str, float]:
     """
     whole: dict[int, float] = {}
     for episode in episodes:
-        brought = math.fsum(one.reward for one in episode.decisions)
+        brought = math.fsum(decision.reward for decision in episode.decisions)
         whole[episode.place] = whole.get(episode.place, 0.0) + brought
     returns = list(whole.values())
     decisions = [decision.action.op for episode in episodes for decision in episode.decisions]
@@ -258,18 +258,18 @@ def _placed(episodes: Sequence[Played]) -> Iterator[tuple[int, Played]]:
 
 def _decisions(space: ActionSpace, played: Played, pace: Pace) -> list[Decision] | None:
     """Return the decisions; None if a reward is unknown or too large. Rewards before the first one are dropped."""
-    found: list[Decision] = []
+    decisions: list[Decision] = []
     for turn in played.turns:
         if turn.reward is None or not abs(turn.reward.total) <= LARGEST:
             return None
         if pace.by_itself(turn.observation, turn.mask) is None:
-            levels = found[-1].seen.levels if found else None
+            levels = decisions[-1].seen.levels if decisions else None
             seen = see(space, turn.observation, pace.narrowed(turn.observation, turn.mask), levels)
-            found.append(Decision(seen, turn.action, turn.reward.total))
-        elif found:
-            before = found[-1]
-            found[-1] = Decision(before.seen, before.action, before.reward + turn.reward.total)
-    return found
+            decisions.append(Decision(seen, turn.action, turn.reward.total))
+        elif decisions:
+            before = decisions[-1]
+            decisions[-1] = Decision(before.seen, before.action, before.reward + turn.reward.total)
+    return decisions
 
 
 def _mask_behind(played: Played) -> ActionMask:
@@ -359,7 +359,7 @@ class Scales:
         """Update the scale of returns before a round is learnt from; return the factor by which it grew."""
         before = self.returns if self._seen else None
         self._seen += len(returns)
-        self._square += math.fsum(one * one for one in returns)
+        self._square += math.fsum(value * value for value in returns)
         if self._seen:
             self.returns = max(math.sqrt(self._square / self._seen), LEAST_RETURN)
         return 1.0 if before is None else self.returns / before
@@ -369,9 +369,9 @@ class Scales:
         plain: dict[str, Any] = {"returns": self.returns, "seen": self._seen, "square": self._square}
         tensors: dict[str, Tensor] = {}
         for name in ("whole", "slots", "candidates"):
-            own: Columns = getattr(self, name)
-            plain[f"{name}_count"] = own.count
-            tensors |= {f"{name}_mean": own.mean.clone(), f"{name}_squares": own.squares.clone()}
+            columns: Columns = getattr(self, name)
+            plain[f"{name}_count"] = columns.count
+            tensors |= {f"{name}_mean": columns.mean.clone(), f"{name}_squares": columns.squares.clone()}
         return State(plain, tensors)
 
     def load_state_dict(self, state: State) -> None:
@@ -379,16 +379,19 @@ class Scales:
         plain, tensors = state.plain, state.tensors
         counts = ("whole_count", "slots_count", "candidates_count")
         numbers = [plain[name] for name in ("returns", "seen", "square", *counts)]
-        if not all(type(one) in (int, float) and 0.0 <= one < math.inf for one in numbers) or not plain["returns"]:
+        if (
+            not all(type(number) in (int, float) and 0.0 <= number < math.inf for number in numbers)
+            or not plain["returns"]
+        ):
             msg = f"scales must be finite and at least 0, received {numbers}"
             raise ValueError(msg)
         self.returns, self._seen, self._square = plain["returns"], plain["seen"], plain["square"]
         for name in ("whole", "slots", "candidates"):
-            own: Columns = getattr(self, name)
-            own.count = plain[f"{name}_count"]
+            columns: Columns = getattr(self, name)
+            columns.count = plain[f"{name}_count"]
             mean, squares = (tensors[f"{name}_{what}"].double().clone() for what in ("mean", "squares"))
-            if mean.shape != own.mean.shape or squares.shape != own.squares.shape:
-                msg = f"scales have shape {tuple(mean.shape)}, expected {tuple(own.mean.shape)}"
+            if mean.shape != columns.mean.shape or squares.shape != columns.squares.shape:
+                msg = f"scales have shape {tuple(mean.shape)}, expected {tuple(columns.mean.shape)}"
                 raise ValueError(msg)
-            own.mean, own.squares = mean, squares
-            own._on_device = None
+            columns.mean, columns.squares = mean, squares
+            columns._on_device = None

@@ -39,35 +39,35 @@ def imitate(
     """Train on the lesson until the share of equal decisions is ``enough``; return statistics."""
     losses: list[float] = []
     made, alike = 0, agreement(network, lesson)
-    count, steps = lesson.there.shape
+    count, steps = lesson.is_decision.shape
     several = max(1, minibatch // max(1, steps))
     while made < passes and alike < enough:
         made += 1
         for index in torch.randperm(count, generator=order).split(several):
             rows = (index[:, None] * steps + torch.arange(steps)).flatten()
             batch, chosen = lesson.of(index)
-            there = lesson.there.flatten()[rows]
+            is_decision = lesson.is_decision.flatten()[rows]
             scores, _ = network(batch, None, (len(index), steps))
             chances = Chances(scores, batch.legal, batch.home)
-            told = -chances.log_chance(chosen)[there].mean()
-            off = ((scores.value - worth.returns[rows])[there] ** 2).mean()
+            surprise = -chances.log_chance(chosen)[is_decision].mean()
+            off = ((scores.value - worth.returns[rows])[is_decision] ** 2).mean()
             optimizer.zero_grad()
-            (told + VALUES_SHARE * off).backward()
+            (surprise + VALUES_SHARE * off).backward()
             torch.nn.utils.clip_grad_norm_(network.parameters(), CLIP_NORM)
             optimizer.step()
-            losses.append(told.item())
+            losses.append(surprise.item())
         alike = agreement(network, lesson)
     return {"agreement": alike, "passes": float(made), "imitation_loss": losses[-1] if losses else 0.0}
 
 
 def agreement(network: PolicyNetwork, lesson: Lesson) -> float:
     """Return the share of decisions in which the network's likeliest decision is the one shown."""
-    count, steps = lesson.there.shape
+    count, steps = lesson.is_decision.shape
     with torch.no_grad():
         scores, _ = network(lesson.batch, None, (count, steps))
         best = Chances(scores, lesson.batch.legal, lesson.batch.home).best()
-    return _alike(best, lesson.chosen)[lesson.there.flatten()].float().mean().item()
+    return _alike(best, lesson.chosen)[lesson.is_decision.flatten()].float().mean().item()
 
 
-def _alike(one: Chosen, other: Chosen) -> Tensor:
-    return (one.op == other.op) & ((one.op == 0) | (one.candidate == other.candidate))
+def _alike(first: Chosen, second: Chosen) -> Tensor:
+    return (first.op == second.op) & ((first.op == 0) | (first.candidate == second.candidate))

@@ -36,13 +36,13 @@ def advantages(
     >>> advantages([1.0, 1.0], [0.5, 0.5], 0.0, discount=1.0, trace=1.0)
     [1.5, 0.5]
     """
-    found = [0.0] * len(rewards)
+    summed = [0.0] * len(rewards)
     running, after = 0.0, behind
     for place in reversed(range(len(rewards))):
         surprise = rewards[place] + discount * after - values[place]
         running = surprise + discount * trace * running
-        found[place], after = running, values[place]
-    return found
+        summed[place], after = running, values[place]
+    return summed
 
 
 LEAST_SPREAD: Final = 0.1
@@ -75,20 +75,20 @@ class UpdateSettings:
 class Lesson:
     """N episodes of at most T decisions as N·T rows, one episode after the other; short ones are padded.
 
-    there: (N, T) whether a row is a decision and not padding. rewards: by episode. behind: the last state of each
+    is_decision: (N, T) whether a row is a decision and not padding. rewards: by episode. behind: the last state of each
     truncated episode; zeros for terminated ones. cut: whether each episode was truncated.
     """
 
     batch: Batch
     chosen: Chosen
-    there: Tensor
+    is_decision: Tensor
     rewards: Sequence[Sequence[float]]
     behind: Batch
     cut: Sequence[bool]
 
     def of(self, index: Tensor) -> tuple[Batch, Chosen]:
         """Return the rows of some episodes."""
-        steps = self.there.shape[1]
+        steps = self.is_decision.shape[1]
         rows = (index[:, None] * steps + torch.arange(steps)).flatten()
         return self.batch.at(rows), self.chosen.at(rows)
 
@@ -105,21 +105,21 @@ class Worth:
 
 def evaluate(network: PolicyNetwork, lesson: Lesson, update_settings: UpdateSettings, scale: float) -> Worth:
     """Evaluate the decisions by the network that took them. scale: rewards are divided by it."""
-    count, steps = lesson.there.shape
+    count, steps = lesson.is_decision.shape
     with torch.no_grad():
         scores, memory = network(lesson.batch, None, (count, steps))
         chances = Chances(scores, lesson.batch.legal, lesson.batch.home)
         log_chance = chances.log_chance(lesson.chosen)
         behind = network(lesson.behind, _memory_behind(network, lesson, memory))[0].value
-    values, found = scores.value.view(count, steps), torch.zeros(count, steps)
+    values, advantage_NT = scores.value.view(count, steps), torch.zeros(count, steps)
     for n, rewards in enumerate(lesson.rewards):
-        own = values[n, : len(rewards)].tolist()
+        episode_values = values[n, : len(rewards)].tolist()
         after = behind[n].item() if lesson.cut[n] else 0.0
         scaled = [reward / scale for reward in rewards]
-        found[n, : len(rewards)] = torch.tensor(
-            advantages(scaled, own, after, discount=update_settings.discount, trace=update_settings.trace)
+        advantage_NT[n, : len(rewards)] = torch.tensor(
+            advantages(scaled, episode_values, after, discount=update_settings.discount, trace=update_settings.trace)
         )
-    advantage = found.flatten()
+    advantage = advantage_NT.flatten()
     return Worth(log_chance, scores.value, advantage, advantage + scores.value)
 
 
@@ -134,8 +134,8 @@ def learn(
     order: torch.Generator,
 ) -> dict[str, float]:
     """Train on the round in several passes and return statistics. ``order`` shuffles the episodes."""
-    there = lesson.there.flatten()
-    spread = worth.advantage[there]
+    is_decision = lesson.is_decision.flatten()
+    spread = worth.advantage[is_decision]
     shift, width = spread.mean(), spread.std(unbiased=False).clamp(min=LEAST_SPREAD)
     normal = (worth.advantage - shift) / width
     figures: list[dict[str, float]] = []
@@ -150,12 +150,12 @@ def learn(
         if update_settings.most_change is not None and _mean(latest, "kl") > update_settings.most_change:
             _reset_momentum(optimizer)
             break
-    told = {name: _mean(figures, name) for name in figures[0]}
-    return told | {
+    means = {name: _mean(figures, name) for name in figures[0]}
+    return means | {
         "kl": figures[-1]["kl"],
         "largest_first_ratio": figures[0]["ratio_off"],
         "passes": float(passes),
-        "explained_variance": explained(worth.value[there], worth.returns[there]),
+        "explained_variance": explained(worth.value[is_decision], worth.returns[is_decision]),
     }
 
 
@@ -176,24 +176,26 @@ def _step(
     network: PolicyNetwork,
     optimizer: torch.optim.Optimizer,
     lesson: Lesson,
-    known: tuple[Worth, Tensor],
+    evaluated: tuple[Worth, Tensor],
     index: Tensor,
     update_settings: UpdateSettings,
     entropy: float,
 ) -> dict[str, float]:
-    worth, normal = known
-    steps = lesson.there.shape[1]
+    worth, normal = evaluated
+    steps = lesson.is_decision.shape[1]
     rows = (index[:, None] * steps + torch.arange(steps)).flatten()
     batch, chosen = lesson.of(index)
-    there = lesson.there.flatten()[rows]
+    is_decision = lesson.is_decision.flatten()[rows]
     scores, _ = network(batch, None, (len(index), steps))
     chances = Chances(scores, batch.legal, batch.home)
-    change = (chances.log_chance(chosen) - worth.log_chance[rows])[there]
-    ratio, advantage = change.exp(), normal[rows][there]
+    change = (chances.log_chance(chosen) - worth.log_chance[rows])[is_decision]
+    ratio, advantage = change.exp(), normal[rows][is_decision]
     kept = ratio.clamp(1.0 - update_settings.clip, 1.0 + update_settings.clip)
     policy_loss = -torch.minimum(ratio * advantage, kept * advantage).mean()
-    value_loss = _value_loss(scores.value[there], worth.value[rows][there], worth.returns[rows][there], update_settings)
-    entropies = {head: own[there].mean() for head, own in chances.entropies().items()}
+    value_loss = _value_loss(
+        scores.value[is_decision], worth.value[rows][is_decision], worth.returns[rows][is_decision], update_settings
+    )
+    entropies = {head: entropy[is_decision].mean() for head, entropy in chances.entropies().items()}
     undecided = torch.stack(list(entropies.values())).sum()
     loss = policy_loss + update_settings.value_share * value_loss - entropy * undecided
     optimizer.zero_grad()
@@ -207,7 +209,7 @@ def _step(
         "clipped": ((ratio - 1.0).abs() > update_settings.clip).float().mean().item(),
         "gradient_norm": norm.item(),
         "ratio_off": (ratio - 1.0).abs().max().item(),
-        **{f"entropy_{head}": own.item() for head, own in entropies.items()},
+        **{f"entropy_{head}": entropy.item() for head, entropy in entropies.items()},
     }
 
 
@@ -221,7 +223,7 @@ def _value_loss(now: Tensor, before: Tensor, returns: Tensor, update_settings: U
 
 def _minibatches(lesson: Lesson, size: int, order: torch.Generator) -> Iterator[Tensor]:
     """Yield shuffled episodes in groups of about ``size`` decisions."""
-    lengths = lesson.there.sum(1).tolist()
+    lengths = lesson.is_decision.sum(1).tolist()
     taken: list[int] = []
     decisions = 0
     for place in torch.randperm(len(lengths), generator=order).tolist():
@@ -238,17 +240,17 @@ def _memory_behind(network: PolicyNetwork, lesson: Lesson, memory: Tensor) -> Te
     """Return the memory after each episode; short ones are run again without their padding."""
     if network.memory is None:
         return None
-    if bool(lesson.there.all()):
+    if bool(lesson.is_decision.all()):
         return memory
     ends: list[Tensor] = []
-    for n, length in enumerate(lesson.there.sum(1).tolist()):
+    for n, length in enumerate(lesson.is_decision.sum(1).tolist()):
         batch, _ = lesson.of(torch.tensor([n]))
         ends.append(network(batch.at(torch.arange(length)), None, (1, length))[1])
     return torch.cat(ends, 1)
 
 
 def _mean(figures: Sequence[Mapping[str, float]], name: str) -> float:
-    return math.fsum(one[name] for one in figures) / len(figures)
+    return math.fsum(step_figures[name] for step_figures in figures) / len(figures)
 
 
 def lesson_of(
@@ -259,35 +261,37 @@ def lesson_of(
     An action of a teacher that could not have been chosen here counts as WAIT.
     """
     steps = max(len(episode.decisions) for episode in episodes)
-    padded = [[*one.decisions, *[one.decisions[-1]] * (steps - len(one.decisions))] for one in episodes]
-    rows = [(decision, one.place) for one, own in zip(episodes, padded, strict=True) for decision in own]
-    behind = [(one.behind or one.decisions[-1].seen, one.place) for one in episodes]
-    seen = [decision.seen for decision, _ in rows] + [own for own, _ in behind]
-    named = [numbers(own, place) for own, place in [*((d.seen, place) for d, place in rows), *behind]]
+    padded = [[*episode.decisions, *[episode.decisions[-1]] * (steps - len(episode.decisions))] for episode in episodes]
+    rows = [
+        (decision, episode.place) for episode, decisions in zip(episodes, padded, strict=True) for decision in decisions
+    ]
+    behind = [(episode.behind or episode.decisions[-1].seen, episode.place) for episode in episodes]
+    seen = [decision.seen for decision, _ in rows] + [state for state, _ in behind]
+    named = [numbers(state, place) for state, place in [*((d.seen, place) for d, place in rows), *behind]]
     whole = scales.scaled(batch_of(seen, named))
     return Lesson(
         batch=whole.at(torch.arange(len(rows))),
         chosen=_chosen([decision for decision, _ in rows], options),
-        there=torch.tensor([[n < len(one.decisions) for n in range(steps)] for one in episodes]),
-        rewards=[[decision.reward for decision in one.decisions] for one in episodes],
+        is_decision=torch.tensor([[n < len(episode.decisions) for n in range(steps)] for episode in episodes]),
+        rewards=[[decision.reward for decision in episode.decisions] for episode in episodes],
         behind=whole.at(torch.arange(len(rows), len(seen))),
-        cut=[one.behind is not None for one in episodes],
+        cut=[episode.behind is not None for episode in episodes],
     )
 
 
 def _chosen(decisions: Sequence[Decision], options: Options) -> Chosen:
     """Return the decisions as indices."""
-    found: list[tuple[int, int, dict[str, int]]] = []
+    indices: list[tuple[int, int, dict[str, int]]] = []
     for decision in decisions:
         candidate, details = decision.seen.find(decision.action), options.numbers(decision.action)
         if candidate < 0 or details is None:
-            found.append((OPS.index(WAIT.op), 0, dict.fromkeys(options.heads, 0)))
+            indices.append((OPS.index(WAIT.op), 0, dict.fromkeys(options.heads, 0)))
         else:
-            found.append((OPS.index(decision.action.op), candidate, details))
+            indices.append((OPS.index(decision.action.op), candidate, details))
     return Chosen(
-        torch.tensor([op for op, _, _ in found]),
-        torch.tensor([candidate for _, candidate, _ in found]),
-        {head: torch.tensor([details[head] for _, _, details in found]) for head in options.heads},
+        torch.tensor([op for op, _, _ in indices]),
+        torch.tensor([candidate for _, candidate, _ in indices]),
+        {head: torch.tensor([details[head] for _, _, details in indices]) for head in options.heads},
     )
 
 
@@ -312,15 +316,15 @@ class Diagnosis:
     """Signs that nothing is learnt: how many rounds each has lasted, and which were reported."""
 
     lasting: dict[str, int] = field(default_factory=dict)
-    told: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
 
     def warnings(self, figures: Mapping[str, float], *, unknown: int, episodes: int) -> list[str]:
         """Return the warnings after one more round. unknown: number of episodes with unknown rewards."""
         present = dict(_signs(figures, unknown, episodes))
         self.lasting = {sign: self.lasting.get(sign, 0) + 1 for sign in present}
-        due = [sign for sign in present if self.lasting[sign] >= PATIENCE and sign not in self.told]
-        due += [sign for sign in present if sign == "unknown" and sign not in self.told and sign not in due]
-        self.told += due
+        due = [sign for sign in present if self.lasting[sign] >= PATIENCE and sign not in self.reported]
+        due += [sign for sign in present if sign == "unknown" and sign not in self.reported and sign not in due]
+        self.reported += due
         return [present[sign] for sign in due]
 
 

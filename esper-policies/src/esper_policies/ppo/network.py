@@ -56,7 +56,9 @@ class Chosen:
 
     def at(self, index: Tensor) -> Chosen:
         """Return some of the decisions."""
-        return Chosen(self.op[index], self.candidate[index], {head: one[index] for head, one in self.details.items()})
+        return Chosen(
+            self.op[index], self.candidate[index], {head: choice[index] for head, choice in self.details.items()}
+        )
 
 
 class Chances:
@@ -74,22 +76,22 @@ class Chances:
         inside = torch.nn.functional.one_hot(home, slots).bool().transpose(1, 2)  # (B, S, C)
         within = (inside[:, None] & legal[:, :, None]).float()  # (B, ops, S, C)
         by_slot = _soft_best(masked[:, :, None].expand_as(within), within)  # (B, ops, S)
-        there = within.any(-1).float()
-        self.ops = torch.cat([scores.ops[:, :1], scores.ops[:, 1:] + _soft_best(by_slot, there)], 1)
+        has_legal = within.any(-1).float()
+        self.ops = torch.cat([scores.ops[:, :1], scores.ops[:, 1:] + _soft_best(by_slot, has_legal)], 1)
         possible = torch.cat([torch.ones_like(legal[:, :1, 0]), legal.any(-1)], 1)
         self.ops = torch.log_softmax(self.ops.masked_fill(~possible, NEVER), 1)
-        of_slot = torch.log_softmax(by_slot.masked_fill(there == 0.0, NEVER), 2)
+        of_slot = torch.log_softmax(by_slot.masked_fill(has_legal == 0.0, NEVER), 2)
         whose = home[:, None].expand_as(legal)
         self.slots = of_slot.gather(2, whose)
         whole = torch.logsumexp(masked[:, :, None].masked_fill(within == 0.0, NEVER), 3)
         self.blueprints = (masked - whole.gather(2, whose)).masked_fill(~legal, NEVER)
-        self.details = {head: torch.log_softmax(one, 1) for head, one in scores.details.items()}
+        self.details = {head: torch.log_softmax(logits, 1) for head, logits in scores.details.items()}
 
     @property
     def joint(self) -> Tensor:
         """Log-probabilities (B, 1 + (ops − 1)·C): WAIT, then each op with each candidate; NEVER if illegal."""
-        both = (self.ops[:, 1:, None] + self.slots + self.blueprints).masked_fill(~self.legal, NEVER)
-        return torch.cat([self.ops[:, :1], both.flatten(1)], 1)
+        of_blueprint = (self.ops[:, 1:, None] + self.slots + self.blueprints).masked_fill(~self.legal, NEVER)
+        return torch.cat([self.ops[:, :1], of_blueprint.flatten(1)], 1)
 
     def log_chance(self, chosen: Chosen) -> Tensor:
         """Return the log-probability of each decision, over the heads that its op uses."""
@@ -97,8 +99,8 @@ class Chances:
         place = torch.where(chosen.op == 0, 0, place)
         total = self.joint.gather(1, place[:, None])[:, 0]
         for head, chances in self.details.items():
-            own = chances.gather(1, chosen.details[head][:, None])[:, 0]
-            total = total + torch.where(reads(head, chosen.op), own, 0.0)
+            chosen_chance = chances.gather(1, chosen.details[head][:, None])[:, 0]
+            total = total + torch.where(reads(head, chosen.op), chosen_chance, 0.0)
         return total
 
     def entropies(self) -> dict[str, Tensor]:
@@ -107,15 +109,15 @@ class Chances:
         of_candidate = torch.where(self.legal, (self.slots + self.blueprints).exp(), 0.0)
         slots = -(of_candidate * torch.where(self.legal, self.slots, 0.0)).sum(2)
         blueprints = -(of_candidate * torch.where(self.legal, self.blueprints, 0.0)).sum(2)
-        found = {
+        by_head = {
             "op": -(ops * self.ops.clamp(min=NEVER)).sum(1),
             "slot": (ops[:, 1:] * slots).sum(1),
             "blueprint": (ops[:, 1:] * blueprints).sum(1),
         }
         for head, chances in self.details.items():
             read = torch.tensor([head in ARGUMENTS[op] for op in OPS], device=ops.device)
-            found[head] = (ops * read).sum(1) * -(chances.exp() * chances).sum(1)
-        return found
+            by_head[head] = (ops * read).sum(1) * -(chances.exp() * chances).sum(1)
+        return by_head
 
     def drawn(self, luck: Tensor) -> Chosen:
         """Draw a decision for each environment from ``luck``, (B, 1 + heads) numbers in [0, 1)."""
@@ -147,13 +149,13 @@ if TYPE_CHECKING:
 
 def reads(head: str, op: Tensor) -> Tensor:
     """Return whether each op uses the option of this head."""
-    return torch.tensor([head in ARGUMENTS[one] for one in OPS], device=op.device)[op]
+    return torch.tensor([head in ARGUMENTS[op_] for op_ in OPS], device=op.device)[op]
 
 
-def _soft_best(scores: Tensor, there: Tensor) -> Tensor:
+def _soft_best(scores: Tensor, present: Tensor) -> Tensor:
     """Return the log of the mean exponentiated score over valid entries, a soft maximum; NEVER if there are none."""
-    count = there.sum(-1)
-    total = torch.logsumexp(scores.masked_fill(there == 0.0, NEVER), -1)
+    count = present.sum(-1)
+    total = torch.logsumexp(scores.masked_fill(present == 0.0, NEVER), -1)
     return torch.where(count > 0, total - count.clamp(min=1).log(), NEVER)
 
 
@@ -211,8 +213,8 @@ class PolicyNetwork(nn.Module):
         whole = self.whole(batch.whole)
         slots = self.slots(batch.slots)
         home = batch.home[:, :, None].expand(-1, -1, self.width)
-        known = torch.cat([batch.candidates, self.names(batch.names), slots.gather(1, home)], 2)
-        rows = self.candidates(known)
+        features = torch.cat([batch.candidates, self.names(batch.names), slots.gather(1, home)], 2)
+        rows = self.candidates(features)
         parts = [whole, *_pooled(slots, batch.slot_there), *_pooled(rows, batch.candidate_there)]
         state = self.together(torch.cat(parts, 1))
         memory = torch.zeros(1, len(state), self.width) if before is None else before
@@ -244,13 +246,13 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
     return layer
 
 
-def _pooled(rows: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+def _pooled(rows: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and maximum over the valid rows; 0 if there are none."""
-    some = there[:, :, None]
-    count = some.sum(1).clamp(min=1)
-    mean = rows.masked_fill(~some, 0.0).sum(1) / count
-    greatest = rows.masked_fill(~some, -1.0).amax(1) if rows.shape[1] else mean
-    return mean, torch.where(some.any(1), greatest, 0.0)
+    mask = present[:, :, None]
+    count = mask.sum(1).clamp(min=1)
+    mean = rows.masked_fill(~mask, 0.0).sum(1) / count
+    greatest = rows.masked_fill(~mask, -1.0).amax(1) if rows.shape[1] else mean
+    return mean, torch.where(mask.any(1), greatest, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +279,7 @@ class Options:
     @property
     def choices(self) -> dict[str, list[Any]]:
         """The options of each detail with more than one, as JSON."""
-        return {name: [getattr(one, "value", one) for one in self._of(name)] for name in self.heads}
+        return {name: [getattr(option, "value", option) for option in self._of(name)] for name in self.heads}
 
     def with_options(self, action: Action, numbers: Mapping[str, int]) -> Action:
         """Return the action with the chosen and the fixed details."""
@@ -290,15 +292,15 @@ class Options:
 
     def numbers(self, action: Action) -> dict[str, int] | None:
         """Return the indices of an action's options, 0 for those its op does not use; None if it has others."""
-        found = {}
+        indices = {}
         for name in self.heads:
-            own = getattr(action, name)
+            option = getattr(action, name)
             if name not in ARGUMENTS[action.op]:
-                own = self._of(name)[0]
-            if own not in self._of(name):
+                option = self._of(name)[0]
+            if option not in self._of(name):
                 return None
-            found[name] = self._of(name).index(own)
-        return found
+            indices[name] = self._of(name).index(option)
+        return indices
 
     def _of(self, name: str) -> tuple[Any, ...]:
         return tuple(getattr(self, name))

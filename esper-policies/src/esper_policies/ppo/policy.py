@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
 
 def germination_of_new(
-    seen: Seen, mask: ActionMask, decided: Action, known: Collection[str], looked_at: Collection[str]
+    seen: Seen, mask: ActionMask, decided: Action, named: Collection[str], looked_at: Collection[str]
 ) -> Action | None:
     """Return the germination of a newcomer that replaces the decision; None if there is none to try now."""
     if decided.op not in (Op.WAIT, Op.GERMINATE):
         return None
     for slot, blueprint in seen.candidates:
         plant = Action(Op.GERMINATE, slot, blueprint)
-        if blueprint not in known and blueprint not in looked_at and mask.allows(plant):
+        if blueprint not in named and blueprint not in looked_at and mask.allows(plant):
             return plant
     return None
 
@@ -87,28 +87,28 @@ class Ppo:
 
     def __init__(self, space: ActionSpace, **settings: Any) -> None:
         self.space = space
-        self.settings = own = PpoSettings.model_validate(settings)
-        self.pace = Pace(own.decide_every, own.last, own.auto_fossilise, own.one_at_a_time)
-        self.options = Options.of(own.blends, own.speeds, own.curves, own.targets)
+        self.settings = checked = PpoSettings.model_validate(settings)
+        self.pace = Pace(checked.decide_every, checked.last, checked.auto_fossilise, checked.one_at_a_time)
+        self.options = Options.of(checked.blends, checked.speeds, checked.curves, checked.targets)
         self.scales = Scales()
         self.diagnosis = Diagnosis()
         self.round = 0
-        if own.save:
-            check_save_folder(own.save)
-        known = load_trained(own.load, self.options) if own.load else None
-        self._names = list(known.names) if known else []
-        with damage_reported(own.load):
-            self.network = self._built(known)
-            if known:
-                self.scales.load_state_dict(State(known.scales, known.tensors("scales")))
-        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=own.learning_rate, eps=EPSILON)
-        if own.learn:
+        if checked.save:
+            check_save_folder(checked.save)
+        trained = load_trained(checked.load, self.options) if checked.load else None
+        self._names = list(trained.names) if trained else []
+        with damage_reported(checked.load):
+            self.network = self._built(trained)
+            if trained:
+                self.scales.load_state_dict(State(trained.scales, trained.tensors("scales")))
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=checked.learning_rate, eps=EPSILON)
+        if checked.learn:
             self._get_to_know(blueprint for several in space.blueprints.values() for blueprint in several)
-        self._teacher = self._new_teacher() if own.teacher and own.learn else None
+        self._teacher = self._new_teacher() if checked.teacher and checked.learn else None
         self._memories: list[Memory] = []
-        for words in [] if known is None else setting_differences(own, known):
+        for words in [] if trained is None else setting_differences(checked, trained):
             log.warning("ppo: %s", words)
-        if known is None and not own.learn:
+        if trained is None and not checked.learn:
             log.warning("ppo: neither load nor learn is set, so it decides with untrained weights")
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:
@@ -117,13 +117,13 @@ class Ppo:
         self._memories += [Memory() for _ in observations[len(self._memories) :]]
         actions: list[Action] = []
         asked: list[int] = []
-        masks = [self.pace.narrowed(*one) for one in zip(observations, masks, strict=True)]
+        masks = [self.pace.narrowed(*pair) for pair in zip(observations, masks, strict=True)]
         for place, (observation, mask) in enumerate(zip(observations, masks, strict=True)):
             if observation.step == 0 or observation.rolled_back:
                 self._memories[place] = Memory()
-            own = WAIT if observation.rolled_back else self.pace.by_itself(observation, mask)
-            actions.append(WAIT if own is None else own)
-            asked += [place] if own is None else []
+            forced = WAIT if observation.rolled_back else self.pace.by_itself(observation, mask)
+            actions.append(WAIT if forced is None else forced)
+            asked += [place] if forced is None else []
         if self._teacher is not None:
             return self._taught(self._teacher, observations, masks, actions, asked)
         for place, action in zip(asked, self._decided(observations, masks, asked), strict=True):
@@ -136,26 +136,28 @@ class Ppo:
 
     def update(self, rollout: Rollout) -> Mapping[str, float]:
         """Learn from one round and return its statistics."""
-        own, this = self.settings, self.round
+        settings, round_ = self.settings, self.round
         self.round += 1
-        if not own.learn:
+        if not settings.learn:
             return {}
-        endless = own.horizon == "cut"
+        endless = settings.horizon == "cut"
         episodes, unknown = episodes_of(self.space, rollout, self.pace, endless=endless)
-        told = self._learnt(episodes, this) if episodes else {}
-        if self._teacher is not None and (told.get("agreement", 0.0) >= own.enough or self.round >= own.teach_rounds):
+        figures = self._learnt(episodes, round_) if episodes else {}
+        if self._teacher is not None and (
+            figures.get("agreement", 0.0) >= settings.enough or self.round >= settings.teach_rounds
+        ):
             self._teacher = None
-        for words in self.diagnosis.warnings(told, unknown=unknown, episodes=len(episodes)):
+        for words in self.diagnosis.warnings(figures, unknown=unknown, episodes=len(episodes)):
             log.warning("arm %s: %s", rollout.arm, words)
-        if own.save:
-            self.save(own.save)
-        return told
+        if settings.save:
+            self.save(settings.save)
+        return figures
 
     def imitate(self, rollout: Rollout, *, passes: int = 100) -> Mapping[str, float]:
         """Imitate the decisions of ``rollout`` until nearly all are equal."""
         episodes, _ = episodes_of(self.space, rollout, self.pace, endless=self.settings.horizon == "cut")
-        this, self.round = self.round, self.round + 1
-        return self._imitated(episodes, this, passes) if episodes else {}
+        round_, self.round = self.round, self.round + 1
+        return self._imitated(episodes, round_, passes) if episodes else {}
 
     def save(self, folder: str) -> None:
         """Save weights, scales, names and descriptions to a folder that the setting ``load`` can name."""
@@ -165,9 +167,13 @@ class Ppo:
             for slot, place in self.space.places.items()
             for candidate in place.candidates
         }
-        own, size = self.network, {"width", "memory", "names"}  # a policy that was loaded and not trained further
+        network, size = self.network, {"width", "memory", "names"}  # a policy that was loaded and not trained further
         settings = self.settings.model_dump(mode="json", exclude={"load", "save", *size})
-        settings |= {"width": own.width, "memory": own.memory is not None, "names": own.names.num_embeddings - 1}
+        settings |= {
+            "width": network.width,
+            "memory": network.memory is not None,
+            "names": network.names.num_embeddings - 1,
+        }
         kept = Kept(tuple(self._names), settings, dict(scales.plain), described, self.round, {})
         keep(folder, kept, {"network": self.network.state_dict(), "scales": dict(scales.tensors)})
 
@@ -177,7 +183,7 @@ class Ppo:
         teacher = {} if self._teacher is None else {"teacher": self._teacher.state_dict()}
         return State.of(
             {
-                "network": State({}, {name: one.clone() for name, one in self.network.state_dict().items()}),
+                "network": State({}, {name: tensor.clone() for name, tensor in self.network.state_dict().items()}),
                 "optimizer": optimizer_state(self.optimizer),
                 "scales": self.scales.state_dict(),
                 "hidden": State({}, hidden),
@@ -188,17 +194,17 @@ class Ppo:
             levels=[None if memory.levels is None else list(memory.levels) for memory in self._memories],
             looked_at=[list(memory.looked_at) for memory in self._memories],
             lasting=dict(self.diagnosis.lasting),
-            told=list(self.diagnosis.told),
+            reported=list(self.diagnosis.reported),
         )
 
     def load_state_dict(self, state: State) -> None:
         """Restore the state of another policy with the same settings."""
         self.network.load_state_dict(dict(state.part("network").tensors))
         restore_optimizer(self.optimizer, state.part("optimizer"))
-        hidden = {name: one.clone() for name, one in state.part("hidden").tensors.items()}
+        hidden = {name: tensor.clone() for name, tensor in state.part("hidden").tensors.items()}
         self.scales.load_state_dict(state.part("scales"))
         self.round, self._names = state.plain["round"], list(state.plain["names"])
-        self.diagnosis = Diagnosis(dict(state.plain["lasting"]), list(state.plain["told"]))
+        self.diagnosis = Diagnosis(dict(state.plain["lasting"]), list(state.plain["reported"]))
         self._memories = [
             Memory(None if levels is None else tuple(levels), hidden.get(str(n)), tuple(looked_at))
             for n, (levels, looked_at) in enumerate(zip(state.plain["levels"], state.plain["looked_at"], strict=True))
@@ -216,31 +222,31 @@ class Ppo:
         self, observations: Sequence[Observation], masks: Sequence[ActionMask], asked: Sequence[int]
     ) -> list[Action]:
         """Decide for the environments at ``asked``, in padded batches of ``together``."""
-        found: list[Action] = []
+        actions: list[Action] = []
         for start in range(0, len(asked), self.settings.together):
             places = asked[start : start + self.settings.together]
             seen = [see(self.space, observations[n], masks[n], self._memories[n].levels) for n in places]
             chosen = self._chosen(places, seen, [observations[n].step for n in places])
-            for row, (place, one) in enumerate(zip(places, seen, strict=True)):
-                self._memories[place].levels = one.levels
+            for row, (place, state) in enumerate(zip(places, seen, strict=True)):
+                self._memories[place].levels = state.levels
                 tries_new = self.settings.tries_new(observations[place].price)
-                found.append(self._action(one, chosen, row, place, masks[place], tries_new=tries_new))
-        return found
+                actions.append(self._action(state, chosen, row, place, masks[place], tries_new=tries_new))
+        return actions
 
     def _chosen(self, places: Sequence[int], seen: Sequence[Seen], steps: Sequence[int]) -> Chosen:
-        own = self.settings
-        more = own.together - len(seen)
+        settings = self.settings
+        more = settings.together - len(seen)
         padded, whose = [*seen, *[seen[0]] * more], [*places, *[places[0]] * more]
-        numbers = [self._numbers(one, self.round, place) for one, place in zip(padded, whose, strict=True)]
+        numbers = [self._numbers(state, self.round, place) for state, place in zip(padded, whose, strict=True)]
         batch = self.scales.scaled(batch_of(padded, numbers))
         fresh = torch.zeros(self.network.width)
         hidden = (self._memories[place].hidden for place in whose)
-        before = torch.stack([fresh if one is None else one for one in hidden])[None]
+        before = torch.stack([fresh if memory is None else memory for memory in hidden])[None]
         with torch.no_grad():
             scores, after = self.network(batch, before)
             chances = Chances(scores, batch.legal, batch.home)
             luck = [self._luck(place, step) for place, step in zip(whose, [*steps, *[0] * more], strict=True)]
-            chosen = chances.drawn(torch.tensor(luck)) if own.learn else chances.best(own.sure)
+            chosen = chances.drawn(torch.tensor(luck)) if settings.learn else chances.best(settings.sure)
         if self.network.memory is not None:
             for row, place in enumerate(places):
                 self._memories[place].hidden = after[0, row].clone()
@@ -248,10 +254,10 @@ class Ppo:
 
     def _action(self, seen: Seen, chosen: Chosen, row: int, place: int, mask: ActionMask, *, tries_new: bool) -> Action:
         action = seen.action(OPS[int(chosen.op[row])], int(chosen.candidate[row]))
-        own = self._memories[place]
-        if tries_new and (new := germination_of_new(seen, mask, action, self._names, own.looked_at)):
-            own.looked_at, action = (*own.looked_at, str(new.blueprint)), new
-        return self.options.with_options(action, {head: int(one[row]) for head, one in chosen.details.items()})
+        memory = self._memories[place]
+        if tries_new and (new := germination_of_new(seen, mask, action, self._names, memory.looked_at)):
+            memory.looked_at, action = (*memory.looked_at, str(new.blueprint)), new
+        return self.options.with_options(action, {head: int(choice[row]) for head, choice in chosen.details.items()})
 
     def _taught(
         self,
@@ -272,59 +278,67 @@ class Ppo:
 
     # Learning.
 
-    def _learnt(self, episodes: Sequence[Episode], this: int) -> dict[str, float]:
+    def _learnt(self, episodes: Sequence[Episode], round_: int) -> dict[str, float]:
         if self._teacher is not None:
-            return self._imitated(episodes, this, passes=100)
-        own = self.settings
+            return self._imitated(episodes, round_, passes=100)
+        settings = self.settings
         self._rescale(episodes)
-        lesson = lesson_of(episodes, self._numbering(this), self.options, self.scales)
+        lesson = lesson_of(episodes, self._numbering(round_), self.options, self.scales)
         worth = evaluate(self.network, lesson, self.update_settings, self.scales.returns)
-        gone = min(1.0, this / own.entropy_rounds)
-        entropy = own.entropy + (own.entropy_end - own.entropy) * gone
-        told = learn(
-            self.network, self.optimizer, lesson, worth, self.update_settings, entropy=entropy, order=self._order(this)
+        gone = min(1.0, round_ / settings.entropy_rounds)
+        entropy = settings.entropy + (settings.entropy_end - settings.entropy) * gone
+        figures = learn(
+            self.network,
+            self.optimizer,
+            lesson,
+            worth,
+            self.update_settings,
+            entropy=entropy,
+            order=self._order(round_),
         )
         self._update_columns(episodes)
-        return told | {"entropy_weight": entropy, **outcome_of(episodes)}
+        return figures | {"entropy_weight": entropy, **outcome_of(episodes)}
 
-    def _imitated(self, episodes: Sequence[Episode], this: int, passes: int) -> dict[str, float]:
-        own = self.settings
-        if this == 0:
+    def _imitated(self, episodes: Sequence[Episode], round_: int, passes: int) -> dict[str, float]:
+        settings = self.settings
+        if round_ == 0:
             self._update_columns(episodes)  # its scales were not used yet
         self._rescale(episodes)
-        lesson = lesson_of(episodes, self._numbering(this), self.options, self.scales)
+        lesson = lesson_of(episodes, self._numbering(round_), self.options, self.scales)
         worth = evaluate(self.network, lesson, self.update_settings, self.scales.returns)
-        told = imitate(
+        figures = imitate(
             self.network,
             self.optimizer,
             lesson,
             worth,
             passes=passes,
-            minibatch=own.minibatch,
-            enough=own.enough,
-            order=self._order(this),
+            minibatch=settings.minibatch,
+            enough=settings.enough,
+            order=self._order(round_),
         )
-        return told | outcome_of(episodes)
+        return figures | outcome_of(episodes)
 
     @property
     def update_settings(self) -> UpdateSettings:
         """Return the parameters of the update."""
-        own = self.settings
+        settings = self.settings
         return UpdateSettings(
-            discount=own.discount,
-            trace=own.trace,
-            clip=own.clip,
-            value_clip=own.value_clip,
-            value_share=own.value_share,
-            passes=own.passes,
-            minibatch=own.minibatch,
-            most_change=own.most_change,
-            clip_norm=own.clip_norm,
+            discount=settings.discount,
+            trace=settings.trace,
+            clip=settings.clip,
+            value_clip=settings.value_clip,
+            value_share=settings.value_share,
+            passes=settings.passes,
+            minibatch=settings.minibatch,
+            most_change=settings.most_change,
+            clip_norm=settings.clip_norm,
         )
 
     def _rescale(self, episodes: Sequence[Episode]) -> None:
         """Update the scale of returns, and rescale the value head so that its predictions stay the same."""
-        grown = self.scales.learn_returns([sum(one.reward for one in episode.decisions) for episode in episodes])
+        grown = self.scales.learn_returns(
+            [sum(decision.reward for decision in episode.decisions) for episode in episodes]
+        )
         with torch.no_grad():
             for parameter in self.network.value[-1].parameters():
                 parameter.div_(grown)
@@ -332,25 +346,25 @@ class Ppo:
     def _update_columns(self, episodes: Sequence[Episode]) -> None:
         """Update the scales of columns, which apply from the next round on."""
         seen = [decision.seen for episode in episodes for decision in episode.decisions]
-        self.scales.learn(batch_of(seen, [[0] * len(one.candidates) for one in seen]))
+        self.scales.learn(batch_of(seen, [[0] * len(state.candidates) for state in seen]))
 
-    def _order(self, this: int) -> torch.Generator:
-        return torch.Generator().manual_seed(_number(self.settings.seed, this, "order") >> 1)
+    def _order(self, round_: int) -> torch.Generator:
+        return torch.Generator().manual_seed(_number(self.settings.seed, round_, "order") >> 1)
 
-    def _numbering(self, this: int) -> _Numbering:
-        return lambda seen, place: self._numbers(seen, this, place)
+    def _numbering(self, round_: int) -> _Numbering:
+        return lambda seen, place: self._numbers(seen, round_, place)
 
-    def _numbers(self, seen: Seen, this: int, place: int) -> list[int]:
+    def _numbers(self, seen: Seen, round_: int, place: int) -> list[int]:
         """Return the name index of each candidate; 0: its name is unknown, or dropped in this episode."""
-        own = self.settings
-        known = {name: number for number, name in enumerate(self._names, 1)}
+        settings = self.settings
+        numbers = {name: number for number, name in enumerate(self._names, 1)}
         left_out = {
             name
             for name in {blueprint for _, blueprint in seen.candidates}
-            if (own.learn or own.forget_names == 1.0)
-            and _number(own.seed, this, place, name, "name") < own.forget_names * 2**BITS
+            if (settings.learn or settings.forget_names == 1.0)
+            and _number(settings.seed, round_, place, name, "name") < settings.forget_names * 2**BITS
         }
-        return [0 if blueprint in left_out else known.get(blueprint, 0) for _, blueprint in seen.candidates]
+        return [0 if blueprint in left_out else numbers.get(blueprint, 0) for _, blueprint in seen.candidates]
 
     def _luck(self, place: int, step: int) -> list[float]:
         where = (self.settings.seed, self.round, place, step)
@@ -361,13 +375,15 @@ class Ppo:
             if blueprint not in self._names and len(self._names) < self.network.names.num_embeddings - 1:
                 self._names.append(blueprint)
 
-    def _built(self, known: Kept | None) -> PolicyNetwork:
-        own = self.settings if known is None else PpoSettings.model_validate(known.settings)
+    def _built(self, kept: Kept | None) -> PolicyNetwork:
+        settings = self.settings if kept is None else PpoSettings.model_validate(kept.settings)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_number(self.settings.seed, "weights") >> 1)
-            network = PolicyNetwork(width=own.width, names=own.names, memory=own.memory, heads=self.options.heads)
-        if known:
-            network.load_state_dict(known.tensors("network"))
+            network = PolicyNetwork(
+                width=settings.width, names=settings.names, memory=settings.memory, heads=self.options.heads
+            )
+        if kept:
+            network.load_state_dict(kept.tensors("network"))
         return network
 
 

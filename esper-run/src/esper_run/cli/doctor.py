@@ -29,17 +29,17 @@ _NEEDED: Final = ("esper-blueprints", "esper-policies", "esper-rewards", "esper-
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One thing that was checked: its state, what was found, and the command that fixes it."""
+    """One thing that was checked: its state, the finding, and the command that fixes it."""
 
     what: str
     state: Literal["ok", "warning", "failed"]
-    found: str
+    finding: str
     fix: str | None = None
 
 
 @click.command()
 @local_runs_option
-@click.option("--json", "as_json", is_flag=True, help="Print a list of {what, state, found, fix} as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of {what, state, finding, fix} as JSON.")
 @click.pass_context
 def doctor(context: click.Context, runs_dir: Path, *, as_json: bool) -> None:
     """Check this installation: torch, packages, plugins, folders."""
@@ -50,7 +50,7 @@ def doctor(context: click.Context, runs_dir: Path, *, as_json: bool) -> None:
         width = max(len(finding.what) for finding in findings)
         for finding in findings:
             state = click.style(f"{finding.state:7}", fg=_COLOURS[finding.state])
-            print_line(f"{printable(finding.what):{width}}  {state}  {printable(finding.found)}")
+            print_line(f"{printable(finding.what):{width}}  {state}  {printable(finding.finding)}")
             if finding.fix is not None:
                 print_line(f"  fix it:  {printable(finding.fix)}")
     context.exit(FAILED if any(finding.state == "failed" for finding in findings) else 0)

@@ -23,16 +23,18 @@ def main() -> int:
     parser.add_argument("--held-out", type=int, default=150, metavar="N", help="Number of held-out puzzles.")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="Processes, each with one thread.")
     parser.add_argument("--pack", type=Path, default=None, metavar="FOLDER", help="Folder to write the table to.")
-    given = parser.parse_args()
-    given.into.mkdir(parents=True, exist_ok=True)
-    counts = {"train": given.train, "held_out": given.held_out}
-    wanted = [puzzle(number, part) for number in range(max(counts.values())) for part in PARTS if number < counts[part]]
-    jobs = [(one, given.into) for one in wanted if not puzzle_file(one, given.into).exists()]
-    with multiprocessing.get_context("spawn").Pool(given.workers, maxtasksperchild=20) as pool:
+    arguments = parser.parse_args()
+    arguments.into.mkdir(parents=True, exist_ok=True)
+    counts = {"train": arguments.train, "held_out": arguments.held_out}
+    problems = [
+        puzzle(number, part) for number in range(max(counts.values())) for part in PARTS if number < counts[part]
+    ]
+    jobs = [(problem, arguments.into) for problem in problems if not puzzle_file(problem, arguments.into).exists()]
+    with multiprocessing.get_context("spawn").Pool(arguments.workers, maxtasksperchild=20) as pool:
         for done, (name, seconds) in enumerate(pool.imap_unordered(train_to_file, jobs), 1):
             sys.stderr.write(f"{done}/{len(jobs)} {name}: {seconds:.0f} s\n")
-    if given.pack is not None:
-        pack_table([(one, puzzle_file(one, given.into)) for one in wanted], given.pack)
+    if arguments.pack is not None:
+        pack_table([(problem, puzzle_file(problem, arguments.into)) for problem in problems], arguments.pack)
     return 0
 
 

@@ -76,13 +76,13 @@ class Bench:
     @property
     def space(self) -> ActionSpace:
         """The slots and blueprints of every puzzle. What is known of them is part of the observations."""
-        return ActionSpace({slot: self._left_in(own) for slot, own in SLOTS.items()})
+        return ActionSpace({slot: self._left_in(blueprints) for slot, blueprints in SLOTS.items()})
 
     def observe(self, match: Match, node: Node) -> tuple[Observation, ActionMask]:
         """Return what a policy sees at a node, and what it may do."""
-        own, twin = self._signals_at(match.puzzle, node), self._signals_at(match.puzzle, Node(node.decision))
+        signals, twin = self._signals_at(match.puzzle, node), self._signals_at(match.puzzle, Node(node.decision))
         places = self.table.places[match.puzzle]
-        return Observation(own.step, STEPS, own, twin, match.price, places=places), self._mask(node)
+        return Observation(signals.step, STEPS, signals, twin, match.price, places=places), self._mask(node)
 
     def potential(self, match: Match, node: Node) -> dict[str, float]:
         """Return the terms of the potential of the reward ``team`` at a node."""
@@ -111,27 +111,27 @@ class Bench:
         at = [Node(0)] * len(matches)
         turns: list[list[Turn]] = [[] for _ in matches]
         while not at[0].over:
-            seen = [self.observe(match, node) for match, node in zip(matches, at, strict=True)]
-            actions = policy.act([one for one, _ in seen], [mask for _, mask in seen])
+            views = [self.observe(match, node) for match, node in zip(matches, at, strict=True)]
+            actions = policy.act([observation for observation, _ in views], [mask for _, mask in views])
             for place, (match, action) in enumerate(zip(matches, actions, strict=True)):
-                node, (observation, mask) = at[place], seen[place]
+                node, (observation, mask) = at[place], views[place]
                 at[place] = after(node, action if mask.allows(action) else WAIT)
                 before, now = self.potential(match, node), self.potential(match, at[place])
                 reward = RewardBreakdown({name: now[name] - before[name] for name in now})
                 turns[place].append(Turn(observation, mask, action, reward))
         finals = [self.observe(match, node)[0] for match, node in zip(matches, at, strict=True)]
-        played = [Played(tuple(own), final) for own, final in zip(turns, finals, strict=True)]
+        played = [Played(tuple(episode_turns), final) for episode_turns, final in zip(turns, finals, strict=True)]
         return Rollout("growbench", round_, tuple(played)), tuple(at)
 
     def _left_in(self, blueprints: Sequence[str]) -> tuple[str, ...]:
-        return tuple(one for one in blueprints if one not in self.without)
+        return tuple(blueprint for blueprint in blueprints if blueprint not in self.without)
 
     def _mask(self, node: Node) -> ActionMask:
         mask = mask_at(node)
         if not self.without:
             return mask
-        left = {slot: self._left_in(own) for slot, own in mask.blueprints.items()}
-        ops = {slot: own if left[slot] else own - {Op.GERMINATE} for slot, own in mask.ops.items()}
+        left = {slot: self._left_in(blueprints) for slot, blueprints in mask.blueprints.items()}
+        ops = {slot: slot_ops if left[slot] else slot_ops - {Op.GERMINATE} for slot, slot_ops in mask.ops.items()}
         return replace(mask, ops=ops, blueprints=left)
 
     def _signals_at(self, puzzle: int, node: Node) -> Signals:
@@ -199,7 +199,7 @@ def score(bench: Bench, matches: Sequence[Match], ends: Sequence[Node]) -> Score
 
 def best_plan(bench: Bench, match: Match) -> tuple[float, Node]:
     """Return the reward of the best plan of a match, and the end it leads to."""
-    return max(((bench.total_reward(match, end), end) for end in end_nodes()), key=lambda found: found[0])
+    return max(((bench.total_reward(match, end), end) for end in end_nodes()), key=lambda plan: plan[0])
 
 
 def plan_rewards(bench: Bench, matches: Sequence[Match]) -> NDArray[np.float64]:

@@ -116,11 +116,11 @@ class LiveTable(Table):
 
     def column(self, name: str) -> NDArray[np.float32]:
         """Return one column as an array of shape (seeds, nodes), with NaN at nodes that have not been trained."""
-        found = np.full((len(self.runs), len(nodes())), np.nan, dtype=np.float32)
+        values = np.full((len(self.runs), len(nodes())), np.nan, dtype=np.float32)
         for number, run in enumerate(self.runs):
             for node in run.visited:
-                found[number, node_index()[node]] = run.row(node)[COLUMNS.index(name)]
-        return found
+                values[number, node_index()[node]] = run.row(node)[COLUMNS.index(name)]
+        return values
 
 
 def live_table(puzzle: Puzzle, seeds: Sequence[int]) -> LiveTable:

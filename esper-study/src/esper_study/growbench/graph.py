@@ -17,7 +17,9 @@ from esper_study.growbench.puzzles import DECIDE_EVERY, DECISIONS, MAX_SEEDS, RA
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-CANDIDATES: Final[tuple[tuple[str, str], ...]] = tuple((slot, one) for slot, own in SLOTS.items() for one in own)
+CANDIDATES: Final[tuple[tuple[str, str], ...]] = tuple(
+    (slot, blueprint) for slot, blueprints in SLOTS.items() for blueprint in blueprints
+)
 """Everything that can be planted, as (slot, blueprint). Nodes refer to a candidate by its index."""
 
 
@@ -55,7 +57,7 @@ class Node:
 
     def fossils(self, slot: str) -> int:
         """Return the number of seeds that a slot keeps."""
-        return sum(CANDIDATES[one.candidate][0] == slot for one in self.kept)
+        return sum(CANDIDATES[seed.candidate][0] == slot for seed in self.kept)
 
     def plantable(self) -> tuple[int, ...]:
         """Return the candidates that can be planted now."""
@@ -88,17 +90,19 @@ class Node:
         if self.over:
             return ()
         more = [self.advanced(), self.pruned()] if self.pending is not None else []
-        return tuple(dict.fromkeys([self.waited(), *(self.planted(one) for one in self.plantable()), *more]))
+        return tuple(
+            dict.fromkeys([self.waited(), *(self.planted(candidate) for candidate in self.plantable()), *more])
+        )
 
 
 @cache
 def nodes() -> tuple[Node, ...]:
     """Return all nodes, each before its successors. This is the order of a table's rows."""
-    found = dict.fromkeys([Node(0)])
+    reached = dict.fromkeys([Node(0)])
     for decision in range(DECISIONS):
-        for node in [one for one in found if one.decision == decision]:
-            found |= dict.fromkeys(node.successors())
-    return tuple(found)
+        for node in [node for node in reached if node.decision == decision]:
+            reached |= dict.fromkeys(node.successors())
+    return tuple(reached)
 
 
 @cache
@@ -122,7 +126,7 @@ def is_decision_step(step: int) -> bool:
 def mask_at(node: Node) -> ActionMask:
     """Return the actions that the graph knows at a node."""
     plantable = [CANDIDATES[number] for number in node.plantable()]
-    blueprints = {slot: tuple(one for where, one in plantable if where == slot) for slot in SLOTS}
+    blueprints = {slot: tuple(candidate for where, candidate in plantable if where == slot) for slot in SLOTS}
     ops = {slot: frozenset({Op.GERMINATE} if blueprints[slot] else ()) for slot in SLOTS}
     seeds: dict[str, dict[str, frozenset[Op]]] = {}
     if node.pending is not None:
@@ -155,9 +159,9 @@ def after(node: Node, action: Action) -> Node:
 def actions_to(end: Node) -> list[Action]:
     """Return the actions, decision by decision, that lead to an end, on a table or in the engine."""
     actions = [WAIT] * DECISIONS
-    for one in end.kept:
-        actions[one.planted] = _plant(one.candidate)
-        actions[one.advanced] = _advance(one.candidate)
+    for seed in end.kept:
+        actions[seed.planted] = _plant(seed.candidate)
+        actions[seed.advanced] = _advance(seed.candidate)
     return actions
 
 
@@ -171,7 +175,7 @@ def branches(node: Node) -> tuple[tuple[Action, Node], ...]:
         return ()
     waiting = (WAIT, node.waited())
     if node.pending is None:
-        planting = [(_plant(one), node.planted(one)) for one in node.plantable()]
+        planting = [(_plant(candidate), node.planted(candidate)) for candidate in node.plantable()]
         return (waiting, *((action, led_to) for action, led_to in planting if led_to.pending is not None))
     advancing = (_advance(node.pending[0]), node.advanced())
     return (waiting, advancing) if node.waited().pending is not None else (advancing,)

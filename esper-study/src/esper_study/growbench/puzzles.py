@@ -112,7 +112,7 @@ class Puzzle:
                 "use": "tasks/pointwise-mlp",
                 "settings": {"channels": self.channels, "hidden": self.hidden, "kernel": 1},
             },
-            "slots": {name: {"blueprints": list(own)} for name, own in SLOTS.items()},
+            "slots": {name: {"blueprints": list(blueprints)} for name, blueprints in SLOTS.items()},
             "policy": "policies/static",
             "reward": {"use": "rewards/team", "settings": {"price": price}},
             "seed": self.seed,
@@ -125,8 +125,8 @@ class Puzzle:
         common = {"noise": self.noise, "seed": self.seed}
         if self.kind == "mnist1d" or self.kind == "mnist1d-shuffled":
             return {"use": f"tasks/{self.kind}", "settings": {**common, "samples": 2500, "validation": 600}}
-        own = {"kind": self.kind, "easy": self.easy, "void": self.void, "validation": 600, "test": 600}
-        return {"use": "tasks/riddles", "settings": {**common, **own}}
+        shape = {"kind": self.kind, "easy": self.easy, "void": self.void, "validation": 600, "test": 600}
+        return {"use": "tasks/riddles", "settings": {**common, **shape}}
 
 
 def puzzle(number: int, part: Part = "train") -> Puzzle:

@@ -77,12 +77,12 @@ class Table:
 
     def of_part(self, part: Part) -> tuple[int, ...]:
         """Return the indices of the puzzles of a part."""
-        return tuple(number for number, one in enumerate(self.puzzles) if one.part == part)
+        return tuple(number for number, puzzle in enumerate(self.puzzles) if puzzle.part == part)
 
     def row(self, puzzle: int, node: Node) -> NDArray[np.float32]:
         """Return all columns of one node of one puzzle."""
-        found: NDArray[np.float32] = self.values[puzzle, node_index()[node]]
-        return found
+        columns: NDArray[np.float32] = self.values[puzzle, node_index()[node]]
+        return columns
 
     def column(self, name: str) -> NDArray[np.float32]:
         """Return one column as an array of shape (puzzles, nodes)."""
@@ -113,17 +113,17 @@ def pack_table(files: Sequence[tuple[Puzzle, Path]], folder: Path) -> None:
     Raises:
         ValueError: If none of the files exists.
     """
-    found: list[tuple[Puzzle, NDArray[np.float32], str]] = []
-    for one, file in files:
+    trained: list[tuple[Puzzle, NDArray[np.float32], str]] = []
+    for packed, file in files:
         if file.exists():
             with np.load(file, allow_pickle=False) as content:
-                found.append((one, content["values"], bytes(content["places"]).decode()))
-    if not found:
+                trained.append((packed, content["values"], bytes(content["places"]).decode()))
+    if not trained:
         msg = f"nothing to pack: none of the puzzles has been trained. Received: {len(files)} puzzles without a file"
         raise ValueError(msg)
-    places = list(dict.fromkeys(own for _, _, own in found))
+    places = list(dict.fromkeys(place for _, _, place in trained))
     stream = io.BytesIO()
-    np.savez_compressed(stream, values=np.stack([values for _, values, _ in found]))
+    np.savez_compressed(stream, values=np.stack([values for _, values, _ in trained]))
     card = {
         "format": FORMAT,
         "what": "growbench: what every plan of growth leads to, for small problems; trained by esper itself",
@@ -137,12 +137,12 @@ def pack_table(files: Sequence[tuple[Puzzle, Path]], folder: Path) -> None:
             "each plan was trained once, on the puzzle's own seed; accuracies are shares of 600 validation and 500 "
             "or more test examples, so one standard error is up to 2.0 and 2.2 points"
         ),
-        "missing": [one.name for one, file in files if not file.exists()],
+        "missing": [packed.name for packed, file in files if not file.exists()],
         "nodes": len(nodes()),
         "columns": list(COLUMNS),
         "sha256": hashlib.sha256(stream.getvalue()).hexdigest(),
-        "places": [json.loads(own) for own in places],
-        "puzzles": [{**asdict(one), "place": places.index(own)} for one, _, own in found],
+        "places": [json.loads(place) for place in places],
+        "puzzles": [{**asdict(packed), "place": places.index(place)} for packed, _, place in trained],
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / NUMBERS).write_bytes(stream.getvalue())
@@ -161,15 +161,17 @@ def _unpack(numbers: bytes, card: Mapping[str, Any]) -> Table:
         raise ValueError(msg)
     with np.load(io.BytesIO(numbers), allow_pickle=False) as file:
         values = file["values"]
-    puzzles = tuple(puzzle(one["number"], one["part"]) for one in card["puzzles"])
-    for own, recorded in zip(puzzles, card["puzzles"], strict=True):
-        if {**recorded, **asdict(own)} != recorded:
-            msg = f"puzzle {own.name} differs from the one in the table: train it again. Received: {recorded}"
+    puzzles = tuple(puzzle(record["number"], record["part"]) for record in card["puzzles"])
+    for rebuilt, recorded in zip(puzzles, card["puzzles"], strict=True):
+        if {**recorded, **asdict(rebuilt)} != recorded:
+            msg = f"puzzle {rebuilt.name} differs from the one in the table: train it again. Received: {recorded}"
             raise ValueError(msg)
-    places = [{slot: _place(own) for slot, own in several.items()} for several in card["places"]]
-    return Table(puzzles, values, tuple(places[one["place"]] for one in card["puzzles"]), card["sha256"])
+    places = [{slot: _place(place) for slot, place in several.items()} for several in card["places"]]
+    return Table(puzzles, values, tuple(places[record["place"]] for record in card["puzzles"]), card["sha256"])
 
 
 def _place(plain: Mapping[str, Any]) -> Place:
-    candidates = tuple(Candidate(**{**own, "traits": tuple(own["traits"])}) for own in plain["candidates"])
+    candidates = tuple(
+        Candidate(**{**candidate, "traits": tuple(candidate["traits"])}) for candidate in plain["candidates"]
+    )
     return Place(**{**plain, "size": tuple(plain["size"]), "candidates": candidates})

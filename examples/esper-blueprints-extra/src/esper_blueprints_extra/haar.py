@@ -47,11 +47,11 @@ def bands(inputs: Tensor) -> list[Tensor]:
     >>> [band.tolist() for band in bands(torch.tensor([[[1.0, 3.0, 5.0]]]))]
     [[[[2.0, 2.0, 5.0]]], [[[-1.0, 1.0, 0.0]]]]
     """
-    found = [inputs]
+    parts = [inputs]
     for dim in range(2, inputs.dim()):
-        coarse = [pair_means(band, dim) for band in found]
-        found = [part for band, low in zip(found, coarse, strict=True) for part in (low, band - low)]
-    return found
+        coarse = [pair_means(band, dim) for band in parts]
+        parts = [part for band, low in zip(parts, coarse, strict=True) for part in (low, band - low)]
+    return parts
 
 
 def pair_means(values: Tensor, dim: int) -> Tensor:

@@ -31,6 +31,7 @@ from esper_testing import (
     sinks,
     tasks,
 )
+from esper_testing.__main__ import main as standalone
 from esper_testing.commands import check as command
 
 GOOD_REWARD = """
@@ -350,6 +351,30 @@ def test_a_one_file_plugin_is_checked(tmp_path, esper_cli):
         sys.modules.pop("lone_probe", None)
     missing = esper_cli("plugins", "check", "nothing", "--local", str(tmp_path / "nothing.py"))
     assert (missing.status, missing.err) == (2, f'E227 there is no plugin file "{tmp_path / "nothing.py"}"\n')
+
+
+@pytest.mark.parametrize(
+    ("source", "set_options", "status"),
+    [
+        (GOOD_REWARD, [], 0),
+        (BAD_REWARD, [], 3),
+        (GOOD_REWARD, ["--set", "gain.price=1", "--set", "lost.price=1"], 2),
+        ("raise KeyError('\\x1b[31m')", [], 3),
+        (None, [], 2),
+    ],
+    ids=["conforming", "not conforming", "invalid settings", "broken", "missing"],
+)
+def test_the_commands_without_esper_run_print_and_end_as_those_of_esper(
+    tmp_path, monkeypatch, esper_cli, source, set_options, status
+):
+    file = tmp_path / "lone_probe.py"
+    if source is not None:
+        file.write_text(source)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    result = CliRunner().invoke(standalone, ["check", str(file), "--json", *set_options])
+    answer = esper_cli("plugins", "check", str(file), "--json", *set_options)
+    assert (result.exit_code, result.stdout, result.stderr) == (answer.status, answer.out, answer.err)
+    assert answer.status == status
 
 
 def test_a_function_that_lacks_hookimpl_fails_the_check(esper_cli, tmp_path):

@@ -1,9 +1,10 @@
-"""Each member declares what it imports, and nothing else; the members' versions move together."""
+"""Each member declares what it imports, and nothing else; it requires lower floors only; versions move together."""
 
 import importlib.metadata
 import re
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -52,13 +53,17 @@ def declared(member: str) -> set[str]:
     return {normal(re.split(r"[^A-Za-z0-9._-]", requirement)[0]) for requirement in requirements(member)}
 
 
+def metadata(member: str) -> dict[str, Any]:
+    return tomllib.loads((ROOT / member / "pyproject.toml").read_text(encoding="utf-8"))
+
+
 def project(member: str) -> dict[str, Any]:
-    return tomllib.loads((ROOT / member / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return metadata(member)["project"]
 
 
 def requirements(member: str) -> list[str]:
-    metadata = project(member)
-    return [*metadata["dependencies"], *chain(*metadata.get("optional-dependencies", {}).values())]
+    declaration = project(member)
+    return [*declaration["dependencies"], *chain(*declaration.get("optional-dependencies", {}).values())]
 
 
 def normal(name: str) -> str:
@@ -70,6 +75,41 @@ def test_a_member_declares_what_it_imports_and_nothing_else(member: str) -> None
     spared = {name for (importer, name) in NOT_IMPORTED_ITSELF if importer == member}
     assert imported(member) - declared(member) == set()
     assert declared(member) - imported(member) - spared == set()
+
+
+FLOORS = {
+    1: {"esper-core"},
+    2: {f"esper-{name}" for name in ("blueprints", "policies", "rewards", "run", "tasks", "testing")},
+    3: {f"esper-{name}" for name in ("grow", "scale", "study", "watch")},
+}
+FLOOR = {member: floor for floor, members in FLOORS.items() for member in members}
+
+DEFAULTS = {"esper-blueprints", "esper-policies", "esper-rewards", "esper-tasks"}
+"""What esper-run requires beside the core, so that a run starts with its defaults; they are on its floor."""
+
+
+def required(member: str) -> set[str]:
+    """The members that a member requires, without those of its extras."""
+    return {normal(re.split(r"[^A-Za-z0-9._-]", line)[0]) for line in project(member)["dependencies"]} & set(MEMBERS)
+
+
+def test_each_member_says_on_which_floor_it_is() -> None:
+    assert {member: metadata(member)["tool"]["esper"]["floor"] for member in MEMBERS} == FLOOR
+
+
+def test_a_member_requires_only_members_of_lower_floors() -> None:
+    upward = {(member, other) for member in MEMBERS for other in required(member) if FLOOR[other] >= FLOOR[member]}
+    assert upward == {("esper-run", other) for other in DEFAULTS}
+
+
+def test_the_members_require_each_other_in_no_circle() -> None:
+    """``TopologicalSorter`` raises CycleError, which names the circle."""
+    order = list(TopologicalSorter({member: required(member) for member in MEMBERS}).static_order())
+    assert order[0] == "esper-core"
+
+
+def test_the_core_requires_five_packages() -> None:
+    assert declared("esper-core") == {"lazy-loader", "packaging", "pluggy", "pydantic", "torch"}
 
 
 @pytest.mark.parametrize("member", MEMBERS)

@@ -32,7 +32,10 @@ from esper_run import cli
 from tests.docs.test_answers import script
 
 ROOT = Path(__file__).parents[2]
-MEMBERS = ("esper-core", "esper-testing", "esper-blueprints", "esper-policies", "esper-rewards", "esper-tasks")
+MEMBERS = (
+    *("esper-core", "esper-run", "esper-testing"),
+    *("esper-blueprints", "esper-policies", "esper-rewards", "esper-tasks"),
+)
 BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<body>.*?)^```", re.DOTALL | re.MULTILINE)
 NAMED = re.compile(r"# (?P<path>[\w./-]+\.(?:py|yaml))\n")
 STATUS = re.compile(r"(?P<command>.*?)\s*# exit status (?P<status>\d+)")
@@ -52,7 +55,7 @@ OFFLINE = {
     "pip wheel --no-deps --wheel-dir dist .": (
         "{pip} wheel --quiet --no-deps --no-index --no-build-isolation --wheel-dir dist ."
     ),
-    "pytest -k listed": "{python} -m pytest -q -p no:cacheprovider -k listed",
+    "pytest -k found": "{python} -m pytest -q -p no:cacheprovider -k found",
     "pip install CHECKOUT/examples/esper-blueprints-extra": (
         "{pip} install --quiet --no-deps --no-index --no-build-isolation "
         + str(ROOT / "examples/esper-blueprints-extra")
@@ -230,9 +233,15 @@ class Quick(Reader):
         return self.in_here(lambda: cli.main(arguments))
 
     def script(self, _program: str, arguments: list[str]) -> tuple[int, str]:
-        """Run a Python file of the folder."""
-        file, before = str(self.folder / arguments[0]), (sys.path, sys.argv)
-        sys.path, sys.argv = [str(self.folder), *sys.path], [file, *arguments[1:]]
+        """Run a Python file of the folder, or a package: ``-m esper_testing``."""
+        if arguments[0] == "-m":
+            package, *rest = arguments[1:]
+            # runpy.run_module cannot load what pytest rewrites, such as the package of a pytest plugin.
+            file = importlib.util.find_spec(f"{package}.__main__").origin
+        else:
+            file, rest = str(self.folder / arguments[0]), arguments[1:]
+        before = (sys.path, sys.argv)
+        sys.path, sys.argv = [str(self.folder), *sys.path], [file, *rest]
         try:
             return self.in_here(lambda: runpy.run_path(file, run_name="__main__"))
         finally:

@@ -1,4 +1,4 @@
-"""``esper new`` with invalid names and places writes nothing and says what is wrong."""
+"""``python -m esper_testing new`` with invalid names and places writes nothing and says what is wrong."""
 
 import json
 import subprocess
@@ -15,12 +15,12 @@ ROOT = Path(__file__).parents[2]
 
 
 def written(*arguments: str | Path):
-    """Run ``esper new`` with these arguments in this process."""
+    """Run the command with these arguments in this process."""
     return CliRunner().invoke(new, [str(argument) for argument in arguments])
 
 
 def refused(*arguments: str | Path) -> str:
-    """Return the only problem that ``esper new`` prints for these arguments."""
+    """Return the only problem that the command reports for these arguments."""
     error = written(*arguments).exception
     assert isinstance(error, ConfigError)
     assert error.exit_code == 2
@@ -37,7 +37,8 @@ NAMES = {
         ["1blocks", "my_blocks", "MyBlocks", "my--blocks", "blöcke", "\uff42locks", "積木", "٣"], CHARACTERS
     ),
     **{"a" * 49: "it has 49 characters", "a" * 100_000: "it has 100000 characters"},
-    **dict.fromkeys(["esper-core", "blueprints", "study"], RESERVED),
+    **dict.fromkeys([path.parent.name for path in ROOT.glob("esper-*/pyproject.toml")], RESERVED),
+    **dict.fromkeys(["blueprints", "esper"], RESERVED),
 }
 
 

@@ -4,6 +4,7 @@
 imported by name: ``from tests.support.loops import make_loop``.
 
 What is here:
+    adapters: adapters, and a host with a slot for them.
     browser_driver: drive Chromium over its debugging protocol.
     configurations: small configurations, and the problems that they have.
     core_worlds: small hosts, tasks and recipes.
@@ -14,6 +15,7 @@ What is here:
     loops: training loops with a Gardener.
     plugin_packages: fixtures that write plugin packages into a folder.
     run_folders: write run directories without running anything.
+    structured_outputs: hosts with slots on a part of a structured output.
     studies: play studies without a configuration.
     waiting: wait for a condition.
 """

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from esper_run.cli import main
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests of libraries that are not installed, and tests marked ``members`` if only the core is."""
@@ -128,6 +126,8 @@ class Answer(NamedTuple):
 @pytest.fixture
 def esper(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
     """``esper("plugins", "list")``: run the command and return its answer."""
+    from esper_run.cli import main  # tests of the core need no command line
+
     monkeypatch.delenv("ESPER_SAFE_MODE", raising=False)
     monkeypatch.setenv("COLUMNS", "100")
 

@@ -1,85 +1,16 @@
-"""Adapters: blocks beside a module, which get its inputs, and are merged into its weight on export."""
-
-import copy
-from collections.abc import Callable
-from typing import Any
+"""Adapters: blocks beside a module, which get its inputs."""
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from esper_core import BlueprintSpec, SlotPlace, graft
-from esper_core.growth import Seed, Variety, slots_of
-from esper_core.growth.grafting import alike
+from esper_core.growth import Variety, slots_of
 from esper_core.growth.journal import network_in
 from esper_core.growth.rebuilding import rebuild
-from esper_core.leyline import Action, Blend, GrowthError, Op, Site
-from esper_grow import export
-from tests.support.core_worlds import add_seed, make_garden
-
-SPEC = BlueprintSpec(("vector", "tokens"), "2*(i + c)", starts_as_identity=True, adapts=True)
-TOKENS = torch.randn(4, 5, 8, generator=torch.Generator().manual_seed(0))
-
-
-class Adapter(nn.Sequential):
-    """A map of rank 2, zero at birth."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__(nn.Linear(site.inputs, 2, bias=False), nn.Linear(2, site.channels, bias=False))
-        nn.init.zeros_(self[1].weight)
-
-
-class Bent(Adapter):
-    """An adapter that is not linear."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self[1](torch.tanh(self[0](inputs)))
-        return outputs
-
-
-class Transposed(nn.Module):
-    """A linear layer as in the older models of transformers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.randn(8, 8)), nn.Parameter(torch.randn(8))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return torch.addmm(self.bias, inputs.flatten(0, -2), self.weight).view_as(inputs)
-
-
-class Twice(nn.Linear):
-    """A linear layer whose outputs pass a ReLU."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return super().forward(inputs).relu()
-
-
-class Host(nn.Module):
-    """A layer between two others; its inputs come by position, or by keyword."""
-
-    def __init__(self, layer: nn.Module, *, by_name: bool = False) -> None:
-        super().__init__()
-        self.first, self.layer, self.by_name = nn.Linear(8, 8), layer, by_name
-        self.last = nn.LazyLinear(3)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden = self.first(inputs)
-        outputs: Tensor = self.last(self.layer(input=hidden) if self.by_name else self.layer(hidden))
-        return outputs
-
-
-def host(layer: nn.Module, **more: Any) -> Host:
-    torch.manual_seed(0)
-    model = Host(layer, **more)
-    model(TOKENS)
-    return graft(model, {"here": SlotPlace("layer", "tokens", stack=3)}, example=TOKENS)
-
-
-def grow(model: nn.Module, block: Callable[[Site], nn.Module] = Adapter, blend: Blend = Blend.ADD) -> Seed:
-    """Put a fossil with random weights into the slot."""
-    number = len(slots_of(model).named("here").seeds)
-    return add_seed(model, "here", block, fossil=True, seed=number, noise=0.3, spec=SPEC, blueprint="t/b", blend=blend)
+from esper_core.leyline import Action, GrowthError, Op
+from tests.support.adapters import SPEC, TOKENS, Adapter, grow, host
+from tests.support.core_worlds import make_garden
 
 
 @pytest.mark.parametrize(
@@ -150,45 +81,3 @@ def test_a_grown_adapter_is_rebuilt_from_its_state_dict():
     rebuild(other, network, state, lambda _: Variety("t/b", SPEC, Adapter), source="the state dict")
     assert torch.equal(other(TOKENS), model(TOKENS))
     assert slots_of(other).named("here").site == slots_of(model).named("here").site
-
-
-@pytest.mark.parametrize(
-    ("layer", "block", "blend", "merged"),
-    [
-        (lambda: nn.Linear(8, 6), Adapter, Blend.ADD, True),
-        (lambda: nn.Linear(8, 6, bias=False), Adapter, Blend.RESIDUAL, True),
-        (Transposed, Adapter, Blend.ADD, True),
-        (lambda: nn.Linear(8, 6), Bent, Blend.ADD, False),
-        (lambda: nn.Linear(8, 6), Adapter, Blend.GATE, False),
-        (lambda: Twice(8, 8), Adapter, Blend.ADD, False),
-        (lambda: nn.Sequential(nn.Linear(8, 8)), Adapter, Blend.ADD, False),
-        (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)), Adapter, Blend.ADD, False),
-    ],
-)
-def test_a_linear_adapter_is_merged_into_a_plain_linear_layer(layer, block, blend, merged):
-    torch.manual_seed(0)
-    model = host(layer())
-    grow(model, block, blend)
-    grow(model, block, blend)
-    before = copy.deepcopy(model.state_dict())
-    plain = export(model, example=TOKENS)  # compares the outputs
-    assert hasattr(plain, "grown") != merged
-    with torch.no_grad():
-        assert alike(plain(TOKENS), model(TOKENS))
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    if merged:
-        assert plain.state_dict().keys() == {name for name in before if not name.startswith("_esper")}
-
-
-def test_a_tied_weight_and_what_acts_behind_another_block_are_not_merged(tmp_path):
-    tied = host(nn.Linear(8, 8))
-    tied.first.weight = tied.layer.weight
-    grow(tied)
-    assert hasattr(export(tied, example=TOKENS), "grown")
-    model = host(nn.Linear(8, 6))
-    grow(model)
-    grow(model, Bent)
-    grow(model)
-    plain = export(model, path=tmp_path, example=TOKENS)  # writes the source, and runs it
-    names = [name for name, _ in plain.get_submodule("grown").named_parameters()]
-    assert len(names) == 4

@@ -116,6 +116,17 @@ def test_a_change_is_put_back_and_reported_once_for_the_component(name, scope, r
     assert len(messages()) == (2 if "inference" in name else 1)  # inference mode turns gradients off, too
 
 
+def test_the_generator_of_torch_is_put_back_where_numpy_is_not_installed(monkeypatch):
+    def unavailable(tensor):
+        raise RuntimeError("Numpy is not available")
+
+    monkeypatch.setattr(torch.Tensor, "numpy", unavailable)
+    before = torch.get_rng_state()
+    with Guard("x", RUN):
+        torch.rand(1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_another_thread_may_be_importing_numpy(monkeypatch, messages):
     monkeypatch.setitem(sys.modules, "numpy.random", ModuleType("numpy.random"))
     with Guard("x", PROCESS):

@@ -15,7 +15,7 @@ Begin with ``checks`` (what a check and its result are) and ``components`` (whic
                         what the checks use, and tests may: sites and a tiny host, episodes of a reward, a recorded run,
                         decision problems with a known optimum
     pytest_plugin       parametrize_with_checks, --esper-check, fixtures
-    commands            ``esper plugins check``, ``esper new`` with its templates
+    commands            ``python -m esper_testing check`` and ``new``, with the templates of ``new``
 
 Not here: the contracts that are checked (``esper_core.leyline``) and any component. Names are imported when they are
 first used, so that ``import esper_testing`` imports neither torch nor esper_core and pytest starts fast.

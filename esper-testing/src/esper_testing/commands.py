@@ -1,4 +1,4 @@
-"""The commands ``esper plugins check`` and ``esper new``.
+"""The commands ``check`` and ``new``: of ``python -m esper_testing``, and of ``esper`` where esper-run is installed.
 
 ``check`` runs the conformance checks of a plugin and prints a table or JSON. ``new`` writes a new plugin package from
 the jinja2 templates of this package; it needs no network.
@@ -54,11 +54,12 @@ def check(
     """Run the conformance checks of an installed plugin, or of a one-file plugin.
 
     \b
-    esper plugins check blueprints            exit status 0 if nothing failed, 3 otherwise
-    esper plugins check blueprints/conv       one component
-    esper plugins check blueprints --json
-    esper plugins check my_plugin.py          a one-file plugin
-    esper plugins check policies/schedule \\
+    python -m esper_testing check my-plugin         exit status 0 if nothing failed, 3 otherwise
+    esper plugins check my-plugin                   the same where esper-run is installed
+    python -m esper_testing check blueprints/conv   one component
+    python -m esper_testing check my_plugin.py      a one-file plugin
+    python -m esper_testing check my-plugin --json
+    python -m esper_testing check policies/schedule \\
       --set 'schedule.plan=[{step: 0, op: germinate, slot: slot-0, blueprint: blueprint-0}]'
 
     A component whose settings have no defaults is skipped unless --set gives them. A policy is checked with 1, 2, 3
@@ -133,7 +134,7 @@ def _visible(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What differs between the packages that ``esper new`` writes for each kind of component.
+    """What differs between the packages that ``new`` writes for each kind of component.
 
     Attributes:
         plural: names the hook that registers components of this kind.
@@ -187,7 +188,10 @@ LONGEST: Final = 48
 """Maximal length of a plugin's id in characters."""
 
 FIRST_PARTY: Final = frozenset(
-    {"blueprints", "core", "esper", "policies", "rewards", "study", "tasks", "testing", "watch"}
+    {
+        *("blueprints", "core", "esper", "grow", "policies", "rewards", "run"),
+        *("scale", "study", "tasks", "testing", "watch"),
+    }
 )
 """Names of the project's own plugins and packages."""
 
@@ -215,7 +219,8 @@ def new(kind: str, name: str, into: Path, *, as_json: bool) -> None:
     """Write a package with a working plugin: one component, its tests, a README and a CI workflow.
 
     \b
-    esper new blueprint my-blocks         writes esper-my-blocks/
+    python -m esper_testing new blueprint my-blocks    writes esper-my-blocks/
+    esper new blueprint my-blocks                      the same where esper-run is installed
     cd esper-my-blocks
     pip install --editable ".[test]"
     pytest
@@ -232,7 +237,13 @@ def new(kind: str, name: str, into: Path, *, as_json: bool) -> None:
         click.echo(json.dumps({**written, "component": component, "files": list(files)}))
         return
     click.echo(f"Wrote {folder}, a package with the {kind} {component}.\n")
-    click.echo(f'  cd {folder}\n  pip install --editable ".[test]"\n  pytest\n  esper plugins list')
+    steps = [
+        f"cd {folder}",
+        'pip install --editable ".[test]"',
+        "pytest",
+        f"python -m esper_testing check {names.plugin}",
+    ]
+    click.echo("\n".join(f"  {step}" for step in steps))
 
 
 @dataclass(frozen=True, slots=True)

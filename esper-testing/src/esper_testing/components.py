@@ -289,7 +289,8 @@ def _of_name(name: str, plugins: Plugins) -> tuple[Component, ...]:
     ):
         raise ConfigError(unfit)
     if not ids:
-        hint = f"{suggestion(plugin, [record.id for record in plugins.records])}\nAll plugins:  esper plugins list"
+        similar = suggestion(plugin, [record.id for record in plugins.records])
+        hint = f"{similar}\nA package is found once it is installed, from its folder:  pip install --editable ."
         raise ConfigError(Problem("E208", f'unknown plugin "{plugin}"', hint=hint))
     _require_active(plugins, ids)
     own_records = [record for record in plugins.records if record.id in ids]
@@ -297,7 +298,7 @@ def _of_name(name: str, plugins: Plugins) -> tuple[Component, ...]:
         raise PluginError(unmarked)
     components = tuple(component for component in plugins.registry.components() if component.plugin in ids)
     if short and short not in (available := [component.short for component in components]):
-        hint = f"{suggestion(short, available)}\nAll of them:  esper components"
+        hint = suggestion(short, available)
         raise ConfigError(Problem("E200", f'unknown component "{short}" in plugin "{plugin}"', hint=hint))
     return tuple(component for component in components if short in ("", component.short))
 
@@ -307,7 +308,11 @@ def _require_active(plugins: Plugins, ids: Sequence[str]) -> None:
     problems = [problem for record in inactive for problem in record.problems]
     if inactive and not problems:
         names = ", ".join(f"{record.id} is {record.status}" for record in inactive)
-        problems = [Problem("E208", f"not active: {names}", hint="See: esper plugins list")]
+        problems = [
+            Problem(
+                "E208", f"not active: {names}", hint="esper plugins list  shows the reason (pip install esper-run)."
+            )
+        ]
     if problems:
         raise PluginError(problems)
 

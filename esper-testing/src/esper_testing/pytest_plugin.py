@@ -189,7 +189,9 @@ def esper_cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.delenv("ESPER_SAFE_MODE", raising=False)
     monkeypatch.setenv("COLUMNS", "100")
-    (command,) = entry_points(group="console_scripts", name="esper")
+    command = next(iter(entry_points(group="console_scripts", name="esper")), None)
+    if command is None:
+        pytest.fail("the fixture esper_cli calls the command esper:  pip install esper-run")
     main = command.load()
 
     def esper(*arguments: str) -> Answer:

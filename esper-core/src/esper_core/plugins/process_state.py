@@ -357,7 +357,11 @@ def _set_precision(precision: str) -> None:
 def _torch_state() -> bytes:
     import torch
 
-    return torch.get_rng_state().numpy().tobytes()
+    state = torch.get_rng_state()
+    try:
+        return state.numpy().tobytes()
+    except RuntimeError:  # NumPy is not installed: torch does not require it, and this takes 40 times as long
+        return bytes(state.tolist())
 
 
 def _set_torch_state(state: bytes) -> None:

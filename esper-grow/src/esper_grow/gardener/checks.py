@@ -51,10 +51,10 @@ def refuse_arguments(model: Any, steps: Any, clip_norm: Any) -> None:
 
 def refuse_unknown_options(callee: Callable[..., Any], received: Iterable[str], options: type) -> None:
     """Raise TypeError for a keyword argument that is neither a parameter of ``callee`` nor one of its options."""
-    known = [name for name in signature(callee).parameters if name != "options"] + list(options.__annotations__)
+    accepted = [name for name in signature(callee).parameters if name != "options"] + list(options.__annotations__)
     for name in received:
-        if name not in known:
-            message = f"{callee.__name__}() got an unexpected keyword argument '{name}'. {suggestion(name, known)}"
+        if name not in accepted:
+            message = f"{callee.__name__}() got an unexpected keyword argument '{name}'. {suggestion(name, accepted)}"
             raise TypeError(message)
 
 

@@ -11,6 +11,7 @@ import math
 import os
 import sys
 from contextlib import suppress
+from importlib.metadata import entry_points
 from shutil import get_terminal_size
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
@@ -262,6 +263,8 @@ def print_outcome(outcome: Outcome) -> None:
     print_wrapped(f"{outcome.named}   {timing_text(outcome.timing)}")
     if (report := outcome.named / REPORT).is_file():  # a package that writes one is installed
         print_line(printable(f"Report: {report}"))
+    elif not entry_points(group="esper.commands", name="report"):
+        print_line(printable(f"For a report:  pip install 'esper-run[watch]'  and then  esper report {outcome.named}"))
 
 
 def timing_text(timing: Mapping[str, float]) -> str:

@@ -1,0 +1,72 @@
+"""Adapters are merged into the weight of a linear layer when a network is exported."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from esper_core.growth.grafting import alike
+from esper_core.leyline import Blend
+from esper_grow import export
+from tests.support.adapters import TOKENS, Adapter, Bent, grow, host
+
+
+class Transposed(nn.Module):
+    """A linear layer as in the older models of transformers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(8, 8)), nn.Parameter(torch.randn(8))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.addmm(self.bias, inputs.flatten(0, -2), self.weight).view_as(inputs)
+
+
+class Twice(nn.Linear):
+    """A linear layer whose outputs pass a ReLU."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs).relu()
+
+
+@pytest.mark.parametrize(
+    ("layer", "block", "blend", "merged"),
+    [
+        (lambda: nn.Linear(8, 6), Adapter, Blend.ADD, True),
+        (lambda: nn.Linear(8, 6, bias=False), Adapter, Blend.RESIDUAL, True),
+        (Transposed, Adapter, Blend.ADD, True),
+        (lambda: nn.Linear(8, 6), Bent, Blend.ADD, False),
+        (lambda: nn.Linear(8, 6), Adapter, Blend.GATE, False),
+        (lambda: Twice(8, 8), Adapter, Blend.ADD, False),
+        (lambda: nn.Sequential(nn.Linear(8, 8)), Adapter, Blend.ADD, False),
+        (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)), Adapter, Blend.ADD, False),
+    ],
+)
+def test_a_linear_adapter_is_merged_into_a_plain_linear_layer(layer, block, blend, merged):
+    torch.manual_seed(0)
+    model = host(layer())
+    grow(model, block, blend)
+    grow(model, block, blend)
+    before = copy.deepcopy(model.state_dict())
+    plain = export(model, example=TOKENS)  # compares the outputs
+    assert hasattr(plain, "grown") != merged
+    with torch.no_grad():
+        assert alike(plain(TOKENS), model(TOKENS))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    if merged:
+        assert plain.state_dict().keys() == {name for name in before if not name.startswith("_esper")}
+
+
+def test_a_tied_weight_and_what_acts_behind_another_block_are_not_merged(tmp_path):
+    tied = host(nn.Linear(8, 8))
+    tied.first.weight = tied.layer.weight
+    grow(tied)
+    assert hasattr(export(tied, example=TOKENS), "grown")
+    model = host(nn.Linear(8, 6))
+    grow(model)
+    grow(model, Bent)
+    grow(model)
+    plain = export(model, path=tmp_path, example=TOKENS)  # writes the source, and runs it
+    names = [name for name, _ in plain.get_submodule("grown").named_parameters()]
+    assert len(names) == 4

@@ -1,0 +1,92 @@
+"""Slots on a part of a structured output: networks are saved, exported and grown with them."""
+
+import copy
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from esper_core.growth import observe, slots_of
+from esper_core.leyline import Action, Op
+from esper_grow import Gardener, export, load, save
+from tests.support.core_worlds import Bend, PlannedPolicy, per_example
+from tests.support.structured_outputs import BEND, EXAMPLE, HOST, KINDS, Host, grafted, grown
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_network_is_rebuilt_on_the_same_part(kind, tmp_path):
+    model = grown(kind)
+    save(model, tmp_path / "net")
+    component = SimpleNamespace(id=BEND.id, spec=BEND.spec, title=BEND.title, load=lambda: Bend)
+    plugins = SimpleNamespace(registry=SimpleNamespace(find=lambda *_: component))
+    for source in (tmp_path / "net", model.state_dict()):
+        again = load(Host(kind), source, plugins=plugins)
+        assert torch.equal(again(EXAMPLE), model(EXAMPLE))
+        assert slots_of(again).named("here").part == slots_of(model).named("here").part
+        observe(again, slots_of(again).each(), EXAMPLE)
+
+
+WITHOUT_ESPER = """
+import sys
+sys.modules["esper_core"] = None
+import torch
+from host import Host
+from network import load
+inputs, outputs, kind = torch.load("seen.pt")
+torch.testing.assert_close(load(Host(kind)).eval()(inputs), outputs)
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_export_acts_on_the_same_part(kind, tmp_path):
+    model = grown(kind)
+    plain = export(model, path=tmp_path / "all", example=EXAMPLE)
+    assert torch.equal(plain.eval()(EXAMPLE), model(EXAMPLE))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["tuple", "dict", "dataclass"])  # one of each form that is written as source
+def test_an_export_acts_there_in_a_process_without_esper(kind, tmp_path):
+    model = grown(kind)
+    export(model, path=tmp_path, example=EXAMPLE)
+    for name, text in {"host.py": HOST, "use.py": WITHOUT_ESPER}.items():
+        (tmp_path / name).write_text(text)
+    torch.save((EXAMPLE, model.eval()(EXAMPLE), kind), tmp_path / "seen.pt")
+    done = subprocess.run([sys.executable, "use.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_programs_and_compilers_capture_a_grafted_model_as_one_graph(kind):
+    model = grown(kind)
+    more = torch.randn(7, 6)
+    torch.testing.assert_close(export(model, "program", example=EXAMPLE).module()(more), model(more))
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(model, backend="eager", fullgraph=True)(more), model(more))
+
+
+@pytest.mark.parametrize("kind", ["tuple", "dict"])
+def test_a_gardener_grows_there_on_a_branch(kind):
+    plan = {0: Action(Op.GERMINATE, "here", BEND.id), 1: Action(Op.ADVANCE, "here"), 3: Action(Op.FOSSILISE, "here")}
+    model = grafted(kind)
+    batch = (EXAMPLE, torch.arange(5) % 3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    gardener = Gardener(
+        model, optimizer, loss=per_example, blueprints=[BEND], example=batch, validation=[batch], steps=8,
+        policy=PlannedPolicy(plan), growth={"gates": "off"},
+    )  # fmt: skip
+    plain = copy.deepcopy(model)
+    for _ in range(4):
+        optimizer.zero_grad()
+        per_example(model, batch).mean().backward()
+        optimizer.step()
+        gardener.step(batch)
+        tended = gardener.tend()
+    assert tended.kept
+    gardener.close()
+    torch.testing.assert_close(export(model, example=EXAMPLE)(EXAMPLE), model(EXAMPLE))
+    assert not torch.equal(plain(EXAMPLE), model(EXAMPLE))

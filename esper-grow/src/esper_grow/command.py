@@ -65,7 +65,7 @@ def probe(
         refuse_page(page)
     arguments = read_file(*split_names(file))
 
-    from esper_core.plugins.isolation import output_to_stderr
+    from esper_core.plugins import output_to_stderr
     from esper_grow.probes import probe as try_out
 
     with output_to_stderr():
@@ -107,7 +107,7 @@ def read_file(file: Path, names: Sequence[str]) -> list[Any]:
     Raises:
         ConfigError: It cannot be imported, or a name is missing (E355).
     """
-    from esper_core.plugins.isolation import attempt, output_to_stderr
+    from esper_core.plugins import attempt, output_to_stderr
 
     if not file.is_file():
         message = "there is no such file" if not file.exists() else "this is a folder"
@@ -137,7 +137,7 @@ def _hint(file: Path, name: str, defined: Sequence[str]) -> str:
 
 
 def _imported(file: Path) -> ModuleType:
-    from esper_core.plugins.isolation import attempt
+    from esper_core.plugins import attempt
 
     spec = spec_from_file_location(f"_esper_probe_{file.stem}", file)
     if spec is None or spec.loader is None:
@@ -161,7 +161,7 @@ _GUARD: Final = 'Training belongs below  if __name__ == "__main__":  so that imp
 
 def _failed(file: Path, description: str, error: BaseException, hint: str) -> EsperError:
     """Return the error of a file that raised, with the line."""
-    from esper_core.plugins.isolation import location_of, summarise
+    from esper_core.plugins import location_of, summarise
 
     place, line = location_of(error)
     failure = ConfigError(
@@ -173,7 +173,7 @@ def _failed(file: Path, description: str, error: BaseException, hint: str) -> Es
 
 def refuse_page(page: Path) -> None:
     """Raise ConfigError (E356) if the page could not be written after the probe."""
-    from esper_core.plugins.notebooks import viewer
+    from esper_core.plugins import viewer
 
     if viewer("probe-page") is None:
         message = "no installed package makes pages"
@@ -185,7 +185,7 @@ def refuse_page(page: Path) -> None:
 
 def write_page(result: dict[str, Any], page: Path) -> None:
     """Write the page of a probe; ConfigError (E356) if that fails."""
-    from esper_core.plugins.notebooks import viewer
+    from esper_core.plugins import viewer
 
     draw = viewer("probe-page")
     assert draw is not None

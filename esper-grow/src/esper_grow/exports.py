@@ -25,10 +25,22 @@ import torch
 from safetensors.torch import save_model
 from torch import Tensor, fx, nn
 
-from esper_core.growth.examples import Example, items_of, map_tensors, tensors_in
-from esper_core.growth.grafting import alike, outputs, plain_outputs, slots_of, ungraft
-from esper_core.growth.random_streams import RandomStream
-from esper_core.growth.seeds import Add, Eased, GatedBlend, Residual
+from esper_core.growth import (
+    Add,
+    Eased,
+    Example,
+    GatedBlend,
+    Host,
+    RandomStream,
+    Residual,
+    alike,
+    items_of,
+    map_tensors,
+    outputs,
+    plain_outputs,
+    tensors_in,
+    ungraft,
+)
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, Problem, printable
 from esper_run.runs.directory import report_os_errors, write_atomically
@@ -36,9 +48,7 @@ from esper_run.runs.directory import report_os_errors, write_atomically
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from esper_core.growth.examples import OutputPart
-    from esper_core.growth.seeds import Seed
-    from esper_core.growth.slots import Slot
+    from esper_core.growth import OutputPart, Seed, Slot
 
 Form = Literal["module", "program", "onnx"]
 SOURCE_FILE: Final = "network.py"
@@ -101,16 +111,16 @@ def export(model: nn.Module, to: Form = "module", path: str | Path | None = None
 
 def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]:
     """Return a copy of ``model`` on torch's layers alone, and what grew in it by the module that it is behind."""
-    living = [f"{seed.blueprint} in {slot.name}" for slot in slots_of(model).each() for seed in slot.nursery]
+    living = [f"{seed.blueprint} in {slot.name}" for slot in Host(model).slots.each() for seed in slot.nursery]
     if living:
         hint = "Fossilise or prune them first: close() of their Gardener prunes them."
         raise GrowthError(Problem("E336", f"seeds are not fossilised: {', '.join(living)}", hint=hint))
     plain = copy.deepcopy(model)
-    for slot in slots_of(plain).each():
+    for slot in Host(plain).slots.each():
         while slot.fossils and _merged(plain, plain.get_submodule(slot.at), slot.fossils[0]):
             del slot.seeds[0]
-    grown = {slot.at: _traced_fossils(slot) for slot in slots_of(plain).each() if slot.fossils}
-    for slot in slots_of(plain).each():
+    grown = {slot.at: _traced_fossils(slot) for slot in Host(plain).slots.each() if slot.fossils}
+    for slot in Host(plain).slots.each():
         slot.seeds = nn.ModuleList()
     ungraft(plain)
     if grown:

@@ -20,11 +20,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load as decode, save as encode
 from torch import Tensor
 
-from esper_core.growth.grafting import slots_of
-from esper_core.growth.journal import invalid_journal, network_in, parse_network, read_network, read_object
-from esper_core.growth.rebuilding import rebuild
-from esper_core.growth.seeds import Variety
-from esper_core.growth.slots import HOME, JOURNAL
+from esper_core.growth import (
+    HOME,
+    JOURNAL,
+    Host,
+    Variety,
+    invalid_journal,
+    network_in,
+    parse_network,
+    read_network,
+    read_object,
+    rebuild,
+)
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.files import read_bytes
 from esper_core.leyline.specs import BlueprintSpec
@@ -34,7 +41,7 @@ from esper_run.runs.directory import report_os_errors, write_atomically, write_j
 if TYPE_CHECKING:
     from torch import nn
 
-    from esper_core.growth.journal import Network
+    from esper_core.growth import Network
     from esper_core.plugins import Plugins
 
 JOURNAL_FILE: Final = "growth.json"
@@ -53,7 +60,7 @@ def save(model: nn.Module, folder: str | Path) -> None:
         GrowthError: the model's state contains something that safetensors cannot store.
         RunFolderError: the folder cannot be written.
     """
-    network = read_network(slots_of(model), type(model).__name__)
+    network = read_network(Host(model).slots, type(model).__name__)
     numbers, aliases = _separate(model.state_dict())
     folder = Path(folder)
     with report_os_errors(folder):

@@ -15,8 +15,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from esper_core.leyline.errors import ConfigError, PluginError, Problem, suggestion
-from esper_core.plugins.extensions import find_extensions
+from esper_core.leyline.errors import ConfigError, Problem, suggestion
+from esper_core.plugins import find_extensions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from esper_core.growth import Growth
-    from esper_core.plugins.extensions import Extension
-    from esper_core.trainer.environment import Recipe
-    from esper_core.trainer.pool import StudyPool
-    from esper_core.trainer.study import Arm, RunReward
+    from esper_core.plugins import Extension
+    from esper_core.trainer import Arm, Recipe, RunReward, StudyPool
     from esper_run.config import RunConfig
 
 ENGINE_GROUP: Final = "esper.engines"
@@ -156,10 +154,4 @@ def find_engine(name: str) -> Engine:
         if name in KNOWN_ELSEWHERE:
             hint = f"It comes with another package:  pip install '{KNOWN_ELSEWHERE[name]}'"
         raise ConfigError(Problem("E126", f'unknown engine "{name}"', hint=hint))
-    extension = engines[name]
-    engine = extension.load()
-    if not isinstance(engine, Engine):
-        target = extension.claims[0].target
-        message = f"{extension.title} is not an esper_run.engines.Engine: {target} is of type {type(engine).__name__}"
-        raise PluginError(Problem("E219", message, hint=f"Tell the author of {extension.claims[0].package}."))
-    return engine
+    return engines[name].load(Engine, "an esper_run.engines.Engine")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from esper_core.leyline.errors import Problem, RunFolderError
 from esper_core.leyline.files import read_bytes, user_cache
-from esper_core.plugins.extensions import find_extensions
+from esper_core.plugins import find_extensions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -123,7 +123,8 @@ def open_store(url: str) -> Store:
         raise RunFolderError(
             Problem("E434", f"the store {url} cannot be used: no package for it is installed", hint=hint)
         )
-    return cast("Store", extension.load()(url))
+    function = extension.load(object, "a function from a URL to a store")
+    return cast("Callable[[str], Store]", function)(url)
 
 
 def claims_of(url: str | None) -> Claims:

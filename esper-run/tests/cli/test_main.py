@@ -204,7 +204,7 @@ def test_package_may_add_a_command_to_a_built_in_group(esper, install):
 
 
 def test_first_party_command_that_is_not_installed_names_its_package(esper, monkeypatch):
-    monkeypatch.setattr(sys.modules["esper_run.cli.main"], "discover", lambda *_: ((), ()))
+    monkeypatch.setattr(sys.modules["esper_run.cli.main"], "find_extensions", lambda *_: {})
     for typed, package in ((["watch"], "esper-watch"), (["plugins", "check"], "esper-testing")):
         answer = esper(*typed)
         hint = f'There is no command "{typed[-1]}". It comes with another package:  pip install {package}'

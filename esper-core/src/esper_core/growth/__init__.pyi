@@ -5,7 +5,13 @@ from .dry_runs import (
     dtype_of as dtype_of,
     in_mode as in_mode,
 )
-from .examples import Example as Example
+from .examples import (
+    Example as Example,
+    OutputPart as OutputPart,
+    items_of as items_of,
+    map_tensors as map_tensors,
+    tensors_in as tensors_in,
+)
 from .garden import Garden as Garden, Transition as Transition
 from .gates import (
     NUMBERS as NUMBERS,
@@ -15,14 +21,26 @@ from .gates import (
     read_gain as read_gain,
 )
 from .grafting import (
+    alike as alike,
     graft as graft,
     is_grafted as is_grafted,
+    outputs as outputs,
+    plain_outputs as plain_outputs,
     slots_of as slots_of,
     ungraft as ungraft,
 )
 from .hosts import Host as Host
 from .incubation import summed as summed
-from .journal import Growth as Growth, read_network as read_network
+from .journal import (
+    Growth as Growth,
+    Network as Network,
+    invalid_journal as invalid_journal,
+    network_in as network_in,
+    parse_network as parse_network,
+    read_network as read_network,
+    read_object as read_object,
+    same_growth as same_growth,
+)
 from .optimizer_steps import (
     WIDTH as WIDTH,
     GradientCollector as GradientCollector,
@@ -36,9 +54,16 @@ from .random_streams import (
     RandomStream as RandomStream,
     derive_seed as derive_seed,
 )
-from .rebuilding import implant as implant
+from .rebuilding import (
+    implant as implant,
+    rebuild as rebuild,
+)
 from .seeds import (
+    Add as Add,
+    Eased as Eased,
+    GatedBlend as GatedBlend,
     Presence as Presence,
+    Residual as Residual,
     Seed as Seed,
     SeedFault as SeedFault,
     Variety as Variety,
@@ -48,6 +73,7 @@ from .seeds import (
 from .serialization import decode_state as decode_state, encode_state as encode_state, state_mismatch as state_mismatch
 from .slots import (
     HOME as HOME,
+    JOURNAL as JOURNAL,
     Slot as Slot,
     Slots as Slots,
     host_layers as host_layers,

@@ -6,7 +6,7 @@ Their metadata is read without importing them. ``load`` imports one, after the c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.plugins.discovery import core_version_problem, discover, duplicate_problem, is_first_party, is_set
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from esper_core.plugins.records import EntryPointInfo
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,25 @@ class Extension:
         return f'{self.kind} "{self.name}" ({self.source})'
 
     @property
+    def packages(self) -> frozenset[str]:
+        """The names of these packages."""
+        return frozenset(claim.package for claim in self.claims)
+
+    @property
     def is_left_out(self) -> bool:
         """Whether safe mode leaves it out."""
         return is_set("ESPER_SAFE_MODE") and not all(is_first_party(claim.package) for claim in self.claims)
 
-    def load(self) -> Any:
-        """Import it. Raises PluginError, which names the package, if it may not or cannot be imported."""
+    def load(self, expected: type[T], described: str) -> T:
+        """Import it.
+
+        Args:
+            expected: What it has to be an instance of.
+            described: That in words, with its article.
+
+        Raises:
+            PluginError: It may not or cannot be imported, or is something else; names the package.
+        """
         named = f'{self.kind} "{self.name}"'
         if self.is_left_out:
             message = f"{named} is from {self.source}, which safe mode leaves out"
@@ -57,8 +72,11 @@ class Extension:
         if problem := core_version_problem(claim, self.title):
             raise PluginError(problem)
         imported = attempt(lambda: import_target(claim.target))
-        if imported.error is None:
+        if isinstance(imported.value, expected):
             return imported.value
+        if imported.error is None:
+            message = f"{self.title} is not {described}: {claim.target} is of type {type(imported.value).__name__}"
+            raise PluginError(Problem("E219", message, hint=f"Tell the author of {claim.package}."))
         message = f"{self.title} cannot be imported"
         problem = fault_problem(
             "E210", message, imported.error, target=claim.target, package=claim.package, requires=claim.requires

@@ -48,6 +48,7 @@ class Plugins:
         registry: the components of the active plugins.
         manager: calls the hooks of the active plugins.
         files: the one-file plugins that were read.
+        safe_mode: whether only the project's own packages were loaded.
         settings: by plugin id the pydantic model of the plugin's own settings, where it has one.
     """
 
@@ -57,6 +58,7 @@ class Plugins:
     manager: pluggy.PluginManager
     files: tuple[LocalFile, ...] = field(repr=False)
     settings: Mapping[str, type[BaseModel]]
+    safe_mode: bool = False
 
 
 def load_plugins(
@@ -117,6 +119,7 @@ def load_plugins(
         manager=manager,
         files=files,
         settings={candidate.id: candidate.settings for candidate in active if candidate.settings is not None},
+        safe_mode=safe_mode,
     )
 
 

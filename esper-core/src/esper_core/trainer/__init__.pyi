@@ -1,5 +1,40 @@
-from .event_records import Ending as Ending
-from .loop import Stepper as Stepper
+from .environment import (
+    Environment as Environment,
+    Recipe as Recipe,
+)
+from .event_records import (
+    Changes as Changes,
+    Ending as Ending,
+    LostSeeds as LostSeeds,
+    Member as Member,
+    plain_of as plain_of,
+    record_of as record_of,
+)
+from .forward import (
+    Notices as Notices,
+)
+from .lanes import (
+    usable_cores as usable_cores,
+)
+from .loop import (
+    Stepper as Stepper,
+    StepResult as StepResult,
+    run_study as run_study,
+)
 from .network import GrowingNetwork as GrowingNetwork, NetworkSettings as NetworkSettings
-from .pool import Phases as Phases
-from .study import Arm as Arm
+from .pool import (
+    Phases as Phases,
+    Pool as Pool,
+    StudyPool as StudyPool,
+)
+from .progress import (
+    StudyProgress as StudyProgress,
+)
+from .rollouts import (
+    EpisodeRewards as EpisodeRewards,
+)
+from .study import (
+    Arm as Arm,
+    RunReward as RunReward,
+    Study as Study,
+)

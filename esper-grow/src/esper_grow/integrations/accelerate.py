@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from esper_core.growth import device_of
+from esper_core.growth import Host
 from esper_grow.gardener import Gardener
 from esper_grow.integrations.attachment import STATE_FILE, model_loss, read_state, write_state
 
@@ -51,7 +51,7 @@ def grow(
         write_state(Path(folder, STATE_FILE), gardener.state_dict())
 
     def load(models: list[Any], folder: str) -> None:
-        gardener.load_state_dict(read_state(Path(folder, STATE_FILE), device_of(gardener.model)))
+        gardener.load_state_dict(read_state(Path(folder, STATE_FILE), Host(gardener.model).device))
 
     # register_for_checkpointing would restore it last, and models and optimizers do not fit before it is
     accelerator.register_save_state_pre_hook(save)

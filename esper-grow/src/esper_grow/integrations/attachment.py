@@ -14,8 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from esper_core.growth import HOME, decode_state, encode_state, graft, is_grafted, read_network, slots_of, ungraft
-from esper_core.growth.journal import network_in, same_growth
+from esper_core.growth import (
+    HOME,
+    Host,
+    decode_state,
+    encode_state,
+    graft,
+    network_in,
+    read_network,
+    same_growth,
+    ungraft,
+)
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
 from esper_grow.gardener import Gardener, Tended
@@ -28,7 +37,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from esper_core.growth.journal import Network
+    from esper_core.growth import Network
 
 log = logging.getLogger("esper")
 
@@ -122,7 +131,7 @@ class Attachment:
         settings = {"steps": steps, "clip_norm": clip_norm, **self._settings}
         if self._loaded is not None:
             graft(model, self._loaded.places())
-        if is_grafted(model):
+        if Host(model).is_grafted:
             settings["slots"] = None
         self.gardener = Gardener(model, list(optimizers), validation=validation, **settings)
         if state is not None:
@@ -202,7 +211,7 @@ class GrowthHook:
         if attachment is None:
             return
         if attachment.expects_state:
-            if is_grafted(module):
+            if Host(module).is_grafted:
                 ungraft(module, discard=True)
             growth_state = {
                 key.removeprefix(prefix): state.pop(key) for key in list(state) if key.startswith(f"{prefix}{HOME}.")
@@ -222,8 +231,8 @@ class GrowthHook:
 def grow_as(model: nn.Module, state: Mapping[str, Any]) -> None:
     """Give ``model`` the growth of a state dict, which is loaded afterwards."""
     network = network_in(state)
-    if is_grafted(model):
-        if same_growth(network, read_network(slots_of(model), "")):
+    if Host(model).is_grafted:
+        if same_growth(network, read_network(Host(model).slots, "")):
             return
         ungraft(model, discard=True)
     if network is not None:

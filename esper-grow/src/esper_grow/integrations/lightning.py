@@ -22,7 +22,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch.optim.swa_utils import AveragedModel
 from torchmetrics import Metric
 
-from esper_core.growth import HOME, is_grafted, slots_of
+from esper_core.growth import HOME, Host
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_grow.integrations.attachment import GrowsModel, grow_as
 
@@ -285,4 +285,4 @@ def _renew_averages(trainer: pl.Trainer, module: pl.LightningModule) -> None:
 
 
 def _slots(module: nn.Module) -> tuple[Slot, ...]:
-    return slots_of(module).each() if is_grafted(module) else ()
+    return Host(module).slots.each() if Host(module).is_grafted else ()

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, TrainerCallback, default_data_collator
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging
 
-from esper_core.growth import Example, device_of, slots_of
+from esper_core.growth import Example, Host
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_grow.gardener.optimizers import unwrapped
 from esper_grow.gardener.validation import first_batch
@@ -97,18 +97,18 @@ class Grow(GrowsModel, TrainerCallback):
         self._attachment.watch(model)
         if isinstance(model, PreTrainedModel) and not any(parameter.requires_grad for parameter in model.parameters()):
             model.enable_input_require_grads()  # the Trainer calls backward from the start, before anything is trained
-        saved = self._read(args, state, device_of(model))
+        saved = self._read(args, state, Host(model).device)
         owner, batches = unwrapped(optimizer), self._held_out(args, train_dataloader)
         self._attachment.begin(
             model,
             [owner],
-            validation=_Batches(batches, device_of(model)),
+            validation=_Batches(batches, Host(model).device),
             steps=self._steps
             or (state.num_train_epochs if self._every is None else max(state.max_steps // self._every, 1)),
             clip_norm=args.max_grad_norm or None,
             state=saved.get("gardener"),
         )
-        for name, parameter in slots_of(model).named_parameters():
+        for name, parameter in Host(model).slots.named_parameters():
             if name in saved.get("memory", {}):
                 owner.state[parameter] = saved["memory"][name]
         self._labels = {"labels", *(args.label_names or ())} & set(first_batch(batches) or ())
@@ -130,7 +130,7 @@ class Grow(GrowsModel, TrainerCallback):
         gardener = self.gardener
         assert gardener is not None
         memory = gardener.optimizer.state
-        named = slots_of(gardener.model).named_parameters()
+        named = Host(gardener.model).slots.named_parameters()
         parts = {
             "gardener": gardener.state_dict(),
             "memory": {name: memory[parameter] for name, parameter in named if parameter in memory},
@@ -234,7 +234,7 @@ class _HostState:
         self._model = model
 
     def __call__(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-        grown = {id(parameter) for parameter in slots_of(self._model).parameters()}
+        grown = {id(parameter) for parameter in Host(self._model).slots.parameters()}
         host_state = {**state, "state": dict(state["state"]), "param_groups": []}
         for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
             places = list(zip(group["params"], saved["params"], strict=True))

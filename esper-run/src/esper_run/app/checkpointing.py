@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from esper_core.telemetry import Clock, EventFile
-    from esper_core.trainer.progress import StudyProgress
+    from esper_core.trainer import StudyProgress
     from esper_run.runs.checkpoints import Checkpoints
 
 

@@ -20,8 +20,7 @@ from esper_core.leyline.errors import ConfigError, PluginError, Problem, suggest
 from esper_core.leyline.protocols import DataShape, Policy, Resumable, Reward, Schedule, Sink, Task
 from esper_core.leyline.signals import Metric
 from esper_core.leyline.specs import HostSpec
-from esper_core.plugins import Component
-from esper_core.plugins.isolation import LOCAL_FILE, attempt, attributed_to, fault_problem, import_target, is_target
+from esper_core.plugins import LOCAL_FILE, Component, attempt, attributed_to, fault_problem, import_target, is_target
 from esper_core.telemetry import SinkGuard, SinkThread
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from esper_core.leyline.specs import ComponentKind
-    from esper_core.plugins.isolation import Label
+    from esper_core.plugins import Label
     from esper_run.config.values import KeyPath
 
 log = logging.getLogger("esper")

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from esper_core.growth import (
     Growth,
+    Host,
     Variety,
-    host_layers,
 )
 from esper_core.leyline.errors import ConfigError, Problem
-from esper_core.plugins.isolation import output_to_stderr
-from esper_core.trainer.event_records import record_of
-from esper_core.trainer.measurements import count_parameters
-from esper_core.trainer.study import Arm, RunReward, Study
+from esper_core.plugins import output_to_stderr
+from esper_core.trainer import Arm, RunReward, Study, record_of
 from esper_run.app.recipes import build_component, build_prototype, choose_devices, name_in_file
 from esper_run.app.resolution import TWIN, load_run_plugins, resolve
 from esper_run.app.runtime import one_thread, tune_allocator
@@ -41,8 +39,7 @@ if TYPE_CHECKING:
     from esper_core.leyline.signals import HealthSnapshot, Verdict
     from esper_core.plugins import Component
     from esper_core.telemetry import Bus, Clock
-    from esper_core.trainer.environment import Recipe
-    from esper_core.trainer.pool import StudyPool
+    from esper_core.trainer import Recipe, StudyPool
     from esper_run.app.resolution import Resolution
     from esper_run.config import RunConfig
     from esper_run.engines import EngineSession
@@ -230,8 +227,8 @@ def _compose(resolution: Resolution) -> Composition:
         space=space,
         arms=build_arms(resolution, space, lambda name: _part_names(name, judges)),
         judges=judges,
-        host_parameters=count_parameters(host),
-        layers=host_layers(host),
+        host_parameters=sum(parameter.numel() for parameter in host.parameters()),
+        layers=Host(host).layers,
         devices=devices,
     )
 

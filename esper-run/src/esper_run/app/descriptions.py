@@ -14,7 +14,7 @@ from torch import nn
 
 from esper_core.growth import Example, Host, RandomStream, Seed
 from esper_core.leyline.specs import Candidate, Operations, Place
-from esper_core.plugins.process_state import Guard, Scope
+from esper_core.plugins import Guard, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

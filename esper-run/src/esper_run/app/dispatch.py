@@ -17,8 +17,10 @@ from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.events import Event, GovernorActed, StageChanged, StepFinished, UpdateFinished
 from esper_core.leyline.protocols import PluginConfig, ReportSection, frozen
 from esper_core.leyline.signals import Level, Verdict, most_severe
-from esper_core.plugins.isolation import (
+from esper_core.plugins import (
+    Guard,
     Label,
+    Scope,
     attempt,
     attributed_to,
     definition_of,
@@ -29,14 +31,13 @@ from esper_core.plugins.isolation import (
     target_of,
     top_package,
 )
-from esper_core.plugins.process_state import Guard, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from esper_core.leyline.protocols import RunContext, RunInfo, RunOutcome
     from esper_core.leyline.signals import HealthSnapshot
-    from esper_core.plugins.loader import Plugins
+    from esper_core.plugins import Plugins
 
 T = TypeVar("T")
 

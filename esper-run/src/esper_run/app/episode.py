@@ -19,10 +19,7 @@ from esper_core.growth import FaultBook, decode_state, encode_state
 from esper_core.leyline.errors import LifecycleError
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import Observation, RewardBreakdown, Signals
-from esper_core.trainer.event_records import Ending, plain_of, record_of
-from esper_core.trainer.loop import Stepper, StepResult
-from esper_core.trainer.pool import Pool
-from esper_core.trainer.rollouts import EpisodeRewards
+from esper_core.trainer import Ending, EpisodeRewards, Pool, Stepper, StepResult, plain_of, record_of
 from esper_run.app.compose import prepare
 from esper_run.app.dispatch import health_check
 from esper_run.app.resolution import TWIN

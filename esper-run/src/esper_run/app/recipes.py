@@ -12,23 +12,20 @@ import torch
 
 from esper_core.growth import (
     Draws,
+    Host,
     RandomStream,
     Variety,
     audition,
-    derive_seed,
     draws_of,
     draws_of_variety,
     graft,
-    slots_of,
 )
 from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, PROBE_EXAMPLES
 from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
 from esper_core.leyline.protocols import Split, SplitName
-from esper_core.plugins.isolation import AttributedSchedule, AttributedTask, attributed_to
-from esper_core.plugins.process_state import Guard, Scope
-from esper_core.trainer.batches import sent
-from esper_core.trainer.environment import Recipe
+from esper_core.plugins import AttributedSchedule, AttributedTask, Guard, Scope, attributed_to
+from esper_core.trainer import Recipe
 from esper_run.app.descriptions import PlaceDescriptions, count_operations
 from esper_run.config import parse_path
 
@@ -91,8 +88,8 @@ def build_prototype(
         seed_schedule=_build_schedule(resolution, "seed"),
         label=" or ".join(_labels_of_training(resolution)),
     )
-    sites = {slot.name: slot.site for slot in slots_of(host).each() if slot.site is not None}
-    example = sent(data["train"].inputs[:1], device)
+    sites = {slot.name: slot.site for slot in Host(host).slots.each() if slot.site is not None}
+    example = data["train"].inputs[:1].to(device)
     with Guard(recipe.label, Scope.PROCESS):
         recipe = recipe.laid_out(host)
         if config.randomness == "auto":
@@ -155,11 +152,11 @@ def _graft_prototype(
     resolution: Resolution, build_host: Callable[[], nn.Module], train: Split, device: torch.device
 ) -> nn.Module:
     """Return a host as every environment will have it, with its slots attached and their shapes known."""
-    with RandomStream(derive_seed(0, "prototype"), device):
+    with RandomStream(RandomStream.derive_seed(0, "prototype"), device):
         host = build_host().to(device)
     with attributed_to(resolution.host.label, "on its first batch"):
         try:
-            graft(host, resolution.places, example=sent(train.inputs[:2], device))
+            graft(host, resolution.places, example=train.inputs[:2].to(device))
         except GraftError as error:
             if error.__cause__ is not None and error.problems[0].path == "example":
                 raise error.__cause__ from None  # the host itself raised
@@ -184,9 +181,9 @@ def name_in_file(slot: str) -> str:
 def _find_draws(recipe: Recipe, host: nn.Module) -> Draws:
     """Return in which passes the run draws random numbers, in its host or in what may grow in it."""
     train = recipe.data["train"]
-    inputs, targets = (sent(tensor[:PROBE_EXAMPLES], recipe.device) for tensor in (train.inputs, train.targets))
+    inputs, targets = (tensor[:PROBE_EXAMPLES].to(recipe.device) for tensor in (train.inputs, train.targets))
     draws = [draws_of(host, lambda model: recipe.task.losses(model(inputs), targets).mean())]
-    for slot in slots_of(host).each():
+    for slot in Host(host).slots.each():
         if (site := slot.site) is not None:
             draws += [draws_of_variety(variety, site, recipe.device) for variety in recipe.varieties[slot.name]]
     return max(draws)
@@ -202,8 +199,8 @@ def _select_varieties(resolution: Resolution, host: nn.Module, device: torch.dev
     misfits: list[Problem] = []
     faults: list[Problem] = []
     varieties: dict[str, tuple[Variety, ...]] = {}
-    sites = {(name_in_file(slot.name), slot.site) for slot in slots_of(host).each() if slot.site is not None}
-    for slot in slots_of(host).each():
+    sites = {(name_in_file(slot.name), slot.site) for slot in Host(host).slots.each() if slot.site is not None}
+    for slot in Host(host).slots.each():
         assert slot.site is not None
         site, name = slot.site, name_in_file(slot.name)
         chosen = [(component, cast("BlueprintSpec", component.spec)) for component in resolution.blueprints[name]]

@@ -19,8 +19,7 @@ from pydantic_core import to_jsonable_python
 
 from esper_core.leyline.errors import ConfigError, EsperError, PluginError, Problem, suggestion
 from esper_core.leyline.specs import HostSpec, SlotPlace
-from esper_core.plugins import load_plugins
-from esper_core.plugins.lookup_errors import unknown_plugin
+from esper_core.plugins import load_plugins, unknown_plugin
 from esper_run.app.components import ConfiguredComponent, host_at
 from esper_run.config import model_problems, parse_path
 from esper_run.config.model import CAPACITY

@@ -26,10 +26,9 @@ from esper_core.leyline.errors import (
 )
 from esper_core.leyline.events import RunFinished, RunStarted
 from esper_core.leyline.protocols import RunContext, RunInfo, RunOutcome, frozen
-from esper_core.plugins.isolation import LOCAL_FILE, output_to_stderr
+from esper_core.plugins import LOCAL_FILE, output_to_stderr
 from esper_core.telemetry import Bus, Clock, EventFile, read_events
-from esper_core.trainer.loop import run_study
-from esper_core.trainer.progress import StudyProgress
+from esper_core.trainer import StudyProgress, run_study
 from esper_run.app.checkpointing import CheckpointWriter, Position, decisive_values, find_position
 from esper_run.app.components import open_display, open_sinks
 from esper_run.app.compose import Composition, StudyContext, prepare
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
     from esper_core.leyline.protocols import RunStatus
     from esper_core.plugins import Component
     from esper_core.telemetry import Listener
-    from esper_core.trainer.study import Study
+    from esper_core.trainer import Study
     from esper_run.app.dispatch import PluginSection
     from esper_run.engines import EngineSession
     from esper_run.runs.records import Run

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from esper_run.engines import Engine
 
 if TYPE_CHECKING:
-    from esper_core.trainer.pool import Pool
+    from esper_core.trainer import Pool
     from esper_run.engines import ComposedRun, EngineContext, PoolRequest
 
 
@@ -20,7 +20,7 @@ class ThreadsSession:
 
     def pool(self, request: PoolRequest) -> Pool:
         """Return a pool of threads."""
-        from esper_core.trainer.pool import Pool  # imports torch
+        from esper_core.trainer import Pool  # imports torch
 
         config, implants = self.composition.config, request.implants
         return Pool(

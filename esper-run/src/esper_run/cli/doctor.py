@@ -89,7 +89,6 @@ def _package(name: str) -> Diagnosis:
 
 def _plugins() -> Iterator[Diagnosis]:
     from esper_core.plugins import load_plugins
-    from esper_core.plugins.discovery import is_set
 
     plugins = load_plugins()
     for record in plugins.records:
@@ -103,7 +102,7 @@ def _plugins() -> Iterator[Diagnosis]:
         yield Diagnosis("plugins", "ok", f"{active} active, with {len(plugins.registry.components())} components")
     else:
         yield Diagnosis("plugins", "warning", "none is active", f"pip install {' '.join(_NEEDED)}")
-    if is_set("ESPER_SAFE_MODE"):
+    if plugins.safe_mode:
         message = "on: only the project's own plugins are loaded"
         yield Diagnosis("safe mode", "warning", message, "unset ESPER_SAFE_MODE")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from esper_core.leyline.constants import EXIT_SECONDS, PREPARATION_SECONDS
 from esper_core.leyline.errors import printable
-from esper_core.plugins.isolation import is_third_party, package_of_frame
+from esper_core.plugins import is_third_party, package_of_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,6 @@ import os
 import platform
 import sys
 import traceback
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,22 +20,14 @@ import click
 
 from esper_core._version import __version__
 from esper_core.leyline.errors import EsperError, Interrupted, PluginError, Problem, nearest, printable
-from esper_core.plugins.discovery import (
-    COMMAND_GROUP,
-    core_version_problem,
-    discover,
-    duplicate_problem,
-    is_first_party,
-    is_set,
-)
-from esper_core.plugins.isolation import attempt, fault_problem, import_target
+from esper_core.plugins import find_extensions
 from esper_run.cli.exits import end_process, exits_refused
 from esper_run.cli.output import print_line, print_problems
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from esper_core.plugins.records import EntryPointInfo
+    from esper_core.plugins import Extension
 
 CRASHED: Final = 1
 INTERRUPTED: Final = 130
@@ -75,38 +66,17 @@ KNOWN_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
 # --- commands of other packages
 
 
-@dataclass(frozen=True, slots=True)
-class External:
-    """A command that other packages announce. It is an error if several announce the same name."""
-
-    name: str
-    claims: tuple[EntryPointInfo, ...]
-
-    @property
-    def package(self) -> str:
-        """The packages that announce it, each with its version."""
-        return " and ".join(dict.fromkeys(claim.source for claim in self.claims))
-
-    @property
-    def is_left_out(self) -> bool:
-        """Whether safe mode leaves it out."""
-        return is_set("ESPER_SAFE_MODE") and not all(is_first_party(claim.package) for claim in self.claims)
-
-    @property
-    def help(self) -> str:
-        """Its line in ``esper --help``, which names its package; the command's own text would need an import."""
-        if self.is_left_out:
-            return f"From {self.package}; left out in safe mode."
-        package, text = KNOWN_ELSEWHERE.get(self.name, ("", ""))
-        is_known = {claim.package for claim in self.claims} == {package}
-        return f"{text} From {self.package}." if is_known else f"From {self.package}."
-
-
-def external_commands() -> dict[str, External]:
+def external_commands() -> Mapping[str, Extension]:
     """Return the commands that other packages announce, by name, without importing them."""
-    announcements, _ = discover(COMMAND_GROUP)
-    names = dict.fromkeys(announcement.name for announcement in announcements)
-    return {name: External(name, tuple(claim for claim in announcements if claim.name == name)) for name in names}
+    return find_extensions("esper.commands", "command")
+
+
+def external_help(command: Extension) -> str:
+    """Return its line in ``esper --help``, which names its package; the command's own text would need an import."""
+    if command.is_left_out:
+        return f"From {command.source}; left out in safe mode."
+    package, text = KNOWN_ELSEWHERE.get(command.name, ("", ""))
+    return f"{text} From {command.source}." if command.packages == {package} else f"From {command.source}."
 
 
 def load_built_in(name: str) -> click.Command:
@@ -116,28 +86,9 @@ def load_built_in(name: str) -> click.Command:
     return command
 
 
-def load_external(command: External) -> click.Command:
+def load_external(command: Extension) -> click.Command:
     """Import a command of another package; PluginError, which names the package, if that fails."""
-    if command.is_left_out:
-        message = f'command "{command.name}" is from {command.package}, which safe mode leaves out'
-        raise PluginError(Problem("E224", message, hint="Unset ESPER_SAFE_MODE."))
-    claim = command.claims[0]
-    title = f'command "{command.name}" ({claim.source})'
-    if len(command.claims) > 1:
-        raise PluginError(duplicate_problem(f'command "{command.name}"', command.claims))
-    if problem := core_version_problem(claim, title):
-        raise PluginError(problem)
-    tried = attempt(lambda: import_target(claim.target))
-    if tried.error is not None:
-        about = f"{title} cannot be imported"
-        problem = fault_problem(
-            "E210", about, tried.error, target=claim.target, package=claim.package, requires=claim.requires
-        )
-        raise PluginError(problem) from tried.error
-    if not isinstance(tried.value, click.Command):
-        message = f"{title} is not a click command: {claim.target} is of type {type(tried.value).__name__}"
-        raise PluginError(Problem("E219", message, hint=f"Tell the author of {claim.package}."))
-    return tried.value
+    return command.load(click.Command, "a click command")
 
 
 # --- groups of commands
@@ -186,13 +137,13 @@ class OpenGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with their help, without importing them."""
-        external_help = {printable(name): printable(external.help) for name, external in self._others().items()}
-        for title, texts in (("Commands", self.own_help()), ("Commands of other packages", external_help)):
+        others = {printable(name): printable(external_help(external)) for name, external in self._others().items()}
+        for title, texts in (("Commands", self.own_help()), ("Commands of other packages", others)):
             if texts:
                 with formatter.section(title):
                     formatter.write_dl(list(texts.items()))
 
-    def _others(self) -> dict[str, External]:
+    def _others(self) -> dict[str, Extension]:
         """Return the commands of other packages. One with the name of an own command cannot be reached."""
         reserved = self.own_help()
         commands = {
@@ -283,7 +234,7 @@ def run_command(command: click.Group, arguments: Sequence[str]) -> int:
 
 def _exit_by_component(end: SystemExit) -> Problem:
     """Return the problem of a component that called ``sys.exit``: the status must not look like success."""
-    from esper_core.plugins.isolation import location_of
+    from esper_core.plugins import location_of
 
     file, line = location_of(end)
     message = f"a component exited the program: SystemExit: {end.code}"
@@ -311,7 +262,7 @@ def _report_crash(name: str | None) -> None:
     request = f"This is a bug in Esper: please report it, with the lines above ({versions})."
     external = None if name is None or name in BUILT_IN else external_commands().get(name)
     if external is not None:
-        request = f'"{external.name}" is from {external.package}: please report this there ({versions}).'
+        request = f'"{external.name}" is from {external.source}: please report this there ({versions}).'
     print_line(printable(request), stream=sys.stderr)
 
 

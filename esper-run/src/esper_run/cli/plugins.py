@@ -14,7 +14,7 @@ import click
 
 from esper_core.leyline.errors import ConfigError, PluginError, printable, suggestion
 from esper_core.leyline.specs import COMPONENT_KINDS, BlueprintSpec, HostSpec
-from esper_core.plugins.lookup_errors import inactive_hint, unknown_plugin
+from esper_core.plugins import inactive_hint, unknown_plugin
 from esper_run.cli.exits import preparation
 from esper_run.cli.main import OpenGroup
 from esper_run.cli.output import print_facts, print_json, print_line, print_problems, print_table

@@ -14,8 +14,7 @@ from esper_run.cli.output import duration, encodable, value, wants_colour
 
 if TYPE_CHECKING:
     from esper_core.leyline.events import Event
-    from esper_core.plugins import Component
-    from esper_core.plugins.registry import Registry
+    from esper_core.plugins import Component, Registry
 
 MIN_PAUSE: Final = 5.0
 MAX_PAUSE: Final = 60.0

@@ -296,7 +296,7 @@ def _print_plan(composition: Composition, *, as_json: bool) -> None:
 
 def _changed_plugin_files(composition: Composition, record: Run) -> Iterator[str]:
     """Yield a warning for each one-file plugin that changed since the run began."""
-    from esper_core.plugins.isolation import LOCAL_FILE
+    from esper_core.plugins import LOCAL_FILE
 
     before = {plugin["id"]: plugin.get("sha256") for plugin in record.manifest.get("plugins", [])}
     for plugin in composition.resolution.plugins.records:

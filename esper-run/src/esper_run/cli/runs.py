@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from esper_core.leyline.errors import printable
 from esper_core.leyline.lifecycle import Stage
-from esper_core.telemetry.event_log import read_events
+from esper_core.telemetry import read_events
 from esper_run.cli.main import OpenGroup
 from esper_run.cli.output import (
     duration,

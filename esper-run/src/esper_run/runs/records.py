@@ -21,7 +21,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, FiniteFloat, V
 from esper_core.leyline.constants import RUN_FORMAT
 from esper_core.leyline.errors import ConfigError, Problem, RunFolderError, nearest, one_line
 from esper_core.leyline.files import is_url, read_json, words_of
-from esper_core.plugins.notebooks import html_of
+from esper_core.plugins import html_of
 from esper_core.telemetry import read_events as read_events
 from esper_run.runs.directory import STATUS_RUNNING, is_locked
 from esper_run.stores import Store, copied_from, open_store, split_url

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from esper_core.plugins.isolation import FRAMEWORK, is_third_party
+from esper_core.plugins import FRAMEWORK, is_third_party
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

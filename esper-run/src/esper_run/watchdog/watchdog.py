@@ -12,11 +12,12 @@ import re
 import select
 import signal
 from contextlib import contextmanager
+from inspect import getfile
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from esper_core.leyline.errors import Problem
-from esper_core.telemetry import sinks
+from esper_core.telemetry import SinkThread
 from esper_run.watchdog.crash_reports import CrashReport, find_author, frames_of, frames_of_others
 from esper_run.watchdog.forks import can_fork, fork, is_stopped
 from esper_run.watchdog.patience import Patience
@@ -119,4 +120,4 @@ def _problem(code: str, message: str, trace: str, hint: str) -> Problem:
 
 def _is_of_a_sink(frame: Frame) -> bool:
     """Return whether a line belongs to the thread of a sink, which no run waits for."""
-    return frame.file == sinks.__file__
+    return frame.file == getfile(SinkThread)

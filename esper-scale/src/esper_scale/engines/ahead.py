@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from esper_core.leyline.actions import Action, ActionMask
-    from esper_core.trainer.environment import Environment
-    from esper_core.trainer.pool import Pool
-    from esper_core.trainer.study import Arm
+    from esper_core.trainer import Arm, Environment, Pool
     from esper_scale.engines.protocol import Order, Request
 
 SECONDS_AHEAD: Final = 1.0

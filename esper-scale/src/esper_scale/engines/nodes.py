@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import socket
 from dataclasses import dataclass, field
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,6 @@ import torch
 
 from esper_core._version import __version__
 from esper_core.leyline.errors import ClusterError, Problem
-from esper_core.plugins.discovery import digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -60,7 +60,7 @@ def describe_node(plugins: Plugins, used: Iterable[str], modules: Iterable[str] 
         spec = find_spec(module)
         file = None if spec is None or spec.origin is None else Path(spec.origin)
         is_there = file is not None and file.is_file()
-        packages[f'module "{module}"'] = digest(file.read_bytes())[:12] if is_there and file else MISSING
+        packages[f'module "{module}"'] = sha256(file.read_bytes()).hexdigest()[:12] if is_there and file else MISSING
     build = {
         "torch": torch.__version__,
         "CPU capability": torch.backends.cpu.get_cpu_capability(),

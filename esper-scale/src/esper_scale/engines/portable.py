@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from esper_core.leyline.protocols import Split
-from esper_core.plugins import load_plugins
-from esper_core.plugins.discovery import is_set
-from esper_core.plugins.isolation import output_to_stderr
+from esper_core.plugins import load_plugins, output_to_stderr
 from esper_core.settings import Use
 from esper_run.app.compose import build_arms
 from esper_run.app.recipes import build_prototype, choose_devices
@@ -35,9 +33,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from esper_core.leyline.protocols import SplitName
-    from esper_core.plugins import Plugins
-    from esper_core.plugins.discovery import LocalFile
-    from esper_core.trainer.environment import Recipe
+    from esper_core.plugins import LocalFile, Plugins
+    from esper_core.trainer import Recipe
     from esper_run.config import LoadedConfig
     from esper_run.engines import ComposedRun
     from esper_scale.engines.nodes import NodeRecord
@@ -123,7 +120,7 @@ class PortableRun:
             modules=tuple(component.id.partition(":")[0] for component in chosen if not component.plugin),
             folder=str(Path.cwd()),
             search_path=tuple(sys.path),
-            safe_mode=is_set("ESPER_SAFE_MODE"),
+            safe_mode=resolution.plugins.safe_mode,
             price_operations=composition.recipe.price_operations,
             prices=None if decider.learns else decider.prices,
             parts={arm.name: arm.parts for arm in decider.arms},

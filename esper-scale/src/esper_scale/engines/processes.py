@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
 
-    from esper_core.trainer.environment import Recipe
-    from esper_core.trainer.forward import Notices
+    from esper_core.trainer import Notices, Recipe
     from esper_scale.engines.ahead import Decider
     from esper_scale.engines.protocol import Order, Reply, Request
 

@@ -23,7 +23,7 @@ import torch
 
 from esper_core._version import __version__
 from esper_core.leyline.errors import ClusterError, Problem, one_line
-from esper_core.trainer.lanes import usable_cores
+from esper_core.trainer import usable_cores
 from esper_scale.engines.nodes import NodeRecord, check_node
 from esper_scale.engines.processes import ForkEngine
 from esper_scale.engines.protocol import Loss, WorkerGone, WorkerStarting
@@ -32,7 +32,7 @@ from esper_scale.engines.shard import sendable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from esper_core.trainer.environment import Recipe
+    from esper_core.trainer import Recipe
     from esper_scale.engines.ahead import Decider
     from esper_scale.engines.processes import ForkedWorker
     from esper_scale.engines.protocol import Order, Reply, Request

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from esper_core.trainer.lanes import usable_cores
+from esper_core.trainer import usable_cores
 from esper_run.engines import AUTO
 from esper_run.watchdog import can_fork
 from esper_scale.engines.portable import PortableRun, decider_of, portable_data

@@ -13,15 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from esper_core.leyline.actions import Op
 from esper_core.leyline.errors import EsperError, PluginError
-from esper_core.plugins.isolation import (
-    AttributedSchedule,
-    AttributedTask,
-    component_problem,
-    is_third_party,
-    target_of,
-)
-from esper_core.trainer.forward import Notices
-from esper_core.trainer.pool import Pool
+from esper_core.plugins import AttributedSchedule, AttributedTask, component_problem, is_third_party, target_of
+from esper_core.trainer import Notices, Pool
 from esper_scale.engines.ahead import run_ahead
 from esper_scale.engines.protocol import (
     RUN_AHEAD,
@@ -38,8 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from esper_core.leyline import Signals
-    from esper_core.trainer.environment import Recipe
-    from esper_core.trainer.event_records import Member
+    from esper_core.trainer import Member, Recipe
     from esper_run.watchdog import Frame
     from esper_scale.engines.ahead import Decider
     from esper_scale.engines.protocol import Order

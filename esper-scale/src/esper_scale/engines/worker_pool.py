@@ -18,7 +18,7 @@ from esper_core.governor import Act
 from esper_core.growth import FaultBook
 from esper_core.leyline.actions import Action, Op
 from esper_core.leyline.signals import CALM
-from esper_core.trainer.pool import StudyPool
+from esper_core.trainer import StudyPool
 from esper_run.watchdog import Patience
 from esper_scale.engines.ahead import SECONDS_AHEAD
 from esper_scale.engines.protocol import EnvironmentStatus, Order, Request, pack, unpack
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from esper_core.growth import Growth
     from esper_core.leyline import ActionMask, Signals, Verdict
     from esper_core.leyline.protocols import State
-    from esper_core.trainer.event_records import Changes, Ending, LostSeeds
-    from esper_core.trainer.forward import Notices
+    from esper_core.trainer import Changes, Ending, LostSeeds, Notices
     from esper_scale.engines.protocol import Condemned, Engine, PackedState, Reply
     from esper_scale.engines.verdicts import Verdicts
 

@@ -26,7 +26,7 @@ from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.measurements import count_parameters, evaluate
-from esper_core.trainer.progress import StudyProgress
+from esper_core.trainer.study_position import StudyProgress
 from esper_policies.learning_rates import Cosine
 from esper_run.app.compose import StudyContext
 

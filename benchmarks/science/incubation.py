@@ -28,7 +28,7 @@ from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.signals import CALM
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.loop import run_study
-from esper_core.trainer.progress import StudyProgress
+from esper_core.trainer.study_position import StudyProgress
 from esper_run.app.compose import StudyContext, prepare
 from esper_run.app.run import run
 from esper_run.runs.statistics import paired_comparison

@@ -189,12 +189,14 @@ def test_the_coefficients_of_the_package_know_every_feature_and_how_they_were_fi
     assert decided(Forecaster(SPACE), seen(0)).op is Op.GERMINATE
 
 
-@pytest.mark.parametrize(("text", "said"), [(None, "cannot be read"), ("{}", "does not hold"), ("{", "does not hold")])
-def test_a_file_without_coefficients_is_named(text, said, tmp_path):
+@pytest.mark.parametrize(
+    ("text", "message"), [(None, "cannot be read"), ("{}", "does not hold"), ("{", "does not hold")]
+)
+def test_a_file_without_coefficients_is_named(text, message, tmp_path):
     file = tmp_path / "own.json"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(SettingError, match=said) as caught:
+    with pytest.raises(SettingError, match=message) as caught:
         load_coefficients(str(file))
     assert [problem.path for problem in caught.value.problems] == ["coefficients"]
 
@@ -202,8 +204,8 @@ def test_a_file_without_coefficients_is_named(text, said, tmp_path):
 def test_it_continues_from_its_state_with_the_beliefs_that_it_had():
     looks = [seen(0), seen(1, seed("a/mlp", age=1)), seen(2)]
     looks += [seen(step, seed(mean=0.01 * step**2, age=step - 2), loss=2 - 0.01 * step**2) for step in range(3, 8)]
-    whole = Forecaster(SPACE)
-    actions = [whole.act([look], [ActionMask()])[0] for look in looks]
+    uninterrupted = Forecaster(SPACE)
+    actions = [uninterrupted.act([look], [ActionMask()])[0] for look in looks]
     half = Forecaster(SPACE)
     for look in looks[:5]:
         half.act([look], [ActionMask()])
@@ -213,7 +215,7 @@ def test_it_continues_from_its_state_with_the_beliefs_that_it_had():
     (slot,) = looks[-1].signals.slots
     beliefs = [
         policy.choice(policy.memories[0], looks[-1], ActionMask()).belief(slot, slot.seeds[0])
-        for policy in (whole, resumed)
+        for policy in (uninterrupted, resumed)
     ]
     assert beliefs[0] == beliefs[1]
     assert list(resumed.choice(resumed.memories[0], seen(8), ActionMask()).candidates()) == []

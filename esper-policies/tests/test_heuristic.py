@@ -237,8 +237,8 @@ def test_episodes_that_are_too_short_are_reported():
     policy = Heuristic(SPACE)
     policy.act([seen(0, slot("early"), steps=steps) for steps in (14, 15)], [ActionMask()] * 2)
     life = "a preview of 6 and two ramps of 4"
-    said = f"any blueprint, which needs 15 steps ({life}): use more steps (episode.steps) or a shorter preview"
-    assert policy.unfinished() == [(said,), ()]
+    message = f"any blueprint, which needs 15 steps ({life}): use more steps (episode.steps) or a shorter preview"
+    assert policy.unfinished() == [(message,), ()]
     (notice,) = Heuristic(SPACE, first=0.9, last=0.9, preview=20).impossible(12)
     assert notice.startswith("any blueprint, which needs 290 steps (a preview of 20 and two ramps of 4)")
 
@@ -324,8 +324,8 @@ def test_gains_of_the_latest_steps_are_averaged():
 
 
 def test_the_cost_is_the_price_of_the_gate_unless_a_price_is_set():
-    asked = Opinion(Finding.NOT_SHOWN, "too dear", price=0.5)
-    assert Forecast(fee=0.1).cost(tried(opinion=asked)) == pytest.approx(0.6)
-    assert Forecast(fee=0.1, price=0.001).cost(tried(opinion=asked)) == pytest.approx(0.3)
+    priced = Opinion(Finding.NOT_SHOWN, "too dear", price=0.5)
+    assert Forecast(fee=0.1).cost(tried(opinion=priced)) == pytest.approx(0.6)
+    assert Forecast(fee=0.1, price=0.001).cost(tried(opinion=priced)) == pytest.approx(0.3)
     assert Forecast(fee=0.1).cost(tried(opinion=Opinion(Finding.OFF, "gates are off"))) == pytest.approx(0.14)
-    assert Forecast(fee=0.1, price=0.0).cost(tried(opinion=asked)) == pytest.approx(0.1)
+    assert Forecast(fee=0.1, price=0.0).cost(tried(opinion=priced)) == pytest.approx(0.1)

@@ -66,11 +66,11 @@ def test_a_loaded_policy_decides_as_the_trained_one(folder, trained):
     assert alike(loaded, trained)
 
 
-@pytest.mark.parametrize("where", ["file", "file/under/it"])
-def test_an_invalid_save_folder_is_refused_before_training(where, tmp_path):
+@pytest.mark.parametrize("name", ["file", "file/under/it"])
+def test_an_invalid_save_folder_is_refused_before_training(name, tmp_path):
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(SettingError, match="file is not a folder") as caught:
-        Ppo(delayed().space, save=str(tmp_path / where))
+        Ppo(delayed().space, save=str(tmp_path / name))
     assert [problem.path for problem in caught.value.problems] == ["save"]
     Ppo(delayed().space, save=str(tmp_path / "new" / "and deep"))
     assert not (tmp_path / "new").exists()

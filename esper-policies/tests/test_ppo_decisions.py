@@ -62,8 +62,8 @@ def mean_in_the_exponent(scores):
 def normal(scores):
     """Logarithms of chances, by key."""
     most = max(scores.values())
-    whole = most + math.log(math.fsum(math.exp(score - most) for score in scores.values()))
-    return {key: score - whole for key, score in scores.items()}
+    log_sum = most + math.log(math.fsum(math.exp(score - most) for score in scores.values()))
+    return {key: score - log_sum for key, score in scores.items()}
 
 
 def heads_of(problem_):
@@ -75,10 +75,10 @@ def heads_of(problem_):
             if problem_.legal[number][place]:
                 rows.setdefault(home, {})[place] = problem_.candidates[number][place]
         if rows:
-            worth = {home: mean_in_the_exponent(list(some.values())) for home, some in rows.items()}
+            worth = {home: mean_in_the_exponent(list(scores.values())) for home, scores in rows.items()}
             ops[op] = problem_.ops[number + 1] + mean_in_the_exponent(list(worth.values()))
             slots[op] = normal(worth)
-            blueprints[op] = {home: normal(some) for home, some in rows.items()}
+            blueprints[op] = {home: normal(scores) for home, scores in rows.items()}
     return normal(ops), slots, blueprints
 
 
@@ -158,13 +158,13 @@ def test_advancing_needs_the_given_certainty(drawn_problem, sure):
     if likely >= sure:
         assert (careful.op.item(), careful.candidate.item()) == (plain.op.item(), plain.candidate.item())
         return
-    others = {
+    alternatives = {
         (number, place): log_chance(drawn_problem, op, place, {})
         for op, number, place in decisions(drawn_problem)
         if number != BLENDS
     }
     chosen = careful.op.item(), careful.candidate.item()
-    assert others[chosen] == pytest.approx(max(others.values()), abs=CLOSE)
+    assert alternatives[chosen] == pytest.approx(max(alternatives.values()), abs=CLOSE)
 
 
 def test_decisions_are_drawn_with_their_chances():

@@ -57,7 +57,7 @@ def test_advantages_equal_the_definition(turns, behind, discount, trace):
 def test_sim_med_3_returns_are_bootstrapped_at_a_cut_and_not_at_an_end(memory):
     policy = Ppo(endless().space, **TINY, memory=memory, discount=0.9, horizon="cut")
     rollout = play(policy, endless(), 2)
-    first, whole = rollout.episodes
+    first, complete = rollout.episodes
     stopped = replace(first, turns=first.turns[:4], final=first.turns[4].observation)
     ended = replace(stopped, terminated=True)
     with torch.no_grad():
@@ -65,7 +65,7 @@ def test_sim_med_3_returns_are_bootstrapped_at_a_cut_and_not_at_an_end(memory):
     values = {}
     for horizon, cut in (("cut", [True, True, False]), ("ends", [False, False, False])):
         policy.settings = policy.settings.model_copy(update={"horizon": horizon})
-        lesson, worth = lesson_for(policy, replace(rollout, episodes=(stopped, whole, ended)))
+        lesson, worth = lesson_for(policy, replace(rollout, episodes=(stopped, complete, ended)))
         assert list(lesson.cut) == cut
         values[horizon] = worth.returns.view(3, -1)
     lengths = [4, 10, 4]

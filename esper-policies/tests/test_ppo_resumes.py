@@ -63,12 +63,12 @@ def decisions(policy, episodes, place):
 
 @settings(max_examples=4, deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 4), st.integers(0, 2))
-def test_run_08_decisions_in_an_environment_do_not_depend_on_others(seed, others, before):
+def test_run_08_decisions_in_an_environment_do_not_depend_on_others(seed, neighbours, before):
     space = space_of(3)
     scenes = episode(space, seed)
-    beside = [episode(space, seed + 1 + n) for n in range(others)]
+    beside = [episode(space, seed + 1 + n) for n in range(neighbours)]
     alone, crowd = (Ppo(space, width=8, learn=False) for _ in range(2))
-    place = min(before, others)
+    place = min(before, neighbours)
     actions, hidden = decisions(alone, [scenes], 0)
     again, held = decisions(crowd, [*beside[:place], scenes, *beside[place:]], place)
     assert actions == again

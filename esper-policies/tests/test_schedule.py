@@ -98,7 +98,9 @@ entries = st.builds(
 )
 plans = st.lists(entries, max_size=8).map(lambda plan: sorted(plan, key=lambda entry: entry["step"]))
 masks = st.builds(
-    lambda early, late, some: ActionMask({"early": early, "late": late}, SPACE.blueprints if some else {}),
+    lambda early, late, can_germinate: ActionMask(
+        {"early": early, "late": late}, SPACE.blueprints if can_germinate else {}
+    ),
     st.frozensets(ops),
     st.frozensets(ops),
     st.booleans(),

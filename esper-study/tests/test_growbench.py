@@ -139,14 +139,17 @@ class WaitingPlayer:
 def test_puzzles_are_deterministic_and_within_their_ranges():
     puzzles = [puzzle(n, part) for n in range(200) for part in PARTS]
     assert puzzles == [puzzle(n, part) for n in range(200) for part in PARTS]
-    assert {made.kind for made in puzzles} == set(SHARES)
-    assert {made.channels for made in puzzles} == set(CHANNELS)
-    assert {made.hidden for made in puzzles} == set(HIDDEN)
-    assert all(NOISE[0] <= made.noise <= NOISE[1] for made in puzzles)
-    assert all(0 <= made.easy <= EASY and 0 <= made.void <= VOID for made in puzzles)
-    mixed = {made.kind for made in puzzles if made.easy or made.void}
+    assert {drawn_puzzle.kind for drawn_puzzle in puzzles} == set(SHARES)
+    assert {drawn_puzzle.channels for drawn_puzzle in puzzles} == set(CHANNELS)
+    assert {drawn_puzzle.hidden for drawn_puzzle in puzzles} == set(HIDDEN)
+    assert all(NOISE[0] <= drawn_puzzle.noise <= NOISE[1] for drawn_puzzle in puzzles)
+    assert all(0 <= drawn_puzzle.easy <= EASY and 0 <= drawn_puzzle.void <= VOID for drawn_puzzle in puzzles)
+    mixed = {drawn_puzzle.kind for drawn_puzzle in puzzles if drawn_puzzle.easy or drawn_puzzle.void}
     assert mixed == {"near", "far", "value", "joint"}, "only four kinds mix in easy and void examples"
-    first = [(made.kind, made.noise, made.channels) for made in (puzzle(0), puzzle(1), puzzle(0, "held_out"))]
+    first = [
+        (drawn_puzzle.kind, drawn_puzzle.noise, drawn_puzzle.channels)
+        for drawn_puzzle in (puzzle(0), puzzle(1), puzzle(0, "held_out"))
+    ]
     assert first == [("far", 0.953, 8), ("far", 1.26, 8), ("value", 0.838, 12)]
 
 
@@ -188,8 +191,8 @@ def test_the_mask_allows_exactly_the_actions_with_a_successor():
         allowed = [action for action in all_actions() if mask_at(node).allows(action)]
         assert WAIT in allowed
         assert {after(node, action) for action in allowed} == set(node.successors())
-        others = [action for action in all_actions() if action not in allowed]
-        assert {after(node, action) for action in others} == {node.waited()}
+        refused = [action for action in all_actions() if action not in allowed]
+        assert {after(node, action) for action in refused} == {node.waited()}
 
 
 def test_no_action_is_possible_at_an_end():
@@ -214,7 +217,7 @@ def test_training_reaches_every_node_by_one_path():
 def test_a_packed_table_can_be_loaded(packed, table):
     built = [puzzle(n, part) for n in range(3) for part in PARTS]
     assert table.puzzles == tuple(built)
-    np.testing.assert_array_equal(table.values, np.stack([random_measurements(made) for made in built]))
+    np.testing.assert_array_equal(table.values, np.stack([random_measurements(drawn_puzzle) for drawn_puzzle in built]))
     assert [places["early"].channels for places in table.places] == [8, 8, 9, 9, 8, 8]
     assert table.places[0]["early"].candidates[0].traits == ("compile",)
     assert table.of_part("train") == (0, 2, 4)
@@ -241,8 +244,8 @@ def changed(packed, folder, **fields):
     ],
 )
 def test_a_card_that_does_not_fit_is_rejected(packed, tmp_path, fields, message):
-    first, *rest = json.loads((packed / CARD).read_text())["puzzles"]
-    fields = {"puzzles": [{**first, "noise": 0.5}, *rest]} if "puzzles" in fields else fields
+    first, *unchanged = json.loads((packed / CARD).read_text())["puzzles"]
+    fields = {"puzzles": [{**first, "noise": 0.5}, *unchanged]} if "puzzles" in fields else fields
     with pytest.raises(ValueError, match=message):
         load_table(changed(packed, tmp_path, **fields))
 

@@ -47,18 +47,18 @@ def bench():
 @pytest.fixture(scope="module")
 def plays(bench, tmp_path_factory):
     """``plays(0)``: an Episode of the first puzzle of the table."""
-    folder, made = tmp_path_factory.mktemp("plays"), {}
+    folder, episodes = tmp_path_factory.mktemp("plays"), {}
 
     def make(number):
-        if number not in made:
+        if number not in episodes:
             puzzle = bench.table.puzzles[number]
             file = folder / f"{puzzle.name}.yaml"
             file.write_text(json.dumps(puzzle.config(PRICE)))
-            made[number] = Episode.of(file)
-        return made[number]
+            episodes[number] = Episode.of(file)
+        return episodes[number]
 
     yield make
-    for play in made.values():
+    for play in episodes.values():
         play.close()
 
 
@@ -131,13 +131,13 @@ def check_moment(bench, play, moment, match, node, *, exact):
         return exact
     check_masks(moment.mask, mask, node)
     if exact:
-        rows, others = rows_of(play.space, live, mask), rows_of(bench.space, observation, mask)
+        rows, table_rows = rows_of(play.space, live, mask), rows_of(bench.space, observation, mask)
         for name in (field.name for field in fields(rows)):
-            ours, theirs = getattr(rows, name), getattr(others, name)
+            live_value, table_value = getattr(rows, name), getattr(table_rows, name)
             if name in ("whole", "slots", "candidates"):
-                np.testing.assert_allclose(theirs, ours, rtol=0, atol=1e-6, err_msg=name)
+                np.testing.assert_allclose(table_value, live_value, rtol=0, atol=1e-6, err_msg=name)
             else:
-                assert theirs == ours
+                assert table_value == live_value
     return exact
 
 

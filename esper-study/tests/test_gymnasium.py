@@ -91,9 +91,9 @@ def kept_plan(env):
 
 
 def test_the_environment_passes_gymnasiums_checker(file):
-    made = gymnasium.make(NAME, configuration=file, overrides=["episode.steps=3"], seeds=range(2))
-    check_env(made.unwrapped)
-    made.close()
+    environment = gymnasium.make(NAME, configuration=file, overrides=["episode.steps=3"], seeds=range(2))
+    check_env(environment.unwrapped)
+    environment.close()
 
 
 def test_importing_without_gymnasium_names_the_extra(monkeypatch):
@@ -110,7 +110,7 @@ def test_masks_observations_and_rewards_equal_those_of_a_play(file, nursery, eve
     mirror = Episode.of(file, overrides)
     actions = actions_of(mirror.space, speed=1, single_out=nursery > 1)
     env = GrowthEnv(file, overrides, actions=actions, decide_every=every)
-    draw, asked = np.random.default_rng(nursery), []
+    draw, choices = np.random.default_rng(nursery), []
     for seed in (0, 1, 1):
         seen, info = env.reset(seed=seed)
         moment = mirror.begin(seed)
@@ -120,7 +120,7 @@ def test_masks_observations_and_rewards_equal_those_of_a_play(file, nursery, eve
             assert env.action_masks().tolist() == info["action_mask"].tolist() == possible
             assert np.array_equal(seen, numbers_of(mirror.space, moment.observation, moment.mask))
             assert env.observation_space.contains(seen)
-            wished = np.flatnonzero(possible if len(asked) % 3 else np.logical_not(possible))
+            wished = np.flatnonzero(possible if len(choices) % 3 else np.logical_not(possible))
             choice = int(draw.choice(wished))
             for action in [actions[choice] if possible[choice] else WAIT, *[WAIT] * (every - 1)]:
                 if not moment.over:
@@ -130,13 +130,13 @@ def test_masks_observations_and_rewards_equal_those_of_a_play(file, nursery, eve
             assert reward == pytest.approx(math.fsum(breakdown.total for breakdown in rewards), abs=1e-9)
             assert reward == pytest.approx(math.fsum(info["terms"].values()), abs=1e-12)
             assert (info["refused"], terminated, truncated) == (not possible[choice], False, moment.over)
-            asked.append((actions[choice].op, possible[choice]))
+            choices.append((actions[choice].op, possible[choice]))
             rewards = []
         assert info["test_metric"] == moment.ending.test_metric
         assert info["twin_test_metric"] == mirror.twin.ending.test_metric
         assert env.action_masks().tolist() == [True] + [False] * (len(actions) - 1)
-    assert (Op.GERMINATE, True) in asked
-    assert any(not possible for _, possible in asked)
+    assert (Op.GERMINATE, True) in choices
+    assert any(not possible for _, possible in choices)
 
 
 def test_actions_have_a_fixed_order(env):

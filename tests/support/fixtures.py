@@ -161,7 +161,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 @pytest.fixture
 def after_step(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """``after_step(2, act)``: call ``act()`` once, after this step of a run and its checkpoint."""
-    from esper_run.app.checkpointing import CheckpointWriter  # which imports torch
+    from esper_run.app.checkpoints import CheckpointWriter  # which imports torch
 
     def arrange(step: int, act: Callable[[], None], round_: int = 0) -> None:
         def once(writer: CheckpointWriter, progress: Any) -> None:

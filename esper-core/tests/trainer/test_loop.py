@@ -12,7 +12,7 @@ from esper_core.leyline.events import EpisodeFinished, StepFinished
 from esper_core.settings import ComputeConfig
 from esper_core.telemetry.event_log import decode, encode
 from esper_core.trainer.loop import run_study
-from esper_core.trainer.progress import StudyProgress, _state_of_policy
+from esper_core.trainer.study_position import StudyProgress, _state_of_policy
 from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, PlannedPolicy, make_recipe
 from tests.support.studies import make_study
 

@@ -15,8 +15,8 @@ from esper_core.leyline.signals import CALM, HealthSnapshot, Level, Verdict
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.pool import Pool
-from esper_core.trainer.progress import StudyProgress
 from esper_core.trainer.study import Arm
+from esper_core.trainer.study_position import StudyProgress
 from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, PlannedPolicy, make_recipe
 from tests.support.governed import poisoned as on_nan
 from tests.support.studies import make_study

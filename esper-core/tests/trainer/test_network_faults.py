@@ -14,7 +14,7 @@ from esper_core.leyline import WAIT, BlueprintSpec, PluginError, Site, SlotPlace
 from esper_core.leyline.events import SeedLost, StageChanged, StepFinished
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.pool import Pool
-from esper_core.trainer.progress import StudyProgress
+from esper_core.trainer.study_position import StudyProgress
 from tests.support import core_worlds
 from tests.support.core_worlds import (
     ADVANCE,

@@ -144,9 +144,9 @@ class Choice:
             return belief.mean, -math.inf, 0.0
         shrink = self.coefficients.shrink**every
         step, other = belief.after_looking(shrink), self._best_hope(2 * every)
-        rest = Belief(0.0, belief.deviation * shrink).after_looking(self.coefficients.shrink ** (time - every))
+        remaining = Belief(0.0, belief.deviation * shrink).after_looking(self.coefficients.shrink ** (time - every))
         means = ((step.mean + step.deviation * node, weight) for node, weight in NODES)
-        look = sum(weight * max(replace(rest, mean=mean).option, other) for mean, weight in means)
+        look = sum(weight * max(replace(remaining, mean=mean).option, other) for mean, weight in means)
         return belief.mean, (1.0 - self.coefficients.hazard) ** every * look, self._best_hope(every)
 
     def _previewed(self, seeds: Sequence[tuple[SlotSignals, SeedSignals]]) -> Iterator[tuple[SlotSignals, SeedSignals]]:

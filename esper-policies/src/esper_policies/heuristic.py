@@ -187,9 +187,9 @@ def _held(scene: Scene, slot: SlotSignals, seed: SeedSignals) -> int:
     return scene.observation.step - scene.life(slot, seed).since
 
 
-def _age(slot: SlotSignals, which: Callable[..., float]) -> float:
+def _age(slot: SlotSignals, extreme: Callable[..., float]) -> float:
     """Return the age of a slot's oldest (``max``) or youngest (``min``) seed; unknown: infinite; no seed: 0."""
-    return which((math.inf if seed.age is None else seed.age for seed in slot.seeds), default=0)
+    return extreme((math.inf if seed.age is None else seed.age for seed in slot.seeds), default=0)
 
 
 def _best(judged: Iterator[tuple[float, Action]]) -> Action | None:
@@ -275,9 +275,9 @@ class Forecast:
 
     def cost(self, seed: SeedSignals) -> float:
         """Return the cost of keeping the seed, in nats."""
-        asked = None if seed.opinion is None else seed.opinion.price
-        if self.price is None and asked is not None:
-            return asked + self.fee
+        gate_price = None if seed.opinion is None else seed.opinion.price
+        if self.price is None and gate_price is not None:
+            return gate_price + self.fee
         per_parameter = NATS_PER_PARAMETER if self.price is None else self.price
         return seed.parameters * per_parameter + self.fee
 

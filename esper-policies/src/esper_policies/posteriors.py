@@ -222,10 +222,10 @@ def _slope(series: Series) -> float:
     return 0.0 if then == step else PER_STEPS * (value - before) / (step - then)
 
 
-def _share(value: float, whole: float) -> float:
-    if not math.isfinite(value) or not math.isfinite(whole):
+def _share(value: float, total: float) -> float:
+    if not math.isfinite(value) or not math.isfinite(total):
         return math.nan
-    return _within(value / max(whole, STEADY), 1.0)
+    return _within(value / max(total, STEADY), 1.0)
 
 
 def _within(value: float, limit: float) -> float:

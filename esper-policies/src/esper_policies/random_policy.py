@@ -94,20 +94,20 @@ class Random:
         if Op.FOSSILISE in possible:
             yield Action(Op.FOSSILISE, slot)
 
-    def _drawn(self, mask: ActionMask, where: tuple[int, ...]) -> Action:
+    def _drawn(self, mask: ActionMask, key_parts: tuple[int, ...]) -> Action:
         """Draw a choice, and the arguments that its op reads."""
-        action = self._one_of(self.choices(mask), "action", where)
+        action = self._one_of(self.choices(mask), "action", key_parts)
         settings, reads = self.settings, ARGUMENTS[action.op]
         if "blend" in reads:
-            action = replace(action, blend=Blend(self._one_of(settings.blends, "blend", where)))
+            action = replace(action, blend=Blend(self._one_of(settings.blends, "blend", key_parts)))
         if "speed" in reads:
-            action = replace(action, speed=self._one_of(settings.speeds, "speed", where))
+            action = replace(action, speed=self._one_of(settings.speeds, "speed", key_parts))
         if "target" in reads:
-            action = replace(action, target=self._one_of(settings.targets, "target", where))
+            action = replace(action, target=self._one_of(settings.targets, "target", key_parts))
         return action
 
-    def _one_of(self, things: Sequence[T], what: str, where: tuple[int, ...]) -> T:
-        """Draw one of the things, each equally likely; always the same one for the same place."""
-        key = " ".join(map(str, (self.settings.seed, *where, what)))
+    def _one_of(self, choices: Sequence[T], purpose: str, key_parts: tuple[int, ...]) -> T:
+        """Draw one of the choices, each equally likely; always the same one for the same key parts and purpose."""
+        key = " ".join(map(str, (self.settings.seed, *key_parts, purpose)))
         number = int.from_bytes(blake2b(key.encode(), digest_size=BITS // 8).digest(), "big")
-        return things[number * len(things) >> BITS]
+        return choices[number * len(choices) >> BITS]

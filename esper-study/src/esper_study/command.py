@@ -193,8 +193,8 @@ def _show_difference(report: Mapping[str, Any]) -> None:
         if report["stopped"]:
             _print(f"The governor stopped both: {report['stopped']}")
         return
-    where = "at its end" if first["step"] is None else f"from step {first['step']} on"
-    _print(f"Different {where}: {first['what']} was {first['recorded']}, and is {first['replayed']} now.")
+    position = "at its end" if first["step"] is None else f"from step {first['step']} on"
+    _print(f"Different {position}: {first['what']} was {first['recorded']}, and is {first['replayed']} now.")
     _print("Other versions or another machine may be the reason: see manifest.json and packages.txt.")
     if report["action"] is not None:
         _print("Part of what follows is due to that difference, not to the action.")

@@ -58,6 +58,12 @@ from .rebuilding import (
     implant as implant,
     rebuild as rebuild,
 )
+from .seed_faults import (
+    FaultBook as FaultBook,
+    SeedFault as SeedFault,
+    describe_error as describe_error,
+    remove_folders as remove_folders,
+)
 from .seeds import (
     Add as Add,
     Eased as Eased,
@@ -65,10 +71,7 @@ from .seeds import (
     Presence as Presence,
     Residual as Residual,
     Seed as Seed,
-    SeedFault as SeedFault,
     Variety as Variety,
-    describe_error as describe_error,
-    remove_folders as remove_folders,
 )
 from .serialization import decode_state as decode_state, encode_state as encode_state, state_mismatch as state_mismatch
 from .slots import (
@@ -81,7 +84,6 @@ from .slots import (
     observe as observe,
 )
 from .snapshots import Snapshot as Snapshot
-from .transitions import FaultBook as FaultBook
 from .trials import (
     Draws as Draws,
     audition as audition,

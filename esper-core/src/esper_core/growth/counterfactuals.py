@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from esper_core.growth.dry_runs import KeptBuffers, device_of
 from esper_core.growth.grafting import slots_of
 from esper_core.growth.random_streams import RandomStream, derive_seed
-from esper_core.growth.seeds import describe_error
+from esper_core.growth.seed_faults import describe_error
 from esper_core.growth.slots import Slot
 
 if TYPE_CHECKING:

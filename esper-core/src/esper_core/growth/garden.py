@@ -19,9 +19,10 @@ from esper_core.growth.journal import parse_network, read_network, resume
 from esper_core.growth.optimizers import OptimizerKeeper
 from esper_core.growth.random_streams import RandomStream, derive_seed
 from esper_core.growth.rebuilding import replant
-from esper_core.growth.seeds import Presence, Seed, SeedBuilder, SeedFault, Variety, describe_error
+from esper_core.growth.seed_faults import FaultBook, SeedFault, describe_error
+from esper_core.growth.seeds import Presence, Seed, SeedBuilder, Variety
 from esper_core.growth.serialization import decode_state, load_model_state, model_state, state_mismatch
-from esper_core.growth.transitions import EVENT_OF_OP, FaultBook, Rules, refuse_invalid, require_fitting, transaction
+from esper_core.growth.transitions import EVENT_OF_OP, Rules, refuse_invalid, require_fitting, transaction
 from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.leyline.errors import EsperError, GrowthError, Problem, suggestion
 from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotState, Stage, next_slot_state

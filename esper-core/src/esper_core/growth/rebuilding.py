@@ -15,7 +15,8 @@ from esper_core.growth.dry_runs import device_of, dtype_of
 from esper_core.growth.grafting import graft, is_grafted, slots_of
 from esper_core.growth.journal import DTYPES, resume
 from esper_core.growth.random_streams import RandomStream, derive_seed
-from esper_core.growth.seeds import AlphaSchedule, Seed, SeedBuilder, describe_error
+from esper_core.growth.seed_faults import describe_error
+from esper_core.growth.seeds import AlphaSchedule, Seed, SeedBuilder
 from esper_core.growth.serialization import describe_mismatch, form_of
 from esper_core.growth.slots import HOME, JOURNAL, key_of
 from esper_core.leyline.actions import Action, Blend, Op

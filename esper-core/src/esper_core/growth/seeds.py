@@ -22,7 +22,6 @@ activations at its slot in one batch, and by their gradients.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -33,16 +32,17 @@ from torch import Tensor, nn
 
 from esper_core.growth.dry_runs import KeptBuffers, device_of
 from esper_core.growth.random_streams import RandomStream, derive_seed
+from esper_core.growth.seed_faults import SeedFault, describe_error
 from esper_core.leyline.actions import Blend, Curve
 from esper_core.leyline.constants import FULL, RAMP_STEPS
-from esper_core.leyline.errors import PluginError, Problem
+from esper_core.leyline.errors import PluginError
 from esper_core.leyline.lifecycle import INCUBATING, SeedEvent, Stage, next_stage
 from esper_core.plugins import evaluate_formula
-from esper_core.plugins.isolation import is_interrupt, is_third_party, location_of, target_of
+from esper_core.plugins.isolation import is_interrupt
 from esper_core.plugins.process_state import Guard, Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     from esper_core.leyline.actions import Action
@@ -291,50 +291,6 @@ class Seed(nn.Module):
     def parameter_count(self) -> int:
         """Number of its parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
-
-
-_PLACE: Final = re.compile(r"\((?:[^()]*[/\\])([^()/\\]+:\d+)\)")
-
-
-def describe_error(error: BaseException, maker: object = None) -> str:
-    """Return the type and message of an error, and the line of its author's code, in one line.
-
-    ``maker`` built the seed, or is its block: its package is where the author's code is, and is named if the error
-    passed through none of its lines.
-    """
-    message = (str(error).strip().splitlines() or [""])[0][:200]
-    target = None if maker is None else target_of(maker)
-    file, line = location_of(error, target)
-    location = f"{file}:{line}" if file else target if target and is_third_party(target) else None
-    return f"raised {type(error).__name__}: {message}" + (f" ({location})" if location else "")
-
-
-def remove_folders(description: str) -> str:
-    """Remove folders from what ``describe_error`` returned: an event holds no path of a machine.
-
-    >>> remove_folders("raised ValueError: too large (/home/me/odd.py:54)")
-    'raised ValueError: too large (odd.py:54)'
-    """
-    return _PLACE.sub(r"(\1)", description)
-
-
-class SeedFault(PluginError):
-    """A seed raised, or returned something invalid.
-
-    Attributes:
-        slots: the slots whose living seeds are at fault; none for a fossil, which cannot be removed.
-        what: what it did, without folders, since events hold no path of a machine.
-        number: which seed of a nursery it was; None: all that live there.
-    """
-
-    describe_error = staticmethod(describe_error)
-
-    def __init__(self, slots: Iterable[str], what: str, *, number: int | None = None) -> None:
-        self.slots = tuple(slots)
-        self.number = number
-        self.what = remove_folders(what)
-        location = f"in {', '.join(self.slots)} " if self.slots else ""
-        super().__init__(Problem("E320", f"the seed {location}{what}"))
 
 
 TRAIT = "informed_birth"

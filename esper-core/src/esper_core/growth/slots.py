@@ -13,7 +13,8 @@ from torch.utils import checkpoint
 
 from esper_core.growth.dry_runs import HOME as HOME, dtype_of, observe_places
 from esper_core.growth.examples import Example
-from esper_core.growth.seeds import Presence, SeedFault, describe_error
+from esper_core.growth.seed_faults import SeedFault, describe_error
+from esper_core.growth.seeds import Presence
 from esper_core.leyline.errors import one_line, plural
 from esper_core.leyline.events import HostLayer
 from esper_core.leyline.lifecycle import SlotState, Stage

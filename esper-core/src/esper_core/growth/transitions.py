@@ -6,7 +6,6 @@ gates, open branches, and blueprints that were withdrawn after too many faults (
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -15,13 +14,13 @@ import torch
 
 from esper_core.growth.dry_runs import device_of
 from esper_core.growth.random_streams import GENERATOR_LOCK
-from esper_core.growth.seeds import Presence, SeedFault
+from esper_core.growth.seed_faults import SeedFault
+from esper_core.growth.seeds import Presence
 from esper_core.growth.slots import HOME, key_of
 from esper_core.leyline.actions import ARGUMENTS, Action, ActionMask, Blend, Curve, Op
-from esper_core.leyline.constants import FAULTS_UNTIL_WITHDRAWN, FULL
+from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, LifecycleError, Problem, suggestion
 from esper_core.leyline.lifecycle import SeedEvent, SlotState, Stage, may
-from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from esper_core.growth.gates import Gates
     from esper_core.growth.incubation import Incubation
     from esper_core.growth.optimizers import OptimizerKeeper
+    from esper_core.growth.seed_faults import FaultBook
     from esper_core.growth.seeds import Seed, Variety
     from esper_core.growth.slots import Slot
     from esper_core.settings import GrowthConfig
@@ -43,31 +43,6 @@ EVENT_OF_OP: Final = {
     Op.FOSSILISE: SeedEvent.FOSSILISE,
 }
 """The lifecycle event that an op causes."""
-
-
-class FaultBook:
-    """Counts the faults of each blueprint over a run, and withdraws a blueprint after ``limit`` faults."""
-
-    def __init__(self, limit: int = FAULTS_UNTIL_WITHDRAWN) -> None:
-        self._limit = limit
-        self._counts: Counter[str] = Counter()
-
-    def record(self, blueprint: str) -> bool:
-        """Count one fault; return whether it withdraws the blueprint."""
-        self._counts[blueprint] += 1
-        return self._counts[blueprint] == self._limit
-
-    def is_withdrawn(self, blueprint: str) -> bool:
-        """Return whether the blueprint is withdrawn."""
-        return self._counts[blueprint] >= self._limit
-
-    def state_dict(self) -> State:
-        """Return the number of faults of each blueprint."""
-        return State({"counts": dict(self._counts)})
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue counting from ``state``."""
-        self._counts = Counter(state.plain["counts"])
 
 
 @dataclass(frozen=True, slots=True)

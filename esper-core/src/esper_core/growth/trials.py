@@ -16,7 +16,8 @@ from torch import nn
 
 from esper_core.growth.dry_runs import KeptBuffers, device_of
 from esper_core.growth.random_streams import RandomStream, derive_seed
-from esper_core.growth.seeds import TRAIT, describe_error
+from esper_core.growth.seed_faults import describe_error
+from esper_core.growth.seeds import TRAIT
 from esper_core.leyline.errors import Problem
 from esper_core.plugins import FormulaError, evaluate_formula
 from esper_core.plugins.isolation import attempt

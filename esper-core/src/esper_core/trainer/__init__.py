@@ -3,7 +3,7 @@
 Begin reading with ``loop``. What is here, from top to bottom:
 
 - ``loop``: the training loop of a study, in reading order, whose steps manual stepping shares (``app.episode``)
-- ``progress``: position of a study, and its checkpoint state
+- ``study_position``: position of a study, and its checkpoint state
 - ``rollouts``: rewards of episodes, and rollouts for learners
 - ``study``: what a study is made of: pool, arms, rewards
 - ``pool``: the interface of whatever holds environments (``Roster``), and those of this process (``Pool``)

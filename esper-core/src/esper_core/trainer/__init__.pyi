@@ -27,9 +27,6 @@ from .pool import (
     Pool as Pool,
     StudyPool as StudyPool,
 )
-from .progress import (
-    StudyProgress as StudyProgress,
-)
 from .rollouts import (
     EpisodeRewards as EpisodeRewards,
 )
@@ -37,4 +34,7 @@ from .study import (
     Arm as Arm,
     RunReward as RunReward,
     Study as Study,
+)
+from .study_position import (
+    StudyProgress as StudyProgress,
 )

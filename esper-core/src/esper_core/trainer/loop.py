@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.trainer.event_records import Changes, Ending, Member
     from esper_core.trainer.pool import Roster
-    from esper_core.trainer.progress import StudyProgress
     from esper_core.trainer.rollouts import RolloutRecorder
     from esper_core.trainer.study import Study
+    from esper_core.trainer.study_position import StudyProgress
 
     Score = Callable[[Sequence[Signals], Mapping[int, Decision]], Sequence[RewardBreakdown | None]]
 

@@ -95,8 +95,8 @@ def check_save_folder(folder: str) -> None:
     home = Path(folder).absolute()
     existing = next(path for path in (home, *home.parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        what = "is not a folder" if not existing.is_dir() else "is a folder that you cannot write to"
-        at, message = "save", f'"{folder}": {existing} {what}'
+        problem = "is not a folder" if not existing.is_dir() else "is a folder that you cannot write to"
+        at, message = "save", f'"{folder}": {existing} {problem}'
         raise SettingError(at, message, "Name an existing folder, or one that can be created.")
 
 
@@ -116,13 +116,13 @@ def load_trained(name: str, options: Options) -> Kept:
         columns, schema, form = description["columns"], description["schema"], description["format"]
         trained = {head: list(kept.settings.get(f"{head}s", ())) for head in ("blend", "speed", "curve", "target")}
     if form != FORMAT or schema != SCHEMA or columns != _COLUMNS:
-        what = f"it was trained on observations of schema {schema} (format {form}); this version has schema {SCHEMA}"
-        raise _refused(name, what, "Train it again with this version.")
+        problem = f"it was trained on observations of schema {schema} (format {form}); this version has schema {SCHEMA}"
+        raise _refused(name, problem, "Train it again with this version.")
     heads = {head: choices for head, choices in trained.items() if len(choices) > 1}
     if heads != options.choices:
         listed = options.choices or "none"
-        what = f"it was trained to choose among {heads or 'no options'}, but these settings list {listed}"
-        raise _refused(name, what, "Set blends, speeds, curves and targets as in its training.")
+        problem = f"it was trained to choose among {heads or 'no options'}, but these settings list {listed}"
+        raise _refused(name, problem, "Set blends, speeds, curves and targets as in its training.")
     return kept
 
 
@@ -160,8 +160,8 @@ def _files(name: str) -> tuple[bytes, bytes]:
     )
 
 
-def _refused(name: str, what: str, hint: str) -> SettingError:
-    return SettingError("load", f'"{name}": {what}', hint)
+def _refused(name: str, problem: str, hint: str) -> SettingError:
+    return SettingError("load", f'"{name}": {problem}', hint)
 
 
 def _write(file: Path, content: bytes) -> None:

@@ -235,11 +235,11 @@ def outcome_of(episodes: Sequence[Episode]) -> dict[str, float]:
 
     Parts that a rollback cut apart are one episode here.
     """
-    whole: dict[int, float] = {}
+    totals: dict[int, float] = {}
     for episode in episodes:
         brought = math.fsum(decision.reward for decision in episode.decisions)
-        whole[episode.place] = whole.get(episode.place, 0.0) + brought
-    returns = list(whole.values())
+        totals[episode.place] = totals.get(episode.place, 0.0) + brought
+    returns = list(totals.values())
     decisions = [decision.action.op for episode in episodes for decision in episode.decisions]
     shares = {f"share_{op.value}": decisions.count(op) / len(decisions) for op in Op}
     return {"return": statistics.fmean(returns), "spread_of_returns": statistics.pstdev(returns), **shares}
@@ -320,10 +320,10 @@ class Columns:
             return
         rows = rows.detach().double().cpu()
         count, mean = len(rows), rows.mean(0)
-        off, whole = mean - self.mean, self.count + count
-        self.squares += ((rows - mean) ** 2).sum(0) + off**2 * (self.count * count / whole)
-        self.mean += off * (count / whole)
-        self.count, self._on_device = whole, None
+        off, total = mean - self.mean, self.count + count
+        self.squares += ((rows - mean) ** 2).sum(0) + off**2 * (self.count * count / total)
+        self.mean += off * (count / total)
+        self.count, self._on_device = total, None
 
 
 class Scales:
@@ -389,7 +389,7 @@ class Scales:
         for name in ("whole", "slots", "candidates"):
             columns: Columns = getattr(self, name)
             columns.count = plain[f"{name}_count"]
-            mean, squares = (tensors[f"{name}_{what}"].double().clone() for what in ("mean", "squares"))
+            mean, squares = (tensors[f"{name}_{statistic}"].double().clone() for statistic in ("mean", "squares"))
             if mean.shape != columns.mean.shape or squares.shape != columns.squares.shape:
                 msg = f"scales have shape {tuple(mean.shape)}, expected {tuple(columns.mean.shape)}"
                 raise ValueError(msg)

@@ -38,11 +38,11 @@ def imitate(
 ) -> dict[str, float]:
     """Train on the lesson until the share of equal decisions is ``enough``; return statistics."""
     losses: list[float] = []
-    made, alike = 0, agreement(network, lesson)
+    completed, alike = 0, agreement(network, lesson)
     count, steps = lesson.is_decision.shape
     several = max(1, minibatch // max(1, steps))
-    while made < passes and alike < enough:
-        made += 1
+    while completed < passes and alike < enough:
+        completed += 1
         for index in torch.randperm(count, generator=order).split(several):
             rows = (index[:, None] * steps + torch.arange(steps)).flatten()
             batch, chosen = lesson.of(index)
@@ -57,7 +57,7 @@ def imitate(
             optimizer.step()
             losses.append(surprise.item())
         alike = agreement(network, lesson)
-    return {"agreement": alike, "passes": float(made), "imitation_loss": losses[-1] if losses else 0.0}
+    return {"agreement": alike, "passes": float(completed), "imitation_loss": losses[-1] if losses else 0.0}
 
 
 def agreement(network: PolicyNetwork, lesson: Lesson) -> float:

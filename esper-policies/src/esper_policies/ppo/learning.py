@@ -274,13 +274,13 @@ def lesson_of(
     behind = [(episode.behind or episode.decisions[-1].seen, episode.place) for episode in episodes]
     seen = [decision.seen for decision, _ in rows] + [state for state, _ in behind]
     named = [numbers(state, place) for state, place in [*((d.seen, place) for d, place in rows), *behind]]
-    whole = scales.scaled(batch_of(seen, named))
+    batch = scales.scaled(batch_of(seen, named))
     return Lesson(
-        batch=whole.at(torch.arange(len(rows))),
+        batch=batch.at(torch.arange(len(rows))),
         chosen=_chosen([decision for decision, _ in rows], options),
         is_decision=torch.tensor([[n < len(episode.decisions) for n in range(steps)] for episode in episodes]),
         rewards=[[decision.reward for decision in episode.decisions] for episode in episodes],
-        behind=whole.at(torch.arange(len(rows), len(seen))),
+        behind=batch.at(torch.arange(len(rows), len(seen))),
         cut=[episode.behind is not None for episode in episodes],
     )
 

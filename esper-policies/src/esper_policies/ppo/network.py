@@ -83,8 +83,8 @@ class Chances:
         of_slot = torch.log_softmax(by_slot.masked_fill(has_legal == 0.0, NEVER), 2)
         whose = home[:, None].expand_as(legal)
         self.slots = of_slot.gather(2, whose)
-        whole = torch.logsumexp(masked[:, :, None].masked_fill(within == 0.0, NEVER), 3)
-        self.blueprints = (masked - whole.gather(2, whose)).masked_fill(~legal, NEVER)
+        normaliser = torch.logsumexp(masked[:, :, None].masked_fill(within == 0.0, NEVER), 3)
+        self.blueprints = (masked - normaliser.gather(2, whose)).masked_fill(~legal, NEVER)
         self.details = {head: torch.log_softmax(logits, 1) for head, logits in scores.details.items()}
 
     @property

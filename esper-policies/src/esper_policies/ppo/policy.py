@@ -117,17 +117,17 @@ class Ppo:
         del self._memories[len(observations) :]
         self._memories += [Memory() for _ in observations[len(self._memories) :]]
         actions: list[Action] = []
-        asked: list[int] = []
+        undecided: list[int] = []
         masks = [self.pace.narrowed(*pair) for pair in zip(observations, masks, strict=True)]
         for place, (observation, mask) in enumerate(zip(observations, masks, strict=True)):
             if observation.step == 0 or observation.rolled_back:
                 self._memories[place] = Memory()
             forced = WAIT if observation.rolled_back else self.pace.by_itself(observation, mask)
             actions.append(WAIT if forced is None else forced)
-            asked += [place] if forced is None else []
+            undecided += [place] if forced is None else []
         if self._teacher is not None:
-            return self._taught(self._teacher, observations, masks, actions, asked)
-        for place, action in zip(asked, self._decided(observations, masks, asked), strict=True):
+            return self._taught(self._teacher, observations, masks, actions, undecided)
+        for place, action in zip(undecided, self._decided(observations, masks, undecided), strict=True):
             actions[place] = action
         return actions
 
@@ -220,12 +220,12 @@ class Ppo:
     # Acting.
 
     def _decided(
-        self, observations: Sequence[Observation], masks: Sequence[ActionMask], asked: Sequence[int]
+        self, observations: Sequence[Observation], masks: Sequence[ActionMask], undecided: Sequence[int]
     ) -> list[Action]:
-        """Decide for the environments at ``asked``, in padded batches of ``together``."""
+        """Decide for the environments at ``undecided``, in padded batches of ``together``."""
         actions: list[Action] = []
-        for start in range(0, len(asked), self.settings.together):
-            places = asked[start : start + self.settings.together]
+        for start in range(0, len(undecided), self.settings.together):
+            places = undecided[start : start + self.settings.together]
             seen = [see(self.space, observations[n], masks[n], self._memories[n].levels) for n in places]
             chosen = self._chosen(places, seen, [observations[n].step for n in places])
             for row, (place, state) in enumerate(zip(places, seen, strict=True)):
@@ -266,11 +266,11 @@ class Ppo:
         observations: Sequence[Observation],
         masks: Sequence[ActionMask],
         actions: list[Action],
-        asked: Sequence[int],
+        undecided: Sequence[int],
     ) -> list[Action]:
-        """Replace the actions at ``asked`` by the teacher's, or by WAIT where these are not possible."""
-        shown = teacher.act(observations, [mask if n in asked else mask.shut() for n, mask in enumerate(masks)])
-        for place in asked:
+        """Replace the actions at ``undecided`` by the teacher's, or by WAIT where these are not possible."""
+        shown = teacher.act(observations, [mask if n in undecided else mask.shut() for n, mask in enumerate(masks)])
+        for place in undecided:
             mine = self.options.with_options(shown[place], {})
             actions[place] = mine if masks[place].allows(mine) else WAIT
             seen = see(self.space, observations[place], masks[place], self._memories[place].levels)
@@ -352,8 +352,8 @@ class Ppo:
         return [0 if blueprint in left_out else numbers.get(blueprint, 0) for _, blueprint in seen.candidates]
 
     def _luck(self, place: int, step: int) -> list[float]:
-        where = (self.settings.seed, self.round, place, step)
-        return [_number(*where, head) / 2**BITS for head in ("what", *self.network.heads)]
+        key_parts = (self.settings.seed, self.round, place, step)
+        return [_number(*key_parts, head) / 2**BITS for head in ("what", *self.network.heads)]
 
     def _get_to_know(self, blueprints: Any) -> None:
         for blueprint in blueprints:
@@ -372,9 +372,9 @@ class Ppo:
         return network
 
 
-def _number(*where: object) -> int:
+def _number(*key_parts: object) -> int:
     """Return a number below 2^64 that is a hash of the arguments."""
-    digest = blake2b(" ".join(map(str, where)).encode(), digest_size=BITS // 8).digest()
+    digest = blake2b(" ".join(map(str, key_parts)).encode(), digest_size=BITS // 8).digest()
     return int.from_bytes(digest, "big")
 
 

@@ -29,7 +29,7 @@ from esper_core.leyline.protocols import RunContext, RunInfo, RunOutcome, frozen
 from esper_core.plugins import LOCAL_FILE, output_to_stderr
 from esper_core.telemetry import Bus, Clock, EventFile, read_events
 from esper_core.trainer import StudyProgress, run_study
-from esper_run.app.checkpointing import CheckpointWriter, Position, decisive_values, find_position
+from esper_run.app.checkpoints import CheckpointWriter, Position, decisive_values, find_position
 from esper_run.app.components import open_display, open_sinks
 from esper_run.app.compose import Composition, StudyContext, prepare
 from esper_run.app.dispatch import Observers, collect_sections, health_check, run_wrapped
@@ -39,7 +39,7 @@ from esper_run.app.runtime import one_thread
 from esper_run.config import dump_config
 from esper_run.engines import AUTO, THREADS, EngineContext, find_engine, installed_engines
 from esper_run.runs import RunDirectory
-from esper_run.runs.checkpoints import Checkpoints
+from esper_run.runs.checkpoint_files import Checkpoints
 from esper_run.runs.directory import STATUS_RUNNING, run_lock, write_json
 from esper_run.runs.records import read_run, resume_hint
 from esper_run.runs.statistics import results

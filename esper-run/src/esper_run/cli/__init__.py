@@ -10,7 +10,7 @@ What is here:
     doctor: ``esper doctor``.
     exits: ends the process with the command's own status, whatever components do.
     output: tables, problems and JSON, and the tables of results at the end of a run.
-    progress: what a run prints while it runs.
+    plain_progress: the lines that a run prints where esper-watch shows nothing.
 
 ``esper --help`` imports only ``main``, ``exits`` and ``output``. Other packages add commands by the entry points
 ``esper.commands``.

@@ -253,7 +253,7 @@ def _seconds(loaded: LoadedConfig) -> float:
 def _execute_and_show(execute: partial[Outcome], composition: Composition, *, quiet: bool, as_json: bool) -> None:
     """Run or resume with progress on stderr, and print the outcome, even if it could not be written."""
     from esper_run.cli.output import print_outcome
-    from esper_run.cli.progress import PlainLines, terminal_display
+    from esper_run.cli.plain_progress import PlainLines, terminal_display
 
     display = None if quiet else terminal_display(composition.resolution.plugins.registry)
     listeners = [] if quiet or display is not None else [PlainLines()]

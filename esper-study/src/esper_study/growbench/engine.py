@@ -166,9 +166,9 @@ def _train_from(play: Episode, node: Node, moment: EpisodeStep, values: NDArray[
     values[node_index()[node]] = measurements(moment)
     if node.over:
         return
-    here = play.state_dict()
+    snapshot = play.state_dict()
     for action, led_to in branches(node):
-        play.load_state_dict(here)
+        play.load_state_dict(snapshot)
         _train_from(play, led_to, act_until_decision(play, action), values)
 
 

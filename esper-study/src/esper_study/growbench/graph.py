@@ -126,7 +126,9 @@ def is_decision_step(step: int) -> bool:
 def mask_at(node: Node) -> ActionMask:
     """Return the actions that the graph knows at a node."""
     plantable = [CANDIDATES[number] for number in node.plantable()]
-    blueprints = {slot: tuple(candidate for where, candidate in plantable if where == slot) for slot in SLOTS}
+    blueprints = {
+        slot: tuple(candidate for candidate_slot, candidate in plantable if candidate_slot == slot) for slot in SLOTS
+    }
     ops = {slot: frozenset({Op.GERMINATE} if blueprints[slot] else ()) for slot in SLOTS}
     seeds: dict[str, dict[str, frozenset[Op]]] = {}
     if node.pending is not None:

@@ -11,7 +11,7 @@ from esper_core.leyline import Metric, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, RunStarted, StageChanged, StepFinished
 from esper_core.plugins import Component
 from esper_core.plugins.registry import Registry
-from esper_run.cli.progress import PlainLines, terminal_display
+from esper_run.cli.plain_progress import PlainLines, terminal_display
 
 NAME = "20261121-101512-[bold]otter"
 
@@ -38,7 +38,7 @@ def moved(now: Stage, round_: int = 0) -> StageChanged:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """``clock(10)`` lets ten seconds pass."""
     now = [0.0]
-    monkeypatch.setattr("esper_run.cli.progress.monotonic", lambda: now[0])
+    monkeypatch.setattr("esper_run.cli.plain_progress.monotonic", lambda: now[0])
 
     def wait(seconds: float) -> None:
         now[0] += seconds

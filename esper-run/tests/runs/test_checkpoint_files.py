@@ -13,8 +13,8 @@ import torch
 
 from esper_core.leyline import RunFolderError, State
 from esper_core.telemetry import EventFile
-from esper_run.runs import checkpoints
-from esper_run.runs.checkpoints import Checkpoints
+from esper_run.runs import checkpoint_files as checkpoints
+from esper_run.runs.checkpoint_files import Checkpoints
 from esper_run.runs.directory import run_lock
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from esper_core.telemetry import Clock, EventFile
     from esper_core.trainer import StudyProgress
-    from esper_run.runs.checkpoints import Checkpoints
+    from esper_run.runs.checkpoint_files import Checkpoints
 
 
 FREE_TO_CHANGE: Final = frozenset(

@@ -24,6 +24,9 @@ TOKENS_OF_THE_CORE = 93_000
 TOKENS_OF_LEYLINE = 9_510
 """What leyline had when its budget was set: contracts move, and do not grow."""
 
+NAMES_OF_THE_CORE = 126
+"""How many names of the core, beside those of leyline, the packages above it use. It goes down, to 60, and not up."""
+
 
 def rules() -> object:
     """Import ``.ci/layers.py``, from which lint makes the import rules."""
@@ -76,6 +79,27 @@ def test_the_core_stays_within_its_budgets() -> None:
     assert sum(counts.values()) <= TOKENS_OF_THE_CORE
     leyline = sum(count for path, count in counts.items() if "leyline" in path.parts)
     assert leyline <= TOKENS_OF_LEYLINE
+
+
+def test_upper_floors_use_few_names_of_the_core_and_only_public_ones() -> None:
+    names: set[tuple[str, str]] = set()
+    for path in ROOT.glob("esper-*/src/**/*.py"):
+        if CORE in path.parents:
+            continue
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "esper_core":
+                names |= {(str(node.module), alias.name) for alias in node.names}
+    leyline = set(public("esper_core.leyline"))
+    used = {(module, name) for module, name in names if module.split(".")[:2] != ["esper_core", "leyline"]}
+    used = {(module, name) for module, name in used if module != "esper_core" or name not in leyline}
+    assert sorted(f"{module}.{name}" for module, name in used if name not in public(module)) == []
+    assert len({name for _, name in used}) <= NAMES_OF_THE_CORE
+
+
+def public(module: str) -> list[str]:
+    """Return the names that a module makes public, and its version."""
+    imported = importlib.import_module(module)
+    return [*getattr(imported, "__all__", dir(imported)), "__version__"]
 
 
 def test_every_package_has_a_floor_and_every_module_of_the_three_floors_a_layer() -> None:

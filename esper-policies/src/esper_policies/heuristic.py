@@ -18,7 +18,7 @@ from statistics import fmean, variance
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline import WAIT, Action, Op, SettingError, Stage
-from esper_core.leyline.constants import EPISODE_BATCHES, NATS_PER_PARAMETER, RAMP_STEPS
+from esper_core.leyline.constants import EPISODE_BATCHES, NATS_PER_PARAMETER
 from esper_core.leyline.lifecycle import BLENDED, INCUBATING
 from esper_policies.episodes import RememberingPolicy
 from esper_policies.settings import CAUTION, FEE, RISE, HeuristicSettings, too_few_steps
@@ -431,46 +431,22 @@ class Heuristic(RememberingPolicy[Memory]):
     ('germinate', 'early', 'blueprints/conv_light')
 
     space: the run's slots and blueprints; the file's order is the order in which they are tried.
-    preview, patience, first, last, speed, rise, caution, price, fee, average, points: see ``HeuristicSettings``.
+    settings: those of ``HeuristicSettings``.
     """
 
     memory = Memory
 
-    def __init__(
-        self,
-        space: ActionSpace,
-        *,
-        preview: int = 6,
-        patience: int = 10,
-        first: float = 0.0,
-        last: float = 0.6,
-        speed: int = RAMP_STEPS,
-        rise: float = RISE,
-        caution: float = CAUTION,
-        price: float | None = None,
-        fee: float = FEE,
-        average: float = 0.0,
-        points: float | None = None,
-    ) -> None:
+    def __init__(self, space: ActionSpace, **settings: Any) -> None:
         super().__init__()
-        if first > last:
-            at, message = "first", "first is later than last"
-            raise SettingError(at, message, f"Seeds germinate between first and last. Received: {first} and {last}")
         self.space = space
-        self.settings = HeuristicSettings(
-            preview=preview,
-            patience=patience,
-            first=first,
-            last=last,
-            speed=speed,
-            rise=rise,
-            caution=caution,
-            price=price,
-            fee=fee,
-            average=average,
-            points=points,
+        self.settings = checked = HeuristicSettings.model_validate(settings)
+        if checked.first > checked.last:
+            at, message = "first", "first is later than last"
+            hint = f"Seeds germinate between first and last. Received: {checked.first} and {checked.last}"
+            raise SettingError(at, message, hint)
+        self.forecast = Forecast(
+            checked.rise, checked.caution, checked.price, checked.fee, checked.points, checked.average
         )
-        self.forecast = Forecast(rise, caution, price, fee, points, average)
 
     def choose(self, memory: Memory, seen: Observation, mask: ActionMask) -> Action:
         """Return the action of the first rule that applies, else WAIT."""

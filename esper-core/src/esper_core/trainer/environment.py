@@ -67,7 +67,7 @@ class Recipe:
         operations: Operations of host and blueprints; None: torch cannot count them.
         price_operations: Whether a reward prices them, so that signals contain them.
         label: Names host and task in messages.
-        told: Which changes of the process's state were reported of them.
+        reported: Which changes of the process's state were reported of them.
         compiler: Compiles a host where ``compute.compile`` is set.
     """
 

@@ -164,9 +164,9 @@ class CheckpointWriter:
     decisive: Mapping[str, str]
     number: int
     on_written: Callable[[int, int], None] = lambda number, events: None
-    stage: int = 0
-    _due: float = 0.0
-    _checked: float = field(default_factory=monotonic)
+    stage: int = field(default=0, init=False)
+    _due: float = field(default=0.0, init=False)
+    _checked: float = field(default_factory=monotonic, init=False)
 
     def steps_left(self) -> int:
         """Return after how many steps a checkpoint is due, if that is fixed."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass, fields
+from functools import partial, wraps
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -53,10 +54,35 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print the r
 _watch_option = click.option("--watch", is_flag=True, help="Serve a live page of the run to a browser, until Ctrl-C.")
 
 
-def _with_engine(overrides: Sequence[str], engine: str | None, address: str | None) -> tuple[str, ...]:
-    """Return overrides with the engine that was asked for, and the cluster."""
-    options = {"engine": engine or (None if address is None else "ray"), "engine.settings.address": address}
-    return (*overrides, *(f"{path}={value}" for path, value in options.items() if value is not None))
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """How a run is executed and shown: the options that ``run`` and ``resume`` have in common."""
+
+    engine: str | None
+    address: str | None
+    quiet: bool
+    as_json: bool
+    watch: bool
+
+    def overriding(self, overrides: Sequence[str]) -> tuple[str, ...]:
+        """Return overrides with the engine that was asked for, and the cluster."""
+        engine = self.engine or (None if self.address is None else "ray")
+        options = {"engine": engine, "engine.settings.address": self.address}
+        return (*overrides, *(f"{path}={value}" for path, value in options.items() if value is not None))
+
+
+def _execution_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of an ``Execution`` to a command, which gets them as its argument ``execution``."""
+    names = [field.name for field in fields(Execution)]
+
+    @wraps(command)
+    def collect(*arguments: Any, **named: Any) -> None:
+        execution = Execution(**{name: named.pop(name) for name in names})
+        command(*arguments, execution=execution, **named)
+
+    for option in (_watch_option, _json_option, _quiet_option, _address_option, _engine_option):
+        collect = option(collect)
+    return collect
 
 
 WATCH_GROUP: Final = "esper.watch"
@@ -79,11 +105,7 @@ def _check_name(_context: click.Context, _parameter: click.Parameter, name: str 
 @set_option
 @local_runs_option
 @click.option("--name", callback=_check_name, help="Name of the run; default: two random words.")
-@_engine_option
-@_address_option
-@_quiet_option
-@_json_option
-@_watch_option
+@_execution_options
 @click.option("--dry-run", is_flag=True, help="Check everything and train nothing.")
 def run(
     file: Path,
@@ -92,11 +114,7 @@ def run(
     runs_dir: Path,
     name: str | None,
     *,
-    engine: str | None,
-    address: str | None,
-    quiet: bool,
-    as_json: bool,
-    watch: bool,
+    execution: Execution,
     dry_run: bool,
 ) -> None:
     """Run a configuration, or repeat the run of a run directory.
@@ -107,30 +125,24 @@ def run(
     esper run plugins.yaml --overlay examples/exact.yaml
     esper run runs/20261121-101512-quiet-otter
     """
-    with _watched(runs_dir, "/newest", watch=watch and not dry_run) as show:
-        composition = build(*load(config_file(file), _with_engine(overrides, engine, address), overlays))
+    with _watched(runs_dir, "/newest", watch=execution.watch and not dry_run) as show:
+        composition = build(*load(config_file(file), execution.overriding(overrides), overlays))
 
         from esper_run.app.run import run as run_composition
 
         if dry_run:
-            _print_plan(composition, as_json=as_json)
+            _print_plan(composition, as_json=execution.as_json)
             return
         show()
         execute = partial(run_composition, composition, runs_dir=runs_dir, name=name)
-        _execute_and_show(execute, composition, quiet=quiet, as_json=as_json)
+        _execute_and_show(execute, composition, quiet=execution.quiet, as_json=execution.as_json)
 
 
 @click.command()
 @click.argument("run", shell_complete=run_name(finished=False))
 @local_runs_option
-@_engine_option
-@_address_option
-@_quiet_option
-@_json_option
-@_watch_option
-def resume(
-    run: str, runs_dir: Path, *, engine: str | None, address: str | None, quiet: bool, as_json: bool, watch: bool
-) -> None:
+@_execution_options
+def resume(run: str, runs_dir: Path, *, execution: Execution) -> None:
     """Resume an interrupted or killed run from its newest checkpoint.
 
     The results are those of a run that was not interrupted. RUN is a path, an id, the words of an id, or the URL of a
@@ -144,7 +156,7 @@ def resume(
     from esper_run.runs.records import load_run
     from esper_run.stores import open_store, split_url
 
-    overrides = list(_with_engine((), engine, address))
+    overrides = list(execution.overriding(()))
     if is_url(run):
         folder, id_ = split_url(run)
         store = open_store(folder)
@@ -155,7 +167,7 @@ def resume(
         print_line(f"{record.path} is done. Show its results:  esper runs show {run}", stream=sys.stderr)
         return
     place = record.path.resolve()
-    with _watched(place.parent, f"/run/{place.name}", watch=watch) as show:
+    with _watched(place.parent, f"/run/{place.name}", watch=execution.watch) as show:
         composition = build(*load(record.path / "config.yaml", overrides))
         print_warnings((*changed_packages(record.manifest, record.path), *_changed_plugin_files(composition, record)))
 
@@ -163,7 +175,7 @@ def resume(
 
         show()
         execute = partial(resume_composition, composition, record)
-        _execute_and_show(execute, composition, quiet=quiet, as_json=as_json)
+        _execute_and_show(execute, composition, quiet=execution.quiet, as_json=execution.as_json)
 
 
 @contextmanager

@@ -69,19 +69,19 @@ class SupervisedWorker:
     find_verdicts: Callable[[Request], Sequence[Condemned]] = lambda request: ()
     on_verdict: Callable[[Request, Condemned], None] = lambda request, condemned: None
     on_wait: Callable[[], None] = lambda: None
-    lead: dict[str, float] = field(default_factory=dict)
+    lead: dict[str, float] = field(default_factory=dict, init=False)
     _worker: Worker = field(init=False)
-    _snapshot: WorkerSnapshot | None = None
-    _log: list[Request] = field(default_factory=list)
-    _pending: Request | None = None
-    _is_repeating: bool = False
-    _expected: deque[tuple[Request, Reply]] = field(default_factory=deque)
+    _snapshot: WorkerSnapshot | None = field(default=None, init=False)
+    _log: list[Request] = field(default_factory=list, init=False)
+    _pending: Request | None = field(default=None, init=False)
+    _is_repeating: bool = field(default=False, init=False)
+    _expected: deque[tuple[Request, Reply]] = field(default_factory=deque, init=False)
     """What the worker expects of the run, where it is ahead."""
-    _ready: Reply | None = None
-    _runs_ahead: bool = False
-    _has_turned_back: bool = False
-    _was_wrong: bool = False
-    _has_new_policies: bool = False
+    _ready: Reply | None = field(default=None, init=False)
+    _runs_ahead: bool = field(default=False, init=False)
+    _has_turned_back: bool = field(default=False, init=False)
+    _was_wrong: bool = field(default=False, init=False)
+    _has_new_policies: bool = field(default=False, init=False)
     """Whether the policies of the worker have seen what those of the run have."""
 
     def __post_init__(self) -> None:

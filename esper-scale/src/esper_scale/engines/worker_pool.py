@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise, product
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypedDict, TypeVar, Unpack
 
 from esper_core.governor import Act
 from esper_core.growth import FaultBook
@@ -53,6 +53,24 @@ REGIONS: Final = {
 """The region of a step, as ``trainer.loop`` names it, that the time of each method belongs to."""
 
 
+class Supervision(TypedDict, total=False):
+    """How a ``WorkerPool`` supervises its workers, and waits for them.
+
+    Attributes:
+        patience: Seconds that a worker may take for a request; None: many times what others took.
+        verdicts: Seeds that were condemned before the run was resumed; new ones are added.
+        steps: Length of an episode, up to which workers may run ahead; 0: they do not.
+        until_checkpoint: Returns after how many steps states will be read.
+        on_wait: Called about once a second while a worker computes.
+    """
+
+    patience: float | None
+    verdicts: Verdicts | None
+    steps: int
+    until_checkpoint: Callable[[], int]
+    on_wait: Callable[[], None]
+
+
 class WorkerPool(StudyPool[EnvironmentStatus]):
     """The environments in several workers; ``environments`` holds their status.
 
@@ -60,11 +78,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         engine: Starts the workers.
         workers: How many there are.
         notices: Gets each notice of the workers, once.
-        patience: Seconds that a worker may take for a request; None: many times what others took.
-        verdicts: Seeds that were condemned before the run was resumed; new ones are added.
-        steps: Length of an episode, up to which workers may run ahead; 0: they do not.
-        until_checkpoint: Returns after how many steps states will be read.
-        on_wait: Called about once a second while a worker computes.
+        supervision: See ``Supervision``.
     """
 
     def __init__(
@@ -77,19 +91,20 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         notices: Notices,
         twin: str | None = None,
         implants: Mapping[tuple[str, int], Sequence[Growth]] | None = None,
-        patience: float | None = None,
-        verdicts: Verdicts | None = None,
-        steps: int = 0,
-        until_checkpoint: Callable[[], int] = lambda: 1,
-        on_wait: Callable[[], None] = lambda: None,
+        **supervision: Unpack[Supervision],
     ) -> None:
+        patience, verdicts = supervision.get("patience"), supervision.get("verdicts")
+        on_wait = supervision.get("on_wait", lambda: None)
         every = enumerate(product(range(environments), arms))
         statuses = [EnvironmentStatus(place, arm, index) for place, (index, arm) in every]
         super().__init__(statuses, len(statuses), FaultBook())
         self._notices = notices
         self._round = 0
         self._snapshot_due = 0.0
-        self._steps, self._until_checkpoint = steps, until_checkpoint
+        self._steps, self._until_checkpoint = (
+            supervision.get("steps", 0),
+            supervision.get("until_checkpoint", lambda: 1),
+        )
         self._level = 0, 0.0
         """The step in which all workers were last where the run is, and when that was."""
         self._arms = len(arms)

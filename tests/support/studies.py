@@ -8,7 +8,7 @@ from esper_core.leyline.events import Event
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
-from esper_core.trainer.study import Arm, RunReward, Study
+from esper_core.trainer.study import Arm, RunReward, Study, StudyExtent
 
 
 def play(
@@ -79,11 +79,7 @@ def make_study(
         arms=[Arm("grown", policy, 'policy "test/planned" (test 1.0)')],
         twin=twin,
         reward=RunReward(ImprovementReward(), 'reward "test/improvement" (test 1.0)'),
-        rounds=rounds,
-        environments=environments,
-        steps=recipe.episode.steps,
-        batches=recipe.episode.batches,
-        first_seed=3,
+        extent=StudyExtent(rounds, environments, recipe.episode.steps, recipe.episode.batches, first_seed=3),
         bus=Bus([recorder]),
         clock=Clock(),
         packages={"test/local-conv": "test 1.0"},

@@ -34,6 +34,7 @@ from .study import (
     Arm as Arm,
     RunReward as RunReward,
     Study as Study,
+    StudyExtent as StudyExtent,
 )
 from .study_position import (
     StudyProgress as StudyProgress,

@@ -97,6 +97,25 @@ class RunReward:
 
 
 @dataclass(frozen=True, slots=True)
+class StudyExtent:
+    """How much a study trains.
+
+    Attributes:
+        rounds: Episodes of each environment.
+        environments: How many seeds are played in a round, for each name in the pool.
+        steps: Decision steps of an episode.
+        batches: Batches trained in each step.
+        first_seed: RNG seed of the first environment.
+    """
+
+    rounds: int
+    environments: int
+    steps: int
+    batches: int
+    first_seed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Study:
     """Everything that the loop works with.
 
@@ -104,7 +123,6 @@ class Study:
         arms: The arms that have a policy.
         twin: The arm that never grows, with which the others are compared; None without one.
         reward: Rewards every environment that ``rewards`` does not name.
-        environments: How many seeds are played in a round, for each name in the pool.
         packages: The package behind each blueprint, by the blueprint's full id.
         check_health: A second opinion on each environment after each step, which can only raise the verdict.
     """
@@ -113,11 +131,7 @@ class Study:
     arms: Sequence[Arm]
     twin: str | None
     reward: RunReward
-    rounds: int
-    environments: int
-    steps: int
-    batches: int
-    first_seed: int
+    extent: StudyExtent
     bus: Bus
     clock: Clock
     packages: Mapping[str, str]
@@ -141,8 +155,9 @@ class Study:
         """Return what a policy sees of each environment: its signals, those of its twin, and the reward's price."""
         twins_E = [None if twin is None else signals_E[twin] for twin in self.twins()]
         seen = zip(signals_E, twins_E, self.rewards_of_places(), strict=True)
+        steps, batches = self.extent.steps, self.extent.batches
         return [
-            Observation(signals.step, self.steps, signals, twin, reward.price, place in rolled, batches=self.batches)
+            Observation(signals.step, steps, signals, twin, reward.price, place in rolled, batches=batches)
             for place, (signals, twin, reward) in enumerate(seen)
         ]
 

@@ -19,7 +19,7 @@ from esper_core.growth import (
 )
 from esper_core.leyline.errors import ConfigError, Problem
 from esper_core.plugins import output_to_stderr
-from esper_core.trainer import Arm, RunReward, Study, record_of
+from esper_core.trainer import Arm, RunReward, Study, StudyExtent, record_of
 from esper_run.app.recipes import build_component, build_prototype, choose_devices, name_in_file
 from esper_run.app.resolution import TWIN, load_run_plugins, resolve
 from esper_run.app.runtime import one_thread, tune_allocator
@@ -169,11 +169,9 @@ class Composition:
             twin=twin,
             reward=self.judges[0],
             rewards=self.rewards,
-            rounds=config.rounds,
-            environments=config.instances,
-            steps=config.episode.steps,
-            batches=config.episode.batches,
-            first_seed=config.seed,
+            extent=StudyExtent(
+                config.rounds, config.instances, config.episode.steps, config.episode.batches, config.seed
+            ),
             bus=context.bus,
             clock=context.clock,
             packages={component.id: component.source for components in blueprints for component in components},

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from esper_core import Site, SlotPlace, graft
 from esper_core.growth import Garden, OptimizerKeeper, Seed, Variety, slots_of
 from esper_core.leyline import Action, Blend, DataShape, Op, Stage
-from esper_core.settings import GrowthConfig, OptimizersConfig
+from esper_core.settings import GrowthConfig, OptimizerConfig
 from esper_testing.checks import demand
 
 if TYPE_CHECKING:

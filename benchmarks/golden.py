@@ -76,6 +76,8 @@ LOOPS = ("gardener", "gardener-resumed", "gardener-tokens", "probe")
 """The cases of ``golden_loops``."""
 NEWER: dict[str, str] = {}
 ALIASES: dict[str, str] = {}
+RENAMED_VALUES: dict[object, str] = {"fossilized": "fossilised"}
+"""Values of older revisions, and what they are called now."""
 IGNORED = {"run", "timing", "seconds", "sections", "warnings", "v", "reason", "hint", "notes"}
 MOVED = {"boot_low", "boot_high", "u", "u_p", "cliffs_delta"}
 """Statistics that ``esper compare`` of esper-watch computes now, and no run."""
@@ -105,7 +107,7 @@ def numbers(data: object, path: str = "") -> Numbers:
     elif isinstance(data, list):
         items = [(str(place), value) for place, value in enumerate(data)]
     else:
-        return {path: data}
+        return {path: RENAMED_VALUES.get(data, data) if isinstance(data, str) else data}
     leaves: Numbers = {}
     for key, value in items:
         leaves |= numbers(value, f"{path}/{key}")

@@ -231,7 +231,7 @@ def transitions(heading: str, machine: Mapping[tuple[Any, Any], Enum]) -> str:
     """Format a transition table; states that an event takes to the same state share a row."""
 
     def label(state: Enum) -> str:
-        return state.label if isinstance(state, lifecycle.Stage) else str(state.value)
+        return state.value if isinstance(state, lifecycle.Stage) else str(state.value)
 
     rows: dict[tuple[str, str], list[str]] = {}
     for (state, event), after in machine.items():

@@ -1,9 +1,11 @@
 """Shared set-up: processes that run ``esper``, the members as wheels, and environments with chosen members.
 
 An environment is a real one with an interpreter of its own. Third-party packages are those of the environment that
-runs the tests, shown to it by links: torch need not be installed again, and no index is asked.
+runs the tests, shown to it by links: torch need not be installed again, and no index is asked. ``new_environment``
+shows all of them, and ``installed_product`` only what a product requires.
 """
 
+import importlib.metadata
 import json
 import os
 import select
@@ -12,11 +14,16 @@ import subprocess
 import sys
 import sysconfig
 import time
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from email.message import Message
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 MEMBERS = tuple(sorted(path.parent.name for path in ROOT.glob("esper-*/pyproject.toml")))
@@ -43,9 +50,18 @@ def run(command: Sequence[str], *, cwd: Path | None = None, exit_code: int = 0) 
 
 @dataclass(frozen=True)
 class CleanEnvironment:
-    """A virtual environment with all third-party packages, and the members that were installed."""
+    """A virtual environment with links to third-party packages, and the members that were installed."""
 
     folder: Path
+
+    @classmethod
+    def create(cls, folder: Path, third_party: Path) -> "CleanEnvironment":
+        """Make an environment that also imports from ``third_party``."""
+        run([sys.executable, "-m", "venv", "--without-pip", str(folder)])
+        environment = cls(folder)
+        site_packages = environment.evaluate("import sysconfig; print(sysconfig.get_path('purelib'))")
+        Path(site_packages, "third-party.pth").write_text(f"{third_party}\n", encoding="utf-8")
+        return environment
 
     @property
     def python(self) -> str:
@@ -53,8 +69,11 @@ class CleanEnvironment:
 
     def install(self, *wheels: Path) -> None:
         """Installs ``wheels`` with pip, without their dependencies."""
-        pip = [sys.executable, "-m", "pip", "--python", self.python]
-        run([*pip, "install", "--quiet", "--no-deps", "--no-index", *(str(wheel) for wheel in wheels)])
+        self.pip_install("--no-deps", *(str(wheel) for wheel in wheels))
+
+    def pip_install(self, *arguments: str) -> None:
+        """Run ``pip install`` with these arguments, without an index."""
+        run([sys.executable, "-m", "pip", "--python", self.python, "install", "--quiet", "--no-index", *arguments])
 
     def run(self, *arguments: str, exit_code: int = 0) -> subprocess.CompletedProcess[str]:
         """Runs a program of the environment, for example ``run("esper", "--help")``, in its folder."""
@@ -91,14 +110,60 @@ def new_environment(
     """Make a clean environment with these members: ``new_environment("esper-core", "esper-watch")``."""
 
     def make(*members: str) -> CleanEnvironment:
-        folder = tmp_path_factory.mktemp("environment")
-        run([sys.executable, "-m", "venv", "--without-pip", str(folder)])
-        environment = CleanEnvironment(folder)
-        site_packages = environment.evaluate("import sysconfig; print(sysconfig.get_path('purelib'))")
-        Path(site_packages, "third-party.pth").write_text(f"{third_party}\n", encoding="utf-8")
+        environment = CleanEnvironment.create(tmp_path_factory.mktemp("environment"), third_party)
         if members:
             environment.install(*(wheels[member] for member in members))
         return environment
+
+    return make
+
+
+def wheel_metadata(wheel: Path) -> Message:
+    """Return the METADATA of a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(archive.read(name).decode())
+
+
+def required_third_party(products: Iterable[str], wheels: dict[str, Path]) -> set[str]:
+    """Return the third-party packages that members require, directly or not, without those of extras."""
+    waiting, seen = [*products], set()
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in wheels:
+            lines = wheel_metadata(wheels[name]).get_all("Requires-Dist", [])
+        else:
+            lines = importlib.metadata.requires(name) or []
+        requirements = map(Requirement, lines)
+        waiting += [wanted.name for wanted in requirements if wanted.marker is None or wanted.marker.evaluate()]
+    return seen - set(wheels)
+
+
+@pytest.fixture(scope="session")
+def installed_product(
+    tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path]
+) -> Callable[..., CleanEnvironment]:
+    """``installed_product("esper-run")``: members as ``pip install`` installs them, with what they require alone.
+
+    pip finds the members that they require among the wheels. An environment is made once for the same members.
+    """
+    environments: dict[tuple[str, ...], CleanEnvironment] = {}
+
+    def make(*products: str) -> CleanEnvironment:
+        if products not in environments:
+            links = tmp_path_factory.mktemp("required")
+            for package in required_third_party(products, wheels):
+                distribution = importlib.metadata.distribution(package)
+                for name in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+                    if not (links / name).exists():  # several packages may share a namespace
+                        (links / name).symlink_to(distribution.locate_file(name))
+            environment = CleanEnvironment.create(tmp_path_factory.mktemp("product"), links)
+            environment.pip_install("--find-links", str(wheels["esper-core"].parent), *products)
+            environments[products] = environment
+        return environments[products]
 
     return make
 

@@ -88,7 +88,7 @@ SEEN = """
 def test_the_slider_the_keys_and_the_address_lead_to_a_step(make_run, browser):
     page = browser.open(write_report(make_run(environments=2, steps=40)))
     first = f"{SEEN}.slice(0, 1)[0]"
-    assert page.evaluate(first) == ["lane mark stage-fossilized", "● kept, 72"]
+    assert page.evaluate(first) == ["lane mark stage-fossilised", "● kept, 72"]
     page.evaluate("location.hash = '#step=20'; new Promise((tell) => setTimeout(tell, 100))")
     assert page.evaluate(first) == ["lane mark stage-blending", "◑ blending 50 %, 72"]
     assert page.evaluate("document.querySelector('.moment output').textContent") == "20 of 40"
@@ -108,7 +108,7 @@ def test_the_slider_the_keys_and_the_address_lead_to_a_step(make_run, browser):
 def test_without_a_script_the_last_step_is_shown(report):
     page = pages.section_html(growth.pictures(report))
     assert '<div class="moment" hidden="hidden"' in page
-    assert len(re.findall(r'class="lane mark stage-fossilized"', page)) == 10
+    assert len(re.findall(r'class="lane mark stage-fossilised"', page)) == 10
 
 
 def test_a_decision_names_its_options_and_says_why():

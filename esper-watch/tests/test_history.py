@@ -59,8 +59,8 @@ def test_a_seed_has_one_row_with_the_step_of_each_stage_and_its_latest_gain():
     ).seeds
     assert life.as_row() == {
         **PLACE, "seed_id": 0, "slot": "early", "blueprint": "b/conv", "parameters": 120, "germinated": 1,
-        "training": 2, "blending": 3, "holding": 4, "draining": None, "fossilized": 7, "pruned": None,
-        "stage": "fossilized", "reason": "it was worth it", "gain": 0.3, "gain_error": 0.05, "gain_examples": 100,
+        "training": 2, "blending": 3, "holding": 4, "draining": None, "fossilised": 7, "pruned": None,
+        "stage": "fossilised", "reason": "it was worth it", "gain": 0.3, "gain_error": 0.05, "gain_examples": 100,
         "gain_step": 7, "gain_stage": "training", "price": 0.02,
     }  # fmt: skip
     assert (life.kept, life.ended) == (True, True)

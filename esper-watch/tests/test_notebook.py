@@ -141,7 +141,7 @@ def grafted():
     )
     seed = {"blueprint": HOSTILE, "alpha": 0.4, "parameters": 72}
     seeds = [
-        {**seed, "stage": "fossilized", "label": "fossilised"},
+        {**seed, "stage": "fossilised", "label": "fossilised"},
         {**seed, "stage": "blending", "label": "blending"},
     ]
     slot = {"name": HOSTILE, "state": "occupied", "site": "vector of 8", "seeds": seeds}

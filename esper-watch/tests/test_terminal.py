@@ -109,7 +109,7 @@ def test_the_command_prints_a_drawing_or_json(run):
     assert "quiet-otter" in by_name.stdout
     output = json.loads(CliRunner().invoke(watch, [str(run), "--json"]).stdout)
     assert output["arms"]["grown"]["test"] == 0.75
-    assert output["lives"][0]["stages"][-1] == {"step": 6, "stage": "fossilized"}
+    assert output["lives"][0]["stages"][-1] == {"step": 6, "stage": "fossilised"}
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ class Nursery:
 @pytest.fixture(scope="module")
 def nursery(new_environment: Callable[..., CleanEnvironment], tmp_path_factory: pytest.TempPathFactory) -> Nursery:
     """One package of each kind, written by the installed command, and the example; built and installed."""
-    members = ("esper-core", "esper-testing", "esper-blueprints", "esper-policies", "esper-rewards", "esper-tasks")
-    environment = new_environment(*members)
+    defaults = ("esper-blueprints", "esper-policies", "esper-rewards", "esper-tasks")
+    environment = new_environment("esper-core", "esper-run", "esper-testing", *defaults)
     into = tmp_path_factory.mktemp("new")
     left_out = shutil.ignore_patterns("__pycache__", ".*_cache", "build", "dist")
     folders = {"blueprints-extra": shutil.copytree(EXTRA, into / EXTRA.name, ignore=left_out)}

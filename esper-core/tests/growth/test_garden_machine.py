@@ -32,7 +32,7 @@ SEED = {
     ("blending", "arrived"): "holding",
     ("blending", "retarget"): "blending",
     ("holding", "retarget"): "blending",
-    ("holding", "fossilise"): "fossilized",
+    ("holding", "fossilise"): "fossilised",
     **{(stage, "prune"): "pruned" for stage in ("germinated", "training")},
     **{(stage, "prune"): "draining" for stage in ("blending", "holding")},
     ("draining", "arrived"): "pruned",

@@ -28,8 +28,3 @@ def test_error_names_state_event_and_legal_events_and_can_be_pickled() -> None:
     again = pickle.loads(pickle.dumps(caught.value))
     assert type(again) is LifecycleError
     assert str(again) == str(caught.value)
-
-
-def test_people_read_british_spelling_and_files_keep_their_value() -> None:
-    assert (Stage.FOSSILISED.label, Stage.FOSSILISED.value) == ("fossilised", "fossilized")
-    assert {stage.label for stage in Stage if stage.label != stage.value} == {"fossilised"}

@@ -293,7 +293,7 @@ PANICS = {0: germinate("late", "odd"), 2: PANIC, 5: germinate("late", "odd"), 6:
 BRANCH, TWO_BRANCHES = {"incubation": "branch"}, {"incubation": "branch", "nursery": 2}
 MIXED = {"optimizer": MOMENTUM, "of_seeds": ADAM}
 ROLLBACKS = {"embargo": 1, "governor": {"rollbacks": 2, "snapshot_steps": 2}}
-GREW = {"early": ["fossilized", "germinated"], "late": ["fossilized"]}
+GREW = {"early": ["fossilised", "germinated"], "late": ["fossilised"]}
 TWO_TRAIN, HOLDS = {"early": ["training"] * 2}, {"early": [], "late": ["holding"]}
 SCALE = 2.0**10
 

@@ -26,7 +26,7 @@ def test_a_seed_lives_through_its_stages_and_is_kept():
         ["germinated"],
         ["training", "blending"],
         ["holding"],
-        ["fossilized"],
+        ["fossilised"],
         [],
     ]
     assert [fossil.blueprint for fossil in seen[3].kept] == [loop.variety.id]
@@ -52,7 +52,7 @@ def test_nothing_germinates_after_the_planned_steps_and_living_seeds_finish():
     loop.policy.plan = {1: Action(Op.WAIT)}
     assert stages(loop.epoch()) == ["holding"]
     loop.policy.plan = {1: Action(Op.FOSSILISE, "stem")}
-    assert stages(loop.epoch()) == ["fossilized"]
+    assert stages(loop.epoch()) == ["fossilised"]
     assert [(signals.step, signals.batches) for signals in loop.policy.seen] == [
         (step, len(loop.batches)) for step in (0, 1, 1, 1)
     ]

@@ -440,7 +440,7 @@ def seed_gains(gains: Sequence[tuple[SeedLife, SeedGain]], unit: str = "nats") -
 def fate_class(life: SeedLife) -> str:
     """Return the CSS class of a seed's fate."""
     if life.kept:
-        return "stage-fossilized"
+        return "stage-fossilised"
     return "stage-pruned" if life.ended else "living"
 
 

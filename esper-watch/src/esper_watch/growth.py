@@ -321,7 +321,7 @@ def network(layers: Sequence[Layer], grown: Grown, description: str) -> Chart:
             add("slot", ring, "slot" if kept else "slot empty", slot, f"slot {slot}: {text}")
             for blueprint, parameters in kept:
                 text = f"{blueprint}, kept in slot {slot}: {plural(parameters, 'parameter')}"
-                add("box", box, "stage-fossilized", short_name(blueprint), text, f"{parameters:,} param.")
+                add("box", box, "stage-fossilised", short_name(blueprint), text, f"{parameters:,} param.")
     end = x - gap
     return Chart("network", "A network", description, 82.0, {"marks": marks, "end": end}, width=max(420.0, end + 8))
 

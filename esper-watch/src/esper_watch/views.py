@@ -227,7 +227,7 @@ def gains(report: Report) -> Section | None:
     if not measured:
         return None
     classes = {figures.fate_class(life) for life, _ in measured}
-    names = (("kept", "stage-fossilized"), ("not kept", "stage-pruned"), ("still living", "living"))
+    names = (("kept", "stage-fossilised"), ("not kept", "stage-pruned"), ("still living", "living"))
     data = {
         "legend": [legend_entry for legend_entry in names if legend_entry[1] in classes],
         "chart": figures.seed_gains(measured[:MAX_GAINS], history.gains_in),

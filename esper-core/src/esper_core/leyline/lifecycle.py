@@ -42,13 +42,8 @@ class Stage(StrEnum):
     BLENDING = "blending"
     HOLDING = "holding"
     DRAINING = "draining"
-    FOSSILISED = "fossilized"
+    FOSSILISED = "fossilised"
     PRUNED = "pruned"
-
-    @property
-    def label(self) -> str:
-        """The stage in texts for people. Files and events have the value."""
-        return "fossilised" if self is Stage.FOSSILISED else self.value
 
 
 class SeedEvent(StrEnum):

@@ -11,7 +11,6 @@ import click
 from click.core import ParameterSource
 
 from esper_core.leyline.errors import printable
-from esper_core.leyline.lifecycle import Stage
 from esper_core.telemetry import read_events
 from esper_run.cli.main import OpenGroup
 from esper_run.cli.output import (
@@ -196,7 +195,7 @@ def _cells(seed: Mapping[str, Any]) -> list[str]:
     names = [str(seed[key]) for key in ("round", "arm", "seed", "slot", "blueprint")]
     return [
         *names,
-        Stage(seed["stage"]).label,
+        seed["stage"],
         gain,
         price,
         cut(seed["reason"].splitlines()[0] if seed["reason"] else "", 200),

@@ -117,7 +117,7 @@
     input.nextElementSibling.textContent = `${step} of ${input.max}`;
     for (const lane of section.querySelectorAll("[data-frames]")) showLane(lane, step);
     for (const ring of section.querySelectorAll("[data-slot]")) {
-      const lanes = [...ring.closest("svg").querySelectorAll(".lane.stage-fossilized")];
+      const lanes = [...ring.closest("svg").querySelectorAll(".lane.stage-fossilised")];
       ring.classList.toggle("empty", !lanes.some((lane) => lane.dataset.lane === ring.dataset.slot));
     }
     for (const caption of section.querySelectorAll("[data-course]"))

@@ -63,7 +63,7 @@ def test_all_snapshots_are_retaken_when_a_seed_is_fossilised():
     kept = driven.numbers()
     assert any(name.startswith("_esper.") for name in kept)
     tensors = driven.copies()
-    assert [snapshot["step"] for snapshot in driven.governor.state_dict().plain["shelf"]["kept"]] == [4, 4]
+    assert [snapshot["step"] for snapshot in driven.governor.state_dict().plain["snapshots"]["kept"]] == [4, 4]
     assert all(torch.equal(copy[name], kept[name]) for copy in tensors for name in kept)
     decision = driven.poisoned_step()
     assert (decision.act, decision.back_to) == (Act.ROLL_BACK, 4)
@@ -81,7 +81,7 @@ def test_damaged_snapshot_is_skipped_for_the_previous_one():
     decision = driven.poisoned_step()
     assert (decision.act, decision.back_to) == (Act.ROLL_BACK, 1)
     assert same(driven.numbers(), states[1])
-    kept = driven.governor.state_dict().plain["shelf"]["kept"]
+    kept = driven.governor.state_dict().plain["snapshots"]["kept"]
     assert [snapshot["step"] for snapshot in kept] == [1, 1]  # all snapshots are undamaged again
     assert driven.poisoned_step().act is Act.ROLL_BACK
 

@@ -427,18 +427,21 @@ def with_garden(state: State, **plain: Any) -> State:
     return State({**state.plain, "garden": {**state.plain["garden"], **plain}}, state.tensors)
 
 
-HEAD = "garden/numbers/parameters.head.weight"
+HEAD = "garden/model/parameters.head.weight"
 DAMAGED: list[tuple[Callable[[State], State], str]] = [
     (lambda state: without(state, HEAD), r"E334 .*\n.*parameters.head.weight is not a tensor"),
     (
         lambda state: State(state.plain, {**state.tensors, HEAD: torch.zeros(2, 2)}),
         r"E334 .*\n.*is \(2, 2\) float32, and was \(3,",
     ),
-    (lambda state: without(state, "garden/keeper/0/memory.0.step"), r"E334 .*\n.*memory.0.step is not a tensor"),
-    (lambda state: without(state, "governor/shelf/1/copies.head.bias"), r"E334 .*\n.*copies.head.bias is not a tensor"),
+    (lambda state: without(state, "garden/optimizers/0/state.0.step"), r"E334 .*\n.*state.0.step is not a tensor"),
+    (
+        lambda state: without(state, "governor/snapshots/1/copies.head.bias"),
+        r"E334 .*\n.*copies.head.bias is not a tensor",
+    ),
     (lambda state: without(state, "order"), r"E334 .*\n.*cannot be read: KeyError: 'order'"),
     (lambda state: with_garden(state, incubating=[5]), r"E334 .*\n.*\[5\] incubated"),
-    (lambda state: with_garden(state, grown={"model": 5}), "E330 the state is not a growth journal"),
+    (lambda state: with_garden(state, network={"model": 5}), "E330 the state is not a growth journal"),
     (
         lambda state: State({**state.plain, "seed": "seven and a half"}, state.tensors),
         r"E334 .*\n.*cannot be read: TypeError: 'str' object",

@@ -104,7 +104,7 @@ class Governor:
         self._metric = metric
         self._faults = FaultBook() if faults is None else faults
         self._watch = MutationWatch(self._settings.watch_steps)
-        self._snapshots = SnapshotShelf(self._settings.snapshots)
+        self._snapshots = Snapshots(self._settings.snapshots)
         self._history, self._rollbacks = LossHistory(), 0
         self._warned, self._calm = False, True
 
@@ -194,7 +194,7 @@ class Governor:
     def state_dict(self) -> State:
         """Return the state between two steps, when no rollback is planned; snapshots are part of it."""
         return State.of(
-            {"shelf": self._snapshots.state_dict()},
+            {"snapshots": self._snapshots.state_dict()},
             history=asdict(self._history),
             rollbacks=self._rollbacks,
             warned=self._warned,
@@ -209,7 +209,7 @@ class Governor:
         self._rollbacks, self._warned, self._calm = saved["rollbacks"], saved["warned"], saved["calm"]
         self._planned = None
         self._watch.load_state_dict(saved["watch"])
-        self._snapshots.load_state_dict(state.part("shelf"), self._garden)
+        self._snapshots.load_state_dict(state.part("snapshots"), self._garden)
 
     def _is_time(self, signals: Signals, *, improved: bool) -> bool:
         """Return whether to take a snapshot of this healthy step: its loss is the best so far, or the last one is old.
@@ -258,7 +258,7 @@ class KeptSnapshot:
     snapshot: Snapshot
 
 
-class SnapshotShelf:
+class Snapshots:
     """The latest snapshots of one environment, ``room`` of them, the newest first, in memory that is reused."""
 
     def __init__(self, room: int) -> None:

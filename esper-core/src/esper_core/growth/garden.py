@@ -328,10 +328,10 @@ class Garden:
         """Return the whole state, with the model's tensors and the optimizers' state; call it between two steps."""
         network = read_network(slots_of(self.model), type(self.model).__name__)
         incubations = {str(number): incubation.state_dict() for number, incubation in self._incubations.items()}
-        parts = {"keeper": self.keeper.state_dict(), "gates": self.gates.state_dict()}
+        parts = {"optimizers": self.keeper.state_dict(), "gates": self.gates.state_dict()}
         return State.of(
-            {"numbers": model_state(self.model), **parts, "incubations": State.of(incubations)},
-            grown=json.loads(json.dumps(asdict(network))),
+            {"model": model_state(self.model), **parts, "incubations": State.of(incubations)},
+            network=json.loads(json.dumps(asdict(network))),
             born=self.born,
             incubating=list(self._incubations),
         )
@@ -342,16 +342,16 @@ class Garden:
         Raises:
             GrowthError: the slots are not those of the state, or not empty, or a blueprint or a tensor does not fit.
         """
-        network = parse_network(json.dumps(state.plain["grown"]), source=_SOURCE)
-        tensors = decode_state(state.part("numbers"))["parameters"]
+        network = parse_network(json.dumps(state.plain["network"]), source=_SOURCE)
+        tensors = decode_state(state.part("model"))["parameters"]
         replant(self.model, network, tensors, self._rules.find_variety, source=_SOURCE)
-        load_model_state(self.model, state.part("numbers"))
+        load_model_state(self.model, state.part("model"))
         self._adopt_seeds()
         order: list[int] = state.plain["incubating"]
         if sorted(order) != sorted(self._incubations):
             why = f"seeds {order} incubated, and here {sorted(self._incubations)} do"
             raise state_mismatch(why)
-        self.keeper.load_state_dict(state.part("keeper"))
+        self.keeper.load_state_dict(state.part("optimizers"))
         self.gates.load_state_dict(state.part("gates"))
         self._incubations = {number: self._incubations[number] for number in order}  # seeds train in this order
         for number, incubation in self._incubations.items():

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from esper_core.growth.dry_runs import KeptBuffers, device_of
 from esper_core.growth.examples import map_tensors
-from esper_core.growth.optimizer_steps import decode_memory, decode_scaler, encode_scaler
+from esper_core.growth.optimizer_steps import decode_optimizer_state, decode_scaler, encode_scaler
 from esper_core.growth.seeds import Presence
 from esper_core.growth.serialization import decode_state, encode_state, state_mismatch
 from esper_core.leyline.protocols import State
@@ -162,7 +162,7 @@ class Branch(Incubation):
             if id(module) not in seed_modules
             for name, buffer in module.named_buffers(recurse=False)
         ]
-        self._memories = [(share, self._copied(share)) for share in keeper.host_shares()]
+        self._host_states = [(share, self._copied(share)) for share in keeper.host_shares()]
 
     def train(self, *parts: Callable[[nn.Module], Tensor]) -> None:
         """Take one step of host and seed together, on the branch's tensors.
@@ -211,14 +211,16 @@ class Branch(Incubation):
         """Return the branch: its tensors, the state of its optimizers and scaler, and its random stream."""
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
         paths = {id(module): path for path, module in self._model.named_modules()}
-        numbers = {names[id(parameter)]: other for parameter, other in zip(self._of_host, self._numbers, strict=True)}
+        parameters = {
+            names[id(parameter)]: other for parameter, other in zip(self._of_host, self._numbers, strict=True)
+        }
         fields = [(paths[id(module)], name, other) for module, name, other in self._fields]
-        memories = [[memory.get(parameter) for parameter in share.parameters] for share, memory in self._memories]
+        states = [[state.get(parameter) for parameter in share.parameters] for share, state in self._host_states]
         branch = encode_state(
             {
-                "numbers": numbers,
+                "parameters": parameters,
                 "fields": fields,
-                "memories": memories,
+                "optimizer_states": states,
                 "stream": self._stream.state_dict(),
                 "losses": self._losses,
             }
@@ -230,14 +232,14 @@ class Branch(Incubation):
         device = device_of(self._model)
         branch = decode_state(state.part("branch"), device)
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
-        if {names[id(parameter)] for parameter in self._of_host} != branch["numbers"].keys():
+        if {names[id(parameter)] for parameter in self._of_host} != branch["parameters"].keys():
             why = f"the branch of seed {self._seed.number} has other parameters"
             raise state_mismatch(why)
         for parameter, other in zip(self._of_host, self._numbers, strict=True):
-            other.copy_(branch["numbers"][names[id(parameter)]])
+            other.copy_(branch["parameters"][names[id(parameter)]])
         self._fields = [(self._model.get_submodule(path), name, other) for path, name, other in branch["fields"]]
-        memories = zip(self._keeper.host_shares(), branch["memories"], strict=True)
-        self._memories = [(share, decode_memory(share.parameters, memory)) for share, memory in memories]
+        states = zip(self._keeper.host_shares(), branch["optimizer_states"], strict=True)
+        self._host_states = [(share, decode_optimizer_state(share.parameters, encoded)) for share, encoded in states]
         self._stream.load_state_dict(branch["stream"])
         self._losses = branch.get("losses", [])  # older checkpoints have none
         self._scaler = decode_scaler(state.part("scaler"), self._scaler, device)
@@ -250,23 +252,28 @@ class Branch(Incubation):
             self._fields[place] = (module, name, getattr(module, name))
             setattr(module, name, other)
         self._keeper.scaler, self._scaler = self._scaler, self._keeper.scaler
-        for place, (share, other_memory) in enumerate(self._memories):
-            self._memories[place] = (share, self._exchanged(share, other_memory))
+        for place, (share, other_state) in enumerate(self._host_states):
+            self._host_states[place] = (share, self._exchanged(share, other_state))
 
     def _state_of_host(self, share: Share) -> dict[Any, Any]:
         """Return the optimizer's state of each of the host's parameters; it may have other models' beside them."""
         state: dict[Any, Any] = {} if share.optimizer is None else share.optimizer.state
-        return {parameter: memory for parameter, memory in state.items() if id(parameter) in self._ids_of_host}
+        return {
+            parameter: of_parameter for parameter, of_parameter in state.items() if id(parameter) in self._ids_of_host
+        }
 
     def _copied(self, share: Share) -> dict[Any, Any]:
         """Return a copy of the optimizer state of each parameter."""
-        return {parameter: map_tensors(memory, torch.clone) for parameter, memory in self._state_of_host(share).items()}
+        return {
+            parameter: map_tensors(of_parameter, torch.clone)
+            for parameter, of_parameter in self._state_of_host(share).items()
+        }
 
-    def _exchanged(self, share: Share, memory: dict[Any, Any]) -> dict[Any, Any]:
+    def _exchanged(self, share: Share, state: dict[Any, Any]) -> dict[Any, Any]:
         """Set the state of the share's optimizer and return the state that it had."""
         before = self._state_of_host(share)
         if share.optimizer is not None:
             for parameter in before:
                 del share.optimizer.state[parameter]
-            share.optimizer.state.update(memory)
+            share.optimizer.state.update(state)
         return before

@@ -40,16 +40,16 @@ class _Fused(torch.optim.Optimizer):
         """Take one step."""
         (group,) = self.param_groups
         learning = [parameter for parameter in group["params"] if parameter.grad is not None]
-        memory = [self.state[parameter] or _initial(self.state[parameter], parameter) for parameter in learning]
+        states = [self.state[parameter] or _initial(self.state[parameter], parameter) for parameter in learning]
         beta1, beta2 = group["betas"]
         with torch.no_grad():
             self._kernel(
                 learning,
                 [parameter.grad for parameter in learning],
-                [state["exp_avg"] for state in memory],
-                [state["exp_avg_sq"] for state in memory],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
                 [],
-                [state["step"] for state in memory],
+                [state["step"] for state in states],
                 fused=True,
                 foreach=False,
                 amsgrad=False,
@@ -80,26 +80,29 @@ def step_optimizer(optimizer: torch.optim.Optimizer) -> None:
     (optimizer.fast_step if isinstance(optimizer, _Fused) and not counted else optimizer.step)()
 
 
-def _initial(memory: dict[str, Tensor], parameter: nn.Parameter) -> dict[str, Tensor]:
+def _initial(state: dict[str, Tensor], parameter: nn.Parameter) -> dict[str, Tensor]:
     """Fill in the state of a parameter before its first step."""
-    memory["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-    memory["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-    memory["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-    return memory
+    state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+    state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+    state["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+    return state
 
 
-Memory = dict[Any, dict[str, Any]]
+OptimizerState = dict[Any, dict[str, Any]]
 """An optimizer's state of each parameter: momenta, counts of steps."""
 
 
-def decode_memory(parameters: Sequence[nn.Parameter], encoded: Sequence[dict[str, Any] | None]) -> Memory:
+def decode_optimizer_state(
+    parameters: Sequence[nn.Parameter], encoded: Sequence[dict[str, Any] | None]
+) -> OptimizerState:
     """Return the state of ``parameters``, given in their order; None for one that never had a gradient."""
     return {
         parameter: {
-            key: laid_out(value, parameter) if isinstance(value, Tensor) else value for key, value in memory.items()
+            key: laid_out(value, parameter) if isinstance(value, Tensor) else value
+            for key, value in of_parameter.items()
         }
-        for parameter, memory in zip(parameters, encoded, strict=True)
-        if memory is not None
+        for parameter, of_parameter in zip(parameters, encoded, strict=True)
+        if of_parameter is not None
     }
 
 
@@ -150,12 +153,12 @@ def encode_scaler(scaler: GradScaler | None) -> State:
 
 def decode_scaler(state: State, scaler: GradScaler | None, device: torch.device) -> GradScaler | None:
     """Return a scaler with the state from ``encode_scaler``: ``scaler`` itself if there is one."""
-    memory = decode_state(state)
-    if memory is None:
+    saved = decode_state(state)
+    if saved is None:
         return None
     if scaler is None:
-        scaler = GradScaler(device.type, enabled=bool(memory))
-    scaler.load_state_dict(memory)
+        scaler = GradScaler(device.type, enabled=bool(saved))
+    scaler.load_state_dict(saved)
     return scaler
 
 

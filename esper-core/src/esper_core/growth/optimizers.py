@@ -23,7 +23,7 @@ from esper_core.growth.optimizer_steps import (
     FusedAdam,
     FusedAdamW,
     GradientCollector,
-    decode_memory,
+    decode_optimizer_state,
     decode_scaler,
     encode_scaler,
     hand_over_state,
@@ -194,19 +194,19 @@ class Share:
         if self.optimizer is None:
             return encode_state({"begun": self.begun})
         groups = [settings_of(group) for group in self.optimizer.param_groups]
-        memory = [self.optimizer.state.get(parameter) for parameter in self.parameters]
+        states = [self.optimizer.state.get(parameter) for parameter in self.parameters]
         waiting = self.gradients.state_dict()
-        return encode_state({"begun": self.begun, "groups": groups, "memory": memory, "gradients": waiting})
+        return encode_state({"begun": self.begun, "groups": groups, "state": states, "gradients": waiting})
 
     def restored(self, state: State) -> Share:
         """Return this share with the state of another one, whose parameters have the same shapes."""
         saved = decode_state(state, self.parameters[0].device if self.parameters else "cpu")
         if self.optimizer is not None:
-            memory = decode_memory(self.parameters, saved["memory"])
+            state_of_parameters = decode_optimizer_state(self.parameters, saved["state"])
             for group, settings in zip(self.optimizer.param_groups, saved["groups"], strict=True):
                 group.update(settings)
             self.optimizer.state.clear()
-            self.optimizer.state.update(memory)
+            self.optimizer.state.update(state_of_parameters)
             self.gradients.load_state_dict(saved.get("gradients"))  # older checkpoints have none
         return replace(self, begun=saved["begun"])
 

@@ -100,7 +100,7 @@ class Snapshot:
     def state_dict(self) -> State:
         """Return the copies, and the checksums that reveal damage to them."""
         checksums = dict(zip((cell.name for cell in self._cells), self._checksums.tolist(), strict=True))
-        return encode_state({"copies": dict(self.tensors()), "seals": checksums})
+        return encode_state({"copies": dict(self.tensors()), "checksums": checksums})
 
     def load_state_dict(self, state: State) -> None:
         """Load the copies of another snapshot, of a network with the same seeds. Later buffers are left out.
@@ -120,7 +120,7 @@ class Snapshot:
         with torch.no_grad():
             for cell in self._cells:
                 cell.copy.copy_(copies[cell.name])
-        checksums = [saved["seals"][cell.name] for cell in self._cells]
+        checksums = [saved["checksums"][cell.name] for cell in self._cells]
         self._checksums = torch.tensor(checksums, dtype=torch.int64)
 
 

@@ -193,11 +193,11 @@ class SeedDependence:
 
     def state_dict(self) -> State:
         """Return the dependences."""
-        return State.of({"found": encode_state(self.dependences)})
+        return State.of({"dependences": encode_state(self.dependences)})
 
     def load_state_dict(self, state: State) -> None:
         """Restore what ``state_dict`` returned, for a garden with the same seeds."""
-        self.dependences = decode_state(state.part("found"), device_of(self.garden.model))
+        self.dependences = decode_state(state.part("dependences"), device_of(self.garden.model))
 
 
 @dataclass(frozen=True, slots=True)

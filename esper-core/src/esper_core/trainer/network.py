@@ -414,8 +414,8 @@ class GrowingNetwork:
     def _parts(self) -> dict[str, Governor | SeedGains | SeedDependence | StepMeasurements | SeedLosses]:
         return {
             "governor": self.governor,
-            "scales": self.gains,
-            "leaning": self.dependence,
-            "reading": self.measurements,
-            "mishaps": self.lost,
+            "gains": self.gains,
+            "dependence": self.dependence,
+            "measurements": self.measurements,
+            "lost_seeds": self.lost,
         }

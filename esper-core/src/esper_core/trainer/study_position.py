@@ -78,8 +78,8 @@ class StudyProgress:
         return State.of(
             {
                 "pool": self.study.pool.state_dict(),
-                "ledger": encode_state(self.rewards.state_dict()),
-                "record": encode_state(self.recorder.state_dict()),
+                "rewards": encode_state(self.rewards.state_dict()),
+                "recorder": encode_state(self.recorder.state_dict()),
                 "policies": State.of({name: state for name, state in policies.items() if state is not None}),
             },
             round=self.round,
@@ -94,8 +94,8 @@ class StudyProgress:
             msg = f"{state.plain['finished']} episodes were over. Received: {len(self.finished)}"
             raise ValueError(msg)
         self.study.pool.load_state_dict(state.part("pool"), in_round=self.step > 0)
-        self.rewards.load_state_dict(decode_state(state.part("ledger")))
-        self.recorder.load_state_dict(decode_state(state.part("record")))
+        self.rewards.load_state_dict(decode_state(state.part("rewards")))
+        self.recorder.load_state_dict(decode_state(state.part("recorder")))
         policies = state.part("policies")
         for arm in self.study.arms:
             if arm.name in policies.plain and isinstance(arm.policy, Resumable):

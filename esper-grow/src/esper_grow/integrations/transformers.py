@@ -109,8 +109,8 @@ class Grow(GrowsModel, TrainerCallback):
             state=saved.get("gardener"),
         )
         for name, parameter in Host(model).slots.named_parameters():
-            if name in saved.get("memory", {}):
-                owner.state[parameter] = saved["memory"][name]
+            if name in saved.get("optimizer", {}):
+                owner.state[parameter] = saved["optimizer"][name]
         self._labels = {"labels", *(args.label_names or ())} & set(first_batch(batches) or ())
         self._handles = [
             model.register_forward_pre_hook(self._see, with_kwargs=True),
@@ -129,11 +129,13 @@ class Grow(GrowsModel, TrainerCallback):
         """Add the state to a checkpoint; an event of the Trainer."""
         gardener = self.gardener
         assert gardener is not None
-        memory = gardener.optimizer.state
+        optimizer_state = gardener.optimizer.state
         named = Host(gardener.model).slots.named_parameters()
         parts = {
             "gardener": gardener.state_dict(),
-            "memory": {name: memory[parameter] for name, parameter in named if parameter in memory},
+            "optimizer": {
+                name: optimizer_state[parameter] for name, parameter in named if parameter in optimizer_state
+            },
         }
         target = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}", STATE_FILE)
         write_state(target, parts)

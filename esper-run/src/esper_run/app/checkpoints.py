@@ -212,4 +212,4 @@ class CheckpointWriter:
             "warnings": self.warnings,
             "config": self.decisive,
         }
-        return State.of({"course": progress.state_dict()}, **plain)
+        return State.of({"study": progress.state_dict()}, **plain)

@@ -183,8 +183,8 @@ class Episode:
     def state_dict(self) -> State:
         """Return the state of the episode after the latest step."""
         now = self._latest()
-        moment = {"reward": plain_of(now.reward), "rolled_back": now.rolled_back, "ending": plain_of(now.ending)}
-        parts = {"ledger": encode_state(self._rewards.state_dict()), "moment": encode_state(moment)}
+        latest = {"reward": plain_of(now.reward), "rolled_back": now.rolled_back, "ending": plain_of(now.ending)}
+        parts = {"rewards": encode_state(self._rewards.state_dict()), "latest": encode_state(latest)}
         step = self.steps if self._result is None else self._result.step
         return State.of({"pool": self._pool.state_dict(), **parts}, seed=self._seed, step=step)
 
@@ -200,12 +200,12 @@ class Episode:
         with one_thread():
             self._pool.load_state_dict(state.part("pool"), in_round=True)
         self._seed = state.plain["seed"]
-        self._rewards.load_state_dict(decode_state(state.part("ledger")))
-        moment = decode_state(state.part("moment"))
-        reward = None if moment["reward"] is None else record_of(RewardBreakdown, moment["reward"])
-        ending = None if moment["ending"] is None else record_of(Ending, moment["ending"])
+        self._rewards.load_state_dict(decode_state(state.part("rewards")))
+        latest = decode_state(state.part("latest"))
+        reward = None if latest["reward"] is None else record_of(RewardBreakdown, latest["reward"])
+        ending = None if latest["ending"] is None else record_of(Ending, latest["ending"])
         self._result = None if ending else StepResult(state.plain["step"], self._pool.latest, [reward], {}, {})
-        return self._moment(self._pool.latest, reward, rolled_back=moment["rolled_back"], ending=ending)
+        return self._moment(self._pool.latest, reward, rolled_back=latest["rolled_back"], ending=ending)
 
     def twin_of(self, seed: int) -> TwinEpisode:
         """Return the twin of an RNG seed, and train it if it is not known."""

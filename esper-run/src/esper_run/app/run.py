@@ -338,7 +338,7 @@ class _Session:
             progress = StudyProgress(study)
             try:
                 if position.number and stage == position.stage:
-                    progress.load_state_dict(position.state.part("course"), before)
+                    progress.load_state_dict(position.state.part("study"), before)
                 finished += run_study(progress, partial(_after_step, context, writer))
             except (GovernorStop, PluginError) as error:
                 if stage == 0:

@@ -22,7 +22,6 @@ from unittest import mock
 
 import esper_run
 from esper_core.growth import FaultBook
-from esper_core.trainer.forward import Notices
 from esper_run.app.compose import prepare
 from esper_run.app.runtime import one_thread
 from esper_scale.engines.ahead import Decider, run_ahead
@@ -47,7 +46,7 @@ EMPTY: Final = ("of_arm", ("nobody",))
 def measure_requests(composition: Composition, count: int = 300) -> float:
     """Return the median of the seconds between an empty request and its reply."""
     engine = ForkEngine(composition.recipe, decider_of(composition))
-    pool = WorkerPool(engine, composition.arm_names, 2, workers=2, notices=Notices())
+    pool = WorkerPool(engine, composition.arm_names, 2, workers=2, warn=composition.recipe.warn)
     with closing(engine), closing(pool):
         request, seconds = Request(*EMPTY, FaultBook().state_dict()), []
         for _ in range(count):
@@ -61,7 +60,7 @@ def measure_requests(composition: Composition, count: int = 300) -> float:
 def measure_sizes(composition: Composition) -> dict[str, float]:
     """Return what a step of one environment, and a snapshot of it, take in time and in bytes."""
     order = Order(tuple(composition.arm_names), 2, range(2), "twin")
-    shard = Shard.of(order, composition.recipe, Notices(), lambda place: None)
+    shard = Shard.of(order, composition.recipe, composition.recipe.warn, lambda place: None)
     decider: Decider = decider_of(composition)
     answered: list[tuple[Request, Any]] = []
 

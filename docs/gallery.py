@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from esper_core.leyline import SeedSignals, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import StageChanged, StepFinished
-from esper_core.plugins.notebooks import viewer
+from esper_core.plugins import html_of
 from esper_core.telemetry import decode, encode
 from esper_run import cli
 from esper_run.cli.output import print_results
@@ -279,10 +279,10 @@ def photograph_run() -> None:
 
 def photograph_probe() -> None:
     """Take a picture of the page of a probe."""
-    page = viewer("probe-page")
+    page = html_of("probe-page", run_path(str(DOCS.parent / "examples" / "own_model.py"))["probed"]().to_dict())
     assert page is not None
     with tempfile.NamedTemporaryFile("w", suffix=".html", encoding="utf-8") as file:
-        file.write(page(run_path(str(DOCS.parent / "examples" / "own_model.py"))["probed"]().to_dict()))
+        file.write(page)
         file.flush()
         photograph(f"file://{file.name}", "probe.png", 920, 420)
 

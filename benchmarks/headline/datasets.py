@@ -19,7 +19,7 @@ from torch.nn import functional
 from esper_blueprints.plugin import BLUEPRINTS
 from esper_core import BlueprintSpec, EsperError, TaskSpec, hookimpl
 from esper_core.leyline import Metric, Problem
-from esper_core.plugins import evaluate_formula
+from esper_core.plugins.formula import evaluate_formula
 from esper_tasks.byte_text import NextByte
 from esper_tasks.settings import BytesSettings
 from esper_tasks.supervised import Classification, as_split

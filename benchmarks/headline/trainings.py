@@ -176,7 +176,7 @@ class Loop:
 
     def train(self, steps: int, batches: int, looks_after: Collection[int]) -> None:
         """Train for so many batches, with the learning rate constant in each of so many steps."""
-        data, size = self.recipe.data["train"], self.recipe.episode.batch_size
+        data, size = self.recipe.data["train"], self.recipe.batch_size
         order = BatchOrder(len(data), size, derive_seed(self.seed, "order"))
         schedule = Cosine(floor=FLOOR, warmup=warm_up(steps)) if self.setting.schedule == "cosine" else None
         for step in range(steps):
@@ -242,9 +242,11 @@ def build(recipe: Recipe, architecture: str, seed: int, state: Mapping[str, Tens
         return recipe.task.losses(network(train.inputs[rows]), train.targets[rows]).mean()
 
     for number, (slot, name) in enumerate(_blocks(architecture)):
-        blueprint = next(variety.id for variety in recipe.varieties[slot] if variety.id.rpartition("/")[2] == name)
+        blueprint = next(
+            variety.id for variety in recipe.network.varieties[slot] if variety.id.rpartition("/")[2] == name
+        )
         block = SimpleNamespace(slot=slot, blueprint=blueprint, blend=Blend.ADD, number=number)
-        implant(model, [cast("Growth", block)], recipe.varieties, seed=seed, probe=probe)
+        implant(model, [cast("Growth", block)], recipe.network.varieties, seed=seed, probe=probe)
     model.train()
     return model
 

@@ -116,8 +116,8 @@ def stepping(setup: Setup, work: Workload) -> Iterator[Callable[[], object]]:
     if setup.program == "threads":
         pool = Pool(recipe, ["grown"], setup.trainings, lanes=setup.lanes)
     else:
-        engine, notices = ForkEngine(recipe), recipe.notices
-        pool = WorkerPool(engine, ["grown"], setup.trainings, workers=setup.lanes, notices=notices)
+        engine = ForkEngine(recipe)
+        pool = WorkerPool(engine, ["grown"], setup.trainings, workers=setup.lanes, warn=recipe.warn)
     with closing(pool):
         pool.reset(0, 0)
         activate_seeds(pool, list(work.slots) if setup.seeds else [])

@@ -16,10 +16,11 @@ from torch import nn
 from esper_blueprints.conv_light import ConvLight
 from esper_blueprints.layers import convolution, start_at_zero
 from esper_core import BlueprintSpec, Site
-from esper_core.growth import Draws, Variety, graft
+from esper_core.growth import Variety, graft
+from esper_core.growth.trials import Draws
 from esper_core.leyline import Action, DataShape, Op, SlotPlace, Split, SplitName
-from esper_core.settings import ComputeConfig, EpisodeConfig, GovernorConfig, GrowthConfig, OptimizersConfig
-from esper_core.trainer.environment import Recipe
+from esper_core.settings import ComputeConfig, GrowthConfig, OptimizersConfig
+from esper_core.trainer import NetworkSettings, Recipe
 from esper_tasks.hosts import PointwiseMlp, cnn2d
 from esper_tasks.mnist1d import mnist1d
 from esper_tasks.supervised import Classification
@@ -89,13 +90,16 @@ class Workload:
             data=self.data,
             build_host=self.build_host,
             slots=self.slots,
-            varieties=dict.fromkeys(self.slots, (variety,)),
-            episode=EpisodeConfig(steps=1000, batches=self.batches, batch_size=self.batch_size),
-            optimizers=OptimizersConfig(),
-            growth=GrowthConfig(incubation="shadow", auto_advance=False),
-            governor=GovernorConfig(),
+            network=NetworkSettings(
+                dict.fromkeys(self.slots, (variety,)),
+                1000,
+                self.batches,
+                growth=GrowthConfig(incubation="shadow", auto_advance=False),
+                metric=self.task.metric,
+                draws=Draws.NEVER,
+            ),
+            batch_size=self.batch_size,
             device=CPU,
-            draws=Draws.NEVER,
             compute=compute or ComputeConfig(),
         ).on(device)
         if not channels_last:

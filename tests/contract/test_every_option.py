@@ -134,7 +134,7 @@ def culprit(world: Any) -> bool:
 def copies(world: Any) -> int:
     """Return how many numbers the memory estimate counts for each parameter of the host, including snapshots."""
     recipe, environment = world.recipe, world.environment()
-    budget = MemoryBudget(recipe.governor, recipe.optimizers, recipe.varieties)
+    budget = MemoryBudget(recipe.network.governor, recipe.network.optimizers, recipe.network.varieties)
     return round(budget.mebibytes(environment.garden) * 2**20 / 4 / world.composition.host_parameters)
 
 
@@ -346,7 +346,7 @@ ROWS = [
     Row("engine.use", "processes", lambda w: w.lives_here, True, False, LANES),
     Row("engine.settings", "{wait_seconds: 5}", lambda w: w.asked_of_ray.wait_seconds, 300, 5, RAY),
     Row("patience", "77", patience_of_the_run, None, 77.0),
-    Row("randomness", "always", lambda w: w.recipe.draws.name, "NEVER", "ANYWHERE"),
+    Row("randomness", "always", lambda w: w.recipe.network.draws.name, "NEVER", "ANYWHERE"),
     Row("margin", "0.5", margin_of_the_run, "better", "no difference shown"),
     Row("capacity", "false", lambda w: bool(w.composition.controls), True, False),
     Row("checkpoints.every", "1", lambda w: "000002" in checkpoints(w), False, True, RARELY),

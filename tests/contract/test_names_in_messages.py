@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import esper_core
-from esper_core.plugins.isolation import Label
+from esper_core.leyline.specs import SinkSpec
+from esper_core.plugins import Component
 from esper_run.app import components
 from tests.contract.conftest import tree
 
@@ -50,7 +51,8 @@ def test_every_name_in_a_string_resolves() -> None:
 
 @pytest.mark.parametrize("kind", components._PROTOCOLS)
 def test_the_hint_of_a_component_without_its_methods_names_its_protocol(kind: str) -> None:
+    component = Component("p/c", "c", kind, "p", "p", "1", "module:target", SinkSpec())  # type: ignore[arg-type]
     with pytest.raises(esper_core.EsperError) as caught:
-        components.check_component(kind, object(), Label("a component", "module:target"))  # type: ignore[arg-type]
+        components.check_component(component, object())
     (name,) = NAME.findall(caught.value.problems[0].hint or "")
     assert resolve(name) is components._PROTOCOLS[kind]  # type: ignore[index]

@@ -40,9 +40,10 @@ from esper_core.leyline import (
     State,
 )
 from esper_core.leyline.protocols import Rollout
-from esper_core.settings import EpisodeConfig, GovernorConfig, GrowthConfig, OptimizerConfig, OptimizersConfig
+from esper_core.settings import GovernorConfig, GrowthConfig, OptimizerConfig, OptimizersConfig
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.lanes import CudaStream
+from esper_core.trainer.network import NetworkSettings
 from esper_core.trainer.pool import Pool
 
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=1)
@@ -296,18 +297,33 @@ def make_recipe(
 ) -> Recipe:
     """Return the recipe of small environments."""
     settings = {"learning_rate": 1e-2, **(optimizer or {})}
+    task = ToyTask()
     return Recipe(
-        task=ToyTask(),
+        task=task,
         data={"train": toy_split(120, 1), "validation": toy_split(60, 2), "test": toy_split(60, 3)},
         build_host=host,
         slots={"early": place or SlotPlace("stem")},
-        varieties={"early": (variety,)},
-        episode=EpisodeConfig(steps=steps, batches=batches, batch_size=20),
-        optimizers=OptimizersConfig.model_validate({"host": settings, "seed": settings}),
-        growth=GrowthConfig(incubation="shadow", embargo=embargo),
-        governor=GovernorConfig.model_validate(governor or {}),
+        network=NetworkSettings(
+            {"early": (variety,)},
+            steps,
+            batches,
+            growth=GrowthConfig(incubation="shadow", embargo=embargo),
+            governor=GovernorConfig.model_validate(governor or {}),
+            optimizers=OptimizersConfig.model_validate({"host": settings, "seed": settings}),
+            metric=task.metric,
+        ),
+        batch_size=20,
         device=torch.device("cpu"),
     )
+
+
+OF_NETWORKS = {field.name for field in fields(NetworkSettings)} - {"operations"}
+
+
+def change_recipe(recipe: Recipe, **changes: Any) -> Recipe:
+    """Return the recipe with other values, its own or those of the settings of its networks."""
+    of_network = {name: changes.pop(name) for name in OF_NETWORKS & changes.keys()}
+    return replace(recipe, network=replace(recipe.network, **of_network), **changes)
 
 
 def begin(recipe: Recipe, seed: int = 3, **more: Any) -> Environment:
@@ -331,7 +347,7 @@ def begin_pool(
 
     ``scale``: the first factor of the scalers of the loss, which half precision takes; ``interval``: between increases.
     """
-    recipe = replace(recipe, growth=recipe.growth.model_copy(update=growth))
+    recipe = change_recipe(recipe, growth=recipe.network.growth.model_copy(update=growth))
     pool = Pool(recipe, ["grown", "twin"] if twin else ["grown"], 1, twin="twin" if twin else None)
     pool.reset(0, 3)
     for environment in pool.environments if scale is not None else ():

@@ -5,10 +5,11 @@ from typing import Any
 
 from esper_core.leyline import WAIT, Action, RewardBreakdown, Signals
 from esper_core.leyline.events import Event
+from esper_core.settings import EpisodeConfig
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
-from esper_core.trainer.study import Arm, RunReward, Study, StudyExtent
+from esper_core.trainer.study import Arm, RunReward, Study
 
 
 def play(
@@ -79,7 +80,8 @@ def make_study(
         arms=[Arm("grown", policy, 'policy "test/planned" (test 1.0)')],
         twin=twin,
         reward=RunReward(ImprovementReward(), 'reward "test/improvement" (test 1.0)'),
-        extent=StudyExtent(rounds, environments, recipe.episode.steps, recipe.episode.batches, first_seed=3),
+        episode=EpisodeConfig(steps=recipe.network.steps, batches=recipe.network.batches),
+        first_seeds=[3 + round_ * environments for round_ in range(rounds)],
         bus=Bus([recorder]),
         clock=Clock(),
         packages={"test/local-conv": "test 1.0"},

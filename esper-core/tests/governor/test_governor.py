@@ -276,7 +276,9 @@ def environment():
 def preflight(environment, host="adam", seed="adam", **changes) -> MemoryBudget:
     host_settings = host if isinstance(host, dict) else {"kind": host}
     optimizers = OptimizersConfig.model_validate({"host": host_settings, "seed": {"kind": seed}})
-    return MemoryBudget(GovernorConfig.model_validate(changes), optimizers, environment.recipe.varieties, "shadow")
+    return MemoryBudget(
+        GovernorConfig.model_validate(changes), optimizers, environment.recipe.network.varieties, "shadow"
+    )
 
 
 @pytest.mark.parametrize(("mebibytes", "refused"), [(None, False), (6, False), (5, True)])

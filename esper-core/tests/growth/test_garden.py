@@ -19,6 +19,7 @@ from tests.support.core_worlds import (
     GERMINATE,
     PRUNE,
     begin,
+    change_recipe,
     make_garden,
     make_recipe,
     numbers,
@@ -62,9 +63,9 @@ def unbuildable(site: Site) -> nn.Module:
 )
 def test_action_that_cannot_be_carried_out_is_refused_and_changes_nothing(action, error, message):
     recipe = make_recipe()
-    (variety,) = recipe.varieties["early"]
+    (variety,) = recipe.network.varieties["early"]
     broken = replace(variety, id="test/broken", factory=unbuildable)
-    environment = begin(replace(recipe, varieties={"early": (variety, broken)}))
+    environment = begin(change_recipe(recipe, varieties={"early": (variety, broken)}))
     before = snapshot(environment.garden)
     with pytest.raises(error, match=message):
         environment.garden.apply(action, 0)
@@ -213,10 +214,10 @@ GERMINATE_EACH = [Action(Op.GERMINATE, "early", name, speed=2) for name in NAMES
 def nursery(size: int = 3, way: str = "shadow", **growth: Any) -> Recipe:
     """Return a recipe whose slot holds this many seeds at once, with three blueprints."""
     recipe = make_recipe(embargo=1)
-    (first,) = recipe.varieties["early"]
+    (first,) = recipe.network.varieties["early"]
     varieties = (first, replace(first, id=NAMES[1]), replace(first, id=NAMES[2]))
-    settings = recipe.growth.model_copy(update={"nursery": size, "incubation": way, **growth})
-    return replace(recipe, varieties={"early": varieties}, growth=settings)
+    settings = recipe.network.growth.model_copy(update={"nursery": size, "incubation": way, **growth})
+    return change_recipe(recipe, varieties={"early": varieties}, growth=settings)
 
 
 def fill(recipe: Recipe, plan: dict[int, Action], steps: int) -> tuple[Environment, Environment]:
@@ -259,7 +260,7 @@ def test_gates_of_a_nursery_share_one_alpha():
     shares = []
     for size in (1, 3):
         environment, _ = fill(nursery(size), {0: GERMINATE_EACH[0]}, 3)
-        gates = Gates(environment.recipe.growth.model_copy(update={"gates": "strict"}), looks=10)
+        gates = Gates(environment.recipe.network.growth.model_copy(update={"gates": "strict"}), looks=10)
         (seed,) = environment.garden.living_seeds()
         for _ in range(3):
             gates.look([seed], {seed.number: Gain(800, 0.1, 0.5, 0.0, -1.0, 1.0)})

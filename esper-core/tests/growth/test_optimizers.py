@@ -4,7 +4,6 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
@@ -27,6 +26,7 @@ from tests.support.core_worlds import (
     Falling,
     LinearWorld,
     begin,
+    change_recipe,
     make_recipe,
     same,
 )
@@ -215,7 +215,7 @@ every_pair = pytest.mark.parametrize(
 
 def recipe_of(host: Settings, seed: Settings, **more: Any) -> Recipe:
     optimizers = OptimizersConfig.model_validate({"host": host, "seed": seed})
-    return replace(make_recipe(steps=20), optimizers=optimizers, **more)
+    return change_recipe(make_recipe(steps=20), optimizers=optimizers, **more)
 
 
 def grown(recipe: Recipe) -> Environment:
@@ -262,9 +262,11 @@ def test_b8_drl_02_fossil_steps_with_the_hosts_settings_and_its_own_state(pair, 
     recipe = recipe_of(host, seed, growth=GrowthConfig.model_validate({"incubation": incubation}))
     environment = grown(recipe)
     living = environment.keeper.seeds[0]
-    assert settings_of(living.optimizer) == settings_of(build_optimizer(recipe.optimizers.seed, living.parameters))
+    assert settings_of(living.optimizer) == settings_of(
+        build_optimizer(recipe.network.optimizers.seed, living.parameters)
+    )
     state = living.optimizer.state if pair in HANDED_OVER else {}
-    expected = reference(list(living.parameters), recipe.optimizers.host, state)
+    expected = reference(list(living.parameters), recipe.network.optimizers.host, state)
     environment.network.apply(FOSSILISE, 4)
     (fossil,) = environment.keeper.fossils.values()
     assert settings_of(fossil.optimizer) == settings_of(environment.keeper.host.optimizer)
@@ -278,7 +280,7 @@ def test_b8_drl_02_fossil_steps_with_the_hosts_settings_and_its_own_state(pair, 
 )
 def test_fossil_follows_the_hosts_schedule_at_once(host, seed, rate):
     settings = {"learning_rate": 0.01}
-    recipe = recipe_of(settings, {"learning_rate": rate}, host_schedule=host, seed_schedule=seed)
+    recipe = recipe_of(settings, {"learning_rate": rate}, schedules={"host": host, "seed": seed})
     environment = grown(recipe)
     environment.network.apply(FOSSILISE, 4)
     for _ in range(2):

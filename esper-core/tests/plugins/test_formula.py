@@ -3,8 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from esper_core.plugins import FormulaError, evaluate_formula
-from esper_core.plugins.formula import MAX_LENGTH, MAX_VALUE
+from esper_core.plugins.formula import MAX_LENGTH, MAX_VALUE, FormulaError, evaluate_formula
 
 SITE = {"c": 8, "n": 2, "h": 6, "w": 5}
 

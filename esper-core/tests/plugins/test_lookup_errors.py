@@ -2,7 +2,7 @@
 
 import pytest
 
-from esper_core.plugins import UnknownComponent, UnusableComponent
+from esper_core.plugins.lookup_errors import UnknownComponent, UnusableComponent
 
 LIST = "List them:  esper components list blueprint"
 KNOWN = "Known: conv3x3, tiny"

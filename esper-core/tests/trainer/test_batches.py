@@ -18,7 +18,7 @@ from esper_core.settings import ComputeConfig
 from esper_core.trainer.batches import BatchOrder, Resident, Streamed, sent
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
-from tests.support.core_worlds import ADVANCE, GERMINATE, RecordingStream, make_recipe
+from tests.support.core_worlds import ADVANCE, GERMINATE, RecordingStream, change_recipe, make_recipe
 from tests.support.studies import play
 
 CPU = torch.device("cpu")
@@ -132,7 +132,7 @@ def test_only_what_is_sent_to_a_gpu_is_pinned_and_nothing_blocks(device, done):
 
 def test_sim_med_5_a_run_has_one_feed_for_each_environment_and_the_numbers_of_resident_data():
     """With BatchNorm, dropout, seeds, two rounds and lanes, bit for bit."""
-    recipe = replace(make_recipe(steps=4), draws=Draws.FORWARD)
+    recipe = change_recipe(make_recipe(steps=4), draws=Draws.FORWARD)
     plan = {0: GERMINATE, 1: ADVANCE}
 
     def course(recipe: Recipe, lanes: int) -> list[tuple[str, int]]:

@@ -38,6 +38,7 @@ from tests.support.core_worlds import (
     LOUD,
     Falling,
     bad,
+    change_recipe,
     make_recipe,
     noisy_in_evaluation,
     spelled,
@@ -124,15 +125,14 @@ def odd_recipe(*, schedule: bool = False, batches: int = 1, data: str = "residen
     host_settings = {"learning_rate": 1e-2, "clip_norm": 0.5, **optimizer}
     of_seeds = growth.pop("of_seeds", host_settings)
     recipe = make_recipe(host=OddHost, batches=batches, steps=40, governor=governor)
-    return replace(
+    return change_recipe(
         recipe,
         compute=ComputeConfig(data=data),
         slots={"early": SlotPlace("stem", stack=2), "late": SlotPlace("drop", stack=2)},
         varieties={"early": (ODD, LOUD), "late": (LOUD, ODD)},
         growth=GrowthConfig.model_validate({"incubation": "shadow", "embargo": 2, **growth}),
         optimizers=OptimizersConfig.model_validate({"host": host_settings, "seed": of_seeds}),
-        host_schedule=Falling() if schedule else None,
-        seed_schedule=Falling() if schedule else None,
+        schedules={"host": Falling(), "seed": Falling()} if schedule else {},
     )
 
 
@@ -394,7 +394,7 @@ def test_lost_seeds_that_were_not_reported_yet_are_restored():
         raise ValueError("never")
 
     varieties = (bad(), replace(bad(), id="test/unbuildable", factory=unbuildable))
-    recipe = replace(make_recipe(), varieties={"early": varieties})
+    recipe = change_recipe(make_recipe(), varieties={"early": varieties})
     environment = begun(recipe).environments[0]
     environment.network.apply(germinate("early", "bad"), 0)
     environment.train()
@@ -480,6 +480,6 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
 def test_a_state_of_another_recipe_is_refused(written):
     recipe, state = written
     for change, message in OTHERS:
-        environment = Environment(replace(recipe, **change), arm="grown", index=0)
+        environment = Environment(change_recipe(recipe, **change), arm="grown", index=0)
         with pytest.raises(GrowthError, match=message):
             environment.load_state_dict(state)

@@ -21,6 +21,7 @@ from tests.support.core_worlds import (
     NoisyHost,
     SmoothHost,
     begin,
+    change_recipe,
     make_recipe,
     same,
     turning,
@@ -34,7 +35,7 @@ def compiled(compiler: Any = None, host: Callable[[], nn.Module] = NoisyHost, **
     """Return a recipe of the noisy host, or of another, whose passes are compiled by this compiler."""
     recipe = make_recipe(steps=12, host=host, **more)
     seams = {} if compiler is None else {"compiler": compiler}
-    return replace(recipe, compute=ComputeConfig(compile=True), draws=Draws.FORWARD, **seams)
+    return change_recipe(recipe, compute=ComputeConfig(compile=True), draws=Draws.FORWARD, **seams)
 
 
 def course(pool: Pool, steps: int) -> list[list[Tensor]]:

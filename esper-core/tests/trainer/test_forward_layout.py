@@ -1,7 +1,6 @@
 """Memory layout: images are stored channels last if host and blueprints allow it in a dry run."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from esper_core.leyline import Action, BlueprintSpec, Op, Site, Split
 from esper_core.settings import GrowthConfig, OptimizersConfig
 from esper_core.trainer.batches import BatchOrder, Resident, chunks
 from esper_core.trainer.environment import Recipe
-from tests.support.core_worlds import Net, begin, make_recipe, zeroed
+from tests.support.core_worlds import Net, begin, change_recipe, make_recipe, zeroed
 
 Flat = Callable[[Tensor], Tensor]
 
@@ -49,7 +48,7 @@ def images(examples: int, seed: int) -> Split:
 
 def recipe_of(build: Any = host, *, block: Flat = lambda hidden: hidden, **more: Any) -> Recipe:
     splits: dict[Any, Split] = {name: images(60, seed) for seed, name in enumerate(("train", "validation", "test"))}
-    return replace(make_recipe(host=build, variety=variety(block)), data=splits, **more)
+    return change_recipe(make_recipe(host=build, variety=variety(block)), data=splits, **more)
 
 
 def is_channels_last(model: nn.Module) -> bool:

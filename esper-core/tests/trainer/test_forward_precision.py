@@ -15,7 +15,7 @@ from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.forward import half_precision
 from esper_core.trainer.measurements import evaluate
 from esper_core.trainer.pool import Pool
-from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, SmoothHost, begin_pool, make_recipe
+from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, SmoothHost, begin_pool, change_recipe, make_recipe
 from tests.support.studies import play
 
 WHOLE_LIFE = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
@@ -24,8 +24,8 @@ WHOLE_LIFE = {0: GERMINATE, 2: ADVANCE, 5: FOSSILISE}
 def computed(*, way: str = "shadow", more: dict[str, Any] | None = None, **compute: Any) -> Recipe:
     """Return a recipe with these compute settings."""
     recipe = make_recipe(**{"steps": 8, "host": SmoothHost, **(more or {})})
-    growth = recipe.growth.model_copy(update={"incubation": way})
-    return replace(recipe, compute=ComputeConfig(**compute), growth=growth)
+    growth = recipe.network.growth.model_copy(update={"incubation": way})
+    return change_recipe(recipe, compute=ComputeConfig(**compute), growth=growth)
 
 
 def parameters(environment: Environment) -> list[Tensor]:

@@ -1,6 +1,5 @@
 """Lanes: the order of work on streams and threads, and results that do not depend on it."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from esper_core.leyline import WAIT, Action, Op, PluginError
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.lanes import Lanes, assigned
 from esper_core.trainer.pool import Pool
-from tests.support.core_worlds import ADVANCE, PRUNE, Net, RecordingStream, make_recipe, spelled, turning
+from tests.support.core_worlds import ADVANCE, PRUNE, Net, RecordingStream, change_recipe, make_recipe, spelled, turning
 from tests.support.studies import play
 
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv")
@@ -131,14 +130,14 @@ def trajectory(recipe: Recipe, environments: int, lanes: int, index: int = 0) ->
     def look(signals: list[Any]) -> list[Any]:
         return [signals[place], [parameter.detach().clone() for parameter in environment.model.parameters()]]
 
-    reports = play(pool, range(recipe.episode.steps), drawn, look)
+    reports = play(pool, range(recipe.network.steps), drawn, look)
     pool.close()
     return reports
 
 
 def test_run_08_a_trajectory_is_bitwise_the_same_with_any_number_of_environments_and_lanes():
     """BatchNorm and dropout, live seeds, drawn actions; the environment that is compared is the last of three."""
-    recipe = replace(make_recipe(steps=8, batches=2), draws=Draws.FORWARD)
+    recipe = change_recipe(make_recipe(steps=8, batches=2), draws=Draws.FORWARD)
     alone = trajectory(recipe, 1, 1, index=2)
     assert any(signals.seeds for signals, _ in alone)
     for lanes in (1, 2):
@@ -199,7 +198,7 @@ def test_a_dry_run_finds_out_when_a_network_draws_and_changes_nothing(model, exp
 
 def test_a_host_that_begins_to_draw_later_is_refused_and_the_generator_restored():
     late = turning(lambda inputs: inputs + torch.randn_like(inputs), after=4)
-    pool = Pool(replace(make_recipe(host=late), draws=Draws.NEVER), ["grown"], 2)
+    pool = Pool(change_recipe(make_recipe(host=late), draws=Draws.NEVER), ["grown"], 2)
     pool.reset(0, 3)
     default = torch.get_rng_state()
     pool.train(0)

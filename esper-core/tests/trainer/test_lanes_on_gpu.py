@@ -1,7 +1,5 @@
 """Lanes on a GPU: streams, events, and no wait of the host within a step."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -10,7 +8,7 @@ from esper_core.leyline import Action, Op
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.lanes import CudaStream, Lanes, assigned
 from esper_core.trainer.pool import Pool
-from tests.support.core_worlds import ADVANCE, make_recipe
+from tests.support.core_worlds import ADVANCE, change_recipe, make_recipe
 from tests.support.studies import play
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -20,7 +18,7 @@ GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv")
 
 @pytest.fixture
 def recipe() -> Recipe:
-    return replace(make_recipe(steps=6, batches=4).on(torch.device("cuda:0")), draws=Draws.FORWARD)
+    return change_recipe(make_recipe(steps=6, batches=4).on(torch.device("cuda:0")), draws=Draws.FORWARD)
 
 
 def losses(pool: Pool) -> list[float]:
@@ -53,7 +51,7 @@ def test_a_stream_waits_for_what_another_stream_made():
 
 
 def test_sim_low_2_the_host_does_not_wait_while_a_step_is_trained(recipe):
-    pool = Pool(replace(recipe, draws=Draws.NEVER), ["twin"], 2, lanes=2)
+    pool = Pool(change_recipe(recipe, draws=Draws.NEVER), ["twin"], 2, lanes=2)
     pool.reset(0, 3)
     pool.train(0)
     torch.cuda.synchronize()

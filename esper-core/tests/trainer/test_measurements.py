@@ -21,6 +21,7 @@ from tests.support.core_worlds import (
     PRUNE,
     SmoothHost,
     begin,
+    change_recipe,
     make_recipe,
     noisy_in_evaluation,
     same,
@@ -101,7 +102,7 @@ def live(recipe: Recipe, steps: int) -> tuple[Pool, list[SeedSignals | None]]:
 
 def test_age_counts_from_germination_and_dependence_is_measured_while_a_seed_acts_and_changes_no_number():
     recipe = make_recipe()
-    off = replace(recipe, growth=recipe.growth.model_copy(update={"dependence": False}))
+    off = change_recipe(recipe, growth=recipe.network.growth.model_copy(update={"dependence": False}))
     (measuring_pool, seeds), (plain_pool, unmeasured_seeds) = live(recipe, 8), live(off, 8)
     is_measured = [None if seed is None else seed.dependence is not None for seed in seeds]
     assert is_measured == [None, False, False, True, True, True, None, None]
@@ -126,12 +127,14 @@ KEPT = {0: GERMINATE, 1: ADVANCE, 2: FOSSILISE}
 @pytest.fixture
 def recipe():
     small_recipe = make_recipe(batches=2, host=SmoothHost)
-    small_recipe = replace(small_recipe, growth=GrowthConfig(incubation="shadow", dependence=False))
+    small_recipe = change_recipe(small_recipe, growth=GrowthConfig(incubation="shadow", dependence=False))
     example = small_recipe.data["train"].inputs[:1]
     host = graft(small_recipe.build_host(), small_recipe.slots, example=example)
     sites = {slot.name: slot.site for slot in slots_of(host).each()}
     descriptions = pytest.importorskip("esper_run.app.descriptions")
-    return replace(small_recipe, operations=descriptions.count_operations(host, sites, small_recipe.varieties, example))
+    return replace(
+        small_recipe, operations=descriptions.count_operations(host, sites, small_recipe.network.varieties, example)
+    )
 
 
 def cost(recipe, plan, steps=4):
@@ -143,7 +146,7 @@ def cost(recipe, plan, steps=4):
 @pytest.mark.parametrize("plan", [{}, KEPT], ids=["host", "grown"])
 def test_the_count_is_close_to_what_torch_counts_in_the_passes(recipe, plan):
     for incubation in ("shadow", "branch"):
-        variant = replace(recipe, growth=GrowthConfig(incubation=incubation, dependence=False))
+        variant = change_recipe(recipe, growth=GrowthConfig(incubation=incubation, dependence=False))
         with FlopCounterMode(display=False) as counter:
             pool = cost(variant, plan)
         assert 0.8 < counter.get_total_flops() / pool.environments[0].flops <= 1.0, incubation

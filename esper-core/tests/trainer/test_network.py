@@ -14,7 +14,7 @@ from esper_core.leyline import WAIT, Action, ActionMask, Finding, LifecycleError
 from esper_core.leyline.signals import Level, Verdict
 from esper_core.trainer.pool import Pool
 from tests.support import core_worlds
-from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, Net, begin_pool, make_recipe
+from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, Net, begin_pool, change_recipe, make_recipe
 from tests.support.studies import play
 
 
@@ -22,7 +22,9 @@ def test_gains_are_unknown_while_two_seeds_act_and_after_one_of_them_is_kept():
     """Otherwise one seed could be credited with the gain of another that was kept beside it."""
     recipe = make_recipe(embargo=0)
     slots = {"early": SlotPlace("stem"), "late": SlotPlace("stem.0")}
-    pool = begin_pool(replace(recipe, slots=slots, varieties=dict.fromkeys(slots, recipe.varieties["early"])))
+    pool = begin_pool(
+        change_recipe(recipe, slots=slots, varieties=dict.fromkeys(slots, recipe.network.varieties["early"]))
+    )
     late = {1: replace(GERMINATE, slot="late"), 6: replace(ADVANCE, slot="late")}
     reports = play(pool, range(13), {0: GERMINATE, 3: ADVANCE, 9: FOSSILISE, **late})
     gains = [{slot.name: slot.living and slot.living.gain for slot in signals.slots} for signals, _ in reports]

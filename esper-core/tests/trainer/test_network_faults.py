@@ -22,6 +22,7 @@ from tests.support.core_worlds import (
     PlannedPolicy,
     bad,
     begin,
+    change_recipe,
     make_recipe,
     out_of_patience,
     read,
@@ -189,7 +190,7 @@ def test_a_fossil_that_fails_is_part_of_the_network_and_stops_the_run():
 
 def test_a_seed_that_learnt_from_a_host_that_another_harmed_is_lost_and_not_blamed():
     good, book = replace(bad(patience=10**6), id="test/good"), FaultBook()
-    recipe = replace(
+    recipe = change_recipe(
         make_recipe(),
         slots={"early": SlotPlace("stem"), "late": SlotPlace("drop")},
         varieties={"early": (bad(HARMS["nan"], AFTER_BLENDING),), "late": (good,)},

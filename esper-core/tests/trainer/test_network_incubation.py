@@ -20,6 +20,7 @@ from tests.support.core_worlds import (
     Net,
     begin,
     begin_pool,
+    change_recipe,
     make_recipe,
     replacing,
     same,
@@ -136,7 +137,7 @@ def test_an_incubating_seed_runs_once_a_batch_beside_a_younger_acting_one():
 
     variety = Variety("test/local-conv", BlueprintSpec("sequence", "0", starts_as_identity=True), normed)
     slots = {"early": SlotPlace("stem"), "late": SlotPlace("drop")}
-    environment = begin(replace(make_recipe(batches=2), slots=slots, varieties=dict.fromkeys(slots, (variety,))))
+    environment = begin(change_recipe(make_recipe(batches=2), slots=slots, varieties=dict.fromkeys(slots, (variety,))))
     later = replace(GERMINATE, slot="late"), WAIT, replace(ADVANCE, slot="late"), WAIT, WAIT
     core_worlds.train_and_act(environment, GERMINATE, *later)
     (late,) = environment.garden.slots["late"].seeds

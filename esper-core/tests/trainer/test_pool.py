@@ -101,8 +101,8 @@ def test_the_control_equals_a_plain_torch_loop_from_the_same_weights(grown):
     pool.reset(0, 3)
     control, train = pool.environments[0], recipe.data["train"]
     model = deepcopy(control.model)
-    optimizer = torch.optim.Adam(model.parameters(), lr=recipe.optimizers.host.learning_rate, fused=True)
-    order = BatchOrder(len(train), recipe.episode.batch_size, derive_seed(3, "order"))
+    optimizer = torch.optim.Adam(model.parameters(), lr=recipe.network.optimizers.host.learning_rate, fused=True)
+    order = BatchOrder(len(train), recipe.batch_size, derive_seed(3, "order"))
     for step in range(4):
         pool.train(step)
         examples = order.next()

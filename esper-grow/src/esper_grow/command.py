@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from contextlib import redirect_stdout
+from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from traceback import format_exception_only
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from esper_core.leyline.errors import ConfigError, EsperError, Problem, printable, suggestion
+from esper_core.leyline.errors import ConfigError, EsperError, Problem, one_line, printable, suggestion
 from esper_run.cli.output import print_json, print_line
 
 if TYPE_CHECKING:
@@ -65,10 +68,9 @@ def probe(
         refuse_page(page)
     arguments = read_file(*split_names(file))
 
-    from esper_core.plugins import output_to_stderr
     from esper_grow.probes import probe as try_out
 
-    with output_to_stderr():
+    with redirect_stdout(sys.stderr):
         result = try_out(
             *arguments[:4],
             optimizer=arguments[4] if len(arguments) > len(NAMES) else None,
@@ -107,12 +109,12 @@ def read_file(file: Path, names: Sequence[str]) -> list[Any]:
     Raises:
         ConfigError: It cannot be imported, or a name is missing (E355).
     """
-    from esper_core.plugins import attempt, output_to_stderr
+    from esper_core.plugins import attempt
 
     if not file.is_file():
         message = "there is no such file" if not file.exists() else "this is a folder"
         raise ConfigError(Problem("E355", message, file=str(file), hint="Give a Python file that defines a model."))
-    with output_to_stderr():
+    with redirect_stdout(sys.stderr):
         module = _imported(file)
         missing = [name for name in names if not hasattr(module, name)]
         if missing:
@@ -161,11 +163,17 @@ _GUARD: Final = 'Training belongs below  if __name__ == "__main__":  so that imp
 
 def _failed(file: Path, description: str, error: BaseException, hint: str) -> EsperError:
     """Return the error of a file that raised, with the line."""
-    from esper_core.plugins import location_of, summarise
+    from esper_core.plugins import location_of
 
     place, line = location_of(error)
     failure = ConfigError(
-        Problem("E355", f"{description} {summarise(error)}", file=place or str(file), line=line, hint=hint)
+        Problem(
+            "E355",
+            f"{description} {one_line(format_exception_only(error)[-1])}",
+            file=place or str(file),
+            line=line,
+            hint=hint,
+        )
     )
     failure.__cause__ = error
     return failure
@@ -173,9 +181,7 @@ def _failed(file: Path, description: str, error: BaseException, hint: str) -> Es
 
 def refuse_page(page: Path) -> None:
     """Raise ConfigError (E356) if the page could not be written after the probe."""
-    from esper_core.plugins import viewer
-
-    if viewer("probe-page") is None:
+    if not entry_points(group="esper.notebook", name="probe-page"):
         message = "no installed package makes pages"
         raise ConfigError(Problem("E356", message, hint="It comes with another package:  pip install esper-watch"))
     if not page.parent.is_dir():
@@ -185,12 +191,10 @@ def refuse_page(page: Path) -> None:
 
 def write_page(result: dict[str, Any], page: Path) -> None:
     """Write the page of a probe; ConfigError (E356) if that fails."""
-    from esper_core.plugins import viewer
+    from esper_core.plugins import html_of
 
-    draw = viewer("probe-page")
-    assert draw is not None
     try:
-        page.write_text(draw(result), encoding="utf-8")
+        page.write_text(html_of("probe-page", result) or "", encoding="utf-8")
     except OSError as error:
         message = f"cannot write {page}: {error.strerror or error}"
         raise ConfigError(Problem("E356", message, hint="Give a file that can be written to.")) from error

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import asdict
 from hashlib import sha256
 
 import pytest
@@ -104,7 +105,7 @@ def test_one_file_plugin_runs_and_is_kept_and_every_active_plugin_has_a_hash(ins
     (tmp_path / "own" / "my_plugin.py").unlink()
     again = prepare(result["path"] / "config.yaml")
     assert "my-plugin/tiny" in {component.id for component in again.resolution.plugins.registry.components()}
-    assert all(json.dumps(record.as_json()) for record in again.resolution.plugins.records)
+    assert all(json.dumps(asdict(record)) for record in again.resolution.plugins.records)
 
 
 NAMED = 'the plugin file "json.py" has the name of an installed module'

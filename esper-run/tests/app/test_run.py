@@ -131,10 +131,10 @@ def test_run_whose_blueprints_are_a_glob_can_be_repeated(configured, tmp_path) -
     again.write_text(dump_config(resolved_config(composition.resolution)))
     varieties = {
         name: [variety.id for variety in slot_varieties]
-        for name, slot_varieties in composition.recipe.varieties.items()
+        for name, slot_varieties in composition.recipe.network.varieties.items()
     }
     assert all(len(slot_varieties) > 1 for slot_varieties in varieties.values())
-    repeated = prepare(again).recipe.varieties
+    repeated = prepare(again).recipe.network.varieties
     assert {name: [variety.id for variety in slot_varieties] for name, slot_varieties in repeated.items()} == varieties
 
 

@@ -157,5 +157,5 @@ def test_sink_for_terminals_is_used_on_an_interactive_terminal_only(
 
     display = sink("display", SinkSpec(terminal=True))
     registry = Registry([sink("plain", SinkSpec()), display])
-    assert terminal_display(registry) == (display if used else None)
-    assert terminal_display(Registry([sink("plain", SinkSpec())])) is None
+    assert terminal_display(registry.components("sink")) == (display if used else None)
+    assert terminal_display([sink("plain", SinkSpec())]) is None

@@ -51,9 +51,9 @@ portable.tune_allocator = lambda: tuned.append(True)
 run, data = pickle.load(open(sys.argv[1], "rb"))
 loaded = run.load()
 recipe, decider = loaded.build(data)
-varieties = {name: [one.id for one in own] for name, own in recipe.varieties.items()}
+varieties = {name: [one.id for one in own] for name, own in recipe.network.varieties.items()}
 decides = decider.prices, decider.batches, str(decider.arms[0].label)
-told = recipe.draws, recipe.operations, recipe.episode, varieties, decides, tuned
+told = recipe.network.draws, recipe.operations, recipe.network.steps, varieties, decides, tuned
 splits = {name: (own.inputs, own.targets) for name, own in recipe.data.items()}
 pickle.dump((loaded.describe(), told, splits, type(recipe.build_host()).__name__), open(sys.argv[2], "wb"))
 """
@@ -76,11 +76,13 @@ def test_recipe_is_built_from_plain_data_in_another_process_and_folder(tmp_path,
     sent.write_bytes(pickle.dumps((run, portable_data(recipe))))
     subprocess.run([sys.executable, "-c", WORKER, sent, received], cwd=worker_folder, check=True)
     node, rebuilt, splits, host = pickle.loads(received.read_bytes())
-    varieties = {name: [variety.id for variety in slot_varieties] for name, slot_varieties in recipe.varieties.items()}
+    varieties = {
+        name: [variety.id for variety in slot_varieties] for name, slot_varieties in recipe.network.varieties.items()
+    }
     decider = portable.decider_of(composition)
-    decides = decider.prices, recipe.episode.batches, str(decider.arms[0].label)
-    assert rebuilt == (recipe.draws, recipe.operations, recipe.episode, varieties, decides, [True])
-    assert decider.batches == recipe.episode.batches
+    decides = decider.prices, recipe.network.batches, str(decider.arms[0].label)
+    assert rebuilt == (recipe.network.draws, recipe.operations, recipe.network.steps, varieties, decides, [True])
+    assert decider.batches == recipe.network.batches
     assert "own/widen" in varieties["early"]
     assert host == "Sequential"
     assert all(torch.equal(recipe.data[name].inputs, inputs) for name, (inputs, _) in splits.items())

@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +22,16 @@ from esper_scale.engines.processes import ForkedWorker, ForkEngine
 from esper_scale.engines.protocol import Order
 from esper_scale.engines.verdicts import Verdicts
 from esper_scale.engines.worker_pool import WorkerPool
-from tests.support.core_worlds import LOCAL_CONV, NoisyHost, bad, make_recipe, out_of_patience, slow, spelled
+from tests.support.core_worlds import (
+    LOCAL_CONV,
+    NoisyHost,
+    bad,
+    change_recipe,
+    make_recipe,
+    out_of_patience,
+    slow,
+    spelled,
+)
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="processes are forked on Linux, without an accelerator")
 
@@ -46,9 +54,7 @@ def workers() -> Iterator[Callable[..., WorkerPool]]:
 
     def new(recipe: Recipe, environments: int = 2, workers: int = 2, **more: Any) -> WorkerPool:
         engine, settings = ForkEngine(recipe), {"patience": 60.0, **more}
-        pools.append(
-            WorkerPool(engine, ARMS, environments, workers=workers, notices=recipe.notices, twin="twin", **settings)
-        )
+        pools.append(WorkerPool(engine, ARMS, environments, workers=workers, warn=recipe.warn, twin="twin", **settings))
         return pools[-1]
 
     yield new
@@ -91,7 +97,7 @@ def course(pool: StudyPool[Any], before: Callable[[int], object] = lambda step: 
 
 def recipe_with(variety: Variety, **more: Any) -> Recipe:
     recipe = make_recipe(steps=STEPS, batches=2, **more)
-    return replace(recipe, varieties={"early": (LOCAL_CONV, variety)})
+    return change_recipe(recipe, varieties={"early": (LOCAL_CONV, variety)})
 
 
 LEFT, HUNG = "ended the process with code 0", "did not return"
@@ -161,4 +167,4 @@ def test_a_worker_that_cannot_be_made_ends_the_run(workers):
 
     recipe = recipe_with(LOCAL_CONV)
     with pytest.raises(WorkerLost, match=r"E403 the worker of the environments with index 0 to 0 .* SIGKILL"):
-        WorkerPool(Gone(recipe), ARMS, 2, workers=2, notices=recipe.notices)
+        WorkerPool(Gone(recipe), ARMS, 2, workers=2, warn=recipe.warn)

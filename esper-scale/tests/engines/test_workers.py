@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from select import select
 from types import ModuleType
@@ -35,6 +34,7 @@ from tests.support.core_worlds import (
     GERMINATE,
     PRUNE,
     SmoothHost,
+    change_recipe,
     make_recipe,
     same,
     spelled,
@@ -52,7 +52,7 @@ slow = pytest.mark.slow
 
 def forked(recipe: Recipe, arms: list[str], environments: int, workers: int, **more: Any) -> WorkerPool:
     """Return a pool of forked worker processes."""
-    return WorkerPool(ForkEngine(recipe), arms, environments, workers=workers, notices=recipe.notices, **more)
+    return WorkerPool(ForkEngine(recipe), arms, environments, workers=workers, warn=recipe.warn, **more)
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def assert_same(left: tuple[list[Any], State], right: tuple[list[Any], State]) -
 def test_run_08_worker_processes_report_bitwise_the_same_as_threads(pools, draws, environments, processes):
     """BatchNorm and dropout where random numbers are drawn; living seeds, drawn actions, networks at the end."""
     host = {} if draws is Draws.FORWARD else {"host": SmoothHost}
-    recipe = replace(make_recipe(steps=8, batches=2, embargo=1, **host), draws=draws)
+    recipe = change_recipe(make_recipe(steps=8, batches=2, embargo=1, **host), draws=draws)
     expected = played(pools(recipe, environments, 0), 8)
     assert "GERMINATED" in repr(expected[0])
     assert_same(expected, played(pools(recipe, environments, processes), 8))

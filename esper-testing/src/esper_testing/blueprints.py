@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from esper_core.growth import Variety
 from esper_core.leyline import Blend
 from esper_core.leyline.specs import BLUEPRINT_TRAITS
-from esper_core.plugins import evaluate_formula
 from esper_testing.checks import NotApplicable, applies_if, decisive, demand, require
 from esper_testing.sites import (
     BATCH,
@@ -117,7 +117,7 @@ def honest_parameter_count(factory: Factory, spec: BlueprintSpec, kind: SiteKind
     """Check that the number of parameters equals the spec's formula."""
     for site in sites(kind):
         counted = sum(parameter.numel() for parameter in built(factory, site).parameters())
-        declared = evaluate_formula(spec.params, site.formula_variables())
+        declared = Variety("tried/blueprint", spec, factory).block_parameters(site)
         expect(counted == declared, site, f"has {counted} parameters, but {spec.params} = {declared}")
 
 

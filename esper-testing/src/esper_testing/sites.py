@@ -16,9 +16,9 @@ from safetensors import torch as safetensors_torch
 from torch import Tensor, nn
 
 from esper_core import Site, SlotPlace, graft
-from esper_core.growth import Garden, OptimizerKeeper, Seed, Variety, slots_of
+from esper_core.growth import Garden, Host, OptimizerKeeper, Seed, Variety
 from esper_core.leyline import Action, Blend, DataShape, Op, Stage
-from esper_core.settings import GrowthConfig, OptimizerConfig
+from esper_core.settings import GrowthConfig, OptimizersConfig
 from esper_testing.checks import demand
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ class HostWithSlot:
         """Return a host in whose empty slot this blueprint can germinate."""
         host = tiny_host(kind)
         graft(host, {SLOT: SlotPlace("stem", kind)}, example=tiny_batch(host.site)[0])
-        settings = OptimizerConfig(kind="adam", learning_rate=0.003)
+        settings = OptimizersConfig.model_validate({"seed": {"kind": "adam", "learning_rate": 0.003}}).seed
         keeper = OptimizerKeeper(host.parameters(), host_settings=settings, seed_settings=settings)
         variety = Variety("tried/blueprint", spec, factory)
         garden = Garden(
@@ -275,7 +275,7 @@ class HostWithSlot:
     @property
     def stage(self) -> Stage | None:
         """The stage of the living seed; None if there is none."""
-        living = slots_of(self.host).named(SLOT).living
+        living = Host(self.host).slots.named(SLOT).living
         return None if living is None else living.stage
 
     def train(self) -> None:

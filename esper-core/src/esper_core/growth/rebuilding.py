@@ -24,7 +24,6 @@ from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.lifecycle import SlotState, Stage
 from esper_core.leyline.specs import Site
-from esper_core.plugins import evaluate_formula
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -117,7 +116,7 @@ def _build_seed(growth: Growth, variety: Variety, model: nn.Module, tensors: Map
     if (why := variety.spec.misfit(site)) is not None:
         raise _does_not_fit(model, source, f"{growth.blueprint} cannot grow in {growth.slot}: {why}.")
     available = sum(value.numel() for value in tensors.values() if isinstance(value, Tensor))
-    if (needed := evaluate_formula(variety.spec.params, site.formula_variables())) > available:
+    if (needed := variety.block_parameters(site)) > available:
         hint = f"{growth.blueprint} has {needed:,} parameters at {site}, but the file has {available:,} in all."
         raise _does_not_fit(model, source, hint)
     try:

@@ -37,7 +37,7 @@ from esper_core.leyline.actions import Blend, Curve
 from esper_core.leyline.constants import FULL, RAMP_STEPS
 from esper_core.leyline.errors import PluginError
 from esper_core.leyline.lifecycle import INCUBATING, SeedEvent, Stage, next_stage
-from esper_core.plugins import evaluate_formula
+from esper_core.plugins.formula import evaluate_formula
 from esper_core.plugins.isolation import is_interrupt
 from esper_core.plugins.process_state import Guard, Scope
 
@@ -336,14 +336,21 @@ class Variety:
 
     def build(self, site: Site) -> nn.Module:
         """Return a new block, built while the process's state is guarded."""
-        with Guard(self.title, Scope.PROCESS):
+        with self.guard():
             return self.factory(site)
+
+    def guard(self) -> Guard:
+        """Return a guard of the process's state around calls into its code."""
+        return Guard(self.title, Scope.PROCESS)
+
+    def block_parameters(self, site: Site) -> int:
+        """Return how many parameters a block has at ``site`` by the spec's formula; ValueError if it has no value."""
+        return evaluate_formula(self.spec.params, site.formula_variables())
 
     def most_parameters(self, site: Site) -> int:
         """Return how many parameters a seed of it has at ``site`` at most, over all blend operators."""
         identity = self.spec.starts_as_identity
-        of_block = evaluate_formula(self.spec.params, site.formula_variables())
-        return of_block + max(blend_parameters(blend, site, identity=identity) for blend in Blend)
+        return self.block_parameters(site) + max(blend_parameters(blend, site, identity=identity) for blend in Blend)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +371,7 @@ class SeedBuilder:
         birth = (action.slot or "", variety.id, step)
         device = device_of(self.model)
         try:
-            with Guard(variety.title, Scope.PROCESS):
+            with variety.guard():
                 with RandomStream(derive_seed(self.seed, "birth", *birth), device):
                     block = variety.factory(site).to(device, dtype)
                 if self.probe is not None and TRAIT in variety.spec.traits:

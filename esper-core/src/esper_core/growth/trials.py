@@ -19,9 +19,8 @@ from esper_core.growth.random_streams import RandomStream, derive_seed
 from esper_core.growth.seed_faults import describe_error
 from esper_core.growth.seeds import TRAIT
 from esper_core.leyline.errors import Problem
-from esper_core.plugins import FormulaError, evaluate_formula
 from esper_core.plugins.isolation import attempt
-from esper_core.plugins.process_state import Guard, Scope
+from esper_core.plugins.process_state import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,8 +85,8 @@ def _wrong_count(block: nn.Module, variety: Variety, site: Site) -> Iterator[Pro
     counted = sum(parameter.numel() for parameter in block.parameters())
     place = f"a {site.kind} of shape {site.example_shape}"
     try:
-        declared = evaluate_formula(variety.spec.params, site.formula_variables())
-    except FormulaError as error:
+        declared = variety.block_parameters(site)
+    except ValueError as error:
         yield Problem("E325", f"has a formula without a value for {place}: {error}")
         return
     if declared != counted:
@@ -191,7 +190,7 @@ def draws_of_variety(
         inputs = torch.randn(EXAMPLES, *variety.spec.input_shape(site), device=device)
         if site.kind == "image":
             inputs = inputs.contiguous(memory_format=memory_format)
-    with Guard(variety.title, Scope.PROCESS):
+    with variety.guard():
         return draws_of(block, lambda module: module(inputs).square().mean())
 
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from types import CodeType
 
 PLUGIN_GROUP: Final = "esper.plugins"
-COMMAND_GROUP: Final = "esper.commands"
 
 FIRST_PARTY: Final[Mapping[str, str]] = {
     "blueprints": "esper-blueprints",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.plugins.discovery import core_version_problem, discover, duplicate_problem, is_first_party, is_set
-from esper_core.plugins.isolation import attempt, fault_problem, import_target
+from esper_core.plugins.isolation import import_target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,17 +71,12 @@ class Extension:
             raise PluginError(duplicate_problem(named, self.claims))
         if problem := core_version_problem(claim, self.title):
             raise PluginError(problem)
-        imported = attempt(lambda: import_target(claim.target))
-        if isinstance(imported.value, expected):
-            return imported.value
-        if imported.error is None:
-            message = f"{self.title} is not {described}: {claim.target} is of type {type(imported.value).__name__}"
-            raise PluginError(Problem("E219", message, hint=f"Tell the author of {claim.package}."))
-        message = f"{self.title} cannot be imported"
-        problem = fault_problem(
-            "E210", message, imported.error, target=claim.target, package=claim.package, requires=claim.requires
-        )
-        raise PluginError(problem) from imported.error
+        failure = f"{self.title} cannot be imported"
+        imported = import_target(claim.target, failure, code="E210", package=claim.package, requires=claim.requires)
+        if isinstance(imported, expected):
+            return imported
+        message = f"{self.title} is not {described}: {claim.target} is of type {type(imported).__name__}"
+        raise PluginError(Problem("E219", message, hint=f"Tell the author of {claim.package}."))
 
 
 def find_extensions(group: str, kind: str) -> Mapping[str, Extension]:

@@ -2,8 +2,9 @@
 
 * ``attempt(call)`` returns what the call raised as data.
 * ``attributed_to(component, activity)`` raises it as a PluginError that names the component and its author's line.
+* ``import_target(target, failure)`` imports code, and raises a PluginError that names its package if that fails.
 
-Both guard the process's state (``process_state``), ``attempt`` only where it is told the component.
+The first two guard the process's state (``process_state``), ``attempt`` only where it is told the component.
 
 Every exception counts as the plugin's fault, SystemExit and CancelledError included. Only a KeyboardInterrupt of the
 user passes. ``fault_problem`` and ``component_problem`` build the messages. Nothing else in Esper decides which
@@ -170,8 +171,37 @@ def hook_callers(manager: pluggy.PluginManager, hook: str) -> dict[str, Callable
     }
 
 
-def import_target(target: str) -> Any:
-    """Import and return ``"package.module"`` or ``"package.module:attribute"``."""
+def import_target(
+    target: str,
+    failure: str,
+    *,
+    code: str = "E219",
+    package: str = LOCAL_FILE,
+    component: str | None = None,
+    requires: Sequence[str] = (),
+) -> Any:
+    """Import and return ``"package.module"`` or ``"package.module:attribute"``.
+
+    Args:
+        target: What to import.
+        failure: What the message of an error begins with: ``'host "my_package:build" cannot be imported'``.
+        code: The code of that error.
+        package: Whose code it is; by default the user's own.
+        component: Names the component for messages about what it changes of the process's state; None: no guard.
+        requires: What the package declares to require.
+
+    Raises:
+        PluginError: The import raised; the error names the author's line and what to do, and has the cause.
+    """
+    imported = attempt(lambda: resolve(target), component)
+    if imported.error is None:
+        return imported.value
+    problem = fault_problem(code, failure, imported.error, target=target, package=package, requires=requires)
+    raise PluginError(problem) from imported.error
+
+
+def resolve(target: str) -> Any:
+    """Import and return ``"package.module"`` or ``"package.module:attribute"``; raise what its code raises."""
     module, _, attributes = target.partition(":")
     return reduce(getattr, filter(None, attributes.split(".")), import_module(module))
 

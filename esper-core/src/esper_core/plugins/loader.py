@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.plugins.discovery import PLUGIN_GROUP, admit, digest, discover, import_local, is_set, read_local
-from esper_core.plugins.isolation import attempt, definition_of, hook_callers, import_target, location_of
-from esper_core.plugins.lookup_errors import ask_plugins, missing_requirement, unknown_plugin
-from esper_core.plugins.records import KINDS
+from esper_core.plugins.isolation import attempt, definition_of, hook_callers, location_of, resolve
+from esper_core.plugins.lookup_errors import ask_plugins, inactive_hint, missing_requirement, unknown_plugin
+from esper_core.plugins.records import KINDS, PluginHook
 from esper_core.plugins.registry import ComponentRegistrar, Registry
 from esper_core.plugins.validation import (
     check_api_level,
@@ -58,7 +58,24 @@ class Plugins:
     manager: pluggy.PluginManager
     files: tuple[LocalFile, ...] = field(repr=False)
     settings: Mapping[str, type[BaseModel]]
-    safe_mode: bool = False
+    safe_mode: bool
+
+    def hooks(self, hook: str) -> dict[str, PluginHook]:
+        """Return the implementations of a hook by plugin id, in loading order."""
+        records, plugin_of = {record.id: record for record in self.records}, self.manager.get_plugin
+        return {
+            plugin: PluginHook(records[plugin], hook, getattr(plugin_of(plugin), hook), call)
+            for plugin, call in hook_callers(self.manager, hook).items()
+        }
+
+    def unknown(self, plugin: str) -> Problem:
+        """Describe a plugin id that no plugin has, with what may have been meant."""
+        return unknown_plugin(plugin, self.records)
+
+    @property
+    def inactive_hint(self) -> str | None:
+        """A line that lists the plugins whose components cannot be used; None if all plugins are active."""
+        return inactive_hint(self.records)
 
 
 def load_plugins(
@@ -128,7 +145,7 @@ def _import_plugin(files: Sequence[LocalFile], candidate: PluginCandidate) -> Pl
     entry = candidate.entry_point
     file = next((file for file in files if file.entry_point == entry), None)
     started = perf_counter()
-    imported = attempt(lambda: import_target(entry.target) if file is None else import_local(file), candidate.title)
+    imported = attempt(lambda: resolve(entry.target) if file is None else import_local(file), candidate.title)
     load_ms = round(1000 * (perf_counter() - started), 3)
     sha256 = _hash_of_module(entry.target) if file is None else digest(file.source)
     candidate = replace(candidate, plugin=imported.value, load_ms=load_ms, sha256=sha256)

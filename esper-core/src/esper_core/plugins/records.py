@@ -1,23 +1,42 @@
 """Plugin records: what is known of a plugin and its components, from discovery to the end of loading.
 
 ``EntryPointInfo`` is what a package's metadata declares. A ``PluginCandidate`` passes through the steps of the loader
-and collects what they find. ``PluginRecord`` is what remains of it, and ``Component`` is one thing that it provides.
+and collects what they find. ``PluginRecord`` is what remains of it, ``Component`` is one thing that it provides, and
+``PluginHook`` its implementation of a hook.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from esper_core.leyline import specs
 from esper_core.leyline.errors import PluginError, Problem, one_line
-from esper_core.plugins.isolation import Label, attempt, author_hint, fault_problem, import_target, target_of
+from esper_core.plugins.isolation import (
+    LOCAL_FILE,
+    AttributedSchedule,
+    AttributedTask,
+    Label,
+    attempt,
+    attributed_to,
+    author_hint,
+    definition_of,
+    fault_problem,
+    import_target,
+    target_of,
+)
 from esper_core.plugins.notebooks import html_of
+from esper_core.plugins.process_state import Guard, Scope
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from pydantic import BaseModel
 
+    from esper_core.plugins.isolation import Attempt
+
+T = TypeVar("T")
 
 Status = Literal["active", "disabled", "not-listed", "rejected", "broken"]
 """The status of a plugin.
@@ -119,6 +138,15 @@ class Component:
             raise PluginError(Problem("E219", message, hint=hint))
         return target
 
+    def attributed(self, built: Any, label: str) -> Any:
+        """Return what was built, a task or schedule, such that whatever its methods raise is attributed to ``label``.
+
+        ``label`` is the ``title`` of this component that a run keeps. Components of other kinds are returned as they
+        are: whoever calls them attributes what they raise.
+        """
+        wrap = {"schedule": AttributedSchedule, "task": AttributedTask}.get(self.kind)
+        return built if wrap is None else wrap(built, label)
+
     def settings_model(self) -> type[BaseModel] | None:
         """Import and return the pydantic model of the component's settings; None if it has no settings.
 
@@ -138,12 +166,8 @@ class Component:
         raise PluginError(Problem("E217", message, hint=hint))
 
     def _import(self, target: str, failure: str) -> Any:
-        imported = attempt(lambda: import_target(target), self.title)
-        if imported.error is not None:
-            message = f"{self.title} {failure}"
-            problem = fault_problem("E219", message, imported.error, target=target, package=self.package)
-            raise PluginError(problem) from imported.error
-        return imported.value
+        title = self.title
+        return import_target(target, f"{title} {failure}", package=self.package, component=title)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +206,49 @@ class PluginRecord:
         """How messages name it: ``plugin "extra" (esper-extra 0.2.0)``."""
         return f'plugin "{self.id}" ({self.source})'
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the record as ``esper plugins list --json`` prints it."""
-        return asdict(self)
+    @property
+    def is_local(self) -> bool:
+        """Whether the plugin is a single file of the user's own."""
+        return self.package == LOCAL_FILE
+
+
+class PluginHook:
+    """One plugin's implementation of a hook. ``Plugins.hooks`` returns those of every active plugin.
+
+    ``call`` only calls it. What is called by ``attempt``, or within ``attributed``, is attributed to the plugin, and
+    what it changes of the process's state is restored.
+
+    Attributes:
+        record: The plugin.
+        hook: The name of the hook.
+        call: Calls the implementation with its arguments by name, and returns what pluggy does: a list of at most one
+            value, or for a ``firstresult`` hook the value or None.
+        label: Names the plugin in messages, and the code that implements the hook (``label.target``).
+        definition: File and line of that code, or two None if they are unknown.
+    """
+
+    def __init__(self, record: PluginRecord, hook: str, function: Any, call: Callable[..., Any]) -> None:
+        self.record, self.hook, self.call = record, hook, call
+        self.label = Label(record.title, target_of(function))
+        self.definition = definition_of(function)
+
+    def attempt(self, act: Callable[[], T]) -> Attempt[T]:
+        """Return what ``act``, which runs code of the plugin, returns or raises."""
+        return attempt(act, self.label, Scope.RUN)
+
+    def attributed(self) -> AbstractContextManager[None]:
+        """Return a context that raises what is raised within as PluginError, which names plugin, hook and line."""
+        return attributed_to(self.label, f"in {self.hook}", Scope.RUN)
+
+    def problem(self, code: str, failure: str, error: BaseException) -> Problem:
+        """Describe an error that the plugin raised in this hook."""
+        message, package = f"{self.record.title} {failure}", self.record.package
+        return fault_problem(code, message, error, target=self.label.target, package=package, plugin=self.record.id)
+
+    @staticmethod
+    def guard(hooks: Iterable[PluginHook]) -> Guard:
+        """Return a context after which the process's state is as before, whichever of these plugins changed it."""
+        return Guard(" or ".join(hook.label for hook in hooks), Scope.RUN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,10 @@
 from .environment import (
-    Environment as Environment,
     Recipe as Recipe,
 )
 from .event_records import (
     Changes as Changes,
     Ending as Ending,
     LostSeeds as LostSeeds,
-    Member as Member,
-    plain_of as plain_of,
-    record_of as record_of,
-)
-from .forward import (
-    Notices as Notices,
-)
-from .lanes import (
-    usable_cores as usable_cores,
 )
 from .loop import (
     Stepper as Stepper,
@@ -34,7 +24,6 @@ from .study import (
     Arm as Arm,
     RunReward as RunReward,
     Study as Study,
-    StudyExtent as StudyExtent,
 )
 from .study_position import (
     StudyProgress as StudyProgress,

@@ -21,27 +21,30 @@ from esper_core.growth import (
     OptimizerSettings,
     RandomStream,
     derive_seed,
+    draws_of,
+    draws_of_variety,
     graft,
     host_parameters,
     implant,
+    slots_of,
     state_mismatch,
 )
 from esper_core.leyline.constants import PROBE_EXAMPLES
 from esper_core.leyline.protocols import State
+from esper_core.plugins.isolation import AttributedSchedule, AttributedTask, attempt
 from esper_core.plugins.process_state import Guard, Memory, Scope
 from esper_core.settings import ComputeConfig
-from esper_core.trainer.batches import BatchOrder, feed_for, sent
+from esper_core.trainer.batches import IMAGES, BatchOrder, feed_for, sent
 from esper_core.trainer.forward import (
     CompiledHost,
     ForwardPass,
     Notices,
     channels_last,
     lay_out,
-    takes_channels_last,
     torch_compiler,
 )
 from esper_core.trainer.measurements import Evaluation, evaluate
-from esper_core.trainer.network import GrowingNetwork, NetworkSettings
+from esper_core.trainer.network import GrowingNetwork
 from esper_core.trainer.operations import OperationCount
 
 if TYPE_CHECKING:
@@ -49,10 +52,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from esper_core.growth import Garden, Growth, Transition, Variety
+    from esper_core.growth import Garden, Growth, Transition
     from esper_core.leyline import ActionMask, Operations, Schedule, Signals, SlotPlace, Split, SplitName, Task
-    from esper_core.settings import EpisodeConfig, GovernorConfig, GrowthConfig, OptimizersConfig
-    from esper_core.trainer.forward import Compiler
+    from esper_core.trainer.forward import Compiler, Warn
+    from esper_core.trainer.network import NetworkSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,35 +65,39 @@ class Recipe:
     Attributes:
         data: The splits, on the device or, if streamed, on the host (the CPU).
         build_host: Builds a host from torch's default generator.
-        host_schedule: Learning rate schedule of the host, as ``seed_schedule`` of seeds; None: constant.
-        draws: When host and blueprints draw random numbers, as far as a dry run showed.
+        network: What may grow in each host, by which rules, and the length of episodes.
+        schedules: Learning rate schedules of the ``"host"`` and of each ``"seed"``; where there is none: constant.
         operations: Operations of host and blueprints; None: torch cannot count them.
-        price_operations: Whether a reward prices them, so that signals contain them.
+        compiler: Compiles a host where ``compute.compile`` is set.
+        warn: Warns of a host that cannot be compiled.
         label: Names host and task in messages.
         reported: Which changes of the process's state were reported of them.
-        compiler: Compiles a host where ``compute.compile`` is set.
     """
 
     task: Task
     data: Mapping[SplitName, Split]
     build_host: Callable[[], nn.Module]
     slots: Mapping[str, SlotPlace]
-    varieties: Mapping[str, Sequence[Variety]]
-    episode: EpisodeConfig
-    optimizers: OptimizersConfig
-    growth: GrowthConfig
-    governor: GovernorConfig
+    network: NetworkSettings
+    batch_size: int
     device: torch.device
-    host_schedule: Schedule | None = None
-    seed_schedule: Schedule | None = None
-    draws: Draws = Draws.ANYWHERE
-    operations: Operations | None = None
-    price_operations: bool = False
     compute: ComputeConfig = field(default_factory=ComputeConfig)
+    schedules: Mapping[str, Schedule | None] = field(default_factory=dict)
+    operations: Operations | None = None
     compiler: Compiler = torch_compiler
-    notices: Notices = field(default_factory=Notices)
+    warn: Warn = field(default_factory=lambda: Notices().warn)
     label: str = "the host"
     reported: set[str] = field(default_factory=set)
+
+    @property
+    def origins(self) -> list[tuple[str, object]]:
+        """Task and schedules as they were built, each with how messages name it."""
+        wrapped = (self.task, *self.schedules.values())
+        return [part.origin for part in wrapped if isinstance(part, AttributedTask | AttributedSchedule)]
+
+    def guard(self) -> Guard:
+        """Return a guard around calls into the code of host and task."""
+        return Guard(self.label, Scope.PROCESS)
 
     def on(self, device: torch.device) -> Recipe:
         """Return the recipe for another device, with the data on it unless they are streamed."""
@@ -106,12 +113,33 @@ class Recipe:
 
         ``host`` is a host of this recipe, grafted. Its own weights are laid out as those of the recipe returned.
         """
-        train, device = self.data["train"], self.device
-        if self.compute.layout == "plain" or not takes_channels_last(host, self.varieties, self.task, train, device):
+        train, layout = self.data["train"], torch.channels_last
+        if self.compute.layout == "plain" or train.inputs.dim() != IMAGES:
+            return self
+        lay_out(host, layout)
+        images = replace(train, inputs=train.inputs[:PROBE_EXAMPLES], targets=train.targets[:PROBE_EXAMPLES])
+        dry_run = replace(self, data={"train": channels_last(images)})
+        if attempt(lambda: dry_run.find_draws(host, layout)).error is not None:
+            lay_out(host, torch.contiguous_format)
             return self
         streamed = self.compute.data == "streamed"  # they may lie in a file, and stay as they are
         data = self.data if streamed else {name: channels_last(split) for name, split in self.data.items()}
-        return replace(self, build_host=lambda: lay_out(self.build_host(), torch.channels_last), data=data)
+        return replace(self, build_host=lambda: lay_out(self.build_host(), layout), data=data)
+
+    def find_draws(self, host: nn.Module, images: torch.memory_format = torch.contiguous_format) -> Draws:
+        """Run a grafted host of this recipe, and every blueprint on ``images`` of this layout, on a few examples.
+
+        Returns:
+            In which passes any of them draws random numbers.
+        """
+        train, task, device = self.data["train"], self.task, self.device
+        inputs, targets = (sent(tensor[:PROBE_EXAMPLES], device) for tensor in (train.inputs, train.targets))
+        draws = [draws_of(host, lambda model: task.losses(model(inputs), targets).mean())]
+        for slot in slots_of(host).each():
+            for variety in self.network.varieties.get(slot.name, ()):
+                assert slot.site is not None
+                draws.append(draws_of_variety(variety, slot.site, device, memory_format=images))
+        return max(draws)
 
 
 class Environment:
@@ -175,41 +203,31 @@ class Environment:
     def reset(self, round_: int, seed: int, *, bare: bool = False) -> None:
         """Begin an episode with a new host from ``seed``; ``bare`` leaves out implants, for a state to be loaded."""
         recipe, self.round, self.seed = self.recipe, round_, seed
-        train, episode = recipe.data["train"], recipe.episode
+        train, network, schedule = recipe.data["train"], recipe.network, recipe.schedules.get
         with RandomStream(derive_seed(seed, "host"), recipe.device):
             model = recipe.build_host().to(recipe.device)
         graft(model, recipe.slots, example=sent(train.inputs[:2], recipe.device))
         if self._implants is not None and not bare:
-            implant(model, self._implants(seed), recipe.varieties, seed=seed, probe=self._probe_loss)
+            implant(model, self._implants(seed), network.varieties, seed=seed, probe=self._probe_loss)
         keeper = OptimizerKeeper(
             host_parameters(model),
-            host_settings=OptimizerSettings.of(recipe.optimizers.host, recipe.host_schedule),
-            seed_settings=OptimizerSettings.of(recipe.optimizers.seed, recipe.seed_schedule),
-            steps=episode.steps,
+            host_settings=OptimizerSettings.of(network.optimizers.host, schedule("host")),
+            seed_settings=OptimizerSettings.of(network.optimizers.seed, schedule("seed")),
+            steps=network.steps,
             scaler=self.forward.new_scaler(),
         )
-        compile_host = partial(CompiledHost, notices=recipe.notices, compiler=recipe.compiler)
+        compile_host = partial(CompiledHost, warn=recipe.warn, compiler=recipe.compiler)
         self.network = GrowingNetwork(
             model,
             keeper,
-            NetworkSettings(
-                varieties=recipe.varieties,
-                steps=episode.steps,
-                batches=episode.batches,
-                growth=recipe.growth,
-                governor=recipe.governor,
-                optimizers=recipe.optimizers,
-                metric=recipe.task.metric,
-                draws=recipe.draws,
-                operations=recipe.operations if recipe.price_operations else None,
-            ),
+            network,
             seed=seed,
             probe=self._probe_loss,
             faults=self._faults,
             outputs=self.forward.outputs,
             compile_host=compile_host if recipe.compute.compile else None,
         )
-        self.order = BatchOrder(len(train), episode.batch_size, derive_seed(seed, "order"), train.inputs.device)
+        self.order = BatchOrder(len(train), recipe.batch_size, derive_seed(seed, "order"), train.inputs.device)
         self._operations = OperationCount(recipe.operations)
         self.steps = 0
         self.over = False
@@ -225,15 +243,12 @@ class Environment:
 
     def train(self) -> list[Transition]:
         """Train for one decision step, and return the seeds' changes of stage."""
-        began = perf_counter()
+        began, batches = perf_counter(), self.recipe.network.batches
         transitions = self.network.open_step()
         self.model.train()
-        losses = [
-            self.network.train_batch(self.forward.losses(*self._feed.next(self.order)))
-            for _ in range(self.recipe.episode.batches)
-        ]
+        losses = [self.network.train_batch(self.forward.losses(*self._feed.next(self.order))) for _ in range(batches)]
         self.steps += 1
-        self._operations.train(self.garden, self.recipe.episode.batches * self.recipe.episode.batch_size)
+        self._operations.train(self.garden, batches * self.recipe.batch_size)
         transitions += self.network.close_step(losses)
         self.seconds = perf_counter() - began, self.network.incubation_seconds
         return transitions
@@ -249,7 +264,7 @@ class Environment:
     def _evaluate(self, split: SplitName) -> Evaluation:
         recipe = self.recipe
         return evaluate(
-            self.model, recipe.task, recipe.data[split], self.forward.outputs, evidence=recipe.growth.evidence
+            self.model, recipe.task, recipe.data[split], self.forward.outputs, evidence=recipe.network.growth.evidence
         )
 
     def measure_seeds(self, undisturbed: Tensor | None) -> None:
@@ -257,7 +272,7 @@ class Environment:
         examples = len(self.network.evaluation.losses)
         self.network.measure_gains(lambda: self._evaluate("validation").evidence, undisturbed)
         self._operations.try_seeds(self.garden, examples)
-        if self.recipe.growth.dependence:
+        if self.recipe.network.growth.dependence:
             self._operations.leave_out(self.garden, examples)
             self.network.measure_dependence(self.recipe.task, self.recipe.data["validation"])
 

@@ -25,16 +25,12 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 
-from esper_core.growth import KeptBuffers, draws_of, draws_of_variety, slots_of
-from esper_core.leyline.constants import PROBE_EXAMPLES
-from esper_core.plugins.isolation import attempt, summarise
+from esper_core.growth import KeptBuffers
+from esper_core.plugins.isolation import summarise
 from esper_core.plugins.process_state import restore_defaults
-from esper_core.trainer.batches import IMAGES, sent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from esper_core.growth import Garden, Variety
+    from esper_core.growth import Garden
     from esper_core.leyline import Split, Task
     from esper_core.settings import ComputeConfig
 
@@ -46,6 +42,9 @@ Loss = Callable[[nn.Module], Tensor]
 """Runs a network on a part of a batch. The losses of all parts add up to the mean loss of the batch."""
 
 Compiler = Callable[[nn.Module], Any]
+
+Warn = Callable[[str, str], None]
+"""Warns of what failed, and why."""
 
 
 class ForwardPass:
@@ -127,7 +126,7 @@ class CompiledHost:
     """Runs the training pass of one garden's network compiled, or as written where that fails."""
 
     garden: Garden
-    notices: Notices
+    warn: Warn
     compiler: Compiler
     _structure: Any = field(default=None, init=False)
     _compiled: Any = field(default=None, init=False)
@@ -152,7 +151,7 @@ class CompiledHost:
                 kept.put_back()
             result = train(model)
             compiled = None
-            self.notices.warn("the host cannot be compiled (compute.compile)", summarise(error))
+            self.warn("the host cannot be compiled (compute.compile)", summarise(error))
         self._structure, self._compiled = structure_of(self.garden), compiled
         return result
 
@@ -174,26 +173,3 @@ def lay_out(model: nn.Module, layout: torch.memory_format) -> nn.Module:
 def channels_last(split: Split) -> Split:
     """Return the split with its images in channels-last layout."""
     return replace(split, inputs=split.inputs.contiguous(memory_format=torch.channels_last))
-
-
-def takes_channels_last(
-    host: nn.Module, varieties: Mapping[str, Sequence[Variety]], task: Task, train: Split, device: torch.device
-) -> bool:
-    """Return whether host and blueprints work on channels-last images in a dry run; if so the host is laid out so."""
-    if train.inputs.dim() != IMAGES:
-        return False
-    sample = channels_last(replace(train, inputs=train.inputs[:PROBE_EXAMPLES], targets=train.targets[:PROBE_EXAMPLES]))
-    inputs, targets = sent(sample.inputs, device), sent(sample.targets, device)
-    sites = {slot.name: slot.site for slot in slots_of(host).each() if slot.site is not None}
-
-    def try_all() -> None:
-        draws_of(host, lambda model: task.losses(model(inputs), targets).mean())
-        for name, slot_varieties in varieties.items():
-            for variety in slot_varieties:
-                draws_of_variety(variety, sites[name], device, memory_format=torch.channels_last)
-
-    lay_out(host, torch.channels_last)
-    works = attempt(try_all).error is None
-    if not works:
-        lay_out(host, torch.contiguous_format)
-    return works

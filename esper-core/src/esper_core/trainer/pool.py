@@ -76,10 +76,10 @@ N = TypeVar("N", bound=NetworkMember)
 class Roster(ABC, Generic[M]):
     """Environments by their places; the run has ``pool_size`` of them, where some live in other processes."""
 
-    def __init__(self, environments: Sequence[M], pool_size: int, faults: FaultBook) -> None:
+    def __init__(self, environments: Sequence[M], pool_size: int, faults: FaultBook | None = None) -> None:
         self.environments = list(environments)
         self._pool_size = pool_size
-        self.faults = faults
+        self.faults = FaultBook() if faults is None else faults
 
     @property
     def latest(self) -> list[Signals]:
@@ -444,7 +444,7 @@ class Pool(Phases[Environment], StudyPool[Environment]):
             twin=twin,
             undisturbed=undisturbed,
         )
-        self._deterministic = recipe.draws is Draws.NEVER
+        self._deterministic = recipe.network.draws is Draws.NEVER
         self._scope = Scope.SETTINGS if recipe.compute.compile else Scope.PROCESS  # a compiler changes what is Python's
         self._memory = Memory(recipe.reported)
 

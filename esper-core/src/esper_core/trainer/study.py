@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from esper_core.governor import Decision
     from esper_core.leyline import ActionMask, Policy, Reward, Signals, Verdict
+    from esper_core.settings import EpisodeConfig
     from esper_core.telemetry import Bus, Clock
     from esper_core.trainer.event_records import Member
     from esper_core.trainer.pool import StudyPool
@@ -97,31 +98,13 @@ class RunReward:
 
 
 @dataclass(frozen=True, slots=True)
-class StudyExtent:
-    """How much a study trains.
-
-    Attributes:
-        rounds: Episodes of each environment.
-        environments: How many seeds are played in a round, for each name in the pool.
-        steps: Decision steps of an episode.
-        batches: Batches trained in each step.
-        first_seed: RNG seed of the first environment.
-    """
-
-    rounds: int
-    environments: int
-    steps: int
-    batches: int
-    first_seed: int
-
-
-@dataclass(frozen=True, slots=True)
 class Study:
     """Everything that the loop works with.
 
     Attributes:
         arms: The arms that have a policy.
         twin: The arm that never grows, with which the others are compared; None without one.
+        first_seeds: RNG seed of the first environment in each round, of which there are as many.
         reward: Rewards every environment that ``rewards`` does not name.
         packages: The package behind each blueprint, by the blueprint's full id.
         check_health: A second opinion on each environment after each step, which can only raise the verdict.
@@ -131,7 +114,8 @@ class Study:
     arms: Sequence[Arm]
     twin: str | None
     reward: RunReward
-    extent: StudyExtent
+    episode: EpisodeConfig
+    first_seeds: Sequence[int]
     bus: Bus
     clock: Clock
     packages: Mapping[str, str]
@@ -155,7 +139,7 @@ class Study:
         """Return what a policy sees of each environment: its signals, those of its twin, and the reward's price."""
         twins_E = [None if twin is None else signals_E[twin] for twin in self.twins()]
         seen = zip(signals_E, twins_E, self.rewards_of_places(), strict=True)
-        steps, batches = self.extent.steps, self.extent.batches
+        steps, batches = self.episode.steps, self.episode.batches
         return [
             Observation(signals.step, steps, signals, twin, reward.price, place in rolled, batches=batches)
             for place, (signals, twin, reward) in enumerate(seen)

@@ -51,20 +51,18 @@ class StudyProgress:
 
     def rounds(self) -> Iterator[int]:
         """Yield the rounds that are left, beginning with the current one."""
-        while self.round < self.study.extent.rounds:
+        while self.round < len(self.study.first_seeds):
             yield self.round
 
     def begin(self) -> None:
         """Begin the round with a new episode in every environment. A round that was resumed goes on instead."""
         if self.step == 0:
-            self.study.pool.reset(
-                self.round, self.study.extent.first_seed + self.round * self.study.extent.environments
-            )
+            self.study.pool.reset(self.round, self.study.first_seeds[self.round])
             self._new_round()
 
     def steps(self) -> Iterator[int]:
         """Yield the steps that are left of the round, until every episode in it is over."""
-        while self.step < self.study.extent.steps and (self.step == 0 or self.study.pool.running()):
+        while self.step < self.study.episode.steps and (self.step == 0 or self.study.pool.running()):
             yield self.step
 
     def round_done(self, finished: Iterable[EpisodeFinished]) -> None:

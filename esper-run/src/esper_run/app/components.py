@@ -11,7 +11,6 @@ import inspect
 import logging
 import sys
 from dataclasses import dataclass, field
-from functools import partial
 from inspect import isfunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -20,7 +19,7 @@ from esper_core.leyline.errors import ConfigError, PluginError, Problem, suggest
 from esper_core.leyline.protocols import DataShape, Policy, Resumable, Reward, Schedule, Sink, Task
 from esper_core.leyline.signals import Metric
 from esper_core.leyline.specs import HostSpec
-from esper_core.plugins import LOCAL_FILE, Component, attempt, attributed_to, fault_problem, import_target, is_target
+from esper_core.plugins import Component, attributed_to, import_target
 from esper_core.telemetry import SinkGuard, SinkThread
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from esper_core.leyline.specs import ComponentKind
-    from esper_core.plugins import Label
     from esper_run.config.values import KeyPath
 
 log = logging.getLogger("esper")
@@ -52,24 +50,27 @@ class ConfiguredComponent:
     component: Component
     settings: Mapping[str, Any]
     path: KeyPath
-    label: Label = field(init=False, repr=False, compare=False)
-    """The component in messages: ``policy "policies/schedule" (esper-policies 0.1.0)``."""
+    label: str = field(init=False, repr=False, compare=False)
+    """The component in messages, always the same object: ``policy "policies/schedule" (esper-policies 0.1.0)``."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.component.title)
 
     def build(self, *arguments: Any, **runtime: Any) -> Any:
-        """Build the component and check it; PluginError names its package if it raises or lacks a method."""
+        """Build the component and check it; PluginError names its package if it raises or lacks a method.
+
+        What the methods of tasks and schedules raise later is attributed to their package, too.
+        """
         factory = self.component.load()
         with attributed_to(self.label, "while it was built"):
             built = factory(*arguments, **runtime, **self.settings)
-            check_component(self.component.kind, built, self.label)
-        return built
+            check_component(self.component, built)
+        return self.component.attributed(built, self.label)
 
 
-def check_component(kind: ComponentKind, built: Any, label: Label) -> None:
+def check_component(component: Component, built: Any) -> None:
     """Raise PluginError (E231) if ``built`` lacks what a component of this kind needs."""
-    defect = hint = ""
+    kind, title, defect, hint = component.kind, component.title, "", ""
     if kind == "host":
         from torch import nn
 
@@ -90,7 +91,7 @@ def check_component(kind: ComponentKind, built: Any, label: Label) -> None:
         hint = "Call them state_dict and load_state_dict: see esper_core.leyline.Resumable."
     if defect:
         raise PluginError(
-            Problem("E231", f"{label} builds {type(built).__name__}{defect}", path=label.target, hint=hint)
+            Problem("E231", f"{title} builds {type(built).__name__}{defect}", path=title.target, hint=hint)
         )
 
 
@@ -124,7 +125,8 @@ def host_at(target: str) -> Component:
     Raises:
         ConfigError: ``target`` is not an import path (E202).
     """
-    if not is_target(target):
+    module, colon, attribute = target.partition(":")
+    if not (colon and all(part.isidentifier() for part in (*module.split("."), *attribute.split(".")))):
         hint = f"An import path is written as  my_package.my_module:build\nReceived: {target}"
         raise ConfigError(Problem("E202", f'"{target}" is not an import path of a host', hint=hint))
     folder = str(Path.cwd())
@@ -151,14 +153,14 @@ def host_at(target: str) -> Component:
 def _import_host(target: str, folder: str) -> Callable[..., Any]:
     """Return what the target names. Raises E202 if it does not exist, E219 if the code behind it raises."""
     module = target.partition(":")[0]
-    imported = attempt(partial(import_target, target))
-    if (error := imported.error) is None:
-        return cast("Callable[..., Any]", imported.value)
-    if isinstance(error, AttributeError) and module in sys.modules:
-        hint = suggestion(str(error.name), [name for name in dir(error.obj) if not name.startswith("_")])
-        raise ConfigError(Problem("E202", f'{module} has no "{error.name}"', hint=hint)) from error
-    if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
-        hint = f"Call esper from the folder that has it, or install it. The current folder: {folder}"
-        raise ConfigError(Problem("E202", f'there is no module "{error.name}"', hint=hint)) from error
-    message = f'host "{target}" cannot be imported'
-    raise PluginError(fault_problem("E219", message, error, target=target, package=LOCAL_FILE)) from error
+    try:
+        return cast("Callable[..., Any]", import_target(target, f'host "{target}" cannot be imported'))
+    except PluginError as failure:
+        error = failure.__cause__
+        if isinstance(error, AttributeError) and module in sys.modules:
+            hint = suggestion(str(error.name), [name for name in dir(error.obj) if not name.startswith("_")])
+            raise ConfigError(Problem("E202", f'{module} has no "{error.name}"', hint=hint)) from error
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            hint = f"Call esper from the folder that has it, or install it. The current folder: {folder}"
+            raise ConfigError(Problem("E202", f'there is no module "{error.name}"', hint=hint)) from error
+        raise

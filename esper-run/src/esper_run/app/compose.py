@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from esper_core.growth import (
-    Growth,
-    Host,
-    Variety,
-)
+from pydantic import TypeAdapter
+
+from esper_core.growth import Growth, Host, Variety
 from esper_core.leyline.errors import ConfigError, Problem
-from esper_core.plugins import output_to_stderr
-from esper_core.trainer import Arm, RunReward, Study, StudyExtent, record_of
+from esper_core.trainer import Arm, RunReward, Study
 from esper_run.app.recipes import build_component, build_prototype, choose_devices, name_in_file
 from esper_run.app.resolution import TWIN, load_run_plugins, resolve
 from esper_run.app.runtime import one_thread, tune_allocator
@@ -137,8 +135,9 @@ class Composition:
 
         None if nothing was grown. ``finished`` says how the episodes of the first study ended.
         """
+        records = TypeAdapter(list[Growth])
         grown = {
-            (self.controls[e.arm], e.seed): [record_of(Growth, growth) for growth in e.grown]
+            (self.controls[e.arm], e.seed): records.validate_python(list(e.grown))
             for e in finished
             if e.arm in self.controls
         }
@@ -169,9 +168,8 @@ class Composition:
             twin=twin,
             reward=self.judges[0],
             rewards=self.rewards,
-            extent=StudyExtent(
-                config.rounds, config.instances, config.episode.steps, config.episode.batches, config.seed
-            ),
+            episode=config.episode,
+            first_seeds=range(config.seed, config.seed + config.rounds * config.instances, config.instances),
             bus=context.bus,
             clock=context.clock,
             packages={component.id: component.source for components in blueprints for component in components},
@@ -202,7 +200,7 @@ def compose(resolution: Resolution) -> Composition:
         ConfigError: The pieces do not fit together, or a component refuses its settings.
         PluginError: A component raises, or is not what its kind requires.
     """
-    with one_thread(), output_to_stderr():
+    with one_thread(), redirect_stdout(sys.stderr):
         return _compose(resolution)
 
 
@@ -219,9 +217,9 @@ def _compose(resolution: Resolution) -> Composition:
     if priced and recipe.operations is None:
         raise _uncounted(resolution, judges, space)
     return Composition(
-        resolution=replace(resolution, blueprints=_fitting_blueprints(resolution, recipe.varieties)),
+        resolution=replace(resolution, blueprints=_fitting_blueprints(resolution, recipe.network.varieties)),
         task=recipe.task,
-        recipe=replace(recipe, price_operations=priced),
+        recipe=recipe if not priced else replace(recipe, network=replace(recipe.network, operations=recipe.operations)),
         space=space,
         arms=build_arms(resolution, space, lambda name: _part_names(name, judges)),
         judges=judges,

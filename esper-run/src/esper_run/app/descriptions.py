@@ -14,7 +14,6 @@ from torch import nn
 
 from esper_core.growth import Example, Host, RandomStream, Seed
 from esper_core.leyline.specs import Candidate, Operations, Place
-from esper_core.plugins import Guard, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -92,14 +91,14 @@ def count_operations(
 
 
 def _block_flops(block: nn.Module | None, variety: Variety, site: Site) -> int | None:
-    with Guard(variety.title, Scope.PROCESS):
+    with variety.guard():
         return None if block is None else flops(lambda: block(torch.zeros(1, *variety.spec.input_shape(site))))
 
 
 def describe(variety: Variety, site: Site) -> Candidate:
     """Return what is known of a blueprint at ``site``; what cannot be counted is None."""
     block = _built(variety, site)
-    with Guard(variety.title, Scope.PROCESS):
+    with variety.guard():
         return Candidate(
             blueprint=variety.id,
             parameters=variety.most_parameters(site) if block is None else _parameters(block, variety, site),

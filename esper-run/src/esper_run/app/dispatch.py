@@ -17,23 +17,10 @@ from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.events import Event, GovernorActed, StageChanged, StepFinished, UpdateFinished
 from esper_core.leyline.protocols import PluginConfig, ReportSection, frozen
 from esper_core.leyline.signals import Level, Verdict, most_severe
-from esper_core.plugins import (
-    Guard,
-    Label,
-    Scope,
-    attempt,
-    attributed_to,
-    definition_of,
-    fault_problem,
-    hook_callers,
-    is_interrupt,
-    package_of_frame,
-    target_of,
-    top_package,
-)
+from esper_core.plugins import PluginHook, attempt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from esper_core.leyline.protocols import RunContext, RunInfo, RunOutcome
     from esper_core.leyline.signals import HealthSnapshot
@@ -59,39 +46,17 @@ OBSERVER_HOOKS: Final = (
 )
 
 
-class PluginHook:
-    """One plugin's implementation of a hook: ``call`` calls it and returns what pluggy does, a list of one value."""
-
-    def __init__(self, plugins: Plugins, plugin: str, hook: str, call: Callable[..., Any]) -> None:
-        self.record = next(record for record in plugins.records if record.id == plugin)
-        self.hook = hook
-        self.call = call
-        self.function = getattr(plugins.manager.get_plugin(plugin), hook)
-        self.label = Label(self.record.title, target_of(self.function))
-
-    def problem(self, code: str, failure: str, error: BaseException) -> Problem:
-        """Describe an error that the plugin raised in this hook."""
-        record, target = self.record, self.label.target
-        message = f"{record.title} {failure}"
-        return fault_problem(code, message, error, target=target, package=record.package, plugin=record.id)
-
-    def warn(self, error: BaseException, consequence: str) -> None:
-        """Report an error that does not stop the run."""
-        problem = self.problem("E228", f"failed in {self.hook}", error)
-        log.warning("%s", replace(problem, message=f"{problem.message}; {consequence}"))
-
-
-def plugin_hooks(plugins: Plugins, hook: str) -> dict[str, PluginHook]:
-    """Return the implementations of a hook by plugin id, in loading order."""
-    callers = hook_callers(plugins.manager, hook)
-    return {plugin: PluginHook(plugins, plugin, hook, call) for plugin, call in callers.items()}
+def _warn(hook: PluginHook, error: BaseException, consequence: str) -> None:
+    """Report an error of a plugin in a hook that does not stop the run."""
+    problem = hook.problem("E228", f"failed in {hook.hook}", error)
+    log.warning("%s", replace(problem, message=f"{problem.message}; {consequence}"))
 
 
 class Observers:
     """The observers of the active plugins; as a listener of the event bus it passes on the events that have a hook."""
 
     def __init__(self, plugins: Plugins) -> None:
-        self._hooks = {hook: plugin_hooks(plugins, hook) for hook in OBSERVER_HOOKS}
+        self._hooks = {hook: plugins.hooks(hook) for hook in OBSERVER_HOOKS}
         self._steps: list[StepFinished] = []
 
     def configured(self, settings: Mapping[str, Any], values: Any) -> None:
@@ -126,21 +91,21 @@ class Observers:
 
     def _call(self, hook: str, plugin: str, **arguments: Any) -> None:
         observer = self._hooks[hook][plugin]
-        called = attempt(lambda: observer.call(**arguments), observer.label, Scope.RUN)
+        called = observer.attempt(lambda: observer.call(**arguments))
         if called.error is not None:
-            observer.warn(called.error, "its observers are not called again in this run")
+            _warn(observer, called.error, "its observers are not called again in this run")
             for hooks in self._hooks.values():
                 hooks.pop(plugin, None)
 
 
 def health_check(plugins: Plugins) -> Callable[[HealthSnapshot], Verdict]:
     """Return a function that calls the health checks of all plugins, and returns the most severe verdict."""
-    hooks = plugin_hooks(plugins, "esper_check_health").values()
+    hooks = plugins.hooks("esper_check_health").values()
 
     def check(snapshot: HealthSnapshot) -> Verdict:
         verdicts = []
         for hook in hooks:
-            with attributed_to(hook.label, f"in {hook.hook}", Scope.RUN):
+            with hook.attributed():
                 returned = hook.call(snapshot=snapshot)
             verdicts += [_signed(hook, verdict) for verdict in returned]
         return most_severe(verdicts)
@@ -153,7 +118,7 @@ def _signed(hook: PluginHook, returned: object) -> Verdict:
     title = hook.record.title
     if isinstance(returned, Verdict) and isinstance(returned.level, Level):
         return replace(returned, reason=f"{returned.reason or 'no reason was given'}, reported by {title}")
-    file, line = definition_of(hook.function)
+    file, line = hook.definition
     message = f"{title} gives no verdict: {hook.hook} returned {returned!r}"
     hint = "Return Verdict(Level.PANIC, reason), Verdict(Level.CALM), or None."
     raise PluginError(Problem("E229", message, file=file, line=line, hint=hint))
@@ -174,11 +139,10 @@ class PluginSection:
 def collect_sections(plugins: Plugins, run: RunInfo) -> tuple[PluginSection, ...]:
     """Return the report sections of every plugin, in loading order; a plugin that fails is reported and left out."""
     sections: list[PluginSection] = []
-    for plugin, hook in plugin_hooks(plugins, "esper_report_sections").items():
-        collect = partial(_sections_of, hook, run)
-        called = attempt(collect, hook.label, Scope.RUN)
+    for plugin, hook in plugins.hooks("esper_report_sections").items():
+        called = hook.attempt(partial(_sections_of, hook, run))
         if called.error is not None:
-            hook.warn(called.error, "the report does without its sections")
+            _warn(hook, called.error, "the report does without its sections")
         sections += [PluginSection(plugin, section) for section in called.value or ()]
     return tuple(sections)
 
@@ -202,7 +166,8 @@ def run_wrapped(plugins: Plugins, context: RunContext, train: Callable[[], T]) -
     """
     results: list[T] = []
     failures: list[BaseException] = []
-    outside = Guard(" or ".join(hook.label for hook in plugin_hooks(plugins, "esper_run").values()), Scope.RUN)
+    wrappers = list(plugins.hooks("esper_run").values())
+    outside = PluginHook.guard(wrappers)
 
     def esper_run(context: RunContext) -> object:
         outside.__exit__(None, None, None)
@@ -215,26 +180,28 @@ def run_wrapped(plugins: Plugins, context: RunContext, train: Callable[[], T]) -
             outside.__enter__()
         return results
 
-    try:
+    def call_wrappers() -> None:
         with outside:
             plugins.manager.hook.esper_run.call_extra([esper_run], {"context": context})
-    except BaseException as error:  # a wrapper may raise CancelledError, too
-        if is_interrupt(error):
-            raise
-        if error not in failures:
-            wrapper = _wrapper_at_fault(plugins, error)
-            if not results and not failures:
-                problem = wrapper.problem("E231", "raised before the run began, in esper_run", error)
-                raise PluginError(problem) from error
-            wrapper.warn(error, "the run had finished, and its results stand")
+
+    error = attempt(call_wrappers).error  # a wrapper may raise CancelledError, too
+    if error is not None and error not in failures:
+        wrapper = _wrapper_at_fault(wrappers, error)
+        if not results and not failures:
+            problem = wrapper.problem("E231", "raised before the run began, in esper_run", error)
+            raise PluginError(problem) from error
+        _warn(wrapper, error, "the run had finished, and its results stand")
     if failures:
         raise failures[0]
     return results[0]
 
 
-def _wrapper_at_fault(plugins: Plugins, error: BaseException) -> PluginHook:
+def _wrapper_at_fault(wrappers: Sequence[PluginHook], error: BaseException) -> PluginHook:
     """Return the wrapper whose frame is the innermost in the traceback; outer wrappers are in it, too."""
-    wrappers = plugin_hooks(plugins, "esper_run").values()
-    owners = {top_package(wrapper.label.target): wrapper for wrapper in wrappers}
-    packages = [package_of_frame(frame) for frame, _ in walk_tb(error.__traceback__)]
+    owners = {_top_package(wrapper.label.target): wrapper for wrapper in wrappers}
+    packages = [_top_package(str(frame.f_globals.get("__name__", ""))) for frame, _ in walk_tb(error.__traceback__)]
     return [*wrappers, *(owners[package] for package in packages if package in owners)][-1]
+
+
+def _top_package(module: str) -> str:
+    return module.replace(":", ".").partition(".")[0]

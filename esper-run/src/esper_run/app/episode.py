@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from esper_core.growth import FaultBook, decode_state, encode_state
+from pydantic import TypeAdapter
+
+from esper_core.growth import decode_state, encode_state
 from esper_core.leyline.errors import LifecycleError
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import Observation, RewardBreakdown, Signals
-from esper_core.trainer import Ending, EpisodeRewards, Pool, Stepper, StepResult, plain_of, record_of
+from esper_core.trainer import Ending, EpisodeRewards, Pool, Stepper, StepResult
 from esper_run.app.compose import prepare
 from esper_run.app.dispatch import health_check
 from esper_run.app.resolution import TWIN
@@ -40,6 +42,10 @@ POLICY: Final = "policy"
 
 TWINS_KEPT: Final = 16
 """How many twins are kept, the latest."""
+
+_REWARD: Final[TypeAdapter[RewardBreakdown | None]] = TypeAdapter(RewardBreakdown | None)
+_ENDING: Final[TypeAdapter[Ending | None]] = TypeAdapter(Ending | None)
+"""How the reward of a step, and the end of an episode, are written in a state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,7 @@ class Episode:
             undisturbed=lambda step: self.twin_of(self._seed).losses[step],
         )
         self._stepper = Stepper(self._pool, self._score, self._check_health)
+        self._no_faults = self._pool.faults.state_dict()
         self._seed = 0
         self._result: StepResult | None = None
         self._now: EpisodeStep | None = None
@@ -155,7 +162,7 @@ class Episode:
         self.twin_of(seed)
         self._seed, self._now = seed, None
         self._rewards = EpisodeRewards([self._reward], [1, None])
-        self._pool.faults.load_state_dict(FaultBook().state_dict())
+        self._pool.faults.load_state_dict(self._no_faults)
         with one_thread():
             self._pool.reset(0, seed)
             return self._advance(0)
@@ -183,7 +190,8 @@ class Episode:
     def state_dict(self) -> State:
         """Return the state of the episode after the latest step."""
         now = self._latest()
-        latest = {"reward": plain_of(now.reward), "rolled_back": now.rolled_back, "ending": plain_of(now.ending)}
+        reward, ending = _REWARD.dump_python(now.reward, mode="json"), _ENDING.dump_python(now.ending, mode="json")
+        latest = {"reward": reward, "rolled_back": now.rolled_back, "ending": ending}
         parts = {"rewards": encode_state(self._rewards.state_dict()), "latest": encode_state(latest)}
         step = self.steps if self._result is None else self._result.step
         return State.of({"pool": self._pool.state_dict(), **parts}, seed=self._seed, step=step)
@@ -202,8 +210,7 @@ class Episode:
         self._seed = state.plain["seed"]
         self._rewards.load_state_dict(decode_state(state.part("rewards")))
         latest = decode_state(state.part("latest"))
-        reward = None if latest["reward"] is None else record_of(RewardBreakdown, latest["reward"])
-        ending = None if latest["ending"] is None else record_of(Ending, latest["ending"])
+        reward, ending = _REWARD.validate_python(latest["reward"]), _ENDING.validate_python(latest["ending"])
         self._result = None if ending else StepResult(state.plain["step"], self._pool.latest, [reward], {}, {})
         return self._moment(self._pool.latest, reward, rolled_back=latest["rolled_back"], ending=ending)
 

@@ -10,22 +10,13 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import torch
 
-from esper_core.growth import (
-    Draws,
-    Host,
-    RandomStream,
-    Variety,
-    audition,
-    draws_of,
-    draws_of_variety,
-    graft,
-)
+from esper_core.growth import Host, RandomStream, Variety, audition, graft
 from esper_core.leyline.actions import ActionSpace
-from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE, PROBE_EXAMPLES
+from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
 from esper_core.leyline.protocols import Split, SplitName
-from esper_core.plugins import AttributedSchedule, AttributedTask, Guard, Scope, attributed_to
-from esper_core.trainer import Recipe
+from esper_core.plugins import attributed_to
+from esper_core.trainer import NetworkSettings, Recipe
 from esper_run.app.descriptions import PlaceDescriptions, count_operations
 from esper_run.config import parse_path
 
@@ -52,7 +43,7 @@ class Prototype:
     @property
     def space(self) -> ActionSpace:
         """What can be done in the host."""
-        varieties = self.recipe.varieties.items()
+        varieties = self.recipe.network.varieties.items()
         return ActionSpace(
             {name: tuple(variety.id for variety in slot_varieties) for name, slot_varieties in varieties}, self.places
         )
@@ -63,7 +54,7 @@ def build_prototype(
 ) -> Prototype:
     """Build a recipe, and one host of it; ``splits`` are used instead of the task's."""
     config = resolution.config
-    task = AttributedTask(cast("Task", build_component(resolution, resolution.task)), resolution.task.label)
+    task = cast("Task", build_component(resolution, resolution.task))
     data = splits or {name: _load_split(resolution, task, name, device) for name in get_args(SplitName)}
     _check_data(resolution, data)
 
@@ -77,23 +68,27 @@ def build_prototype(
         data=data,
         build_host=build_host,
         slots=resolution.places,
-        varieties=varieties,
-        episode=config.episode,
-        optimizers=config.optimizer,
-        growth=config.growth,
-        governor=config.governor,
+        network=NetworkSettings(
+            varieties,
+            config.episode.steps,
+            config.episode.batches,
+            growth=config.growth,
+            governor=config.governor,
+            optimizers=config.optimizer,
+            metric=task.metric,
+        ),
+        batch_size=config.episode.batch_size,
         device=device,
         compute=config.compute,
-        host_schedule=_build_schedule(resolution, "host"),
-        seed_schedule=_build_schedule(resolution, "seed"),
+        schedules={side: _build_schedule(resolution, side) for side in ("host", "seed")},
         label=" or ".join(_labels_of_training(resolution)),
     )
     sites = {slot.name: slot.site for slot in Host(host).slots.each() if slot.site is not None}
     example = data["train"].inputs[:1].to(device)
-    with Guard(recipe.label, Scope.PROCESS):
+    with recipe.guard():
         recipe = recipe.laid_out(host)
         if config.randomness == "auto":
-            recipe = replace(recipe, draws=_find_draws(recipe, host))
+            recipe = replace(recipe, network=replace(recipe.network, draws=recipe.find_draws(host)))
         recipe = replace(recipe, operations=count_operations(host, sites, varieties, example))
     return Prototype(recipe, host, PlaceDescriptions(host, sites, varieties, example))
 
@@ -123,7 +118,7 @@ def _load_split(resolution: Resolution, task: Task, name: SplitName, device: tor
     ):
         message = f'{label} returns no Split of two tensors for its split "{name}"'
         hint = "Task.split returns Split(inputs, targets)."
-        raise PluginError(Problem("E231", message, path=label.target, hint=hint))
+        raise PluginError(Problem("E231", message, path=resolution.task.component.title.target, hint=hint))
     if split.inputs.is_floating_point() and split.inputs.dtype != torch.float32:
         message = f'{label} gives inputs of {split.inputs.dtype} in its split "{name}"'
         raise PluginError(Problem("E234", message, hint="Hosts compute in torch.float32: give inputs.float()."))
@@ -176,17 +171,6 @@ def _at_slot(resolution: Resolution, problem: Problem) -> Problem:
 def name_in_file(slot: str) -> str:
     """Return the name in the file of a slot, which may stand for several."""
     return slot.partition(":")[0]
-
-
-def _find_draws(recipe: Recipe, host: nn.Module) -> Draws:
-    """Return in which passes the run draws random numbers, in its host or in what may grow in it."""
-    train = recipe.data["train"]
-    inputs, targets = (tensor[:PROBE_EXAMPLES].to(recipe.device) for tensor in (train.inputs, train.targets))
-    draws = [draws_of(host, lambda model: recipe.task.losses(model(inputs), targets).mean())]
-    for slot in Host(host).slots.each():
-        if (site := slot.site) is not None:
-            draws += [draws_of_variety(variety, site, recipe.device) for variety in recipe.varieties[slot.name]]
-    return max(draws)
 
 
 def _select_varieties(resolution: Resolution, host: nn.Module, device: torch.device) -> dict[str, tuple[Variety, ...]]:
@@ -246,11 +230,7 @@ def _labels_of_training(resolution: Resolution) -> list[str]:
 
 def _build_schedule(resolution: Resolution, side: str) -> Schedule | None:
     chosen = resolution.components.get(("optimizer", side, "schedule"))
-    return (
-        None
-        if chosen is None
-        else AttributedSchedule(cast("Schedule", build_component(resolution, chosen)), chosen.label)
-    )
+    return None if chosen is None else cast("Schedule", build_component(resolution, chosen))
 
 
 def build_component(resolution: Resolution, chosen: ConfiguredComponent, *arguments: Any, **runtime: Any) -> Any:

@@ -19,7 +19,7 @@ from pydantic_core import to_jsonable_python
 
 from esper_core.leyline.errors import ConfigError, EsperError, PluginError, Problem, suggestion
 from esper_core.leyline.specs import HostSpec, SlotPlace
-from esper_core.plugins import load_plugins, unknown_plugin
+from esper_core.plugins import load_plugins
 from esper_run.app.components import ConfiguredComponent, host_at
 from esper_run.config import model_problems, parse_path
 from esper_run.config.model import CAPACITY
@@ -169,7 +169,7 @@ def _plugin_settings(loaded: LoadedConfig, plugins: Plugins) -> tuple[dict[str, 
     for id_, values in settings_by_plugin.items():
         path = ("plugins", "settings", id_)
         if id_ not in records:
-            unknown = unknown_plugin(id_, plugins.records)
+            unknown = plugins.unknown(id_)
             problems.append(loaded.problem(unknown.code, path, unknown.message, unknown.hint, key=True))
         elif records[id_].status == "active" and id_ not in plugins.settings and values:
             message = f'plugin "{id_}" ({records[id_].source}) has no settings'

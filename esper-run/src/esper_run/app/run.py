@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,6 @@ from esper_core.leyline.errors import (
 )
 from esper_core.leyline.events import RunFinished, RunStarted
 from esper_core.leyline.protocols import RunContext, RunInfo, RunOutcome, frozen
-from esper_core.plugins import LOCAL_FILE, output_to_stderr
 from esper_core.telemetry import Bus, Clock, EventFile, read_events
 from esper_core.trainer import StudyProgress, run_study
 from esper_run.app.checkpoints import CheckpointWriter, Position, decisive_values, find_position
@@ -244,7 +243,7 @@ class _Session:
         decisive = decisive_values(config)
         position.check_unchanged(decisive, path)
         # stdout is for what the command prints; sinks close in bounded time by themselves
-        with output_to_stderr(), ExitStack() as closing, self._watched() as heartbeat:
+        with redirect_stdout(sys.stderr), ExitStack() as closing, self._watched() as heartbeat:
             start = f"resumes from checkpoint {position.number}" if position.number else "starts"
             log.info("run %s %s", info.id, start)
             if position.skipped:
@@ -278,7 +277,7 @@ class _Session:
                     metric=composed.task.metric,
                     host=composed.layers,
                     choices=dict(composed.space.blueprints),
-                    gains_in="nats" if composed.recipe.growth.evidence == "loss" else composed.task.metric.name,
+                    gains_in="nats" if composed.config.growth.evidence == "loss" else composed.task.metric.name,
                     **self._size(),
                 )
                 (Bus(sinks) if position.number else bus).publish(started)
@@ -373,7 +372,7 @@ def _write_start(directory: RunDirectory, composition: Composition) -> None:
                 "id": record.id,
                 "package": record.package,
                 "version": record.version,
-                "entry_point": Path(record.origin).name if record.package == LOCAL_FILE else record.origin,
+                "entry_point": Path(record.origin).name if record.is_local else record.origin,
                 "sha256": record.sha256,
             }
             for record in resolution.plugins.records

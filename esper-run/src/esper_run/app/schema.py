@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from esper_core.leyline.specs import ComponentKind
-    from esper_core.plugins import Component, Plugins, Registry
+    from esper_core.plugins import Component, Plugins
 
 _KINDS: Final[Mapping[str, ComponentKind]] = {
     "task": "task",
@@ -46,7 +46,7 @@ def config_schema(plugins: Plugins) -> Schema:
             text = json.dumps(properties[key]).replace('"#/$defs/Use"', f'"#/$defs/use-{_KINDS[key]}"')
             properties[key] = json.loads(text)
     for kind in COMPONENT_KINDS:
-        definitions[f"use-{kind}"] = _use(cast("ComponentKind", kind), plugins.registry, definitions)
+        definitions[f"use-{kind}"] = _use(cast("ComponentKind", kind), plugins, definitions)
     schema["properties"]["engine"] = {**schema["properties"]["engine"], **_engine(definitions)}
     schema["properties"]["engine"].pop("$ref", None)
     blueprints = definitions["SlotConfig"]["properties"]["blueprints"]
@@ -57,9 +57,9 @@ def config_schema(plugins: Plugins) -> Schema:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "A run of Esper"}
 
 
-def _use(kind: ComponentKind, registry: Registry, definitions: Schema) -> Schema:
+def _use(kind: ComponentKind, plugins: Plugins, definitions: Schema) -> Schema:
     """Return the schema of one component: its name alone, or a mapping whose settings depend on the name."""
-    components = registry.components(kind)
+    components = plugins.registry.components(kind)
     names = _names(components, {"type": "string", "minLength": 1, "maxLength": 100})
     conditions = []
     for component in components:

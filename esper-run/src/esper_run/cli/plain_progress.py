@@ -13,8 +13,10 @@ from esper_core.leyline.lifecycle import Stage
 from esper_run.cli.output import duration, encodable, value, wants_colour
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from esper_core.leyline.events import Event
-    from esper_core.plugins import Component, Registry
+    from esper_core.plugins import Component
 
 MIN_PAUSE: Final = 5.0
 MAX_PAUSE: Final = 60.0
@@ -24,12 +26,12 @@ RATE_SECONDS: Final = 120.0
 """Seconds over which the rate is averaged. A run slows down as networks grow."""
 
 
-def terminal_display(registry: Registry) -> Component | None:
+def terminal_display(sinks: Iterable[Component]) -> Component | None:
     """Return the first sink that shows runs on a terminal, if stderr is a terminal with colour and Unicode."""
     unicode = (sys.stderr.encoding or "").lower().startswith("utf")
     if not unicode or not wants_colour(sys.stderr):
         return None
-    return next((sink for sink in registry.components("sink") if getattr(sink.spec, "terminal", False)), None)
+    return next((sink for sink in sinks if getattr(sink.spec, "terminal", False)), None)
 
 
 class PlainLines:

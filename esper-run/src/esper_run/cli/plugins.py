@@ -14,7 +14,6 @@ import click
 
 from esper_core.leyline.errors import ConfigError, PluginError, printable, suggestion
 from esper_core.leyline.specs import COMPONENT_KINDS, BlueprintSpec, HostSpec
-from esper_core.plugins import inactive_hint, unknown_plugin
 from esper_run.cli.exits import preparation
 from esper_run.cli.main import OpenGroup
 from esper_run.cli.output import print_facts, print_json, print_line, print_problems, print_table
@@ -48,7 +47,7 @@ def list_plugins(local: tuple[Path, ...], *, as_json: bool) -> None:
     """List the installed plugins and their problems."""
     loaded = _load(local)
     if as_json:
-        print_json([record.as_json() for record in loaded.records])
+        print_json([asdict(record) for record in loaded.records])
         return
     if loaded.records:
         head = ["id", "package", "version", "status", "components", "import"]
@@ -83,9 +82,9 @@ def show_plugin(id: str, local: tuple[Path, ...], *, as_json: bool) -> None:
     loaded = _load(local)
     records = [record for record in loaded.records if record.id == id]
     if not records:
-        raise ConfigError(unknown_plugin(id, loaded.records))
+        raise ConfigError(loaded.unknown(id))
     if as_json:
-        print_json([record.as_json() for record in records])
+        print_json([asdict(record) for record in records])
         return
     for record in records:
         print_line(printable(record.id))
@@ -254,6 +253,6 @@ def _plain(value: Any) -> str:
 
 def _print_inactive(loaded: Plugins) -> None:
     """Print on stderr that plugins are missing from the list."""
-    if hint := inactive_hint(loaded.records):
+    if hint := loaded.inactive_hint:
         for line in (hint, "More:  esper plugins list"):
             print_line(printable(line), stream=sys.stderr)

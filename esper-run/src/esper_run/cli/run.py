@@ -267,7 +267,7 @@ def _execute_and_show(execute: partial[Outcome], composition: Composition, *, qu
     from esper_run.cli.output import print_outcome
     from esper_run.cli.plain_progress import PlainLines, terminal_display
 
-    display = None if quiet else terminal_display(composition.resolution.plugins.registry)
+    display = None if quiet else terminal_display(composition.resolution.plugins.registry.components("sink"))
     listeners = [] if quiet or display is not None else [PlainLines()]
     outcomes: list[Outcome] = []
     try:
@@ -308,11 +308,9 @@ def _print_plan(composition: Composition, *, as_json: bool) -> None:
 
 def _changed_plugin_files(composition: Composition, record: Run) -> Iterator[str]:
     """Yield a warning for each one-file plugin that changed since the run began."""
-    from esper_core.plugins import LOCAL_FILE
-
     before = {plugin["id"]: plugin.get("sha256") for plugin in record.manifest.get("plugins", [])}
     for plugin in composition.resolution.plugins.records:
         was = before.get(plugin.id)
-        if plugin.package == LOCAL_FILE and was is not None and plugin.sha256 != was:
+        if plugin.is_local and was is not None and plugin.sha256 != was:
             name = Path(plugin.origin).name
             yield f"{name} changed since {record.path.name} began: the numbers of the resumed run may differ"

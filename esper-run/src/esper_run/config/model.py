@@ -10,12 +10,10 @@ from esper_core.leyline import constants
 from esper_core.leyline.specs import SiteKind
 from esper_core.settings import (
     ComputeConfig,
-    Count,
     Described,
     EpisodeConfig,
     GovernorConfig,
     GrowthConfig,
-    Name,
     OptimizersConfig,
     Section,
     Use,
@@ -36,6 +34,8 @@ CAPACITY: Final = "capacity"
 NAME_PATTERN: Final = r"^[A-Za-z][A-Za-z0-9_-]{0,49}$"
 """Of the names of runs, slots and arms."""
 
+Count = Annotated[int, Field(ge=1)]
+Name = Annotated[str, Field(min_length=1, max_length=100), Described("a name of 1 to 100 characters")]
 Key = Annotated[str, Field(pattern=NAME_PATTERN), Described("a letter, then at most 49 letters, digits, - and _")]
 FilePath = Annotated[str, Field(min_length=1, max_length=4096), Described("a path of 1 to 4096 characters")]
 Names = Annotated[tuple[Name, ...], Field(strict=False)]

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from esper_core.plugins import FRAMEWORK, is_third_party
+from esper_core.plugins import is_third_party
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -142,7 +142,8 @@ def find_author(frames: Sequence[Frame]) -> Frame | None:
 
     Lines outside of Esper's outermost one belong to the program that called it, such as the command ``esper``.
     """
-    specs = (find_spec(package) for package in FRAMEWORK)
+    names = {part for frame in frames for part in Path(frame.file).parts if part.startswith("esper_")}
+    specs = (find_spec(package) for package in names if not is_third_party(package))
     framework = [Path(spec.origin).parent for spec in specs if spec is not None and spec.origin is not None]
     outermost = max((place for place, frame in enumerate(frames) if _is_within(frame, framework)), default=len(frames))
     return next((frame for frame in frames[:outermost] if _is_authors(Path(frame.file), framework)), None)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from esper_core.governor import Act
 from esper_core.leyline.actions import WAIT, Op
 from esper_core.leyline.constants import FAULTS_UNTIL_WITHDRAWN
 from esper_core.leyline.protocols import Learner
@@ -21,8 +20,9 @@ from esper_core.leyline.signals import Observation
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from esper_core.leyline import Signals
     from esper_core.leyline.actions import Action, ActionMask
-    from esper_core.trainer import Arm, Environment, Pool
+    from esper_core.trainer import Arm, Pool
     from esper_scale.engines.protocol import Order, Request
 
 SECONDS_AHEAD: Final = 1.0
@@ -70,7 +70,14 @@ class Decider:
             for member in listed:
                 environment = member or next(filter(None, listed))
                 twin = members.get((environment.index, order.twin or ""))
-                seen.append(self._observe(environment, twin, is_rolled=environment.place in rolled))
+                seen.append(
+                    self._observe(
+                        environment.arm,
+                        environment.signals,
+                        None if twin is None else twin.signals,
+                        environment.place in rolled,
+                    )
+                )
                 mask = own_masks[environment.place]
                 able.append(mask if member is environment and member.place not in rolled else mask.shut())
             actions = arm.act(seen, able)
@@ -79,11 +86,10 @@ class Decider:
             }
         return chosen
 
-    def _observe(self, environment: Environment, twin: Environment | None, *, is_rolled: bool) -> Observation:
-        signals, beside = environment.signals, None if twin is None else twin.signals
+    def _observe(self, arm: str, signals: Signals | None, twin: Signals | None, rolled_back: bool) -> Observation:
         assert signals is not None
-        price = self.prices.get(environment.arm)
-        return Observation(signals.step, self.steps, signals, beside, price, is_rolled, batches=self.batches)
+        price = self.prices.get(arm)
+        return Observation(signals.step, self.steps, signals, twin, price, rolled_back, batches=self.batches)
 
 
 class Ask(Protocol):
@@ -101,12 +107,12 @@ def run_ahead(shard: Pool, order: Order, decider: Decider, first: int, end: int,
         for method in ("train", "evaluate", "synchronise", "heal"):
             ask(method, step)
         decisions = ask("judge", {})
-        if any(decision.act is Act.STOP for decision in decisions.values()):
+        if any(decision.act == "stop" for decision in decisions.values()):
             return
         active = {
             place: decision
             for place, decision in decisions.items()
-            if decision.act is Act.ROLL_BACK or decision.truncated
+            if decision.act == "roll-back" or decision.truncated
         }
         rolled = ask("carry_out", active, step)[0] if active else {}
         actions = decider.choose(shard, order, ask("masks"), rolled)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from esper_core.leyline.protocols import Split
-from esper_core.plugins import load_plugins, output_to_stderr
+from esper_core.plugins import load_plugins
 from esper_core.settings import Use
 from esper_run.app.compose import build_arms
 from esper_run.app.recipes import build_prototype, choose_devices
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from esper_core.leyline.protocols import SplitName
-    from esper_core.plugins import LocalFile, Plugins
+    from esper_core.plugins import Plugins
     from esper_core.trainer import Recipe
     from esper_run.config import LoadedConfig
     from esper_run.engines import ComposedRun
@@ -82,19 +83,19 @@ class PortableRun:
 
     Attributes:
         config: The resolved configuration, as in a run directory.
-        files: The one-file plugins.
+        files: The one-file plugins, as ``Plugins.files`` has them.
         plugins: Ids of the plugins that workers use.
         modules: Modules of hosts that are given by their import path.
         folder: The working directory.
         search_path: Where the run looks for modules.
         safe_mode: Whether only the project's own packages are loaded.
-        price_operations: ``Recipe.price_operations``.
+        price_operations: Whether a reward prices operations.
         prices: ``Decider.prices``; None: a policy learns, and workers have none.
         parts: ``Arm.parts`` of each arm.
     """
 
     config: str
-    files: tuple[LocalFile, ...]
+    files: tuple[Any, ...]
     plugins: tuple[str, ...]
     modules: tuple[str, ...]
     folder: str
@@ -121,7 +122,7 @@ class PortableRun:
             folder=str(Path.cwd()),
             search_path=tuple(sys.path),
             safe_mode=resolution.plugins.safe_mode,
-            price_operations=composition.recipe.price_operations,
+            price_operations=composition.recipe.network.operations is not None,
             prices=None if decider.learns else decider.prices,
             parts={arm.name: arm.parts for arm in decider.arms},
         )
@@ -161,13 +162,16 @@ class LoadedRun:
         resolution, run, decider = resolve(self.loaded, self.plugins), self.run, None
         if self.loaded.config.compute.allocator == "tuned":
             tune_allocator()
-        with one_thread(), output_to_stderr():
+        with one_thread(), redirect_stdout(sys.stderr):
             prototype = build_prototype(resolution, choose_devices(resolution)[0], splits)
             if run.prices is not None:
                 arms = build_arms(resolution, prototype.space, run.parts.__getitem__)
                 episode = self.loaded.config.episode
                 decider = Decider(arms, run.prices, episode.steps, episode.batches)
-        return replace(prototype.recipe, price_operations=run.price_operations), decider
+        recipe = prototype.recipe
+        if run.price_operations:
+            recipe = replace(recipe, network=replace(recipe.network, operations=recipe.operations))
+        return recipe, decider
 
 
 def decider_of(composition: ComposedRun) -> Decider:

@@ -36,15 +36,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
 
-    from esper_core.trainer import Notices, Recipe
+    from esper_core.trainer import Recipe
     from esper_scale.engines.ahead import Decider
     from esper_scale.engines.protocol import Order, Reply, Request
+    from esper_scale.engines.shard import Warn
 
 SECONDS_OF_TRANSFER: Final = 30
 """How long the transfer of a message may stand still."""
 
 _DEATH_SIGNAL: Final = 1
 """``PR_SET_PDEATHSIG``, as prctl.h numbers it."""
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class ForkEngine:
@@ -63,8 +69,8 @@ class ForkEngine:
 
         return ForkedWorker(run, self._lifeline)
 
-    def _make(self, order: Order, report: CrashReport, notices: Notices) -> Shard:
-        return Shard.of(order, self._recipe, notices, report.note_place)
+    def _make(self, order: Order, report: CrashReport, warn: Warn) -> Shard:
+        return Shard.of(order, self._recipe, warn, report.note_place)
 
     def close(self) -> None:
         """Let workers that are left exit."""

@@ -109,7 +109,7 @@ class Reply:
     trace: str = ""
     statuses: Sequence[EnvironmentStatus] = ()
     logged: Sequence[tuple[int, str]] = ()
-    notices: Sequence[tuple[str, str]] = ()
+    warnings: Sequence[tuple[str, str]] = ()
     seconds: float = 0.0
 
 

@@ -23,9 +23,8 @@ import torch
 
 from esper_core._version import __version__
 from esper_core.leyline.errors import ClusterError, Problem, one_line
-from esper_core.trainer import usable_cores
 from esper_scale.engines.nodes import NodeRecord, check_node
-from esper_scale.engines.processes import ForkEngine
+from esper_scale.engines.processes import ForkEngine, usable_cores
 from esper_scale.engines.protocol import Loss, WorkerGone, WorkerStarting
 from esper_scale.engines.shard import sendable
 

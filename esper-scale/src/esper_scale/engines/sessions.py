@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from esper_core.trainer import usable_cores
 from esper_run.engines import AUTO
 from esper_run.watchdog import can_fork
 from esper_scale.engines.portable import PortableRun, decider_of, portable_data
-from esper_scale.engines.processes import ForkEngine
+from esper_scale.engines.processes import ForkEngine, usable_cores
 from esper_scale.engines.ray import RayEngine
 from esper_scale.engines.verdicts import Verdicts
 from esper_scale.engines.worker_pool import WorkerPool
@@ -59,7 +58,7 @@ class WorkersSession:
             request.arms,
             config.instances,
             workers=self.workers,
-            notices=self.composition.recipe.notices,
+            warn=self.composition.recipe.warn,
             twin=request.twin,
             implants=request.implants,
             patience=None if config.patience == "auto" else config.patience,

@@ -6,15 +6,16 @@ import inspect
 import logging
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from esper_core.leyline.actions import Op
-from esper_core.leyline.errors import EsperError, PluginError
-from esper_core.plugins import AttributedSchedule, AttributedTask, component_problem, is_third_party, target_of
-from esper_core.trainer import Notices, Pool
+from esper_core.leyline.errors import EsperError, PluginError, Problem
+from esper_core.plugins import is_third_party, location_of
+from esper_core.trainer import Pool
 from esper_scale.engines.ahead import run_ahead
 from esper_scale.engines.protocol import (
     RUN_AHEAD,
@@ -28,15 +29,18 @@ from esper_scale.engines.protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from esper_core.leyline import Signals
-    from esper_core.trainer import Member, Recipe
+    from esper_core.trainer import Recipe
     from esper_run.watchdog import Frame
     from esper_scale.engines.ahead import Decider
     from esper_scale.engines.protocol import Order
 
 log = logging.getLogger("esper")
+
+Warn = Callable[[str, str], None]
+"""Warns of what failed, and why; the run gives each warning once."""
 
 AFTER_SIGNALS: Final = frozenset({"heal", "carry_out", "apply"})
 """Methods that begin when the signals of a step are known: a seed that is taken out before them changes these."""
@@ -62,11 +66,11 @@ class Shard(Pool):
     """Which environments there are, here and elsewhere."""
 
     @classmethod
-    def of(cls, order: Order, recipe: Recipe, notices: Notices, on_turn: Callable[[int], None]) -> Shard:
+    def of(cls, order: Order, recipe: Recipe, warn: Warn, on_turn: Callable[[int], None]) -> Shard:
         """Return the shard of an order; ``on_turn`` is called with the place of each environment that works."""
         implants = order.implants
         shard = cls(
-            replace(recipe, notices=notices),
+            replace(recipe, warn=warn),
             order.arms,
             order.environments,
             twin=order.twin,
@@ -76,6 +80,14 @@ class Shard(Pool):
         )
         shard.order = order
         return shard
+
+    def statuses(self) -> list[EnvironmentStatus]:
+        """Return the status of each environment."""
+        names = [field.name for field in fields(EnvironmentStatus)]
+        return [
+            EnvironmentStatus(**{name: getattr(environment, name) for name in names})
+            for environment in self.environments
+        ]
 
     def packed_states(self) -> dict[int, PackedState]:
         """Return the state of each environment, by its place."""
@@ -120,17 +132,17 @@ class Shard(Pool):
         if request.method == "apply" and (action := request.arguments[0][environment.place]).op is Op.GERMINATE:
             verdict = Condemned(environment.place, action.slot, action.blueprint, None, what)
             variety = next(
-                candidate for candidate in environment.recipe.varieties[action.slot] if candidate.id == action.blueprint
+                candidate
+                for candidate in environment.recipe.network.varieties[action.slot]
+                if candidate.id == action.blueprint
             )
             newborn = Suspect(f"{action.blueprint} when it was built in slot {action.slot}", verdict)
             owners.insert(0, (_sources([variety.factory]), newborn))
         inside = {id(module) for _, seed in seeds for module in seed.modules()}
         host = (module for module in environment.model.modules() if id(module) not in inside)
         owners.append((_sources(host), Suspect(f"the host, {type(environment.model).__name__}")))
-        for attributed in (environment.recipe.task, environment.recipe.host_schedule, environment.recipe.seed_schedule):
-            if isinstance(attributed, AttributedTask | AttributedSchedule):
-                label, component = attributed.origin
-                owners.append((_sources([component]), Suspect(str(label))))
+        for label, component in environment.recipe.origins:
+            owners.append((_sources([component]), Suspect(str(label))))
         for matches in (_Source.holds, _Source.is_beside):  # several components may share a file
             for frame in frames:
                 for sources, suspect in owners:
@@ -170,7 +182,7 @@ def _sources(components: Iterable[Any]) -> list[_Source]:
             file, (lines, first) = inspect.getsourcefile(definition), inspect.getsourcelines(definition)
         except (OSError, TypeError):
             continue
-        if file is not None and is_third_party(target_of(definition)):
+        if file is not None and is_third_party(str(definition.__module__)):
             sources.append(_Source(file, first, first + len(lines) - 1))
     return sources
 
@@ -185,7 +197,7 @@ class Connection(Protocol):
         """Send a reply."""
 
 
-def serve(make: Callable[[Notices], Shard], connection: Connection, decider: Decider | None = None) -> None:
+def serve(make: Callable[[Warn], Shard], connection: Connection, decider: Decider | None = None) -> None:
     """Make a shard, and answer requests until the connection ends (EOFError).
 
     The first reply, before any request, says whether the shard could be made. With a ``decider`` the request
@@ -193,7 +205,7 @@ def serve(make: Callable[[Notices], Shard], connection: Connection, decider: Dec
     """
     logged = _Logged()
     log.handlers, log.propagate = [logged], False
-    notices = _ForwardedNotices()
+    warned: list[tuple[str, str]] = []
     shard: Shard | None = None
     sent: list[EnvironmentStatus] = []
 
@@ -204,15 +216,16 @@ def serve(make: Callable[[Notices], Shard], connection: Connection, decider: Dec
             value = act()
         except BaseException as raised:  # whatever it is, it is raised again in the run's own process
             error, trace = sendable(raised), "".join(traceback.format_exception(raised))
-        before, sent = sent, [] if shard is None else [_status_of(environment) for environment in shard.environments]
+        before, sent = sent, [] if shard is None else shard.statuses()
         changed = [status for status in sent if status not in before]
-        kept = logged.kept, notices.kept
-        logged.kept, notices.kept = [], []
+        kept = logged.kept, tuple(warned)
+        logged.kept = []
+        warned.clear()
         return Reply(value, error, trace, changed, *kept, time.perf_counter() - began)
 
     def begin() -> None:
         nonlocal shard
-        shard = make(notices)
+        shard = make(lambda failure, reason: warned.append((failure, reason)))
 
     def expected(first: int, end: int) -> list[tuple[Request, Reply]]:
         assert shard is not None
@@ -246,17 +259,14 @@ _HINT: Final = "Its package must raise an error instead; report it there."
 def sendable(error: BaseException) -> BaseException:
     """Return ``error`` if it can be sent to the run, else a RuntimeError with its message."""
     if isinstance(error, KeyboardInterrupt):  # of a component: workers ignore Ctrl-C
-        return PluginError(component_problem("E231", "a component raised KeyboardInterrupt", error, "", _HINT))
+        file, line = location_of(error)
+        return PluginError(Problem("E231", "a component raised KeyboardInterrupt", file=file, line=line, hint=_HINT))
     home = type(error).__module__
     is_core_error = isinstance(error, EsperError) and home.startswith("esper_core.")
     plain = home == "builtins" and all(isinstance(argument, str | int | float | None) for argument in error.args)
     if is_core_error or (plain and not vars(error)):
         return error
     return RuntimeError(f"{type(error).__name__}: {error}")
-
-
-def _status_of(member: Member) -> EnvironmentStatus:
-    return EnvironmentStatus(**{field.name: getattr(member, field.name) for field in fields(EnvironmentStatus)})
 
 
 class _Logged(logging.Handler):
@@ -268,13 +278,3 @@ class _Logged(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.kept.append((record.levelno, record.getMessage()))
-
-
-class _ForwardedNotices(Notices):
-    """Keeps notices for the next reply; the run gives each of them once."""
-
-    def __init__(self) -> None:
-        self.kept: list[tuple[str, str]] = []
-
-    def warn(self, what: str, reason: str) -> None:
-        self.kept.append((what, reason))

@@ -14,8 +14,6 @@ from functools import partial
 from itertools import chain, pairwise, product
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypedDict, TypeVar, Unpack
 
-from esper_core.governor import Act
-from esper_core.growth import FaultBook
 from esper_core.leyline.actions import Action, Op
 from esper_core.leyline.signals import CALM
 from esper_core.trainer import StudyPool
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from esper_core.growth import Growth
     from esper_core.leyline import ActionMask, Signals, Verdict
     from esper_core.leyline.protocols import State
-    from esper_core.trainer import Changes, Ending, LostSeeds, Notices
+    from esper_core.trainer import Changes, Ending, LostSeeds
     from esper_scale.engines.protocol import Condemned, Engine, PackedState, Reply
     from esper_scale.engines.verdicts import Verdicts
 
@@ -77,7 +75,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
     Args:
         engine: Starts the workers.
         workers: How many there are.
-        notices: Gets each notice of the workers, once.
+        warn: Gets each warning of the workers: what failed, and why.
         supervision: See ``Supervision``.
     """
 
@@ -88,7 +86,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         environments: int,
         *,
         workers: int,
-        notices: Notices,
+        warn: Callable[[str, str], None],
         twin: str | None = None,
         implants: Mapping[tuple[str, int], Sequence[Growth]] | None = None,
         **supervision: Unpack[Supervision],
@@ -97,8 +95,8 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         on_wait = supervision.get("on_wait", lambda: None)
         every = enumerate(product(range(environments), arms))
         statuses = [EnvironmentStatus(place, arm, index) for place, (index, arm) in every]
-        super().__init__(statuses, len(statuses), FaultBook())
-        self._notices = notices
+        super().__init__(statuses, len(statuses))
+        self._warn = warn
         self._round = 0
         self._snapshot_due = 0.0
         self._steps, self._until_checkpoint = (
@@ -185,7 +183,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         active = {
             place: decision
             for place, decision in decisions.items()
-            if decision.act is Act.ROLL_BACK or decision.truncated
+            if decision.act == "roll-back" or decision.truncated
         }
 
         def arguments_for(order: Order) -> tuple[Any, ...] | None:
@@ -288,8 +286,8 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
                 self.environments[status.place] = status
             for level, message in reply.logged:
                 log.log(level, "%s", message)
-            for notice in reply.notices:
-                self._notices.warn(*notice)
+            for warning in reply.warnings:
+                self._warn(*warning)
         for reply in replies:
             if reply.error is not None:
                 raise reply.error from WorkerTraceback(reply.trace)

@@ -214,7 +214,7 @@ def test_a_checkpoint_is_loaded_with_what_grew_or_names_the_function_that_does(w
     assert len(slots_of(grown).named("host.stem").fossils) == 1
     assert same(grown.state_dict(), checkpoint.run.net.state_dict())
     assert load_from_checkpoint(world.Net, checkpoint.path, dropout=0.5).host.drop.p == 0.5
-    with pytest.raises(RuntimeError, match=r"for_esper_core\.load"):
+    with pytest.raises(RuntimeError, match=r"for_esper_grow\.load"):
         world.Net.load_from_checkpoint(checkpoint.path)
     trainer = world.pl.Trainer(callbacks=[world.Grow(["host.stem"])], **QUIET)
     plain = world.Net()

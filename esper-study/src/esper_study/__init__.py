@@ -6,6 +6,6 @@
     command          the command ``esper replay``
     actions          actions as text, as users type them and events record them
 
-Start reading with ``growbench.bench``, ``gymnasium_env`` or ``replay``; all build on the stepping API of the core,
+Start reading with ``growbench.bench``, ``gymnasium_env`` or ``replay``; all build on the stepping API of esper-run,
 ``esper_run.app.episode``. Data, hosts and blueprints are not here: configurations name those of the other packages.
 """

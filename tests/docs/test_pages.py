@@ -148,8 +148,15 @@ API = Path(__file__).parents[2] / "docs" / "reference" / "python-api.md"
 LISTED = re.findall(r"^::: ([\w.]+)\.(\w+)$", API.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
-def test_every_public_name_is_listed_once():
-    assert sorted(name for module, name in LISTED if module == "esper_core") == list(esper_core.__all__)
+@pytest.mark.parametrize("face", ["esper_core", "esper_grow", "esper_run", "esper_testing", "esper_watch"])
+def test_every_public_name_is_listed(face):
+    """A name that a package has from the core is listed there."""
+    listed = {name for module, name in LISTED if module in (face, "esper_core")}
+    assert set(importlib.import_module(face).__all__) - listed == set()
+
+
+def test_names_are_listed_once_and_those_of_the_core_are_public():
+    assert {name for module, name in LISTED if module == "esper_core"} == set(esper_core.__all__)
     assert len(LISTED) == len(set(LISTED))
 
 
@@ -161,6 +168,12 @@ def test_every_listed_name_exists():
         if "integrations" not in module and not hasattr(importlib.import_module(module), name)
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize("guide", sorted((DOCS / "guides").glob("*.md")), ids=lambda guide: guide.stem)
+def test_a_guide_begins_with_what_to_install(guide):
+    top = guide.read_text(encoding="utf-8").splitlines()[:12]
+    assert any("pip install" in line and "esper-" in line for line in top)
 
 
 TABLES = Path(__file__).parents[2] / "docs" / "guides" / "use-a-notebook.md"

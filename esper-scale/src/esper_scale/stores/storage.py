@@ -137,7 +137,7 @@ class Storage:
 
             files, path = url_to_fs(url, use_listings_cache=False)
         except ImportError as error:
-            extra = EXTRAS.get(protocol, "store" if error.name == "fsspec" else None)
+            extra = EXTRAS.get(protocol)
             hint = f"Install it:  pip install 'esper-scale[{extra}]'" if extra else one_line(str(error))
             raise _unusable(url, "the package for its protocol is not installed", hint) from error
         except Exception as error:  # whatever a file system raises for a URL or settings that it refuses

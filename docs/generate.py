@@ -229,13 +229,9 @@ def seed_table() -> str:
 
 def transitions(heading: str, machine: Mapping[tuple[Any, Any], Enum]) -> str:
     """Format a transition table; states that an event takes to the same state share a row."""
-
-    def label(state: Enum) -> str:
-        return state.value if isinstance(state, lifecycle.Stage) else str(state.value)
-
     rows: dict[tuple[str, str], list[str]] = {}
     for (state, event), after in machine.items():
-        rows.setdefault((str(event.value), label(after)), []).append(label(state))
+        rows.setdefault((str(event.value), str(after.value)), []).append(str(state.value))
     return table((heading, "event", "then"), [(", ".join(states), *ends) for ends, states in rows.items()])
 
 

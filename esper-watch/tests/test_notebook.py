@@ -141,8 +141,8 @@ def grafted():
     )
     seed = {"blueprint": HOSTILE, "alpha": 0.4, "parameters": 72}
     seeds = [
-        {**seed, "stage": "fossilised", "label": "fossilised"},
-        {**seed, "stage": "blending", "label": "blending"},
+        {**seed, "stage": "fossilised"},
+        {**seed, "stage": "blending"},
     ]
     slot = {"name": HOSTILE, "state": "occupied", "site": "vector of 8", "seeds": seeds}
     layer = {"name": HOSTILE, "kind": HOSTILE, "parameters": 72, "slots": [slot]}

@@ -59,7 +59,7 @@ def test_every_hook_has_a_heading_with_its_exact_arguments_and_every_stage_a_row
     exact = [f"{hook.__name__}({', '.join(hook.__code__.co_varnames[: hook.__code__.co_argcount])})" for hook in specs]
     assert headings == exact
     page = (DOCS / "concepts" / "lifecycle.md").read_text(encoding="utf-8")
-    assert [stage for stage in lifecycle.Stage if f"\n| {stage.value} | " not in page] == []
+    assert [stage for stage in lifecycle.Stage if f"\n| {stage} | " not in page] == []
 
 
 def test_no_link_leads_nowhere() -> None:

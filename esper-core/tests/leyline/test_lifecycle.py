@@ -28,3 +28,7 @@ def test_error_names_state_event_and_legal_events_and_can_be_pickled() -> None:
     again = pickle.loads(pickle.dumps(caught.value))
     assert type(again) is LifecycleError
     assert str(again) == str(caught.value)
+
+
+def test_code_and_files_have_one_word_for_each_stage() -> None:
+    assert [stage.value for stage in Stage] == [stage.name.lower() for stage in Stage]

@@ -139,7 +139,7 @@ def _episode_figures(event: EpisodeFinished) -> dict[str, float]:
 def _note(event: StageChanged | SeedLost | GovernorActed) -> tuple[str, str]:
     """Return the tag and the text of an event, in Markdown."""
     if isinstance(event, StageChanged):
-        change = event.now.value if event.was is None else f"{event.was.value} → {event.now.value}"
+        change = event.now if event.was is None else f"{event.was} → {event.now}"
         return "growth", f"`{event.slot}`: `{event.blueprint}` {change}: {event.reason}"
     if isinstance(event, SeedLost):
         return "growth", f"`{event.slot}`: `{event.blueprint}` lost: {event.what}"

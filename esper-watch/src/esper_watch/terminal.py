@@ -190,9 +190,7 @@ def slot_lines(history: History, width: int) -> list[str]:
             description = "; ".join(
                 f"{short_name(name)} "
                 + ", ".join(
-                    f"{counts[arm, slot, name, stage]} {stage.value}"
-                    for stage in Stage
-                    if counts[arm, slot, name, stage]
+                    f"{counts[arm, slot, name, stage]} {stage}" for stage in Stage if counts[arm, slot, name, stage]
                 )
                 for name in blueprints
             )

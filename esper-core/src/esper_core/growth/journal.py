@@ -365,8 +365,8 @@ def _refuse_other(saved: Network, current: Network) -> None:
     for before, now in zip(saved.seeds, current.seeds, strict=True):
         if _training_phase(before) != _training_phase(now):
             message = (
-                f"{before.blueprint} in {before.slot} was {before.stage.value} and {before.presence} in the state "
-                f"dict, and is {now.stage.value} and {now.presence} here, where another optimizer trains it"
+                f"{before.blueprint} in {before.slot} was {before.stage} and {before.presence} in the state "
+                f"dict, and is {now.stage} and {now.presence} here, where another optimizer trains it"
             )
             raise GrowthError(Problem("E334", message, hint=hint))
 

@@ -82,7 +82,7 @@ class Slot(nn.Module):
         return hidden if self.part is None else self.part.replaced(output, hidden)
 
     def __repr__(self) -> str:
-        seeds = ", ".join(f"{seed.blueprint} {seed.stage.value}" for seed in self.stack)
+        seeds = ", ".join(f"{seed.blueprint} {seed.stage}" for seed in self.stack)
         return f"<{one_line(f'Slot {self.name} behind {self.at}: {seeds or self.state}')}>"
 
     def _repr_html_(self) -> str | None:
@@ -331,7 +331,6 @@ def _as_data(title: str, layers: Iterable[HostLayer], slots: Mapping[str, Slot])
                             {
                                 "blueprint": seed.blueprint,
                                 "stage": seed.stage.value,
-                                "label": seed.stage.value,
                                 "alpha": seed.alpha.value,
                                 "parameters": seed.parameter_count,
                             }

@@ -122,7 +122,7 @@ class PlainLines:
                 parts.append(f"{duration(left / rate)} left")
         counts = Counter(self._stages.values())
         if counts:
-            parts.append(", ".join(f"{counts[stage]} {stage.value}" for stage in Stage if counts[stage]))
+            parts.append(", ".join(f"{counts[stage]} {stage}" for stage in Stage if counts[stage]))
         if self._acts:
             counted = ", ".join(f"{count} {act}" for act, count in sorted(self._acts.items()))
             parts.append(f"governor: {counted}{self._reason}")

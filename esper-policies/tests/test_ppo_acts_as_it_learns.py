@@ -28,8 +28,8 @@ from esper_core.leyline import (
 )
 from esper_policies.ppo import policy as policy_module
 from esper_policies.ppo.encoding import Pace, episodes_of
-from esper_policies.ppo.network import Chances
 from esper_policies.ppo.policy import Ppo
+from esper_policies.ppo.policy_network import Chances
 from esper_testing.policies import STEPS, episode, space_of
 
 SPACE = space_of(2)

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from esper_core.leyline import ARGUMENTS, Action, Blend, Curve, Op
 from esper_policies.ppo.encoding import OPS
-from esper_policies.ppo.network import Chances, Chosen, Options, Scores
+from esper_policies.ppo.policy_network import Chances, Chosen, Options, Scores
 
 HEADS = {"blend": 2, "speed": 3, "target": 2}
 CLOSE = 1e-4

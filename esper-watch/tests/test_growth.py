@@ -15,7 +15,7 @@ from esper_core.leyline import Metric, Stage
 from esper_core.leyline.events import HostLayer
 from esper_watch import growth, headline, pages, views
 from esper_watch.history import History, SeedLife
-from esper_watch.records import Look
+from esper_watch.history_records import Look
 from esper_watch.report import read_report, write_report
 from tests.support.run_folders import stage_changed
 

@@ -42,8 +42,8 @@ from esper_core.leyline import (
 from esper_core.leyline.protocols import Rollout
 from esper_core.settings import GovernorConfig, GrowthConfig, OptimizerConfig, OptimizersConfig
 from esper_core.trainer.environment import Environment, Recipe
+from esper_core.trainer.growing_network import NetworkSettings
 from esper_core.trainer.lanes import CudaStream
-from esper_core.trainer.network import NetworkSettings
 from esper_core.trainer.pool import Pool
 
 GERMINATE = Action(Op.GERMINATE, "early", "test/local-conv", speed=1)

@@ -9,7 +9,7 @@ What is here:
     exports: a grown network as a plain module, a program or an ONNX file.
     gardener: ``Gardener``, which grows a model in a loop of your own.
     integrations: callbacks for Lightning, transformers and accelerate.
-    networks: save and load grown networks.
+    network_files: save and load grown networks.
     probes: ``probe``, which tries what would help a model, where, by how much and at what price.
 """
 

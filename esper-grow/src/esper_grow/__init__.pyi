@@ -6,7 +6,7 @@ from .gardener import (
     graft as graft,
     ungraft as ungraft,
 )
-from .networks import (
+from .network_files import (
     load as load,
     save as save,
 )

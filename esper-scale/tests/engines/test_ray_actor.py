@@ -20,7 +20,7 @@ from esper_run.watchdog import can_fork
 from esper_scale.engines.nodes import NodeRecord
 from esper_scale.engines.protocol import Order, Request
 from esper_scale.engines.ray import RayEngine, ShardActor
-from esper_scale.engines.settings import RaySettings
+from esper_scale.engines.ray_settings import RaySettings
 from tests.support.core_worlds import NoisyHost, make_recipe
 from tests.support.waiting import until
 

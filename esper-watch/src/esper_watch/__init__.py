@@ -4,7 +4,7 @@ Begin with ``history``: it reduces the events of a run to what every view shows.
 
     history             ``read_history``: the environments, steps and seeds of a run, and its summary
     report              ``write_report`` and ``write_picture``: report.html and one drawing
-    records             what a history consists of: steps, seeds, looks of gates, decisions
+    history_records     what a history consists of: steps, seeds, looks of gates, decisions
     views, figures      the sections of the report, each made by itself, and its charts as numbers and coordinates
     growth              its networks step by step, decisions, and what gates saw
     animation           a network that grows, as one animated SVG

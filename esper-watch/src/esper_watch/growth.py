@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from esper_core.leyline.events import HostLayer, StageChanged
     from esper_watch.figures import Grown
     from esper_watch.history import Decision, EnvironmentKey, History, SeedLife
-    from esper_watch.records import Look
+    from esper_watch.history_records import Look
 
 AT_ONCE: Final = 8
 """Networks of an arm that are shown; the others are folded up."""

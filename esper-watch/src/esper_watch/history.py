@@ -26,7 +26,7 @@ from esper_core.leyline.events import (
 )
 from esper_core.leyline.files import read_json
 from esper_run import load_run, read_events
-from esper_watch.records import (
+from esper_watch.history_records import (
     LARGEST as LARGEST,
     Decision as Decision,
     EnvironmentKey as EnvironmentKey,

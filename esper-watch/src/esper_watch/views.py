@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from esper_core.leyline.events import EpisodeFinished
     from esper_watch.figures import ArmResult, Chart, Grown
     from esper_watch.history import History, SeedLife
-    from esper_watch.records import Look
+    from esper_watch.history_records import Look
 
     Maker = Callable[[Report], Section | list[Section] | None]
 

@@ -7,7 +7,7 @@ Begin reading with ``Governor.decide``. What is here:
 - ``attribution``: which mutation caused a panic
 
 What a rollback restores of host and optimizers is in ``growth.snapshots``. Seeds that break a loss are removed before
-the governor is asked (``trainer.network``).
+the governor is asked (``trainer.growing_network``).
 """
 
 from esper_core.governor.attribution import MutationWatch

@@ -16,7 +16,7 @@ Begin with ``grafting`` (slots in a model), ``seeds`` and ``garden`` (what actio
     incubation        train a seed before it acts: shadow, branch
     gates             whether a seed's gain pays for its price; they judge, and ``garden`` acts
     transitions       which actions are legal; all-or-nothing changes
-    rebuilding        build a grown network again from its journal; ``runs.networks`` reads the files
+    rebuilding        build a grown network again from its journal; ``esper_grow.network_files`` reads the files
     garden            all seeds of one model: germinate, advance, prune and fossilise them, by an action or with time
     snapshots         copy a host, and restore it in a rollback, with the state of its optimizers
     counterfactuals   losses with seeds left out

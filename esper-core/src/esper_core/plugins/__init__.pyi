@@ -16,7 +16,7 @@ from .loader import (
 from .notebooks import (
     html_of as html_of,
 )
-from .records import (
+from .plugin_records import (
     Component as Component,
     PluginHook as PluginHook,
     PluginRecord as PluginRecord,

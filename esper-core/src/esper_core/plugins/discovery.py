@@ -23,7 +23,7 @@ from esper_core._version import __version__
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.files import read_bytes
 from esper_core.plugins.isolation import LOCAL_FILE, author_hint, normalise, required_package, summarise
-from esper_core.plugins.records import EntryPointInfo, PluginCandidate
+from esper_core.plugins.plugin_records import EntryPointInfo, PluginCandidate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

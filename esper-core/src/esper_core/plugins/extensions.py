@@ -15,7 +15,7 @@ from esper_core.plugins.isolation import import_target
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from esper_core.plugins.records import EntryPointInfo
+    from esper_core.plugins.plugin_records import EntryPointInfo
 
 T = TypeVar("T")
 

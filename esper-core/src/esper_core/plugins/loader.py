@@ -18,7 +18,7 @@ from esper_core.leyline.errors import PluginError, Problem
 from esper_core.plugins.discovery import PLUGIN_GROUP, admit, digest, discover, import_local, is_set, read_local
 from esper_core.plugins.isolation import attempt, definition_of, hook_callers, location_of, resolve
 from esper_core.plugins.lookup_errors import ask_plugins, inactive_hint, missing_requirement, unknown_plugin
-from esper_core.plugins.records import KINDS, PluginHook
+from esper_core.plugins.plugin_records import KINDS, PluginHook
 from esper_core.plugins.registry import ComponentRegistrar, Registry
 from esper_core.plugins.validation import (
     check_api_level,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from esper_core.plugins.discovery import Distribution, LocalFile
-    from esper_core.plugins.records import Component, PluginCandidate, PluginRecord
+    from esper_core.plugins.plugin_records import Component, PluginCandidate, PluginRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from esper_core.leyline.errors import ConfigError, PluginError, Problem, nearest
 from esper_core.plugins.discovery import FIRST_PARTY
 from esper_core.plugins.isolation import attempt, hook_callers, summarise
-from esper_core.plugins.records import KINDS
+from esper_core.plugins.plugin_records import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pluggy
 
     from esper_core.leyline.specs import ComponentKind
-    from esper_core.plugins.records import Component, PluginRecord
+    from esper_core.plugins.plugin_records import Component, PluginRecord
 
 _MAX_LISTED: Final = 12
 """Names that a message lists."""

@@ -28,13 +28,13 @@ from esper_core.plugins.discovery import NAME_RULE, is_name
 from esper_core.plugins.formula import FormulaError, evaluate_formula
 from esper_core.plugins.isolation import is_target
 from esper_core.plugins.notebooks import html_of
-from esper_core.plugins.records import KINDS, Component
+from esper_core.plugins.plugin_records import KINDS, Component
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from esper_core.leyline.specs import ComponentKind
-    from esper_core.plugins.records import PluginCandidate, PluginRecord
+    from esper_core.plugins.plugin_records import PluginCandidate, PluginRecord
 
 SpecT = TypeVar("SpecT", bound=Spec)
 

@@ -22,7 +22,7 @@ from esper_core.plugins.isolation import attempt, definition_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from esper_core.plugins.records import Hook, PluginCandidate
+    from esper_core.plugins.plugin_records import Hook, PluginCandidate
 
 _PREFIX: Final = "esper_"
 

@@ -2,14 +2,14 @@
 
 Begin reading with ``loop``. What is here, from top to bottom:
 
-- ``loop``: the training loop of a study, in reading order, whose steps manual stepping shares (``app.episode``)
+- ``loop``: the training loop of a study, in reading order; ``esper_run.app.episode`` takes its steps one by one
 - ``study_position``: position of a study, and its checkpoint state
 - ``rollouts``: rewards of episodes, and rollouts for learners
 - ``study``: what a study is made of: pool, arms, rewards
 - ``pool``: the interface of whatever holds environments (``Roster``), and those of this process (``Pool``)
 - ``lanes``: threads and CUDA streams
 - ``environment``: one host in training, on the data of a task
-- ``network``: one growing network, given batches and losses
+- ``growing_network``: one growing network, given batches and losses
 - ``measurements``: losses, gains and dependence, read once a step
 - ``operations``: what an episode costs in floating-point operations
 - ``forward``: precision, micro-batches, memory layout, compilation
@@ -17,7 +17,7 @@ Begin reading with ``loop``. What is here, from top to bottom:
 - ``event_records``: records of what happened, and the events built from them
 
 What is not here: slots, seeds and optimizers (``growth``), snapshots and rollbacks (``governor``), and how a study is
-built from a configuration (``app.compose``).
+built from a configuration (``esper_run.app.compose``).
 """
 
 import lazy_loader

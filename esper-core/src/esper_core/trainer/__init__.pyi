@@ -6,12 +6,12 @@ from .event_records import (
     Ending as Ending,
     LostSeeds as LostSeeds,
 )
+from .growing_network import GrowingNetwork as GrowingNetwork, NetworkSettings as NetworkSettings
 from .loop import (
     Stepper as Stepper,
     StepResult as StepResult,
     run_study as run_study,
 )
-from .network import GrowingNetwork as GrowingNetwork, NetworkSettings as NetworkSettings
 from .pool import (
     Phases as Phases,
     Pool as Pool,

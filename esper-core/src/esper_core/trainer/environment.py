@@ -43,8 +43,8 @@ from esper_core.trainer.forward import (
     lay_out,
     torch_compiler,
 )
+from esper_core.trainer.growing_network import GrowingNetwork
 from esper_core.trainer.measurements import Evaluation, evaluate
-from esper_core.trainer.network import GrowingNetwork
 from esper_core.trainer.operations import OperationCount
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from esper_core.growth import Garden, Growth, Transition
     from esper_core.leyline import ActionMask, Operations, Schedule, Signals, SlotPlace, Split, SplitName, Task
     from esper_core.trainer.forward import Compiler, Warn
-    from esper_core.trainer.network import NetworkSettings
+    from esper_core.trainer.growing_network import NetworkSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from esper_core.governor import Decision, RolledBack
     from esper_core.growth import Growth
     from esper_core.leyline import SplitName, Verdict
-    from esper_core.trainer.network import GrowingNetwork
+    from esper_core.trainer.growing_network import GrowingNetwork
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Member)

@@ -1,17 +1,18 @@
 """Growing a model in a training loop of the user's own.
 
-    gardener     ``Gardener``: what the loop calls
-    member       the network of the loop as a member of the phases of a step (``trainer.pool``)
-    choices      what may grow, and who decides
-    checks       what a Gardener is given, and its model between two calls
-    optimizers   the user's optimizers as a garden sees them
-    losses       the losses of which a loss function returns the mean
-    validation   losses of held-out examples, and the same examples in every pass
-    traces       passes without side effects on random numbers, gradients and modes of the loop
-    reports      what ``tend`` returns
-    records      the run directory, for the report and the live view
+    gardener             ``Gardener``: what the loop calls
+    member               the network of the loop as a member of the phases of a step (``trainer.pool``)
+    choices              what may grow, and who decides
+    checks               what a Gardener is given, and its model between two calls
+    borrowed_optimizers  the user's optimizers as a garden sees them
+    losses               the losses of which a loss function returns the mean
+    validation           losses of held-out examples, and the same examples in every pass
+    traces               passes without side effects on random numbers, gradients and modes of the loop
+    reports              what ``tend`` returns
+    loop_record          the run directory of a loop, for the report and the live view
 
-The network is the one that ``esper run`` drives (``trainer.network``), and the order of a step is that of its loop.
+The network is the one that ``esper run`` drives (``trainer.growing_network``), and the order of a step is that of its
+loop.
 """
 
 import lazy_loader

@@ -33,6 +33,7 @@ from esper_core.plugins import load_plugins
 from esper_core.settings import GovernorConfig, GrowthConfig
 from esper_core.telemetry import Bus
 from esper_core.trainer import GrowingNetwork, NetworkSettings, Phases, Stepper
+from esper_grow.gardener.borrowed_optimizers import BorrowedOptimizers, optimizers_of
 from esper_grow.gardener.checks import (
     ModelForm,
     refuse_arguments,
@@ -45,9 +46,8 @@ from esper_grow.gardener.checks import (
     warn_of_full_slots,
 )
 from esper_grow.gardener.choices import blueprints_of, policy_of
+from esper_grow.gardener.loop_record import LoopRecord
 from esper_grow.gardener.member import BatchFeed, LoopMember
-from esper_grow.gardener.optimizers import BorrowedOptimizers, optimizers_of
-from esper_grow.gardener.records import LoopRecord
 from esper_grow.gardener.reports import Recorder, Tended
 from esper_grow.gardener.traces import HostAutocast, warn_of_averages, without_trace
 from esper_grow.gardener.validation import METRIC, Validation, checked_example, each_loss, example_of, noted

@@ -28,7 +28,7 @@ from esper_core.growth import (
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
 from esper_grow.gardener import Gardener, Tended
-from esper_grow.networks import load
+from esper_grow.network_files import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -19,7 +19,7 @@ from transformers.utils import logging
 
 from esper_core.growth import Example, Host
 from esper_core.leyline.errors import GrowthError, Problem
-from esper_grow.gardener.optimizers import unwrapped
+from esper_grow.gardener.borrowed_optimizers import unwrapped
 from esper_grow.gardener.validation import first_batch
 from esper_grow.integrations.attachment import STATE_FILE, GrowsModel, grow_as, model_loss, read_state, write_state
 

@@ -18,7 +18,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from esper_core.growth import Host, RandomStream, SeedFault
 from esper_core.leyline.errors import EsperError, GrowthError, Problem
-from esper_grow.gardener.optimizers import BorrowedOptimizers, bare_copy, optimizers_of
+from esper_grow.gardener.borrowed_optimizers import BorrowedOptimizers, bare_copy, optimizers_of
 from esper_grow.gardener.validation import each_loss
 
 if TYPE_CHECKING:

@@ -1,12 +1,12 @@
 """Proximal policy optimisation over rows that describe whatever can grow in each slot.
 
-    policy       Ppo: decides, collects rounds, and learns after each
-    network      PolicyNetwork: scores rows and values the whole; from scores to decisions; options of actions
-    encoding     observations as tensors, rollouts as decisions, and the scales of columns and returns
-    learning     advantages, batches of episodes, the clipped update, and warnings when nothing is learnt
-    imitation    supervised learning from what a teacher did
-    checkpoints  trained policies as files, and the optimizer's state
-    settings     PpoSettings
+    policy            Ppo: decides, collects rounds, and learns after each
+    policy_network    PolicyNetwork: scores rows and values the whole; from scores to decisions; options of actions
+    encoding          observations as tensors, rollouts as decisions, and the scales of columns and returns
+    learning          advantages, batches of episodes, the clipped update, and warnings when nothing is learnt
+    imitation         supervised learning from what a teacher did
+    trained_policies  trained policies as files, and the optimizer's state
+    settings          PpoSettings
 
 Begin with ``policy``.
 """

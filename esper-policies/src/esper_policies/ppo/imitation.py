@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from esper_policies.ppo.network import Chances
+from esper_policies.ppo.policy_network import Chances
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_policies.ppo.learning import Lesson, Worth
-    from esper_policies.ppo.network import Chosen, PolicyNetwork
+    from esper_policies.ppo.policy_network import Chosen, PolicyNetwork
 
 
 VALUES_SHARE: Final = 0.25

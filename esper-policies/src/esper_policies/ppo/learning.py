@@ -14,7 +14,7 @@ import torch
 
 from esper_core.leyline import WAIT
 from esper_policies.ppo.encoding import OPS, batch_of
-from esper_policies.ppo.network import Chances, Chosen
+from esper_policies.ppo.policy_network import Chances, Chosen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_policies.ppo.encoding import Batch, Decision, Episode, Scales, Seen
-    from esper_policies.ppo.network import Options, PolicyNetwork
+    from esper_policies.ppo.policy_network import Options, PolicyNetwork
     from esper_policies.ppo.settings import PpoSettings
 
 

@@ -16,21 +16,21 @@ import torch
 
 from esper_core.leyline import WAIT, Action, Op, State
 from esper_policies.heuristic import Heuristic
-from esper_policies.ppo.checkpoints import (
-    Kept,
-    check_save_folder,
-    damage_reported,
-    keep,
-    load_trained,
-    optimizer_state,
-    restore_optimizer,
-    setting_differences,
-)
 from esper_policies.ppo.encoding import OPS, Pace, Scales, batch_of, episodes_of, outcome_of, see
 from esper_policies.ppo.imitation import imitate
 from esper_policies.ppo.learning import Diagnosis, UpdateSettings, evaluate, learn, lesson_of
-from esper_policies.ppo.network import Chances, Chosen, Options, PolicyNetwork
+from esper_policies.ppo.policy_network import Chances, Chosen, Options, PolicyNetwork
 from esper_policies.ppo.settings import PpoSettings
+from esper_policies.ppo.trained_policies import (
+    TrainedPolicy,
+    check_save_folder,
+    damage_reported,
+    load_trained,
+    optimizer_state,
+    restore_optimizer,
+    save_trained,
+    setting_differences,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -175,8 +175,8 @@ class Ppo:
             "memory": network.memory is not None,
             "names": network.names.num_embeddings - 1,
         }
-        kept = Kept(tuple(self._names), settings, dict(scales.plain), described, self.round, {})
-        keep(folder, kept, {"network": self.network.state_dict(), "scales": dict(scales.tensors)})
+        trained = TrainedPolicy(tuple(self._names), settings, dict(scales.plain), described, self.round, {})
+        save_trained(folder, trained, {"network": self.network.state_dict(), "scales": dict(scales.tensors)})
 
     def state_dict(self) -> State:
         """Return weights, the optimizer's state, scales, and the memory of each environment."""
@@ -360,15 +360,15 @@ class Ppo:
             if blueprint not in self._names and len(self._names) < self.network.names.num_embeddings - 1:
                 self._names.append(blueprint)
 
-    def _built(self, kept: Kept | None) -> PolicyNetwork:
-        settings = self.settings if kept is None else PpoSettings.model_validate(kept.settings)
+    def _built(self, trained: TrainedPolicy | None) -> PolicyNetwork:
+        settings = self.settings if trained is None else PpoSettings.model_validate(trained.settings)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_number(self.settings.seed, "weights") >> 1)
             network = PolicyNetwork(
                 width=settings.width, names=settings.names, memory=settings.memory, heads=self.options.heads
             )
-        if kept:
-            network.load_state_dict(kept.tensors("network"))
+        if trained:
+            network.load_state_dict(trained.tensors("network"))
         return network
 
 

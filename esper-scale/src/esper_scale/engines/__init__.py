@@ -11,6 +11,6 @@
 - ``nodes``: what is installed on these machines
 - ``portable``: what a worker on another machine builds the recipe of a run from
 - ``sessions``: opens an engine for a run, with how many workers
-- ``settings``: settings of the engines in a configuration
+- ``ray_settings``: the section ``ray`` of a configuration
 - ``plugin``: the engines as a run finds them
 """

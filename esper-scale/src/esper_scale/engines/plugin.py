@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from esper_run.engines import Engine
-from esper_scale.engines.settings import RaySettings
+from esper_scale.engines.ray_settings import RaySettings
 
 if TYPE_CHECKING:
     from esper_run.engines import EngineContext, EngineSession

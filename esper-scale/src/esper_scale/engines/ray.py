@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from esper_scale.engines.ahead import Decider
     from esper_scale.engines.processes import ForkedWorker
     from esper_scale.engines.protocol import Order, Reply, Request
-    from esper_scale.engines.settings import RaySettings
+    from esper_scale.engines.ray_settings import RaySettings
 
 log = logging.getLogger("esper")
 

@@ -1,4 +1,4 @@
-"""Settings of the engines in a configuration. Imports no torch."""
+"""The section ``ray`` of a configuration. Imports no torch."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from esper_policies.ppo.network import Options
+    from esper_policies.ppo.policy_network import Options
     from esper_policies.ppo.settings import PpoSettings
 
 
@@ -46,7 +46,7 @@ _COLUMNS: Final = {"whole": list(WHOLE_COLUMNS), "slots": list(SLOT_COLUMNS), "c
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class TrainedPolicy:
     """A trained policy.
 
     names: the blueprints that it knows by name. settings: the settings of its training. blueprints: descriptions of the
@@ -66,18 +66,18 @@ class Kept:
         return {name.removeprefix(prefix): tensor for name, tensor in self.numbers.items() if name.startswith(prefix)}
 
 
-def keep(folder: str, kept: Kept, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+def save_trained(folder: str, policy: TrainedPolicy, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
     """Write a trained policy into a folder, each file atomically."""
     words = {
         "format": FORMAT,
         "policy": "ppo",
         "schema": SCHEMA,
         "columns": _COLUMNS,
-        "names": list(kept.names),
-        "settings": dict(kept.settings),
-        "scales": dict(kept.scales),
-        "blueprints": dict(kept.blueprints),
-        "rounds": kept.rounds,
+        "names": list(policy.names),
+        "settings": dict(policy.settings),
+        "scales": dict(policy.scales),
+        "blueprints": dict(policy.blueprints),
+        "rounds": policy.rounds,
     }
     numbers = {
         f"{part}/{name}": tensor.contiguous() for part, tensors in parts.items() for name, tensor in tensors.items()
@@ -100,7 +100,7 @@ def check_save_folder(folder: str) -> None:
         raise SettingError(at, message, "Name an existing folder, or one that can be created.")
 
 
-def load_trained(name: str, options: Options) -> Kept:
+def load_trained(name: str, options: Options) -> TrainedPolicy:
     """Load the policy in a folder, or the shipped one of this name. Raises SettingError if it cannot be used."""
     words, numbers = _files(name)
     with damage_reported(name):
@@ -112,9 +112,11 @@ def load_trained(name: str, options: Options) -> Kept:
         if wild := [key for key, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
             msg = f"{wild[0]} has values that are not finite"
             raise ValueError(msg)
-        kept = Kept(numbers=tensors, **{part: _of_kind(description[part], kind, part) for part, kind in _KINDS.items()})
+        policy = TrainedPolicy(
+            numbers=tensors, **{part: _of_kind(description[part], kind, part) for part, kind in _KINDS.items()}
+        )
         columns, schema, form = description["columns"], description["schema"], description["format"]
-        trained = {head: list(kept.settings.get(f"{head}s", ())) for head in ("blend", "speed", "curve", "target")}
+        trained = {head: list(policy.settings.get(f"{head}s", ())) for head in ("blend", "speed", "curve", "target")}
     if form != FORMAT or schema != SCHEMA or columns != _COLUMNS:
         problem = f"it was trained on observations of schema {schema} (format {form}); this version has schema {SCHEMA}"
         raise _refused(name, problem, "Train it again with this version.")
@@ -123,7 +125,7 @@ def load_trained(name: str, options: Options) -> Kept:
         listed = options.choices or "none"
         problem = f"it was trained to choose among {heads or 'no options'}, but these settings list {listed}"
         raise _refused(name, problem, "Set blends, speeds, curves and targets as in its training.")
-    return kept
+    return policy
 
 
 @contextmanager
@@ -170,12 +172,12 @@ def _write(file: Path, content: bytes) -> None:
     beside.replace(file)
 
 
-def setting_differences(settings: PpoSettings, kept: Kept) -> Iterator[str]:
+def setting_differences(settings: PpoSettings, policy: TrainedPolicy) -> Iterator[str]:
     """Yield a warning for each setting that differs from training."""
     values = settings.model_dump(mode="json", include=set(COMPARED_SETTINGS))
     for name in COMPARED_SETTINGS:
-        if name in kept.settings and kept.settings[name] != values[name]:
-            learnt, now = (json.dumps(value) for value in (kept.settings[name], values[name]))
+        if name in policy.settings and policy.settings[name] != values[name]:
+            learnt, now = (json.dumps(value) for value in (policy.settings[name], values[name]))
             yield f"the loaded policy was trained with {name}: {learnt}, but the configuration has {now}"
 
 

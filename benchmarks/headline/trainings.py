@@ -26,7 +26,7 @@ from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.measurements import count_parameters, evaluate
-from esper_core.trainer.study_position import StudyProgress
+from esper_core.trainer.study_position import StudyPosition
 from esper_policies.learning_rates import Cosine
 from esper_run.app.compose import StudyContext
 
@@ -335,7 +335,7 @@ def _grow(job: Job, cell: Cell, part: Part, start: Mapping[str, Any] | None, esp
     study = composition.study(StudyContext(Bus(), Clock(), lambda snapshot: CALM))
     failed = None
     try:
-        run_study(StudyProgress(study))
+        run_study(StudyPosition(study))
     except GovernorStop as stop:
         failed = str(stop.problems[0].message)
     environment = study.pool.environments[0]

@@ -28,7 +28,7 @@ from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.signals import CALM
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.loop import run_study
-from esper_core.trainer.study_position import StudyProgress
+from esper_core.trainer.study_position import StudyPosition
 from esper_run.app.compose import StudyContext, prepare
 from esper_run.app.run import run
 from esper_run.runs.statistics import paired_comparison
@@ -170,7 +170,7 @@ def operations(config: Mapping[str, Any], arm: str) -> int:
         file = Path(folder) / "study.yaml"
         file.write_text(json.dumps({**config, **small}), encoding="utf-8")
         composition = prepare(file)
-    run_study(StudyProgress(composition.study(StudyContext(Bus(), counter, lambda snapshot: CALM))))
+    run_study(StudyPosition(composition.study(StudyContext(Bus(), counter, lambda snapshot: CALM))))
     return counter.operations
 
 

@@ -105,7 +105,7 @@ class Witness:
         learnt = weighed_by[0].log_chance.view(len(episodes), -1)
         left = {place: list(chances) for place, chances in self.chances.items()}
         off = [
-            abs(math.exp(learnt[number, step].item() - left[episode.place].pop(0)) - 1.0)
+            abs(math.exp(learnt[number, step].item() - left[episode.environment].pop(0)) - 1.0)
             for number, episode in enumerate(episodes)
             for step in range(len(episode.decisions))
         ]
@@ -149,7 +149,7 @@ def test_rewards_between_decisions_belong_to_the_earlier_one(monkeypatch):
     policy = Ppo(SPACE, width=8, decide_every=5)
     rollout = rollout_of(policy, monkeypatch, undone=[(1, 6)])
     episodes, _ = episodes_of(SPACE, rollout, policy.pace, endless=False)
-    assert [(episode.place, len(episode.decisions)) for episode in episodes] == [(0, 3), (1, 2), (1, 1), (2, 3)]
+    assert [(episode.environment, len(episode.decisions)) for episode in episodes] == [(0, 3), (1, 2), (1, 1), (2, 3)]
     rewards = [turn.reward.total for turn in rollout.episodes[0].turns]
     assert [decision.reward for decision in episodes[0].decisions] == pytest.approx(
         [sum(rewards[:5]), sum(rewards[5:10]), sum(rewards[10:])]
@@ -210,7 +210,7 @@ def test_episodes_with_unknown_rewards_are_left_out_and_counted(monkeypatch):
         SPACE, replace(rollout, episodes=(gap, *rollout.episodes[1:])), Pace(), endless=False
     )
     assert unknown == 1
-    assert [episode.place for episode in episodes] == [1, 2]
+    assert [episode.environment for episode in episodes] == [1, 2]
 
 
 def test_only_episodes_that_would_have_continued_are_cut(monkeypatch):

@@ -5,6 +5,7 @@ import math
 import random
 import statistics
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ def lesson_for(policy, rollout):
     cut = policy.settings.horizon == "cut"
     episodes, _ = episodes_of(policy.space, rollout, policy.pace, endless=cut)
     policy._rescale(episodes)
-    lesson = lesson_of(episodes, policy._numbering(policy.round), policy.options, policy.scales)
+    lesson = lesson_of(episodes, partial(policy._numbers, round_=policy.round), policy.options, policy.scales)
     return lesson, evaluate(policy.network, lesson, policy.update_settings, policy.scales.returns)
 
 

@@ -141,8 +141,8 @@ def test_forget_names_is_the_share_of_names_left_out(share):
     plays._names = list(learns._names)
     scene = episode(space, 0)[0]
     seen = see(space, scene.observation, scene.mask, None)
-    left = [number == 0 for place in range(60) for number in learns._numbers(seen, 3, place)]
+    left = [number == 0 for environment in range(60) for number in learns._numbers(seen, environment, round_=3)]
     assert sum(left) / len(left) == pytest.approx(share, abs=0.1)
-    assert learns._numbers(seen, 3, 5) == learns._numbers(seen, 3, 5)
-    played = plays._numbers(seen, 3, 5)
+    assert learns._numbers(seen, 5, round_=3) == learns._numbers(seen, 5, round_=3)
+    played = plays._numbers(seen, 5, round_=3)
     assert not any(played) if share == 1.0 else all(played), "of names that were never told nothing was learnt"

@@ -15,7 +15,7 @@ FACES = ("esper_core", "esper_core.leyline", "esper_core.growth", "esper_core.go
 
 OTHER_MEANING = {
     "RandomStream.device": "where random numbers are drawn, which is not where a run computes",
-    "Decision.penalty": "what this decision costs: nothing, where nothing is rolled back",
+    "GovernorDecision.penalty": "what this decision costs: nothing, where nothing is rolled back",
     "decode_state.device": "where numbers lie that were remembered",
     "Counterfactuals.seed": "of its own random numbers",
     "probe.steps": "training steps, not decision steps",

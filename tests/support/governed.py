@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from esper_core.governor import Act, Decision, Governor, RolledBack
+from esper_core.governor import Act, Governor, GovernorDecision, RolledBack
 from esper_core.growth import Transition
 from esper_core.leyline import WAIT, Action, SeedSignals, Signals, SlotSignals, SlotState, Stage
 from esper_core.trainer.environment import Recipe
@@ -51,7 +51,7 @@ class Drive:
         self.rolled: RolledBack | None = None
         self.losses: list[float] = []
 
-    def step(self) -> Decision:
+    def step(self) -> GovernorDecision:
         """Train, measure, let the governor decide, and carry out its decision."""
         environment, step = self.environment, self.now
         self.governor.record(environment.train(), step)
@@ -73,7 +73,7 @@ class Drive:
         self.governor.record(changes, self.now)
         return changes
 
-    def poisoned_step(self) -> Decision:
+    def poisoned_step(self) -> GovernorDecision:
         """Take a step on examples that are NaN."""
         with poisoned(self.environment.recipe):
             return self.step()

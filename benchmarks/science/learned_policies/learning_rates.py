@@ -18,7 +18,7 @@ from esper_core.leyline import CALM
 from esper_core.plugins.isolation import output_to_stderr
 from esper_core.telemetry import Bus, Clock
 from esper_core.trainer.loop import run_study
-from esper_core.trainer.study_position import StudyProgress
+from esper_core.trainer.study_position import StudyPosition
 from esper_run.app.compose import StudyContext
 from esper_run.app.runtime import one_thread
 from esper_study.growbench.puzzles import LEARNING_RATE
@@ -120,7 +120,7 @@ def _finished(config: Mapping[str, Any], grown: Sequence[EpisodeFinished] | None
         if study is None:
             return []
         try:
-            return run_study(StudyProgress(study))
+            return run_study(StudyPosition(study))
         finally:
             study.pool.close()
 

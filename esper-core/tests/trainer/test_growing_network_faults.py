@@ -14,7 +14,7 @@ from esper_core.leyline import WAIT, BlueprintSpec, PluginError, Site, SlotPlace
 from esper_core.leyline.events import SeedLost, StageChanged, StepFinished
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.pool import Pool
-from esper_core.trainer.study_position import StudyProgress
+from esper_core.trainer.study_position import StudyPosition
 from tests.support import core_worlds
 from tests.support.core_worlds import (
     ADVANCE,
@@ -146,7 +146,7 @@ def test_without_a_seed_a_loss_without_gradient_is_attributed_to_the_host():
 def test_after_three_faults_a_blueprint_is_withdrawn_and_its_package_is_named():
     recipe = make_recipe(variety=bad(patience=1), steps=12, batches=1, embargo=0)
     study, events = make_study(recipe, PlannedPolicy(dict.fromkeys(range(12), GERMINATE)))
-    run_study(StudyProgress(replace(study, packages={"test/bad": "bad-package 0.3"})))
+    run_study(StudyPosition(replace(study, packages={"test/bad": "bad-package 0.3"})))
     lost = events.of(SeedLost)
     assert [event.withdrawn for event in lost] == [False, False, True]
     assert {event.package for event in lost} == {"bad-package 0.3"}

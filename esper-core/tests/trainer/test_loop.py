@@ -12,7 +12,7 @@ from esper_core.leyline.events import EpisodeFinished, StepFinished
 from esper_core.settings import ComputeConfig
 from esper_core.telemetry.event_log import decode, encode
 from esper_core.trainer.loop import run_study
-from esper_core.trainer.study_position import StudyProgress, _state_of_policy
+from esper_core.trainer.study_position import StudyPosition, _state_of_policy
 from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, PlannedPolicy, make_recipe
 from tests.support.studies import make_study
 
@@ -22,7 +22,7 @@ LIFE = {0: GERMINATE, 2: ADVANCE, 4: FOSSILISE}
 def test_every_step_of_every_environment_is_reported_once_and_in_order():
     policy = PlannedPolicy(LIFE)
     study, recorder = make_study(make_recipe(), policy, environments=2, rounds=2)
-    finished = run_study(StudyProgress(study))
+    finished = run_study(StudyPosition(study))
     steps = recorder.of(StepFinished, None)
     assert len(steps) == 2 * 6 * 4 == len({(e.round, e.arm, e.seed, e.step) for e in steps})
     assert [e.step for e in steps if (e.round, e.arm, e.seed) == (0, "twin", 3)] == list(range(6))
@@ -39,11 +39,11 @@ def test_b8_drl_05_arms_that_end_a_round_with_different_loss_scales_are_warned_o
     recipe = replace(make_recipe(steps=2, batches=1), compute=ComputeConfig(precision="float16"))
     study, recorder = make_study(recipe, PlannedPolicy(), rounds=2)
 
-    def pause(progress: StudyProgress) -> None:
+    def pause(progress: StudyPosition) -> None:
         if (progress.round, progress.step) == (1, 2):
             study.pool.environments[0].keeper.scaler.update(1024.0)
 
-    run_study(StudyProgress(study), pause)
+    run_study(StudyPosition(study), pause)
     assert {decode(encode(event)).signals.loss_scale for event in recorder.of(StepFinished, "twin")} == {65536.0}
     warnings = [record.getMessage() for record in caplog.records if "loss scales (float16)" in record.getMessage()]
     assert len(warnings) == 1
@@ -55,7 +55,7 @@ def test_b8_drl_05_arms_that_end_a_round_with_different_loss_scales_are_warned_o
 )
 def test_the_rewards_of_an_episode_add_up_to_the_lead_at_its_end(plan):
     study, recorder = make_study(make_recipe(), PlannedPolicy(plan))
-    grown, twin = run_study(StudyProgress(study))
+    grown, twin = run_study(StudyPosition(study))
     rewards = [event.reward for event in recorder.of(StepFinished)]
     assert grown.reward == pytest.approx(grown.validation_metric - twin.validation_metric)
     assert grown.reward == pytest.approx(sum(sum(terms.values()) for terms in [*rewards, grown.closing]))
@@ -75,7 +75,7 @@ class ScriptedPolicy:
 
 def test_without_a_twin_the_reward_is_unknown_also_for_a_policy_that_does_not_learn():
     study, recorder = make_study(make_recipe(steps=3), ScriptedPolicy(WAIT), twin=None)
-    assert {episode.reward for episode in run_study(StudyProgress(study))} == {None}
+    assert {episode.reward for episode in run_study(StudyPosition(study))} == {None}
     assert {tuple(e.reward) for e in recorder.of(StepFinished)} == {()}
 
 
@@ -95,7 +95,7 @@ def test_without_a_twin_the_reward_is_unknown_also_for_a_policy_that_does_not_le
 def test_a_policy_that_misbehaves_stops_the_run_with_its_package_named(policy, message):
     study, _ = make_study(make_recipe(), policy, environments=2)
     with pytest.raises(PluginError) as caught:
-        run_study(StudyProgress(study))
+        run_study(StudyPosition(study))
     assert str(caught.value).startswith(message)
     assert caught.value.exit_code == 3
 
@@ -124,7 +124,7 @@ class StatefulPolicy(ScriptedPolicy):
 def test_a_policy_whose_state_cannot_be_saved_is_named(state, message):
     study, _ = make_study(make_recipe(), StatefulPolicy(state))
     with pytest.raises(PluginError) as caught:
-        StudyProgress(study).state_dict()
+        StudyPosition(study).state_dict()
     assert str(caught.value).startswith(
         'E231 policy "test/planned" (test 1.0) returned a state that cannot be saved in a checkpoint: '
     )
@@ -147,16 +147,16 @@ def test_a_study_resumes_between_two_rounds_with_its_episodes_and_without_withdr
     study, _ = make_study(recipe, PlannedPolicy(LIFE), rounds=2)
     states: list[State] = []
 
-    def pause(progress: StudyProgress) -> None:
+    def pause(progress: StudyPosition) -> None:
         if (progress.round, progress.step) == (0, 3):
             while not study.pool.faults.is_withdrawn("test/faulty"):
                 study.pool.faults.record("test/faulty")
         if (progress.round, progress.step) == (1, 0):
             states.append(progress.state_dict())
 
-    finished, (state,) = run_study(StudyProgress(study), pause), states
+    finished, (state,) = run_study(StudyPosition(study), pause), states
     study, _ = make_study(recipe, PlannedPolicy(LIFE), rounds=2)
-    progress = StudyProgress(study)
+    progress = StudyPosition(study)
     with pytest.raises(ValueError, match=r"2 episodes were over\. Received: 1"):
         progress.load_state_dict(state, finished[:1])
     progress.load_state_dict(state, finished[:2])
@@ -167,7 +167,7 @@ def test_a_study_resumes_between_two_rounds_with_its_episodes_and_without_withdr
 
 def test_the_clock_accounts_for_all_of_the_time():
     study, _ = make_study(make_recipe(steps=3), PlannedPolicy(LIFE))
-    run_study(StudyProgress(study))
+    run_study(StudyPosition(study))
     seconds = study.clock.summary()
     regions = {"reset", "train", "incubate", "evaluate", "govern", "policy", "grow", "telemetry", "conclude", "learn"}
     assert set(seconds) == {*regions, "other", "total"}

@@ -16,7 +16,7 @@ from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.loop import run_study
 from esper_core.trainer.pool import Pool
 from esper_core.trainer.study import Arm
-from esper_core.trainer.study_position import StudyProgress
+from esper_core.trainer.study_position import StudyPosition
 from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, PlannedPolicy, make_recipe
 from tests.support.governed import poisoned as on_nan
 from tests.support.studies import make_study
@@ -48,7 +48,7 @@ def poisoned(monkeypatch) -> Callable[..., Recipe]:
 def test_run_09_a_step_on_nan_is_rolled_back_and_costs_a_penalty(step, kind, poisoned):
     recipe = poisoned(step, optimizer={"kind": kind, **({"momentum": 0.9} if kind == "sgd" else {})})
     study, events = make_study(recipe, PlannedPolicy())
-    grown, twin = run_study(StudyProgress(study))
+    grown, twin = run_study(StudyPosition(study))
     (acted,) = events.of(GovernorActed)
     assert (acted.act, acted.verdict, acted.step, acted.penalty) == ("roll-back", "panic", step, 5.0)
     assert acted.back_to < step
@@ -69,7 +69,7 @@ def test_run_09_a_step_on_nan_is_rolled_back_and_costs_a_penalty(step, kind, poi
 @pytest.mark.parametrize("step", [0, 3])
 def test_a_rollback_ends_an_episode_for_the_learner_with_the_penalty_in_its_last_reward(step, poisoned):
     policy = PlannedPolicy()
-    run_study(StudyProgress(make_study(poisoned(step), policy)[0]))
+    run_study(StudyPosition(make_study(poisoned(step), policy)[0]))
     *first, second = policy.rollouts[0].episodes
     assert [len(episode.turns) for episode in first] == [step][: len(first)]
     assert len(first) == (step > 0), "nothing is learnt from a first step that was rolled back"
@@ -94,7 +94,7 @@ def test_a_rollback_ends_an_episode_for_the_learner_with_the_penalty_in_its_last
 )
 def test_run_09_a_step_on_nan_loses_a_living_seed_and_keeps_a_fossil(plan, acted, last, poisoned):
     study, events = make_study(poisoned(4, embargo=1), PlannedPolicy(plan))
-    run_study(StudyProgress(study))
+    run_study(StudyPosition(study))
     assert [event.act for event in events.of(GovernorActed)] == acted
     assert [(event.step, event.now) for event in events.of(StageChanged)][-1] == last
     assert events.of(EpisodeFinished)[0].fossils == (last[1] is Stage.FOSSILISED)
@@ -105,7 +105,7 @@ def test_run_09_a_step_on_nan_loses_a_living_seed_and_keeps_a_fossil(plan, acted
 def test_b1_pt_05_neither_a_rollback_beside_it_nor_the_governor_itself_changes_an_environment(poisoned):
     def states(recipe: Recipe) -> list[Any]:
         study, _ = make_study(recipe, PlannedPolicy({0: GERMINATE, 2: ADVANCE, 4: FOSSILISE}), environments=2)
-        episodes = run_study(StudyProgress(study))
+        episodes = run_study(StudyPosition(study))
         networks = [environment.network for environment in study.pool.environments]
         drawn = [network.training_stream.state_dict()[0].tolist() for network in networks]
         return list(zip(episodes, drawn, strict=True))
@@ -131,7 +131,7 @@ def test_an_episode_that_is_over_is_not_trained_and_its_reward_is_against_the_tw
     study, events = make_study(make_recipe(steps=STEPS), policy, check_health=enough("grown", 2))
     other = Arm("other", PlannedPolicy(), 'policy "test/other" (test 1.0)')
     pool = Pool(make_recipe(steps=STEPS), ["grown", "other", "twin"], 1, twin="twin")
-    grown, _, twin = run_study(StudyProgress(replace(study, pool=pool, arms=[*study.arms, other])))
+    grown, _, twin = run_study(StudyPosition(replace(study, pool=pool, arms=[*study.arms, other])))
     assert [event.step for event in events.of(StepFinished)] == [0, 1, 2]
     beside = events.of(StepFinished, "twin")
     assert [event.step for event in beside] == list(range(STEPS))
@@ -149,7 +149,7 @@ def test_an_episode_that_is_over_is_not_trained_and_its_reward_is_against_the_tw
 def test_without_a_twin_a_round_ends_with_its_last_episode_and_a_twin_is_not_ended_early(twin, ended, steps):
     recipe = make_recipe(steps=STEPS, batches=1)
     study, events = make_study(recipe, PlannedPolicy(), twin=twin, check_health=enough(ended, 1))
-    run_study(StudyProgress(study))
+    run_study(StudyPosition(study))
     assert [event.steps for event in events.of(EpisodeFinished)] == [steps]
     assert [event.step for event in events.of(StepFinished)] == list(range(steps))
     assert events.of(GovernorActed, "twin") == []

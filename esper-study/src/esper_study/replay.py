@@ -174,17 +174,17 @@ def _replay_actions(play: Episode, replayed: Replay, warn: Callable[[str], None]
     last = None if recording.ending is not None else len(recording.steps) - 1
     if change is not None and change.action is None:
         last = change.step
-    moment = play.begin(recording.seed)
-    while not moment.over:
-        step = moment.observation.step
+    latest = play.begin(recording.seed)
+    while not latest.over:
+        step = latest.observation.step
         if change is not None and step == change.step:
-            replayed.possible = possible_actions(moment.mask)
-        action = _action_after(step, moment.mask, recording, change, warn)
-        replayed.steps.append(_as_event(recording, moment, action))
+            replayed.possible = possible_actions(latest.mask)
+        action = _action_after(step, latest.mask, recording, change, warn)
+        replayed.steps.append(_as_event(recording, latest, action))
         if step == last:
             return None
-        moment = play.act(action)
-    return moment
+        latest = play.act(action)
+    return latest
 
 
 def _replay_twin(play: Episode, replayed: Replay) -> None:
@@ -215,14 +215,14 @@ def _action_after(
     return WAIT
 
 
-def _as_event(recording: Recording, moment: EpisodeStep, action: Action) -> StepFinished:
+def _as_event(recording: Recording, latest: EpisodeStep, action: Action) -> StepFinished:
     return StepFinished(
         round=recording.steps[0].round,
         arm=recording.arm,
         seed=recording.seed,
-        step=moment.observation.step,
-        signals=moment.observation.signals,
-        reward={} if moment.reward is None else dict(moment.reward.terms),
+        step=latest.observation.step,
+        signals=latest.observation.signals,
+        reward={} if latest.reward is None else dict(latest.reward.terms),
         action=name_of(action),
         arguments=options_of(action),
     )

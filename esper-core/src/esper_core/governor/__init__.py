@@ -11,13 +11,13 @@ the governor is asked (``trainer.growing_network``).
 """
 
 from esper_core.governor.attribution import MutationWatch
-from esper_core.governor.governor import Act, Decision, Governor, MemoryBudget, RolledBack
+from esper_core.governor.governor import Act, Governor, GovernorDecision, MemoryBudget, RolledBack
 from esper_core.governor.judgement import Judgement, LossHistory, judge_step
 
 __all__ = [
     "Act",
-    "Decision",
     "Governor",
+    "GovernorDecision",
     "Judgement",
     "LossHistory",
     "MemoryBudget",

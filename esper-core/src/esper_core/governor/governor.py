@@ -43,7 +43,7 @@ class Act(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class GovernorDecision:
     """What to do after a step.
 
     Attributes:
@@ -117,7 +117,7 @@ class Governor:
         is_known = guessing_loss is not None and math.isfinite(guessing_loss)
         self._history = LossHistory(guessing_loss if is_known else None)
         self._rollbacks, self._warned, self._calm = 0, False, True
-        self._planned: tuple[Decision, KeptSnapshot] | None = None
+        self._planned: tuple[GovernorDecision, KeptSnapshot] | None = None
         self._watch.forget()
         self._snapshots.renew(garden, -1, self._history)
 
@@ -130,7 +130,7 @@ class Governor:
         if any(change.now is Stage.FOSSILISED for change in changes):
             self._snapshots.renew(self._garden, step, self._history)
 
-    def decide(self, signals: Signals, *, opinion: Verdict = CALM, host_finite: bool | None = None) -> Decision:
+    def decide(self, signals: Signals, *, opinion: Verdict = CALM, host_finite: bool | None = None) -> GovernorDecision:
         """Decide what to do after a step, and take a snapshot of a healthy one if it is time.
 
         ``opinion`` is the verdict of plugins, which can raise an alarm and not cancel one. ``host_finite`` says whether
@@ -153,12 +153,12 @@ class Governor:
         if judged.healthy and opinion.level is not Level.WARNING and self._is_time(signals, improved=judged.improved):
             self._snapshots.take(self._garden, signals.step, self._history)
         if verdict.level is Level.ENOUGH:
-            return Decision(Act.EARLY_STOP, signals.step, verdict)
+            return GovernorDecision(Act.EARLY_STOP, signals.step, verdict)
         if why := self._plateau(signals):
-            return Decision(Act.EARLY_STOP, signals.step, Verdict(Level.ENOUGH, why))
+            return GovernorDecision(Act.EARLY_STOP, signals.step, Verdict(Level.ENOUGH, why))
         warned, self._warned = self._warned, verdict.level is Level.WARNING
         act = Act.WARN if self._warned and not warned else Act.CONTINUE
-        return Decision(act, signals.step, verdict)
+        return GovernorDecision(act, signals.step, verdict)
 
     def restrict(self, mask: ActionMask) -> ActionMask:
         """Return ``mask`` without FOSSILISE after a step that was not calm, whose state must not become permanent."""
@@ -171,7 +171,7 @@ class Governor:
         }
         return replace(mask, ops=ops, seeds=seeds)
 
-    def roll_back(self, decision: Decision) -> RolledBack:
+    def roll_back(self, decision: GovernorDecision) -> RolledBack:
         """Carry out a rollback: restore host and fossils bit for bit from the snapshot.
 
         Seeds that are not fossilised are dropped, and their slots rest. Optimizers lose their state, and the
@@ -229,7 +229,7 @@ class Governor:
             return None
         return f"no improvement for {stale} steps (governor.patience)"
 
-    def _panic(self, signals: Signals, verdict: Verdict, *, second_opinion: bool) -> Decision:
+    def _panic(self, signals: Signals, verdict: Verdict, *, second_opinion: bool) -> GovernorDecision:
         settings, culprit = self._settings, self._watch.culprit(self._garden.blended_slots)
         if not settings.rollback:
             why = "rollbacks are disabled (governor.rollback)"
@@ -239,14 +239,14 @@ class Governor:
             kept, flaws = self._snapshots.newest_sound(self._garden)
             if kept is not None:
                 penalty = settings.penalty
-                decision = Decision(
+                decision = GovernorDecision(
                     Act.ROLL_BACK, signals.step, verdict, culprit, kept.step, penalty, second_opinion=second_opinion
                 )
                 self._planned = decision, kept
                 return decision
             why = f"there is no intact snapshot to restore: {'; '.join(flaws)}"
         final = Verdict(Level.PANIC, f"{verdict.reason}; {why}")
-        return Decision(Act.STOP, signals.step, final, culprit, second_opinion=second_opinion)
+        return GovernorDecision(Act.STOP, signals.step, final, culprit, second_opinion=second_opinion)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,5 +26,5 @@ from .study import (
     Study as Study,
 )
 from .study_position import (
-    StudyProgress as StudyProgress,
+    StudyPosition as StudyPosition,
 )

@@ -27,7 +27,7 @@ from esper_core.leyline.signals import Signals  # noqa: TC001  pydantic reads th
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-    from esper_core.governor import Decision, RolledBack
+    from esper_core.governor import GovernorDecision, RolledBack
     from esper_core.growth import FaultBook
     from esper_core.leyline import RewardBreakdown
 
@@ -192,7 +192,7 @@ def steps_finished(
 
 
 def governor_acted(
-    members: Sequence[Member], decisions: Mapping[int, Decision], rolled: Mapping[int, RolledBack]
+    members: Sequence[Member], decisions: Mapping[int, GovernorDecision], rolled: Mapping[int, RolledBack]
 ) -> Iterator[GovernorActed | StageChanged]:
     """Yield an event for each decision other than CONTINUE, and one for each seed that a rollback dropped."""
     for place, decision in decisions.items():

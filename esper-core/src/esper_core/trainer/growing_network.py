@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from esper_core.governor import Decision, RolledBack
+    from esper_core.governor import GovernorDecision, RolledBack
     from esper_core.growth import OptimizerKeeper, Variety
     from esper_core.leyline import Action, ActionMask, Metric, Operations, Signals, Split, Task, Verdict
     from esper_core.trainer.forward import CompiledHost, Loss
@@ -359,11 +359,11 @@ class GrowingNetwork:
             self.lost.remove("was lost with a host that another seed had harmed", number=number, blamed=False)
         return True
 
-    def judge(self, signals: Signals, opinion: Verdict) -> Decision:
+    def judge(self, signals: Signals, opinion: Verdict) -> GovernorDecision:
         """Return what the governor decides after a step."""
         return self.governor.decide(signals, opinion=opinion, host_finite=self.measured.host_finite)
 
-    def roll_back(self, decision: Decision) -> RolledBack:
+    def roll_back(self, decision: GovernorDecision) -> RolledBack:
         """Return to the state that ``decision`` names, and forget what was measured since."""
         rolled = self.governor.roll_back(decision)
         for transition in rolled.transitions:

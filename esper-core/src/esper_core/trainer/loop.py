@@ -40,20 +40,20 @@ from esper_core.trainer.study import warn_of_loss_scales
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from esper_core.governor import Decision, RolledBack
+    from esper_core.governor import GovernorDecision, RolledBack
     from esper_core.leyline import Action, RewardBreakdown, Signals, Verdict
     from esper_core.leyline.events import EpisodeFinished
     from esper_core.trainer.event_records import Changes, Ending, Member
     from esper_core.trainer.pool import Roster
     from esper_core.trainer.rollouts import RolloutRecorder
     from esper_core.trainer.study import Study
-    from esper_core.trainer.study_position import StudyProgress
+    from esper_core.trainer.study_position import StudyPosition
 
-    Score = Callable[[Sequence[Signals], Mapping[int, Decision]], Sequence[RewardBreakdown | None]]
+    Score = Callable[[Sequence[Signals], Mapping[int, GovernorDecision]], Sequence[RewardBreakdown | None]]
 
 
 def run_study(
-    progress: StudyProgress, pause: Callable[[StudyProgress], None] = lambda progress: None
+    progress: StudyPosition, pause: Callable[[StudyPosition], None] = lambda progress: None
 ) -> list[EpisodeFinished]:
     """Train a study from the position of ``progress`` to its end, and return how each episode ended.
 
@@ -116,7 +116,7 @@ def decide(
     return actions_E
 
 
-def _conclude(progress: StudyProgress, last: int) -> tuple[list[EpisodeFinished], list[Ending]]:
+def _conclude(progress: StudyPosition, last: int) -> tuple[list[EpisodeFinished], list[Ending]]:
     """End the episodes of a round after the step ``last``, and publish how they ended."""
     study, rewards = progress.study, progress.rewards
     members: Sequence[Member] = study.pool.environments
@@ -158,7 +158,7 @@ class StepResult:
     step: int
     signals: Sequence[Signals]
     rewards: Sequence[RewardBreakdown | None]
-    decisions: Mapping[int, Decision]
+    decisions: Mapping[int, GovernorDecision]
     rolled: Mapping[int, RolledBack]
 
 
@@ -235,7 +235,7 @@ class Stepper:
             for environment in self.pool.running()
         }
 
-    def _stop_if_hopeless(self, decisions: Mapping[int, Decision], step: int) -> None:
+    def _stop_if_hopeless(self, decisions: Mapping[int, GovernorDecision], step: int) -> None:
         """Raise GovernorStop for the first environment that cannot be rolled back."""
         hopeless = {place: decision for place, decision in decisions.items() if decision.act is Act.STOP}
         for place, decision in hopeless.items():

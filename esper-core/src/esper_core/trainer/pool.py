@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from esper_core.governor import Decision, RolledBack
+    from esper_core.governor import GovernorDecision, RolledBack
     from esper_core.growth import Growth
     from esper_core.leyline import SplitName, Verdict
     from esper_core.trainer.growing_network import GrowingNetwork
@@ -157,11 +157,11 @@ class Roster(ABC, Generic[M]):
         """Take out seeds that broke a loss, measure their environments again, and return all seeds that were lost."""
 
     @abstractmethod
-    def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, Decision]:
+    def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, GovernorDecision]:
         """Return the governor's decision for each environment whose episode goes on, given what plugins say of some."""
 
     @abstractmethod
-    def carry_out(self, decisions: Mapping[int, Decision], step: int) -> tuple[dict[int, RolledBack], Changes]:
+    def carry_out(self, decisions: Mapping[int, GovernorDecision], step: int) -> tuple[dict[int, RolledBack], Changes]:
         """Roll environments back, and end episodes, as the governor decided."""
 
     @abstractmethod
@@ -278,9 +278,9 @@ class Phases(Roster[N]):
             lost += [(environment.place, seed) for seed in seeds]
         return lost
 
-    def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, Decision]:
+    def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, GovernorDecision]:
         """Return the governor's decision for each environment whose episode goes on, given what plugins say of some."""
-        decisions: dict[int, Decision] = {}
+        decisions: dict[int, GovernorDecision] = {}
         for environment in self.running():
             assert environment.signals is not None
             with self._lanes.on(environment.place):
@@ -290,7 +290,7 @@ class Phases(Roster[N]):
             decisions[environment.place] = decision
         return decisions
 
-    def carry_out(self, decisions: Mapping[int, Decision], step: int) -> tuple[dict[int, RolledBack], Changes]:
+    def carry_out(self, decisions: Mapping[int, GovernorDecision], step: int) -> tuple[dict[int, RolledBack], Changes]:
         """Roll environments back, and end episodes, as the governor decided.
 
         Where an episode ends, seeds that are not fossilised are pruned first.

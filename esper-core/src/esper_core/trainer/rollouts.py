@@ -19,7 +19,7 @@ from esper_core.trainer.event_records import plain_of, record_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from esper_core.governor import Decision
+    from esper_core.governor import GovernorDecision
     from esper_core.trainer.study import RunReward, Study
 
 
@@ -34,7 +34,7 @@ class EpisodeRewards:
         self._stopped: set[int] = set()
 
     def score(
-        self, signals_E: Sequence[Signals], decisions: Mapping[int, Decision] | None = None
+        self, signals_E: Sequence[Signals], decisions: Mapping[int, GovernorDecision] | None = None
     ) -> list[RewardBreakdown | None]:
         """Return what a step was worth in each environment; None where that is unknown.
 
@@ -45,7 +45,7 @@ class EpisodeRewards:
         return [self._score(place, signals_E, decisions) for place in range(len(self._twins))]
 
     def _score(
-        self, place: int, signals_E: Sequence[Signals], decisions: Mapping[int, Decision] | None
+        self, place: int, signals_E: Sequence[Signals], decisions: Mapping[int, GovernorDecision] | None
     ) -> RewardBreakdown | None:
         if (twin := self._twins[place]) is None:
             return None

@@ -19,7 +19,7 @@ from esper_core.trainer.event_records import describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from esper_core.governor import Decision
+    from esper_core.governor import GovernorDecision
     from esper_core.leyline import ActionMask, Policy, Reward, Signals, Verdict
     from esper_core.settings import EpisodeConfig
     from esper_core.telemetry import Bus, Clock
@@ -145,7 +145,7 @@ class Study:
             for place, (signals, twin, reward) in enumerate(seen)
         ]
 
-    def log_governor(self, rolled: Iterable[int], decisions: Mapping[int, Decision]) -> None:
+    def log_governor(self, rolled: Iterable[int], decisions: Mapping[int, GovernorDecision]) -> None:
         """Log each warning of the governor, and with a higher level each rollback, by its place in the pool."""
         for place, decision in decisions.items():
             if decision.act == "warn":

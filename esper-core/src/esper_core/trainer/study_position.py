@@ -27,7 +27,7 @@ _STATES: Final = (
 
 
 @dataclass
-class StudyProgress:
+class StudyPosition:
     """Where a study is, and everything that the loop needs to continue from there, in this process or another one.
 
     Attributes:

@@ -68,10 +68,10 @@ class Seen:
         if action.op is Op.WAIT:
             return -1
         may = _MAY[OPS.index(action.op) - 1]
-        for place, (slot, blueprint) in enumerate(self.candidates):
+        for index, (slot, blueprint) in enumerate(self.candidates):
             meant = slot == action.slot and action.blueprint in (None, blueprint)
-            if meant and self.rows.candidates[place][may] == 1.0:
-                return place
+            if meant and self.rows.candidates[index][may] == 1.0:
+                return index
         return -1
 
 
@@ -199,38 +199,40 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class EpisodeDecisions:
     """The decisions of one episode, or of a part of one.
 
-    place: index of the environment in the arm. behind: the state after the last decision if the episode was truncated;
-    None if it terminated.
+    environment: its index in the arm. behind: the state after the last decision if the episode was truncated; None if
+    it terminated.
     """
 
-    place: int
+    environment: int
     decisions: tuple[Decision, ...]
     behind: Seen | None
 
 
-def episodes_of(space: ActionSpace, rollout: Rollout, pace: Pace, *, endless: bool) -> tuple[list[Episode], int]:
+def episodes_of(
+    space: ActionSpace, rollout: Rollout, pace: Pace, *, endless: bool
+) -> tuple[list[EpisodeDecisions], int]:
     """Return the episodes to learn from, and the number of those with unknown or non-finite rewards.
 
     endless: whether episodes that were not rolled back count as truncated. Otherwise they terminate with their last
     step, also if the governor ended them early.
     """
-    episodes: list[Episode] = []
+    episodes: list[EpisodeDecisions] = []
     unknown = 0
-    for place, played in _placed(rollout.episodes):
+    for environment, played in _by_environment(rollout.episodes):
         decisions = _decisions(space, played, pace)
         if decisions is None:
             unknown += 1
         elif decisions:
             cut = endless and not played.terminated
             behind = see(space, played.final, _mask_behind(played), decisions[-1].seen.levels) if cut else None
-            episodes.append(Episode(place, tuple(decisions), behind))
+            episodes.append(EpisodeDecisions(environment, tuple(decisions), behind))
     return episodes, unknown
 
 
-def outcome_of(episodes: Sequence[Episode]) -> dict[str, float]:
+def outcome_of(episodes: Sequence[EpisodeDecisions]) -> dict[str, float]:
     """Return mean and deviation of returns, and the share of each op.
 
     Parts that a rollback cut apart are one episode here.
@@ -238,22 +240,22 @@ def outcome_of(episodes: Sequence[Episode]) -> dict[str, float]:
     totals: dict[int, float] = {}
     for episode in episodes:
         brought = math.fsum(decision.reward for decision in episode.decisions)
-        totals[episode.place] = totals.get(episode.place, 0.0) + brought
+        totals[episode.environment] = totals.get(episode.environment, 0.0) + brought
     returns = list(totals.values())
     decisions = [decision.action.op for episode in episodes for decision in episode.decisions]
     shares = {f"share_{op.value}": decisions.count(op) / len(decisions) for op in Op}
     return {"return": statistics.fmean(returns), "spread_of_returns": statistics.pstdev(returns), **shares}
 
 
-def _placed(episodes: Sequence[Played]) -> Iterator[tuple[int, Played]]:
+def _by_environment(episodes: Sequence[Played]) -> Iterator[tuple[int, Played]]:
     """Yield each part with its environment: a step that is not later than the last begins another one."""
-    place, last = -1, 0
+    environment, last = -1, 0
     for played in episodes:
         if not played.turns:
             continue
-        place += place < 0 or played.turns[0].observation.step <= last
+        environment += environment < 0 or played.turns[0].observation.step <= last
         last = played.turns[-1].observation.step
-        yield place, played
+        yield environment, played
 
 
 def _decisions(space: ActionSpace, played: Played, pace: Pace) -> list[Decision] | None:

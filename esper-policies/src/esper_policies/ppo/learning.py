@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from esper_policies.ppo.encoding import Batch, Decision, Episode, Scales, Seen
+    from esper_policies.ppo.encoding import Batch, Decision, EpisodeDecisions, Scales, Seen
     from esper_policies.ppo.policy_network import Options, PolicyNetwork
     from esper_policies.ppo.settings import PpoSettings
 
@@ -39,10 +39,10 @@ def advantages(
     """
     summed = [0.0] * len(rewards)
     running, after = 0.0, behind
-    for place in reversed(range(len(rewards))):
-        surprise = rewards[place] + discount * after - values[place]
+    for step in reversed(range(len(rewards))):
+        surprise = rewards[step] + discount * after - values[step]
         running = surprise + discount * trace * running
-        summed[place], after = running, values[place]
+        summed[step], after = running, values[step]
     return summed
 
 
@@ -232,9 +232,9 @@ def _minibatches(lesson: Lesson, size: int, order: torch.Generator) -> Iterator[
     lengths = lesson.is_decision.sum(1).tolist()
     taken: list[int] = []
     decisions = 0
-    for place in torch.randperm(len(lengths), generator=order).tolist():
-        taken.append(place)
-        decisions += lengths[place]
+    for index in torch.randperm(len(lengths), generator=order).tolist():
+        taken.append(index)
+        decisions += lengths[index]
         if decisions >= size:
             yield torch.tensor(taken)
             taken, decisions = [], 0
@@ -260,20 +260,28 @@ def _mean(figures: Sequence[Mapping[str, float]], name: str) -> float:
 
 
 def lesson_of(
-    episodes: Sequence[Episode], numbers: Callable[[Seen, int], Sequence[int]], options: Options, scales: Scales
+    episodes: Sequence[EpisodeDecisions],
+    numbers: Callable[[Seen, int], Sequence[int]],
+    options: Options,
+    scales: Scales,
 ) -> Lesson:
-    """Return the lesson of some episodes. numbers: name indices of rows, given the environment's place.
+    """Return the lesson of some episodes. numbers: name indices of rows, given the environment.
 
     An action of a teacher that could not have been chosen here counts as WAIT.
     """
     steps = max(len(episode.decisions) for episode in episodes)
     padded = [[*episode.decisions, *[episode.decisions[-1]] * (steps - len(episode.decisions))] for episode in episodes]
     rows = [
-        (decision, episode.place) for episode, decisions in zip(episodes, padded, strict=True) for decision in decisions
+        (decision, episode.environment)
+        for episode, decisions in zip(episodes, padded, strict=True)
+        for decision in decisions
     ]
-    behind = [(episode.behind or episode.decisions[-1].seen, episode.place) for episode in episodes]
+    behind = [(episode.behind or episode.decisions[-1].seen, episode.environment) for episode in episodes]
     seen = [decision.seen for decision, _ in rows] + [state for state, _ in behind]
-    named = [numbers(state, place) for state, place in [*((d.seen, place) for d, place in rows), *behind]]
+    named = [
+        numbers(state, environment)
+        for state, environment in [*((d.seen, environment) for d, environment in rows), *behind]
+    ]
     batch = scales.scaled(batch_of(seen, named))
     return Lesson(
         batch=batch.at(torch.arange(len(rows))),

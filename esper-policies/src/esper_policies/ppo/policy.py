@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_core.leyline import ActionMask, ActionSpace, Observation, Rollout
-    from esper_policies.ppo.encoding import Episode, Seen
+    from esper_policies.ppo.encoding import EpisodeDecisions, Seen
 
 
 def germination_of_new(
@@ -119,16 +120,16 @@ class Ppo:
         actions: list[Action] = []
         undecided: list[int] = []
         masks = [self.pace.narrowed(*pair) for pair in zip(observations, masks, strict=True)]
-        for place, (observation, mask) in enumerate(zip(observations, masks, strict=True)):
+        for environment, (observation, mask) in enumerate(zip(observations, masks, strict=True)):
             if observation.step == 0 or observation.rolled_back:
-                self._memories[place] = Memory()
+                self._memories[environment] = Memory()
             forced = WAIT if observation.rolled_back else self.pace.by_itself(observation, mask)
             actions.append(WAIT if forced is None else forced)
-            undecided += [place] if forced is None else []
+            undecided += [environment] if forced is None else []
         if self._teacher is not None:
             return self._taught(self._teacher, observations, masks, actions, undecided)
-        for place, action in zip(undecided, self._decided(observations, masks, undecided), strict=True):
-            actions[place] = action
+        for environment, action in zip(undecided, self._decided(observations, masks, undecided), strict=True):
+            actions[environment] = action
         return actions
 
     def unfinished(self) -> list[tuple[str, ...]]:
@@ -225,37 +226,39 @@ class Ppo:
         """Decide for the environments at ``undecided``, in padded batches of ``together``."""
         actions: list[Action] = []
         for start in range(0, len(undecided), self.settings.together):
-            places = undecided[start : start + self.settings.together]
-            seen = [see(self.space, observations[n], masks[n], self._memories[n].levels) for n in places]
-            chosen = self._chosen(places, seen, [observations[n].step for n in places])
-            for row, (place, state) in enumerate(zip(places, seen, strict=True)):
-                self._memories[place].levels = state.levels
-                tries_new = self.settings.tries_new(observations[place].price)
-                actions.append(self._action(state, chosen, row, place, masks[place], tries_new=tries_new))
+            environments = undecided[start : start + self.settings.together]
+            seen = [see(self.space, observations[n], masks[n], self._memories[n].levels) for n in environments]
+            chosen = self._chosen(environments, seen, [observations[n].step for n in environments])
+            for row, (environment, state) in enumerate(zip(environments, seen, strict=True)):
+                self._memories[environment].levels = state.levels
+                tries_new = self.settings.tries_new(observations[environment].price)
+                actions.append(self._action(state, chosen, row, environment, masks[environment], tries_new=tries_new))
         return actions
 
-    def _chosen(self, places: Sequence[int], seen: Sequence[Seen], steps: Sequence[int]) -> Chosen:
+    def _chosen(self, environments: Sequence[int], seen: Sequence[Seen], steps: Sequence[int]) -> Chosen:
         settings = self.settings
         more = settings.together - len(seen)
-        padded, whose = [*seen, *[seen[0]] * more], [*places, *[places[0]] * more]
-        numbers = [self._numbers(state, self.round, place) for state, place in zip(padded, whose, strict=True)]
+        padded, whose = [*seen, *[seen[0]] * more], [*environments, *[environments[0]] * more]
+        numbers = [self._numbers(state, n, self.round) for state, n in zip(padded, whose, strict=True)]
         batch = self.scales.scaled(batch_of(padded, numbers))
         fresh = torch.zeros(self.network.width)
-        hidden = (self._memories[place].hidden for place in whose)
+        hidden = (self._memories[environment].hidden for environment in whose)
         before = torch.stack([fresh if memory is None else memory for memory in hidden])[None]
         with torch.no_grad():
             scores, after = self.network(batch, before)
             chances = Chances(scores, batch.legal, batch.home)
-            luck = [self._luck(place, step) for place, step in zip(whose, [*steps, *[0] * more], strict=True)]
+            luck = [self._luck(n, step) for n, step in zip(whose, [*steps, *[0] * more], strict=True)]
             chosen = chances.drawn(torch.tensor(luck)) if settings.learn else chances.best(settings.sure)
         if self.network.memory is not None:
-            for row, place in enumerate(places):
-                self._memories[place].hidden = after[0, row].clone()
+            for row, environment in enumerate(environments):
+                self._memories[environment].hidden = after[0, row].clone()
         return chosen
 
-    def _action(self, seen: Seen, chosen: Chosen, row: int, place: int, mask: ActionMask, *, tries_new: bool) -> Action:
+    def _action(
+        self, seen: Seen, chosen: Chosen, row: int, environment: int, mask: ActionMask, *, tries_new: bool
+    ) -> Action:
         action = seen.action(OPS[int(chosen.op[row])], int(chosen.candidate[row]))
-        memory = self._memories[place]
+        memory = self._memories[environment]
         if tries_new and (new := germination_of_new(seen, mask, action, self._names, memory.looked_at)):
             memory.looked_at, action = (*memory.looked_at, str(new.blueprint)), new
         return self.options.with_options(action, {head: int(choice[row]) for head, choice in chosen.details.items()})
@@ -270,21 +273,21 @@ class Ppo:
     ) -> list[Action]:
         """Replace the actions at ``undecided`` by the teacher's, or by WAIT where these are not possible."""
         shown = teacher.act(observations, [mask if n in undecided else mask.shut() for n, mask in enumerate(masks)])
-        for place in undecided:
-            mine = self.options.with_options(shown[place], {})
-            actions[place] = mine if masks[place].allows(mine) else WAIT
-            seen = see(self.space, observations[place], masks[place], self._memories[place].levels)
-            self._memories[place].levels = seen.levels
+        for environment in undecided:
+            mine = self.options.with_options(shown[environment], {})
+            actions[environment] = mine if masks[environment].allows(mine) else WAIT
+            seen = see(self.space, observations[environment], masks[environment], self._memories[environment].levels)
+            self._memories[environment].levels = seen.levels
         return actions
 
     # Learning.
 
-    def _learnt(self, episodes: Sequence[Episode], round_: int) -> dict[str, float]:
+    def _learnt(self, episodes: Sequence[EpisodeDecisions], round_: int) -> dict[str, float]:
         if self._teacher is not None:
             return self._imitated(episodes, round_, passes=100)
         settings = self.settings
         self._rescale(episodes)
-        lesson = lesson_of(episodes, self._numbering(round_), self.options, self.scales)
+        lesson = lesson_of(episodes, partial(self._numbers, round_=round_), self.options, self.scales)
         worth = evaluate(self.network, lesson, self.update_settings, self.scales.returns)
         gone = min(1.0, round_ / settings.entropy_rounds)
         entropy = settings.entropy + (settings.entropy_end - settings.entropy) * gone
@@ -300,12 +303,12 @@ class Ppo:
         self._update_columns(episodes)
         return figures | {"entropy_weight": entropy, **outcome_of(episodes)}
 
-    def _imitated(self, episodes: Sequence[Episode], round_: int, passes: int) -> dict[str, float]:
+    def _imitated(self, episodes: Sequence[EpisodeDecisions], round_: int, passes: int) -> dict[str, float]:
         settings = self.settings
         if round_ == 0:
             self._update_columns(episodes)  # its scales were not used yet
         self._rescale(episodes)
-        lesson = lesson_of(episodes, self._numbering(round_), self.options, self.scales)
+        lesson = lesson_of(episodes, partial(self._numbers, round_=round_), self.options, self.scales)
         worth = evaluate(self.network, lesson, self.update_settings, self.scales.returns)
         figures = imitate(
             self.network,
@@ -319,7 +322,7 @@ class Ppo:
         )
         return figures | outcome_of(episodes)
 
-    def _rescale(self, episodes: Sequence[Episode]) -> None:
+    def _rescale(self, episodes: Sequence[EpisodeDecisions]) -> None:
         """Update the scale of returns, and rescale the value head so that its predictions stay the same."""
         grown = self.scales.learn_returns(
             [sum(decision.reward for decision in episode.decisions) for episode in episodes]
@@ -328,7 +331,7 @@ class Ppo:
             for parameter in self.network.value[-1].parameters():
                 parameter.div_(grown)
 
-    def _update_columns(self, episodes: Sequence[Episode]) -> None:
+    def _update_columns(self, episodes: Sequence[EpisodeDecisions]) -> None:
         """Update the scales of columns, which apply from the next round on."""
         seen = [decision.seen for episode in episodes for decision in episode.decisions]
         self.scales.learn(batch_of(seen, [[0] * len(state.candidates) for state in seen]))
@@ -336,10 +339,7 @@ class Ppo:
     def _order(self, round_: int) -> torch.Generator:
         return torch.Generator().manual_seed(_number(self.settings.seed, round_, "order") >> 1)
 
-    def _numbering(self, round_: int) -> _Numbering:
-        return lambda seen, place: self._numbers(seen, round_, place)
-
-    def _numbers(self, seen: Seen, round_: int, place: int) -> list[int]:
+    def _numbers(self, seen: Seen, environment: int, round_: int) -> list[int]:
         """Return the name index of each candidate; 0: its name is unknown, or dropped in this episode."""
         settings = self.settings
         numbers = {name: number for number, name in enumerate(self._names, 1)}
@@ -347,12 +347,12 @@ class Ppo:
             name
             for name in {blueprint for _, blueprint in seen.candidates}
             if (settings.learn or settings.forget_names == 1.0)
-            and _number(settings.seed, round_, place, name, "name") < settings.forget_names * 2**BITS
+            and _number(settings.seed, round_, environment, name, "name") < settings.forget_names * 2**BITS
         }
         return [0 if blueprint in left_out else numbers.get(blueprint, 0) for _, blueprint in seen.candidates]
 
-    def _luck(self, place: int, step: int) -> list[float]:
-        key_parts = (self.settings.seed, self.round, place, step)
+    def _luck(self, environment: int, step: int) -> list[float]:
+        key_parts = (self.settings.seed, self.round, environment, step)
         return [_number(*key_parts, head) / 2**BITS for head in ("what", *self.network.heads)]
 
     def _get_to_know(self, blueprints: Any) -> None:
@@ -376,9 +376,3 @@ def _number(*key_parts: object) -> int:
     """Return a number below 2^64 that is a hash of the arguments."""
     digest = blake2b(" ".join(map(str, key_parts)).encode(), digest_size=BITS // 8).digest()
     return int.from_bytes(digest, "big")
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    _Numbering = Callable[[Seen, int], list[int]]

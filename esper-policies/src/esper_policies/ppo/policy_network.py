@@ -95,9 +95,9 @@ class Chances:
 
     def log_chance(self, chosen: Chosen) -> Tensor:
         """Return the log-probability of each decision, over the heads that its op uses."""
-        place = (chosen.op - 1).clamp(min=0) * self.legal.shape[2] + chosen.candidate + 1
-        place = torch.where(chosen.op == 0, 0, place)
-        total = self.joint.gather(1, place[:, None])[:, 0]
+        index = (chosen.op - 1).clamp(min=0) * self.legal.shape[2] + chosen.candidate + 1
+        index = torch.where(chosen.op == 0, 0, index)
+        total = self.joint.gather(1, index[:, None])[:, 0]
         for head, chances in self.details.items():
             chosen_chance = chances.gather(1, chosen.details[head][:, None])[:, 0]
             total = total + torch.where(reads(head, chosen.op), chosen_chance, 0.0)
@@ -163,9 +163,9 @@ def _quantile(chances: Tensor, luck: Tensor) -> Tensor:
     """Return the index whose share of the cumulative probability contains ``luck``; never one of probability 0."""
     weights = chances.double().exp()
     sums = weights.cumsum(1)
-    place = (sums <= (luck.double() * sums[:, -1])[:, None]).sum(1)
+    index = (sums <= (luck.double() * sums[:, -1])[:, None]).sum(1)
     last = (weights > 0.0).long().cumsum(1).argmax(1)
-    return torch.minimum(place, last)
+    return torch.minimum(index, last)
 
 
 SMALL: Final = 0.1

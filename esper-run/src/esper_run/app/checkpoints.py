@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from esper_core.telemetry import Clock, EventFile
-    from esper_core.trainer import StudyProgress
+    from esper_core.trainer import StudyPosition
     from esper_run.runs.checkpoint_files import Checkpoints
 
 
@@ -172,7 +172,7 @@ class CheckpointWriter:
         """Return after how many steps a checkpoint is due, if that is fixed."""
         return self.every - self.number % self.every if isinstance(self.every, int) else sys.maxsize
 
-    def after_step(self, progress: StudyProgress) -> None:
+    def after_step(self, progress: StudyPosition) -> None:
         """Write a checkpoint if it is time, as soon as no environment is ahead of the study.
 
         Raises:
@@ -194,7 +194,7 @@ class CheckpointWriter:
         if progress.step == 0 or is_time:
             self._write(progress)
 
-    def _write(self, progress: StudyProgress) -> None:
+    def _write(self, progress: StudyPosition) -> None:
         began = perf_counter()
         with self.clock.region("checkpoint"):
             self.events.sync()
@@ -203,7 +203,7 @@ class CheckpointWriter:
         self.on_written(self.number, self.events.length)
         self._due = perf_counter() + (perf_counter() - began) / CHECKPOINT_SHARE
 
-    def _state(self, progress: StudyProgress) -> State:
+    def _state(self, progress: StudyPosition) -> State:
         plain: dict[str, Any] = {
             "stage": self.stage,
             "events": self.events.length,

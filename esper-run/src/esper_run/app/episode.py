@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from esper_core.governor import Decision
+    from esper_core.governor import GovernorDecision
     from esper_core.leyline.actions import Action, ActionMask, ActionSpace
     from esper_core.leyline.signals import HealthSnapshot, Metric, Verdict
     from esper_run.app.compose import Composition
@@ -212,7 +212,7 @@ class Episode:
         latest = decode_state(state.part("latest"))
         reward, ending = _REWARD.validate_python(latest["reward"]), _ENDING.validate_python(latest["ending"])
         self._result = None if ending else StepResult(state.plain["step"], self._pool.latest, [reward], {}, {})
-        return self._moment(self._pool.latest, reward, rolled_back=latest["rolled_back"], ending=ending)
+        return self._step_of(self._pool.latest, reward, rolled_back=latest["rolled_back"], ending=ending)
 
     def twin_of(self, seed: int) -> TwinEpisode:
         """Return the twin of an RNG seed, and train it if it is not known."""
@@ -235,7 +235,7 @@ class Episode:
         self._pool.close()
 
     def _score(
-        self, signals_E: Sequence[Signals], decisions: Mapping[int, Decision]
+        self, signals_E: Sequence[Signals], decisions: Mapping[int, GovernorDecision]
     ) -> Sequence[RewardBreakdown | None]:
         """Reward a step of the one environment, with the twin as the second one."""
         twin = self.twin_of(self._seed).signals[signals_E[0].step]
@@ -245,7 +245,7 @@ class Episode:
         result = self._result = self._stepper.advance(step)
         if step in self.twin_of(self._seed).rolled_back:
             self._pool.environments[0].network.gains.forget_lead()
-        return self._moment(result.signals, result.rewards[0], rolled_back=bool(result.rolled))
+        return self._step_of(result.signals, result.rewards[0], rolled_back=bool(result.rolled))
 
     def _conclude(self, done: int) -> EpisodeStep:
         twin = self.twin_of(self._seed).ending
@@ -254,7 +254,7 @@ class Episode:
         _, (ending,) = self._pool.conclude(self.steps - 1)
         reward, _ = self._rewards.score([ending.signals, twin.signals])
         self._result = None
-        return self._moment([ending.signals], reward, ending=ending)
+        return self._step_of([ending.signals], reward, ending=ending)
 
     def _refuse_masked(self, action: Action, now: EpisodeStep) -> None:
         """Raise LifecycleError for an action that the mask forbids, though the garden would carry it out."""
@@ -276,7 +276,7 @@ class Episode:
             raise RuntimeError(msg)
         return self._now
 
-    def _moment(
+    def _step_of(
         self,
         signals: Sequence[Signals],
         reward: RewardBreakdown | None = None,

@@ -27,7 +27,7 @@ from esper_core.leyline.errors import (
 from esper_core.leyline.events import RunFinished, RunStarted
 from esper_core.leyline.protocols import RunContext, RunInfo, RunOutcome, frozen
 from esper_core.telemetry import Bus, Clock, EventFile, read_events
-from esper_core.trainer import StudyProgress, run_study
+from esper_core.trainer import StudyPosition, run_study
 from esper_run.app.checkpoints import CheckpointWriter, Position, decisive_values, find_position
 from esper_run.app.components import open_display, open_sinks
 from esper_run.app.compose import Composition, StudyContext, prepare
@@ -334,7 +334,7 @@ class _Session:
             if (study := build(context)) is None:
                 continue
             writer.stage = stage
-            progress = StudyProgress(study)
+            progress = StudyPosition(study)
             try:
                 if position.number and stage == position.stage:
                     progress.load_state_dict(position.state.part("study"), before)
@@ -352,7 +352,7 @@ class _Session:
         return results(self.composition.task.metric, arms, finished, self.composition.config.margin)
 
 
-def _after_step(context: StudyContext, writer: CheckpointWriter, progress: StudyProgress) -> None:
+def _after_step(context: StudyContext, writer: CheckpointWriter, progress: StudyPosition) -> None:
     context.heartbeat(-1)
     writer.after_step(progress)
 

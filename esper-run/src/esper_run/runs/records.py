@@ -48,7 +48,7 @@ class _Checked(BaseModel):
     model_config = ConfigDict(strict=True)
 
 
-class _Manifest(_Checked):
+class _RunManifest(_Checked):
     """The checked part of a manifest; the rest is kept as it is."""
 
     format: int
@@ -72,7 +72,7 @@ class _Figure(_Checked):
     n: int
 
 
-class _Episode(_Checked):
+class _EpisodeResult(_Checked):
     seed: int
     test: float | None
 
@@ -81,7 +81,7 @@ class _Arm(_Checked):
     test: _Figure
     params: float
     reward: float | None = None
-    episodes: list[_Episode]
+    episodes: list[_EpisodeResult]
 
 
 class _Comparison(_Checked):
@@ -215,7 +215,7 @@ def read_run(path: Path) -> Run:
         message = f"{path} is not a run directory: it has no manifest.json"
         hint = "Give the folder of a run, for example runs/20261121-101512-quiet-otter."
         raise RunFolderError(Problem("E420", message, hint=hint))
-    manifest, checked = _read(_Manifest, path / "manifest.json")
+    manifest, checked = _read(_RunManifest, path / "manifest.json")
     if checked.format != RUN_FORMAT:
         message = f"{path} is a run directory of format {checked.format}; this Esper reads format {RUN_FORMAT}"
         raise RunFolderError(Problem("E430", message, hint="Read it with the version of Esper that wrote it."))

@@ -26,7 +26,7 @@ from esper_scale.engines.supervision import SNAPSHOT_SHARE, SupervisedWorker, Wo
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from esper_core.governor import Decision, RolledBack
+    from esper_core.governor import GovernorDecision, RolledBack
     from esper_core.growth import Growth
     from esper_core.leyline import ActionMask, Signals, Verdict
     from esper_core.leyline.protocols import State
@@ -173,12 +173,12 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         """Take out seeds that broke a loss."""
         return self._counted(self._call(Shard.heal, step))
 
-    def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, Decision]:
+    def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, GovernorDecision]:
         """Return the governor's decisions."""
         doubts = {place: opinion for place, opinion in opinions.items() if opinion != CALM}
         return self._call_each(Shard.judge, lambda order: (self._of_worker(order, doubts),), {})
 
-    def carry_out(self, decisions: Mapping[int, Decision], step: int) -> tuple[dict[int, RolledBack], Changes]:
+    def carry_out(self, decisions: Mapping[int, GovernorDecision], step: int) -> tuple[dict[int, RolledBack], Changes]:
         """Roll environments back, and end episodes, as the governor decided."""
         active = {
             place: decision

@@ -79,7 +79,7 @@ class StoredFile(_Record):
     parts: tuple[Part, ...] = ()
 
 
-class Manifest(_Record):
+class UploadManifest(_Record):
     """What a run in a storage consists of.
 
     Attributes:
@@ -176,7 +176,7 @@ class StoredRun:
         """URL of its folder."""
         return f"{self.storage.url}/{self.id}"
 
-    def manifest(self) -> Manifest | None:
+    def manifest(self) -> UploadManifest | None:
         """Return the newest manifest that can be read; None if there is none. Raises RunFolderError (E434)."""
         return next(
             (manifest for number in reversed(self.numbers()) if (manifest := self.read(number)) is not None), None
@@ -194,7 +194,7 @@ class StoredRun:
                 for name in ("objects", "manifests"):
                     self.storage.files.makedirs(self._path(name), exist_ok=True)
 
-    def publish(self, manifest: Manifest) -> None:
+    def publish(self, manifest: UploadManifest) -> None:
         """Create a manifest whose objects are all there.
 
         Raises:
@@ -242,7 +242,7 @@ class StoredRun:
             raise ValueError(msg)
         return data
 
-    def clean(self, kept: Sequence[Manifest]) -> None:
+    def clean(self, kept: Sequence[UploadManifest]) -> None:
         """Delete what no manifest of these needs, except for objects of a later writer.
 
         Only for the owner, just after it has published the last of them.
@@ -258,13 +258,13 @@ class StoredRun:
             with reported(self.url):
                 self.storage.files.rm(paths)
 
-    def read(self, number: int) -> Manifest | None:
+    def read(self, number: int) -> UploadManifest | None:
         """Return a manifest; None if it is missing or damaged."""
         path = self._path("manifests", f"{number:08}.json")
         with reported(self.url):
             try:
                 data = self.storage.files.cat_file(path, start=0, end=MANIFEST_BYTES)
-                manifest = Manifest.model_validate_json(data)
+                manifest = UploadManifest.model_validate_json(data)
             except (FileNotFoundError, ValidationError):
                 return None
         return manifest if manifest.number == number else None
@@ -367,7 +367,7 @@ def fetch_whole(run: StoredRun, runs_dir: Path) -> Path:
     return path
 
 
-def require_not_ahead(run: StoredRun, manifest: Manifest, path: Path, checkpoint: int) -> None:
+def require_not_ahead(run: StoredRun, manifest: UploadManifest, path: Path, checkpoint: int) -> None:
     """Raise RunFolderError E437 if a stored run is further than the run directory, whose checkpoint has this number."""
     is_done = manifest.status == "done" and not (path / "summary.json").exists()
     if manifest.checkpoint > checkpoint or is_done:
@@ -385,7 +385,7 @@ def newest_checkpoint(path: Path) -> int:
     return 0
 
 
-def _fetch(run: StoredRun, folder: Path, is_wanted: Callable[[str], bool]) -> Manifest:
+def _fetch(run: StoredRun, folder: Path, is_wanted: Callable[[str], bool]) -> UploadManifest:
     """Make the wanted files of a folder those of the newest manifest that is whole.
 
     The manifests are listed again if one fails, since its writer may have deleted objects with it.
@@ -413,7 +413,7 @@ def _fetch(run: StoredRun, folder: Path, is_wanted: Callable[[str], bool]) -> Ma
     raise RunFolderError(Problem("E420", f"cannot read {run.url}: {reason}", hint=hint))
 
 
-def _fetch_files(run: StoredRun, manifest: Manifest, folder: Path, is_wanted: Callable[[str], bool]) -> None:
+def _fetch_files(run: StoredRun, manifest: UploadManifest, folder: Path, is_wanted: Callable[[str], bool]) -> None:
     files = [file for file in manifest.files if is_wanted(file.name)]
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(partial(_fetch_file, run, folder), files))

@@ -27,12 +27,12 @@ from esper_run.runs.directory import STATUS_RUNNING
 from esper_scale.stores.storage import (
     FILE_NAME,
     PART_BYTES,
-    Manifest,
     Part,
     Storage,
     StoredFile,
     StoredRun,
     TakenOver,
+    UploadManifest,
     newest_checkpoint,
     require_not_ahead,
 )
@@ -78,7 +78,7 @@ class Owner:
         manifest: The manifest by which the run was claimed.
     """
 
-    def __init__(self, path: Path, run: StoredRun, manifest: Manifest) -> None:
+    def __init__(self, path: Path, run: StoredRun, manifest: UploadManifest) -> None:
         self.path, self.run = path, run
         self._published = [(monotonic(), manifest)]
         self._objects: dict[str, Part] = {}
@@ -177,7 +177,7 @@ class Owner:
             self._objects[key] = self.run.put(self._published[-1][1].writer, data)
         return self._objects[key]
 
-    def _forget_old(self, manifest: Manifest, *, is_last: bool) -> None:
+    def _forget_old(self, manifest: UploadManifest, *, is_last: bool) -> None:
         """Delete what was needed only by manifests that nobody reads any more, or can read anew if this is the last."""
         now = monotonic()
         self._published.append((now, manifest))
@@ -191,10 +191,10 @@ class Owner:
             self.run.clean(kept)
 
 
-def _claim(run: StoredRun, before: Manifest | None) -> Manifest:
+def _claim(run: StoredRun, before: UploadManifest | None) -> UploadManifest:
     """Create the next manifest, with the files of the one before. Raises as ``StoredRun.publish``."""
     number = max(run.numbers(), default=0) + 1
-    manifest = Manifest(
+    manifest = UploadManifest(
         number=number,
         writer=number,
         token=secrets.token_hex(8),

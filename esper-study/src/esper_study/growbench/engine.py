@@ -43,20 +43,20 @@ def open_puzzle(puzzle: Puzzle) -> Episode:
 
 def act_until_decision(play: Episode, action: Action) -> EpisodeStep:
     """Act, then step on to the next decision or the end, and fossilise seeds that have been blended in on the way."""
-    moment = play.act(action)
-    while not moment.over and not is_decision_step(moment.observation.step):
-        moment = play.act(_fossilise_or_wait(moment))
-    return moment
+    latest = play.act(action)
+    while not latest.over and not is_decision_step(latest.observation.step):
+        latest = play.act(_fossilise_or_wait(latest))
+    return latest
 
 
-def measurements(moment: EpisodeStep) -> NDArray[np.float32]:
+def measurements(latest: EpisodeStep) -> NDArray[np.float32]:
     """Return the row of a table for the present state of an episode."""
-    now = moment.observation.signals
+    now = latest.observation.signals
     if len(now.seeds) > 1:
         msg = f"growbench has at most one incubating seed. Received: {len(now.seeds)}"
         raise RuntimeError(msg)
     states = {slot.name: float(SLOT_STATES.index(slot.state)) for slot in now.slots}
-    test = math.nan if moment.ending is None else moment.ending.test_metric
+    test = math.nan if latest.ending is None else latest.ending.test_metric
     host = [now.train_loss, now.validation_loss, now.validation_metric, float(now.parameters), test]
     seed = _seed_columns(now.seeds[0]) if now.seeds else [math.nan] * (2 + len(GRADIENT_FIELDS) + len(GAIN_FIELDS))
     return np.array([*host, *(states[slot] for slot in SLOTS), *seed], dtype=np.float32)
@@ -97,9 +97,9 @@ class PuzzleRun:
         self.row(node)
         return self._seconds[node]
 
-    def _record(self, node: Node, moment: EpisodeStep, started: float) -> None:
+    def _record(self, node: Node, latest: EpisodeStep, started: float) -> None:
         self._seconds[node] = time.process_time() - started
-        self._rows[node] = measurements(moment)
+        self._rows[node] = measurements(latest)
         if not node.over:
             self._states[node] = self._play.state_dict()
 
@@ -161,9 +161,9 @@ def train_to_file(job: tuple[Puzzle, Path]) -> tuple[str, float]:
     return puzzle.name, time.monotonic() - started
 
 
-def _train_from(play: Episode, node: Node, moment: EpisodeStep, values: NDArray[np.float32]) -> None:
+def _train_from(play: Episode, node: Node, latest: EpisodeStep, values: NDArray[np.float32]) -> None:
     """Record a node, at which the episode is, and train everything behind it, depth first."""
-    values[node_index()[node]] = measurements(moment)
+    values[node_index()[node]] = measurements(latest)
     if node.over:
         return
     snapshot = play.state_dict()
@@ -172,10 +172,10 @@ def _train_from(play: Episode, node: Node, moment: EpisodeStep, values: NDArray[
         _train_from(play, led_to, act_until_decision(play, action), values)
 
 
-def _fossilise_or_wait(moment: EpisodeStep) -> Action:
-    for slot in moment.observation.signals.slots:
+def _fossilise_or_wait(latest: EpisodeStep) -> Action:
+    for slot in latest.observation.signals.slots:
         keep = Action(Op.FOSSILISE, slot.name)
-        if any(seed.stage is Stage.HOLDING for seed in slot.seeds) and moment.mask.allows(keep):
+        if any(seed.stage is Stage.HOLDING for seed in slot.seeds) and latest.mask.allows(keep):
             return keep
     return WAIT
 

@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import build_wheels, run
 
 ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "esper-blueprints-extra"
 SHORT = ("--set", "episode.steps=6", "--set", "environments=2", "--set", "episode.batches=4")
 
 OWN_LOOP = """
@@ -71,13 +72,17 @@ def test_the_core_works_without_numpy(installed_product):
     environment.evaluate(WITHOUT_NUMPY)
 
 
-def test_a_plugin_is_written_checked_and_tested_with_the_core_and_the_checks(installed_product, tmp_path):
+@pytest.mark.parametrize("plugin", ["my-blocks", "blueprints-extra"])
+def test_a_plugin_is_checked_and_tested_with_the_core_and_the_checks_alone(installed_product, tmp_path, plugin):
     environment = installed_product("esper-core", "esper-testing")
-    command = ("python", "-m", "esper_testing")
-    printed = environment.run(*command, "new", "blueprint", "my-blocks", "--into", str(tmp_path), "--json").stdout
-    folder = Path(json.loads(printed)["folder"])
+    if plugin == "blueprints-extra":
+        folder = shutil.copytree(EXAMPLE, tmp_path / EXAMPLE.name)
+    else:
+        options = ("--into", str(tmp_path), "--json")
+        printed = environment.run("python", "-m", "esper_testing", "new", "blueprint", plugin, *options).stdout
+        folder = Path(json.loads(printed)["folder"])
     environment.pip_install(*map(str, build_wheels([folder], tmp_path)))
-    assert "checks, none failed." in environment.run(*command, "check", "my-blocks").stdout
+    assert "checks, none failed." in environment.run("python", "-m", "esper_testing", "check", plugin).stdout
     tests = run([environment.python, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=folder).stdout
     assert re.search(r"\d+ passed", tests)
     assert not (environment.folder / "bin" / "esper").exists()

@@ -24,7 +24,7 @@ TOKENS_OF_THE_CORE = 93_000
 TOKENS_OF_LEYLINE = 9_510
 """What leyline had when its budget was set: contracts move, and do not grow."""
 
-NAMES_OF_THE_CORE = 88
+NAMES_OF_THE_CORE = 63
 """How many names of the core, beside those of leyline, the packages above it use. It goes down, to 60, and not up."""
 
 

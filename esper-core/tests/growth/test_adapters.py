@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from esper_core import BlueprintSpec, SlotPlace, graft
 from esper_core.growth import Variety, slots_of
-from esper_core.growth.journal import network_in
+from esper_core.growth.journal import Network
 from esper_core.growth.rebuilding import rebuild
 from esper_core.leyline import Action, GrowthError, Op
 from tests.support.adapters import SPEC, TOKENS, Adapter, grow, host
@@ -76,7 +76,7 @@ def test_a_grown_adapter_is_rebuilt_from_its_state_dict():
     model, other = host(nn.Linear(8, 6)), host(nn.Linear(8, 6))
     grow(model)
     state = model.state_dict()
-    network = network_in(state)
+    network = Network.in_state(state)
     assert network is not None
     rebuild(other, network, state, lambda _: Variety("t/b", SPEC, Adapter), source="the state dict")
     assert torch.equal(other(TOKENS), model(TOKENS))

@@ -26,7 +26,7 @@ def test_seeds_are_planted_at_full_strength_and_are_not_parameters_of_the_host()
     assert host.is_grafted
     assert all(parameter is host_parameters[name] for name, parameter in host.parameters().items())
     assert len(host.parameters()) == len(host_parameters) < len(list(model.parameters()))
-    assert host.grown == ()
+    assert host.network.grown == ()
 
 
 def test_evaluating_restores_modes_and_buffers():

@@ -18,7 +18,7 @@ from esper_core.growth import (
     graft,
     slots_of,
 )
-from esper_core.growth.journal import network_in, read_network, same_growth
+from esper_core.growth.journal import Network, read_network
 from esper_core.growth.serialization import load_model_state, model_state
 from esper_core.leyline import GrowthError, SlotPlace, State
 from esper_core.leyline.lifecycle import Stage
@@ -189,9 +189,9 @@ def test_a_state_dict_is_refused_by_a_network_that_has_grown_otherwise():
     }.items():
         with pytest.raises(RuntimeError, match=f"E334 (?s:.)*{message}"):
             (other := grown(*stages)).load_state_dict(state)
-        assert not same_growth(network_in(state), read_network(slots_of(other), ""))
-    assert same_growth(network_in(state), read_network(slots_of(grown(fossil, held)), ""))
-    assert same_growth(network_in(grown().state_dict()), read_network(slots_of(grown()), ""))
+        assert not read_network(slots_of(other), "").fits(Network.in_state(state))
+    assert read_network(slots_of(grown(fossil, held)), "").fits(Network.in_state(state))
+    assert read_network(slots_of(grown()), "").fits(Network.in_state(grown().state_dict()))
     for stage in (held, Stage.BLENDING):
         grown(fossil, stage).load_state_dict(state)
 

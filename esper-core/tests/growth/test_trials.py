@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from esper_core.growth import Variety, audition
+from esper_core.growth import Variety
+from esper_core.growth.trials import audition
 from esper_core.leyline import BlueprintSpec, Site
 from tests.support.core_worlds import NanGradient, local_conv, out_of_patience
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import esper_core.trainer
-from esper_core.growth import Growth, derive_seed, read_network, slots_of
+from esper_core.growth import Growth, Host, derive_seed
 from esper_core.leyline import Observation, Stage
 from esper_core.trainer.batches import BatchOrder
 from esper_core.trainer.pool import Pool
@@ -71,7 +71,7 @@ def grown() -> Sequence[Growth]:
     """What an arm grew."""
     pool = Pool(RECIPE, ["grown"], 1)
     play(pool, 5, KEPT)
-    return read_network(slots_of(pool.environments[0].model), "host").grown
+    return Host(pool.environments[0].model).network.grown
 
 
 def test_the_control_has_from_the_start_what_was_grown_and_trains_as_long(grown):
@@ -86,7 +86,7 @@ def test_the_control_has_from_the_start_what_was_grown_and_trains_as_long(grown)
     reports = play(pool, 6)
     assert requested == [("capacity", 3), ("capacity", 4)]
     environment = pool.environments[0]
-    (seed,) = next(iter(slots_of(environment.model).each())).fossils
+    (seed,) = next(iter(Host(environment.model).slots.each())).fossils
     assert (seed.stage, seed.alpha.value, seed.blend) == (Stage.FOSSILISED, 1.0, grown[0].blend)
     assert environment.keeper.misowned(environment.model) == [], "every parameter has one owner"
     first = reports[0][0]

@@ -25,30 +25,16 @@ import torch
 from safetensors.torch import save_model
 from torch import Tensor, fx, nn
 
-from esper_core.growth import (
-    Add,
-    Eased,
-    Example,
-    GatedBlend,
-    Host,
-    RandomStream,
-    Residual,
-    alike,
-    items_of,
-    map_tensors,
-    outputs,
-    plain_outputs,
-    tensors_in,
-    ungraft,
-)
+from esper_core.growth import Example, Host, RandomStream, ungraft
+from esper_core.leyline.actions import Blend
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, Problem, printable
 from esper_run.runs.directory import report_os_errors, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from esper_core.growth import OutputPart, Seed, Slot
+    from esper_core.growth import Seed
 
 Form = Literal["module", "program", "onnx"]
 SOURCE_FILE: Final = "network.py"
@@ -92,8 +78,8 @@ def export(model: nn.Module, to: Form = "module", path: str | Path | None = None
         raise _refusal(msg)
     plain, grown = _plain_copy(model)
     batch = Example.of(example)
-    reference = None if example is None else plain_outputs(model, batch)
-    if reference is not None and not alike(reference, outputs(plain, batch)):
+    reference = None if example is None else Host(model).outputs(batch)
+    if reference is not None and not Host(plain).has_outputs(reference, batch):
         msg = "the outputs of the exported network differ from those of the model"
         raise _refusal(msg)
     if to == "module":
@@ -119,7 +105,11 @@ def _plain_copy(model: nn.Module) -> tuple[nn.Module, dict[str, fx.GraphModule]]
     for slot in Host(plain).slots.each():
         while slot.fossils and _merged(plain, plain.get_submodule(slot.at), slot.fossils[0]):
             del slot.seeds[0]
-    grown = {slot.at: _traced_fossils(slot) for slot in Host(plain).slots.each() if slot.fossils}
+    grown = {
+        slot.at: _traced_fossils(_Fossils(slot.fossils, slot.part), slot.name).train(slot.training)
+        for slot in Host(plain).slots.each()
+        if slot.fossils
+    }
     for slot in Host(plain).slots.each():
         slot.seeds = nn.ModuleList()
     ungraft(plain)
@@ -140,8 +130,8 @@ def _merged(model: nn.Module, layer: nn.Module, seed: Seed) -> bool:
 
     What is linear is found by trying. A weight that is tied, quantised, or computed from others stays as it is.
     """
-    weight, operator = vars(layer)["_parameters"].get("weight"), seed.operator
-    if not seed.adapts or not isinstance(operator, Add | Residual) or weight is None or weight.ndim != 2:
+    weight = vars(layer)["_parameters"].get("weight")
+    if not seed.adapts or seed.blend not in (Blend.ADD, Blend.RESIDUAL) or weight is None or weight.ndim != 2:
         return False
     uses = sum(parameter is weight for module in model.modules() for parameter in module.parameters(recurse=False))
     if uses > 1 or not weight.is_floating_point():
@@ -149,7 +139,7 @@ def _merged(model: nn.Module, layer: nn.Module, seed: Seed) -> bool:
     with torch.no_grad(), RandomStream(0, weight.device):
         block, plain = (copy.deepcopy(module).float().eval() for module in (seed.block, layer))
         change = block(torch.eye(seed.site.inputs, device=weight.device)).T
-        gain = operator.gain.float() if isinstance(operator, Residual) else 1.0
+        gain = seed.operator.get_parameter("gain").float() if seed.blend is Blend.RESIDUAL else 1.0
         for transposed in (False, True):  # as the Conv1D of transformers
             matrix = weight.float().T if transposed else weight.float()
             if matrix.shape == change.shape and _is_linear(plain, matrix) and _is_linear(block, change):
@@ -165,29 +155,38 @@ def _is_linear(module: nn.Module, matrix: Tensor) -> bool:
     try:
         shift = module.forward(torch.zeros_like(rows))  # without its hooks
         sizes = (0.01, 1.0, 100.0)
-        return all(alike(module.forward(size * rows), size * rows @ matrix.T + shift) for size in sizes)
+        return all(_are_close(module.forward(size * rows), size * rows @ matrix.T + shift) for size in sizes)
     except Exception:  # it takes something else than rows
         return False
 
 
-class _Fossils(nn.Module):
-    """The fossils of a slot as the forward hook of its module, without checks that cannot be traced."""
+def _are_close(outputs: Tensor, expected: Tensor) -> bool:
+    """Return whether two tensors of float32 are equal but for rounding."""
+    margin = torch.finfo(torch.float32).eps ** 0.5 * float(expected.abs().max())
+    return outputs.shape == expected.shape and torch.allclose(outputs, expected, rtol=0.0, atol=margin)
 
-    def __init__(self, slot: Slot) -> None:
+
+class _Fossils(nn.Module):
+    """The fossils of a slot as the forward hook of its module, without checks that cannot be traced.
+
+    ``part`` of the module's output is what they act on; None: all of it.
+    """
+
+    def __init__(self, fossils: Sequence[Seed], part: Any) -> None:
         super().__init__()
-        self.seeds = nn.ModuleList(slot.fossils)
-        self.part = slot.part
+        self.seeds = nn.ModuleList(fossils)
+        self.part = part
 
     def forward(self, module: Any, args: Any, output: Any) -> Any:
         """Return ``output`` with the fossils applied."""
         hidden = output if self.part is None else self.part.of(output)
         for seed in self.seeds:
-            hidden = _blended(seed, hidden, args[0] if seed.adapts else None)
+            hidden = seed(hidden, FULL, args[0] if seed.adapts else None)
         return hidden if self.part is None else _replaced(self.part, output, hidden)
 
 
-def _replaced(part: OutputPart, output: Any, replacement: fx.Proxy) -> Any:
-    """Return what ``OutputPart.replaced`` returns, in operations that a graph can hold."""
+def _replaced(part: Any, output: Any, replacement: fx.Proxy) -> Any:
+    """Return what the part's own ``replaced`` returns, in operations that a graph can hold."""
     key, call = part.key, partial(output.tracer.create_proxy, "call_function")
     if part.container in ("tuple", "list"):
         wrapped: Any = (replacement,) if part.container == "tuple" else [replacement]
@@ -201,32 +200,13 @@ def _replaced(part: OutputPart, output: Any, replacement: fx.Proxy) -> Any:
     return changed
 
 
-def _blended(seed: Any, host: Any, inputs: Any) -> Any:
-    """Return what ``Seed.forward`` returns at full strength."""
-    block, operator = seed.block, seed.operator
-    if seed.adapts:
-        changed = host + block(inputs)
-    else:
-        changed = host + block.gain * (block.block(host) - host) if isinstance(block, Eased) else block(host)
-    changed = changed.to(host.dtype)
-    if isinstance(operator, GatedBlend):
-        several = len(seed.site.example_shape) > 1
-        features = host.movedim(operator.axis, 1).flatten(2).mean(2) if several else host
-        gate = 2.0 * torch.sigmoid(features @ operator.weight + operator.bias)
-        blended = host + gate.reshape(-1, *[1] * len(seed.site.example_shape)) * (changed - host)
-    else:
-        blended = operator(host, changed, FULL)
-    return blended.to(host.dtype)
-
-
-def _traced_fossils(slot: Slot) -> fx.GraphModule:
+def _traced_fossils(fossils: _Fossils, slot: str) -> fx.GraphModule:
     """Return what grew in a slot as one module, whose children are torch's own layers."""
-    fossils = _Fossils(slot)
     try:
         graph = fx.Tracer().trace(fossils)
     except Exception as error:
-        names = ", ".join(seed.blueprint for seed in slot.fossils)
-        message = f"{names} in {slot.name} cannot be traced: {type(error).__name__}: {error}"
+        names = ", ".join(str(seed.blueprint) for seed in fossils.seeds)
+        message = f"{names} in {slot} cannot be traced: {type(error).__name__}: {error}"
         raise _refusal(message, "Its forward may not branch on the values or sizes of tensors.") from error
     flat = nn.Module()
     for node in graph.nodes:
@@ -235,7 +215,7 @@ def _traced_fossils(slot: Slot) -> fx.GraphModule:
             name = node.target.replace(".", "_")
             setattr(flat, name, _member(fossils, node.target))
             node.target = name
-    return fx.GraphModule(flat.train(slot.training), graph, "Grown")
+    return fx.GraphModule(flat, graph, "Grown")
 
 
 def _member(module: nn.Module, path: str) -> Any:
@@ -258,8 +238,9 @@ class _OnTensors(nn.Module):
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return the tensors of the output."""
         remaining = iter(tensors)
-        args, named = map_tensors(self._arguments, lambda _: next(remaining))
-        return tuple(tensors_in(self.model(*args, **named)))
+        # Example.of would read the number of examples, which torch would then take for a constant.
+        args, named = Example(self._arguments, 0).map(lambda _: next(remaining))
+        return tuple(Example(self.model(*args, **named), 0).tensors())
 
 
 def _arguments(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -273,8 +254,8 @@ def _names(value: Any, name: str) -> Iterator[str]:
     """Yield the name of each tensor in an argument: ``batch_left`` for the item "left" of ``batch``."""
     if isinstance(value, Tensor):
         yield name
-    elif (structure := items_of(value)) is not None:
-        for key, nested in structure[1].items():
+    elif (parts := Example.of(value).items()) is not None:
+        for key, nested in parts.items():
             yield from _names(nested, f"{name}_{key}")
 
 
@@ -299,9 +280,10 @@ def _trace(plain: nn.Module, to: Form, example: Example, output: Any) -> Any:
         parameters = [*signature(plain.forward).parameters, *(f"input_{place}" for place in range(len(args)))]
         arguments = [*zip(parameters, args, strict=False), *named.items()]
         inputs = [name for parameter, value in arguments for name in _names(value, parameter)]
-        plain, (args, named) = _OnTensors(plain, args, named).eval(), (tuple(tensors_in((args, named))), {})
+        tensors = tuple(Example.of((args, named)).tensors())
+        plain, (args, named) = _OnTensors(plain, args, named).eval(), (tensors, {})
     several, collection = torch.export.Dim("batch"), torch.export.ShapesCollection()
-    for tensor in tensors_in((args, named)):
+    for tensor in Example.of((args, named)).tensors():
         if example.size > 1 and tensor.ndim and len(tensor) == example.size:
             collection[tensor] = {0: several}
     try:

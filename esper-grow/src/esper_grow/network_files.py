@@ -20,18 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as decode, save as encode
 from torch import Tensor
 
-from esper_core.growth import (
-    HOME,
-    JOURNAL,
-    Host,
-    Variety,
-    invalid_journal,
-    network_in,
-    parse_network,
-    read_network,
-    read_object,
-    rebuild,
-)
+from esper_core.growth import Host, Network, Variety
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.files import read_bytes
 from esper_core.leyline.specs import BlueprintSpec
@@ -41,7 +30,6 @@ from esper_run.runs.directory import report_os_errors, write_atomically, write_j
 if TYPE_CHECKING:
     from torch import nn
 
-    from esper_core.growth import Network
     from esper_core.plugins import Plugins
 
 JOURNAL_FILE: Final = "growth.json"
@@ -60,7 +48,7 @@ def save(model: nn.Module, folder: str | Path) -> None:
         GrowthError: the model's state contains something that safetensors cannot store.
         RunFolderError: the folder cannot be written.
     """
-    network = read_network(Host(model).slots, type(model).__name__)
+    network = Host(model).network
     numbers, aliases = _separate(model.state_dict())
     folder = Path(folder)
     with report_os_errors(folder):
@@ -90,7 +78,7 @@ def load(model: ModelT, source: str | Path | Mapping[str, Any], *, plugins: Plug
         PluginError: the package of a blueprint is broken. The model is unchanged.
     """
     if isinstance(source, Mapping):
-        origin, network, state = "the state dict", network_in(source), dict(source)
+        origin, network, state = "the state dict", Network.in_state(source), dict(source)
         if network is None:
             hint = "Pass the state dict of the grafted model. If nothing grew, use  model.load_state_dict(state)"
             raise GrowthError(Problem("E330", "the state dict has no growth journal", hint=hint))
@@ -104,7 +92,7 @@ def load(model: ModelT, source: str | Path | Mapping[str, Any], *, plugins: Plug
         assert isinstance(component.spec, BlueprintSpec)
         return Variety(component.id, component.spec, component.load(), component.title)
 
-    rebuild(model, network, state, find, source=origin)
+    Host(model).rebuild(network, state, find, source=origin)
     return model
 
 
@@ -114,7 +102,7 @@ def _separate(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, st
     aliases: dict[str, str] = {}
     first: dict[tuple[Any, ...], str] = {}
     for name, value in state.items():
-        if name == f"{HOME}.{JOURNAL}":
+        if name == Network.KEY:
             continue
         _refuse_unwritable(name, value)
         same = (value.device, value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
@@ -141,15 +129,12 @@ def _refuse_unwritable(name: str, value: Any) -> None:
 
 def _read(folder: Path) -> tuple[Network, dict[str, Tensor]]:
     file = folder / JOURNAL_FILE
-    record = read_object(_bytes(file), source=str(file))
-    checksum, reference = record.pop("sha256", None), record.get("numbers")
-    network = parse_network(
-        json.dumps({key: value for key, value in record.items() if key != "numbers"}), source=str(file)
-    )
+    network, beside = Network.parse(_bytes(file), source=str(file), beside=("sha256", "numbers"))
+    reference = beside["numbers"]
     if not isinstance(reference, dict) or _TENSORS_FILE.fullmatch(str(reference.get("file"))) is None:
-        raise invalid_journal(str(file), "It does not name the file of its tensors")
-    if checksum != _digest(record):
-        raise invalid_journal(str(file), "Its checksum does not match its content")
+        raise Network.invalid(str(file), "It does not name the file of its tensors")
+    if beside["sha256"] != _digest({**asdict(network), "numbers": reference}):
+        raise Network.invalid(str(file), "Its checksum does not match its content")
     path = folder / reference["file"]
     data = _bytes(path)
     try:

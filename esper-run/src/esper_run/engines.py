@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from esper_core.leyline.errors import ConfigError, Problem, suggestion
-from esper_core.plugins import find_extensions
+from esper_core.plugins import Extension
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from esper_core.growth import Growth
-    from esper_core.plugins import Extension
     from esper_core.trainer import Arm, Recipe, RunReward, StudyPool
     from esper_run.config import RunConfig
 
@@ -138,7 +137,7 @@ class Engine:
 
 def installed_engines() -> Mapping[str, Extension]:
     """Return the engines that packages announce, by name, without importing them."""
-    return find_extensions(ENGINE_GROUP, "engine")
+    return Extension.find(ENGINE_GROUP, "engine")
 
 
 def find_engine(name: str) -> Engine:

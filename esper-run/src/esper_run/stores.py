@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from esper_core.leyline.errors import Problem, RunFolderError
 from esper_core.leyline.files import read_bytes, user_cache
-from esper_core.plugins import find_extensions
+from esper_core.plugins import Extension
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -116,7 +116,7 @@ def open_store(url: str) -> Store:
         RunFolderError: E434, no installed package has such stores, or the URL cannot be used.
         PluginError: The package is broken.
     """
-    stores = find_extensions(STORE_GROUP, "store")
+    stores = Extension.find(STORE_GROUP, "store")
     extension = stores.get(url.partition("://")[0]) or stores.get(ANY)
     if extension is None:
         hint = "Stores come with another package:  pip install esper-scale"

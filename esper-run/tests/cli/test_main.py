@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from esper_core import __version__
+from esper_core.plugins import Extension
 from esper_run.cli import main
 from esper_run.cli.main import BUILT_IN, KNOWN_ELSEWHERE, external_commands, load_built_in, load_external
 
@@ -204,7 +205,7 @@ def test_package_may_add_a_command_to_a_built_in_group(esper, install):
 
 
 def test_first_party_command_that_is_not_installed_names_its_package(esper, monkeypatch):
-    monkeypatch.setattr(sys.modules["esper_run.cli.main"], "find_extensions", lambda *_: {})
+    monkeypatch.setattr(Extension, "find", lambda *_: {})
     for typed, package in ((["watch"], "esper-watch"), (["plugins", "check"], "esper-testing")):
         answer = esper(*typed)
         hint = f'There is no command "{typed[-1]}". It comes with another package:  pip install {package}'

@@ -3,6 +3,7 @@
 import pytest
 
 from esper_core.leyline import RunFolderError
+from esper_core.plugins import Extension
 from esper_run import load_run, run
 from tests.support.configurations import STRIPES
 
@@ -50,7 +51,8 @@ def test_a_store_of_a_package_is_used_for_its_protocol(install, tmp_path):
 
 
 def test_without_a_package_that_has_stores_the_error_names_one(monkeypatch, esper, tmp_path):
-    monkeypatch.setattr("esper_run.stores.find_extensions", lambda group, kind: {})
+    find = Extension.find
+    monkeypatch.setattr(Extension, "find", lambda group, kind: {} if kind == "store" else find(group, kind))
     with pytest.raises(
         RunFolderError, match=r"E434 the store s3://bucket cannot be used(?s:.*)pip install esper-scale"
     ):

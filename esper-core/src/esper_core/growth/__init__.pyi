@@ -7,10 +7,6 @@ from .dry_runs import (
 )
 from .examples import (
     Example as Example,
-    OutputPart as OutputPart,
-    items_of as items_of,
-    map_tensors as map_tensors,
-    tensors_in as tensors_in,
 )
 from .garden import Garden as Garden, Transition as Transition
 from .gates import (
@@ -21,11 +17,8 @@ from .gates import (
     read_gain as read_gain,
 )
 from .grafting import (
-    alike as alike,
     graft as graft,
     is_grafted as is_grafted,
-    outputs as outputs,
-    plain_outputs as plain_outputs,
     slots_of as slots_of,
     ungraft as ungraft,
 )
@@ -34,12 +27,6 @@ from .incubation import summed as summed
 from .journal import (
     Growth as Growth,
     Network as Network,
-    invalid_journal as invalid_journal,
-    network_in as network_in,
-    parse_network as parse_network,
-    read_network as read_network,
-    read_object as read_object,
-    same_growth as same_growth,
 )
 from .optimizer_steps import (
     WIDTH as WIDTH,
@@ -56,7 +43,6 @@ from .random_streams import (
 )
 from .rebuilding import (
     implant as implant,
-    rebuild as rebuild,
 )
 from .seed_faults import (
     FaultBook as FaultBook,
@@ -65,18 +51,12 @@ from .seed_faults import (
     remove_folders as remove_folders,
 )
 from .seeds import (
-    Add as Add,
-    Eased as Eased,
-    GatedBlend as GatedBlend,
     Presence as Presence,
-    Residual as Residual,
     Seed as Seed,
     Variety as Variety,
 )
 from .serialization import decode_state as decode_state, encode_state as encode_state, state_mismatch as state_mismatch
 from .slots import (
-    HOME as HOME,
-    JOURNAL as JOURNAL,
     Slot as Slot,
     Slots as Slots,
     host_layers as host_layers,
@@ -86,7 +66,6 @@ from .slots import (
 from .snapshots import Snapshot as Snapshot
 from .trials import (
     Draws as Draws,
-    audition as audition,
     draws_of as draws_of,
     draws_of_variety as draws_of_variety,
 )

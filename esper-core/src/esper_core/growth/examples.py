@@ -50,13 +50,22 @@ class Example:
         """Yield the tensors of the batch, in its own order."""
         return tensors_in(self.batch)
 
+    def map(self, change: Callable[[Tensor], Any]) -> Any:
+        """Return the batch with every tensor in it changed."""
+        return map_tensors(self.batch, change)
+
+    def items(self) -> dict[Any, Any] | None:
+        """Return its parts by index, key or field; None if it has no known structure."""
+        structure = items_of(self.batch)
+        return None if structure is None else structure[1]
+
     def to(self, device: torch.device) -> Any:
         """Return the batch with its tensors on a device."""
-        return map_tensors(self.batch, lambda tensor: tensor.to(device))
+        return self.map(lambda tensor: tensor.to(device))
 
     def copy(self) -> Any:
         """Return the batch with copies of its tensors."""
-        return map_tensors(self.batch, torch.clone)
+        return self.map(torch.clone)
 
     def without_last(self) -> Example:
         """Return the batch with one example less: each tensor that has a row for each example loses the last one."""
@@ -64,7 +73,7 @@ class Example:
         def shortened(tensor: Tensor) -> Tensor:
             return tensor[:-1] if tensor.ndim and len(tensor) == self.size else tensor
 
-        return Example(map_tensors(self.batch, shortened), self.size - 1, self.run)
+        return Example(self.map(shortened), self.size - 1, self.run)
 
     def equals(self, other: Any) -> bool:
         """Return whether the tensors of ``other``, a batch of the same structure, are equal to those of this one."""

@@ -15,7 +15,7 @@ from esper_core.growth.dry_runs import device_of
 from esper_core.growth.gates import Gates
 from esper_core.growth.grafting import slots_of
 from esper_core.growth.incubation import Branch, Shadow
-from esper_core.growth.journal import parse_network, read_network, resume
+from esper_core.growth.journal import Network, read_network, resume
 from esper_core.growth.optimizers import OptimizerKeeper
 from esper_core.growth.random_streams import RandomStream, derive_seed
 from esper_core.growth.rebuilding import replant
@@ -342,7 +342,7 @@ class Garden:
         Raises:
             GrowthError: the slots are not those of the state, or not empty, or a blueprint or a tensor does not fit.
         """
-        network = parse_network(json.dumps(state.plain["network"]), source=_SOURCE)
+        network, _ = Network.parse(json.dumps(state.plain["network"]), source=_SOURCE)
         tensors = decode_state(state.part("model"))["parameters"]
         replant(self.model, network, tensors, self._rules.find_variety, source=_SOURCE)
         load_model_state(self.model, state.part("model"))

@@ -6,29 +6,32 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from esper_core.growth.dry_runs import KeptBuffers, device_of, in_mode, observe_places
-from esper_core.growth.grafting import is_grafted, slots_of
+from esper_core.growth.grafting import alike, is_grafted, plain_outputs, slots_of
 from esper_core.growth.journal import read_network
-from esper_core.growth.rebuilding import plant
+from esper_core.growth.rebuilding import plant, rebuild
 from esper_core.growth.seeds import SeedBuilder
 from esper_core.growth.slots import HOME, Slots, host_layers, observe
+from esper_core.growth.trials import audition
 from esper_core.leyline.specs import SlotPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import torch
     from torch import Tensor, nn
 
     from esper_core.growth.examples import Example
-    from esper_core.growth.journal import Growth
+    from esper_core.growth.journal import Network
     from esper_core.growth.seeds import Seed, Variety
+    from esper_core.leyline.errors import Problem
     from esper_core.leyline.events import HostLayer
+    from esper_core.leyline.specs import Site
 
 
 class Host:
     """A model as the host of seeds. It holds nothing but the model, and may be made as often as it is needed.
 
-    ``slots``, ``grown``, ``observe`` and ``plant`` need a grafted model.
+    ``slots``, ``network``, ``observe`` and ``plant`` need a grafted model.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -55,14 +58,38 @@ class Host:
         return host_layers(self.model)
 
     @property
-    def grown(self) -> tuple[Growth, ...]:
-        """The records of its fossils."""
-        return read_network(self.slots, type(self.model).__name__).grown
+    def network(self) -> Network:
+        """The journal of its slots, and of the seeds in them."""
+        return read_network(self.slots, type(self.model).__name__)
+
+    def rebuild(
+        self, network: Network, state: Mapping[str, Any], find: Callable[[str], Variety], *, source: str
+    ) -> None:
+        """Turn it, a new host, into the network of a journal, with the tensors of a state dict.
+
+        ``find`` returns the blueprint of a full id, or raises; ``source`` is named in messages. GrowthError if
+        something does not fit; the model is then unchanged.
+        """
+        rebuild(self.model, network, state, find, source=source)
+
+    def outputs(self, example: Example) -> dict[bool, Any]:
+        """Return its outputs in training (True) and in evaluation; GraftError if it raises."""
+        return plain_outputs(self.model, example)
+
+    def has_outputs(self, expected: Mapping[bool, Any], example: Example) -> bool:
+        """Return whether it has the expected outputs, but for rounding."""
+        return alike(expected, self.outputs(example))
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return its own parameters by name, without those of seeds."""
         named = self.model.named_parameters()
         return {name: parameter for name, parameter in named if not name.startswith(f"{HOME}.")}
+
+    @staticmethod
+    def split_state(state: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the items of a state dict that are the host's, and those of what grew, below ``prefix``."""
+        grown = {key: value for key, value in state.items() if key.startswith(f"{prefix}{HOME}.")}
+        return {key: value for key, value in state.items() if key not in grown}, grown
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -77,6 +104,10 @@ class Host:
     def observe(self, example: Any) -> None:
         """Set the site and dtype that each slot sees, by running the model on an example, as ``graft`` does."""
         observe(self.model, self.slots.each(), example)
+
+    def audition(self, variety: Variety, site: Site) -> Problem | None:
+        """Return the first thing that is wrong with a blueprint at a site; None if it does what its spec says."""
+        return audition(variety, site, self.device)
 
     def try_places(self, names: Iterable[str], example: Example) -> None:
         """Raise GraftError, with a problem for each, if modules of these names cannot have a slot."""

@@ -10,7 +10,7 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, get_args
 
 import torch
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
@@ -27,13 +27,17 @@ from esper_core.leyline.signals import RECORD
 from esper_core.leyline.specs import SiteKind, SlotPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from esper_core.growth.seeds import Seed
     from esper_core.growth.slots import Slot, Slots
 
 MAX_BYTES: Final = 2**26
 """Size of the largest journal that is read; one seed takes about 600 bytes."""
+
+_SOURCE: Final = "the state dict"
+_CHANGED: Final = "The file is incomplete, was changed, or is another file."
+_STATE_DICT: Final = f"Code that sums, averages or casts state dicts must skip {HOME}.{JOURNAL}, which is text."
 
 _DIMENSIONS: Final[dict[SiteKind, int]] = {"vector": 1, "sequence": 2, "tokens": 2, "image": 3}
 
@@ -134,6 +138,9 @@ class Network:
     """The slots of a model, whose class is called ``model``, and the seeds in them in the order in which they act."""
 
     __pydantic_config__ = RECORD
+    KEY: ClassVar[str] = f"{HOME}.{JOURNAL}"
+    """Its key in a state dict."""
+
     model: str
     slots: tuple[SlotEntry, ...]
     seeds: tuple[Growth, ...]
@@ -147,6 +154,47 @@ class Network:
     def places(self) -> dict[str, SlotPlace]:
         """Return where the slots are, as ``graft`` takes it."""
         return {slot.name: SlotPlace(slot.at, slot.kind, slot.stack, slot.key) for slot in self.slots}
+
+    @classmethod
+    def parse(
+        cls, text: str | bytes, *, source: str, hint: str = _CHANGED, beside: Iterable[str] = ()
+    ) -> tuple[Network, dict[str, Any]]:
+        """Return the network of a journal, as JSON from ``source``, and what stands ``beside`` it under these keys.
+
+        Raises:
+            GrowthError: It is too large or too deep, invalid, or of a newer esper-core.
+        """
+        if len(text) > MAX_BYTES:
+            raise cls.invalid(source, f"It has {len(text):,} bytes, and {MAX_BYTES:,} are read", hint)
+        try:
+            record = TypeAdapter(dict[str, Any]).validate_json(text)
+            extra = {key: record.pop(key, None) for key in beside}
+            written_format = record.get("format")
+            if type(written_format) is int and written_format > GROWTH_FORMAT:
+                message = f"{source} has the format {written_format}, and this esper-core reads {GROWTH_FORMAT}"
+                upgrade = "It was written by a newer one:  pip install -U esper-core"
+                raise GrowthError(Problem("E331", message, hint=upgrade))
+            return _adapter().validate_json(json.dumps(record), strict=True), extra
+        except ValidationError as error:
+            raise cls.invalid(source, _first_mistake(error), hint) from error
+
+    @classmethod
+    def in_state(cls, state: Mapping[str, Any], prefix: str = "") -> Network | None:
+        """Return the network of a state dict; None if it has no journal, because nothing had grown."""
+        entry = state.get(prefix + cls.KEY)
+        return None if entry is None else _parse_entry(entry)
+
+    @staticmethod
+    def invalid(source: str, why: str, hint: str = _CHANGED) -> GrowthError:
+        """Return the error for a journal that cannot be used."""
+        return GrowthError(Problem("E330", f"{source} is not a growth journal", hint=f"{why}.\n{hint}"))
+
+    def fits(self, saved: Network | None) -> bool:
+        """Return whether a state dict, whose journal is ``saved``, can be loaded into this network."""
+        if saved is None:
+            return not self.seeds
+        phases = [[_training_phase(seed) for seed in network.seeds] for network in (saved, self)]
+        return _built(saved) == _built(self) and phases[0] == phases[1]
 
 
 def _check_network(network: Network) -> Network:
@@ -257,43 +305,11 @@ def resume(seed: Seed, growth: Growth) -> None:
     seed.alpha = Alpha(growth.alpha, ramp.target, ramp.start, ramp.ticks, ramp.done, ramp.curve)
 
 
-_SOURCE: Final = "the state dict"
-_CHANGED: Final = "The file is incomplete, was changed, or is another file."
-_STATE_DICT: Final = f"Code that sums, averages or casts state dicts must skip {HOME}.{JOURNAL}, which is text."
-
-
-def parse_network(text: str | bytes, *, source: str, hint: str = _CHANGED) -> Network:
-    """Return the network of a journal, as JSON from ``source``; GrowthError if it is invalid or too new."""
-    written_format = read_object(text, source=source, hint=hint).get("format")
-    if type(written_format) is int and written_format > GROWTH_FORMAT:
-        message = f"{source} has the format {written_format}, and this esper-core reads {GROWTH_FORMAT}"
-        raise GrowthError(Problem("E331", message, hint="It was written by a newer one:  pip install -U esper-core"))
-    try:
-        return _adapter().validate_json(text, strict=True)
-    except ValidationError as error:
-        raise invalid_journal(source, _first_mistake(error), hint) from error
-
-
-def read_object(text: str | bytes, *, source: str, hint: str = _CHANGED) -> dict[str, Any]:
-    """Return a JSON object, neither too large nor too deep; GrowthError if ``text`` holds none."""
-    if len(text) > MAX_BYTES:
-        raise invalid_journal(source, f"It has {len(text):,} bytes, and {MAX_BYTES:,} are read", hint)
-    try:
-        return TypeAdapter(dict[str, Any]).validate_json(text)
-    except ValidationError as error:
-        raise invalid_journal(source, _first_mistake(error), hint) from error
-
-
 def _first_mistake(error: ValidationError) -> str:
     first = error.errors()[0]
     path, value = ".".join(map(str, first["loc"])), first["input"]
     received = f". Received: {value!r}" if isinstance(value, str | int | float) and path else ""
     return f"{path or 'the journal'}: {first['msg']}{received[:80]}"
-
-
-def invalid_journal(source: str, why: str, hint: str = _CHANGED) -> GrowthError:
-    """Return the error for a journal that cannot be used."""
-    return GrowthError(Problem("E330", f"{source} is not a growth journal", hint=f"{why}.\n{hint}"))
 
 
 def add_to_state_dict(slots: Slots, state: dict[str, Any], prefix: str, metadata: Any) -> None:
@@ -333,27 +349,13 @@ def take_from_state_dict(
         resume(seed, growth)
 
 
-def network_in(state: Mapping[str, Any]) -> Network | None:
-    """Return the network of a state dict; None if it has no journal, because nothing had grown."""
-    entry = state.get(f"{HOME}.{JOURNAL}")
-    return None if entry is None else _parse_entry(entry)
-
-
 def _parse_entry(entry: Any) -> Network:
     plain = isinstance(entry, Tensor) and entry.layout is torch.strided and not entry.is_meta
     if not plain or entry.dtype is not torch.uint8 or entry.ndim != 1:
         received = f"{entry.dtype}, shape {tuple(entry.shape)}" if isinstance(entry, Tensor) else type(entry).__name__
         why = f"{JOURNAL} is not a row of bytes. Received: {received}"
-        raise invalid_journal(_SOURCE, why, _STATE_DICT)
-    return parse_network(bytes(entry.tolist()), source=_SOURCE, hint=_STATE_DICT)
-
-
-def same_growth(saved: Network | None, current: Network) -> bool:
-    """Return whether a state dict, whose journal is ``saved``, can be loaded into the network ``current``."""
-    if saved is None:
-        return not current.seeds
-    phases = [[_training_phase(seed) for seed in network.seeds] for network in (saved, current)]
-    return _built(saved) == _built(current) and phases[0] == phases[1]
+        raise Network.invalid(_SOURCE, why, _STATE_DICT)
+    return Network.parse(bytes(entry.tolist()), source=_SOURCE, hint=_STATE_DICT)[0]
 
 
 def _refuse_other(saved: Network, current: Network) -> None:

@@ -1,6 +1,5 @@
 from .extensions import (
     Extension as Extension,
-    find_extensions as find_extensions,
 )
 from .isolation import (
     attempt as attempt,

@@ -32,6 +32,13 @@ class Extension:
     name: str
     claims: tuple[EntryPointInfo, ...]
 
+    @classmethod
+    def find(cls, group: str, kind: str) -> Mapping[str, Extension]:
+        """Return what installed packages announce in a group of entry points, by name, without importing it."""
+        entry_points, _ = discover(group)
+        names = dict.fromkeys(entry_point.name for entry_point in entry_points)
+        return {name: cls(kind, name, tuple(claim for claim in entry_points if claim.name == name)) for name in names}
+
     @property
     def source(self) -> str:
         """The packages that announce it, each with its version."""
@@ -77,10 +84,3 @@ class Extension:
             return imported
         message = f"{self.title} is not {described}: {claim.target} is of type {type(imported).__name__}"
         raise PluginError(Problem("E219", message, hint=f"Tell the author of {claim.package}."))
-
-
-def find_extensions(group: str, kind: str) -> Mapping[str, Extension]:
-    """Return what installed packages announce in a group of entry points, by name, without importing it."""
-    entry_points, _ = discover(group)
-    names = dict.fromkeys(entry_point.name for entry_point in entry_points)
-    return {name: Extension(kind, name, tuple(claim for claim in entry_points if claim.name == name)) for name in names}

@@ -13,7 +13,8 @@ from esper_core.growth import Presence
 from esper_core.leyline.lifecycle import Stage
 
 if TYPE_CHECKING:
-    from esper_core.growth import Garden, Seed, Slot
+    from esper_core.growth import Garden, Seed
+    from esper_core.growth.slots import Slot
     from esper_core.leyline import Operations
 
 FORWARD: Final = 1

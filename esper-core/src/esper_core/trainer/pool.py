@@ -350,7 +350,7 @@ class Phases(Roster[N]):
         endings: list[Ending] = []
         for environment, (loss, metric) in self._read(tests):
             assert environment.signals is not None
-            endings.append(Ending(environment.signals, loss, metric, Host(environment.network.model).grown))
+            endings.append(Ending(environment.signals, loss, metric, Host(environment.network.model).network.grown))
         return changes, endings
 
     def states(self) -> dict[int, State]:

@@ -6,15 +6,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from esper_core.growth import Variety, audition
+from esper_core.growth import Variety
 from esper_core.leyline.errors import GrowthError, PluginError, Problem, suggestion
 from esper_core.plugins import attributed_to
 from esper_core.trainer import Arm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import torch
 
     from esper_core.growth import Host
     from esper_core.leyline import ActionSpace, BlueprintSpec, Policy, Site
@@ -52,7 +50,7 @@ def blueprints_of(
                 message = f'"{variety.id}" cannot grow in slot "{slot}": {variety.spec.misfit(sites[slot])}'
                 raise GrowthError(Problem("E303", message))
             for slot, variety in fitting:
-                if _works(variety, sites[slot], host.device, auto=auto):
+                if _works(variety, sites[slot], host, auto=auto):
                     by_slot[slot][variety.id] = variety
     if not any(by_slot.values()):
         described = [f"{name}: {site.kind} {site.example_shape}" for name, site in sites.items()]
@@ -85,9 +83,9 @@ def _varieties(named: str | Variety, plugins: Plugins, slot: str) -> list[Variet
     ]
 
 
-def _works(variety: Variety, site: Site, device: torch.device, *, auto: bool) -> bool:
+def _works(variety: Variety, site: Site, host: Host, *, auto: bool) -> bool:
     """Return whether a blueprint is what its spec says; raise what is wrong unless it was chosen automatically."""
-    fault = audition(variety, site, device)
+    fault = host.audition(variety, site)
     if fault is not None and not auto:
         raise PluginError(Problem(fault.code, f'"{variety.id}" {fault.message}', hint=fault.hint))
     return fault is None

@@ -97,7 +97,7 @@ class LoopRecord:
         status: RunStatus = "done" if error is None else "failed"
         reason = "" if error is None else f"{type(error).__name__}: {error}"
         if member.signals is not None and error is None:
-            grown = Host(member.network.model).grown
+            grown = Host(member.network.model).network.grown
             timing = {region: round(duration, 4) for region, duration in seconds.items()}
             ended = Ending(member.signals, math.nan, math.nan, grown).event(member, None, None)
             self._events.hear(ended)

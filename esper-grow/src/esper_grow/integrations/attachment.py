@@ -14,17 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from esper_core.growth import (
-    HOME,
-    Host,
-    decode_state,
-    encode_state,
-    graft,
-    network_in,
-    read_network,
-    same_growth,
-    ungraft,
-)
+from esper_core.growth import Host, Network, decode_state, encode_state, graft, ungraft
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
 from esper_grow.gardener import Gardener, Tended
@@ -36,8 +26,6 @@ if TYPE_CHECKING:
 
     import torch
     from torch import Tensor, nn
-
-    from esper_core.growth import Network
 
 log = logging.getLogger("esper")
 
@@ -213,10 +201,9 @@ class GrowthHook:
         if attachment.expects_state:
             if Host(module).is_grafted:
                 ungraft(module, discard=True)
-            growth_state = {
-                key.removeprefix(prefix): state.pop(key) for key in list(state) if key.startswith(f"{prefix}{HOME}.")
-            }
-            attachment._loaded = network_in(growth_state) or attachment._loaded
+            attachment._loaded = Network.in_state(state, prefix) or attachment._loaded
+            for key in Host.split_state(state, prefix)[1]:
+                del state[key]  # the library loads this very dictionary
         elif not prefix and (attachment.gardener is None or attachment.gardener.model is module):
             attachment.close()
             grow_as(module, state)
@@ -230,9 +217,9 @@ class GrowthHook:
 
 def grow_as(model: nn.Module, state: Mapping[str, Any]) -> None:
     """Give ``model`` the growth of a state dict, which is loaded afterwards."""
-    network = network_in(state)
+    network = Network.in_state(state)
     if Host(model).is_grafted:
-        if same_growth(network, read_network(Host(model).slots, "")):
+        if Host(model).network.fits(network):
             return
         ungraft(model, discard=True)
     if network is not None:

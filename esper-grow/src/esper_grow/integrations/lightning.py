@@ -22,8 +22,9 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch.optim.swa_utils import AveragedModel
 from torchmetrics import Metric
 
-from esper_core.growth import HOME, Host
+from esper_core.growth import Host
 from esper_core.leyline.errors import GrowthError, Problem
+from esper_core.leyline.lifecycle import Stage
 from esper_grow.integrations.attachment import GrowsModel, grow_as
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from esper_core.growth import Slot
+    from esper_core.growth import Seed
     from esper_core.leyline import SlotPlace
 
 
@@ -169,10 +170,7 @@ class Grow(GrowsModel, pl.Callback):
         """Return the state of the Gardener, what grew in averages of the weights, and random numbers."""
         if self.gardener is None:
             return {}
-        grown = [
-            {key: value for key, value in average.module.state_dict().items() if key.startswith(f"{HOME}.")}
-            for average in _averages(trainer)
-        ]
+        grown = [Host.split_state(average.module.state_dict())[1] for average in _averages(trainer)]
         return {"gardener": self.gardener.state_dict(), "averages": grown, "random": _random_numbers()}
 
 
@@ -275,14 +273,13 @@ def _renew_averages(trainer: pl.Trainer, module: pl.LightningModule) -> None:
     for average in _averages(trainer):
         before = average.module
         average.module = deepcopy(module).to(next(before.parameters()).device)
-        host = {key: value for key, value in before.state_dict().items() if not key.startswith(f"{HOME}.")}
-        average.module.load_state_dict(host, strict=False)
-        kept = {seed.number: seed for slot in _slots(before) for seed in slot.fossils}
-        for slot in _slots(average.module):
-            for seed in slot.stack:
-                if seed.number in kept:
-                    seed.load_state_dict(kept[seed.number].state_dict())
+        average.module.load_state_dict(Host.split_state(before.state_dict())[0], strict=False)
+        kept = {seed.number: seed for seed in _seeds(before) if seed.stage is Stage.FOSSILISED}
+        for seed in _seeds(average.module):
+            if seed.number in kept:
+                seed.load_state_dict(kept[seed.number].state_dict())
 
 
-def _slots(module: nn.Module) -> tuple[Slot, ...]:
-    return Host(module).slots.each() if Host(module).is_grafted else ()
+def _seeds(module: nn.Module) -> list[Seed]:
+    slots = Host(module).slots.each() if Host(module).is_grafted else ()
+    return [seed for slot in slots for seed in slot.stack]

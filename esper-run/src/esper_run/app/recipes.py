@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import torch
 
-from esper_core.growth import Host, RandomStream, Variety, audition, graft
+from esper_core.growth import Host, RandomStream, Variety, graft
 from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.constants import MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Problem
@@ -62,7 +62,7 @@ def build_prototype(
         return cast("nn.Module", build_component(resolution, resolution.host, task.shape))
 
     host = _graft_prototype(resolution, build_host, data["train"], device)
-    varieties = _select_varieties(resolution, host, device)
+    varieties = _select_varieties(resolution, Host(host))
     recipe = Recipe(
         task=task,
         data=data,
@@ -173,7 +173,7 @@ def name_in_file(slot: str) -> str:
     return slot.partition(":")[0]
 
 
-def _select_varieties(resolution: Resolution, host: nn.Module, device: torch.device) -> dict[str, tuple[Variety, ...]]:
+def _select_varieties(resolution: Resolution, host: Host) -> dict[str, tuple[Variety, ...]]:
     """Return for each slot of the host what may grow in it.
 
     Raises:
@@ -183,8 +183,8 @@ def _select_varieties(resolution: Resolution, host: nn.Module, device: torch.dev
     misfits: list[Problem] = []
     faults: list[Problem] = []
     varieties: dict[str, tuple[Variety, ...]] = {}
-    sites = {(name_in_file(slot.name), slot.site) for slot in Host(host).slots.each() if slot.site is not None}
-    for slot in Host(host).slots.each():
+    sites = {(name_in_file(slot.name), slot.site) for slot in host.slots.each() if slot.site is not None}
+    for slot in host.slots.each():
         assert slot.site is not None
         site, name = slot.site, name_in_file(slot.name)
         chosen = [(component, cast("BlueprintSpec", component.spec)) for component in resolution.blueprints[name]]
@@ -200,7 +200,7 @@ def _select_varieties(resolution: Resolution, host: nn.Module, device: torch.dev
             Variety(component.id, spec, component.load(), component.title) for component, spec in fitting
         )
         for (component, _), variety in zip(fitting, varieties[slot.name], strict=True):
-            if (fault := audition(variety, slot.site, device)) is not None:
+            if (fault := host.audition(variety, slot.site)) is not None:
                 path = _path_of_blueprint(resolution, name, component.id)
                 faults.append(
                     resolution.loaded.problem(fault.code, path, f"{component.title} {fault.message}", fault.hint)

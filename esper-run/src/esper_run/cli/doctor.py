@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from esper_core._version import __version__
+from esper_core import __version__
 from esper_core.leyline.errors import printable
 from esper_run.cli.output import print_json, print_line
 from esper_run.options import local_runs_option

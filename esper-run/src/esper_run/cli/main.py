@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from esper_core._version import __version__
+from esper_core import __version__
 from esper_core.leyline.errors import EsperError, Interrupted, PluginError, Problem, nearest, printable
-from esper_core.plugins import find_extensions
+from esper_core.plugins import Extension
 from esper_run.cli.exits import end_process, exits_refused
 from esper_run.cli.output import print_line, print_problems
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from esper_core.plugins import Extension
 
 CRASHED: Final = 1
 INTERRUPTED: Final = 130
@@ -68,7 +67,7 @@ KNOWN_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
 
 def external_commands() -> Mapping[str, Extension]:
     """Return the commands that other packages announce, by name, without importing them."""
-    return find_extensions("esper.commands", "command")
+    return Extension.find("esper.commands", "command")
 
 
 def external_help(command: Extension) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from esper_core.leyline.errors import Problem
     from esper_core.leyline.specs import ComponentKind
-    from esper_core.plugins import Component, PluginRecord, Plugins
+    from esper_core.plugins import Component, Plugins
 
 
 @click.group(cls=OpenGroup)
@@ -58,7 +58,7 @@ def list_plugins(local: tuple[Path, ...], *, as_json: bool) -> None:
                 record.version,
                 record.status,
                 str(len(record.components)),
-                _milliseconds(record),
+                _milliseconds(record.load_ms),
             ]
             for record in loaded.records
         ]
@@ -93,7 +93,7 @@ def show_plugin(id: str, local: tuple[Path, ...], *, as_json: bool) -> None:
             ("package", record.source),
             ("entry point", record.origin),
             ("API level", "unknown" if record.api is None else str(record.api)),
-            ("import", _milliseconds(record)),
+            ("import", _milliseconds(record.load_ms)),
             ("hooks", ", ".join(record.hooks) or "none"),
             ("components", ", ".join(record.components) or "none"),
         ]
@@ -118,8 +118,8 @@ def _print_problems(problems: Sequence[Problem]) -> None:
         print_problems(problems, stream=sys.stdout)
 
 
-def _milliseconds(record: PluginRecord) -> str:
-    return "not imported" if record.load_ms is None else f"{record.load_ms:.1f} ms"
+def _milliseconds(spent: float | None) -> str:
+    return "not imported" if spent is None else f"{spent:.1f} ms"
 
 
 # --- components

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from esper_core._version import __version__
+from esper_core import __version__
 from esper_core.leyline.errors import ClusterError, Problem
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
-from esper_core._version import __version__
+from esper_core import __version__
 from esper_core.leyline.errors import ClusterError, Problem, one_line
 from esper_scale.engines.nodes import NodeRecord, check_node
 from esper_scale.engines.processes import ForkEngine, usable_cores

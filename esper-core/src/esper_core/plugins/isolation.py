@@ -25,7 +25,7 @@ from traceback import format_exception_only, walk_tb
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from esper_core.leyline.errors import EsperError, PluginError, Problem
-from esper_core.plugins.process_state import Guard, Memory, Scope
+from esper_core.plugins.process_state import Guard, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from esper_core.leyline.protocols import Schedule, Split, SplitName, Task
+    from esper_core.plugins.process_state import Memory
 
 T = TypeVar("T")
 
@@ -222,7 +223,7 @@ class Label(str):
         """Return the text with its target."""
         label = super().__new__(cls, text)
         label.target = target
-        label.memory = Memory()
+        label.memory = {}
         return label
 
     def __reduce__(self) -> tuple[type[Label], tuple[str, str]]:

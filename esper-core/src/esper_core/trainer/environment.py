@@ -71,7 +71,7 @@ class Recipe:
         compiler: Compiles a host where ``compute.compile`` is set.
         warn: Warns of a host that cannot be compiled.
         label: Names host and task in messages.
-        reported: Which changes of the process's state were reported of them.
+        memory: What is remembered of what they changed of the process's state.
     """
 
     task: Task
@@ -87,7 +87,7 @@ class Recipe:
     compiler: Compiler = torch_compiler
     warn: Warn = field(default_factory=lambda: Notices().warn)
     label: str = "the host"
-    reported: set[str] = field(default_factory=set)
+    memory: Memory = field(default_factory=dict)
 
     @property
     def origins(self) -> list[tuple[str, object]]:
@@ -168,7 +168,6 @@ class Environment:
         self._faults = FaultBook() if faults is None else faults
         self.forward = ForwardPass(recipe.compute, recipe.task, recipe.device)
         self._operations = OperationCount(recipe.operations)
-        self._memory = Memory(recipe.reported)
         self._feed = feed_for(recipe.compute.data, recipe.data["train"], recipe.device)
 
     @property
@@ -193,7 +192,7 @@ class Environment:
 
     def guard(self, scope: Scope = Scope.PROCESS) -> Guard:
         """Return a guard around calls into the code of host, task and seeds."""
-        return Guard(" or ".join(dict.fromkeys(self.components())), scope, memory=self._memory)
+        return Guard(" or ".join(dict.fromkeys(self.components())), scope, memory=self.recipe.memory)
 
     def components(self) -> list[str]:
         """Return the names in messages of everything that computes here."""

@@ -50,7 +50,7 @@ from esper_core.leyline.protocols import State
 from esper_core.plugins.process_state import restore_defaults
 from esper_core.settings import GovernorConfig, GrowthConfig, OptimizersConfig
 from esper_core.trainer.event_records import LostSeed, plain_of, record_of
-from esper_core.trainer.measurements import Evaluation, SeedDependence, SeedGains, StepMeasurements, check_settings
+from esper_core.trainer.measurements import Evaluation, SeedDependence, SeedGains, StepMeasurements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -284,7 +284,10 @@ class GrowingNetwork:
 
     def _incubate(self, number: int, losses: Sequence[Loss]) -> None:
         self.garden.incubate(number, *losses)
-        check_settings(self.garden, number)
+        # Slots guard what seeds do in a forward pass, but not what their hooks do in backward.
+        if changes := restore_defaults():
+            slot, _ = self.garden.slot_of(number)
+            raise SeedFault([slot.name], changes, number=number)
 
     def _drawing(self, when: Draws) -> AbstractContextManager[Any]:
         """Return a context with the training stream, if ``when`` is the time at which the host draws from it.

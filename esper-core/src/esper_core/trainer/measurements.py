@@ -26,7 +26,6 @@ from torch.nn.utils import get_total_norm
 
 from esper_core.growth import (
     Counterfactuals,
-    SeedFault,
     decode_state,
     device_of,
     encode_state,
@@ -37,7 +36,6 @@ from esper_core.growth import (
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import GradientHealth, SeedSignals, Signals, SlotSignals
-from esper_core.plugins.process_state import restore_defaults
 from esper_core.trainer.batches import chunks
 
 if TYPE_CHECKING:
@@ -155,16 +153,7 @@ class SeedGains:
     def _try_seed(self, number: int, evaluate: Callable[[], Tensor]) -> Tensor:
         """Return the evidence with one incubating seed in the network."""
         with self._garden.trial(number), self._stream:
-            evidence = evaluate()
-        check_settings(self._garden, number)
-        return evidence
-
-
-def check_settings(garden: Garden, number: int) -> None:
-    """Raise SeedFault if a pass with an incubating seed changed torch's settings."""
-    if changes := restore_defaults():
-        slot, _ = garden.slot_of(number)
-        raise SeedFault([slot.name], changes, number=number)
+            return evaluate()
 
 
 @dataclass(slots=True)

@@ -8,7 +8,6 @@ the same for any number of lanes.
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import partial
@@ -24,7 +23,7 @@ from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import CALM, Signals
 from esper_core.plugins.isolation import attributed_to, output_to_stderr
-from esper_core.plugins.process_state import Guard, Memory, Scope
+from esper_core.plugins.process_state import Guard, Scope
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.event_records import Changes, Ending, LostSeeds, Member, plain_of, record_of
 from esper_core.trainer.lanes import Lanes, lanes_for
@@ -445,8 +444,8 @@ class Pool(Phases[Environment], StudyPool[Environment]):
             undisturbed=undisturbed,
         )
         self._deterministic = recipe.network.draws is Draws.NEVER
-        self._scope = Scope.SETTINGS if recipe.compute.compile else Scope.PROCESS  # a compiler changes what is Python's
-        self._memory = Memory(recipe.reported)
+        scope = Scope.SETTINGS if recipe.compute.compile else Scope.PROCESS  # a compiler draws from Python's generator
+        self._guard = partial(Guard, scope=scope, memory=recipe.memory)
 
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round: environments of one index share a seed, whatever their arm."""
@@ -469,19 +468,19 @@ class Pool(Phases[Environment], StudyPool[Environment]):
 
         Errors are attributed to the environment's host and seeds. ``doing`` completes the message.
         """
-        by_place, own_thread = {environment.place: environment for environment in members}, threading.get_ident()
+        by_place = {environment.place: environment for environment in members}
 
         def at(place: int) -> T:
             environment = by_place[place]
-            scope = self._scope if threading.get_ident() == own_thread else Scope.SETTINGS
             grown = {seed.blueprint for slot in environment.garden.slots.values() for seed in slot.stack}
             component = "the host" + (f" with {', '.join(sorted(grown))}" if grown else "")
-            with attributed_to(component, doing, environment.guard(scope)):
+            with attributed_to(component, doing, environment.guard(Scope.SETTINGS)):
                 return act(environment)
 
         components = dict.fromkeys(name for environment in members for name in environment.components())
         before = torch.get_rng_state() if self._deterministic else None
-        with output_to_stderr(), Guard(" or ".join(components), self._scope, memory=self._memory):
+        # Lanes share the generators of Python and NumPy, so these are compared around all environments at once.
+        with output_to_stderr(), self._guard(" or ".join(components)):
             done = self._lanes.run(by_place, at)
         if before is not None and not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)

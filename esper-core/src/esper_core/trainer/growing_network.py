@@ -331,8 +331,9 @@ class GrowingNetwork:
 
     def conclude_step(self, step: int, numbers: Sequence[float]) -> Signals:
         """Read the numbers of a step, let the gates look at them once, and return the step's signals."""
-        self.garden.gates.look(self.garden.living_seeds(), self.measurements.read(numbers).gains)
-        return self.signals(step, numbers)
+        self.measured = self.measurements.read(numbers)
+        self.garden.gates.look(self.garden.living_seeds(), self.measured.gains)
+        return self.measurements.signals(step, self.measured)
 
     def signals(self, step: int, numbers: Sequence[float]) -> Signals:
         """Return the signals of a network that was changed and measured again in a step that is concluded."""

@@ -28,6 +28,7 @@ from esper_core.leyline.errors import EsperError, GrowthError, Problem, suggesti
 from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotState, Stage, next_slot_state
 from esper_core.leyline.protocols import State
 from esper_core.plugins.isolation import is_interrupt
+from esper_core.plugins.process_state import restore_defaults
 from esper_core.settings import GrowthConfig
 
 if TYPE_CHECKING:
@@ -364,9 +365,14 @@ class Garden:
 
 @contextmanager
 def attributed_to_seed(slot: Slot, seed: Seed) -> Iterator[None]:
-    """Raise whatever the ``with`` block raises as a SeedFault of ``seed``, unless it is an EsperError already."""
+    """Raise whatever the ``with`` block raises as a SeedFault of ``seed``, unless it is an EsperError already.
+
+    It is one, too, if the block changed settings of torch, which would change the numbers of whatever runs next.
+    """
     try:
         yield
+        if changes := restore_defaults():
+            raise SeedFault([slot.name], changes, number=seed.number)
     except EsperError:
         raise
     except BaseException as error:

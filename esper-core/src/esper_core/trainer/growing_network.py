@@ -50,7 +50,7 @@ from esper_core.leyline.protocols import State
 from esper_core.plugins.process_state import restore_defaults
 from esper_core.settings import GovernorConfig, GrowthConfig, OptimizersConfig
 from esper_core.trainer.event_records import LostSeed, plain_of, record_of
-from esper_core.trainer.measurements import Evaluation, SeedDependence, SeedGains, StepMeasurements, check_settings
+from esper_core.trainer.measurements import Evaluation, SeedDependence, SeedGains, StepMeasurements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -246,7 +246,7 @@ class GrowingNetwork:
         if incubating := self.garden.incubating:
             began = perf_counter()
             for number in incubating:
-                self.lost.run_without_faulty(self._incubate, number, losses)
+                self.lost.run_without_faulty(self.garden.incubate, number, *losses)
             self.incubation_seconds += perf_counter() - began
 
     def close_step(self, batch_losses: Sequence[Tensor]) -> list[Transition]:
@@ -281,10 +281,6 @@ class GrowingNetwork:
                 raise
             raise SeedFault(self.garden.blended_slots, f"{describe_error(error)} in backward") from error
         return loss.detach()
-
-    def _incubate(self, number: int, losses: Sequence[Loss]) -> None:
-        self.garden.incubate(number, *losses)
-        check_settings(self.garden, number)
 
     def _drawing(self, when: Draws) -> AbstractContextManager[Any]:
         """Return a context with the training stream, if ``when`` is the time at which the host draws from it.

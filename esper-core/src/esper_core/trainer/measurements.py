@@ -156,15 +156,10 @@ class SeedGains:
         """Return the evidence with one incubating seed in the network."""
         with self._garden.trial(number), self._stream:
             evidence = evaluate()
-        check_settings(self._garden, number)
+        if changes := restore_defaults():
+            slot, _ = self._garden.slot_of(number)
+            raise SeedFault([slot.name], changes, number=number)
         return evidence
-
-
-def check_settings(garden: Garden, number: int) -> None:
-    """Raise SeedFault if a pass with an incubating seed changed torch's settings."""
-    if changes := restore_defaults():
-        slot, _ = garden.slot_of(number)
-        raise SeedFault([slot.name], changes, number=number)
 
 
 @dataclass(slots=True)

@@ -216,7 +216,7 @@ class BorrowedOptimizers(OptimizerKeeper):
     def misowned(self, model: nn.Module) -> list[str]:
         """Return the trainable parameters of seeds that no optimizer owns, or several do. The host is the user's."""
         owned = [id(parameter) for share in self.shares() for parameter in share.parameters]
-        grown = Host(model).slots.named_parameters()
+        grown = self._host.slots.named_parameters()
         return [name for name, parameter in grown if parameter.requires_grad and owned.count(id(parameter)) != 1]
 
     def state_dict(self) -> State:

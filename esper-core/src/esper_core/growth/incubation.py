@@ -258,7 +258,7 @@ class Branch(Incubation):
             self._fields[place] = (module, name, getattr(module, name))
             setattr(module, name, other)
         self._keeper.scaler, self._scaler = self._scaler, self._keeper.scaler
-        # A seed of another slot that was fossilised since has a share behind these, of which the branch has no state.
+        # A share that was added since the branch began comes last, and the branch has no state of it.
         self._host_states = [self._exchanged(*pair) for pair in zip(shares, self._host_states, strict=False)]
 
     def _state_of_host(self, share: Share) -> dict[Any, Any]:

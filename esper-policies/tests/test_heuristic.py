@@ -1,5 +1,6 @@
 """Each rule of the heuristic, on observations made by hand, and the forecasts that it decides by."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -21,9 +22,11 @@ from esper_core.leyline import (
     SlotSignals,
     SlotState,
     Stage,
+    State,
 )
 from esper_core.leyline.constants import NATS_PER_PARAMETER
-from esper_policies.heuristic import CAUTION, FEE, RISE, Forecast, Heuristic, Life
+from esper_policies.heuristic import Forecast, Heuristic, Life
+from esper_policies.settings import CAUTION, FEE, RISE, HeuristicSettings
 
 SPACE = ActionSpace({"early": ("a/conv", "a/mlp"), "late": ("a/mlp",)})
 STEPS = 40
@@ -243,9 +246,12 @@ def test_episodes_that_are_too_short_are_reported():
     assert notice.startswith("any blueprint, which needs 290 steps (a preview of 20 and two ramps of 4)")
 
 
-def test_settings_of_costs_reach_the_forecast():
-    costs = {"rise": 3.0, "caution": 2.0, "price": 0.1, "fee": 0.2, "points": 5.0, "average": 2.0}
-    assert Heuristic(SPACE, **costs).forecast == Forecast(**costs)
+def test_a_state_is_json_even_where_gains_are_infinite_or_only_hoped_for():
+    policy, resumed = Heuristic(SPACE, average=2.0), Heuristic(SPACE)
+    policy.act([seen(8, slot("early", seed("a/conv", mean=math.inf), seed("a/mlp")))], [ActionMask()])
+    policy.act([seen(9, slot("early", seed("a/mlp", mean=0.1)))], [ActionMask()])
+    resumed.load_state_dict(State(json.loads(json.dumps(policy.state_dict().plain, allow_nan=False))))
+    assert resumed.memories == policy.memories
 
 
 def test_first_after_last_is_refused():
@@ -260,6 +266,10 @@ SURE = Gain(n=400, mean=0.1, deviation=0.2, skewness=0.0, worst=-1.0, best=1.0)
 """A gain with a standard error of 0.01."""
 
 
+def forecast(**settings):
+    return Forecast(HeuristicSettings(**settings))
+
+
 def tried(stage=Stage.TRAINING, gain=SURE, parameters=200, opinion=None):
     return SeedSignals("tried/one", stage, 0.0, parameters, 5, gain=gain, opinion=opinion)
 
@@ -270,14 +280,14 @@ def test_a_preview_is_forecast_to_rise_within_an_interval_less_its_cost():
     assert Forecast().net(tried()) == pytest.approx(rise * (0.1 - error) - cost)
     assert Forecast().hope(tried()) == pytest.approx(rise * (0.1 + error) - cost)
     harm = Gain(n=400, mean=-0.1, deviation=0.2, skewness=0.0, worst=-1.0, best=1.0)
-    assert Forecast(rise=5.0, caution=0.0, price=0.0, fee=0.0).net(tried(gain=harm)) == pytest.approx(-0.1), "no rise"
+    assert forecast(rise=5.0, caution=0.0, price=0.0, fee=0.0).net(tried(gain=harm)) == pytest.approx(-0.1), "no rise"
 
 
 def test_age_counts_in_steps_of_32_batches():
     """The seed is five steps old."""
     free = SlotSignals("early", SlotState.FREE, fossils=0)
     signals = Signals(5, 2.3, 2.3, 0.1, parameters=10, host_parameters=10, slots=(free,))
-    plain = Forecast(caution=0.0, price=0.0, fee=0.0)
+    plain = forecast(caution=0.0, price=0.0, fee=0.0)
     of = {batches: plain.at(Observation(5, 40, signals, batches=batches)) for batches in (None, 32, 16, 4, 320)}
     assert of[None] == of[32] == plain
     nets = {batches: forecast.net(tried()) for batches, forecast in of.items()}
@@ -289,7 +299,7 @@ def test_age_counts_in_steps_of_32_batches():
 
 @pytest.mark.parametrize("stage", [Stage.BLENDING, Stage.HOLDING, Stage.DRAINING])
 def test_a_gain_measured_in_the_host_counts_once(stage):
-    assert Forecast(10.0, 2.0, 0.0, 0.0).net(tried(stage)) == pytest.approx(0.08)
+    assert forecast(rise=10.0, caution=2.0, price=0.0, fee=0.0).net(tried(stage)) == pytest.approx(0.08)
 
 
 @pytest.mark.parametrize(
@@ -306,8 +316,8 @@ def test_a_non_finite_gain_never_pays(gain):
 
 def test_an_uncertain_gain_does_not_pay():
     noise = Gain(100, 0.01, 0.1, 0.0, -1.0, 1.0)
-    assert Forecast(price=0.0, fee=0.0).net(tried(gain=noise)) < 0
-    assert Forecast(caution=0.0, price=0.0, fee=0.0).net(tried(gain=noise)) > 0
+    assert forecast(price=0.0, fee=0.0).net(tried(gain=noise)) < 0
+    assert forecast(caution=0.0, price=0.0, fee=0.0).net(tried(gain=noise)) > 0
 
 
 def test_gains_of_the_latest_steps_are_averaged():
@@ -316,16 +326,15 @@ def test_gains_of_the_latest_steps_are_averaged():
     *_, averaged = (life.averaged(tried(gain=gain), 2).gain for gain in gains)
     assert averaged.mean == pytest.approx(0.2)
     assert averaged.standard_error == pytest.approx(math.hypot(0.01, 0.1)), "of one look, and between looks"
-    assert Life.of(life.plain()) == life
     assert life.averaged(tried(), 1) == tried(), "the latest by itself"
     broken = tried(gain=replace(SURE, mean=math.nan))
     assert life.averaged(broken, 2) is broken
-    assert [replace(Forecast(average=1.5), pace=pace).window for pace in (1.0, 0.25, 10.0)] == [2, 6, 1]
+    assert [replace(forecast(average=1.5), pace=pace).window for pace in (1.0, 0.25, 10.0)] == [2, 6, 1]
 
 
 def test_the_cost_is_the_price_of_the_gate_unless_a_price_is_set():
     priced = Opinion(Finding.NOT_SHOWN, "too dear", price=0.5)
-    assert Forecast(fee=0.1).cost(tried(opinion=priced)) == pytest.approx(0.6)
-    assert Forecast(fee=0.1, price=0.001).cost(tried(opinion=priced)) == pytest.approx(0.3)
-    assert Forecast(fee=0.1).cost(tried(opinion=Opinion(Finding.OFF, "gates are off"))) == pytest.approx(0.14)
-    assert Forecast(fee=0.1, price=0.0).cost(tried(opinion=priced)) == pytest.approx(0.1)
+    assert forecast(fee=0.1).cost(tried(opinion=priced)) == pytest.approx(0.6)
+    assert forecast(fee=0.1, price=0.001).cost(tried(opinion=priced)) == pytest.approx(0.3)
+    assert forecast(fee=0.1).cost(tried(opinion=Opinion(Finding.OFF, "gates are off"))) == pytest.approx(0.14)
+    assert forecast(fee=0.1, price=0.0).cost(tried(opinion=priced)) == pytest.approx(0.1)

@@ -30,7 +30,7 @@ def lesson_for(policy, rollout):
     episodes, _ = episodes_of(policy.space, rollout, policy.pace, endless=cut)
     policy._rescale(episodes)
     lesson = lesson_of(episodes, partial(policy._numbers, round_=policy.round), policy.options, policy.scales)
-    return lesson, evaluate(policy.network, lesson, policy.update_settings, policy.scales.returns)
+    return lesson, evaluate(policy.network, lesson, policy.settings, policy.scales.returns)
 
 
 def generator():
@@ -163,10 +163,10 @@ def taught(game, episodes, times=1, **settings):
     policy = Ppo(game.space, **{**TINY, "minibatch": 64, "most_change": None, **settings})
     lesson, before = lesson_for(policy, play(policy, game, episodes))
     figures = [
-        learn(policy.network, policy.optimizer, lesson, before, policy.update_settings, entropy=0.0, order=generator())
+        learn(policy.network, policy.optimizer, lesson, before, policy.settings, entropy=0.0, order=generator())
         for _ in range(times)
     ]
-    return lesson, before, evaluate(policy.network, lesson, policy.update_settings, policy.scales.returns), figures
+    return lesson, before, evaluate(policy.network, lesson, policy.settings, policy.scales.returns), figures
 
 
 def test_the_clip_limits_the_change_of_chances():
@@ -215,7 +215,7 @@ def test_padding_does_not_affect_training():
     for candidate in (worth, spoilt):
         twin = Ppo(game.space, **TINY, passes=2, minibatch=1000)
         figures = learn(
-            twin.network, twin.optimizer, lesson, candidate, policy.update_settings, entropy=0.1, order=generator()
+            twin.network, twin.optimizer, lesson, candidate, policy.settings, entropy=0.1, order=generator()
         )
         weights.append((figures, [parameter.tolist() for parameter in twin.network.parameters()]))
     assert weights[0] == weights[1]

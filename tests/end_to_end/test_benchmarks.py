@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.perf import __main__ as command
 from benchmarks.perf.figures import Figure, read_baseline, table
+from benchmarks.returns import BOUNDS, returns_of_ways
 
 FIGURES = [Figure("P9", "a share", 9.0, "%", 3.0), Figure("P2", "a ratio", 0.5, "×", 1.1), Figure("P2", "free", -1, "")]
 FACTORS = {"conv": [{"layout": "", "allocator": "tuned", "times as fast": {"Esper, threads": 2.0}}]}
@@ -52,3 +53,10 @@ def test_figures_become_the_baseline_of_the_next_run(fake_run, capsys):
     printed = capsys.readouterr()
     assert "9.00 %    9.00 %" in printed.out
     assert f"{SPEED}    2.00 ×    2.00 ×" in printed.out
+
+
+def test_the_main_ways_through_the_code_stay_short():
+    measured = {way: sum(returns.values()) for way, returns in returns_of_ways().items()}
+    assert measured.keys() == BOUNDS.keys()
+    assert {way: count for way, count in measured.items() if count > BOUNDS[way]} == {}
+    assert min(measured.values()) > 10, "something was counted"

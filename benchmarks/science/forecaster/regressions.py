@@ -65,7 +65,7 @@ def rows_of(curves: Curves, seed: tuple[str, str, int]) -> tuple[Row, list[Row]]
         share, name = gain / error_of(seen), f"{curves.problem.name} {seed}"
         if seen.step == seed[2]:
             before = Row(curves.problem.name, name, tuple(values_of(features, SITUATION)), share)
-        if slot is not None and living is not None and (gains := memory.gains[slot.name, living.blueprint]):
+        if slot is not None and living is not None and (gains := memory.gains[slot.name][living.blueprint]):
             values = values_of(evidence(features, seen, living, gains), EVIDENCE)
             looks.append(Row(curves.problem.name, name, tuple(values), share))
     assert before is not None

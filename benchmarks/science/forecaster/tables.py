@@ -71,6 +71,6 @@ def _rows(bench: Bench, puzzle: int, candidate: int, planted: int) -> Iterator[R
         curve = f"{name} {candidate} {planted}"
         if decision == planted:
             yield Row(name, curve, tuple(values_of(features, SITUATION)), share)
-        elif decision > planted and (gains := memory.gains.get((slot, blueprint))):
+        elif decision > planted and (gains := memory.gains.get(slot, {}).get(blueprint)):
             (seed,) = seen.signals.seeds
             yield Row(name, curve, tuple(values_of(evidence(features, seen, seed, gains), EVIDENCE)), share)

@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter
 
 from esper_core.leyline import State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from esper_core.leyline import Action, ActionMask, Observation
 
 
-class EpisodeMemory(Protocol):
-    """What a policy remembers of one environment's episode; made without arguments when it begins."""
-
-    def plain(self) -> dict[str, Any]:
-        """Return it as JSON."""
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> Self:
-        """Return what ``plain`` describes."""
-
-
-M = TypeVar("M", bound=EpisodeMemory)
+M = TypeVar("M")
 
 
 class RememberingPolicy(ABC, Generic[M]):
     """A policy that remembers each environment's episode, and nothing else.
 
-    memory: class of what it remembers of an episode. memories: of each environment's present episode.
+    memory: dataclass of what it remembers of an episode, made without arguments when that begins; pydantic translates
+    it to JSON and back, so the types of its fields must be importable at run time. memories: of each environment's
+    present episode.
     """
 
     memory: type[M]
@@ -38,6 +32,8 @@ class RememberingPolicy(ABC, Generic[M]):
     def __init__(self) -> None:
         self.memories: list[M] = []
         self._steps: list[int] = []
+        # JSON has no infinite numbers, and states hold none: they become text.
+        self._json = TypeAdapter(list[self.memory], config=ConfigDict(ser_json_inf_nan="strings"))  # type: ignore[name-defined]
 
     @abstractmethod
     def choose(self, memory: M, seen: Observation, mask: ActionMask) -> Action:
@@ -61,9 +57,9 @@ class RememberingPolicy(ABC, Generic[M]):
 
     def state_dict(self) -> State:
         """Return the memory of each environment's episode."""
-        return State({"memories": [memory.plain() for memory in self.memories], "steps": list(self._steps)})
+        return State({"memories": json.loads(self._json.dump_json(self.memories)), "steps": list(self._steps)})
 
     def load_state_dict(self, state: State) -> None:
         """Restore the memories."""
-        self.memories = [self.memory.of(plain) for plain in state.plain["memories"]]
+        self.memories = self._json.validate_python(state.plain["memories"])
         self._steps = list(state.plain["steps"])

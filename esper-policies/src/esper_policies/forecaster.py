@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline import WAIT, Action, Op, Stage
-from esper_core.leyline.constants import RAMP_STEPS
 from esper_core.leyline.lifecycle import BLENDED, INCUBATING
 from esper_policies.episodes import RememberingPolicy
 from esper_policies.heuristic import SHARE_FOR_SEED
@@ -49,35 +48,23 @@ class Recollection:
     """
 
     losses: list[tuple[int, float]] = field(default_factory=list)
-    gains: dict[tuple[str, str], list[tuple[int, float]]] = field(default_factory=dict)
-    tried: set[tuple[str, int, str]] = field(default_factory=set)
-
-    def plain(self) -> dict[str, Any]:
-        """Return the recollection as JSON."""
-        gains = [[*key, [list(look) for look in looks]] for key, looks in self.gains.items()]
-        losses = [list(loss) for loss in self.losses]
-        return {"losses": losses, "gains": gains, "tried": [list(blueprint) for blueprint in sorted(self.tried)]}
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> Recollection:
-        """Return the recollection that ``plain`` describes."""
-        gains = {(slot, name): [(step, gain) for step, gain in looks] for slot, name, looks in plain["gains"]}
-        losses = [(step, loss) for step, loss in plain["losses"]]
-        return cls(losses, gains, {(slot, height, name) for slot, height, name in plain["tried"]})
+    gains: dict[str, dict[str, list[tuple[int, float]]]] = field(default_factory=dict)
+    # A list, not a set: sets of text have another order in each process, and equal runs write equal checkpoints.
+    tried: list[tuple[str, int, str]] = field(default_factory=list)
 
     def look(self, seen: Observation) -> None:
         """Update it with an observation. Gains of acting seeds beside fossils are not of them alone, and left out."""
         self.losses.append((seen.step, seen.signals.validation_loss))
-        alone, living = not seen.signals.fossils, set()
+        alone = not seen.signals.fossils
         for slot in seen.signals.slots:
+            before = self.gains.get(slot.name, {})
+            self.gains[slot.name] = {seed.blueprint: before.get(seed.blueprint, []) for seed in slot.seeds}
             for seed in slot.seeds:
-                living.add((slot.name, seed.blueprint))
-                self.tried.add((slot.name, slot.fossils, seed.blueprint))
-                looks = self.gains.setdefault((slot.name, seed.blueprint), [])
+                if (trial := (slot.name, slot.fossils, seed.blueprint)) not in self.tried:
+                    self.tried.append(trial)
                 gain = relative_gain(seen, seed)
                 if math.isfinite(gain) and (alone or seed.stage in INCUBATING):
-                    looks.append((seen.step, gain))
-        self.gains = {key: looks for key, looks in self.gains.items() if key in living}
+                    self.gains[slot.name][seed.blueprint].append((seen.step, gain))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +90,7 @@ class Choice:
 
     def belief(self, slot: SlotSignals, seed: SeedSignals) -> Belief | None:
         """Return the belief of a seed's gain beyond its cost; None without a look at it."""
-        looks = self.memory.gains.get((slot.name, seed.blueprint), ())
+        looks = self.memory.gains.get(slot.name, {}).get(seed.blueprint)
         if not looks or seed.gain is None:
             return None
         place = self._places.get(slot.name)
@@ -222,38 +209,16 @@ class Forecaster(RememberingPolicy[Recollection]):
     >>> str(action.op), action.slot, action.blueprint
     ('germinate', 'early', 'blueprints/conv_light')
 
-    space: the run's slots and blueprints.
-    preview, every, last, speed, seeds, effort, price, coefficients: as in ``settings.ForecasterSettings``.
+    space: the run's slots and blueprints. settings: those of ``ForecasterSettings``.
     """
 
     memory = Recollection
 
-    def __init__(
-        self,
-        space: ActionSpace,
-        *,
-        preview: int = 4,
-        every: int = 1,
-        last: float = 1.0,
-        speed: int = RAMP_STEPS,
-        seeds: int = 1,
-        effort: float = 0.3,
-        price: float | None = None,
-        coefficients: str | None = None,
-    ) -> None:
+    def __init__(self, space: ActionSpace, **settings: Any) -> None:
         super().__init__()
         self.space = space
-        self.settings = ForecasterSettings(
-            preview=preview,
-            every=every,
-            last=last,
-            speed=speed,
-            seeds=seeds,
-            effort=effort,
-            price=price,
-            coefficients=coefficients,
-        )
-        self.coefficients = load_coefficients(coefficients)
+        self.settings = ForecasterSettings.model_validate(settings)
+        self.coefficients = load_coefficients(self.settings.coefficients)
 
     def choose(self, memory: Recollection, seen: Observation, mask: ActionMask) -> Action:
         """Return the best action."""

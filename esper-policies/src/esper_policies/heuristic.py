@@ -21,10 +21,10 @@ from esper_core.leyline import WAIT, Action, Op, SettingError, Stage
 from esper_core.leyline.constants import EPISODE_BATCHES, NATS_PER_PARAMETER
 from esper_core.leyline.lifecycle import BLENDED, INCUBATING
 from esper_policies.episodes import RememberingPolicy
-from esper_policies.settings import CAUTION, FEE, RISE, HeuristicSettings, too_few_steps
+from esper_policies.settings import HeuristicSettings, too_few_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from esper_core.leyline import ActionMask, ActionSpace, Observation, SeedSignals, SlotSignals
 
@@ -214,26 +214,17 @@ class Forecast:
     >>> round(Forecast().net(seed), 3), round(Forecast().hope(seed), 3)
     (0.062, 0.164)
 
-    rise: age at which a seed has half of its final gain, in steps of 32 batches. caution: standard errors between a
-    gain and its bounds. price: nats for each parameter; None: what the gates hold against it, or 0.0002 where they are
-    off. fee: nats for each seed beside them. points: hundredths of the metric that a nat brings at the end, where the
-    reward's own price is to be asked instead; None: it is not. average: steps of 32 batches whose gains are averaged.
-    pace: batches of a decision step, divided by 32: seeds
-    learn by batches, and short steps show little.
+    settings: those of the policy; rise, caution, price, fee, points and average are read. pace: batches of a decision
+    step, divided by 32: seeds learn by batches, and short steps show little.
     """
 
-    rise: float = RISE
-    caution: float = CAUTION
-    price: float | None = None
-    fee: float = FEE
-    points: float | None = None
-    average: float = 0.0
+    settings: HeuristicSettings = field(default_factory=HeuristicSettings)
     pace: float = 1.0
 
     @property
     def window(self) -> int:
         """How many gains of a seed are averaged."""
-        return max(1, math.ceil(self.average / self.pace))
+        return max(1, math.ceil(self.settings.average / self.pace))
 
     @property
     def looks(self) -> int:
@@ -247,21 +238,22 @@ class Forecast:
         the host has, and a tenth of it for each seed.
         """
         timed = replace(self, pace=(observation.batches or EPISODE_BATCHES) / EPISODE_BATCHES)
-        if self.points is None or observation.price is None:
+        if self.settings.points is None or observation.price is None:
             return timed
-        nats = observation.price / self.points
-        return replace(timed, price=nats / max(1, observation.signals.host_parameters), fee=nats * SHARE_FOR_SEED)
+        nats = observation.price / self.settings.points
+        costs = {"price": nats / max(1, observation.signals.host_parameters), "fee": nats * SHARE_FOR_SEED}
+        return replace(timed, settings=self.settings.model_copy(update=costs))
 
     def net(self, seed: SeedSignals) -> float | None:
         """Return a lower bound of the seed's gain beyond its cost: forecast while it incubates, measured later.
 
         It is None if the gain is unknown, and -inf if a loss was not finite, or there was one example only.
         """
-        return self._beyond_cost(seed, -self.caution)
+        return self._beyond_cost(seed, -self.settings.caution)
 
     def hope(self, seed: SeedSignals) -> float | None:
         """Return the upper bound, like ``net``."""
-        return self._beyond_cost(seed, self.caution)
+        return self._beyond_cost(seed, self.settings.caution)
 
     def _beyond_cost(self, seed: SeedSignals, errors: float) -> float | None:
         if seed.gain is None:
@@ -271,15 +263,15 @@ class Forecast:
             return -math.inf
         rises = seed.stage in INCUBATING and gain > 0
         age = max(1.0, self.pace * (seed.age or 1))
-        return (gain * (1 + self.rise / age) if rises else gain) - self.cost(seed)
+        return (gain * (1 + self.settings.rise / age) if rises else gain) - self.cost(seed)
 
     def cost(self, seed: SeedSignals) -> float:
         """Return the cost of keeping the seed, in nats."""
         gate_price = None if seed.opinion is None else seed.opinion.price
-        if self.price is None and gate_price is not None:
-            return gate_price + self.fee
-        per_parameter = NATS_PER_PARAMETER if self.price is None else self.price
-        return seed.parameters * per_parameter + self.fee
+        price, fee = self.settings.price, self.settings.fee
+        if price is None and gate_price is not None:
+            return gate_price + fee
+        return seed.parameters * (NATS_PER_PARAMETER if price is None else price) + fee
 
 
 @dataclass(slots=True)
@@ -310,58 +302,23 @@ class Life:
         error = math.sqrt(fmean(error * error for error in errors) + between)
         return replace(seed, gain=replace(seed.gain, mean=fmean(means), deviation=error * math.sqrt(seed.gain.n)))
 
-    def plain(self) -> dict[str, Any]:
-        """Return the life as JSON; an infinite promise is written as text."""
-        promise = None if self.promise is None else str(self.promise)
-        return {
-            "stage": self.stage.value,
-            "since": self.since,
-            "promise": promise,
-            "hopes": [str(hope) for hope in self.hopes],
-            "gains": [[str(number) for number in gain] for gain in self.gains],
-        }
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> Life:
-        """Return the life that ``plain`` describes."""
-        promise = plain["promise"]
-        hopes = [float(hope) for hope in plain["hopes"]]
-        gains = [(float(mean), float(error)) for mean, error in plain["gains"]]
-        return cls(Stage(plain["stage"]), plain["since"], None if promise is None else float(promise), hopes, gains)
-
 
 @dataclass(slots=True)
 class Memory:
     """One environment's episode so far.
 
-    lives: the living seeds, by slot and blueprint. heights: the number of fossils by slot. refused: slot, blueprint and
-    fossils of the whole network of each failed trial, which is not repeated until the network has grown.
+    lives: the living seeds, by slot and blueprint. heights: the number of fossils by slot. refused: slot, fossils of
+    the whole network and blueprint of each failed trial, which is not repeated until the network has grown.
     """
 
-    lives: dict[tuple[str, str], Life] = field(default_factory=dict)
+    lives: dict[str, dict[str, Life]] = field(default_factory=dict)
     heights: dict[str, int] = field(default_factory=dict)
-    refused: set[tuple[str, int, str]] = field(default_factory=set)
-
-    def plain(self) -> dict[str, Any]:
-        """Return the memory as JSON."""
-        return {
-            "lives": [[slot, blueprint, life.plain()] for (slot, blueprint), life in self.lives.items()],
-            "heights": dict(self.heights),
-            "refused": [list(refusal) for refusal in sorted(self.refused)],
-        }
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> Memory:
-        """Return the memory that ``plain`` describes."""
-        return cls(
-            {(slot, blueprint): Life.of(life) for slot, blueprint, life in plain["lives"]},
-            dict(plain["heights"]),
-            {(slot, height, blueprint) for slot, height, blueprint in plain["refused"]},
-        )
+    # A list, not a set: sets of text have another order in each process, and equal runs write equal checkpoints.
+    refused: list[tuple[str, int, str]] = field(default_factory=list)
 
     def germinated(self, slot: str, blueprint: str, step: int) -> None:
         """Record a germination. If the seed is missing at the next look, it could not be built."""
-        self.lives[slot, blueprint] = Life(Stage.GERMINATED, step)
+        self.lives.setdefault(slot, {})[blueprint] = Life(Stage.GERMINATED, step)
 
     def look(self, slots: Sequence[SlotSignals], step: int, forecast: Forecast) -> tuple[SlotSignals, ...]:
         """Update the memory with the observation after ``step``, and return the slots with averaged gains."""
@@ -375,7 +332,7 @@ class Memory:
 
     def life(self, slot: str, seed: SeedSignals) -> Life:
         """Return the life of a seed that was there at the last look."""
-        return self.lives[slot, seed.blueprint]
+        return self.lives[slot][seed.blueprint]
 
     def may_try(self, slot: SlotSignals, blueprint: str) -> bool:
         """Return whether the blueprint has not failed yet in this slot of the network as it is now."""
@@ -386,7 +343,7 @@ class Memory:
         return sum(self.heights.values())
 
     def _follow(self, slot: str, seed: SeedSignals, step: int, forecast: Forecast) -> SeedSignals:
-        life = self.lives.setdefault((slot, seed.blueprint), Life(seed.stage, step))
+        life = self.lives.setdefault(slot, {}).setdefault(seed.blueprint, Life(seed.stage, step))
         if life.stage is not seed.stage:
             life.stage, life.since, life.hopes, life.gains = seed.stage, step, [], []
         seed = life.averaged(seed, forecast.window)
@@ -402,14 +359,14 @@ class Memory:
         One that was dropped although it promised to pay may be tried again if the better one fails.
         """
         living = {seed.blueprint for seed in slot.seeds}
-        gone = [key for key in self.lives if key[0] == slot.name and key[1] not in living]
+        lives = self.lives.get(slot.name, {})
         kept = slot.fossils > self.heights.get(slot.name, slot.fossils)
         outdone = any(seed.stage in BLENDED for seed in slot.seeds)
-        for key in gone:
-            life = self.lives.pop(key)
+        for blueprint in [name for name in lives if name not in living]:
+            life = lives.pop(blueprint)
             hopeful = life.promise is None or life.promise > 0
             if not (kept or (outdone and hopeful)):
-                self.refused.add((slot.name, self._fossils, key[1]))
+                self.refused.append((slot.name, self._fossils, blueprint))
 
 
 class Heuristic(RememberingPolicy[Memory]):
@@ -444,9 +401,7 @@ class Heuristic(RememberingPolicy[Memory]):
             at, message = "first", "first is later than last"
             hint = f"Seeds germinate between first and last. Received: {checked.first} and {checked.last}"
             raise SettingError(at, message, hint)
-        self.forecast = Forecast(
-            checked.rise, checked.caution, checked.price, checked.fee, checked.points, checked.average
-        )
+        self.forecast = Forecast(checked)
 
     def choose(self, memory: Memory, seen: Observation, mask: ActionMask) -> Action:
         """Return the action of the first rule that applies, else WAIT."""

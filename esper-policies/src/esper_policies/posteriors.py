@@ -7,13 +7,14 @@ in ``forecaster.json``; ``python -m benchmarks.science.forecaster`` fits them.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from pydantic import TypeAdapter, ValidationError
 
 from esper_core.leyline import SettingError
 
@@ -131,12 +132,6 @@ class Coefficients:
     doubt: float
     hazard: float
 
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> Coefficients:
-        """Return the coefficients that a JSON file holds."""
-        shares = (float(plain[name]) for name in ("shrink", "doubt", "hazard"))
-        return cls(_regression(plain["untried"]), _regression(plain["tried"]), *shares)
-
 
 def load_coefficients(file: str | None = None) -> Coefficients:
     """Return the coefficients of a file; None: those that come with this package.
@@ -146,11 +141,11 @@ def load_coefficients(file: str | None = None) -> Coefficients:
     """
     home = resources.files("esper_policies").joinpath(COEFFICIENTS) if file is None else Path(file)
     try:
-        return Coefficients.of(json.loads(home.read_text(encoding="utf-8")))
+        return TypeAdapter(Coefficients).validate_json(home.read_bytes())
     except OSError as error:
         at, message = "coefficients", f"{home} cannot be read: {error.strerror}"
         raise SettingError(at, message, f"Give an existing file. Received: {file}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except ValidationError as error:
         at, message = "coefficients", f"{home} does not hold the coefficients of a forecaster"
         hint = f"python -m benchmarks.science.forecaster writes such a file. Received: {file}"
         raise SettingError(at, message, hint) from error
@@ -234,15 +229,3 @@ def _within(value: float, limit: float) -> float:
 
 def _dot(left: Sequence[float], right: Sequence[float]) -> float:
     return sum(a * b for a, b in zip(left, right, strict=True))
-
-
-def _regression(plain: Mapping[str, Any]) -> Regression:
-    return Regression(
-        features=tuple(plain["features"]),
-        centre=tuple(plain["centre"]),
-        scale=tuple(plain["scale"]),
-        weights=tuple(plain["weights"]),
-        covariance=tuple(map(tuple, plain["covariance"])),
-        noise=tuple(plain["noise"]),
-        calibration=float(plain["calibration"]),
-    )

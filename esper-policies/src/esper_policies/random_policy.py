@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from esper_core.leyline import ARGUMENTS, WAIT, Action, Blend, Op, State
-from esper_core.leyline.constants import FULL, RAMP_STEPS
 from esper_policies.settings import RandomSettings
 
 if TYPE_CHECKING:
@@ -40,23 +39,12 @@ class Random:
     >>> [(str(one.op), one.blueprint) for one in Random(ActionSpace(mask.blueprints)).choices(mask)]
     [('wait', None), ('germinate', 'blueprints/mlp'), ('germinate', 'blueprints/conv_light')]
 
-    space: the run's slots and blueprints.
-    seed, blends, speeds, targets: as ``settings.RandomSettings`` says.
+    space: the run's slots and blueprints. settings: those of ``RandomSettings``.
     """
 
-    def __init__(
-        self,
-        space: ActionSpace,
-        *,
-        seed: int = 0,
-        blends: Sequence[str] = (Blend.ADD.value,),
-        speeds: Sequence[int] = (RAMP_STEPS,),
-        targets: Sequence[float] = (FULL,),
-    ) -> None:
+    def __init__(self, space: ActionSpace, **settings: Any) -> None:
         self.space = space
-        self.settings = RandomSettings.model_validate(
-            {"seed": seed, "blends": blends, "speeds": speeds, "targets": targets}
-        )
+        self.settings = RandomSettings.model_validate(settings)
         self._episodes: list[int] = []
 
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> list[Action]:

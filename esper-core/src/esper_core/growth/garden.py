@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from esper_core.growth.dry_runs import device_of
 from esper_core.growth.gates import Gates
@@ -28,6 +28,7 @@ from esper_core.leyline.errors import EsperError, GrowthError, Problem, suggesti
 from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotState, Stage, next_slot_state
 from esper_core.leyline.protocols import State
 from esper_core.plugins.isolation import is_interrupt
+from esper_core.plugins.process_state import restore_defaults
 from esper_core.settings import GrowthConfig
 
 if TYPE_CHECKING:
@@ -95,9 +96,7 @@ class Garden:
     ) -> None:
         self.model = model
         if not isinstance(keeper, OptimizerKeeper):
-            message = (
-                f"a garden needs an OptimizerKeeper, which gives seeds optimizers. Received: {type(keeper).__name__}"
-            )
+            message = f"a garden needs an OptimizerKeeper for its seeds. Received: {type(keeper).__name__}"
             hint = "With an optimizer of your own, in a loop of your own, use esper_grow.Gardener."
             raise GrowthError(Problem("E340", message, hint=hint))
         self.keeper = keeper
@@ -312,7 +311,9 @@ class Garden:
         return [(slot, seed) for slot, seed in self._living() if seed.presence is acting and seed.stage in BLENDED]
 
     def _living(self) -> list[tuple[Slot, Seed]]:
-        return [(slot, seed) for slot in self.slots.values() for seed in slot.nursery]
+        # Asked several times a batch, so the stacks are read here: ``nursery`` takes two calls for each slot.
+        stacked = ((slot, cast("Seed", seed)) for slot in self.slots.values() for seed in slot.seeds)
+        return [(slot, seed) for slot, seed in stacked if seed.stage is not Stage.FOSSILISED]
 
     def _adopt_seeds(self) -> None:
         """Train the seeds that a loaded model holds already."""
@@ -364,9 +365,14 @@ class Garden:
 
 @contextmanager
 def attributed_to_seed(slot: Slot, seed: Seed) -> Iterator[None]:
-    """Raise whatever the ``with`` block raises as a SeedFault of ``seed``, unless it is an EsperError already."""
+    """Raise whatever the ``with`` block raises as a SeedFault of ``seed``, unless it is an EsperError already.
+
+    It is one, too, if the block changed settings of torch, which would change the numbers of whatever runs next.
+    """
     try:
         yield
+        if changes := restore_defaults():
+            raise SeedFault([slot.name], changes, number=seed.number)
     except EsperError:
         raise
     except BaseException as error:

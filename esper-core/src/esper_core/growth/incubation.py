@@ -23,6 +23,7 @@ from esper_core.growth.examples import map_tensors
 from esper_core.growth.optimizer_steps import decode_optimizer_state, decode_scaler, encode_scaler
 from esper_core.growth.seeds import Presence
 from esper_core.growth.serialization import decode_state, encode_state, state_mismatch
+from esper_core.leyline.lifecycle import INCUBATING
 from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
@@ -162,7 +163,10 @@ class Branch(Incubation):
             if id(module) not in seed_modules
             for name, buffer in module.named_buffers(recurse=False)
         ]
-        self._host_states = [(share, self._copied(share)) for share in keeper.host_shares()]
+        self._host_states = [
+            {parameter: map_tensors(of_parameter, torch.clone) for parameter, of_parameter in state.items()}
+            for state in map(self._state_of_host, keeper.host_shares())
+        ]
 
     def train(self, *parts: Callable[[nn.Module], Tensor]) -> None:
         """Take one step of host and seed together, on the branch's tensors.
@@ -170,7 +174,7 @@ class Branch(Incubation):
         No step is taken if the host is frozen and the seed, being pruned, no longer acts.
         """
         losses: list[Tensor] = []
-        acts = self._seed.incubating or self._seed.alpha.value > 0.0
+        acts = self._seed.stage in INCUBATING or self._seed.alpha.value > 0.0
         with self.trial(), self._stream:
             self._keeper.zero_grad()
             for part in parts:
@@ -187,16 +191,17 @@ class Branch(Incubation):
     @contextmanager
     def trial(self) -> Iterator[None]:
         """Run the ``with`` block on the branch's tensors, with the seed acting."""
-        self._switch()
+        shares = self._keeper.host_shares()
+        self._switch(shares)
         try:
             with self._slot.trying(self._seed):
                 yield
         finally:
-            self._switch()
+            self._switch(shares)
 
     def commit(self) -> None:
         """Make the branch the host."""
-        self._switch()
+        self._switch(self._keeper.host_shares())
         self._seed.presence = Presence.ACTING
         self._committed = True
 
@@ -205,7 +210,7 @@ class Branch(Incubation):
         if self._committed:
             self._committed = False
             self._seed.presence = Presence.BRANCHED
-            self._switch()
+            self._switch(self._keeper.host_shares())
 
     def state_dict(self) -> State:
         """Return the branch: its tensors, the state of its optimizers and scaler, and its random stream."""
@@ -215,7 +220,8 @@ class Branch(Incubation):
             names[id(parameter)]: other for parameter, other in zip(self._of_host, self._numbers, strict=True)
         }
         fields = [(paths[id(module)], name, other) for module, name, other in self._fields]
-        states = [[state.get(parameter) for parameter in share.parameters] for share, state in self._host_states]
+        shares = zip(self._keeper.host_shares(), self._host_states, strict=False)
+        states = [[state.get(parameter) for parameter in share.parameters] for share, state in shares]
         branch = encode_state(
             {
                 "parameters": parameters,
@@ -239,34 +245,27 @@ class Branch(Incubation):
             other.copy_(branch["parameters"][names[id(parameter)]])
         self._fields = [(self._model.get_submodule(path), name, other) for path, name, other in branch["fields"]]
         states = zip(self._keeper.host_shares(), branch["optimizer_states"], strict=True)
-        self._host_states = [(share, decode_optimizer_state(share.parameters, encoded)) for share, encoded in states]
+        self._host_states = [decode_optimizer_state(share.parameters, encoded) for share, encoded in states]
         self._stream.load_state_dict(branch["stream"])
         self._losses = branch.get("losses", [])  # older checkpoints have none
         self._scaler = decode_scaler(state.part("scaler"), self._scaler, device)
 
-    def _switch(self) -> None:
-        """Exchange the tensors and optimizer state of host and branch."""
+    def _switch(self, shares: Sequence[Share]) -> None:
+        """Exchange the tensors and optimizer state of host and branch; ``shares`` are those of the host."""
         for place, parameter in enumerate(self._of_host):
             parameter.data, self._numbers[place] = self._numbers[place], parameter.data
         for place, (module, name, other) in enumerate(self._fields):
             self._fields[place] = (module, name, getattr(module, name))
             setattr(module, name, other)
         self._keeper.scaler, self._scaler = self._scaler, self._keeper.scaler
-        for place, (share, other_state) in enumerate(self._host_states):
-            self._host_states[place] = (share, self._exchanged(share, other_state))
+        # A share that was added since the branch began comes last, and the branch has no state of it.
+        self._host_states = [self._exchanged(*pair) for pair in zip(shares, self._host_states, strict=False)]
 
     def _state_of_host(self, share: Share) -> dict[Any, Any]:
         """Return the optimizer's state of each of the host's parameters; it may have other models' beside them."""
         state: dict[Any, Any] = {} if share.optimizer is None else share.optimizer.state
         return {
             parameter: of_parameter for parameter, of_parameter in state.items() if id(parameter) in self._ids_of_host
-        }
-
-    def _copied(self, share: Share) -> dict[Any, Any]:
-        """Return a copy of the optimizer state of each parameter."""
-        return {
-            parameter: map_tensors(of_parameter, torch.clone)
-            for parameter, of_parameter in self._state_of_host(share).items()
         }
 
     def _exchanged(self, share: Share, state: dict[Any, Any]) -> dict[Any, Any]:

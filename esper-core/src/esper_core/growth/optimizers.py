@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -198,7 +198,7 @@ class Share:
         waiting = self.gradients.state_dict()
         return encode_state({"begun": self.begun, "groups": groups, "state": states, "gradients": waiting})
 
-    def restored(self, state: State) -> Share:
+    def restored(self, state: State) -> Self:
         """Return this share with the state of another one, whose parameters have the same shapes."""
         saved = decode_state(state, self.parameters[0].device if self.parameters else "cpu")
         if self.optimizer is not None:

@@ -17,7 +17,7 @@ from esper_core.growth.seed_faults import SeedFault, describe_error
 from esper_core.growth.seeds import Presence
 from esper_core.leyline.errors import one_line, plural
 from esper_core.leyline.events import HostLayer
-from esper_core.leyline.lifecycle import SlotState, Stage
+from esper_core.leyline.lifecycle import INCUBATING, SlotState, Stage
 from esper_core.leyline.specs import SlotPlace
 from esper_core.plugins.isolation import is_interrupt
 from esper_core.plugins.notebooks import html_of
@@ -99,7 +99,7 @@ class Slot(nn.Module):
         if self._disabled and seed.stage is not Stage.FOSSILISED:
             return 0.0
         tried = seed.number == self._tried
-        if tried and seed.incubating:
+        if tried and seed.stage in INCUBATING:
             return seed.schedule.target
         return 0.0 if seed.presence is Presence.BRANCHED and not tried else seed.alpha.value
 

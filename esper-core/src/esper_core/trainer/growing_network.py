@@ -246,7 +246,7 @@ class GrowingNetwork:
         if incubating := self.garden.incubating:
             began = perf_counter()
             for number in incubating:
-                self.lost.run_without_faulty(self._incubate, number, losses)
+                self.lost.run_without_faulty(self.garden.incubate, number, *losses)
             self.incubation_seconds += perf_counter() - began
 
     def close_step(self, batch_losses: Sequence[Tensor]) -> list[Transition]:
@@ -281,13 +281,6 @@ class GrowingNetwork:
                 raise
             raise SeedFault(self.garden.blended_slots, f"{describe_error(error)} in backward") from error
         return loss.detach()
-
-    def _incubate(self, number: int, losses: Sequence[Loss]) -> None:
-        self.garden.incubate(number, *losses)
-        # Slots guard what seeds do in a forward pass, but not what their hooks do in backward.
-        if changes := restore_defaults():
-            slot, _ = self.garden.slot_of(number)
-            raise SeedFault([slot.name], changes, number=number)
 
     def _drawing(self, when: Draws) -> AbstractContextManager[Any]:
         """Return a context with the training stream, if ``when`` is the time at which the host draws from it.
@@ -334,8 +327,9 @@ class GrowingNetwork:
 
     def conclude_step(self, step: int, numbers: Sequence[float]) -> Signals:
         """Read the numbers of a step, let the gates look at them once, and return the step's signals."""
-        self.garden.gates.look(self.garden.living_seeds(), self.measurements.read(numbers).gains)
-        return self.signals(step, numbers)
+        self.measured = self.measurements.read(numbers)
+        self.garden.gates.look(self.garden.living_seeds(), self.measured.gains)
+        return self.measurements.signals(step, self.measured)
 
     def signals(self, step: int, numbers: Sequence[float]) -> Signals:
         """Return the signals of a network that was changed and measured again in a step that is concluded."""

@@ -166,6 +166,9 @@ class SeedDependence:
 
     def measure(self, task: Task, split: Split) -> None:
         """Measure each acting seed on ``split``, and leave the model in training mode."""
+        self.dependences = {}
+        if not self.garden.blended:
+            return
         model, reason_before = self.garden.model, self.counterfactuals.reason
         model.eval()
         try:

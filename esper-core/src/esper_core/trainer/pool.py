@@ -8,11 +8,10 @@ the same for any number of lanes.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 
@@ -72,8 +71,12 @@ class NetworkMember(Member, Protocol):
 N = TypeVar("N", bound=NetworkMember)
 
 
-class Roster(ABC, Generic[M]):
+class Roster(Protocol[M]):
     """Environments by their places; the run has ``pool_size`` of them, where some live in other processes."""
+
+    environments: list[M]
+    faults: FaultBook
+    _pool_size: int
 
     def __init__(self, environments: Sequence[M], pool_size: int, faults: FaultBook | None = None) -> None:
         self.environments = list(environments)
@@ -129,64 +132,51 @@ class Roster(ABC, Generic[M]):
             environments = state.part("environments")
             self.load_states({place: environments.part(str(place)) for place in range(self._pool_size)}, latest)
 
-    @abstractmethod
     def states(self) -> dict[int, State]:
         """Return the state of each environment, by its place."""
 
-    @abstractmethod
     def load_states(self, states: Mapping[int, State], latest: Sequence[Signals]) -> None:
         """Restore the state and the latest signals of each environment, by its place."""
 
     # The phases of a step, in their order.
 
-    @abstractmethod
     def train(self, step: int) -> Changes:
         """Train every environment for one step, and return the seeds' changes of stage."""
 
-    @abstractmethod
     def evaluate(self, step: int) -> None:
         """Measure every environment on the validation split."""
 
-    @abstractmethod
     def synchronise(self, step: int) -> list[Signals]:
         """Read what was measured, let the gates look at it, and return ``latest``."""
 
-    @abstractmethod
     def heal(self, step: int) -> LostSeeds:
         """Take out seeds that broke a loss, measure their environments again, and return all seeds that were lost."""
 
-    @abstractmethod
     def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, GovernorDecision]:
         """Return the governor's decision for each environment whose episode goes on, given what plugins say of some."""
 
-    @abstractmethod
     def carry_out(self, decisions: Mapping[int, GovernorDecision], step: int) -> tuple[dict[int, RolledBack], Changes]:
         """Roll environments back, and end episodes, as the governor decided."""
 
-    @abstractmethod
     def masks(self) -> list[ActionMask]:
         """Return what can be done now, for each environment."""
 
-    @abstractmethod
     def apply(self, actions: Sequence[Action] | Mapping[int, Action], step: int) -> tuple[Changes, LostSeeds]:
         """Carry out one action in each environment, and return what changed and which seeds could not be built."""
 
-    @abstractmethod
     def conclude(self, step: int) -> tuple[Changes, list[Ending]]:
         """End the episodes: prune seeds that are not fossilised, and evaluate what is left on the test split."""
 
 
-class StudyPool(Roster[M]):
+class StudyPool(Roster[M], Protocol[M]):
     """The environments of a study, which begin anew in each round."""
 
     is_ahead: bool = False
     """Whether some environments are ahead of the study, so that their states cannot be read now."""
 
-    @abstractmethod
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round: environments of one index share a seed, whatever their arm."""
 
-    @abstractmethod
     def close(self) -> None:
         """Release everything. May be called twice."""
 

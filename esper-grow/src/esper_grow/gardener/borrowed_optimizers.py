@@ -2,8 +2,8 @@
 
 The user's optimizers train the host, and the user steps them. A branch needs steps of its own, on tensors of its own,
 without effects on the user's objects: no hook may run, no schedule may count them. So a branch steps a **view**: an
-object of the same class that shares the state of the optimizer and reads its groups, with the learning rates of the
-moment, and that writes into no group.
+object of the same class that shares the state of the optimizer and has copies of its groups, so that it writes into
+none. ``host_shares`` and ``seed_shares`` copy the groups anew, with the learning rates of the moment.
 
 While a seed lives on its branch it has a view with a state of its own and the settings of the groups that it will join.
 When it is kept its parameters, with their state, are appended to those groups. No group is ever added, so schedules,
@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -68,6 +70,20 @@ def unwrapped(optimizer: Any) -> Any:
     return optimizer
 
 
+@dataclass(frozen=True, slots=True)
+class SeedShare(Share):
+    """A share of a living seed, whose optimizer is a view of ``owner``; ``members`` are by the groups of that."""
+
+    owner: torch.optim.Optimizer | None = None
+    members: tuple[tuple[int, list[nn.Parameter]], ...] = ()
+
+    def renew(self) -> None:
+        """Copy the settings of the user's groups as they are now."""
+        if self.optimizer is not None and self.owner is not None:
+            groups = self.owner.param_groups
+            self.optimizer.param_groups = [{**groups[index], "params": members} for index, members in self.members]
+
+
 class BorrowedOptimizers(OptimizerKeeper):
     """The keeper of a garden whose host is trained by the user's optimizers.
 
@@ -87,22 +103,36 @@ class BorrowedOptimizers(OptimizerKeeper):
         self.host = Share((), None)
         self.seeds: dict[int, Share] = {}
         self.fossils: dict[int, Share] = {}
-        self._further: dict[int, tuple[Share, ...]] = {}
-        """Shares of seeds whose parameters go to several optimizers, beside those in ``seeds``."""
+        self._shares_of_seeds: dict[int, tuple[SeedShare, ...]] = {}
+        """All shares of each living seed, one for each optimizer that it will join; ``seeds`` holds the first."""
         self._places: dict[int, Place] = {}
         """For each parameter of a living seed, by its id, the group that it will join."""
-        self._views = [self._view_of_host(owner) for owner in self._owners]
+        self._views = [bare_copy(owner) for owner in self._owners]
 
     def host_shares(self) -> tuple[Share, ...]:
-        """Return what the user's optimizers hold of the model: host and fossils."""
-        return tuple(
-            Share(tuple(parameter for group in view.param_groups for parameter in group["params"]), view)
-            for view in self._views
-        )
+        """Return what the user's optimizers hold of the model: host and fossils. Other parameters are left out."""
+        ids = {id(parameter) for parameter in self._model.parameters()}
+        shares = []
+        for owner, view in zip(self._owners, self._views, strict=True):
+            members = [[member for member in group["params"] if id(member) in ids] for group in owner.param_groups]
+            view.param_groups = [
+                {**group, "params": in_model} for group, in_model in zip(owner.param_groups, members, strict=True)
+            ]
+            view.state = owner.state  # another object since the user's latest load_state_dict()
+            shares.append(Share(tuple(chain(*members)), view))
+        return tuple(shares)
 
     def seed_shares(self, number: int) -> tuple[Share, ...]:
         """Return the shares of a living seed, one for each optimizer that it will join."""
-        return (self.seeds[number], *self._further.get(number, ()))
+        shares = self._shares_of_seeds[number]
+        for share in shares:
+            share.renew()
+        return shares
+
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+        for parameter in self._model.parameters():
+            parameter.grad = None
 
     def host_gradients(self) -> list[Tensor]:
         """Return nothing: after a step the gradients are the loop's own, and may be scaled or left over."""
@@ -118,11 +148,12 @@ class BorrowedOptimizers(OptimizerKeeper):
             place = self._places[id(parameter)] = self._group_for(parameter, at)
             groups.setdefault(place, []).append(parameter)
         shares = [
-            self._share_of_seed(number, {place[1]: members for place, members in groups.items() if place[0] == number})
-            for number in dict.fromkeys(number for number, _ in groups)
+            self._share_of_seed(
+                owner, [(index, members) for (place, index), members in groups.items() if place == owner]
+            )
+            for owner in dict.fromkeys(place for place, _ in groups)
         ]
-        self.seeds[seed.number], *further = shares or [Share((), None)]
-        self._further[seed.number] = tuple(further)
+        self._set_shares(seed.number, shares or [SeedShare((), None)])
 
     def release(self, number: int) -> None:
         """Drop a living seed."""
@@ -150,11 +181,11 @@ class BorrowedOptimizers(OptimizerKeeper):
 
     def undo(self) -> Callable[[], None]:
         """Return a function that restores which seeds live, and what the user's groups hold."""
-        seeds, further, places = dict(self.seeds), dict(self._further), dict(self._places)
+        seeds, of_seeds, places = dict(self.seeds), dict(self._shares_of_seeds), dict(self._places)
         held = [(place, {key: list(group[key]) for key in _MEMBERS if key in group}) for place, group in self._groups()]
 
         def put_back() -> None:
-            self.seeds, self._further, self._places = seeds, further, places
+            self.seeds, self._shares_of_seeds, self._places = seeds, of_seeds, places
             for place, members in held:
                 owner, group = self._group_at(place)
                 for joined in group["params"][len(members["params"]) :]:
@@ -185,7 +216,7 @@ class BorrowedOptimizers(OptimizerKeeper):
     def misowned(self, model: nn.Module) -> list[str]:
         """Return the trainable parameters of seeds that no optimizer owns, or several do. The host is the user's."""
         owned = [id(parameter) for share in self.shares() for parameter in share.parameters]
-        grown = Host(model).slots.named_parameters()
+        grown = self._host.slots.named_parameters()
         return [name for name, parameter in grown if parameter.requires_grad and owned.count(id(parameter)) != 1]
 
     def state_dict(self) -> State:
@@ -210,14 +241,10 @@ class BorrowedOptimizers(OptimizerKeeper):
             raise state_mismatch(why)
         self.scaler = self.decode_scaler(state.part("scaler"), self.scaler, self._host.device)
         self._arrange(state.plain["joined"])
-        restored = {
-            number: [
-                share.restored(state.part(f"{number}-{place}")) for place, share in enumerate(self.seed_shares(number))
-            ]
-            for number in order
-        }
-        self.seeds = {number: shares[0] for number, shares in restored.items()}
-        self._further = {number: tuple(shares[1:]) for number, shares in restored.items()}
+        before, self.seeds = self._shares_of_seeds, {}  # made anew, for gradient norms are summed in this order
+        for number in order:
+            parts = [state.part(f"{number}-{place}") for place, _ in enumerate(before[number])]
+            self._set_shares(number, [share.restored(part) for share, part in zip(before[number], parts, strict=True)])
 
     def _arrange(self, joined: list[list[str]]) -> None:
         """Put what grew at the end of each group, in the order in which it joined: so is an optimizer's state saved."""
@@ -267,37 +294,25 @@ class BorrowedOptimizers(OptimizerKeeper):
             return next((place for place, _ in open_to_it), (0, 0))
         return places[id(nearest[1])]
 
-    def _view_of_host(self, owner: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """Return a view of what ``owner`` holds of the model; other parameters stay as they are on a branch."""
-
-        def groups() -> list[dict[str, Any]]:
-            ids = {id(parameter) for parameter in self._model.parameters()}
-            return [
-                {**group, "params": [parameter for parameter in group["params"] if id(parameter) in ids]}
-                for group in owner.param_groups
-            ]
-
-        return view_of(owner, groups, lambda: owner.state)
-
-    def _share_of_seed(self, number: int, parameters: dict[int, list[nn.Parameter]]) -> Share:
+    def _share_of_seed(self, number: int, members: list[tuple[int, list[nn.Parameter]]]) -> SeedShare:
         """Return a share of a seed's parameters, by the group of the user's optimizer that they will join."""
         owner = self._owners[number]
-
-        def groups() -> list[dict[str, Any]]:
-            return [{**owner.param_groups[index], "params": members} for index, members in parameters.items()]
-
-        state: dict[Any, Any] = defaultdict(dict, _state_at_birth(owner, groups()))
-        return Share(
-            tuple(parameter for group in parameters.values() for parameter in group),
-            view_of(owner, groups, lambda: state),
+        view = bare_copy(owner)
+        share = SeedShare(
+            tuple(chain(*(of_group for _, of_group in members))), view, owner=owner, members=tuple(members)
         )
+        share.renew()
+        view.state = defaultdict(dict, _state_at_birth(owner, view.param_groups))
+        return share
+
+    def _set_shares(self, number: int, shares: Sequence[SeedShare]) -> None:
+        self.seeds[number], self._shares_of_seeds[number] = shares[0], tuple(shares)
 
     def _forget(self, number: int) -> None:
-        for share in self.seed_shares(number):
+        for share in self._shares_of_seeds.pop(number):
             for parameter in share.parameters:
                 self._places.pop(id(parameter), None)
         del self.seeds[number]
-        self._further.pop(number, None)
 
 
 _MEMBERS = ("params", "param_names")
@@ -307,25 +322,16 @@ _OF_THE_OBJECT = {"step", "zero_grad", "param_groups", "state"}
 """Attributes that a copy has of its own; schedules replace ``step`` by a function that counts."""
 
 
-def bare_copy(owner: torch.optim.Optimizer, kind: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
-    """Return an optimizer of class ``kind`` with the attributes of ``owner``, without hooks, schedules and groups.
+def bare_copy(owner: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return an optimizer with class and attributes of ``owner``, without hooks, schedules, state and groups.
 
     ``copy.deepcopy`` loses the attributes of subclasses, and takes along what a schedule has put on the object.
     """
-    bare: torch.optim.Optimizer = object.__new__(kind)
+    bare: torch.optim.Optimizer = object.__new__(type(owner))
     for name, value in vars(owner).items():
         if name not in _OF_THE_OBJECT:
             vars(bare)[name] = OrderedDict() if name.endswith("_hooks") else value
     return bare
-
-
-def view_of(
-    owner: torch.optim.Optimizer, groups: Callable[[], list[dict[str, Any]]], state: Callable[[], dict[Any, Any]]
-) -> torch.optim.Optimizer:
-    """Return an optimizer of the same class as ``owner``, without its hooks, over other groups and another state."""
-    kind = type(owner)
-    properties = {"param_groups": property(lambda view: groups()), "state": property(lambda view: state())}
-    return bare_copy(owner, type(kind.__name__, (kind,), properties))
 
 
 def _takes(owner: torch.optim.Optimizer, group: dict[str, Any], parameter: nn.Parameter) -> bool:

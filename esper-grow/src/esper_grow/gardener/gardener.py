@@ -387,10 +387,8 @@ def _attach_slots(model: nn.Module, slots: Any, example: Any, loss: Loss) -> tup
     with without_trace(model):
         batch, losses = checked_example(model, example, loss)
     rows = Example.of(example).size
-    note = (
-        f"The loss function returned {batch.size} losses for an example of {rows} rows." if batch.size != rows else ""
-    )
-    with noted(note):
+    note = f"The loss function returned {batch.size} losses for an example of {rows} rows."
+    with noted(lambda: note if batch.size != rows else ""):
         if slots is None and Host(model).is_grafted:
             Host(model).observe(batch)
             warn_of_full_slots(model)

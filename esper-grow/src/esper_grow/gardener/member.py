@@ -150,7 +150,7 @@ class LoopMember:
         incubation = network.incubation_seconds
         transitions = network.open_step()
         network.garden.tick()
-        with noted(f"The loss function got the batch of step(): {kind_of(self.last_batch)}."):
+        with noted(lambda: f"The loss function got the batch of step(): {kind_of(self.last_batch)}."):
             loss = self._validation.mean_loss(network.model, self.last_batch, self._autocast)
         self.steps += 1
         transitions += network.close_step([loss])

@@ -93,15 +93,21 @@ class Validation:
         Raises:
             GrowthError: There are no examples, or others than before (E344).
         """
-        device = Host(model).device
+        host = Host(model)
+        device = host.device
         losses: list[Tensor] = []
         seen: list[Tensor] = []
-        with evaluating(model), RandomStream(self._seed, device), same_order(self._batches), autocast():
+        with (
+            torch.no_grad(),
+            host.evaluating(),
+            RandomStream(self._seed, device),
+            same_order(self._batches),
+            autocast(),
+        ):
             for batch in self._batches:
                 moved = batch if device.type == "cpu" else Example.of(batch).to(device)
                 seen.append(fingerprint(moved, device))
-                hint = " A data set yields single examples: pass a DataLoader." if self._is_data_set else ""
-                with noted(f"The loss function got batch {len(seen)} of the validation data: {kind_of(moved)}.{hint}"):
+                with noted(partial(self._describe, moved, len(seen))):
                     losses.append(each_loss(self._loss(model, moved)).detach().float())
         if not losses:
             defect = "has no examples" if self._seen is None else "can be read only once"
@@ -115,6 +121,10 @@ class Validation:
         example_losses = torch.cat(losses)
         self._warn_of_few(len(example_losses), len(losses))
         return example_losses
+
+    def _describe(self, batch: Any, number: int) -> str:
+        hint = " A data set yields single examples: pass a DataLoader." if self._is_data_set else ""
+        return f"The loss function got batch {number} of the validation data: {kind_of(batch)}.{hint}"
 
     def _warn_of_few(self, examples: int, batches: int) -> None:
         """Log a warning, once, if the gates cannot judge by so few examples."""
@@ -135,8 +145,9 @@ class Validation:
 
     def mean_loss(self, model: nn.Module, batch: Any, autocast: Autocast) -> Tensor:
         """Return the mean loss on a batch of the loop, in evaluation mode; a warning is logged if it is held out."""
-        self._warn_of_trained(batch, Host(model).device)
-        with evaluating(model), autocast():
+        host = Host(model)
+        self._warn_of_trained(batch, host.device)
+        with torch.no_grad(), host.evaluating(), autocast():
             return each_loss(self._loss(model, batch)).detach().float().mean()
 
 
@@ -172,12 +183,12 @@ def same_order(batches: Iterable[Any]) -> Iterator[None]:
 
 
 @contextmanager
-def noted(note: str) -> Iterator[None]:
-    """Add a note, unless it is empty, to an error of the user's code, which is raised as it is."""
+def noted(describe: Callable[[], str]) -> Iterator[None]:
+    """Add the note that ``describe`` returns, unless it is empty, to an error of the user's code, which is raised."""
     try:
         yield
     except Exception as error:
-        if note:
+        if note := describe():
             error.add_note(note)
         raise
 
@@ -220,13 +231,6 @@ def example_of(validation: Iterable[Any]) -> Any:
     return first
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Run the ``with`` block in evaluation mode without gradients; modes and buffers are put back."""
-    with torch.no_grad(), Host(model).evaluating():
-        yield
-
-
 def fingerprint(batch: Any, device: torch.device) -> Tensor:
     """Return a number that tells batches apart: the sum of a batch's first values, weighted by position."""
     first = next((tensor for tensor in Example.of(batch).tensors() if tensor.numel()), torch.zeros(1))
@@ -256,7 +260,7 @@ def checked_example(model: nn.Module, batch: Any, loss: Loss) -> tuple[Example, 
     Raises:
         GrowthError: The losses are no losses, not finite, or not computed from the model's parameters (E342).
     """
-    with noted(f"The loss function got the example: {kind_of(batch)}."):
+    with noted(lambda: f"The loss function got the example: {kind_of(batch)}."):
         example, by_example, example_losses = counted_example(model, batch, loss)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if any(parameter.grad is not None for parameter in trained):

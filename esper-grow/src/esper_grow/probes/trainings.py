@@ -187,7 +187,7 @@ def _shared(model: nn.Module, copy: nn.Module) -> str | None:
 
 def copy_optimizer(optimizer: torch.optim.Optimizer, memo: dict[int, Any]) -> torch.optim.Optimizer:
     """Return a copy over the parameters that ``memo`` maps those of ``optimizer`` to, without hooks and schedules."""
-    copied = bare_copy(optimizer, type(optimizer))
+    copied = bare_copy(optimizer)
     copied.param_groups = [dict(_copied_group(group, memo)) for group in optimizer.param_groups]
     copied.state = type(optimizer.state)(optimizer.state.default_factory)
     for parameter, state in optimizer.state.items():

@@ -7,7 +7,7 @@ stop of the passes when the KL divergence is too large. Episodes stay whole in m
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -58,26 +58,6 @@ NO_SPREAD: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateSettings:
-    """Parameters of the update, as in ``PpoSettings``."""
-
-    discount: float
-    trace: float
-    clip: float
-    value_clip: float | None
-    value_share: float
-    passes: int
-    minibatch: int
-    most_change: float | None
-    clip_norm: float
-
-    @classmethod
-    def of(cls, settings: PpoSettings) -> UpdateSettings:
-        """Return those of a policy."""
-        return cls(**{parameter.name: getattr(settings, parameter.name) for parameter in fields(cls)})
-
-
-@dataclass(frozen=True, slots=True)
 class Lesson:
     """N episodes of at most T decisions as N·T rows, one episode after the other; short ones are padded.
 
@@ -109,7 +89,7 @@ class Worth:
     returns: Tensor
 
 
-def evaluate(network: PolicyNetwork, lesson: Lesson, update_settings: UpdateSettings, scale: float) -> Worth:
+def evaluate(network: PolicyNetwork, lesson: Lesson, settings: PpoSettings, scale: float) -> Worth:
     """Evaluate the decisions by the network that took them. scale: rewards are divided by it."""
     count, steps = lesson.is_decision.shape
     with torch.no_grad():
@@ -123,7 +103,7 @@ def evaluate(network: PolicyNetwork, lesson: Lesson, update_settings: UpdateSett
         after = behind[n].item() if lesson.cut[n] else 0.0
         scaled = [reward / scale for reward in rewards]
         advantage_NT[n, : len(rewards)] = torch.tensor(
-            advantages(scaled, episode_values, after, discount=update_settings.discount, trace=update_settings.trace)
+            advantages(scaled, episode_values, after, discount=settings.discount, trace=settings.trace)
         )
     advantage = advantage_NT.flatten()
     return Worth(log_chance, scores.value, advantage, advantage + scores.value)
@@ -134,7 +114,7 @@ def learn(
     optimizer: torch.optim.Optimizer,
     lesson: Lesson,
     worth: Worth,
-    update_settings: UpdateSettings,
+    settings: PpoSettings,
     *,
     entropy: float,
     order: torch.Generator,
@@ -146,14 +126,14 @@ def learn(
     normal = (worth.advantage - shift) / width
     figures: list[dict[str, float]] = []
     passes = 0
-    for _ in range(update_settings.passes):
+    for _ in range(settings.passes):
         passes += 1
         latest = [
-            _step(network, optimizer, lesson, (worth, normal), index, update_settings, entropy)
-            for index in _minibatches(lesson, update_settings.minibatch, order)
+            _step(network, optimizer, lesson, (worth, normal), index, settings, entropy)
+            for index in _minibatches(lesson, settings.minibatch, order)
         ]
         figures += latest
-        if update_settings.most_change is not None and _mean(latest, "kl") > update_settings.most_change:
+        if settings.most_change is not None and _mean(latest, "kl") > settings.most_change:
             _reset_momentum(optimizer)
             break
     means = {name: _mean(figures, name) for name in figures[0]}
@@ -184,7 +164,7 @@ def _step(
     lesson: Lesson,
     evaluated: tuple[Worth, Tensor],
     index: Tensor,
-    update_settings: UpdateSettings,
+    settings: PpoSettings,
     entropy: float,
 ) -> dict[str, float]:
     worth, normal = evaluated
@@ -196,33 +176,33 @@ def _step(
     chances = Chances(scores, batch.legal, batch.home)
     change = (chances.log_chance(chosen) - worth.log_chance[rows])[is_decision]
     ratio, advantage = change.exp(), normal[rows][is_decision]
-    kept = ratio.clamp(1.0 - update_settings.clip, 1.0 + update_settings.clip)
+    kept = ratio.clamp(1.0 - settings.clip, 1.0 + settings.clip)
     policy_loss = -torch.minimum(ratio * advantage, kept * advantage).mean()
     value_loss = _value_loss(
-        scores.value[is_decision], worth.value[rows][is_decision], worth.returns[rows][is_decision], update_settings
+        scores.value[is_decision], worth.value[rows][is_decision], worth.returns[rows][is_decision], settings
     )
     entropies = {head: entropy[is_decision].mean() for head, entropy in chances.entropies().items()}
     undecided = torch.stack(list(entropies.values())).sum()
-    loss = policy_loss + update_settings.value_share * value_loss - entropy * undecided
+    loss = policy_loss + settings.value_share * value_loss - entropy * undecided
     optimizer.zero_grad()
     loss.backward()
-    norm = torch.nn.utils.clip_grad_norm_(network.parameters(), update_settings.clip_norm)
+    norm = torch.nn.utils.clip_grad_norm_(network.parameters(), settings.clip_norm)
     optimizer.step()
     return {
         "policy_loss": policy_loss.item(),
         "value_loss": value_loss.item(),
         "kl": (ratio - 1.0 - change).mean().item(),
-        "clipped": ((ratio - 1.0).abs() > update_settings.clip).float().mean().item(),
+        "clipped": ((ratio - 1.0).abs() > settings.clip).float().mean().item(),
         "gradient_norm": norm.item(),
         "ratio_off": (ratio - 1.0).abs().max().item(),
         **{f"entropy_{head}": entropy.item() for head, entropy in entropies.items()},
     }
 
 
-def _value_loss(now: Tensor, before: Tensor, returns: Tensor, update_settings: UpdateSettings) -> Tensor:
+def _value_loss(now: Tensor, before: Tensor, returns: Tensor, settings: PpoSettings) -> Tensor:
     off = (now - returns) ** 2
-    if update_settings.value_clip is not None:
-        near = before + (now - before).clamp(-update_settings.value_clip, update_settings.value_clip)
+    if settings.value_clip is not None:
+        near = before + (now - before).clamp(-settings.value_clip, settings.value_clip)
         off = torch.maximum(off, (near - returns) ** 2)
     return 0.5 * off.mean()
 

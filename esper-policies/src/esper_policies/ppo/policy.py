@@ -19,7 +19,7 @@ from esper_core.leyline import WAIT, Action, Op, State
 from esper_policies.heuristic import Heuristic
 from esper_policies.ppo.encoding import OPS, Pace, Scales, batch_of, episodes_of, outcome_of, see
 from esper_policies.ppo.imitation import imitate
-from esper_policies.ppo.learning import Diagnosis, UpdateSettings, evaluate, learn, lesson_of
+from esper_policies.ppo.learning import Diagnosis, evaluate, learn, lesson_of
 from esper_policies.ppo.policy_network import Chances, Chosen, Options, PolicyNetwork
 from esper_policies.ppo.settings import PpoSettings
 from esper_policies.ppo.trained_policies import (
@@ -89,7 +89,6 @@ class Ppo:
     def __init__(self, space: ActionSpace, **settings: Any) -> None:
         self.space = space
         self.settings = checked = PpoSettings.model_validate(settings)
-        self.update_settings = UpdateSettings.of(checked)
         self.pace = Pace(checked.decide_every, checked.last, checked.auto_fossilise, checked.one_at_a_time)
         self.options = Options.of(checked.blends, checked.speeds, checked.curves, checked.targets)
         self.scales = Scales()
@@ -288,7 +287,7 @@ class Ppo:
         settings = self.settings
         self._rescale(episodes)
         lesson = lesson_of(episodes, partial(self._numbers, round_=round_), self.options, self.scales)
-        worth = evaluate(self.network, lesson, self.update_settings, self.scales.returns)
+        worth = evaluate(self.network, lesson, settings, self.scales.returns)
         gone = min(1.0, round_ / settings.entropy_rounds)
         entropy = settings.entropy + (settings.entropy_end - settings.entropy) * gone
         figures = learn(
@@ -296,7 +295,7 @@ class Ppo:
             self.optimizer,
             lesson,
             worth,
-            self.update_settings,
+            settings,
             entropy=entropy,
             order=self._order(round_),
         )
@@ -309,7 +308,7 @@ class Ppo:
             self._update_columns(episodes)  # its scales were not used yet
         self._rescale(episodes)
         lesson = lesson_of(episodes, partial(self._numbers, round_=round_), self.options, self.scales)
-        worth = evaluate(self.network, lesson, self.update_settings, self.scales.returns)
+        worth = evaluate(self.network, lesson, settings, self.scales.returns)
         figures = imitate(
             self.network,
             self.optimizer,

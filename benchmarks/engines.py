@@ -46,7 +46,7 @@ EMPTY: Final = ("of_arm", ("nobody",))
 def measure_requests(composition: Composition, count: int = 300) -> float:
     """Return the median of the seconds between an empty request and its reply."""
     engine = ForkEngine(composition.recipe, decider_of(composition))
-    pool = WorkerPool(engine, composition.arm_names, 2, workers=2, warn=composition.recipe.warn)
+    pool = WorkerPool(engine, composition.arm_names, 2, workers=2, warn=composition.recipe.reports.warn)
     with closing(engine), closing(pool):
         request, seconds = Request(*EMPTY, FaultBook().state_dict()), []
         for _ in range(count):
@@ -60,7 +60,7 @@ def measure_requests(composition: Composition, count: int = 300) -> float:
 def measure_sizes(composition: Composition) -> dict[str, float]:
     """Return what a step of one environment, and a snapshot of it, take in time and in bytes."""
     order = Order(tuple(composition.arm_names), 2, range(2), "twin")
-    shard = Shard.of(order, composition.recipe, composition.recipe.warn, lambda place: None)
+    shard = Shard.of(order, composition.recipe, composition.recipe.reports.warn, lambda place: None)
     decider: Decider = decider_of(composition)
     answered: list[tuple[Request, Any]] = []
 

@@ -117,7 +117,7 @@ def stepping(setup: Setup, work: Workload) -> Iterator[Callable[[], object]]:
         pool = Pool(recipe, ["grown"], setup.trainings, lanes=setup.lanes)
     else:
         engine = ForkEngine(recipe)
-        pool = WorkerPool(engine, ["grown"], setup.trainings, workers=setup.lanes, warn=recipe.warn)
+        pool = WorkerPool(engine, ["grown"], setup.trainings, workers=setup.lanes, warn=recipe.reports.warn)
     with closing(pool):
         pool.reset(0, 0)
         activate_seeds(pool, list(work.slots) if setup.seeds else [])

@@ -31,11 +31,17 @@ from tests.support.studies import play
 LIFE = {1: GERMINATE, 3: replace(ADVANCE, speed=0), 6: FOSSILISE}
 
 
-def compiled(compiler: Any = None, host: Callable[[], nn.Module] = NoisyHost, **more: Any) -> Any:
-    """Return a recipe of the noisy host, or of another, whose passes are compiled by this compiler."""
-    recipe = make_recipe(steps=12, host=host, **more)
-    seams = {} if compiler is None else {"compiler": compiler}
-    return change_recipe(recipe, compute=ComputeConfig(compile=True), draws=Draws.FORWARD, **seams)
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Returns a recipe of the noisy host, or of another, whose passes are compiled by this compiler."""
+
+    def build(compiler: Any = None, host: Callable[[], nn.Module] = NoisyHost, **more: Any) -> Any:
+        if compiler is not None:
+            monkeypatch.setattr("esper_core.trainer.environment.torch_compiler", compiler)
+        recipe = make_recipe(steps=12, host=host, **more)
+        return change_recipe(recipe, compute=ComputeConfig(compile=True), draws=Draws.FORWARD)
+
+    return build
 
 
 def course(pool: Pool, steps: int) -> list[list[Tensor]]:
@@ -85,7 +91,7 @@ class Compilers:
         raise RuntimeError("the backend gave up")
 
 
-def test_the_pass_is_compiled_for_each_structure_and_each_environment():
+def test_the_pass_is_compiled_for_each_structure_and_each_environment(compiled):
     compilers = Compilers()
     recipe = compiled(compilers)
     plain = Pool(replace(recipe, compute=ComputeConfig()), ["grown"], 1)
@@ -98,7 +104,7 @@ def test_the_pass_is_compiled_for_each_structure_and_each_environment():
 
 
 @pytest.mark.parametrize("at", ["compile", "forward", "backward"])
-def test_b8_pt_03_a_failure_to_compile_is_reported_once_and_retried_when_the_structure_changes(at, caplog):
+def test_b8_pt_03_a_failure_to_compile_is_reported_once_and_retried_when_the_structure_changes(compiled, at, caplog):
     """BatchNorm counts each batch once, although some of them were run twice."""
     compilers = Compilers(lambda number: number < 2, at)
     pool = Pool(compiled(compilers), ["grown"], 1)
@@ -113,7 +119,7 @@ def test_b8_pt_03_a_failure_to_compile_is_reported_once_and_retried_when_the_str
     assert pool.environments[0].model.stem[1].num_batches_tracked == 5 * 3
 
 
-def test_passes_that_failed_to_compile_change_no_number_and_several_environments_report_it_once(caplog):
+def test_passes_that_failed_to_compile_change_no_number_and_several_environments_report_it_once(compiled, caplog):
     compilers = Compilers(lambda number: True, "backward")
     recipe = compiled(compilers, SmoothHost)
     failing = Pool(recipe, ["grown", "b"], 2, lanes=2)
@@ -124,7 +130,7 @@ def test_passes_that_failed_to_compile_change_no_number_and_several_environments
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_random_streams_are_held_until_the_first_compiled_pass_has_its_gradients():
+def test_random_streams_are_held_until_the_first_compiled_pass_has_its_gradients(compiled):
     """Compiling saves and restores torch's generators, so no other lane may draw meanwhile; later it may."""
     held: list[bool] = []
 
@@ -141,7 +147,7 @@ def test_random_streams_are_held_until_the_first_compiled_pass_has_its_gradients
     assert held == [True, False, False]
 
 
-def test_an_error_of_the_host_is_not_attributed_to_the_compiler(caplog):
+def test_an_error_of_the_host_is_not_attributed_to_the_compiler(compiled, caplog):
     def fail(inputs: Tensor) -> Tensor:
         raise ValueError("my own fault")
 
@@ -152,7 +158,7 @@ def test_an_error_of_the_host_is_not_attributed_to_the_compiler(caplog):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's own
-def test_the_compiler_of_torch_gives_the_same_course_in_all_but_the_last_bits(caplog):
+def test_the_compiler_of_torch_gives_the_same_course_in_all_but_the_last_bits(compiled, caplog):
     """With dropout and BatchNorm, over a whole life, and more environments than torch's limit of recompilations."""
     caplog.set_level(logging.WARNING, "esper")
     recipe = compiled(optimizer={"kind": "sgd"}, batches=6)

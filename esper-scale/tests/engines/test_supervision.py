@@ -54,7 +54,9 @@ def workers() -> Iterator[Callable[..., WorkerPool]]:
 
     def new(recipe: Recipe, environments: int = 2, workers: int = 2, **more: Any) -> WorkerPool:
         engine, settings = ForkEngine(recipe), {"patience": 60.0, **more}
-        pools.append(WorkerPool(engine, ARMS, environments, workers=workers, warn=recipe.warn, twin="twin", **settings))
+        pools.append(
+            WorkerPool(engine, ARMS, environments, workers=workers, warn=recipe.reports.warn, twin="twin", **settings)
+        )
         return pools[-1]
 
     yield new
@@ -167,4 +169,4 @@ def test_a_worker_that_cannot_be_made_ends_the_run(workers):
 
     recipe = recipe_with(LOCAL_CONV)
     with pytest.raises(WorkerLost, match=r"E403 the worker of the environments with index 0 to 0 .* SIGKILL"):
-        WorkerPool(Gone(recipe), ARMS, 2, workers=2, warn=recipe.warn)
+        WorkerPool(Gone(recipe), ARMS, 2, workers=2, warn=recipe.reports.warn)

@@ -52,7 +52,7 @@ slow = pytest.mark.slow
 
 def forked(recipe: Recipe, arms: list[str], environments: int, workers: int, **more: Any) -> WorkerPool:
     """Return a pool of forked worker processes."""
-    return WorkerPool(ForkEngine(recipe), arms, environments, workers=workers, warn=recipe.warn, **more)
+    return WorkerPool(ForkEngine(recipe), arms, environments, workers=workers, warn=recipe.reports.warn, **more)
 
 
 @pytest.fixture

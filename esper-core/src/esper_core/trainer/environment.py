@@ -53,9 +53,23 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from esper_core.growth import Garden, Growth, Transition
-    from esper_core.leyline import ActionMask, Operations, Schedule, Signals, SlotPlace, Split, SplitName, Task
-    from esper_core.trainer.forward import Compiler, Warn
+    from esper_core.leyline import ActionMask, Operations, Signals, SlotPlace, Split, SplitName, Task
+    from esper_core.trainer.forward import Warn
     from esper_core.trainer.growing_network import NetworkSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """How messages name host and task, and what was reported of them.
+
+    Attributes:
+        memory: What is remembered of what they changed of the process's state.
+        warn: Warns of a host that cannot be compiled.
+    """
+
+    label: str = "the host"
+    memory: Memory = field(default_factory=dict)
+    warn: Warn = field(default_factory=lambda: Notices().warn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +80,7 @@ class Recipe:
         data: The splits, on the device or, if streamed, on the host (the CPU).
         build_host: Builds a host from torch's default generator.
         network: What may grow in each host, by which rules, and the length of episodes.
-        schedules: Learning rate schedules of the ``"host"`` and of each ``"seed"``; where there is none: constant.
         operations: Operations of host and blueprints; None: torch cannot count them.
-        compiler: Compiles a host where ``compute.compile`` is set.
-        warn: Warns of a host that cannot be compiled.
-        label: Names host and task in messages.
-        memory: What is remembered of what they changed of the process's state.
     """
 
     task: Task
@@ -82,22 +91,18 @@ class Recipe:
     batch_size: int
     device: torch.device
     compute: ComputeConfig = field(default_factory=ComputeConfig)
-    schedules: Mapping[str, Schedule | None] = field(default_factory=dict)
     operations: Operations | None = None
-    compiler: Compiler = torch_compiler
-    warn: Warn = field(default_factory=lambda: Notices().warn)
-    label: str = "the host"
-    memory: Memory = field(default_factory=dict)
+    reports: Reports = field(default_factory=Reports)
 
     @property
     def origins(self) -> list[tuple[str, object]]:
         """Task and schedules as they were built, each with how messages name it."""
-        wrapped = (self.task, *self.schedules.values())
+        wrapped = (self.task, *self.network.schedules.values())
         return [part.origin for part in wrapped if isinstance(part, AttributedTask | AttributedSchedule)]
 
     def guard(self) -> Guard:
         """Return a guard around calls into the code of host and task."""
-        return Guard(self.label, Scope.PROCESS)
+        return Guard(self.reports.label, Scope.PROCESS)
 
     def on(self, device: torch.device) -> Recipe:
         """Return the recipe for another device, with the data on it unless they are streamed."""
@@ -192,17 +197,17 @@ class Environment:
 
     def guard(self, scope: Scope = Scope.PROCESS) -> Guard:
         """Return a guard around calls into the code of host, task and seeds."""
-        return Guard(" or ".join(dict.fromkeys(self.components())), scope, memory=self.recipe.memory)
+        return Guard(" or ".join(dict.fromkeys(self.components())), scope, memory=self.recipe.reports.memory)
 
     def components(self) -> list[str]:
         """Return the names in messages of everything that computes here."""
         seeds = [seed for slot in self.garden.slots.values() for seed in slot.stack] if hasattr(self, "network") else []
-        return [self.recipe.label, *(seed.title for seed in seeds)]
+        return [self.recipe.reports.label, *(seed.title for seed in seeds)]
 
     def reset(self, round_: int, seed: int, *, bare: bool = False) -> None:
         """Begin an episode with a new host from ``seed``; ``bare`` leaves out implants, for a state to be loaded."""
         recipe, self.round, self.seed = self.recipe, round_, seed
-        train, network, schedule = recipe.data["train"], recipe.network, recipe.schedules.get
+        train, network, schedule = recipe.data["train"], recipe.network, recipe.network.schedules.get
         with RandomStream(derive_seed(seed, "host"), recipe.device):
             model = recipe.build_host().to(recipe.device)
         graft(model, recipe.slots, example=sent(train.inputs[:2], recipe.device))
@@ -215,7 +220,7 @@ class Environment:
             steps=network.steps,
             scaler=self.forward.new_scaler(),
         )
-        compile_host = partial(CompiledHost, warn=recipe.warn, compiler=recipe.compiler)
+        compile_host = partial(CompiledHost, warn=recipe.reports.warn, compiler=torch_compiler)
         self.network = GrowingNetwork(
             model,
             keeper,

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from esper_core.governor import GovernorDecision, RolledBack
     from esper_core.growth import OptimizerKeeper, Variety
-    from esper_core.leyline import Action, ActionMask, Metric, Operations, Signals, Split, Task, Verdict
+    from esper_core.leyline import Action, ActionMask, Metric, Operations, Schedule, Signals, Split, Task, Verdict
     from esper_core.trainer.forward import CompiledHost, Loss
     from esper_core.trainer.measurements import Measurements
 
@@ -128,6 +128,7 @@ class NetworkSettings:
         steps: Decision steps in which gates may look.
         batches: Batches of a decision step, on which ramps of alpha are spread.
         optimizers: Of host and seeds, from which the memory budget estimates; they train nothing.
+        schedules: Learning rate schedules of the ``"host"`` and of each ``"seed"``; where there is none: constant.
         metric: What the governor counts as progress, beside the loss.
         draws: When host and blueprints draw random numbers.
         operations: Operations of host and blueprints, if a reward prices them; None: signals have none.
@@ -139,6 +140,7 @@ class NetworkSettings:
     growth: GrowthConfig = field(default_factory=GrowthConfig)
     governor: GovernorConfig = field(default_factory=GovernorConfig)
     optimizers: OptimizersConfig = field(default_factory=OptimizersConfig)
+    schedules: Mapping[str, Schedule | None] = field(default_factory=dict)
     metric: Metric | None = None
     draws: Draws = Draws.ANYWHERE
     operations: Operations | None = None

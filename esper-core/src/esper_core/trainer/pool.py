@@ -435,7 +435,7 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         )
         self._deterministic = recipe.network.draws is Draws.NEVER
         scope = Scope.SETTINGS if recipe.compute.compile else Scope.PROCESS  # a compiler draws from Python's generator
-        self._guard = partial(Guard, scope=scope, memory=recipe.memory)
+        self._guard = partial(Guard, scope=scope, memory=recipe.reports.memory)
 
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round: environments of one index share a seed, whatever their arm."""

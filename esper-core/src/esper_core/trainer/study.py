@@ -104,8 +104,8 @@ class Study:
     Attributes:
         arms: The arms that have a policy.
         twin: The arm that never grows, with which the others are compared; None without one.
+        rewards: The reward of each arm, by the name of its environments; others have that of ``""``.
         first_seeds: RNG seed of the first environment in each round, of which there are as many.
-        reward: Rewards every environment that ``rewards`` does not name.
         packages: The package behind each blueprint, by the blueprint's full id.
         check_health: A second opinion on each environment after each step, which can only raise the verdict.
     """
@@ -113,14 +113,13 @@ class Study:
     pool: StudyPool[Any]
     arms: Sequence[Arm]
     twin: str | None
-    reward: RunReward
+    rewards: Mapping[str, RunReward]
     episode: EpisodeConfig
     first_seeds: Sequence[int]
     bus: Bus
     clock: Clock
     packages: Mapping[str, str]
     check_health: Callable[[HealthSnapshot], Verdict] = field(default=lambda snapshot: CALM)
-    rewards: Mapping[str, RunReward] = field(default_factory=dict)
 
     def places(self, arm: Arm) -> list[int]:
         """Return the places of an arm's environments in the pool; those of one seed stand side by side."""
@@ -128,7 +127,7 @@ class Study:
 
     def rewards_of_places(self) -> list[RunReward]:
         """Return what rewards the environment at each place of the pool."""
-        return [self.rewards.get(environment.arm, self.reward) for environment in self.pool.environments]
+        return [self.rewards.get(environment.arm, self.rewards[""]) for environment in self.pool.environments]
 
     def twins(self) -> list[int | None]:
         """Return the place of each environment's twin; None where it has none."""

@@ -75,14 +75,14 @@ def build_prototype(
             growth=config.growth,
             governor=config.governor,
             optimizers=config.optimizer,
+            schedules={side: _build_schedule(resolution, side) for side in ("host", "seed")},
             metric=task.metric,
         ),
         batch_size=config.episode.batch_size,
         device=device,
         compute=config.compute,
-        schedules={side: _build_schedule(resolution, side) for side in ("host", "seed")},
-        label=" or ".join(_labels_of_training(resolution)),
     )
+    recipe = replace(recipe, reports=replace(recipe.reports, label=" or ".join(_labels_of_training(resolution))))
     sites = {slot.name: slot.site for slot in Host(host).slots.each() if slot.site is not None}
     example = data["train"].inputs[:1].to(device)
     with recipe.guard():

@@ -58,7 +58,7 @@ class WorkersSession:
             request.arms,
             config.instances,
             workers=self.workers,
-            warn=self.composition.recipe.warn,
+            warn=self.composition.recipe.reports.warn,
             twin=request.twin,
             implants=request.implants,
             patience=None if config.patience == "auto" else config.patience,

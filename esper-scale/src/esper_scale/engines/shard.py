@@ -70,7 +70,7 @@ class Shard(Pool):
         """Return the shard of an order; ``on_turn`` is called with the place of each environment that works."""
         implants = order.implants
         shard = cls(
-            replace(recipe, warn=warn),
+            replace(recipe, reports=replace(recipe.reports, warn=warn)),
             order.arms,
             order.environments,
             twin=order.twin,

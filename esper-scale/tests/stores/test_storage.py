@@ -82,10 +82,10 @@ def put(name: str, data: bytes) -> None:
     MemoryFileSystem().pipe_file(STORED + name, data)
 
 
-def expire() -> None:
-    """Make the lease of the run one that was not renewed for ten minutes."""
+def expire(minutes: float = -10) -> None:
+    """Make the lease of the run one that was renewed ten minutes ago."""
     lease = json.loads(MemoryFileSystem().cat_file(f"{STORED}lease.json"))
-    put("lease.json", json.dumps(lease | {"at": str(datetime.now(UTC) - timedelta(minutes=10))}).encode())
+    put("lease.json", json.dumps(lease | {"at": str(datetime.now(UTC) + timedelta(minutes=minutes))}).encode())
 
 
 def content(path: Path) -> dict[str, bytes]:
@@ -335,18 +335,29 @@ def test_the_lease_of_a_dead_process_is_taken_by_who_has_its_directory(store, fo
 
 
 def test_a_lease_is_renewed_while_a_long_upload_goes_on(store, folder, monkeypatch) -> None:
-    uploader = claimed(store, folder)
-    expire()
+    renewals: list[Any] = []
+    monkeypatch.setattr(storage.LeasedRun, "renew", lambda claim: renewals.append(claim))
     monkeypatch.setattr(uploads, "SECONDS_BETWEEN_RENEWALS", 0.0)
-    uploader.upload(1, None)
-    with pytest.raises(RunFolderError, match="E412"):
-        claimed(store, make_folder(folder.parent / "other"))
+    monkeypatch.setattr(uploads, "_BLOCK", 100)
+    (folder / "large").write_bytes(bytes(10_000))
+    claimed(store, folder).upload(1, None)
+    assert len(renewals) > 100
 
 
-def test_an_unreadable_lease_keeps_nobody_away(store, folder) -> None:
+def test_a_lease_that_is_unreadable_or_of_the_future_keeps_nobody_away(store, folder) -> None:
     claimed(store, folder)
     put("lease.json", b"{")
     claimed(store, make_folder(folder.parent / "other"))
+    expire(1e6)
+    claimed(store, make_folder(folder.parent / "third"))
+
+
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00+23:00", "9999-12-31T23:59:59-23:00", "2026-11-21T10:15:12"])
+def test_times_that_cannot_be_shown_are_damage(store, folder, memory, at) -> None:
+    upload_run(folder, store)
+    put("manifest.json", json.dumps(manifest_of(memory) | {"uploaded": at}).encode())
+    with pytest.raises(RunFolderError, match=r"E435 .*manifest.json: uploaded"):
+        load_run(URL)
 
 
 def test_an_upload_whose_answer_was_lost_is_followed_by_another(store, folder, tmp_path, monkeypatch) -> None:

@@ -44,6 +44,9 @@ MANIFEST_BYTES: Final = 16 << 20
 FILE_NAME: Final = rf"^{RUN_NAME}(/{RUN_NAME}){{0,9}}$"
 """A file's path in a run directory: it stays inside, and no part of it is hidden."""
 
+_Time = Annotated[AwareDatetime, Field(ge=datetime(2000, 1, 1, tzinfo=UTC), lt=datetime(9000, 1, 1, tzinfo=UTC))]
+"""A time that can be shown in every time zone: the first and last days of all years cannot."""
+
 _BLOCK: Final = 4 << 20
 _ATTEMPTS: Final = 3
 
@@ -74,7 +77,7 @@ class Manifest(_Record):
     number: Annotated[int, Field(ge=1, lt=10**9)]
     status: Annotated[str, Field(max_length=64)]
     checkpoint: Annotated[int, Field(ge=0)]
-    uploaded: AwareDatetime
+    uploaded: _Time
     files: tuple[StoredFile, ...]
 
     @model_validator(mode="after")
@@ -96,7 +99,7 @@ class Lease(_Record):
 
     token: Annotated[str, Field(max_length=64)]
     host: Annotated[str, Field(max_length=253)]
-    at: AwareDatetime
+    at: _Time
 
 
 class _Damaged(Exception):
@@ -185,7 +188,8 @@ class Storage:
         """
         lease = self.lease(id_)
         now = datetime.now(UTC)
-        if lease is not None and lease.token != after and now - lease.at < LEASE_TIME:
+        # The difference has no sign, so that a clock that was far ahead keeps nobody away for years.
+        if lease is not None and lease.token != after and abs(now - lease.at) < LEASE_TIME:
             since, until = (f"{at.astimezone(UTC):%H:%M:%S} UTC" for at in (lease.at, lease.at + LEASE_TIME))
             message = f"{self.url}/{id_} is in use by a process on {one_line(lease.host)}, last seen at {since}"
             hint = f"Stop that process. If it is dead, try again after {until}, or delete {self.url}/{id_}/lease.json."

@@ -27,6 +27,7 @@ from esper_core.leyline.constants import (
     SINK_DRAIN_SECONDS,
 )
 from esper_core.leyline.observations import LIMIT
+from esper_scale.stores.plugin import MAX_GIB
 from esper_study.growbench import Bench, Match, best_fixed_plan, best_plan, shipped_table
 
 ROOT = Path(__file__).parents[1]
@@ -359,6 +360,7 @@ PAGES = [
     Page("docs/guides/resume-a-run.md", lambda: [(100 * CHECKPOINT_SHARE,)]),
     Page("docs/guides/use-an-rl-library.md", lambda: [(-LIMIT,), (LIMIT,)]),
     Page("docs/guides/use-your-own-data.md", exempt={"15": "the share of examples in a split"}),
+    Page("docs/guides/store-runs.md", lambda: [(MAX_GIB,)]),
     Page("docs/guides/write-a-sink.md", lambda: [(SINK_DRAIN_SECONDS,)]),
     Page("docs/reference/blueprints.md"),
     Page("docs/reference/configuration.md", exempt={"1.2": "a version of YAML"}),

@@ -269,10 +269,10 @@ def stored(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def damaged_store(folder: Path) -> Iterator[None]:
-    """Store a run, and lose its directory and all objects."""
+    """Store a run, and lose its directory and the stored files."""
     with stored(folder) as run:
         shutil.rmtree(run)
-        for path in [path for path in MemoryFileSystem.store if "/objects/" in path]:
+        for path in [path for path in MemoryFileSystem.store if "/files/" in path]:
             del MemoryFileSystem.store[path]
         yield
 

@@ -21,7 +21,7 @@ from esper_core.leyline import Action, Gain, Level, Op, Stage, Verdict
 from esper_core.leyline.constants import FIRST_LOOK
 from esper_run.app.compose import StudyContext
 from esper_run.config.errors import Entry, entry_at
-from esper_scale.stores.storage import Storage
+from esper_run.stores import open_store
 
 # --- observed effects
 
@@ -144,9 +144,8 @@ def checkpoints(world: Any) -> set[str]:
 
 def stored(world: Any) -> str | None:
     """Return the status of the newest upload."""
-    directory = world.directory
-    manifest = Storage.open("memory://runs").run(directory.name).manifest()
-    return None if manifest is None else manifest.status
+    run = open_store("memory://runs").find(world.directory.name)
+    return None if run is None else run.status
 
 
 def dependence_known(world: Any) -> bool:

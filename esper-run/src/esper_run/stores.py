@@ -3,27 +3,32 @@
 A package announces a store in the group ``esper.stores``, by the protocol of its URLs, or as ``any`` for all others:
 
     [project.entry-points."esper.stores"]
-    s3 = "my_package.store:open_store"
+    sqlite = "my_package:Database"
 
-The entry point names a function from the URL of a folder of runs to a ``Store``. ``store: s3://bucket/prefix`` in a
-configuration uploads a run there, and commands take such a URL in place of a folder of runs.
+The entry point names a function from the URL of a folder of runs to a ``StoreBackend``, which lists, reads and writes
+stored runs. ``Store`` adds what all stores have in common. When a run is uploaded, and what, is in ``runs.uploads``.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from contextlib import contextmanager
+import secrets
+import shutil
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from esper_core.leyline.errors import Problem, RunFolderError
+from esper_core.leyline.errors import EsperError, PluginError, Problem, RunFolderError, one_line
 from esper_core.leyline.files import read_bytes, user_cache
-from esper_core.plugins import Extension
+from esper_core.plugins import Extension, location_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
+
 
 STORE_GROUP: Final = "esper.stores"
 ANY: Final = "any"
@@ -36,41 +41,114 @@ COPY_MARK: Final = ".stored.json"
 """Name of the file in a copy of a stored run: the URL that it was copied from, and when that was uploaded."""
 
 
-class Claims(Protocol):
-    """Makes this process the only one that uploads a run."""
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """What a store knows of a run without fetching its files.
 
-    def claim_new(self, path: Path) -> bool:
-        """Claim a new run. Returns whether no other run in the store has its id."""
+    Attributes:
+        status: The status of the run when it was uploaded.
+        checkpoint: Number of the checkpoint among the files; 0 without one.
+        uploaded: When it was uploaded.
+        files: Paths of its files in the run directory.
+    """
 
-    def claim(self, path: Path, checkpoint: int) -> None:
-        """Claim a run that is resumed from this checkpoint.
-
-        Raises:
-            RunFolderError: E434, the store cannot be used; E437, the stored run is further than the run directory.
-        """
-
-    def uploading(
-        self, named: Path, on_warning: Callable[[str], None]
-    ) -> AbstractContextManager[Callable[[int, int], None]]:
-        """Upload the claimed run while a block runs, and when it has ended.
-
-        The block gets the function to call with each new checkpoint: its number, and the bytes of events before it.
-
-        Args:
-            named: The run directory, as the user names it.
-            on_warning: Gets a warning if the last upload fails.
-        """
+    status: str
+    checkpoint: int
+    uploaded: datetime
+    files: Sequence[str]
 
 
-class Store(Protocol):
-    """A folder of runs in a store. Methods raise RunFolderError E434 if it cannot be used."""
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What to upload of a run directory.
 
-    @property
-    def url(self) -> str:
-        """As the user named it, without a slash at its end."""
+    Attributes:
+        status: The status of the run.
+        checkpoint: Number of the checkpoint among the files; 0 without one.
+        files: A function for each path in the run directory; every call yields the bytes of the file from its start.
+    """
+
+    status: str
+    checkpoint: int
+    files: Mapping[str, Callable[[], Iterator[bytes]]]
+
+
+class ClaimLost(Exception):
+    """Another process may upload the run now."""
+
+
+class Claim(Protocol):
+    """The right to upload a run, which one process at a time has. Methods raise ClaimLost if another process has it."""
+
+    token: str
+    """Random text by which the store recognizes the claim."""
+
+    def upload(self, snapshot: Snapshot) -> None:
+        """Replace what the store has of the run, so that a reader gets all of the old files or all of the new ones."""
+
+    def renew(self) -> None:
+        """Keep the claim. Called about once a minute."""
+
+    def release(self) -> None:
+        """Let other processes claim the run."""
+
+
+class StoreBackend(Protocol):
+    """A folder of runs in a store, as a package brings it. Methods raise RunFolderError E434 if it cannot be used."""
 
     def runs(self) -> Sequence[str]:
-        """Return the ids of the runs, sorted. Raises RunFolderError E420 if there is no such folder."""
+        """Return the ids of the runs. Raises RunFolderError E420 if there is no such folder."""
+
+    def find(self, id_: str) -> StoredRun | None:
+        """Return what is stored of a run; None if there is nothing. Raises RunFolderError E435 if it is damaged."""
+
+    def fetch(self, id_: str, folder: Path, is_wanted: Callable[[str], bool]) -> StoredRun:
+        """Write the files of a run whose paths are wanted into a folder, where earlier ones may be.
+
+        Raises:
+            RunFolderError: E420, there is no such run; E435, it is damaged.
+        """
+
+    def claim(self, id_: str, after: str | None) -> Claim:
+        """Return the right to upload a run.
+
+        Args:
+            id_: The run, which need not be stored yet.
+            after: Token of an earlier claim whose process has ended, so that the claim may be taken; None: no such one.
+
+        Raises:
+            RunFolderError: E412, another process has the claim.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A folder of runs in a store. Exceptions of the package that brings it become PluginError E231, which names it.
+
+    Attributes:
+        url: As the user named it, without a slash at its end.
+        extension: What the package announces.
+        backend: What it brings.
+    """
+
+    url: str
+    extension: Extension
+    backend: StoreBackend
+
+    def runs(self) -> list[str]:
+        """Return the ids of the runs, sorted. Raises as the backend."""
+        with _attributed(self.extension, f"when it listed the runs in {self.url}"):
+            return sorted(self.backend.runs())
+
+    def find(self, id_: str) -> StoredRun | None:
+        """Return what is stored of a run; None if there is nothing. Raises as the backend."""
+        with _attributed(self.extension, f"when it read {self.url}/{id_}"):
+            return self.backend.find(id_)
+
+    def claim(self, id_: str, after: str | None = None) -> Claim:
+        """Return the right to upload a run. Raises as the backend."""
+        with _attributed(self.extension, f"when it claimed {self.url}/{id_}"):
+            return self.backend.claim(id_, after)
 
     def fetch_copy(self, id_: str, names: Sequence[str] = ()) -> Path:
         """Copy a run, without its checkpoint, into the user's cache, and return the folder.
@@ -80,33 +158,78 @@ class Store(Protocol):
             names: Copy only these files.
 
         Raises:
-            RunFolderError: E420, there is no such run; E435, it is damaged.
+            RunFolderError: E410, the cache cannot be written; and as the backend.
         """
 
+        def is_wanted(name: str) -> bool:
+            return name in names if names else not name.startswith("checkpoints/") and name != "latest"
+
+        folder = user_cache("esper") / sha256(self.url.encode()).hexdigest()[:16] / id_
+        stored = self._fetch(id_, folder, is_wanted)
+        try:
+            for path in folder.rglob("*"):  # what the run had when it was copied before
+                name = path.relative_to(folder).as_posix()
+                if path.is_file() and not path.name.startswith(".") and is_wanted(name) and name not in stored.files:
+                    path.unlink()
+            mark = {"url": f"{self.url}/{id_}", "uploaded": stored.uploaded.astimezone(UTC).isoformat("T", "seconds")}
+            beside = folder / f"{COPY_MARK}.{secrets.token_hex(4)}"
+            beside.write_text(json.dumps(mark))
+            beside.replace(folder / COPY_MARK)
+        except OSError as error:
+            raise RunFolderError.about(folder, error) from error
+        return folder
+
     def fetch_whole(self, id_: str, runs_dir: Path) -> Path:
-        """Fetch a run with its checkpoint into a folder of runs, to resume it there; return its run directory."""
+        """Fetch a run with its checkpoint into a folder of runs, to resume it there; return its run directory.
 
-    def claims(self) -> Claims:
-        """Return what claims and uploads one run."""
+        A run directory that is there already is kept, if it is as far as the stored run.
 
-    def upload(self, path: Path) -> str:
-        """Upload a run directory that no process works on; return its URL."""
+        Raises:
+            RunFolderError: E437, the run directory is there, and is behind; E410, it cannot be written; and as the
+                backend.
+        """
+        path = runs_dir / id_
+        if path.exists():
+            self.require_not_ahead(path, newest_checkpoint(path))
+            return path
+        beside = runs_dir / f".{id_}.{secrets.token_hex(4)}"
+        try:
+            self._fetch(id_, beside, lambda name: True)
+            beside.rename(path)  # only a whole run appears among the others
+        except OSError as error:
+            raise RunFolderError.about(path, error) from error
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+        return path
 
+    def require_not_ahead(self, path: Path, checkpoint: int) -> None:
+        """Raise RunFolderError E437 if the stored run is further than the run directory with this checkpoint."""
+        id_ = path.resolve().name
+        try:
+            stored = self.find(id_)
+        except RunFolderError as error:
+            if error.problems[0].code == "E435":
+                return  # the next upload replaces what is damaged
+            raise
+        if stored is None:
+            return
+        is_done = stored.status == "done" and not (path / "summary.json").exists()
+        if stored.checkpoint > checkpoint or is_done:
+            far = "is done" if is_done else f"has checkpoint {stored.checkpoint}, and {path} only {checkpoint}"
+            hint = f"Move {path} away, and continue from the store:  esper resume {self.url}/{id_}"
+            raise RunFolderError(Problem("E437", f"the stored run {self.url}/{id_} {far}", hint=hint))
 
-class NoClaims:
-    """The claims of a run that is kept in its directory alone."""
-
-    def claim_new(self, path: Path) -> bool:
-        """Return True: every id is free."""
-        return True
-
-    def claim(self, path: Path, checkpoint: int) -> None:
-        """Do nothing."""
-
-    @contextmanager
-    def uploading(self, named: Path, on_warning: Callable[[str], None]) -> Iterator[Callable[[int, int], None]]:
-        """Upload nothing."""
-        yield lambda checkpoint, events: None
+    def _fetch(self, id_: str, folder: Path, is_wanted: Callable[[str], bool]) -> StoredRun:
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise RunFolderError.about(folder, error) from error
+        try:
+            with _attributed(self.extension, f"when it fetched {self.url}/{id_}"):
+                return self.backend.fetch(id_, folder, is_wanted)
+        finally:
+            with suppress(OSError):  # it is not empty, unless nothing could be fetched
+                folder.rmdir()
 
 
 def open_store(url: str) -> Store:
@@ -116,20 +239,27 @@ def open_store(url: str) -> Store:
         RunFolderError: E434, no installed package has such stores, or the URL cannot be used.
         PluginError: The package is broken.
     """
+    protocol = url.partition("://")[0]
+    url = url if url == f"{protocol}://" else url.rstrip("/")
     stores = Extension.find(STORE_GROUP, "store")
-    extension = stores.get(url.partition("://")[0]) or stores.get(ANY)
+    extension = stores.get(protocol) or stores.get(ANY)
     if extension is None:
         hint = "Stores come with another package:  pip install esper-scale"
         raise RunFolderError(
             Problem("E434", f"the store {url} cannot be used: no package for it is installed", hint=hint)
         )
     function = extension.load(object, "a function from a URL to a store")
-    return cast("Callable[[str], Store]", function)(url)
+    with _attributed(extension, f"when it opened {url}"):
+        return Store(url, extension, cast("Callable[[str], StoreBackend]", function)(url))
 
 
-def claims_of(url: str | None) -> Claims:
-    """Return the claims of a run that is uploaded to this store; None: it is not uploaded."""
-    return NoClaims() if url is None else open_store(url).claims()
+def newest_checkpoint(path: Path) -> int:
+    """Return the number of the newest checkpoint in a run directory; 0 without one."""
+    with suppress(OSError):
+        return max(
+            (int(folder.name) for folder in (path / "checkpoints").iterdir() if folder.name.isdecimal()), default=0
+        )
+    return 0
 
 
 def split_url(url: str) -> tuple[str, str]:
@@ -155,3 +285,22 @@ def copied_from(path: Path) -> tuple[str, str] | None:
         return str(mark["url"]), str(mark["uploaded"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
+
+
+@contextmanager
+def _attributed(extension: Extension, activity: str) -> Iterator[None]:
+    """Raise what the block raises, except for errors of Esper, as PluginError E231 that names the store's package.
+
+    Unlike ``attributed_to`` it does not compare the state of the process, since several runs are read at a time.
+    """
+    try:
+        yield
+    except EsperError:
+        raise
+    except Exception as error:
+        target = extension.claims[0].target
+        file, line = location_of(error, target)
+        message = f"{extension.title} raised {type(error).__name__} {activity}: {one_line(str(error))[:300]}"
+        hint = f"Fix it there, or report it to the author of {extension.claims[0].package}."
+        path = None if file else target
+        raise PluginError(Problem("E231", message, file=file, line=line, path=path, hint=hint)) from error

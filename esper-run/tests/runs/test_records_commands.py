@@ -178,15 +178,3 @@ def test_show_seeds_says_why_a_seed_was_not_kept(write_run, esper_runs, narrow):
         "  0.1000 accuracy, price 0.7500",
         "  by the policy; gate before blending: gain too small",
     ]
-
-
-def test_a_run_is_uploaded_to_the_store_that_is_named_and_read_from_there(esper_runs, write_run, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    write_run(OTTER, {"grown": BETTER})
-    refused = esper_runs("upload", "quiet-otter")
-    assert "has no store to which it could be uploaded" in refused.err
-    assert "esper runs upload quiet-otter s3://bucket/prefix" in refused.err
-    uploaded = esper_runs("upload", "quiet-otter", f"file://{tmp_path}/store")
-    assert uploaded.out == f"file://{tmp_path}/store/{OTTER}\n"
-    remote, local = (esper_runs("show", run, "--json").json for run in (uploaded.out.strip(), "quiet-otter"))
-    assert remote["summary"] == local["summary"]

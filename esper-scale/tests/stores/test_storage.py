@@ -2,27 +2,33 @@
 
 import json
 import os
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from esper_core.leyline import RunFolderError
+from esper_core.leyline import EsperError, RunFolderError
+from esper_run.runs import uploads
 from esper_run.runs.records import list_runs, load_run
-from esper_scale.stores import storage, uploads
-from esper_scale.stores.storage import Storage, StoredRun, TakenOver, fetch_copy, fetch_whole
-from esper_scale.stores.uploads import Claims, Extent, Owner, Upload, upload_run
+from esper_run.runs.uploads import Uploader, upload_run
+from esper_run.stores import ClaimLost, Store, open_store
+from esper_scale.stores import storage
+from esper_scale.stores.storage import Storage
 from tests.support.waiting import until
 
 STORE = "memory://bucket/prefix"
 NAME = "20261121-101512-quiet-otter"
+URL = f"{STORE}/{NAME}"
+STORED = f"/bucket/prefix/{NAME}/"
 MANIFEST = {"format": 1, "id": NAME, "status": "running", "started": "2026-11-21T10:15:12+00:00"}
 
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
-    """The objects of an empty memory:// by their paths."""
+    """The files of an empty memory:// by their paths."""
     monkeypatch.setattr(MemoryFileSystem, "store", {})
     monkeypatch.setattr(MemoryFileSystem, "pseudo_dirs", [""])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -31,14 +37,18 @@ def memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def run(memory: Any) -> StoredRun:
-    return Storage.open(STORE).run(NAME)
+def store(memory: Any) -> Store:
+    return open_store(STORE)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A run directory after its first checkpoint."""
-    path = tmp_path / "runs" / NAME
+    return make_folder(tmp_path / "runs")
+
+
+def make_folder(runs: Path) -> Path:
+    path = runs / NAME
     path.mkdir(parents=True)
     (path / "manifest.json").write_text(json.dumps(MANIFEST))
     (path / "config.yaml").write_text("seed: 1\n")
@@ -47,7 +57,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def advance(path: Path, checkpoint: int) -> Extent:
+def advance(path: Path, checkpoint: int) -> tuple[int, int]:
     """Add a checkpoint and events, and return what is to be uploaded then."""
     (path / "checkpoints" / f"{checkpoint:06}").mkdir(parents=True)
     for name in ("tensors.safetensors", "state.json", "COMPLETE"):
@@ -55,78 +65,136 @@ def advance(path: Path, checkpoint: int) -> Extent:
     (path / "latest").write_text(f"{checkpoint:06}\n")
     with (path / "events.jsonl").open("a") as events:
         events.write(f"event {checkpoint}\n")
-        return Extent(checkpoint, events.tell())
+        return checkpoint, events.tell()
+
+
+def claimed(store: Store, path: Path, checkpoint: int = 1) -> Uploader:
+    uploader = Uploader(store)
+    uploader.claim(path, checkpoint)
+    return uploader
+
+
+def manifest_of(memory: dict[str, Any]) -> Any:
+    return json.loads(memory[f"{STORED}manifest.json"].getvalue())
+
+
+def put(name: str, data: bytes) -> None:
+    MemoryFileSystem().pipe_file(STORED + name, data)
+
+
+def expire(minutes: float = -10) -> None:
+    """Make the lease of the run one that was renewed ten minutes ago."""
+    lease = json.loads(MemoryFileSystem().cat_file(f"{STORED}lease.json"))
+    put("lease.json", json.dumps(lease | {"at": str(datetime.now(UTC) + timedelta(minutes=minutes))}).encode())
 
 
 def content(path: Path) -> dict[str, bytes]:
-    return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    return {
+        name: file.read_bytes()
+        for file in path.rglob("*")
+        if file.is_file() and (name := file.relative_to(path).as_posix()) != ".claim"
+    }
 
 
-def test_a_run_comes_back_as_it_was_with_its_newest_checkpoint(run, folder, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(storage, "PART_BYTES", 10)
-    monkeypatch.setattr(uploads, "PART_BYTES", 10)
+# --- copies
+
+
+def test_a_run_comes_back_as_it_was_with_its_newest_checkpoint(store, folder, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(storage, "_BLOCK", 10)
     (folder / ".lock").touch()
     (folder / "link").symlink_to("/etc/passwd")
-    owner = Owner.claim(folder, run, 1)
+    uploader = claimed(store, folder)
     for number in (2, 3, 4):
-        extent = advance(folder, number)
-        events = (folder / "events.jsonl").read_bytes()
+        position = advance(folder, number)
         with (folder / "events.jsonl").open("a") as file:
             file.write("not part of the checkpoint\n")
-        owner.upload(extent)
-        os.truncate(folder / "events.jsonl", len(events))
-    expected = content(folder)
-    for name in [*expected]:
-        if name[:18] in ("checkpoints/000001", "checkpoints/000002", "checkpoints/000003", ".lock", "link"):
-            del expected[name]
-    assert content(fetch_whole(run, tmp_path / "elsewhere")) == expected
-    assert content(fetch_copy(run)).keys() - {".stored.json"} == {
-        name for name in expected if not name.startswith("checkpoints/") and name != "latest"
+        uploader.upload(*position)
+        os.truncate(folder / "events.jsonl", position[1])
+    old = ("checkpoints/000001", "checkpoints/000002", "checkpoints/000003", ".lock", "link")
+    expected = {name: data for name, data in content(folder).items() if not name.startswith(old)}
+    assert content(store.fetch_whole(NAME, tmp_path / "elsewhere")) == expected
+    copied = {name for name in expected if not name.startswith("checkpoints/") and name != "latest"}
+    assert content(store.fetch_copy(NAME)).keys() - {".stored.json"} == copied
+
+
+def test_only_what_changed_is_copied_and_what_is_not_named_is_deleted(store, folder, memory) -> None:
+    put("files/000001-0000000000000000-1", b"left behind by an upload that was cut off")
+    uploader = claimed(store, folder)
+    for number in range(2, 5):
+        before = {path for path in memory if "/files/" in path}
+        uploader.upload(*advance(folder, number))
+    added = {path for path in memory if "/files/" in path} - before
+    assert len(added) == 5, "three files of the checkpoint, the events, and latest"
+    assert {path.rpartition("/")[2] for path in memory if "/files/" in path} == {
+        file["stored"] for file in manifest_of(memory)["files"]
     }
 
 
-def test_only_what_changed_is_uploaded_and_what_nobody_needs_is_deleted(run, folder, memory, monkeypatch) -> None:
-    monkeypatch.setattr(uploads, "SECONDS_KEPT", -1)
-    owner, puts, later = Owner.claim(folder, run, 1), [], run.put(99, b"of a process that claims the run right now")
-    monkeypatch.setattr(
-        StoredRun, "put", lambda *arguments, real=StoredRun.put: puts.append(arguments[2]) or real(*arguments)
-    )
-    for number in range(2, 6):
-        puts.clear()
-        owner.upload(advance(folder, number))
-    assert b"seed: 1\n" not in puts
-    assert len(puts) == 5, "three files of the checkpoint, the events, and latest"
-    assert run.numbers() == [4, 5]
-    manifests = [run.read(number) for number in run.numbers()]
-    assert {path.rpartition("/")[2] for path in memory if "/objects/" in path} == {
-        later.object,
-        *manifests[0].objects,
-        *manifests[1].objects,
-    }
+def test_a_copy_in_the_cache_loses_the_files_that_the_run_lost(store, folder) -> None:
+    uploader = claimed(store, folder)
+    uploader.upload(1, None)
+    assert (store.fetch_copy(NAME) / "empty.txt").exists()
+    (folder / "empty.txt").unlink()
+    uploader.upload(1, None)
+    assert not (store.fetch_copy(NAME) / "empty.txt").exists()
 
 
-def cut(data: bytes) -> bytes:
-    return data[: len(data) // 2]
+@contextmanager
+def acting_once(patch: pytest.MonkeyPatch, act: Any) -> Any:
+    """Call ``act`` once, when a reader has the manifest and before it reads files."""
+    real = Storage.manifest
+
+    def manifest(files: Storage, id_: str) -> Any:
+        answer = real(files, id_)
+        with patch.context() as inner:
+            inner.setattr(Storage, "manifest", real)
+            act()
+        return answer
+
+    with patch.context() as outer:
+        outer.setattr(Storage, "manifest", manifest)
+        yield
 
 
-@pytest.mark.parametrize("damage", [cut, lambda data: data + b"}", lambda data: b"\0" * len(data), None])
-@pytest.mark.parametrize("kind", ["manifests", "objects"])
-def test_a_torn_upload_leaves_the_one_before(run, folder, memory, tmp_path, caplog, damage, kind) -> None:
-    owner = Owner.claim(folder, run, 1)
-    owner.upload(advance(folder, 2))
-    before = content(fetch_whole(run, tmp_path / "before"))
-    owner.upload(advance(folder, 3))
-    first, last = run.read(2), run.read(3)
-    name = f"{last.number:08}.json" if kind == "manifests" else min(last.objects - first.objects)
-    path = next(path for path in memory if path.endswith(name))
-    if damage is None:
-        del memory[path]
+def test_a_reader_whose_files_are_replaced_meanwhile_reads_the_new_ones(store, folder, tmp_path, monkeypatch) -> None:
+    uploader, numbers = claimed(store, folder), iter(range(2, 9))
+    uploader.upload(1, None)
+    calls: list[int] = []
+
+    def upload_first_time() -> None:
+        if not calls:
+            calls.append(1)
+            uploader.upload(*advance(folder, next(numbers)))
+
+    with acting_once(monkeypatch, upload_first_time):
+        assert content(store.fetch_whole(NAME, tmp_path / "a"))["latest"] == b"000002\n"
+    with (
+        acting_once(monkeypatch, lambda: uploader.upload(*advance(folder, next(numbers)))),
+        pytest.raises(RunFolderError, match=r"E412 .* changed while it was read\n.*Try again"),
+    ):
+        store.fetch_whole(NAME, tmp_path / "b")
+
+
+# --- stores that are damaged, or not to be trusted
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: data + b"}", None])
+@pytest.mark.parametrize("kind", ["manifest.json", "state.json"])
+def test_damage_is_reported_and_the_next_upload_repairs_it(store, folder, memory, tmp_path, damage, kind) -> None:
+    claimed(store, folder).upload(1, None)
+    files = {file["name"]: f"files/{file['stored']}" for file in manifest_of(memory)["files"]}
+    name = files.get(f"checkpoints/000001/{kind}", kind)
+    if damage is not None:
+        put(name, damage(memory[STORED + name].getvalue()))
     else:
-        MemoryFileSystem().pipe_file(path, damage(memory[path].getvalue()))
-    assert content(fetch_whole(run, tmp_path / "after")) == before
-    assert ("an older upload is used" in caplog.text) == (kind == "objects" or damage is not None)
-    Owner.claim(folder, run, 3).upload(Extent(3))
-    assert content(fetch_whole(run, tmp_path / "repaired"))["latest"] == b"000003\n"
+        del memory[STORED + name]
+    with pytest.raises(RunFolderError, match="E420" if (damage, kind) == (None, "manifest.json") else "E435"):
+        store.fetch_whole(NAME, tmp_path / "elsewhere")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    if damage is not None and kind == "state.json":  # the manifest does not show that the file has other bytes
+        (folder / "checkpoints/000001/state.json").write_text("another state")
+    upload_run(folder, store)
+    assert content(store.fetch_whole(NAME, tmp_path / "elsewhere"))["latest"] == b"000001\n"
 
 
 @pytest.mark.parametrize(
@@ -140,165 +208,284 @@ def test_a_torn_upload_leaves_the_one_before(run, folder, memory, tmp_path, capl
         {"name": "c:evil"},
         {"name": "x" * 300},
         {"name": "line\nbreak"},
-        {"parts": [{"object": "../../secret", "bytes": 1}]},
-        {"parts": [{"object": "000001-" + "0" * 64, "bytes": 1 << 40}]},
-        {"parts": [{"object": "000001-" + "0" * 64, "bytes": -1}]},
+        {"name": "config.yaml"},
+        {"name": "config.yaml/file"},
+        {"stored": "../../secret"},
+        {"bytes": 1 << 50},
+        {"bytes": -1},
         {"more": 1},
     ],
+    ids=str,
 )
-def test_a_foreign_manifest_cannot_leave_the_folder_or_ask_for_too_much(run, folder, tmp_path, change) -> None:
-    Owner.claim(folder, run, 1).upload(Extent(1))
-    manifest = json.loads(run.read(2).model_dump_json())
-    manifest["files"].append({"name": "fine", "parts": []} | change)
-    MemoryFileSystem().pipe_file(f"/bucket/prefix/{NAME}/manifests/00000002.json", json.dumps(manifest).encode())
-    assert run.read(2) is None
-    with pytest.raises(RunFolderError, match="E435"):
-        fetch_whole(run, tmp_path / "elsewhere")
+def test_a_foreign_manifest_cannot_leave_the_folder_or_ask_for_too_much(
+    store, folder, memory, tmp_path, change
+) -> None:
+    upload_run(folder, store)
+    manifest, empty = manifest_of(memory), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    file = {"name": "fine", "stored": "000001-0000000000000000-0", "bytes": 0, "sha256": empty}
+    put("files/000001-0000000000000000-0", b"")
+    put("manifest.json", json.dumps(manifest | {"files": [*manifest["files"], file]}).encode())
+    store.fetch_whole(NAME, tmp_path / "fine")
+    put("manifest.json", json.dumps(manifest | {"files": [*manifest["files"], file | change]}).encode())
+    with pytest.raises(RunFolderError, match=r"E435|E410"):
+        store.fetch_whole(NAME, tmp_path / "elsewhere")
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_files_that_exclude_each_other_are_reported(run, folder, tmp_path) -> None:
-    Owner.claim(folder, run, 1).upload(Extent(1))
-    manifest = json.loads(run.read(2).model_dump_json())
-    manifest["files"] += [{"name": "a", "parts": []}, {"name": "a/b", "parts": []}]
-    MemoryFileSystem().pipe_file(f"/bucket/prefix/{NAME}/manifests/00000002.json", json.dumps(manifest).encode())
-    with pytest.raises(RunFolderError, match=r"E410|E435"):
-        fetch_whole(run, tmp_path / "elsewhere")
-    MemoryFileSystem().pipe_file(f"/bucket/prefix/{NAME}/manifests/00000003.json", json.dumps(manifest).encode())
-    assert run.read(3) is None, "it has another number"
+def test_a_file_that_is_named_500_times_does_not_fill_the_disk(store, folder, memory, tmp_path) -> None:
+    (folder / "large").write_bytes(bytes(1 << 20))
+    upload_run(folder, store)
+    manifest = manifest_of(memory)
+    large = next(file for file in manifest["files"] if file["name"] == "large")
+    manifest["files"] += [large | {"name": f"large-{number}"} for number in range(500)]
+    put("manifest.json", json.dumps(manifest).encode())
+    with pytest.raises(RunFolderError, match=r"E435 .*a file is named twice"):
+        load_run(URL)
+    assert sum(file.stat().st_size for file in (tmp_path / "cache").rglob("*")) < 1 << 20
 
 
-def test_the_later_of_two_owners_keeps_the_run(run, folder, memory, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(uploads, "SECONDS_KEPT", -1)
-    first = Owner.claim(folder, run, 1)
-    first.upload(Extent(1))
-    other = fetch_whole(run, tmp_path / "other")
-    second = Owner.claim(other, run, 1)
-    with pytest.raises(TakenOver):
-        first.upload(advance(folder, 2))
-    for number in range(2, 6):  # the manifest with the number that the first would take next was deleted by now
-        second.upload(advance(other, number))
-    expected = content(fetch_whole(run, tmp_path / "expected"))
-    for _ in range(2):
-        with pytest.raises(TakenOver):
-            first.upload(Extent(2))
-    assert content(fetch_whole(run, tmp_path / "now")) == expected
+@pytest.mark.parametrize(("variable", "limit"), [("FILES", "3"), ("GIB", "0")])
+def test_a_run_beyond_the_limits_is_refused_and_names_them(store, folder, monkeypatch, variable, limit) -> None:
+    upload_run(folder, store)
+    monkeypatch.setenv(f"ESPER_STORE_MAX_{variable}", limit)
+    with pytest.raises(RunFolderError, match=rf"E435 .*files of .* bytes(?s:.*)ESPER_STORE_MAX_{variable}"):
+        load_run(URL)
+    monkeypatch.setenv(f"ESPER_STORE_MAX_{variable}", "many")
+    with pytest.raises(EsperError, match=rf"E434 ESPER_STORE_MAX_{variable} is not a whole number"):
+        load_run(URL)
 
 
-def test_an_upload_whose_answer_was_lost_is_followed_by_another(run, folder, monkeypatch) -> None:
-    owner, real = Owner.claim(folder, run, 1), MemoryFileSystem.pipe_file
+@pytest.mark.parametrize("name", ["manifest.json", "config.yaml"])
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
+def test_what_is_no_regular_file_is_refused_at_once(folder, tmp_path, memory, name, kind) -> None:
+    store = open_store(f"file://{tmp_path}/store")
+    upload_run(folder, store)
+    root = tmp_path / "store" / NAME
+    manifest = json.loads((root / "manifest.json").read_text())
+    files = {file["name"]: root / "files" / file["stored"] for file in manifest["files"]}
+    path = root / "manifest.json" if name == "manifest.json" else files[name]
+    target = path.rename(tmp_path / "moved")
+    {"pipe": os.mkfifo, "link": lambda path: path.symlink_to(target), "folder": Path.mkdir}[kind](path)
+    with pytest.raises(RunFolderError, match=r"E435 .*(a regular file|is a link)"):
+        load_run(NAME, runs_dir=store.url)
+    if name == "manifest.json":
+        (run,) = list_runs(store.url)
+        assert (run.status, run.place) == ("unreadable", f"{store.url}/{NAME}")
+
+
+def test_thousands_of_unreadable_manifests_are_a_row_and_a_read_each(tmp_path, memory, monkeypatch) -> None:
+    reads, real = [], Storage.read
+    monkeypatch.setattr(Storage, "read", lambda *arguments: reads.append(arguments) or real(*arguments))
+    for number in range(3000):
+        MemoryFileSystem().pipe_file(f"/bucket/prefix/run-{number}/manifest.json", b"{" * 1000)
+    assert [run.status for run in list_runs(STORE)] == ["unreadable"] * 3000
+    assert len(reads) == 3000
+    assert list((tmp_path / "cache").rglob("run-*")) == []
+
+
+def test_a_store_that_does_not_answer_is_reported_once(store, folder, monkeypatch) -> None:
+    upload_run(folder, store)
+    for number in range(100):
+        MemoryFileSystem().pipe_file(f"/bucket/prefix/run-{number}/manifest.json", b"{}")
+    calls: list[str] = []
+
+    def fail(files: Any, path: str, *args: Any, **kwargs: Any) -> None:
+        calls.append(path)
+        raise TimeoutError("no answer")
+
+    monkeypatch.setattr(MemoryFileSystem, "_open", fail)
+    with pytest.raises(RunFolderError, match=r"E434 .*TimeoutError: no answer"):
+        list_runs(STORE)
+    assert len(calls) < 50
+
+
+@pytest.mark.parametrize("name", ["manifests/00000001.json", "manifest.json"])
+def test_runs_of_other_versions_are_refused(store, memory, name) -> None:
+    put(name, b'{"format": 1}')
+    with pytest.raises(RunFolderError, match=r"E435 .*uploaded by (an older|another) version of Esper"):
+        load_run(URL)
+
+
+# --- one writer
+
+
+def test_a_second_writer_is_refused_until_the_lease_expires(store, folder, tmp_path, memory) -> None:
+    first = claimed(store, folder)
+    first.upload(1, None)
+    other = store.fetch_whole(NAME, tmp_path / "other")
+    with pytest.raises(RunFolderError, match=rf"E412 {URL} is in use by a process on .*\n.*delete {URL}/lease.json"):
+        claimed(store, other)
+    expire()
+    second = claimed(store, other)
+    with pytest.raises(ClaimLost):
+        first.upload(*advance(folder, 2))
+    second.upload(*advance(other, 2))
+    second.release()
+    expected = content(store.fetch_whole(NAME, tmp_path / "expected"))
+    with pytest.raises(ClaimLost):  # also when its successor has ended
+        first.upload(2, None)
+    assert content(store.fetch_whole(NAME, tmp_path / "now")) == expected
+    assert f"{STORED}lease.json" not in memory
+
+
+def test_the_lease_of_a_dead_process_is_taken_by_who_has_its_directory(store, folder) -> None:
+    claimed(store, folder).upload(1, None)
+    claimed(store, folder).upload(*advance(folder, 2))
+    assert store.find(NAME).checkpoint == 2
+
+
+def test_a_lease_is_renewed_while_a_long_upload_goes_on(store, folder, monkeypatch) -> None:
+    renewals: list[Any] = []
+    monkeypatch.setattr(storage.LeasedRun, "renew", lambda claim: renewals.append(claim))
+    monkeypatch.setattr(uploads, "SECONDS_BETWEEN_RENEWALS", 0.0)
+    monkeypatch.setattr(uploads, "_BLOCK", 100)
+    (folder / "large").write_bytes(bytes(10_000))
+    claimed(store, folder).upload(1, None)
+    assert len(renewals) > 100
+
+
+def test_a_lease_that_is_unreadable_or_of_the_future_keeps_nobody_away(store, folder) -> None:
+    claimed(store, folder)
+    put("lease.json", b"{")
+    claimed(store, make_folder(folder.parent / "other"))
+    expire(1e6)
+    claimed(store, make_folder(folder.parent / "third"))
+
+
+@pytest.mark.parametrize("at", ["0001-01-01T00:00:00+23:00", "9999-12-31T23:59:59-23:00", "2026-11-21T10:15:12"])
+def test_times_that_cannot_be_shown_are_damage(store, folder, memory, at) -> None:
+    upload_run(folder, store)
+    put("manifest.json", json.dumps(manifest_of(memory) | {"uploaded": at}).encode())
+    with pytest.raises(RunFolderError, match=r"E435 .*manifest.json: uploaded"):
+        load_run(URL)
+
+
+def test_an_upload_whose_answer_was_lost_is_followed_by_another(store, folder, tmp_path, monkeypatch) -> None:
+    uploader, real = claimed(store, folder), MemoryFileSystem.pipe_file
 
     def lose_answer(files, path, value, mode="overwrite", **kwargs):
         real(files, path, value, mode)
-        if "/manifests/" in path:
+        if path.endswith("manifest.json"):
             raise ConnectionResetError("the answer was lost")
 
     with monkeypatch.context() as patch:
         patch.setattr(MemoryFileSystem, "pipe_file", lose_answer)
         with pytest.raises(RunFolderError, match="E434"):
-            owner.upload(Extent(1))
-    owner.upload(advance(folder, 2))
-    assert run.manifest().checkpoint == 2
+            uploader.upload(1, None)
+    whole = content(store.fetch_whole(NAME, tmp_path / "whole"))
+    position = advance(folder, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(storage.LeasedRun, "renew", lambda claim: 1 / 0)  # before the manifest is written
+        with pytest.raises(ZeroDivisionError):
+            uploader.upload(*position)
+    assert content(store.fetch_whole(NAME, tmp_path / "still")) == whole
+    uploader.upload(2, None)
+    assert store.find(NAME).checkpoint == 2
 
 
-def uploading(owner, named, on_warning):
-    """Upload while a block runs, as the owner."""
-    claims = Claims(Storage.open(STORE))
-    claims.owner = owner
-    return claims.uploading(named, on_warning)
+# --- uploads in the background
 
 
-def test_a_failed_upload_is_a_warning_and_is_tried_again(run, folder, monkeypatch, caplog) -> None:
+def test_a_failed_upload_is_a_warning_and_is_tried_again(store, folder, monkeypatch, caplog) -> None:
     warnings: list[str] = []
-    with uploading(Owner.claim(folder, run, 1), folder, warnings.append) as offer:
+    with claimed(store, folder).uploading(folder, warnings.append) as offer:
         with monkeypatch.context() as patch:
-            patch.setattr(MemoryFileSystem, "pipe_file", lambda *args, **kwargs: 1 / 0)
+            patch.setattr(MemoryFileSystem, "_open", lambda *args, **kwargs: 1 / 0)
+            patch.setattr(uploads, "LONGEST_PAUSE", 0.0)
             offer(1, 8)
             until(lambda: offer(1, 8) or caplog.records)
-        until(lambda: offer(1, 8) or run.manifest().checkpoint == 1)
+        until(lambda: offer(1, 8) or store.find(NAME))
     assert [record.levelname for record in caplog.records[:1]] == ["WARNING"]
-    assert "E436 the store memory://bucket/prefix" in caplog.text.replace(f"/{NAME}", "")
+    assert f"E436 the store {STORE} cannot be used: ZeroDivisionError" in caplog.text
     assert warnings == []
-    last, real, calls = run.manifest(), MemoryFileSystem.pipe_file, []
-    assert (last.checkpoint, content(fetch_copy(run))["events.jsonl"]) == (1, b"event 1\n")
-    with monkeypatch.context() as patch, uploading(Owner.claim(folder, run, 1), folder, warnings.append):
+    real, calls = MemoryFileSystem._open, []
+    (folder / "config.yaml").write_text("seed: 2\n")
+    with monkeypatch.context() as patch, claimed(store, folder).uploading(folder, warnings.append):
         patch.setattr(
-            MemoryFileSystem, "pipe_file", lambda *a, **k: calls.append(a) or (real(*a, **k) if calls[1:] else 1 / 0)
+            MemoryFileSystem, "_open", lambda *a, **k: calls.append(a) or (real(*a, **k) if calls[1:] else 1 / 0)
         )
-    assert run.manifest().number > last.number + 1
+    assert content(store.fetch_copy(NAME))["config.yaml"] == b"seed: 2\n"
     assert warnings == []
-    with monkeypatch.context() as patch, uploading(Owner.claim(folder, run, 1), Path("runs/x"), warnings.append):
-        patch.setattr(MemoryFileSystem, "pipe_file", lambda *args, **kwargs: 1 / 0)
+    with monkeypatch.context() as patch, claimed(store, folder).uploading(Path("runs/x"), warnings.append):
+        patch.setattr(MemoryFileSystem, "_open", lambda *args, **kwargs: 1 / 0)
     (warning,) = warnings
     assert warning.startswith("E436 runs/x is not uploaded: ")
-    assert "ZeroDivisionError" in warning
     assert warning.endswith("Upload it:  esper runs upload runs/x")
-    upload_run(folder, Storage.open(STORE))
-    assert run.manifest().objects
 
 
-def test_an_upload_ends_where_others_write_every_manifest_first(run, folder, monkeypatch) -> None:
-    upload = Upload(owner := Owner.claim(folder, run, 1))
-    owner.upload(Extent(7))
-    assert run.numbers() == [1], "nothing is uploaded without the checkpoint"
-    monkeypatch.setattr(StoredRun, "publish", lambda *args: (_ for _ in ()).throw(FileExistsError))
-    assert "OSError: manifests from number 2 on exist" in str(upload.finish())
-    with pytest.raises(RunFolderError, match=r"E412 .* is in use by other processes"):
-        Owner.claim(folder, run, 1)
-    assert not Claims(Storage.open(STORE)).claim_new(folder.with_name("20261121-101513-quiet-otter"))
-    (folder / "manifest.json").unlink()
-    assert Upload(owner).finish() is None, "who removes a run directory wants no more of it"
+def test_a_run_whose_directory_is_removed_is_not_uploaded_and_releases_its_lease(store, folder, memory) -> None:
+    claimed(store, folder).upload(7, 8)
+    assert store.find(NAME) is None, "nothing is uploaded without the checkpoint"
+    with claimed(store, folder).uploading(folder, pytest.fail):
+        (folder / "manifest.json").unlink()
+    assert [path for path in memory if "/files/" not in path] == []
 
 
-def test_an_owner_that_lost_the_run_says_so_once_and_stops(run, folder, tmp_path, caplog) -> None:
-    upload = Upload(Owner.claim(folder, run, 1))
-    upload.offer(1, 8)
-    until(lambda: run.manifest().checkpoint == 1)
-    Owner.claim(fetch_whole(run, tmp_path / "other"), run, 1)
-    until(lambda: upload.offer(1, 8) or upload.is_lost)
-    until(lambda: upload.offer(1, 8) or caplog.records)
-    assert upload.finish() is None
+def test_a_process_that_lost_the_run_says_so_once_and_stops(store, folder, tmp_path, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(uploads, "LONGEST_PAUSE", 0.0)
+    with claimed(store, folder).uploading(folder, pytest.fail) as offer:
+        offer(1, 8)
+        until(lambda: store.find(NAME))
+        expire()
+        claimed(store, store.fetch_whole(NAME, tmp_path / "other"))
+        until(lambda: offer(1, 8) or caplog.records)
     assert [record.getMessage() for record in caplog.records] == [
-        f"E436 another process has resumed the run from {run.url}; this one goes on, and uploads nothing more"
+        f"E436 another process has taken over {URL}; this one goes on, and uploads nothing more"
     ]
 
 
-def test_a_run_directory_that_is_behind_is_refused_and_one_that_is_ahead_is_kept(run, folder, tmp_path) -> None:
-    other = tmp_path / "other" / NAME
-    Owner.claim(folder, run, 1).upload(Extent(1))
-    fetch_whole(run, other.parent)
-    Owner.claim(other, run, 1).upload(advance(other, 2))
-    for act in (lambda: Owner.claim(folder, run, 1), lambda: fetch_whole(run, folder.parent)):
-        with pytest.raises(RunFolderError, match=rf"E437 .*has checkpoint 2, and .*\n.*esper resume {run.url}"):
+def test_a_run_directory_that_is_behind_is_refused_and_one_that_is_ahead_is_kept(store, folder, tmp_path) -> None:
+    upload_run(folder, store)
+    other = store.fetch_whole(NAME, tmp_path / "other")
+    advance(other, 2)
+    upload_run(other, store)
+    for act in (lambda: claimed(store, folder), lambda: store.fetch_whole(NAME, folder.parent)):
+        with pytest.raises(RunFolderError, match=rf"E437 .*has checkpoint 2, and .*\n.*esper resume {URL}"):
             act()
     advance(folder, 2)
-    assert fetch_whole(run, folder.parent) == folder
-    owner = Owner.claim(folder, run, 2)
+    assert store.fetch_whole(NAME, folder.parent) == folder
     (folder / "manifest.json").write_text(json.dumps(MANIFEST | {"status": "done"}))
-    owner.upload(Extent(2))
+    claimed(store, folder, 2).upload(2, None)
     with pytest.raises(RunFolderError, match=r"E437 .*is done"):
-        Owner.claim(folder, run, 2)
+        claimed(store, folder, 2)
     (folder / "summary.json").touch()
-    Owner.claim(folder, run, 2)
+    claimed(store, folder, 2)
 
 
-def test_a_new_run_does_not_take_the_id_of_a_stored_one(run, folder) -> None:
-    claims = Claims(Storage.open(STORE))
-    assert claims.claim_new(folder)
-    assert not Claims(Storage.open(STORE)).claim_new(folder)
+def test_a_new_run_does_not_take_the_id_of_a_stored_one(store, folder) -> None:
+    assert Uploader(store).claim_new(folder)
+    assert not Uploader(store).claim_new(folder), "one that was not uploaded yet"
+    claimed(store, folder).upload(1, None)
+    assert not Uploader(store).claim_new(folder)
 
 
-def test_stored_runs_are_listed_and_found_like_those_of_a_folder(run, folder, tmp_path) -> None:
-    Owner.claim(folder, run, 1).upload(Extent(1))
+# --- commands
+
+
+def test_stored_runs_are_listed_and_found_like_those_of_a_folder(store, folder, tmp_path) -> None:
+    upload_run(folder, store)
     MemoryFileSystem().pipe_file("/bucket/prefix/notes/a.txt", b"")
     listed, odd = list_runs(STORE)
-    assert (listed.id, listed.status, listed.place) == (NAME, "running", run.url)
+    assert (listed.id, listed.status, listed.place) == (NAME, "running", URL)
     assert (odd.status, odd.place) == ("no run", f"{STORE}/notes")
-    for name, runs_dir in ((run.url, "runs"), (NAME, STORE), ("quiet-otter", STORE), (f"{run.url}/", "runs")):
-        assert load_run(name, runs_dir=runs_dir).resume_hint == f"Resume it:  esper resume {run.url}"
+    for name, runs_dir in ((URL, "runs"), (NAME, STORE), ("quiet-otter", STORE), (f"{URL}/", "runs")):
+        assert load_run(name, runs_dir=runs_dir).resume_hint == f"Resume it:  esper resume {URL}"
     for name, runs_dir, says in (("quite-otter", STORE, "run quite-otter"), (NAME, f"{STORE}-2", f"folder {STORE}-2")):
         with pytest.raises(RunFolderError, match=f"E420 there is no {says}"):
             load_run(name, runs_dir=runs_dir)
+
+
+def test_a_run_is_uploaded_to_the_store_that_is_named_and_read_from_there(
+    esper, folder, tmp_path, memory, monkeypatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = esper("runs", "upload", "quiet-otter")
+    assert "has no store to which it could be uploaded" in refused.err
+    assert "esper runs upload quiet-otter s3://bucket/prefix" in refused.err
+    uploaded = esper("runs", "upload", "quiet-otter", f"file://{tmp_path}/store/")
+    assert uploaded.out == f"file://{tmp_path}/store/{NAME}\n"
+    shown = esper("runs", "show", uploaded.out.strip(), "--json").json
+    assert (shown["manifest"]["id"], shown["path"]) == (NAME, uploaded.out.strip())
 
 
 @pytest.mark.parametrize(
@@ -317,27 +504,12 @@ def test_what_cannot_be_read_is_reported(memory, url, message) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (PermissionError("Access Denied"), "permission denied: Access Denied"),
-        (FileNotFoundError("The specified bucket does not exist"), "no such bucket or folder"),
-        (TimeoutError("no answer"), "TimeoutError: no answer"),
-    ],
+    "error", [PermissionError("Access Denied"), FileNotFoundError("The specified bucket does not exist"), OSError("no")]
 )
-def test_a_store_that_cannot_be_written_is_reported_before_the_run(run, folder, monkeypatch, error, message) -> None:
+def test_a_store_that_cannot_be_written_is_reported_before_the_run(store, folder, monkeypatch, error) -> None:
     def fail(*args: Any, **kwargs: Any) -> None:
         raise error
 
     monkeypatch.setattr(MemoryFileSystem, "pipe_file", fail)
-    with pytest.raises(RunFolderError, match=f"E434 .*{message}"):
-        Claims(Storage.open(STORE)).claim_new(folder)
-
-
-def test_a_run_on_a_local_disk_is_created_exclusively(folder, tmp_path, memory) -> None:
-    run = Storage.open(f"file://{tmp_path}/store").run(NAME)
-    first = Owner.claim(folder, run, 1)
-    first.upload(Extent(1))
-    assert content(fetch_whole(run, tmp_path / "elsewhere"))["events.jsonl"] == b"event 1\n"
-    Owner.claim(folder, run, 1)
-    with pytest.raises(TakenOver):
-        first.upload(Extent(1))
+    with pytest.raises(RunFolderError, match=f"E434 .*{type(error).__name__}: {error}"):
+        Uploader(store).claim_new(folder)

@@ -42,7 +42,8 @@ from esper_run.runs.checkpoint_files import Checkpoints
 from esper_run.runs.directory import STATUS_RUNNING, run_lock, write_json
 from esper_run.runs.records import read_run, resume_hint
 from esper_run.runs.statistics import results
-from esper_run.stores import claims_of
+from esper_run.runs.uploads import Uploader
+from esper_run.stores import open_store
 from esper_run.watchdog import watched
 
 if TYPE_CHECKING:
@@ -131,10 +132,10 @@ def run(
     """
     composition = configuration if isinstance(configuration, Composition) else prepare(configuration, overrides)
     name = name or composition.config.name
-    claims = claims_of(composition.config.store)
-    directory = RunDirectory.create(Path.cwd() / runs_dir, name=name, argv=list(argv), is_free=claims.claim_new)
+    uploader = _uploader(composition)
+    directory = RunDirectory.create(Path.cwd() / runs_dir, name=name, argv=list(argv), is_free=uploader.claim_new)
     named = Path(runs_dir) / directory.path.name
-    with run_lock(directory.path), claims.uploading(named, on_warning) as upload:
+    with run_lock(directory.path), uploader.uploading(named, on_warning) as upload:
         session = _Session(
             composition, directory, named, Position(), listeners, display, on_outcome, on_warning, upload
         )
@@ -166,13 +167,18 @@ def resume(
             message = f"{path} was just finished by another process"
             raise RunFolderError(Problem("E412", message, hint="See:  esper runs"))
         directory, position = RunDirectory(path, dict(now.manifest)), find_position(path, Checkpoints(path))
-        claims = claims_of(composition.config.store)
-        claims.claim(path, position.number)
-        with claims.uploading(record.path, on_warning) as upload:
+        uploader = _uploader(composition)
+        uploader.claim(path, position.number)
+        with uploader.uploading(record.path, on_warning) as upload:
             session = _Session(
                 composition, directory, record.path, position, listeners, display, on_outcome, on_warning, upload
             )
             return session.execute(partial(directory.resume, list(argv), position.number or None))
+
+
+def _uploader(composition: Composition) -> Uploader:
+    store = composition.config.store
+    return Uploader(None if store is None else open_store(store))
 
 
 @dataclass(frozen=True, slots=True)

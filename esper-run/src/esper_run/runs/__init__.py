@@ -4,6 +4,7 @@ What is here:
     directory: creates and locks a run directory, and writes its files atomically.
     checkpoint_files: writes, finds and restores the state of a run.
     records: reads run directories: ``load_run``, the list of runs, hints for unfinished runs.
+    uploads: copies a run to its store while it trains.
     statistics: means, intervals, paired comparisons and their adjustment for multiple tests.
 
 What is not here: reports, comparisons of several runs and displays (the package esper-watch), and when a checkpoint is

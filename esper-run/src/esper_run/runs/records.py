@@ -308,6 +308,8 @@ def _list_stored(url: str) -> list[Run | UnreadableRun]:
         try:
             return read_run(store.fetch_copy(id_, ("manifest.json", "summary.json")))
         except RunFolderError as error:
+            if error.problems[0].code == "E434":
+                raise  # the store does not answer: every other run would wait for it in vain
             return UnreadableRun(Path(id_), error.problems[0], f"{store.url}/{id_}")
 
     with ThreadPoolExecutor(8) as pool:

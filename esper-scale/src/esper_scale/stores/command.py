@@ -10,6 +10,7 @@ from esper_core.leyline.errors import ConfigError, Problem, printable
 from esper_run import load_run
 from esper_run.options import local_runs_option, run_name
 from esper_run.runs.directory import run_lock
+from esper_run.runs.uploads import upload_run
 from esper_run.stores import open_store
 
 if TYPE_CHECKING:
@@ -33,4 +34,4 @@ def upload(run: str, store: str | None, runs_dir: Path) -> None:
         message = f"{record.path} has no store to which it could be uploaded"
         raise ConfigError(Problem("E434", message, hint=f"Name one:  esper runs upload {run} s3://bucket/prefix"))
     with run_lock(record.path):
-        click.echo(printable(open_store(str(store)).upload(record.path)))
+        click.echo(printable(upload_run(record.path, open_store(str(store)))))

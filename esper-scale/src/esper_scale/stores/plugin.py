@@ -1,50 +1,52 @@
-"""The stores of fsspec as a run finds them."""
+"""The store ``any``: a folder of runs in a storage that fsspec knows, opened by its URL."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Final
 
-from esper_scale.stores.storage import Storage, fetch_copy, fetch_whole
-from esper_scale.stores.uploads import Claims, upload_run
+from esper_core.leyline.errors import ConfigError, Problem, one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from esper_scale.stores.storage import Storage
+
+EXTRAS: Final = {"s3": "s3", "s3a": "s3"}
+"""The extra of esper-scale to install for a protocol. For others fsspec says which package is missing."""
+
+MAX_FILES: Final = 10_000
+MAX_GIB: Final = 64
+"""A stored run that is larger is not fetched, unless ESPER_STORE_MAX_FILES or ESPER_STORE_MAX_GIB is set."""
 
 
-@dataclass(frozen=True, slots=True)
-class FsspecStore:
-    """A folder of runs in a storage that fsspec knows."""
+def open_store(url: str) -> Storage:
+    """Return the folder of runs with this URL. Nothing is read yet.
 
-    storage: Storage
+    Raises:
+        RunFolderError: E434, the protocol is unknown or its package is not installed.
+        ConfigError: E434, a limit in the environment is not a number.
+    """
+    from fsspec.core import url_to_fs
 
-    @property
-    def url(self) -> str:
-        """As the user named it, without a slash at its end."""
-        return self.storage.url
+    from esper_scale.stores.storage import Storage, unusable
 
-    def runs(self) -> list[str]:
-        """Return the ids of the runs, sorted."""
-        return self.storage.runs()
-
-    def fetch_copy(self, id_: str, names: Sequence[str] = ()) -> Path:
-        """Copy a run, without its checkpoint, into the user's cache, and return the folder."""
-        return fetch_copy(self.storage.run(id_), names)
-
-    def fetch_whole(self, id_: str, runs_dir: Path) -> Path:
-        """Fetch a run with its checkpoint into a folder of runs; return its run directory."""
-        return fetch_whole(self.storage.run(id_), runs_dir)
-
-    def claims(self) -> Claims:
-        """Return what claims and uploads one run."""
-        return Claims(self.storage)
-
-    def upload(self, path: Path) -> str:
-        """Upload a run directory that no process works on; return its URL."""
-        return upload_run(path, self.storage)
+    protocol = url.partition("://")[0]
+    try:
+        files, path = url_to_fs(url, use_listings_cache=False)
+    except ImportError as error:
+        extra = EXTRAS.get(protocol)
+        hint = f"Install it:  pip install 'esper-scale[{extra}]'" if extra else one_line(str(error))
+        raise unusable(url, "the package for its protocol is not installed", hint) from error
+    except Exception as error:  # whatever a file system raises for a URL or settings that it refuses
+        raise unusable(url, one_line(str(error)), "Give a URL such as s3://bucket/prefix.") from error
+    max_files, max_gib = _limit("ESPER_STORE_MAX_FILES", MAX_FILES), _limit("ESPER_STORE_MAX_GIB", MAX_GIB)
+    return Storage(url, files, path.rstrip("/"), max_files, max_gib << 30)
 
 
-def open_store(url: str) -> FsspecStore:
-    """Return the store with this URL. Raises RunFolderError E434 if its protocol is unknown or not installed."""
-    return FsspecStore(Storage.open(url))
+def _limit(variable: str, default: int) -> int:
+    text = os.environ.get(variable, "")
+    if text and not text.isdecimal():
+        hint = f"Unset it, and the limit is {default}."
+        raise ConfigError(
+            Problem("E434", f"{variable} is not a whole number. Received: {one_line(text)[:80]}", hint=hint)
+        )
+    return int(text or default)

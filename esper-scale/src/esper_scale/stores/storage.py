@@ -1,112 +1,113 @@
-"""Storage: read and write runs in a folder of any storage that fsspec knows, such as s3://bucket/prefix.
+"""Storage: copy runs to and from a folder of any storage that fsspec knows, such as s3://bucket/prefix.
 
-RUN/objects/000003-5f2c…      a part of a file: the number of its writer's first manifest, and the SHA-256 of its bytes
-RUN/manifests/00000012.json   the files of the run, each as a list of objects; it is written after them
+RUN/lease.json               who uploads the run, and when that was last renewed
+RUN/files/000012-5f2c…-3     a file of the run: number and token of its upload, and its place among the files
+RUN/manifest.json            the names, sizes and SHA-256 of the files; replaced after they are written
 
-Nothing is changed in place. A manifest is created only if there is none with its number, and the one with the highest
-number counts. Whoever writes a run first creates a manifest with the next number, and owns the run from then on: the
-writer before finds a newer manifest than its own, and stops. What comes from a storage is checked: its names, its
-sizes and the hash of each object.
+An upload copies the files that changed, under new names, then replaces the manifest, then deletes the files that it no
+longer names. So the manifest always names whole files, wherever an upload ends. What comes from a storage is checked:
+names, sizes, the number of files and their hashes.
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import re
 import secrets
-import shutil
-from concurrent.futures import ThreadPoolExecutor
+import socket
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from fsspec.implementations.local import LocalFileSystem
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from esper_core.leyline.errors import Problem, RunFolderError, one_line
-from esper_core.leyline.files import user_cache
-from esper_run.runs.directory import report_os_errors
-from esper_run.stores import COPY_MARK, RUN_NAME
+from esper_core.leyline.errors import EsperError, Problem, RunFolderError, one_line
+from esper_core.leyline.files import open_regular, refuse_link
+from esper_run.stores import RUN_NAME, ClaimLost, StoredRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
+    from typing import Self
 
-log = logging.getLogger("esper")
+    from esper_run.stores import Snapshot
 
-PART_BYTES: Final = 4 << 20
-"""Largest size of an object. Larger files are cut at its multiples."""
+LEASE_TIME: Final = timedelta(minutes=5)
+"""How long after its last renewal a lease keeps others away. It is renewed about once a minute."""
 
 MANIFEST_BYTES: Final = 16 << 20
-"""Largest size of a manifest that is read."""
+"""Largest size of a manifest that is read: 10,000 files with long names take about 5 MB."""
 
 FILE_NAME: Final = rf"^{RUN_NAME}(/{RUN_NAME}){{0,9}}$"
 """A file's path in a run directory: it stays inside, and no part of it is hidden."""
 
-EXTRAS: Final = {"s3": "s3", "s3a": "s3"}
-"""The extra of esper-scale to install for a protocol. For others fsspec says which package is missing."""
+_Time = Annotated[AwareDatetime, Field(ge=datetime(2000, 1, 1, tzinfo=UTC), lt=datetime(9000, 1, 1, tzinfo=UTC))]
+"""A time that can be shown in every time zone: the first and last days of all years cannot."""
 
-_THREADS: Final = 8
+_BLOCK: Final = 4 << 20
+_ATTEMPTS: Final = 3
 
 
 class _Record(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
 
-class Part(_Record):
-    """An object with a part of a file."""
-
-    object: Annotated[str, Field(pattern=r"^[0-9]{6,12}-[0-9a-f]{64}$")]
-    bytes: Annotated[int, Field(ge=1, le=PART_BYTES)]
-
-    @property
-    def writer(self) -> int:
-        """Number of the first manifest of the writer."""
-        return int(self.object.partition("-")[0])
-
-    @property
-    def sha256(self) -> str:
-        """The hash of the bytes."""
-        return self.object.partition("-")[2]
-
-
 class StoredFile(_Record):
-    """A file of a run directory; one without parts is empty."""
+    """A file of a run: its path in the run directory, and its name in the folder ``files``."""
 
     name: Annotated[str, Field(pattern=FILE_NAME)]
-    parts: tuple[Part, ...] = ()
+    stored: Annotated[str, Field(pattern=r"^[0-9]{6,12}-[0-9a-f]{16}-[0-9]{1,6}$")]
+    bytes: Annotated[int, Field(ge=0)]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class UploadManifest(_Record):
-    """What a run in a storage consists of.
+class Manifest(_Record):
+    """What an upload consists of.
 
     Attributes:
-        writer: Number of the first manifest of its writer, who owns the run.
-        token: Random text of that writer.
-        status: The status of the run when it was written.
+        number: Number of the upload.
+        status: The status of the run.
         checkpoint: Number of the checkpoint among the files; 0 without one.
-        at: When it was written.
     """
 
-    format: Literal[1] = 1
-    number: Annotated[int, Field(ge=1, lt=10**8)]
-    writer: Annotated[int, Field(ge=1, lt=10**8)]
-    token: Annotated[str, Field(max_length=64)]
+    format: Literal[2] = 2
+    number: Annotated[int, Field(ge=1, lt=10**9)]
     status: Annotated[str, Field(max_length=64)]
     checkpoint: Annotated[int, Field(ge=0)]
-    at: AwareDatetime
-    files: tuple[StoredFile, ...] = ()
+    uploaded: _Time
+    files: tuple[StoredFile, ...]
+
+    @model_validator(mode="after")
+    def _is_each_named_once(self) -> Self:
+        # A file that is named 500 times would be written 500 times, and a small store would fill a disk.
+        if len({file.name for file in self.files}) < len(self.files) or len(self.stored) < len(self.files):
+            msg = "a file is named twice"
+            raise ValueError(msg)
+        return self
 
     @property
-    def objects(self) -> set[str]:
-        """Names of the objects of all files."""
-        return {part.object for file in self.files for part in file.parts}
+    def stored(self) -> frozenset[str]:
+        """Names of the files in the folder ``files``."""
+        return frozenset(file.stored for file in self.files)
 
 
-class TakenOver(Exception):
-    """Another process owns the run now."""
+class Lease(_Record):
+    """Who uploads a run: a token of the process, the name of its machine, and when it was last renewed."""
+
+    token: Annotated[str, Field(max_length=64)]
+    host: Annotated[str, Field(max_length=253)]
+    at: _Time
+
+
+class _Damaged(Exception):
+    """A stored file is not what it should be."""
+
+
+class _Missing(_Damaged):
+    """A stored file is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,39 +118,18 @@ class Storage:
         url: As the user named it, without a slash at its end.
         files: The file system of fsspec.
         path: The folder in it.
+        max_files: A run with more files is not fetched.
+        max_bytes: A run with more bytes is not fetched.
     """
 
     url: str
     files: Any
     path: str
-
-    @classmethod
-    def open(cls, url: str) -> Storage:
-        """Return the folder with this URL. Nothing is read yet.
-
-        Raises:
-            RunFolderError: E434, the protocol is unknown or its package is not installed.
-        """
-        protocol = url.partition("://")[0]
-        url = url if url == f"{protocol}://" else url.rstrip("/")
-        try:
-            from fsspec.core import url_to_fs
-
-            files, path = url_to_fs(url, use_listings_cache=False)
-        except ImportError as error:
-            extra = EXTRAS.get(protocol)
-            hint = f"Install it:  pip install 'esper-scale[{extra}]'" if extra else one_line(str(error))
-            raise _unusable(url, "the package for its protocol is not installed", hint) from error
-        except Exception as error:  # whatever a file system raises for a URL or settings that it refuses
-            raise _unusable(url, one_line(str(error)), "Give a URL such as s3://bucket/prefix.") from error
-        return cls(url, files, path.rstrip("/"))
-
-    def run(self, id_: str) -> StoredRun:
-        """Return the run with this id, which may not be there yet."""
-        return StoredRun(self, id_)
+    max_files: int
+    max_bytes: int
 
     def runs(self) -> list[str]:
-        """Return the ids of the runs, sorted.
+        """Return the ids of the runs.
 
         Raises:
             RunFolderError: E420, there is no such folder; E434, it cannot be read.
@@ -161,134 +141,266 @@ class Storage:
                 hint = "The first run with this store creates it."
                 raise RunFolderError(Problem("E420", f"there is no folder {self.url}", hint=hint)) from None
         names = (str(entry["name"]).rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] == "directory")
-        return sorted(name for name in names if re.fullmatch(RUN_NAME, name))
+        return [name for name in names if re.fullmatch(RUN_NAME, name)]
 
+    def find(self, id_: str) -> StoredRun | None:
+        """Return what is stored of a run; None if there is nothing. Raises RunFolderError (E434, E435)."""
+        manifest = self.manifest(id_)
+        return None if manifest is None else _described(manifest)
 
-@dataclass(frozen=True, slots=True)
-class StoredRun:
-    """A run in a storage."""
+    def fetch(self, id_: str, folder: Path, is_wanted: Callable[[str], bool]) -> StoredRun:
+        """Write the wanted files of a run into a folder; those that are there already are not fetched.
 
-    storage: Storage
-    id: str
-
-    @property
-    def url(self) -> str:
-        """URL of its folder."""
-        return f"{self.storage.url}/{self.id}"
-
-    def manifest(self) -> UploadManifest | None:
-        """Return the newest manifest that can be read; None if there is none. Raises RunFolderError (E434)."""
-        return next(
-            (manifest for number in reversed(self.numbers()) if (manifest := self.read(number)) is not None), None
-        )
-
-    def numbers(self) -> list[int]:
-        """Return the numbers of its manifests, in order, whether they can be read or not."""
-        names = self._list("manifests")
-        return sorted(int(name[:-5]) for name in names if re.fullmatch(r"[0-9]{8}\.json", name))
-
-    def make_folders(self) -> None:
-        """Create the folders of the run, where the storage has folders; object stores have only names."""
-        if not self.storage.files.async_impl:
-            with reported(self.url):
-                for name in ("objects", "manifests"):
-                    self.storage.files.makedirs(self._path(name), exist_ok=True)
-
-    def publish(self, manifest: UploadManifest) -> None:
-        """Create a manifest whose objects are all there.
+        If an upload deletes files meanwhile, those of the new manifest are fetched.
 
         Raises:
-            FileExistsError: The same writer created one with this number, in a call that seemed to fail.
-            TakenOver: Another process created one with this or a higher number.
+            RunFolderError: E420, there is no such run; E434, the storage cannot be read; E435, the run is damaged;
+                E412, it changed again and again.
         """
-        from fsspec.implementations.local import LocalFileSystem
-
-        data, path = manifest.model_dump_json().encode(), self._path("manifests", f"{manifest.number:08}.json")
-        files = self.storage.files
-        with reported(self.url), suppress(FileExistsError):  # by this call, if it was repeated after a lost answer
-            if isinstance(files, LocalFileSystem):
-                with files.open(path, "xb") as file:  # its pipe_file would check and write, not create
-                    file.write(data)
-            else:
-                files.pipe_file(path, data, mode="create")
-        stored, numbers = self.read(manifest.number), self.numbers()
-        if (stored is not None and stored.token != manifest.token) or numbers[-1:] > [manifest.number]:
-            raise TakenOver
-        if stored != manifest:
-            raise FileExistsError(path)
-
-    def put(self, writer: int, data: bytes) -> Part:
-        """Store bytes as an object of this writer."""
-        part = Part(object=f"{writer:06}-{sha256(data).hexdigest()}", bytes=len(data))
-        with reported(self.url):
-            self.storage.files.pipe_file(self._path("objects", part.object), data)
-        return part
-
-    def get(self, part: Part) -> bytes:
-        """Return the bytes of an object.
-
-        Raises:
-            ValueError: It is missing, or has other bytes.
-            RunFolderError: E434, the storage cannot be read.
-        """
-        path = self._path("objects", part.object)
-        with reported(self.url):
+        url = f"{self.url}/{id_}"
+        for _ in range(_ATTEMPTS):
+            manifest = self.manifest(id_)
+            if manifest is None:
+                hint = f"List the runs:  esper runs list --runs-dir {self.url}"
+                message = f"cannot read {url}: there is no such run, or nothing of it was uploaded yet"
+                raise RunFolderError(Problem("E420", message, hint=hint))
             try:
-                data: bytes = self.storage.files.cat_file(path, start=0, end=part.bytes + 1)
-            except FileNotFoundError:
-                data = b""
-        if len(data) != part.bytes or sha256(data).hexdigest() != part.sha256:
-            msg = f"an object is {'not what was uploaded' if data else 'missing'}"
-            raise ValueError(msg)
+                for file in manifest.files:
+                    if is_wanted(file.name):
+                        self._fetch_file(id_, folder, file)
+                return _described(manifest)
+            except _Damaged as error:
+                if self.manifest(id_) == manifest:
+                    raise _damaged(url, str(error)) from error
+            except OSError as error:
+                raise RunFolderError.about(folder, error) from error
+        raise RunFolderError(Problem("E412", f"{url} changed while it was read", hint="Try again."))
+
+    def claim(self, id_: str, after: str | None) -> LeasedRun:
+        """Return the right to upload a run.
+
+        Args:
+            id_: The run.
+            after: Token of a lease whose process has ended.
+
+        Raises:
+            RunFolderError: E412, the lease of another process has not expired; E434, the storage cannot be written.
+        """
+        lease = self.lease(id_)
+        now = datetime.now(UTC)
+        # The difference has no sign, so that a clock that was far ahead keeps nobody away for years.
+        if lease is not None and lease.token != after and abs(now - lease.at) < LEASE_TIME:
+            since, until = (f"{at.astimezone(UTC):%H:%M:%S} UTC" for at in (lease.at, lease.at + LEASE_TIME))
+            message = f"{self.url}/{id_} is in use by a process on {one_line(lease.host)}, last seen at {since}"
+            hint = f"Stop that process. If it is dead, try again after {until}, or delete {self.url}/{id_}/lease.json."
+            raise RunFolderError(Problem("E412", message, hint=hint))
+        if not self.files.async_impl:  # object stores have no folders, only names
+            with reported(self.url):
+                self.files.makedirs(self.place(id_, "files"), exist_ok=True)
+        try:
+            before = self.manifest(id_)
+        except RunFolderError as error:
+            if error.problems[0].code != "E435":
+                raise
+            before = None  # it is damaged, and the next upload replaces it
+        return LeasedRun(self, id_, before)
+
+    def manifest(self, id_: str) -> Manifest | None:
+        """Return the manifest of a run; None if there is none. Raises RunFolderError (E434, E435)."""
+        url = f"{self.url}/{id_}"
+        try:
+            manifest = Manifest.model_validate_json(self.read(id_, "manifest.json", MANIFEST_BYTES))
+        except _Missing:
+            with reported(self.url):
+                if self.files.exists(self.place(id_, "manifests")):
+                    raise _damaged(url, "it was uploaded by an older version of Esper") from None
+            return None
+        except _Damaged as error:
+            raise _damaged(url, f"manifest.json: {error}") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            location = ".".join(str(part) for part in first["loc"])
+            reason = one_line(f"manifest.json: {location}: {first['msg']}")[:200]
+            if location == "format":
+                reason = "it was uploaded by another version of Esper"
+            raise _damaged(url, reason) from None
+        total = sum(file.bytes for file in manifest.files)
+        if len(manifest.files) > self.max_files or total > self.max_bytes:
+            reason = f"it has {len(manifest.files):,} files of {total:,} bytes, more than the limits allow"
+            raise _damaged(url, reason, "If you trust it, raise ESPER_STORE_MAX_FILES or ESPER_STORE_MAX_GIB.")
+        return manifest
+
+    def lease(self, id_: str) -> Lease | None:
+        """Return the lease of a run; None if there is none that can be read."""
+        try:
+            return Lease.model_validate_json(self.read(id_, "lease.json", 10_000))
+        except (_Damaged, ValidationError):
+            return None
+
+    def read(self, id_: str, name: str, limit: int) -> bytes:
+        """Return the bytes of a small file. Raises as ``blocks``, also if it has more bytes."""
+        data = b"".join(self.blocks(id_, name, limit + 1))
+        if len(data) > limit:
+            msg = f"it has more than {limit:,} bytes"
+            raise _Damaged(msg)
         return data
 
-    def clean(self, kept: Sequence[UploadManifest]) -> None:
-        """Delete what no manifest of these needs, except for objects of a later writer.
-
-        Only for the owner, just after it has published the last of them.
-        """
-        needed = set[str]().union(*(manifest.objects for manifest in kept))
-        old = [number for number in self.numbers() if number < kept[0].number]
-        unneeded = [
-            name for name in self._list("objects") if name not in needed and _writer_of(name) <= kept[-1].writer
-        ]
-        paths = [self._path("manifests", f"{number:08}.json") for number in old]
-        paths += [self._path("objects", name) for name in unneeded]
-        if paths:
-            with reported(self.url):
-                self.storage.files.rm(paths)
-
-    def read(self, number: int) -> UploadManifest | None:
-        """Return a manifest; None if it is missing or damaged."""
-        path = self._path("manifests", f"{number:08}.json")
+    def blocks(self, id_: str, name: str, end: int) -> Iterator[bytes]:
+        """Yield the first bytes of a file. Raises _Missing, _Damaged if it is not a regular file, and E434."""
+        path = self.place(id_, name)
         with reported(self.url):
             try:
-                data = self.storage.files.cat_file(path, start=0, end=MANIFEST_BYTES)
-                manifest = UploadManifest.model_validate_json(data)
-            except (FileNotFoundError, ValidationError):
-                return None
-        return manifest if manifest.number == number else None
+                if isinstance(self.files, LocalFileSystem):
+                    refuse_link(Path(path))
+                    # Opening a pipe would wait for ever, and opening a device can have effects of its own.
+                    file: Any = open_regular(path)
+                else:
+                    file = self.files.open(path, "rb", block_size=_BLOCK)
+            except FileNotFoundError as error:
+                msg = "it is missing"
+                raise _Missing(msg) from error
+            except OSError as error:
+                if not isinstance(self.files, LocalFileSystem):
+                    raise
+                msg = error.strerror or str(error)
+                raise _Damaged(msg) from error
+            with file:
+                while end > 0 and (block := file.read(min(_BLOCK, end))):
+                    end -= len(block)
+                    yield block
 
-    def _list(self, folder: str) -> list[str]:
-        """Return the names of the objects in a folder of the run."""
+    def write(self, id_: str, name: str, data: bytes) -> None:
+        """Replace a small file as a whole."""
+        path = self.place(id_, name)
         with reported(self.url):
+            if isinstance(self.files, LocalFileSystem):
+                beside = Path(f"{path}.{secrets.token_hex(4)}")
+                beside.write_bytes(data)
+                beside.replace(path)
+            else:
+                self.files.pipe_file(path, data)
+
+    def place(self, *names: str) -> str:
+        """Return the path of a file in the file system."""
+        return "/".join((self.path, *names))
+
+    def _fetch_file(self, id_: str, folder: Path, file: StoredFile) -> None:
+        """Write a file beside its place and rename it, unless it is there. Raises _Damaged."""
+        path = folder / file.name
+        with suppress(OSError), open_regular(path) as local:
+            if _measure(iter(partial(local.read, _BLOCK), b"")) == (file.bytes, file.sha256):
+                return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f".{secrets.token_hex(8)}")
+        try:
+            with beside.open("xb") as target:
+                blocks = self.blocks(id_, f"files/{file.stored}", file.bytes + 1)
+                if _measure(blocks, target.write) != (file.bytes, file.sha256):
+                    msg = "it is not what was uploaded"
+                    raise _Damaged(msg)
+            beside.replace(path)
+        except _Damaged as error:
+            msg = f"{file.name}: {error}"
+            raise _Damaged(msg) from error
+        finally:
+            beside.unlink(missing_ok=True)
+
+
+class LeasedRun:
+    """A run in a storage that this process may upload while its lease is there.
+
+    Args:
+        storage: The folder of runs.
+        id_: The run.
+        before: The manifest of the latest upload.
+    """
+
+    def __init__(self, storage: Storage, id_: str, before: Manifest | None) -> None:
+        self.token = secrets.token_hex(8)
+        self._storage, self._id = storage, id_
+        self._files = {} if before is None else {file.name: file for file in before.files}
+        self._number = 0 if before is None else before.number
+        with reported(storage.url):
             try:
-                self.storage.files.invalidate_cache()
-                paths = self.storage.files.ls(self._path(folder), detail=False)
+                # What uploads that were cut off left behind is deleted with the next upload.
+                paths = storage.files.ls(storage.place(id_, "files"), detail=False)
             except FileNotFoundError:
-                return []
-        return [str(path).rpartition("/")[2] for path in paths]
+                paths = []
+        self._present = {str(path).rpartition("/")[2] for path in paths}
+        self._write_lease()
 
-    def _path(self, *names: str) -> str:
-        return "/".join((self.storage.path, self.id, *names))
+    def upload(self, snapshot: Snapshot) -> None:
+        """Copy the files that changed, then replace the manifest, then delete the files that it no longer names.
+
+        Raises:
+            RunFolderError: E434, the storage cannot be written.
+            ClaimLost: Another process has the lease.
+        """
+        # A failed attempt may have written its manifest all the same, so that its names are not used again.
+        self._number += 1
+        files = tuple(self._put(place, *entry) for place, entry in enumerate(snapshot.files.items()))
+        manifest = Manifest(
+            number=self._number,
+            status=snapshot.status,
+            checkpoint=snapshot.checkpoint,
+            uploaded=datetime.now(UTC),
+            files=files,
+        )
+        self.renew()  # a process that was suspended meanwhile must not replace the manifest of its successor
+        self._storage.write(self._id, "manifest.json", manifest.model_dump_json().encode())
+        unneeded = [self._storage.place(self._id, "files", name) for name in self._present - manifest.stored]
+        # Only what was there before or is this process's own, so that a successor's files stay in any case.
+        self._files, self._present = {file.name: file for file in files}, set(manifest.stored)
+        if unneeded:
+            with suppress(EsperError), reported(self._storage.url):  # not everybody who may write may also delete
+                self._storage.files.rm(unneeded)
+
+    def renew(self) -> None:
+        """Write the time into the lease. Raises ClaimLost if it is gone or another process has it."""
+        lease = self._storage.lease(self._id)
+        # A lease that is gone was deleted by somebody, or by a successor that has ended.
+        if lease is None or lease.token != self.token:
+            raise ClaimLost
+        self._write_lease()
+
+    def release(self) -> None:
+        """Delete the lease, if it is still that of this process."""
+        lease = self._storage.lease(self._id)
+        if lease is not None and lease.token == self.token:
+            with reported(self._storage.url):
+                self._storage.files.rm(self._storage.place(self._id, "lease.json"))
+
+    def _put(self, place: int, name: str, read: Callable[[], Iterator[bytes]]) -> StoredFile:
+        """Copy a file unless it is the same as in the latest upload."""
+        size, digest = _measure(read())
+        before = self._files.get(name)
+        if before is not None and (before.bytes, before.sha256) == (size, digest) and before.stored in self._present:
+            return before
+        stored = f"{self._number:06}-{self.token}-{place}"
+        self._present.add(stored)
+        path = self._storage.place(self._id, "files", stored)
+        with reported(self._storage.url), self._storage.files.open(path, "wb") as target:
+            size, digest = _measure(read(), target.write)
+        return StoredFile(name=name, stored=stored, bytes=size, sha256=digest)
+
+    def _write_lease(self) -> None:
+        lease = Lease(token=self.token, host=socket.gethostname()[:253], at=datetime.now(UTC))
+        self._storage.write(self._id, "lease.json", lease.model_dump_json().encode())
 
 
-def _writer_of(name: str) -> int:
-    """Return the writer of an object; one that Esper did not write belongs to none."""
-    return int(name[: name.index("-")]) if re.fullmatch(r"[0-9]{6,12}-[0-9a-f]{64}", name) else 10**12
+def _measure(blocks: Iterator[bytes], write: Callable[[bytes], Any] = lambda block: None) -> tuple[int, str]:
+    """Return the size and the SHA-256 of a file, while it is written if ``write`` is given."""
+    digest, size = sha256(), 0
+    for block in blocks:
+        write(block)
+        digest.update(block)
+        size += len(block)
+    return size, digest.hexdigest()
 
 
-# --- errors
+def _described(manifest: Manifest) -> StoredRun:
+    names = [file.name for file in manifest.files]
+    return StoredRun(manifest.status, manifest.checkpoint, manifest.uploaded, names)
 
 
 @contextmanager
@@ -296,164 +408,18 @@ def reported(url: str) -> Iterator[None]:
     """Turn what a file system raises into RunFolderError E434; file systems raise errors of many libraries."""
     try:
         yield
-    except RunFolderError:
+    except (EsperError, ClaimLost, _Damaged):
         raise
-    except PermissionError as error:
-        raise _unusable(url, f"permission denied: {one_line(str(error))}") from error
-    except FileNotFoundError as error:
-        raise _unusable(url, f"there is no such bucket or folder: {one_line(str(error))}") from error
     except Exception as error:
-        raise _unusable(url, one_line(f"{type(error).__name__}: {error}")) from error
+        raise unusable(url, one_line(f"{type(error).__name__}: {error}")) from error
 
 
-def _unusable(url: str, reason: str, hint: str = "") -> RunFolderError:
+def unusable(url: str, reason: str, hint: str = "") -> RunFolderError:
+    """Return E434 for a store."""
     hint = hint or "Check the URL, the network, and the credentials, which are taken from the environment."
     return RunFolderError(Problem("E434", f"the store {url} cannot be used: {reason}", hint=hint))
 
 
-def _damaged(url: str, reason: str) -> RunFolderError:
-    hint = "Objects are missing or were changed. Use the run directory, if it is still there."
+def _damaged(url: str, reason: str, hint: str = "") -> RunFolderError:
+    hint = hint or "Files are missing or were changed. Use the run directory, if it is still there."
     return RunFolderError(Problem("E435", f"the stored run {url} is damaged: {reason}", hint=hint))
-
-
-# --- downloads
-
-
-def fetch_copy(run: StoredRun, names: Sequence[str] = ()) -> Path:
-    """Copy a run, without its checkpoint, into the user's cache, and return the folder. Only what changed is fetched.
-
-    Args:
-        run: The run.
-        names: Copy only these files.
-
-    Raises:
-        RunFolderError: E420, there is no such run; E434, the storage cannot be read; E435, the run is damaged.
-    """
-    folder = user_cache("esper") / sha256(run.storage.url.encode()).hexdigest()[:16] / run.id
-
-    def is_wanted(name: str) -> bool:
-        return name in names if names else not name.startswith("checkpoints/") and name != "latest"
-
-    with report_os_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        manifest = _fetch(run, folder, is_wanted)
-        mark = {"url": run.url, "uploaded": manifest.at.isoformat(timespec="seconds")}
-        _replace(folder / COPY_MARK, [json.dumps(mark).encode()])
-    return folder
-
-
-def fetch_whole(run: StoredRun, runs_dir: Path) -> Path:
-    """Fetch a run with its checkpoint into a folder of runs, to resume it there; return its run directory.
-
-    A run directory that is there already is kept, if it is as far as the stored run.
-
-    Raises:
-        RunFolderError: as ``fetch_copy``; E437, the run directory is there, and is behind.
-    """
-    path = runs_dir / run.id
-    if path.exists():
-        if (manifest := run.manifest()) is not None:
-            require_not_ahead(run, manifest, path, newest_checkpoint(path))
-        return path
-    with report_os_errors(path):
-        runs_dir.mkdir(parents=True, exist_ok=True)
-        beside = runs_dir / f".{run.id}.{secrets.token_hex(4)}"
-        beside.mkdir()
-        try:
-            _fetch(run, beside, lambda name: True)
-            beside.rename(path)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
-    return path
-
-
-def require_not_ahead(run: StoredRun, manifest: UploadManifest, path: Path, checkpoint: int) -> None:
-    """Raise RunFolderError E437 if a stored run is further than the run directory, whose checkpoint has this number."""
-    is_done = manifest.status == "done" and not (path / "summary.json").exists()
-    if manifest.checkpoint > checkpoint or is_done:
-        far = "is done" if is_done else f"has checkpoint {manifest.checkpoint}, and {path} only {checkpoint}"
-        hint = f"Move {path} away, and continue from the store:  esper resume {run.url}"
-        raise RunFolderError(Problem("E437", f"the stored run {run.url} {far}", hint=hint))
-
-
-def newest_checkpoint(path: Path) -> int:
-    """Return the number of the newest checkpoint in a run directory; 0 without one."""
-    with suppress(OSError):
-        return max(
-            (int(folder.name) for folder in (path / "checkpoints").iterdir() if folder.name.isdecimal()), default=0
-        )
-    return 0
-
-
-def _fetch(run: StoredRun, folder: Path, is_wanted: Callable[[str], bool]) -> UploadManifest:
-    """Make the wanted files of a folder those of the newest manifest that is whole.
-
-    The manifests are listed again if one fails, since its writer may have deleted objects with it.
-    """
-    failed: dict[int, str] = {}
-    while numbers := [number for number in run.numbers() if number not in failed]:
-        manifest = run.read(numbers[-1])
-        if manifest is None:
-            failed[numbers[-1]] = f"manifest {numbers[-1]} cannot be read"
-            continue
-        if not any(file.name == "manifest.json" for file in manifest.files):
-            break
-        try:
-            _fetch_files(run, manifest, folder, is_wanted)
-        except ValueError as error:
-            failed[manifest.number] = str(error)
-            continue
-        if any(number > manifest.number for number in failed):
-            log.warning("%s: an older upload is used, since the newest is damaged: %s", run.url, failed[max(failed)])
-        return manifest
-    if failed:
-        raise _damaged(run.url, failed[max(failed)])
-    hint = f"List the runs:  esper runs list --runs-dir {run.storage.url}"
-    reason = "nothing of it was uploaded yet" if numbers else "there is no such run"
-    raise RunFolderError(Problem("E420", f"cannot read {run.url}: {reason}", hint=hint))
-
-
-def _fetch_files(run: StoredRun, manifest: UploadManifest, folder: Path, is_wanted: Callable[[str], bool]) -> None:
-    files = [file for file in manifest.files if is_wanted(file.name)]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        list(pool.map(partial(_fetch_file, run, folder), files))
-    names = {file.name for file in files}
-    for path in folder.rglob("*"):
-        name = path.relative_to(folder).as_posix()
-        if path.is_file() and re.match(FILE_NAME, name) and is_wanted(name) and name not in names:
-            path.unlink()
-
-
-def _fetch_file(run: StoredRun, folder: Path, file: StoredFile) -> None:
-    """Write a file. Parts that are there already are not fetched. Raises ValueError if others are damaged."""
-    path = folder / file.name
-    path.parent.mkdir(parents=True, exist_ok=True)
-
-    def parts() -> Iterator[bytes]:
-        try:
-            old = path.open("rb")
-        except OSError:
-            yield from (run.get(part) for part in file.parts)
-            return
-        with old:
-            for part in file.parts:
-                data = old.read(part.bytes)
-                yield data if sha256(data).hexdigest() == part.sha256 else run.get(part)
-
-    try:
-        _replace(path, parts())
-    except ValueError as error:
-        msg = f"{file.name}: {error}"
-        raise ValueError(msg) from error
-
-
-def _replace(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file beside its place and rename it."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with beside.open("xb") as file:
-            for data in parts:
-                file.write(data)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -11,7 +11,6 @@ studies, and closes it at its end. ``threads`` is the engine of this process, wh
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from esper_core.growth import Growth
     from esper_core.plugins import Extension
-    from esper_core.trainer import Arm, Recipe, RunReward, StudyPool
+    from esper_core.trainer import Recipe, StudyPool
     from esper_run.config import RunConfig
 
 ENGINE_GROUP: Final = "esper.engines"
@@ -47,7 +46,6 @@ class PoolRequest:
         twin: The arm that never grows; None: there is none.
         implants: What each network has from the start, by arm and RNG seed; None where nothing is implanted.
         stage: The study of the run: 0, or 1 for that of the controls.
-        until_checkpoint: Returns after how many steps states will be read.
         heartbeat: To be called when work begins in the environment of a place, or with -1 about once a second while
             the pool waits; may raise Interrupted.
     """
@@ -56,7 +54,6 @@ class PoolRequest:
     twin: str | None
     implants: Mapping[tuple[str, int], Sequence[Growth]] | None = None
     stage: int = 0
-    until_checkpoint: Callable[[], int] = lambda: sys.maxsize
     heartbeat: Callable[[int], None] = lambda place: None
 
 
@@ -74,14 +71,6 @@ class ComposedRun(Protocol):
     @property
     def devices(self) -> tuple[torch.device, ...]:
         """The devices that the configuration asks for."""
-
-    @property
-    def arms(self) -> tuple[Arm, ...]:
-        """The arms that have a policy."""
-
-    @property
-    def rewards(self) -> Mapping[str, RunReward]:
-        """The reward of each of these arms."""
 
     @property
     def resolution(self) -> Any:

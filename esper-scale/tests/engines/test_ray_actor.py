@@ -47,7 +47,7 @@ def request(method: str, *arguments: object) -> Request:
 
 
 def build(actor: ShardActor, recipe: Recipe) -> None:
-    actor._loaded = SimpleNamespace(build=lambda data: (recipe, None))
+    actor._loaded = SimpleNamespace(build=lambda data: recipe)
     assert actor.build(None) is None
 
 

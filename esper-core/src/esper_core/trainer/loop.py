@@ -188,8 +188,7 @@ class Stepper:
         pool, bus, clock = self.pool, self.bus, self.clock
         with clock.region("train"):
             passed = pool.train(step)
-        for region, share in pool.time_shares.items():
-            clock.split("train", region, share)
+        clock.split("train", "incubate", pool.incubation_share)
         with clock.region("evaluate"):
             pool.evaluate(step)
             pool.synchronise(step)  # the one sync of the step

@@ -100,12 +100,7 @@ class Roster(ABC, Generic[M]):
         return sorted(self.running(), key=lambda environment: (environment.place < first, environment.place))
 
     @property
-    def time_shares(self) -> dict[str, float]:
-        """Shares of the time of the latest ``train`` that belong to other regions of a step, by their names."""
-        return {"incubate": self._incubation_share}
-
-    @property
-    def _incubation_share(self) -> float:
+    def incubation_share(self) -> float:
         """Share of the latest step's training that incubating seeds took, over all environments."""
         training, incubation = (
             sum(times) for times in zip(*(environment.seconds for environment in self.environments), strict=True)
@@ -179,9 +174,6 @@ class Roster(ABC, Generic[M]):
 
 class StudyPool(Roster[M]):
     """The environments of a study, which begin anew in each round."""
-
-    is_ahead: bool = False
-    """Whether some environments are ahead of the study, so that their states cannot be read now."""
 
     @abstractmethod
     def reset(self, round_: int, first_seed: int) -> None:

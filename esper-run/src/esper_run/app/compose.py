@@ -49,7 +49,6 @@ class StudyContext:
 
     Attributes:
         engine: Computes the environments; None: threads of this process.
-        until_checkpoint: Returns after how many steps a checkpoint is due, if that is fixed.
         heartbeat: Called when work begins in the environment of a place, and about once a second for workers.
     """
 
@@ -58,7 +57,6 @@ class StudyContext:
     check_health: Callable[[HealthSnapshot], Verdict]
     engine: EngineSession | None = None
     heartbeat: Callable[[int], None] = lambda place: None
-    until_checkpoint: Callable[[], int] = lambda: sys.maxsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +156,7 @@ class Composition:
         if self.config.compute.allocator == "tuned":
             tune_allocator()
         engine = ThreadsSession(self) if context.engine is None else context.engine
-        return engine.pool(PoolRequest(arms, twin, implants, stage, context.until_checkpoint, context.heartbeat))
+        return engine.pool(PoolRequest(arms, twin, implants, stage, context.heartbeat))
 
     def _study(self, context: StudyContext, pool: StudyPool[Any], arms: Sequence[Arm], twin: str | None) -> Study:
         config, blueprints = self.config, self.resolution.blueprints.values()

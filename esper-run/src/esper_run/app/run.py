@@ -266,7 +266,7 @@ class _Session:
             writer.on_written = self.on_checkpoint
             composed = self.composition
             engine = self._open_engine(closing, raise_if_interrupted)
-            context = StudyContext(bus, clock, health_check(resolution.plugins), engine, heartbeat, writer.steps_left)
+            context = StudyContext(bus, clock, health_check(resolution.plugins), engine, heartbeat)
             try:
                 if position.number:
                     for event in read_events(path / "events.jsonl"):

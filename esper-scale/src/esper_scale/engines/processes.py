@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from esper_core.trainer import Recipe
-    from esper_scale.engines.ahead import Decider
     from esper_scale.engines.protocol import Order, Reply, Request
     from esper_scale.engines.shard import Warn
 
@@ -54,10 +53,10 @@ def usable_cores() -> int:
 
 
 class ForkEngine:
-    """Starts worker processes that have recipe and policies in common with this process."""
+    """Starts worker processes that have the recipe in common with this process."""
 
-    def __init__(self, recipe: Recipe, decider: Decider | None = None) -> None:
-        self._recipe, self._decider = recipe, decider
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
         self._lifeline = Lifeline()
 
     def start(self, order: Order) -> ForkedWorker:
@@ -65,7 +64,7 @@ class ForkEngine:
 
         def run(connection: Connection[Any, Any], report: CrashReport) -> None:
             make = partial(self._make, order, report)
-            serve(make, _OwnConnection(connection), self._decider)
+            serve(make, _OwnConnection(connection))
 
         return ForkedWorker(run, self._lifeline)
 

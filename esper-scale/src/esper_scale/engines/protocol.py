@@ -8,7 +8,7 @@ says nothing of training, so that forked processes and actors on other machines 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from safetensors.torch import load, save
 
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from esper_core.growth import Growth
     from esper_core.leyline import Signals
     from esper_run.watchdog import Frame
-
-
-RUN_AHEAD: Final = "run_ahead"
-"""Name of the request to go through some steps without the run: from the first argument to before the second."""
 
 
 @dataclass(frozen=True, slots=True)

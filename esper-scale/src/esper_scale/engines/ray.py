@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from esper_core.trainer import Recipe
-    from esper_scale.engines.ahead import Decider
     from esper_scale.engines.processes import ForkedWorker
     from esper_scale.engines.protocol import Order, Reply, Request
     from esper_scale.engines.ray_settings import RaySettings
@@ -55,8 +54,8 @@ class Loaded(Protocol):
     def describe(self) -> NodeRecord:
         """Return what is installed here."""
 
-    def build(self, data: Any) -> tuple[Recipe, Decider | None]:
-        """Build the recipe with the data of the run, and policies if they do not learn."""
+    def build(self, data: Any) -> Recipe:
+        """Build the recipe with the data of the run."""
 
 
 class Portable(Protocol):
@@ -98,7 +97,7 @@ class ShardActor:
         """Build the recipe of the run."""
         assert self._loaded is not None
         try:
-            self._engine = ForkEngine(*self._loaded.build(data))
+            self._engine = ForkEngine(self._loaded.build(data))
         except BaseException as error:
             return sendable(error)
         return None

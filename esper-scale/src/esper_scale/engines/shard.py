@@ -7,7 +7,6 @@ import logging
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -16,9 +15,7 @@ from esper_core.leyline.actions import Op
 from esper_core.leyline.errors import EsperError, PluginError, Problem
 from esper_core.plugins import is_third_party, location_of
 from esper_core.trainer import Pool
-from esper_scale.engines.ahead import run_ahead
 from esper_scale.engines.protocol import (
-    RUN_AHEAD,
     Condemned,
     EnvironmentStatus,
     PackedState,
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
     from esper_core.leyline import Signals
     from esper_core.trainer import Recipe
     from esper_run.watchdog import Frame
-    from esper_scale.engines.ahead import Decider
     from esper_scale.engines.protocol import Order
 
 log = logging.getLogger("esper")
@@ -197,11 +193,10 @@ class Connection(Protocol):
         """Send a reply."""
 
 
-def serve(make: Callable[[Warn], Shard], connection: Connection, decider: Decider | None = None) -> None:
+def serve(make: Callable[[Warn], Shard], connection: Connection) -> None:
     """Make a shard, and answer requests until the connection ends (EOFError).
 
-    The first reply, before any request, says whether the shard could be made. With a ``decider`` the request
-    "run_ahead" is answered by the requests that the worker expects for some steps, each with the reply.
+    The first reply, before any request, says whether the shard could be made.
     """
     logged = _Logged()
     log.handlers, log.propagate = [logged], False
@@ -227,26 +222,9 @@ def serve(make: Callable[[Warn], Shard], connection: Connection, decider: Decide
         nonlocal shard
         shard = make(lambda failure, reason: warned.append((failure, reason)))
 
-    def expected(first: int, end: int) -> list[tuple[Request, Reply]]:
-        assert shard is not None
-        assert decider is not None
-        exchanges: list[tuple[Request, Reply]] = []
-
-        def ask(method: str, *arguments: Any) -> Any:
-            request = Request(method, arguments, shard.faults.state_dict())
-            reply = replied(partial(shard.answer, request))
-            exchanges.append((request, reply))
-            if reply.error is not None:
-                raise reply.error
-            return reply.value
-
-        with suppress(BaseException):  # the run comes upon the same error at the same point
-            run_ahead(shard, shard.order, decider, first, end, ask)
-        return exchanges
-
     def answer(request: Request) -> Any:
         assert shard is not None
-        return expected(*request.arguments) if request.method == RUN_AHEAD else shard.answer(request)
+        return shard.answer(request)
 
     connection.send(replied(begin))
     while True:

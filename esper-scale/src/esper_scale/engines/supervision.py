@@ -12,14 +12,12 @@ against its blueprint, in every later repetition, too. The loss of any other com
 from __future__ import annotations
 
 import logging
-from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.errors import Problem, WorkerLost
 from esper_run.watchdog import find_author
-from esper_scale.engines.ahead import is_as_expected
-from esper_scale.engines.protocol import RUN_AHEAD, Request, WorkerGone, WorkerStarting
+from esper_scale.engines.protocol import Request, WorkerGone, WorkerStarting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +58,6 @@ class SupervisedWorker:
         find_verdicts: Returns the seeds that were condemned in a request before the run was resumed.
         on_verdict: Gets each new one.
         on_wait: Called about once a second while nothing comes.
-        lead: Seconds by method that the worker took when it ran ahead last.
     """
 
     whose: str
@@ -69,49 +66,21 @@ class SupervisedWorker:
     find_verdicts: Callable[[Request], Sequence[Condemned]] = lambda request: ()
     on_verdict: Callable[[Request, Condemned], None] = lambda request, condemned: None
     on_wait: Callable[[], None] = lambda: None
-    lead: dict[str, float] = field(default_factory=dict, init=False)
     _worker: Worker = field(init=False)
     _snapshot: WorkerSnapshot | None = field(default=None, init=False)
     _log: list[Request] = field(default_factory=list, init=False)
     _pending: Request | None = field(default=None, init=False)
     _is_repeating: bool = field(default=False, init=False)
-    _expected: deque[tuple[Request, Reply]] = field(default_factory=deque, init=False)
-    """What the worker expects of the run, where it is ahead."""
-    _ready: Reply | None = field(default=None, init=False)
-    _runs_ahead: bool = field(default=False, init=False)
-    _has_turned_back: bool = field(default=False, init=False)
-    _was_wrong: bool = field(default=False, init=False)
-    _has_new_policies: bool = field(default=False, init=False)
-    """Whether the policies of the worker have seen what those of the run have."""
 
     def __post_init__(self) -> None:
         self._worker = self.start()
 
-    @property
-    def is_ahead(self) -> bool:
-        """Whether the worker is ahead of the run."""
-        return bool(self._expected)
-
-    def send(self, request: Request, end: int | None = None) -> None:
-        """Send a request; ``receive`` must be called before the next one.
-
-        Where it can, the worker goes on without the run to before the step ``end``.
-        """
+    def send(self, request: Request) -> None:
+        """Send a request; ``receive`` must be called before the next one."""
         if request.method in ("reset", "load_packed_states"):  # nothing before it counts any more
             self._snapshot, self._log = None, []
-            self._has_new_policies = request.method == "reset" and not self._was_wrong
         self._pending = replace(request, condemned=tuple(self.find_verdicts(request)))
-        if self._expected:
-            expected, self._ready = self._expected.popleft()
-            if not is_as_expected(expected, self._pending):
-                self._turn_back()
-        elif end is not None and self._has_new_policies:
-            self._runs_ahead = True
-            self._worker.send(Request(RUN_AHEAD, (*request.arguments, end), request.faults))
-        else:
-            if request.method == "train":
-                self._has_new_policies = False  # of the worker: they see no step that is asked for
-            self._worker.send(self._pending)
+        self._worker.send(self._pending)
 
     def receive(self) -> Reply:
         """Return the reply to the request, or the first one, for which there is no request.
@@ -120,46 +89,19 @@ class SupervisedWorker:
             WorkerLost: The worker is lost again and again, and no seed is to blame.
         """
         losses: list[Loss] = []
-        while self._ready is None:
+        while True:
             try:
-                if losses or self._has_turned_back:
+                if losses:
                     losses = self._replace(losses)
-                self._ready = self._next_reply()
-                if self._runs_ahead:
-                    self._ready = self._first_of(self._ready)
+                reply = self._next_reply()
+                break
             except (WorkerGone, TimeoutError):
                 losses.append(self._lose())
-        reply, self._ready = self._ready, None
         if (request := self._pending) is not None:
             self.patience.record(reply.seconds, ends_step=request.method == "apply")
             self._log.append(request)
             self._pending = None
         return reply
-
-    def _first_of(self, reply: Reply) -> Reply | None:
-        """Keep what a worker expects that ran ahead, and return its first reply; None if it must be asked again."""
-        self._runs_ahead = False
-        assert self._pending is not None
-        if not reply.value:  # the episodes of all its environments are over
-            self._has_new_policies = False
-            self._worker.send(self._pending)
-            return None
-        self._expected.extend(reply.value)
-        for request, expected_reply in self._expected:
-            self.lead[request.method] = self.lead.get(request.method, 0.0) + expected_reply.seconds
-        expected, first = self._expected.popleft()
-        if is_as_expected(expected, self._pending):
-            return first
-        self._turn_back()
-        return None
-
-    def _turn_back(self) -> None:
-        """Let another worker repeat what the run did, since this one went on in another way."""
-        log.info("the worker of %s went on in another way than the run, and repeats it step by step", self.whose)
-        self._worker.close()
-        self._expected.clear()
-        self._ready = None
-        self._has_turned_back = self._was_wrong = True
 
     def keep(self, snapshot: WorkerSnapshot) -> None:
         """Keep a snapshot that was taken now, between two steps: nothing before it has to be repeated."""
@@ -193,7 +135,7 @@ class SupervisedWorker:
         self.on_wait()
         if loss.accidental and loss.frames and find_author(loss.frames[:1]):  # a component stopped its own process
             loss = replace(loss, accidental=False)
-        if self._is_repeating or self._runs_ahead:  # by chance, or in a request that is not known yet
+        if self._is_repeating:  # by chance
             loss = replace(loss, accidental=True)
         at = "" if self._pending is None else f' in "{self._pending.method}"'
         log.warning("the worker of %s %s%s, and is replaced", self.whose, loss.how, at)
@@ -211,14 +153,14 @@ class SupervisedWorker:
         is_decided = len(losses) - accidents >= LOSSES_UNTIL_VERDICT
         if accidents >= ACCIDENTS_UNTIL_END or (is_decided and self._pending is None):
             raise self._lost(losses[-1], None)
-        self._is_repeating, self._runs_ahead, self._has_new_policies = True, False, False
+        self._is_repeating = True
         self._worker = self.start()
         if self._pending is not None:
             self._repeat(self._pending)
             if is_decided:
                 self._pending, losses = self._without_culprit(self._pending, losses[-1]), []
             self._worker.send(self._pending)
-        self._is_repeating = self._has_turned_back = False
+        self._is_repeating = False
         return losses
 
     def _repeat(self, pending: Request) -> None:

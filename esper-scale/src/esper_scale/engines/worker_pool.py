@@ -12,13 +12,12 @@ import time
 from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise, product
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack
 
 from esper_core.leyline.actions import Action, Op
 from esper_core.leyline.signals import CALM
 from esper_core.trainer import StudyPool
 from esper_run.watchdog import Patience
-from esper_scale.engines.ahead import SECONDS_AHEAD
 from esper_scale.engines.protocol import EnvironmentStatus, Order, Request, pack, unpack
 from esper_scale.engines.shard import Shard
 from esper_scale.engines.supervision import SNAPSHOT_SHARE, SupervisedWorker, WorkerSnapshot
@@ -39,17 +38,6 @@ T = TypeVar("T")
 
 log = logging.getLogger("esper")
 
-REGIONS: Final = {
-    "evaluate": "evaluate",
-    "synchronise": "evaluate",
-    "heal": "evaluate",
-    "judge": "govern",
-    "carry_out": "govern",
-    "masks": "policy",
-    "apply": "grow",
-}
-"""The region of a step, as ``trainer.loop`` names it, that the time of each method belongs to."""
-
 
 class Supervision(TypedDict, total=False):
     """How a ``WorkerPool`` supervises its workers, and waits for them.
@@ -57,15 +45,11 @@ class Supervision(TypedDict, total=False):
     Attributes:
         patience: Seconds that a worker may take for a request; None: many times what others took.
         verdicts: Seeds that were condemned before the run was resumed; new ones are added.
-        steps: Length of an episode, up to which workers may run ahead; 0: they do not.
-        until_checkpoint: Returns after how many steps states will be read.
         on_wait: Called about once a second while a worker computes.
     """
 
     patience: float | None
     verdicts: Verdicts | None
-    steps: int
-    until_checkpoint: Callable[[], int]
     on_wait: Callable[[], None]
 
 
@@ -99,12 +83,6 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         self._warn = warn
         self._round = 0
         self._snapshot_due = 0.0
-        self._steps, self._until_checkpoint = (
-            supervision.get("steps", 0),
-            supervision.get("until_checkpoint", lambda: 1),
-        )
-        self._level = 0, 0.0
-        """The step in which all workers were last where the run is, and when that was."""
         self._arms = len(arms)
         self._workers: list[SupervisedWorker] = []
         self._orders: list[Order] = []
@@ -123,42 +101,17 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
             self.close()
             raise
 
-    @property
-    def is_ahead(self) -> bool:  # type: ignore[override]
-        """Whether a worker is ahead of the run."""
-        return any(worker.is_ahead for worker in self._workers)
-
-    @property
-    def time_shares(self) -> dict[str, float]:
-        """Shares of the time of the latest ``train``, in which workers that ran ahead did other things, too."""
-        leads = [(method, seconds) for worker in self._workers for method, seconds in worker.lead.items()]
-        total = sum(seconds for _, seconds in leads)
-        if not total:
-            return super().time_shares
-        shares = {"incubate": 0.0}
-        for method, seconds in leads:
-            if method == "train":
-                shares["incubate"] += self._incubation_share * seconds / total
-            else:
-                shares[REGIONS[method]] = shares.get(REGIONS[method], 0.0) + seconds / total
-        return shares
-
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round."""
-        self._round, self._level = round_, (0, 0.0)
+        self._round = round_
         self._call(Shard.reset, round_, first_seed)
 
     def train(self, step: int) -> Changes:
         """Train every environment for one step, and return the seeds' changes of stage."""
-        end = None
-        if not self.is_ahead:
-            if len(self.latest) == len(self.environments) and time.monotonic() >= self._snapshot_due:
-                self._packed_states()
-            end = self._end_of_lead(step) if self._steps else None
+        if len(self.latest) == len(self.environments) and time.monotonic() >= self._snapshot_due:
+            self._packed_states()
         turns = [environment.place for environment in self.turns(step)]
-        for worker in self._workers:
-            worker.lead.clear()
-        changes = self._call_each(Shard.train, lambda order: (step,), None, end)
+        changes = self._call(Shard.train, step)
         return sorted(changes, key=lambda change: turns.index(change[0]))
 
     def evaluate(self, step: int) -> None:
@@ -242,13 +195,12 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         method: Callable[..., T],
         arguments: Callable[[Order], tuple[Any, ...] | None],
         idle: Any,
-        end: int | None = None,
     ) -> T:
         """Call a method of each worker's shard with its own arguments. Where these are None, ``idle`` is its value."""
         busy = []
         for worker, order in zip(self._workers, self._orders, strict=True):
             if (worker_arguments := arguments(order)) is not None:
-                worker.send(Request(method.__name__, worker_arguments, self.faults.state_dict()), end)
+                worker.send(Request(method.__name__, worker_arguments, self.faults.state_dict()))
                 busy.append(worker)
         values = iter(self._receive_all(busy))
         result: T = joined([next(values) if worker in busy else idle for worker in self._workers])
@@ -257,14 +209,6 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
     def _of_worker(self, order: Order, by_place: Mapping[int, T]) -> dict[int, T]:
         """Return what belongs to the environments of a worker."""
         return {place: value for place, value in by_place.items() if place // self._arms in order.indices}
-
-    def _end_of_lead(self, step: int) -> int:
-        """Return to before which step workers may go on by themselves from here, where all of them are."""
-        now, (before, since) = time.monotonic(), self._level
-        self._level = step, now
-        pace = (now - since) / (step - before) if since and step > before else SECONDS_AHEAD
-        steps = max(1, min(int(SECONDS_AHEAD / max(pace, 1e-6)), self._until_checkpoint()))
-        return min(self._steps, step + steps)
 
     def _packed_states(self) -> dict[int, PackedState]:
         """Return the packed state of each environment, and let the workers keep them as snapshots."""

@@ -25,6 +25,8 @@ from esper_core.growth import FaultBook
 from esper_core.leyline import WAIT, Action, Op
 from esper_run.app.compose import prepare
 from esper_run.app.runtime import one_thread
+from esper_run.engines import PoolRequest
+from esper_scale.engines.breadcrumbs import BreadcrumbMemory
 from esper_scale.engines.processes import ForkEngine
 from esper_scale.engines.protocol import Order, Reply, Request, pack
 from esper_scale.engines.shard import Shard
@@ -46,7 +48,7 @@ EMPTY: Final = ("of_arm", ("nobody",))
 def measure_requests(composition: Composition, count: int = 300) -> float:
     """Return the median of the seconds between an empty request and its reply."""
     engine = ForkEngine(composition.recipe)
-    pool = WorkerPool(engine, composition.arm_names, 2, workers=2, warn=composition.recipe.warn)
+    pool = WorkerPool(engine, PoolRequest(composition.arm_names, None), 2, workers=2, warn=composition.recipe.warn)
     with closing(engine), closing(pool):
         request, seconds = Request(*EMPTY, FaultBook().state_dict()), []
         for _ in range(count):
@@ -60,7 +62,7 @@ def measure_requests(composition: Composition, count: int = 300) -> float:
 def measure_sizes(composition: Composition) -> dict[str, float]:
     """Return what a step of one environment, and a snapshot of it, take in time and in bytes."""
     order = Order(tuple(composition.arm_names), 2, range(2), "twin")
-    shard = Shard.of(order, composition.recipe, composition.recipe.warn, lambda place: None)
+    shard = Shard(order, composition.recipe, composition.recipe.warn, BreadcrumbMemory())
     answered: list[tuple[Request, Any]] = []
 
     def ask(method: str, *arguments: Any) -> Any:

@@ -19,7 +19,6 @@ from esper_core.plugins import find_extensions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     import torch
     from pydantic import BaseModel
@@ -45,7 +44,6 @@ class PoolRequest:
         arms: The arms to compute, each with all environments.
         twin: The arm that never grows; None: there is none.
         implants: What each network has from the start, by arm and RNG seed; None where nothing is implanted.
-        stage: The study of the run: 0, or 1 for that of the controls.
         heartbeat: To be called when work begins in the environment of a place, or with -1 about once a second while
             the pool waits; may raise Interrupted.
     """
@@ -53,7 +51,6 @@ class PoolRequest:
     arms: Sequence[str]
     twin: str | None
     implants: Mapping[tuple[str, int], Sequence[Growth]] | None = None
-    stage: int = 0
     heartbeat: Callable[[int], None] = lambda place: None
 
 
@@ -93,16 +90,12 @@ class EngineContext:
 
     Attributes:
         settings: An instance of ``Engine.settings``, or None.
-        run: The run directory.
-        is_resumed: Whether the run continues from a checkpoint.
         on_node: To be called with a record, as JSON, of each machine that takes part.
         on_wait: To be called about once a second while the engine waits; may raise Interrupted.
     """
 
     composition: ComposedRun
     settings: Any
-    run: Path
-    is_resumed: bool
     on_node: Callable[[Mapping[str, Any]], None]
     on_wait: Callable[[], None]
 

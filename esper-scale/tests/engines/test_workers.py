@@ -22,8 +22,10 @@ from esper_core.leyline.errors import GovernorStop, WorkerLost
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool, StudyPool
 from esper_run.config import RunConfig
-from esper_run.watchdog import CrashReport, can_fork
+from esper_run.engines import PoolRequest
+from esper_run.watchdog import can_fork
 from esper_scale.engines import sessions
+from esper_scale.engines.breadcrumbs import BreadcrumbMemory
 from esper_scale.engines.processes import ForkedWorker, ForkEngine, Lifeline
 from esper_scale.engines.sessions import processes_for
 from esper_scale.engines.shard import sendable
@@ -50,9 +52,9 @@ PANIC, ENOUGH = Verdict(Level.PANIC, "too hot"), Verdict(Level.ENOUGH, "enough")
 slow = pytest.mark.slow
 
 
-def forked(recipe: Recipe, arms: list[str], environments: int, workers: int, **more: Any) -> WorkerPool:
+def forked(recipe: Recipe, arms: list[str], environments: int, workers: int, twin: str | None = None) -> WorkerPool:
     """Return a pool of forked worker processes."""
-    return WorkerPool(ForkEngine(recipe), arms, environments, workers=workers, warn=recipe.warn, **more)
+    return WorkerPool(ForkEngine(recipe), PoolRequest(arms, twin), environments, workers=workers, warn=recipe.warn)
 
 
 @pytest.fixture
@@ -249,11 +251,11 @@ def test_worker_processes_exit_when_their_parent_is_killed_in_the_middle_of_a_co
     """Each holds the write end of a pipe, whose read end sees EOF once all of them have exited."""
     end, held = os.pipe()
 
-    def compute(pipe: Connection, report: CrashReport) -> None:
+    def compute(pipe: Connection, breadcrumbs: BreadcrumbMemory) -> None:
         pipe.send("computing")
         threading.Event().wait()
 
-    def parent(pipe: Connection, report: CrashReport) -> None:
+    def parent(pipe: Connection, breadcrumbs: BreadcrumbMemory) -> None:
         lifeline = Lifeline()
         children = [ForkedWorker(compute, lifeline) for _ in range(2)]
         pipe.send([child.receive(60) for child in children])

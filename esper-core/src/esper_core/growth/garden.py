@@ -366,7 +366,8 @@ class Garden:
 def attributed_to_seed(slot: Slot, seed: Seed) -> Iterator[None]:
     """Raise whatever the ``with`` block raises as a SeedFault of ``seed``, unless it is an EsperError already."""
     try:
-        yield
+        with slot.entered(seed):
+            yield
     except EsperError:
         raise
     except BaseException as error:

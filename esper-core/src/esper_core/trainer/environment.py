@@ -31,7 +31,7 @@ from esper_core.growth import (
 )
 from esper_core.leyline.constants import PROBE_EXAMPLES
 from esper_core.leyline.protocols import State
-from esper_core.plugins.isolation import AttributedSchedule, AttributedTask, attempt
+from esper_core.plugins.isolation import attempt
 from esper_core.plugins.process_state import Guard, Memory, Scope
 from esper_core.settings import ComputeConfig
 from esper_core.trainer.batches import IMAGES, BatchOrder, feed_for, sent
@@ -88,12 +88,6 @@ class Recipe:
     warn: Warn = field(default_factory=lambda: Notices().warn)
     label: str = "the host"
     reported: set[str] = field(default_factory=set)
-
-    @property
-    def origins(self) -> list[tuple[str, object]]:
-        """Task and schedules as they were built, each with how messages name it."""
-        wrapped = (self.task, *self.schedules.values())
-        return [part.origin for part in wrapped if isinstance(part, AttributedTask | AttributedSchedule)]
 
     def guard(self) -> Guard:
         """Return a guard around calls into the code of host and task."""

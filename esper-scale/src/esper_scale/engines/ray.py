@@ -25,7 +25,7 @@ from esper_core._version import __version__
 from esper_core.leyline.errors import ClusterError, Problem, one_line
 from esper_scale.engines.nodes import NodeRecord, check_node
 from esper_scale.engines.processes import ForkEngine, usable_cores
-from esper_scale.engines.protocol import Loss, WorkerGone, WorkerStarting
+from esper_scale.engines.protocol import WorkerEnd, WorkerGone, WorkerStarting
 from esper_scale.engines.shard import sendable
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("esper")
 
 SECONDS_TO_END: Final = 10.0
-"""How long an actor may take to say how its worker was lost."""
+"""How long an actor may take to say how its worker ended."""
 
 SECONDS_BETWEEN_LOOKS: Final = 0.2
 """How often an actor looks whether its worker is to be ended while a request is under way."""
@@ -116,12 +116,12 @@ class ShardActor:
         worker.send(request)
         return self._receive(worker)
 
-    def end(self) -> Loss:
-        """End the worker, and return how it was lost."""
+    def end(self) -> WorkerEnd:
+        """End the worker, and return how it ended."""
         self._is_ending.set()
         with self._lock:
             worker, self._worker = self._worker, None
-            return Loss("was not there", accidental=True) if worker is None else worker.end()
+            return WorkerEnd("was not there") if worker is None else worker.end()
 
     def close(self) -> None:
         """Kill the worker."""
@@ -153,7 +153,7 @@ class RayEngine:
     Args:
         run: What actors build the recipe from.
         data: The data of the run, which each machine gets once.
-        own: What is installed where the run was started.
+        run_node: What is installed where the run was started.
         settings: The cluster, how long actors may take to start, and whether nodes may have other builds.
         most: The largest number of workers.
         lanes: How many workers the run takes; None: as many as the cluster has CPUs, at most ``most``.
@@ -317,10 +317,10 @@ class RayWorker:
             raise WorkerGone
         return reply
 
-    def end(self) -> Loss:
-        """End the worker if it still runs, and return how it was lost; its actor is free then, if it answers."""
-        loss = self._ask_beside("end")
-        return Loss("was lost with its actor or node", trace=self._why, accidental=True) if loss is None else loss
+    def end(self) -> WorkerEnd:
+        """End the worker if it still runs, and return how it ended; its actor is free then, if it answers."""
+        end: WorkerEnd | None = self._ask_beside("end")
+        return WorkerEnd("was lost with its actor or node", trace=self._why) if end is None else end
 
     def close(self) -> None:
         """End the worker, whatever it is doing."""

@@ -6,7 +6,6 @@ import logging
 import sys
 import threading
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from esper_run.engines import AUTO
@@ -14,7 +13,6 @@ from esper_run.watchdog import can_fork
 from esper_scale.engines.portable import PortableRun, portable_data
 from esper_scale.engines.processes import ForkEngine, usable_cores
 from esper_scale.engines.ray import RayEngine
-from esper_scale.engines.verdicts import Verdicts
 from esper_scale.engines.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
@@ -39,29 +37,22 @@ class WorkersSession:
     Attributes:
         engine: Starts them.
         workers: How many there are.
-        verdicts: Seeds that ended or blocked a worker of the run before.
     """
 
     composition: ComposedRun
     engine: Engine
     workers: int
-    verdicts: Verdicts
 
     def pool(self, request: PoolRequest) -> WorkerPool:
         """Return a pool of workers."""
         config = self.composition.config
-        self.verdicts.stage = request.stage
         return WorkerPool(
             self.engine,
-            request.arms,
+            request,
             config.instances,
             workers=self.workers,
             warn=self.composition.recipe.warn,
-            twin=request.twin,
-            implants=request.implants,
-            patience=None if config.patience == "auto" else config.patience,
-            verdicts=self.verdicts,
-            on_wait=partial(request.heartbeat, -1),
+            patience=None if config.patience == AUTO else config.patience,
         )
 
     def close(self) -> None:
@@ -70,20 +61,10 @@ class WorkersSession:
 
 
 def open_processes(context: EngineContext) -> WorkersSession | None:
-    """Return worker processes, or None where threads of the run's own process do as well.
-
-    A run that is resumed after a seed ended a worker gets a process at least: in the run's own, that could not be
-    repeated without ending it.
-    """
-    composition, verdicts = context.composition, Verdicts(context.run)
-    config, devices = composition.config, composition.devices
-    count = processes_for(config, devices)
-    if count == 1:
-        must_repeat = context.is_resumed and bool(verdicts)
-        if not (must_repeat and can_fork() and all(device.type == "cpu" for device in devices)):
-            return None
-        log.info("the run continues in a process of its own, so that what a seed did is not repeated")
-    return WorkersSession(composition, ForkEngine(composition.recipe), count, verdicts)
+    """Return worker processes, or None where threads of the run's own process do as well."""
+    composition = context.composition
+    count = processes_for(composition.config, composition.devices)
+    return None if count == 1 else WorkersSession(composition, ForkEngine(composition.recipe), count)
 
 
 def open_ray(context: EngineContext) -> WorkersSession | None:
@@ -102,7 +83,7 @@ def open_ray(context: EngineContext) -> WorkersSession | None:
         on_node=lambda node: context.on_node(node.as_json()),
         on_wait=context.on_wait,
     )
-    return WorkersSession(composition, engine, engine.workers, Verdicts(context.run))
+    return WorkersSession(composition, engine, engine.workers)
 
 
 def processes_for(config: RunConfig, devices: Sequence[torch.device]) -> int:

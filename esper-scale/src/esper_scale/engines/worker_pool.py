@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise, product
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from esper_core.leyline.actions import Action, Op
 from esper_core.leyline.signals import CALM
@@ -20,18 +20,17 @@ from esper_core.trainer import StudyPool
 from esper_run.watchdog import Patience
 from esper_scale.engines.protocol import EnvironmentStatus, Order, Request, pack, unpack
 from esper_scale.engines.shard import Shard
-from esper_scale.engines.supervision import SNAPSHOT_SHARE, SupervisedWorker, WorkerSnapshot
+from esper_scale.engines.supervision import SupervisedWorker, WorkerSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from esper_core.governor import GovernorDecision, RolledBack
-    from esper_core.growth import Growth
     from esper_core.leyline import ActionMask, Signals, Verdict
     from esper_core.leyline.protocols import State
     from esper_core.trainer import Changes, Ending, LostSeeds
-    from esper_scale.engines.protocol import Condemned, Engine, PackedState, Reply
-    from esper_scale.engines.verdicts import Verdicts
+    from esper_run.engines import PoolRequest
+    from esper_scale.engines.protocol import Engine, PackedState, Reply
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,18 +38,8 @@ T = TypeVar("T")
 log = logging.getLogger("esper")
 
 
-class Supervision(TypedDict, total=False):
-    """How a ``WorkerPool`` supervises its workers, and waits for them.
-
-    Attributes:
-        patience: Seconds that a worker may take for a request; None: many times what others took.
-        verdicts: Seeds that were condemned before the run was resumed; new ones are added.
-        on_wait: Called about once a second while a worker computes.
-    """
-
-    patience: float | None
-    verdicts: Verdicts | None
-    on_wait: Callable[[], None]
+SNAPSHOT_SHARE: Final = 0.02
+"""Share of the run's time that snapshots may take."""
 
 
 class WorkerPool(StudyPool[EnvironmentStatus]):
@@ -58,52 +47,43 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
 
     Args:
         engine: Starts the workers.
-        workers: How many there are.
+        request: Which environments a study asks for.
+        environments: How many each arm has.
+        workers: How many workers there are.
         warn: Gets each warning of the workers: what failed, and why.
-        supervision: See ``Supervision``.
+        patience: Seconds that a worker may take for a request; None: many times what others took.
     """
 
     def __init__(
         self,
         engine: Engine,
-        arms: Sequence[str],
+        request: PoolRequest,
         environments: int,
         *,
         workers: int,
         warn: Callable[[str, str], None],
-        twin: str | None = None,
-        implants: Mapping[tuple[str, int], Sequence[Growth]] | None = None,
-        **supervision: Unpack[Supervision],
+        patience: float | None = None,
     ) -> None:
-        patience, verdicts = supervision.get("patience"), supervision.get("verdicts")
-        on_wait = supervision.get("on_wait", lambda: None)
+        arms = tuple(request.arms)
         every = enumerate(product(range(environments), arms))
         statuses = [EnvironmentStatus(place, arm, index) for place, (index, arm) in every]
         super().__init__(statuses, len(statuses))
         self._warn = warn
-        self._round = 0
         self._snapshot_due = 0.0
         self._arms = len(arms)
         self._workers: list[SupervisedWorker] = []
-        self._orders: list[Order] = []
         shared = Patience(patience)
         try:
-            for part in split(environments, workers):
-                order = Order(tuple(arms), environments, part, twin, implants)
-                worker = SupervisedWorker(str(order), partial(engine.start, order), shared, on_wait=on_wait)
-                if verdicts is not None:
-                    worker.find_verdicts = partial(self._find_verdicts, verdicts, order)
-                    worker.on_verdict = partial(self._add_verdict, verdicts)
-                self._workers.append(worker)
-                self._orders.append(order)
-            self._receive_all(self._workers)
+            for indices in split(environments, workers):
+                order = Order(arms, environments, indices, request.twin, request.implants)
+                self._workers.append(SupervisedWorker(engine, order, shared, partial(request.heartbeat, -1)))
+            self._receive_all(self._workers)  # after all were started, so that they prepare side by side
         except BaseException:
             self.close()
             raise
 
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round."""
-        self._round = round_
         self._call(Shard.reset, round_, first_seed)
 
     def train(self, step: int) -> Changes:
@@ -176,11 +156,10 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         """Restore the state and the latest signals of each environment, by its place."""
         packed = {place: pack(state) for place, state in states.items()}
         self._call_each(Shard.load_packed_states, lambda order: (self._of_worker(order, packed), latest), None)
-        self._round = self.environments[0].round
 
     def close(self) -> None:
         """End the workers, whatever they are doing."""
-        workers, self._workers, self._orders = self._workers, [], []
+        workers, self._workers = self._workers, []
         for worker in workers:
             worker.close()
         self.environments = []
@@ -198,8 +177,8 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
     ) -> T:
         """Call a method of each worker's shard with its own arguments. Where these are None, ``idle`` is its value."""
         busy = []
-        for worker, order in zip(self._workers, self._orders, strict=True):
-            if (worker_arguments := arguments(order)) is not None:
+        for worker in self._workers:
+            if (worker_arguments := arguments(worker.order)) is not None:
                 worker.send(Request(method.__name__, worker_arguments, self.faults.state_dict()))
                 busy.append(worker)
         values = iter(self._receive_all(busy))
@@ -240,19 +219,6 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
     def _counted(self, lost: LostSeeds) -> LostSeeds:
         """Count lost seeds over the whole run: a worker knows only its own."""
         return [(place, lost_seed.counted(self.faults)) for place, lost_seed in lost]
-
-    def _find_verdicts(self, verdicts: Verdicts, order: Order, request: Request) -> list[Condemned]:
-        condemned = verdicts.find(self._round, _step_of(request), request.method)
-        return [seed for seed in condemned if seed.place // self._arms in order.indices]
-
-    def _add_verdict(self, verdicts: Verdicts, request: Request, condemned: Condemned) -> None:
-        verdicts.add(self._round, _step_of(request), request.method, condemned)
-
-
-def _step_of(request: Request) -> int | None:
-    """Return the step of a request; None if it has none."""
-    last = request.arguments[-1] if request.arguments and request.method != "reset" else None
-    return last if isinstance(last, int) else None
 
 
 class WorkerTraceback(Exception):

@@ -88,14 +88,16 @@ def course(pool: StudyPool[Any], before: Callable[[int], object] = lambda step: 
         for environment, mask in zip(pool.environments, pool.masks(), strict=True):
             able = mask.blueprints.get("early", ())
             germinates = environment.arm == "grown" and step == 0 and able
-            actions.append(Action(Op.GERMINATE, "early", able[0 if environment.place else -1]) if germinates else WAIT)
+            actions.append(
+                Action(Op.GERMINATE, "early", able[0 if environment.pool_index else -1]) if germinates else WAIT
+            )
         more, unborn = pool.apply(actions, step)
-        for place, change in [*changes, *lost, *more, *unborn]:
-            reports[place].append(change)
-        for place, signals in enumerate(pool.latest):
-            reports[place].append(signals)
-    for place, state in pool.states().items():
-        reports[place] += [state.plain, state.tensors]
+        for pool_index, change in [*changes, *lost, *more, *unborn]:
+            reports[pool_index].append(change)
+        for pool_index, signals in enumerate(pool.latest):
+            reports[pool_index].append(signals)
+    for pool_index, state in pool.states().items():
+        reports[pool_index] += [state.plain, state.tensors]
     _, endings = pool.conclude(STEPS - 1)
     for report, ending in zip(reports, endings, strict=True):
         report.append(ending)
@@ -130,7 +132,7 @@ def test_a_seed_that_ends_or_blocks_its_worker_is_taken_out_and_changes_nobody_e
     assert f"{component} is taken out: it {lost_seed.what}" in caplog.messages
     caplog.clear()
     resumed = workers(recipe, patience=patience)
-    resumed.load_states({place: State(*report[-3:-1]) for place, report in enumerate(actual)}, pool.latest)
+    resumed.load_states({pool_index: State(*report[-3:-1]) for pool_index, report in enumerate(actual)}, pool.latest)
     resumed.train(STEPS)
     resumed.evaluate(STEPS)
     assert caplog.messages == []

@@ -149,11 +149,11 @@ class Environment:
         *,
         arm: str,
         index: int,
-        place: int = 0,
+        pool_index: int = 0,
         faults: FaultBook | None = None,
         implants: Callable[[int], Sequence[Growth]] | None = None,
     ) -> None:
-        self.recipe, self.arm, self.index, self.place = recipe, arm, index, place
+        self.recipe, self.arm, self.index, self.pool_index = recipe, arm, index, pool_index
         self.round = self.seed = self.steps = 0
         self.over = False
         self.seconds = 0.0, 0.0

@@ -49,14 +49,14 @@ class StudyContext:
 
     Attributes:
         engine: Computes the environments; None: threads of this process.
-        heartbeat: Called when work begins in the environment of a place, and about once a second for workers.
+        heartbeat: Called when work begins in an environment, with its pool index, and about once a second for workers.
     """
 
     bus: Bus
     clock: Clock
     check_health: Callable[[HealthSnapshot], Verdict]
     engine: EngineSession | None = None
-    heartbeat: Callable[[int], None] = lambda place: None
+    heartbeat: Callable[[int], None] = lambda pool_index: None
 
 
 @dataclass(frozen=True, slots=True)

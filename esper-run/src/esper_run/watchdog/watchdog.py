@@ -39,10 +39,10 @@ class Heartbeat:
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, struct.calcsize(self._LAYOUT))
 
-    def __call__(self, environment_index: int = -1) -> None:
+    def __call__(self, pool_index: int = -1) -> None:
         """Note that work begins, in the environment of this index or elsewhere."""
         every, other = self.beats
-        struct.pack_into(self._LAYOUT, self._shared, 0, every + 1, other + (environment_index < 0))
+        struct.pack_into(self._LAYOUT, self._shared, 0, every + 1, other + (pool_index < 0))
 
     @property
     def beats(self) -> tuple[int, int]:

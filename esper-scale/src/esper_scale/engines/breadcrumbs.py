@@ -24,13 +24,13 @@ class Breadcrumb:
     """Whose code runs.
 
     Attributes:
-        environment_index: The environment, by its index in the pool.
+        pool_index: The environment, by its pool index.
         component: How messages name the component: with its package, and the environment.
         slot: The slot of the seed; empty where no seed is at work that could be taken out.
         number: The number of the seed; None: it is being built.
     """
 
-    environment_index: int
+    pool_index: int
     component: str
     slot: str = ""
     blueprint: str = ""

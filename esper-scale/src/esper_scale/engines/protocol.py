@@ -62,7 +62,7 @@ class Request:
 class EnvironmentStatus:
     """Status of an environment in a worker, with the attributes of ``Member``."""
 
-    place: int
+    pool_index: int
     arm: str
     index: int
     round: int = 0

@@ -64,7 +64,7 @@ class Shard(Pool):
             on_turn=self._begin_turn,
         )
         self._breadcrumbs = breadcrumbs
-        self._by_place = {environment.place: environment for environment in self.environments}
+        self._by_index = {environment.pool_index: environment for environment in self.environments}
         self._request: Request
 
     def statuses(self) -> list[EnvironmentStatus]:
@@ -76,12 +76,12 @@ class Shard(Pool):
         ]
 
     def packed_states(self) -> dict[int, PackedState]:
-        """Return the state of each environment, by its place."""
-        return {place: pack(state) for place, state in self.states().items()}
+        """Return the state of each environment, by its pool index."""
+        return {pool_index: pack(state) for pool_index, state in self.states().items()}
 
     def load_packed_states(self, states: Mapping[int, PackedState], latest: Sequence[Signals]) -> None:
-        """Restore the state and the latest signals of each environment, by its place."""
-        self.load_states({place: unpack(state) for place, state in states.items()}, latest)
+        """Restore the state and the latest signals of each environment, by its pool index."""
+        self.load_states({pool_index: unpack(state) for pool_index, state in states.items()}, latest)
 
     def answer(self, request: Request) -> Any:
         """Take out the seeds that were lost in a request, carry it out, and return the result."""
@@ -89,12 +89,12 @@ class Shard(Pool):
         self.faults.load_state_dict(request.faults)
         arguments, unborn = request.arguments, []
         for breadcrumb, what in request.lost_seeds:
-            environment = self._by_place[breadcrumb.environment_index]
+            environment = self._by_index[breadcrumb.pool_index]
             lost = environment.network.lost
             if breadcrumb.number is None:  # nothing was built yet: its action becomes a wait, and the seed is reported
-                arguments = {**arguments[0], environment.place: WAIT}, *arguments[1:]
+                arguments = {**arguments[0], environment.pool_index: WAIT}, *arguments[1:]
                 lost.record_unborn(breadcrumb.slot, breadcrumb.blueprint, what)
-                unborn += [(environment.place, lost_seed) for lost_seed in lost.take()]
+                unborn += [(environment.pool_index, lost_seed) for lost_seed in lost.take()]
                 continue
             lost.remove(what, [breadcrumb.slot], breadcrumb.number)
             if request.method in AFTER_SIGNALS:
@@ -103,54 +103,54 @@ class Shard(Pool):
         if request.method in ("reset", "load_packed_states"):  # these make new networks, with new slots
             for environment in self.environments:
                 for slot in environment.garden.slots.values():
-                    slot.entered = self._watch(environment.place, slot.name)
+                    slot.entered = self._watch(environment.pool_index, slot.name)
         if unborn:
             changes, lost_seeds = result
             result = changes, sorted([*lost_seeds, *unborn], key=lambda entry: entry[0])
         return result
 
-    def _begin_turn(self, place: int) -> None:
+    def _begin_turn(self, pool_index: int) -> None:
         """Note which environment is at work.
 
         Where states are read or a seed is born, code of seeds runs in places that no slot sees. So the breadcrumb
         names the newborn seed, or the youngest one, from the start.
         """
-        environment, method = self._by_place[place], self._request.method
-        breadcrumb = self._breadcrumb(place, environment.recipe.label)
-        if method == "apply" and (action := self._request.arguments[0][place]).op is Op.GERMINATE:
+        environment, method = self._by_index[pool_index], self._request.method
+        breadcrumb = self._breadcrumb(pool_index, environment.recipe.label)
+        if method == "apply" and (action := self._request.arguments[0][pool_index]).op is Op.GERMINATE:
             varieties = environment.recipe.network.varieties[action.slot]
             title = next(variety.title for variety in varieties if variety.id == action.blueprint)
             component = f"{title} when it was built in slot {action.slot}"
-            breadcrumb = self._breadcrumb(place, component, action.slot, action.blueprint)
+            breadcrumb = self._breadcrumb(pool_index, component, action.slot, action.blueprint)
         elif method == "packed_states" and (living := environment.garden.living_seeds()):
             number = max(seed.number for seed in living)
             slot, seed = environment.garden.slot_of(number)
-            breadcrumb = self._breadcrumb_of(place, slot.name, seed)
+            breadcrumb = self._breadcrumb_of(pool_index, slot.name, seed)
         self._breadcrumbs.leave(breadcrumb)
 
-    def _watch(self, place: int, slot: str) -> Callable[[Seed], AbstractContextManager[None]]:
+    def _watch(self, pool_index: int, slot: str) -> Callable[[Seed], AbstractContextManager[None]]:
         """Return what leaves a breadcrumb where the code of a seed is entered in a slot."""
 
         # A plain function: a bound method or partial would be copied with the slot, and with it the shared memory.
         def entered(seed: Seed) -> AbstractContextManager[None]:
-            return self._breadcrumbs.left(self._breadcrumb_of(place, slot, seed))
+            return self._breadcrumbs.left(self._breadcrumb_of(pool_index, slot, seed))
 
         return entered
 
-    def _breadcrumb_of(self, place: int, slot: str, seed: Seed) -> Breadcrumb:
+    def _breadcrumb_of(self, pool_index: int, slot: str, seed: Seed) -> Breadcrumb:
         component = f"{seed.title} in slot {slot}"
         if seed.stage is Stage.FOSSILISED:  # it is part of the network, and cannot be taken out
-            return self._breadcrumb(place, component)
-        return self._breadcrumb(place, component, slot, seed.blueprint, seed.number)
+            return self._breadcrumb(pool_index, component)
+        return self._breadcrumb(pool_index, component, slot, seed.blueprint, seed.number)
 
     def _breadcrumb(
-        self, place: int, component: str, slot: str = "", blueprint: str = "", number: int | None = None
+        self, pool_index: int, component: str, slot: str = "", blueprint: str = "", number: int | None = None
     ) -> Breadcrumb:
-        environment, request = self._by_place[place], self._request
+        environment, request = self._by_index[pool_index], self._request
         # An environment that is about to begin a round still has the RNG seed of the one before.
         seed = request.arguments[1] + environment.index if request.method == "reset" else environment.seed
         component = f'{component}, arm "{environment.arm}", RNG seed {seed}'
-        return Breadcrumb(place, component, slot, blueprint, number)
+        return Breadcrumb(pool_index, component, slot, blueprint, number)
 
 
 class Connection(Protocol):

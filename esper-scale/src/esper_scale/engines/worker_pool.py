@@ -66,7 +66,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
     ) -> None:
         arms = tuple(request.arms)
         every = enumerate(product(range(environments), arms))
-        statuses = [EnvironmentStatus(place, arm, index) for place, (index, arm) in every]
+        statuses = [EnvironmentStatus(pool_index, arm, index) for pool_index, (index, arm) in every]
         super().__init__(statuses, len(statuses))
         self._warn = warn
         self._snapshot_due = 0.0
@@ -90,7 +90,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         """Train every environment for one step, and return the seeds' changes of stage."""
         if len(self.latest) == len(self.environments) and time.monotonic() >= self._snapshot_due:
             self._packed_states()
-        turns = [environment.place for environment in self.turns(step)]
+        turns = [environment.pool_index for environment in self.turns(step)]
         changes = self._call(Shard.train, step)
         return sorted(changes, key=lambda change: turns.index(change[0]))
 
@@ -108,14 +108,14 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
 
     def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, GovernorDecision]:
         """Return the governor's decisions."""
-        doubts = {place: opinion for place, opinion in opinions.items() if opinion != CALM}
+        doubts = {pool_index: opinion for pool_index, opinion in opinions.items() if opinion != CALM}
         return self._call_each(Shard.judge, lambda order: (self._of_worker(order, doubts),), {})
 
     def carry_out(self, decisions: Mapping[int, GovernorDecision], step: int) -> tuple[dict[int, RolledBack], Changes]:
         """Roll environments back, and end episodes, as the governor decided."""
         active = {
-            place: decision
-            for place, decision in decisions.items()
+            pool_index: decision
+            for pool_index, decision in decisions.items()
             if decision.act == "roll-back" or decision.truncated
         }
 
@@ -124,8 +124,8 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
 
         rolled, changes = self._call_each(Shard.carry_out, arguments_for, ({}, []))
         counted = {
-            place: replace(rolled_back, withdrawn=decisions[place].counted(self.faults))
-            for place, rolled_back in rolled.items()
+            pool_index: replace(rolled_back, withdrawn=decisions[pool_index].counted(self.faults))
+            for pool_index, rolled_back in rolled.items()
         }
         return counted, changes
 
@@ -135,10 +135,10 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
 
     def apply(self, actions: Sequence[Action] | Mapping[int, Action], step: int) -> tuple[Changes, LostSeeds]:
         """Carry out one action in each environment."""
-        by_place = actions if isinstance(actions, dict) else dict(enumerate(actions))
+        by_index = actions if isinstance(actions, dict) else dict(enumerate(actions))
 
         def arguments_for(order: Order) -> tuple[Any, ...] | None:
-            assigned = self._of_worker(order, by_place)
+            assigned = self._of_worker(order, by_index)
             return (assigned, step) if any(action.op is not Op.WAIT for action in assigned.values()) else None
 
         changes, lost = self._call_each(Shard.apply, arguments_for, ([], []))
@@ -149,12 +149,12 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         return self._call(Shard.conclude, step)
 
     def states(self) -> dict[int, State]:
-        """Return the state of each environment, by its place."""
-        return {place: unpack(state) for place, state in self._packed_states().items()}
+        """Return the state of each environment, by its pool index."""
+        return {pool_index: unpack(state) for pool_index, state in self._packed_states().items()}
 
     def load_states(self, states: Mapping[int, State], latest: Sequence[Signals]) -> None:
-        """Restore the state and the latest signals of each environment, by its place."""
-        packed = {place: pack(state) for place, state in states.items()}
+        """Restore the state and the latest signals of each environment, by its pool index."""
+        packed = {pool_index: pack(state) for pool_index, state in states.items()}
         self._call_each(Shard.load_packed_states, lambda order: (self._of_worker(order, packed), latest), None)
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         self.environments = []
 
     def _call(self, method: Callable[Concatenate[Shard, P], T], *arguments: P.args, **named: P.kwargs) -> T:
-        """Call a method of every worker's shard, and return what they return, joined in the order of places."""
+        """Call a method of every worker's shard, and return what they return, joined in the order of indices."""
         result: T = self._call_each(method, lambda order: arguments, None)
         return result
 
@@ -185,9 +185,11 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         result: T = joined([next(values) if worker in busy else idle for worker in self._workers])
         return result
 
-    def _of_worker(self, order: Order, by_place: Mapping[int, T]) -> dict[int, T]:
+    def _of_worker(self, order: Order, by_index: Mapping[int, T]) -> dict[int, T]:
         """Return what belongs to the environments of a worker."""
-        return {place: value for place, value in by_place.items() if place // self._arms in order.indices}
+        return {
+            pool_index: value for pool_index, value in by_index.items() if pool_index // self._arms in order.indices
+        }
 
     def _packed_states(self) -> dict[int, PackedState]:
         """Return the packed state of each environment, and let the workers keep them as snapshots."""
@@ -199,14 +201,14 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
             for worker, part in zip(self._workers, parts, strict=True):
                 worker.keep(WorkerSnapshot(part, latest))
         self._snapshot_due = time.monotonic() + (time.monotonic() - began) / SNAPSHOT_SHARE
-        return {place: state for part in parts for place, state in part.items()}
+        return {pool_index: state for part in parts for pool_index, state in part.items()}
 
     def _receive_all(self, workers: Sequence[SupervisedWorker]) -> list[Any]:
         """Wait for the replies of workers, and return their values; if several raised an error, raise the first one."""
         replies: list[Reply] = [worker.receive() for worker in workers]
         for reply in replies:
             for status in reply.statuses:
-                self.environments[status.place] = status
+                self.environments[status.pool_index] = status
             for level, message in reply.logged:
                 log.log(level, "%s", message)
             for warning in reply.warnings:
@@ -218,7 +220,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
 
     def _counted(self, lost: LostSeeds) -> LostSeeds:
         """Count lost seeds over the whole run: a worker knows only its own."""
-        return [(place, lost_seed.counted(self.faults)) for place, lost_seed in lost]
+        return [(pool_index, lost_seed.counted(self.faults)) for pool_index, lost_seed in lost]
 
 
 class WorkerTraceback(Exception):
@@ -234,7 +236,7 @@ def joined(values: Sequence[Any]) -> Any:
     if isinstance(values[0], tuple):
         return tuple(map(joined, zip(*values, strict=True)))
     if isinstance(values[0], dict):
-        return {place: member for value in values for place, member in value.items()}
+        return {pool_index: member for value in values for pool_index, member in value.items()}
     return None if values[0] is None else list(chain(*values))
 
 

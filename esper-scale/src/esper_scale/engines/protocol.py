@@ -164,5 +164,6 @@ def pack(state: State) -> PackedState:
 def unpack(packed: PackedState) -> State:
     """Return the state that was packed."""
     plain, names, tensors = packed
+    # Safetensors stores them in an order of its own, and checkpoints are to have the same one, whatever the engine.
     by_name = load(tensors)
     return State(plain, {name: by_name[name] for name in names})

@@ -17,7 +17,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -31,7 +31,7 @@ from esper_scale.engines.shard import sendable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from esper_core.trainer import Recipe
+    from esper_scale.engines.portable import LoadedRun, PortableData, PortableRun
     from esper_scale.engines.processes import ForkedWorker
     from esper_scale.engines.protocol import Order, Reply, Request
     from esper_scale.engines.ray_settings import RaySettings
@@ -48,23 +48,6 @@ SECONDS_TO_CONNECT: Final = 10.0
 """How long a cluster may take to accept a connection."""
 
 
-class Loaded(Protocol):
-    """A run whose plugins are loaded in this process."""
-
-    def describe(self) -> NodeRecord:
-        """Return what is installed here."""
-
-    def build(self, data: Any) -> Recipe:
-        """Build the recipe with the data of the run."""
-
-
-class Portable(Protocol):
-    """What the recipe of a run is built from; can be pickled."""
-
-    def load(self) -> Loaded:
-        """Load the plugins of the run in this process."""
-
-
 # --- the worker's side
 
 
@@ -76,7 +59,7 @@ class ShardActor:
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedRun | None = None
         self._engine: ForkEngine | None = None
         self._worker: ForkedWorker | None = None
         self._lock = threading.Lock()
@@ -87,13 +70,13 @@ class ShardActor:
         if version != __version__:
             return NodeRecord(packages={"esper-core": __version__})
         try:
-            portable: Portable = _import_ray().get(reference[0])
+            portable: PortableRun = _import_ray().get(reference[0])
             self._loaded = portable.load()
             return self._loaded.describe()
         except BaseException as error:
             return sendable(error)
 
-    def build(self, data: Any) -> BaseException | None:
+    def build(self, data: PortableData) -> BaseException | None:
         """Build the recipe of the run."""
         assert self._loaded is not None
         try:
@@ -167,8 +150,8 @@ class RayEngine:
 
     def __init__(
         self,
-        run: Portable,
-        data: Any,
+        run: PortableRun,
+        data: PortableData,
         run_node: NodeRecord,
         settings: RaySettings,
         *,

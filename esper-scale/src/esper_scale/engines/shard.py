@@ -86,6 +86,7 @@ class Shard(Pool):
     def answer(self, request: Request) -> Any:
         """Take out the seeds that were lost in a request, carry it out, and return the result."""
         self._request = request
+        # A blueprint that is withdrawn because of seeds in other workers must not be offered here either.
         self.faults.load_state_dict(request.faults)
         arguments, unborn = request.arguments, []
         for breadcrumb, what in request.lost_seeds:
@@ -181,6 +182,7 @@ def serve(make: Callable[[Warn], Shard], connection: Connection) -> None:
             value = act()
         except BaseException as raised:  # whatever it is, it is raised again in the run's own process
             error, trace = sendable(raised), "".join(traceback.format_exception(raised))
+        # Signals are most of a status, and few requests change them: what the run knows is not sent again.
         before, sent = sent, [] if shard is None else shard.statuses()
         changed = [status for status in sent if status not in before]
         kept = logged.kept, tuple(warned)

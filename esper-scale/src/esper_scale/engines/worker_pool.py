@@ -88,8 +88,10 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
 
     def train(self, step: int) -> Changes:
         """Train every environment for one step, and return the seeds' changes of stage."""
+        # Between two steps nothing is half done: that is the one moment at which a state can be restored.
         if len(self.latest) == len(self.environments) and time.monotonic() >= self._snapshot_due:
             self._packed_states()
+        # Workers train side by side; events are in the order of turns that threads have.
         turns = [environment.pool_index for environment in self.turns(step)]
         changes = self._call(Shard.train, step)
         return sorted(changes, key=lambda change: turns.index(change[0]))
@@ -108,6 +110,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
 
     def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, GovernorDecision]:
         """Return the governor's decisions."""
+        # An opinion that is calm changes nothing, so it need not be sent.
         doubts = {pool_index: opinion for pool_index, opinion in opinions.items() if opinion != CALM}
         return self._call_each(Shard.judge, lambda order: (self._of_worker(order, doubts),), {})
 
@@ -197,14 +200,16 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         for worker in self._workers:
             worker.send(Request(Shard.packed_states.__name__, (), self.faults.state_dict()))
         parts = self._receive_all(self._workers)
-        if len(latest := self.latest) == len(self.environments):
+        if len(latest := self.latest) == len(self.environments):  # before the first step no state is complete
             for worker, part in zip(self._workers, parts, strict=True):
                 worker.keep(WorkerSnapshot(part, latest))
+        # The longer a snapshot takes, the longer the next one waits. What is repeated after a loss grows with that.
         self._snapshot_due = time.monotonic() + (time.monotonic() - began) / SNAPSHOT_SHARE
         return {pool_index: state for part in parts for pool_index, state in part.items()}
 
     def _receive_all(self, workers: Sequence[SupervisedWorker]) -> list[Any]:
         """Wait for the replies of workers, and return their values; if several raised an error, raise the first one."""
+        # All are received before an error is raised: a reply that waits in its pipe would answer the next request.
         replies: list[Reply] = [worker.receive() for worker in workers]
         for reply in replies:
             for status in reply.statuses:

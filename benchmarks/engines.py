@@ -28,7 +28,7 @@ from esper_run.app.runtime import one_thread
 from esper_run.engines import PoolRequest
 from esper_scale.engines.breadcrumbs import BreadcrumbMemory
 from esper_scale.engines.processes import ForkEngine
-from esper_scale.engines.protocol import Order, Reply, Request, pack
+from esper_scale.engines.protocol import Order, Reply, Request
 from esper_scale.engines.shard import Shard
 from esper_scale.engines.worker_pool import WorkerPool
 
@@ -71,7 +71,7 @@ def measure_sizes(composition: Composition) -> dict[str, float]:
         return answered[-1][1]
 
     with closing(shard), one_thread():
-        shard.reset(0, 0)
+        ask("reset", 0, 0)
         began = time.perf_counter()
         for step in range(STEPS):
             for method in ("train", "evaluate", "synchronise", "heal"):
@@ -81,7 +81,7 @@ def measure_sizes(composition: Composition) -> dict[str, float]:
         trained = time.perf_counter() - began
         members = len(shard.environments) * STEPS
         began = time.perf_counter()
-        states = {place: pack(state) for place, state in shard.states().items()}
+        states = shard.answer(Request("packed_states", (), shard.faults.state_dict()))
         packed = time.perf_counter() - began
     requests = pickle.dumps([request for request, _ in answered])
     replies = pickle.dumps([Reply(value) for _, value in answered])

@@ -2,7 +2,7 @@
 
 Prints the time of an empty request; what messages and snapshots of an environment of the default configuration take;
 and what a run of that configuration with two workers spends in its own process, on snapshots, and on what it keeps to
-replace a worker. With ``--ray`` also how much longer that run takes there: two runs compute in turn, a second each. It
+replace a worker. With ``--ray`` also how much longer that run takes there: two runs compute in turn, a step each. It
 needs a quiet machine and four minutes.
 """
 
@@ -22,16 +22,18 @@ from unittest import mock
 
 import esper_run
 from esper_core.growth import FaultBook
+from esper_core.leyline import WAIT, Action, Op
 from esper_run.app.compose import prepare
 from esper_run.app.runtime import one_thread
-from esper_scale.engines.ahead import Decider, run_ahead
-from esper_scale.engines.portable import decider_of
+from esper_run.engines import PoolRequest
+from esper_scale.engines.breadcrumbs import BreadcrumbMemory
 from esper_scale.engines.processes import ForkEngine
-from esper_scale.engines.protocol import Order, Reply, Request, pack
+from esper_scale.engines.protocol import Order, Reply, Request
 from esper_scale.engines.shard import Shard
 from esper_scale.engines.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
+    from esper_core.leyline import ActionMask
     from esper_core.leyline.events import Event
     from esper_run.app.compose import Composition
 
@@ -45,8 +47,9 @@ EMPTY: Final = ("of_arm", ("nobody",))
 
 def measure_requests(composition: Composition, count: int = 300) -> float:
     """Return the median of the seconds between an empty request and its reply."""
-    engine = ForkEngine(composition.recipe, decider_of(composition))
-    pool = WorkerPool(engine, composition.arm_names, 2, workers=2, warn=composition.recipe.reports.warn)
+    engine = ForkEngine(composition.recipe)
+    wanted = PoolRequest(composition.arm_names, None)
+    pool = WorkerPool(engine, wanted, 2, workers=2, warn=composition.recipe.reports.warn)
     with closing(engine), closing(pool):
         request, seconds = Request(*EMPTY, FaultBook().state_dict()), []
         for _ in range(count):
@@ -60,8 +63,7 @@ def measure_requests(composition: Composition, count: int = 300) -> float:
 def measure_sizes(composition: Composition) -> dict[str, float]:
     """Return what a step of one environment, and a snapshot of it, take in time and in bytes."""
     order = Order(tuple(composition.arm_names), 2, range(2), "twin")
-    shard = Shard.of(order, composition.recipe, composition.recipe.reports.warn, lambda place: None)
-    decider: Decider = decider_of(composition)
+    shard = Shard(order, composition.recipe, composition.recipe.reports.warn, BreadcrumbMemory())
     answered: list[tuple[Request, Any]] = []
 
     def ask(method: str, *arguments: Any) -> Any:
@@ -70,13 +72,17 @@ def measure_sizes(composition: Composition) -> dict[str, float]:
         return answered[-1][1]
 
     with closing(shard), one_thread():
-        shard.reset(0, 0)
+        ask("reset", 0, 0)
         began = time.perf_counter()
-        run_ahead(shard, order, decider, 0, STEPS, ask)
+        for step in range(STEPS):
+            for method in ("train", "evaluate", "synchronise", "heal"):
+                ask(method, step)
+            ask("judge", {})
+            ask("apply", [_germinate(mask) for mask in ask("masks")], step)
         trained = time.perf_counter() - began
         members = len(shard.environments) * STEPS
         began = time.perf_counter()
-        states = {place: pack(state) for place, state in shard.states().items()}
+        states = shard.answer(Request("packed_states", (), shard.faults.state_dict()))
         packed = time.perf_counter() - began
     requests = pickle.dumps([request for request, _ in answered])
     replies = pickle.dumps([Reply(value) for _, value in answered])
@@ -91,6 +97,11 @@ def measure_sizes(composition: Composition) -> dict[str, float]:
         "a snapshot of an environment, bytes": len(pickle.dumps(states)) / len(states),
         "taking it, ms": 1000 * packed / len(states),
     }
+
+
+def _germinate(mask: ActionMask) -> Action:
+    """Return an action that germinates a seed, where that is possible."""
+    return next((Action(Op.GERMINATE, slot, able[0]) for slot, able in mask.blueprints.items() if able), WAIT)
 
 
 class _Meter:
@@ -141,7 +152,7 @@ def measure_run(engine: str) -> dict[str, float]:
 class Turns:
     """Lets two runs in threads compute in turn, so that a machine of varying speed affects both alike.
 
-    A turn is what workers do until they wait for the run, about a second, and what the run makes of it.
+    A turn is a step of a run.
     """
 
     def __init__(self, *names: str) -> None:
@@ -186,8 +197,7 @@ def measure_in_turn(*engines: str) -> dict[str, list[float]]:
     turns, local, train = Turns(*engines), threading.local(), WorkerPool.train
 
     def in_turn(pool: WorkerPool, step: int) -> Any:
-        if not pool.is_ahead:
-            turns.take(local.name)
+        turns.take(local.name)
         return train(pool, step)
 
     def run(engine: str) -> None:

@@ -21,6 +21,7 @@ import torch
 from benchmarks.perf.workloads import NarrowConvLight, PlainLoop, activate_seeds, workload
 from esper_core.trainer.pool import Pool
 from esper_run.app.runtime import tune_allocator
+from esper_run.engines import PoolRequest
 from esper_scale.engines.processes import ForkEngine
 from esper_scale.engines.worker_pool import WorkerPool
 
@@ -117,7 +118,9 @@ def stepping(setup: Setup, work: Workload) -> Iterator[Callable[[], object]]:
         pool = Pool(recipe, ["grown"], setup.trainings, lanes=setup.lanes)
     else:
         engine = ForkEngine(recipe)
-        pool = WorkerPool(engine, ["grown"], setup.trainings, workers=setup.lanes, warn=recipe.reports.warn)
+        pool = WorkerPool(
+            engine, PoolRequest(["grown"], None), setup.trainings, workers=setup.lanes, warn=recipe.reports.warn
+        )
     with closing(pool):
         pool.reset(0, 0)
         activate_seeds(pool, list(work.slots) if setup.seeds else [])

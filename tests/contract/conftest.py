@@ -217,9 +217,7 @@ class World:
         from esper_scale.engines import sessions
 
         settings, asked = self.composition.resolution.engine.settings, []
-        context = EngineContext(
-            self.composition, settings, Path(), is_resumed=False, on_node=lambda node: None, on_wait=lambda: None
-        )
+        context = EngineContext(self.composition, settings, on_node=lambda node: None, on_wait=lambda: None)
 
         def connect(run: Any, data: Any, node: Any, settings: Any, **others: Any) -> Any:
             asked.append(settings)

@@ -171,9 +171,6 @@ def test_blueprints_that_cannot_be_built_are_lost_seeds_even_after_one_of_them_i
     assert "raised OSError: no disk" in seed.what
     assert all(not mask.blueprints["early"] for mask in pool.masks())
     network = pool.environments[0].network
-    network.refuse_birth("stood still")
-    assert network.apply(GERMINATE, 0) == []
-    assert [lost_seed.what for lost_seed in network.lost.take()][-1] == "stood still"
     network.lost.records.append(seed)
     pool.reset(1, 4)
     assert pool.environments[0].network.lost.take() == [], "it belongs to the round before"

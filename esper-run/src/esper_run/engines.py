@@ -11,7 +11,6 @@ studies, and closes it at its end. ``threads`` is the engine of this process, wh
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -20,13 +19,12 @@ from esper_core.plugins import Extension
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     import torch
     from pydantic import BaseModel
 
     from esper_core.growth import Growth
-    from esper_core.trainer import Arm, Recipe, RunReward, StudyPool
+    from esper_core.trainer import Recipe, StudyPool
     from esper_run.config import RunConfig
 
 ENGINE_GROUP: Final = "esper.engines"
@@ -45,18 +43,14 @@ class PoolRequest:
         arms: The arms to compute, each with all environments.
         twin: The arm that never grows; None: there is none.
         implants: What each network has from the start, by arm and RNG seed; None where nothing is implanted.
-        stage: The study of the run: 0, or 1 for that of the controls.
-        until_checkpoint: Returns after how many steps states will be read.
-        heartbeat: To be called when work begins in the environment of a place, or with -1 about once a second while
-            the pool waits; may raise Interrupted.
+        heartbeat: To be called when work begins in an environment, with its pool index, or with -1 about once a second
+            while the pool waits; may raise Interrupted.
     """
 
     arms: Sequence[str]
     twin: str | None
     implants: Mapping[tuple[str, int], Sequence[Growth]] | None = None
-    stage: int = 0
-    until_checkpoint: Callable[[], int] = lambda: sys.maxsize
-    heartbeat: Callable[[int], None] = lambda place: None
+    heartbeat: Callable[[int], None] = lambda pool_index: None
 
 
 class ComposedRun(Protocol):
@@ -73,14 +67,6 @@ class ComposedRun(Protocol):
     @property
     def devices(self) -> tuple[torch.device, ...]:
         """The devices that the configuration asks for."""
-
-    @property
-    def arms(self) -> tuple[Arm, ...]:
-        """The arms that have a policy."""
-
-    @property
-    def rewards(self) -> Mapping[str, RunReward]:
-        """The reward of each of these arms."""
 
     @property
     def resolution(self) -> Any:
@@ -103,16 +89,12 @@ class EngineContext:
 
     Attributes:
         settings: An instance of ``Engine.settings``, or None.
-        run: The run directory.
-        is_resumed: Whether the run continues from a checkpoint.
         on_node: To be called with a record, as JSON, of each machine that takes part.
         on_wait: To be called about once a second while the engine waits; may raise Interrupted.
     """
 
     composition: ComposedRun
     settings: Any
-    run: Path
-    is_resumed: bool
     on_node: Callable[[Mapping[str, Any]], None]
     on_wait: Callable[[], None]
 

@@ -2,6 +2,7 @@
 
 import importlib
 from asyncio import CancelledError
+from contextlib import nullcontext
 from pathlib import PurePath
 from types import SimpleNamespace
 from typing import Any
@@ -225,7 +226,7 @@ def test_error_of_a_seed_names_its_authors_line_or_what_built_it() -> None:
 
 @pytest.mark.usefixtures("ctrl_c_raises")
 def test_cancelled_seed_is_a_fault_of_the_seed_and_ctrl_c_is_not() -> None:
-    slot: Any = SimpleNamespace(name="early")
+    slot: Any = SimpleNamespace(name="early", entered=nullcontext)
     seed: Any = SimpleNamespace(number=0, blueprint="a/b", block=None)
     message = 'the seed in early of blueprint "a/b" raised Canc'
     with pytest.raises(SeedFault, match=message), attributed_to_seed(slot, seed):

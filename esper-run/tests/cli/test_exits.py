@@ -1,4 +1,4 @@
-"""A component cannot end the command with a status that looks like success, nor keep its process alive."""
+"""A component cannot end the command by SystemExit, nor keep its process alive."""
 
 import subprocess
 import sys
@@ -20,20 +20,6 @@ def esper_register_blueprints(registry):
     {at_registration}
     registry.add("block", "torch.nn:Identity", BlueprintSpec("sequence", "0"))
 """
-
-
-@pytest.mark.members
-@pytest.mark.parametrize(
-    ("place", "message"),
-    [("at_import", 'E210 plugin "quitter" (local file'), ("at_registration", 'E221 plugin "quitter" (local file')],
-)
-def test_a_plugin_that_ends_the_process_is_an_error_that_names_it(place, message, esper, file, tmp_path):
-    places = {"at_import": "", "at_registration": "pass", place: "os._exit(0)"}
-    (tmp_path / "quitter.py").write_text(PLUGIN.format(**places))
-    answer = esper("check", file, "--set", f"plugins.local=[{tmp_path / 'quitter.py'}]")
-    assert answer.status == 3
-    assert answer.err.startswith(message)
-    assert "os._exit(0) was called" in answer.err
 
 
 QUITTER = """
@@ -87,26 +73,6 @@ def test_a_process_ends_with_its_status_although_threads_are_left(tmp_path):
     assert (done.returncode, done.stdout) == (4, "result\n")
     assert done.stderr == 'warning: the process ends, although components left threads: "beat"\n'
     assert (tmp_path / "kept.txt").read_text() == "all of it"
-
-
-def test_forks_end_as_they_like_and_other_threads_alone(tmp_path):
-    done = ended(
-        "-c",
-        """
-        import os, threading
-        from esper_run.cli.exits import end_process, exits_refused
-        with exits_refused():
-            if (pid := os.fork()) == 0:
-                os._exit(7)
-            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-            thread = threading.Thread(target=os._exit, args=(0,), name="odd")
-            thread.start()
-            thread.join()
-        end_process(5)
-    """,
-    )
-    assert done.returncode == 5
-    assert done.stderr.startswith('warning: os._exit(0) was called in thread "odd", which ends alone  ')
 
 
 @pytest.mark.slow

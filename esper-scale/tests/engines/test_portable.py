@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from esper_run.app.compose import prepare
-from esper_scale.engines import portable
 from esper_scale.engines.nodes import NodeRecord, check_node
 from esper_scale.engines.portable import PortableRun, PortableTensor, portable_data
 from tests.support.configurations import problem_of
@@ -50,10 +49,9 @@ tuned = []
 portable.tune_allocator = lambda: tuned.append(True)
 run, data = pickle.load(open(sys.argv[1], "rb"))
 loaded = run.load()
-recipe, decider = loaded.build(data)
+recipe = loaded.build(data)
 varieties = {name: [one.id for one in own] for name, own in recipe.network.varieties.items()}
-decides = decider.prices, decider.batches, str(decider.arms[0].label)
-told = recipe.network.draws, recipe.operations, recipe.network.steps, varieties, decides, tuned
+told = recipe.network.draws, recipe.operations, recipe.network.steps, varieties, tuned
 splits = {name: (own.inputs, own.targets) for name, own in recipe.data.items()}
 pickle.dump((loaded.describe(), told, splits, type(recipe.build_host()).__name__), open(sys.argv[2], "wb"))
 """
@@ -79,10 +77,7 @@ def test_recipe_is_built_from_plain_data_in_another_process_and_folder(tmp_path,
     varieties = {
         name: [variety.id for variety in slot_varieties] for name, slot_varieties in recipe.network.varieties.items()
     }
-    decider = portable.decider_of(composition)
-    decides = decider.prices, recipe.network.batches, str(decider.arms[0].label)
-    assert rebuilt == (recipe.network.draws, recipe.operations, recipe.network.steps, varieties, decides, [True])
-    assert decider.batches == recipe.network.batches
+    assert rebuilt == (recipe.network.draws, recipe.operations, recipe.network.steps, varieties, [True])
     assert "own/widen" in varieties["early"]
     assert host == "Sequential"
     assert all(torch.equal(recipe.data[name].inputs, inputs) for name, (inputs, _) in splits.items())

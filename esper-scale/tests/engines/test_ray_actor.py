@@ -17,6 +17,7 @@ from esper_core.leyline.errors import ClusterError, Problem
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool
 from esper_run.watchdog import can_fork
+from esper_scale.engines.breadcrumbs import Breadcrumb
 from esper_scale.engines.nodes import NodeRecord
 from esper_scale.engines.protocol import Order, Request
 from esper_scale.engines.ray import RayEngine, ShardActor
@@ -47,7 +48,7 @@ def request(method: str, *arguments: object) -> Request:
 
 
 def build(actor: ShardActor, recipe: Recipe) -> None:
-    actor._loaded = SimpleNamespace(build=lambda data: (recipe, None))
+    actor._loaded = SimpleNamespace(build=lambda data: recipe)
     assert actor.build(None) is None
 
 
@@ -74,11 +75,12 @@ def test_worker_that_hangs_is_ended_beside_the_request(actor, tmp_path, monkeypa
     asking = threading.Thread(target=lambda: replies.append(actor.exchange(request("reset", 0, 0))))
     asking.start()
     until(Path("in forward").exists)
-    loss = actor.end()
+    end = actor.end()
     asking.join(timeout=60)
     assert replies == ["none", None]
-    assert (loss.how, loss.accidental) == ("did not reply", False)
-    assert "forward" in [frame.function for frame in loss.frames]
+    assert end.how == "did not reply"
+    assert " in forward\n" in end.trace
+    assert end.breadcrumb == Breadcrumb(0, 'the host, arm "grown", RNG seed 0')
 
 
 def test_errors_of_an_actor_are_returned(actor):

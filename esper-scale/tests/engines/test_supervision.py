@@ -3,6 +3,7 @@
 ``tests/end_to_end/test_hostile_plugins.py`` has more ways in which a seed ends or blocks its worker.
 """
 
+import ctypes
 import os
 import signal
 import time
@@ -13,14 +14,14 @@ import pytest
 from torch import Tensor, nn
 
 from esper_core.growth import Variety
-from esper_core.leyline import WAIT, Action, Op
+from esper_core.leyline import WAIT, Action, Op, State
 from esper_core.leyline.errors import WorkerLost
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool, StudyPool
+from esper_run.engines import PoolRequest
 from esper_run.watchdog import can_fork
 from esper_scale.engines.processes import ForkedWorker, ForkEngine
 from esper_scale.engines.protocol import Order
-from esper_scale.engines.verdicts import Verdicts
 from esper_scale.engines.worker_pool import WorkerPool
 from tests.support.core_worlds import (
     LOCAL_CONV,
@@ -44,6 +45,11 @@ def hang(block: nn.Module, grown: Tensor) -> Tensor:
     return grown
 
 
+def crash(block: nn.Module, grown: Tensor) -> Tensor:
+    ctypes.string_at(0)
+    return grown
+
+
 def leave(block: nn.Module, grown: Tensor) -> Tensor:
     os._exit(0)
 
@@ -53,10 +59,9 @@ def workers() -> Iterator[Callable[..., WorkerPool]]:
     pools: list[WorkerPool] = []
 
     def new(recipe: Recipe, environments: int = 2, workers: int = 2, **more: Any) -> WorkerPool:
-        engine, settings = ForkEngine(recipe), {"patience": 60.0, **more}
-        pools.append(
-            WorkerPool(engine, ARMS, environments, workers=workers, warn=recipe.reports.warn, twin="twin", **settings)
-        )
+        engine, request = ForkEngine(recipe), PoolRequest(ARMS, "twin")
+        settings = {"patience": 60.0, **more}
+        pools.append(WorkerPool(engine, request, environments, workers=workers, warn=recipe.reports.warn, **settings))
         return pools[-1]
 
     yield new
@@ -83,14 +88,16 @@ def course(pool: StudyPool[Any], before: Callable[[int], object] = lambda step: 
         for environment, mask in zip(pool.environments, pool.masks(), strict=True):
             able = mask.blueprints.get("early", ())
             germinates = environment.arm == "grown" and step == 0 and able
-            actions.append(Action(Op.GERMINATE, "early", able[0 if environment.place else -1]) if germinates else WAIT)
+            actions.append(
+                Action(Op.GERMINATE, "early", able[0 if environment.pool_index else -1]) if germinates else WAIT
+            )
         more, unborn = pool.apply(actions, step)
-        for place, change in [*changes, *lost, *more, *unborn]:
-            reports[place].append(change)
-        for place, signals in enumerate(pool.latest):
-            reports[place].append(signals)
-    for place, state in pool.states().items():
-        reports[place] += [state.plain, state.tensors]
+        for pool_index, change in [*changes, *lost, *more, *unborn]:
+            reports[pool_index].append(change)
+        for pool_index, signals in enumerate(pool.latest):
+            reports[pool_index].append(signals)
+    for pool_index, state in pool.states().items():
+        reports[pool_index] += [state.plain, state.tensors]
     _, endings = pool.conclude(STEPS - 1)
     for report, ending in zip(reports, endings, strict=True):
         report.append(ending)
@@ -110,21 +117,24 @@ LEFT, HUNG = "ended the process with code 0", "did not return"
     [(leave, False, LEFT), slow(leave, True, LEFT), slow(hang, True, HUNG), slow(hang, False, HUNG)],
 )
 def test_a_seed_that_ends_or_blocks_its_worker_is_taken_out_and_changes_nobody_else(
-    workers, harm, training, what, tmp_path, caplog
+    workers, harm, training, what, caplog
 ):
-    """As if it had raised an error. The verdict is kept: a second run repeats it, and not what the seed did."""
+    """As if it had raised an error. The state has what was decided: another pool goes on without it."""
     expected = course(threads(recipe_with(bad(out_of_patience, 3, training=training))))
     recipe, patience = recipe_with(bad(harm, 3, training=training)), 3.0 if harm is hang else 60.0
-    actual = course(workers(recipe, verdicts=Verdicts(tmp_path), patience=patience))
+    pool = workers(recipe, patience=patience)
+    actual = course(pool)
     assert spelled(actual[1:]) == spelled(expected[1:])
-    (verdict,) = Verdicts(tmp_path)._passed
-    assert (verdict.condemned.place, verdict.condemned.blueprint) == (0, "test/bad")
-    assert verdict.condemned.what.startswith(what)
-    assert f"test/bad in slot early is taken out: it {verdict.condemned.what}" in caplog.messages
-    lost = [report for report in actual[0] if getattr(report, "blamed", False)]
-    assert [(lost_seed.blueprint, lost_seed.what) for lost_seed in lost] == [("test/bad", verdict.condemned.what)]
+    (lost_seed,) = [report for report in actual[0] if getattr(report, "blamed", False)]
+    assert (lost_seed.blueprint, lost_seed.slot) == ("test/bad", "early")
+    assert lost_seed.what.startswith(what)
+    component = 'blueprint "test/bad" in slot early, arm "grown", RNG seed 7'
+    assert f"{component} is taken out: it {lost_seed.what}" in caplog.messages
     caplog.clear()
-    assert spelled(course(workers(recipe, verdicts=Verdicts(tmp_path), patience=patience))) == spelled(actual)
+    resumed = workers(recipe, patience=patience)
+    resumed.load_states({pool_index: State(*report[-3:-1]) for pool_index, report in enumerate(actual)}, pool.latest)
+    resumed.train(STEPS)
+    resumed.evaluate(STEPS)
     assert caplog.messages == []
 
 
@@ -141,23 +151,22 @@ def test_workers_that_are_killed_or_stopped_from_outside_change_nothing(workers,
     assert spelled(course(pool, before=end_one)) == spelled(expected)
 
 
-def test_a_host_that_ends_its_worker_ends_the_run_with_its_name_and_line(workers):
+@pytest.mark.parametrize(("harm", "how"), [(leave, "exited with code 0"), (crash, "was ended by SIGSEGV")])
+def test_a_host_that_ends_its_worker_ends_the_run_with_its_name_and_traceback(workers, harm, how):
     class Leaving(NoisyHost):
         left = 3
 
         def forward(self, inputs: Tensor) -> Tensor:
             self.left -= self.training
-            if self.left < 0:
-                os._exit(0)
-            return super().forward(inputs)
+            return harm(self, inputs) if self.left < 0 else super().forward(inputs)
 
     pool = workers(recipe_with(LOCAL_CONV, host=Leaving))
     with pytest.raises(WorkerLost) as caught:
         course(pool)
     (problem,) = caught.value.problems
-    assert "exited with code 0" in problem.message
-    assert "at work was the host, Leaving" in problem.message
-    assert (problem.file, problem.code) == (__file__, "E403")
+    assert problem.code == "E403"
+    assert f'{how} in "train"; at work was the host, arm "grown", RNG seed ' in problem.message
+    assert (f'File "{__file__}"' in problem.hint) == (harm is crash), "there is no traceback of an exit"
 
 
 def test_a_worker_that_cannot_be_made_ends_the_run(workers):
@@ -169,4 +178,4 @@ def test_a_worker_that_cannot_be_made_ends_the_run(workers):
 
     recipe = recipe_with(LOCAL_CONV)
     with pytest.raises(WorkerLost, match=r"E403 the worker of the environments with index 0 to 0 .* SIGKILL"):
-        WorkerPool(Gone(recipe), ARMS, 2, workers=2, warn=recipe.reports.warn)
+        WorkerPool(Gone(recipe), PoolRequest(ARMS, None), 2, workers=2, warn=recipe.reports.warn)

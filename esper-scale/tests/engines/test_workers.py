@@ -22,8 +22,10 @@ from esper_core.leyline.errors import GovernorStop, WorkerLost
 from esper_core.trainer.environment import Recipe
 from esper_core.trainer.pool import Pool, StudyPool
 from esper_run.config import RunConfig
-from esper_run.watchdog import CrashReport, can_fork
+from esper_run.engines import PoolRequest
+from esper_run.watchdog import can_fork
 from esper_scale.engines import sessions
+from esper_scale.engines.breadcrumbs import BreadcrumbMemory
 from esper_scale.engines.processes import ForkedWorker, ForkEngine, Lifeline
 from esper_scale.engines.sessions import processes_for
 from esper_scale.engines.shard import sendable
@@ -50,9 +52,10 @@ PANIC, ENOUGH = Verdict(Level.PANIC, "too hot"), Verdict(Level.ENOUGH, "enough")
 slow = pytest.mark.slow
 
 
-def forked(recipe: Recipe, arms: list[str], environments: int, workers: int, **more: Any) -> WorkerPool:
+def forked(recipe: Recipe, arms: list[str], environments: int, workers: int, twin: str | None = None) -> WorkerPool:
     """Return a pool of forked worker processes."""
-    return WorkerPool(ForkEngine(recipe), arms, environments, workers=workers, warn=recipe.reports.warn, **more)
+    request = PoolRequest(arms, twin)
+    return WorkerPool(ForkEngine(recipe), request, environments, workers=workers, warn=recipe.reports.warn)
 
 
 @pytest.fixture
@@ -90,18 +93,20 @@ def course(
         pool.evaluate(step)
         pool.synchronise(step)
         lost = pool.heal(step)
-        running = [environment.place for environment in pool.running()]
+        running = [environment.pool_index for environment in pool.running()]
         opinions = {
-            place: opinion for (at, place), opinion in (verdicts or {}).items() if at == step and place in running
+            pool_index: opinion
+            for (at, pool_index), opinion in (verdicts or {}).items()
+            if at == step and pool_index in running
         }
         decisions = pool.judge(opinions)
         rolled, dropped = pool.carry_out(decisions, step)
         masks, actions = pool.masks(), []
-        for place, (environment, mask) in enumerate(zip(pool.environments, masks, strict=True)):
+        for pool_index, (environment, mask) in enumerate(zip(pool.environments, masks, strict=True)):
             generator = torch.Generator().manual_seed(1000 * environment.seed + 17 * step + ARMS.index(environment.arm))
             legal = [action for action in choice if mask.allows(action)]
             drawn = [WAIT, *legal, *legal][int(torch.randint(1 + 2 * len(legal), (), generator=generator))]
-            actions.append(WAIT if environment.arm == "twin" or place in rolled else drawn)
+            actions.append(WAIT if environment.arm == "twin" or pool_index in rolled else drawn)
         changes = [*passed, *lost, *dropped, *pool.apply(actions, step)]
         members = [
             (
@@ -164,7 +169,9 @@ def test_run_08_worker_processes_report_bitwise_the_same_as_threads(pools, draws
 def test_rollbacks_and_early_ends_of_episodes_are_the_same_in_processes(pools):
     """One rollback is of a twin, and some withdraw a blueprint."""
     recipe = make_recipe(steps=9, batches=1, embargo=0, governor={"rollbacks": 5, "watch_steps": 9})
-    panics = {(step, place): PANIC for step in (3, 6) for place in (0, 1, 3, 4, 6, 7, 9, 10)} | {(3, 8): PANIC}
+    panics = {(step, pool_index): PANIC for step in (3, 6) for pool_index in (0, 1, 3, 4, 6, 7, 9, 10)} | {
+        (3, 8): PANIC
+    }
     verdicts = {**panics, (7, 3): ENOUGH, (7, 2): ENOUGH, (7, 7): ENOUGH}
     more = {"verdicts": verdicts, "choice": CHOICE[:2]}
     expected = played(pools(recipe, 4, 0), 9, **more)
@@ -249,11 +256,11 @@ def test_worker_processes_exit_when_their_parent_is_killed_in_the_middle_of_a_co
     """Each holds the write end of a pipe, whose read end sees EOF once all of them have exited."""
     end, held = os.pipe()
 
-    def compute(pipe: Connection, report: CrashReport) -> None:
+    def compute(pipe: Connection, breadcrumbs: BreadcrumbMemory) -> None:
         pipe.send("computing")
         threading.Event().wait()
 
-    def parent(pipe: Connection, report: CrashReport) -> None:
+    def parent(pipe: Connection, breadcrumbs: BreadcrumbMemory) -> None:
         lifeline = Lifeline()
         children = [ForkedWorker(compute, lifeline) for _ in range(2)]
         pipe.send([child.receive(60) for child in children])

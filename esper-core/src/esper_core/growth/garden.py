@@ -370,7 +370,8 @@ def attributed_to_seed(slot: Slot, seed: Seed) -> Iterator[None]:
     It is one, too, if the block changed settings of torch, which would change the numbers of whatever runs next.
     """
     try:
-        yield
+        with slot.entered(seed):
+            yield
         if changes := restore_defaults():
             raise SeedFault([slot.name], changes, number=seed.number)
     except EsperError:

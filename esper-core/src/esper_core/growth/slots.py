@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -24,7 +24,8 @@ from esper_core.plugins.notebooks import html_of
 from esper_core.plugins.process_state import Guard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from torch.utils.hooks import RemovableHandle
 
@@ -64,6 +65,8 @@ class Slot(nn.Module):
         """Number of the seed in trial; a seed as attribute would be registered as a submodule."""
         self._disabled = False
         self._tapped: list[tuple[Tensor, Any]] | None = None
+        self.entered: Callable[[Seed], AbstractContextManager[object]] = _unobserved
+        """Called where the code of a seed begins to run; an engine notes there which seed that is."""
 
     def forward(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """Return ``output`` with the seeds applied; None, which keeps it, if none acts."""
@@ -107,7 +110,7 @@ class Slot(nn.Module):
         if torch.compiler.is_compiling():  # a compiler compiles anew for each plain number, but not for a tensor
             return self._run(seed, hidden, hidden.new_ones(()) * alpha, inputs)
         faults: list[str] = []
-        with Guard(seed.title, faults=faults):
+        with self.entered(seed), Guard(seed.title, faults=faults):
             outputs = self._run(seed, hidden, alpha, inputs)
         if faults:
             raise self._fault(seed, " and ".join(faults))
@@ -184,6 +187,10 @@ class Slot(nn.Module):
         """Return the dtype in which a seed here computes: that of the module's output, unless the model was cast."""
         model_dtype = dtype_of(model)
         return self.dtypes[0] if self.dtypes is not None and self.dtypes[1] is model_dtype else model_dtype
+
+
+def _unobserved(seed: Seed) -> AbstractContextManager[object]:  # a function of the module, as slots are pickled
+    return nullcontext()
 
 
 class Slots(nn.ModuleDict):

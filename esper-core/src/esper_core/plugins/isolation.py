@@ -122,11 +122,6 @@ class AttributedSchedule:
             raise PluginError(Problem("E231", message, hint="A factor on the learning rate is a number, 0 or more."))
         return factor
 
-    @property
-    def origin(self) -> tuple[str, Schedule]:
-        """How messages name the schedule, and the schedule itself."""
-        return self._label, self._schedule
-
 
 class AttributedTask:
     """A task whose errors are attributed to its package."""
@@ -151,11 +146,6 @@ class AttributedTask:
         """Return the score of each example."""
         with attributed_to(self._label, "when it computed scores", Scope.SETTINGS):
             return self._task.scores(outputs, targets)
-
-    @property
-    def origin(self) -> tuple[str, Task]:
-        """How messages name the task, and the task itself."""
-        return self._label, self._task
 
 
 def hook_callers(manager: pluggy.PluginManager, hook: str) -> dict[str, Callable[..., Any]]:

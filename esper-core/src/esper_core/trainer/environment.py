@@ -31,7 +31,7 @@ from esper_core.growth import (
 )
 from esper_core.leyline.constants import PROBE_EXAMPLES
 from esper_core.leyline.protocols import State
-from esper_core.plugins.isolation import AttributedSchedule, AttributedTask, attempt
+from esper_core.plugins.isolation import attempt
 from esper_core.plugins.process_state import Guard, Memory, Scope
 from esper_core.settings import ComputeConfig
 from esper_core.trainer.batches import IMAGES, BatchOrder, feed_for, sent
@@ -94,12 +94,6 @@ class Recipe:
     operations: Operations | None = None
     reports: Reports = field(default_factory=Reports)
 
-    @property
-    def origins(self) -> list[tuple[str, object]]:
-        """Task and schedules as they were built, each with how messages name it."""
-        wrapped = (self.task, *self.network.schedules.values())
-        return [part.origin for part in wrapped if isinstance(part, AttributedTask | AttributedSchedule)]
-
     def guard(self) -> Guard:
         """Return a guard around calls into the code of host and task."""
         return Guard(self.reports.label, Scope.PROCESS)
@@ -160,11 +154,11 @@ class Environment:
         *,
         arm: str,
         index: int,
-        place: int = 0,
+        pool_index: int = 0,
         faults: FaultBook | None = None,
         implants: Callable[[int], Sequence[Growth]] | None = None,
     ) -> None:
-        self.recipe, self.arm, self.index, self.place = recipe, arm, index, place
+        self.recipe, self.arm, self.index, self.pool_index = recipe, arm, index, pool_index
         self.round = self.seed = self.steps = 0
         self.over = False
         self.seconds = 0.0, 0.0

@@ -38,7 +38,7 @@ class Member(Protocol):
     """What is known of an environment, whichever process it lives in.
 
     Attributes:
-        place: Its place among the environments of the run.
+        pool_index: Its index in the pool: among the environments of all arms.
         steps: Decision steps that the network was trained for in this episode.
         over: Whether the episode ended before its last step; nothing is trained or asked any more then.
         seconds: Seconds of the latest step's training: all of it, and what incubating seeds took of it.
@@ -46,7 +46,7 @@ class Member(Protocol):
         signals: The latest signals; None before the first step.
     """
 
-    place: int
+    pool_index: int
     arm: str
     index: int
     round: int
@@ -111,10 +111,10 @@ class Ending:
 
 
 Changes: TypeAlias = list[tuple[int, Transition]]
-"""Transitions, each with the place of its environment."""
+"""Transitions, each with the pool index of its environment."""
 
 LostSeeds: TypeAlias = list[tuple[int, LostSeed]]
-"""Lost seeds, each with the place of its environment."""
+"""Lost seeds, each with the pool index of its environment."""
 
 
 def plain_of(record: Any) -> Any:
@@ -139,9 +139,9 @@ def _episode(member: Member) -> dict[str, Any]:
 
 def stages_changed(members: Sequence[Member], changes: Changes, step: int) -> Iterator[StageChanged]:
     """Yield one event for each seed that changed its stage."""
-    for place, change in changes:
+    for pool_index, change in changes:
         yield StageChanged(
-            **_episode(members[place]),
+            **_episode(members[pool_index]),
             step=step,
             slot=change.slot,
             seed_id=change.seed,
@@ -157,9 +157,9 @@ def seeds_lost(
     members: Sequence[Member], lost: LostSeeds, step: int, packages: Mapping[str, str]
 ) -> Iterator[SeedLost | StageChanged]:
     """Yield two events for each lost seed: the fault with its package, and the seed's last transition."""
-    for place, lost_seed in lost:
+    for pool_index, lost_seed in lost:
         yield SeedLost(
-            **_episode(members[place]),
+            **_episode(members[pool_index]),
             step=step,
             slot=lost_seed.slot,
             blueprint=lost_seed.blueprint,
@@ -168,7 +168,7 @@ def seeds_lost(
             withdrawn=lost_seed.withdrawn,
         )
         if lost_seed.ending is not None:
-            yield from stages_changed(members, [(place, lost_seed.ending)], step)
+            yield from stages_changed(members, [(pool_index, lost_seed.ending)], step)
 
 
 def steps_finished(
@@ -195,12 +195,12 @@ def governor_acted(
     members: Sequence[Member], decisions: Mapping[int, GovernorDecision], rolled: Mapping[int, RolledBack]
 ) -> Iterator[GovernorActed | StageChanged]:
     """Yield an event for each decision other than CONTINUE, and one for each seed that a rollback dropped."""
-    for place, decision in decisions.items():
+    for pool_index, decision in decisions.items():
         if decision.act is Act.CONTINUE:
             continue
-        back = rolled.get(place)
+        back = rolled.get(pool_index)
         yield GovernorActed(
-            **_episode(members[place]),
+            **_episode(members[pool_index]),
             step=decision.step,
             act=decision.act.value,
             verdict=decision.verdict.level.value,
@@ -210,7 +210,7 @@ def governor_acted(
             withdrawn=back is not None and back.withdrawn,
         )
         if back is not None:
-            yield from stages_changed(members, [(place, change) for change in back.transitions], decision.step)
+            yield from stages_changed(members, [(pool_index, change) for change in back.transitions], decision.step)
 
 
 def describe(action: Action) -> str:

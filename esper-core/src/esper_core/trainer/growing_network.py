@@ -69,7 +69,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class SeedLosses:
+class SeedRemover:
     """Takes seeds out of a network where they fail, keeps a record of each, and counts the faults of blueprints."""
 
     garden: Garden
@@ -103,6 +103,10 @@ class SeedLosses:
             self.measurements.forget(transition.seed)
             self.records.append(LostSeed(transition.slot, transition.blueprint, failure, transition, blamed))
         return bool(lost)
+
+    def record_unborn(self, slot: str, blueprint: str, failure: str) -> None:
+        """Record a seed that could not be built."""
+        self.records.append(LostSeed(slot, blueprint, failure, None))
 
     def blame_acting(self, failure: str) -> NoReturn:
         """Raise SeedFault for the seeds in the host's own pass; RuntimeError if there is none: host or task did it."""
@@ -204,7 +208,7 @@ class GrowingNetwork:
         counterfactuals = Counterfactuals(model, seed=left_out, deterministic=deterministic, run=outputs)
         self.dependence = SeedDependence(self.garden, counterfactuals)
         self.measurements = StepMeasurements(self.garden, self.gains, self.dependence, settings.operations)
-        self.lost = SeedLosses(self.garden, self.measurements, faults)
+        self.lost = SeedRemover(self.garden, self.measurements, faults)
         self.compiled = None if compile_host is None else compile_host(self.garden)
         self.measured: Measurements
         """What was read last."""
@@ -216,8 +220,6 @@ class GrowingNetwork:
         """Host and fossils, and the training loss, before a step in which seeds act."""
         self._snapshot: Snapshot | None = None
         """The latest such snapshot, whose memory is reused."""
-        self._refusal: str | None = None
-        """Why the next seed cannot be built, where that is known beforehand."""
 
     def open_step(self) -> list[Transition]:
         """Begin a decision step: newborn seeds start to train."""
@@ -277,12 +279,21 @@ class GrowingNetwork:
                 self.lost.blame_acting("left the loss without a gradient")
             return loss  # the host is frozen, and no seed acts on it yet
         try:
-            self.keeper.backward(loss)
+            with self._entered_backward():
+                self.keeper.backward(loss)
         except Exception as error:
             if not self.garden.blended:
                 raise
             raise SeedFault(self.garden.blended_slots, f"{describe_error(error)} in backward") from error
         return loss.detach()
+
+    def _entered_backward(self) -> AbstractContextManager[object]:
+        """Return a context for a backward pass of the host, in which code of the acting seeds may run."""
+        if not (blended := self.garden.blended):
+            return nullcontext()
+        # Nothing tells them apart there. The youngest counts, since the others have been through such passes before.
+        slot, seed = self.garden.slot_of(max(blended))
+        return slot.entered(seed)
 
     def _drawing(self, when: Draws) -> AbstractContextManager[Any]:
         """Return a context with the training stream, if ``when`` is the time at which the host draws from it.
@@ -377,19 +388,11 @@ class GrowingNetwork:
 
     def apply(self, action: Action, step: int) -> list[Transition]:
         """Carry out what was decided after ``step``. A blueprint that cannot be built is a lost seed."""
-        refusal, self._refusal = self._refusal, None
         try:
-            if refusal is not None:
-                raise SeedFault([], refusal)
             return self.garden.apply(action, step)
         except SeedFault as fault:
-            lost = LostSeed(action.slot or "", action.blueprint or "", fault.what, None)
-            self.lost.records.append(lost)
+            self.lost.record_unborn(action.slot or "", action.blueprint or "", fault.what)
             return []
-
-    def refuse_birth(self, failure: str) -> None:
-        """Let the next action, which builds a seed, fail as if the blueprint did ``failure``."""
-        self._refusal = failure
 
     def state_dict(self) -> State:
         """Return the state between two steps, when what was decided is carried out.
@@ -410,7 +413,7 @@ class GrowingNetwork:
         for name, part in self._parts().items():
             part.load_state_dict(state.part(name))
 
-    def _parts(self) -> dict[str, Governor | SeedGains | SeedDependence | StepMeasurements | SeedLosses]:
+    def _parts(self) -> dict[str, Governor | SeedGains | SeedDependence | StepMeasurements | SeedRemover]:
         return {
             "governor": self.governor,
             "gains": self.gains,

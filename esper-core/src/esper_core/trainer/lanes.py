@@ -60,41 +60,41 @@ class Lanes:
     """The lanes of a pool.
 
     Args:
-        streams: The stream of each environment, by its place; none on a CPU.
+        streams: The stream of each environment, by its pool index; none on a CPU.
         workers: How many threads run at once; 1: the caller's own.
-        on_turn: Called with the place of each environment whose work begins.
+        on_turn: Called with the pool index of each environment whose work begins.
     """
 
     def __init__(
         self,
         streams: Sequence[CudaStream] = (),
         workers: int = 1,
-        on_turn: Callable[[int], None] = lambda place: None,
+        on_turn: Callable[[int], None] = lambda pool_index: None,
     ) -> None:
         self._streams = streams
         self._on_turn = on_turn
         self._workers = ThreadPoolExecutor(workers, "lane", torch.set_num_threads, (1,)) if workers > 1 else None
 
-    def run(self, places: Iterable[int], act: Callable[[int], T]) -> list[T]:
-        """Return what ``act`` gives for each place, each on its lane, in the order of ``places``.
+    def run(self, pool_indices: Iterable[int], act: Callable[[int], T]) -> list[T]:
+        """Return what ``act`` gives for each index, each on its lane, in the order of ``pool_indices``.
 
-        If some raise an error, the others are finished first. Then the error of the first of ``places`` is raised.
+        If some raise an error, the others are finished first. Then the error of the first of them is raised.
         """
 
-        def on_its_lane(place: int) -> T:
-            with self.on(place):
-                return act(place)
+        def on_its_lane(pool_index: int) -> T:
+            with self.on(pool_index):
+                return act(pool_index)
 
         if self._workers is None:
-            return [on_its_lane(place) for place in places]
-        futures = [self._workers.submit(on_its_lane, place) for place in places]
+            return [on_its_lane(pool_index) for pool_index in pool_indices]
+        futures = [self._workers.submit(on_its_lane, pool_index) for pool_index in pool_indices]
         wait(futures)
         return [future.result() for future in futures]
 
-    def on(self, place: int) -> AbstractContextManager[Any]:
-        """Return a context whose work belongs to the environment at ``place``."""
-        self._on_turn(place)
-        return self._streams[place].current() if self._streams else nullcontext()
+    def on(self, pool_index: int) -> AbstractContextManager[Any]:
+        """Return a context whose work belongs to the environment at ``pool_index``."""
+        self._on_turn(pool_index)
+        return self._streams[pool_index].current() if self._streams else nullcontext()
 
     def hand(self, tensor: Tensor, giver: int, taker: int) -> None:
         """Make a tensor of ``giver`` readable for ``taker``; tensors pass from lane to lane nowhere else."""
@@ -102,9 +102,9 @@ class Lanes:
             taker_stream.wait(giver_stream.mark())
             taker_stream.keep(tensor)
 
-    def drain(self, places: Iterable[int]) -> None:
-        """Block the host until the lanes of these places are done, each once."""
-        for stream in dict.fromkeys(self._streams[place] for place in places if self._streams):
+    def drain(self, pool_indices: Iterable[int]) -> None:
+        """Block the host until the lanes of these indices are done, each once."""
+        for stream in dict.fromkeys(self._streams[pool_index] for pool_index in pool_indices if self._streams):
             stream.drain()
 
     def close(self) -> None:
@@ -114,7 +114,9 @@ class Lanes:
 
 
 def lanes_for(
-    devices_E: Sequence[torch.device], lanes: int | None = None, on_turn: Callable[[int], None] = lambda place: None
+    devices_E: Sequence[torch.device],
+    lanes: int | None = None,
+    on_turn: Callable[[int], None] = lambda pool_index: None,
 ) -> Lanes:
     """Return lanes for environments: ``lanes`` threads on a CPU, or streams on each GPU; None: as many as fit."""
     if any(device.type == "cuda" for device in devices_E):

@@ -98,21 +98,24 @@ def decide(
 ) -> list[Action]:
     """Ask each arm's policy for its environments' actions, and record its decisions.
 
-    ``rolled`` are the places that were rolled back in this step, which ends an episode for a policy that learns. They,
+    ``rolled`` are the indices that were rolled back in this step, which ends an episode for a policy that learns. They,
     and those whose episode is over, can only wait.
     """
-    masks_E = [mask.shut() if place in rolled else mask for place, mask in enumerate(study.pool.masks())]
-    actions_E, running = [WAIT] * len(signals_E), {environment.place for environment in study.pool.running()}
+    masks_E = [mask.shut() if pool_index in rolled else mask for pool_index, mask in enumerate(study.pool.masks())]
+    actions_E, running = [WAIT] * len(signals_E), {environment.pool_index for environment in study.pool.running()}
     observations_E = study.observe(signals_E, rolled)
     for arm in study.arms:
-        places = study.places(arm)
-        chosen = arm.act([observations_E[place] for place in places], [masks_E[place] for place in places])
-        for place, action in zip(places, chosen, strict=True):
-            actions_E[place] = action
-            if place in rolled:
-                recorder.terminated(place, observations_E[place])
-            elif place in running:
-                recorder.decided(place, observations_E[place], masks_E[place], action)
+        pool_indices = study.pool_indices(arm)
+        chosen = arm.act(
+            [observations_E[pool_index] for pool_index in pool_indices],
+            [masks_E[pool_index] for pool_index in pool_indices],
+        )
+        for pool_index, action in zip(pool_indices, chosen, strict=True):
+            actions_E[pool_index] = action
+            if pool_index in rolled:
+                recorder.terminated(pool_index, observations_E[pool_index])
+            elif pool_index in running:
+                recorder.decided(pool_index, observations_E[pool_index], masks_E[pool_index], action)
     return actions_E
 
 
@@ -127,7 +130,7 @@ def _conclude(progress: StudyPosition, last: int) -> tuple[list[EpisodeFinished]
     closing_E = rewards.score(signals_E)
     progress.recorder.rewarded(closing_E)
     finished = [
-        ending.event(member, closing_E[member.place], rewards.total(member.place))
+        ending.event(member, closing_E[member.pool_index], rewards.total(member.pool_index))
         for member, ending in zip(members, endings, strict=True)
     ]
     study.bus.publish(*stages_changed(members, changes, last), *finished)
@@ -151,8 +154,8 @@ class StepResult:
     Attributes:
         signals: Signals of each environment, as they are after healing and rollbacks.
         rewards: What the step was worth, and so the action before it; None where that is unknown.
-        decisions: The governor's decision, by the places of the environments whose episode goes on.
-        rolled: What was rolled back, by place.
+        decisions: The governor's decision, by the indices of the environments whose episode goes on.
+        rolled: What was rolled back, by pool index.
     """
 
     step: int
@@ -188,8 +191,7 @@ class Stepper:
         pool, bus, clock = self.pool, self.bus, self.clock
         with clock.region("train"):
             passed = pool.train(step)
-        for region, share in pool.time_shares.items():
-            clock.split("train", region, share)
+        clock.split("train", "incubate", pool.incubation_share)
         with clock.region("evaluate"):
             pool.evaluate(step)
             pool.synchronise(step)  # the one sync of the step
@@ -226,25 +228,25 @@ class Stepper:
         self.bus.publish(*stages_changed(self.pool.environments, changes, step))
 
     def _opinions(self) -> dict[int, Verdict]:
-        """Return the second opinion on each environment whose episode goes on, by its place."""
+        """Return the second opinion on each environment whose episode goes on, by its pool index."""
         latest = self.pool.latest
         return {
-            environment.place: self.check_health(
-                HealthSnapshot(environment.round, environment.arm, environment.seed, latest[environment.place])
+            environment.pool_index: self.check_health(
+                HealthSnapshot(environment.round, environment.arm, environment.seed, latest[environment.pool_index])
             )
             for environment in self.pool.running()
         }
 
     def _stop_if_hopeless(self, decisions: Mapping[int, GovernorDecision], step: int) -> None:
         """Raise GovernorStop for the first environment that cannot be rolled back."""
-        hopeless = {place: decision for place, decision in decisions.items() if decision.act is Act.STOP}
-        for place, decision in hopeless.items():
+        hopeless = {pool_index: decision for pool_index, decision in decisions.items() if decision.act is Act.STOP}
+        for pool_index, decision in hopeless.items():
             members, signals_E = self.pool.environments, self.pool.latest
             placeholders = [None] * len(members), [WAIT] * len(members)
             self.bus.publish(*steps_finished(members, signals_E, *placeholders, step))
             self.bus.publish(*governor_acted(members, hopeless, {}))
             self.bus.settle()
-            location = f'arm "{members[place].arm}", RNG seed {members[place].seed}, step {decision.step}'
+            location = f'arm "{members[pool_index].arm}", RNG seed {members[pool_index].seed}, step {decision.step}'
             hint = "Try a smaller learning rate (optimizer.host.learning_rate of a configuration), or set clip_norm."
             problem = Problem("E402", f"{location}: {decision.reason}", hint=None if decision.second_opinion else hint)
             raise GovernorStop(problem)

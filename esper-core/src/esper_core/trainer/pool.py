@@ -2,7 +2,7 @@
 
 ``Phases`` holds the phases of a step, for whatever trains a ``GrowingNetwork``; ``Pool`` are the environments of a run.
 Environments of all arms are interleaved, and the order of their turns rotates from step to step. What runs on a lane
-stays within one environment. What concerns several happens between, in the order of their places: so the numbers are
+stays within one environment. What concerns several happens between, in the order of their indices: so the numbers are
 the same for any number of lanes.
 """
 
@@ -72,7 +72,7 @@ N = TypeVar("N", bound=NetworkMember)
 
 
 class Roster(Protocol[M]):
-    """Environments by their places; the run has ``pool_size`` of them, where some live in other processes."""
+    """Environments by their indices; the run has ``pool_size`` of them, where some live in other processes."""
 
     environments: list[M]
     faults: FaultBook
@@ -89,8 +89,8 @@ class Roster(Protocol[M]):
         return [environment.signals for environment in self.environments if environment.signals is not None]
 
     def of_arm(self, *names: str) -> list[int]:
-        """Return the places of the environments of these arms, in the order of their seeds."""
-        return [environment.place for environment in self.environments if environment.arm in names]
+        """Return the indices of the environments of these arms, in the order of their seeds."""
+        return [environment.pool_index for environment in self.environments if environment.arm in names]
 
     def running(self) -> list[M]:
         """Return the environments whose episode has not ended. The episode of a twin never ends early."""
@@ -99,15 +99,10 @@ class Roster(Protocol[M]):
     def turns(self, step: int) -> list[M]:
         """Return ``running()`` in the order of turns in ``step``: it rotates, so that no arm is always first."""
         first = step % self._pool_size
-        return sorted(self.running(), key=lambda environment: (environment.place < first, environment.place))
+        return sorted(self.running(), key=lambda environment: (environment.pool_index < first, environment.pool_index))
 
     @property
-    def time_shares(self) -> dict[str, float]:
-        """Shares of the time of the latest ``train`` that belong to other regions of a step, by their names."""
-        return {"incubate": self._incubation_share}
-
-    @property
-    def _incubation_share(self) -> float:
+    def incubation_share(self) -> float:
         """Share of the latest step's training that incubating seeds took, over all environments."""
         training, incubation = (
             sum(times) for times in zip(*(environment.seconds for environment in self.environments), strict=True)
@@ -118,7 +113,7 @@ class Roster(Protocol[M]):
         """Return the state between two steps, which any roster of the same environments can load."""
         return State.of(
             {
-                "environments": State.of({str(place): state for place, state in self.states().items()}),
+                "environments": State.of({str(pool_index): state for pool_index, state in self.states().items()}),
                 "faults": self.faults.state_dict(),
                 "latest": encode_state([plain_of(signals) for signals in self.latest]),
             }
@@ -130,13 +125,15 @@ class Roster(Protocol[M]):
         if in_round:
             latest = [record_of(Signals, plain) for plain in decode_state(state.part("latest"))]
             environments = state.part("environments")
-            self.load_states({place: environments.part(str(place)) for place in range(self._pool_size)}, latest)
+            self.load_states(
+                {pool_index: environments.part(str(pool_index)) for pool_index in range(self._pool_size)}, latest
+            )
 
     def states(self) -> dict[int, State]:
-        """Return the state of each environment, by its place."""
+        """Return the state of each environment, by its pool index."""
 
     def load_states(self, states: Mapping[int, State], latest: Sequence[Signals]) -> None:
-        """Restore the state and the latest signals of each environment, by its place."""
+        """Restore the state and the latest signals of each environment, by its pool index."""
 
     # The phases of a step, in their order.
 
@@ -171,9 +168,6 @@ class Roster(Protocol[M]):
 class StudyPool(Roster[M], Protocol[M]):
     """The environments of a study, which begin anew in each round."""
 
-    is_ahead: bool = False
-    """Whether some environments are ahead of the study, so that their states cannot be read now."""
-
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round: environments of one index share a seed, whatever their arm."""
 
@@ -185,7 +179,7 @@ class Phases(Roster[N]):
     """The phases of a step for members in this process.
 
     Args:
-        members: In the order of their places.
+        members: In the order of their indices.
         pool_size: How many members there are, with those in other processes.
         lanes: Where the work of each member runs; None: in the caller's thread.
         twin: The arm of the twins.
@@ -215,7 +209,7 @@ class Phases(Roster[N]):
         before = "in evaluation, before it was trained"
         guesses = self.run_each(self.environments, lambda environment: environment.evaluate("validation"), before)
         for environment, (loss, _) in self._read(guesses):
-            with self._lanes.on(environment.place):
+            with self._lanes.on(environment.pool_index):
                 environment.network.governor.begin(environment.network.garden, loss)
 
     def train(self, step: int) -> Changes:
@@ -234,7 +228,9 @@ class Phases(Roster[N]):
         twins = {environment.index: environment for environment in self.environments if environment.arm == self._twin}
         for environment in running if twins else ():
             self._lanes.hand(
-                twins[environment.index].network.evaluation.evidence, twins[environment.index].place, environment.place
+                twins[environment.index].network.evaluation.evidence,
+                twins[environment.index].pool_index,
+                environment.pool_index,
             )
 
         def measure(environment: N) -> Tensor:
@@ -259,12 +255,12 @@ class Phases(Roster[N]):
         """Take out seeds that broke a loss, measure their environments again, and return all seeds that were lost."""
         lost: LostSeeds = []
         for environment in self.running():
-            with self._lanes.on(environment.place):
+            with self._lanes.on(environment.pool_index):
                 if environment.signals is not None and environment.network.heal(environment.signals):
                     environment.measure_again(step)
             seeds = environment.network.lost.take()
             self._record(environment, [seed.ending for seed in seeds if seed.ending is not None], step)
-            lost += [(environment.place, seed) for seed in seeds]
+            lost += [(environment.pool_index, seed) for seed in seeds]
         return lost
 
     def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, GovernorDecision]:
@@ -272,11 +268,11 @@ class Phases(Roster[N]):
         decisions: dict[int, GovernorDecision] = {}
         for environment in self.running():
             assert environment.signals is not None
-            with self._lanes.on(environment.place):
-                decision = environment.network.judge(environment.signals, opinions.get(environment.place, CALM))
+            with self._lanes.on(environment.pool_index):
+                decision = environment.network.judge(environment.signals, opinions.get(environment.pool_index, CALM))
             if decision.truncated and environment.arm == self._twin:  # the others are compared with it to the end
                 decision = replace(decision, act=Act.CONTINUE)
-            decisions[environment.place] = decision
+            decisions[environment.pool_index] = decision
         return decisions
 
     def carry_out(self, decisions: Mapping[int, GovernorDecision], step: int) -> tuple[dict[int, RolledBack], Changes]:
@@ -285,20 +281,20 @@ class Phases(Roster[N]):
         Where an episode ends, seeds that are not fossilised are pruned first.
 
         Returns:
-            What was rolled back, by its place, and the seeds that were pruned.
+            What was rolled back, by its pool index, and the seeds that were pruned.
         """
         changes: Changes = []
         rolled: dict[int, RolledBack] = {}
         for environment in self.running():
-            decision = decisions.get(environment.place)
+            decision = decisions.get(environment.pool_index)
             if decision is None or not (decision.truncated or decision.act is Act.ROLL_BACK):
                 continue
-            with self._lanes.on(environment.place):
+            with self._lanes.on(environment.pool_index):
                 if decision.truncated:
                     changes += self._prune(environment)
                     environment.over = True
                 else:
-                    rolled[environment.place] = environment.network.roll_back(decision)
+                    rolled[environment.pool_index] = environment.network.roll_back(decision)
                 environment.measure_again(step)
             if environment.arm == self._twin:  # what seeds gained over it is unknown now
                 for other in self.environments:
@@ -313,23 +309,25 @@ class Phases(Roster[N]):
     def apply(self, actions: Sequence[Action] | Mapping[int, Action], step: int) -> tuple[Changes, LostSeeds]:
         """Carry out one action in each environment, and return what changed and which seeds could not be built.
 
-        Actions are by place. Faults are counted after all of them: each was chosen by a mask that holds for the whole
-        step.
+        Actions are by pool index. Faults are counted after all of them: each was chosen by a mask that holds for the
+        whole step.
         """
         changes: Changes = []
-        active = [environment for environment in self.environments if actions[environment.place].op is not Op.WAIT]
+        active = [environment for environment in self.environments if actions[environment.pool_index].op is not Op.WAIT]
         for environment in active:
-            with self._lanes.on(environment.place):
-                changes += self._record(environment, environment.network.apply(actions[environment.place], step), step)
+            with self._lanes.on(environment.pool_index):
+                changes += self._record(
+                    environment, environment.network.apply(actions[environment.pool_index], step), step
+                )
         return changes, [
-            (environment.place, seed) for environment in active for seed in environment.network.lost.take()
+            (environment.pool_index, seed) for environment in active for seed in environment.network.lost.take()
         ]
 
     def conclude(self, step: int) -> tuple[Changes, list[Ending]]:
         """End the episodes: prune seeds that are not fossilised, and evaluate what is left on the test split."""
         changes: Changes = []
         for environment in self.environments:
-            with self._lanes.on(environment.place):
+            with self._lanes.on(environment.pool_index):
                 changes += self._prune(environment)
                 if not environment.over:
                     environment.measure_again(step)
@@ -343,46 +341,46 @@ class Phases(Roster[N]):
         return changes, endings
 
     def states(self) -> dict[int, State]:
-        """Return the state of each environment, by its place."""
+        """Return the state of each environment, by its pool index."""
         states = self.run_each(
             self.environments, lambda environment: environment.state_dict(), "when its state was saved"
         )
-        return {environment.place: state for environment, state in states.items()}
+        return {environment.pool_index: state for environment, state in states.items()}
 
     def load_states(self, states: Mapping[int, State], latest: Sequence[Signals]) -> None:
-        """Restore the state and the latest signals of each environment, by its place."""
+        """Restore the state and the latest signals of each environment, by its pool index."""
         for environment in self.environments:
-            with self._lanes.on(environment.place):
-                environment.load_state_dict(states[environment.place])
-            environment.signals = latest[environment.place]
+            with self._lanes.on(environment.pool_index):
+                environment.load_state_dict(states[environment.pool_index])
+            environment.signals = latest[environment.pool_index]
 
     def run_each(self, members: Sequence[N], act: Callable[[N], T], doing: str) -> dict[N, T]:
         """Return what ``act`` gives for each of these members, each on its lane.
 
         ``doing`` says for messages what they are doing.
         """
-        by_place = {member.place: member for member in members}
-        done = self._lanes.run(by_place, lambda place: act(by_place[place]))
+        by_index = {member.pool_index: member for member in members}
+        done = self._lanes.run(by_index, lambda pool_index: act(by_index[pool_index]))
         return dict(zip(members, done, strict=True))
 
     def _read(self, numbers: Mapping[N, Tensor]) -> Iterable[tuple[N, list[float]]]:
         """Copy the numbers of some environments to the host; of none, where each episode is over."""
         if not numbers:
             return []
-        self._lanes.drain(environment.place for environment in numbers)
+        self._lanes.drain(environment.pool_index for environment in numbers)
         on_host = torch.cat([tensor.reshape(-1).cpu() for tensor in numbers.values()])
         parts = on_host.split([tensor.numel() for tensor in numbers.values()])
         return [(environment, part.tolist()) for environment, part in zip(numbers, parts, strict=True)]
 
     @staticmethod
     def _prune(member: N) -> Changes:
-        return [(member.place, change) for change in member.network.garden.remove("the episode is over")]
+        return [(member.pool_index, change) for change in member.network.garden.remove("the episode is over")]
 
     @staticmethod
     def _record(member: N, transitions: Sequence[Transition], step: int) -> Changes:
-        """Report transitions to the member's governor, and return them with the member's place."""
+        """Report transitions to the member's governor, and return them with the member's pool index."""
         member.network.governor.record(transitions, step)
-        return [(member.place, transition) for transition in transitions]
+        return [(member.pool_index, transition) for transition in transitions]
 
 
 class Pool(Phases[Environment], StudyPool[Environment]):
@@ -394,7 +392,7 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         lanes: How many threads, or streams on each device; None: as many as fit.
         undisturbed: For a step, the evidence of a twin that is trained elsewhere.
         indices: Of the environments that live here, where others live in other processes.
-        on_turn: Called with the place of each environment whose work begins.
+        on_turn: Called with the pool index of each environment whose work begins.
     """
 
     def __init__(
@@ -409,7 +407,7 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         implants: Callable[[str, int], Sequence[Growth]] | None = None,
         undisturbed: Callable[[int], Tensor | None] = lambda step: None,
         indices: range | None = None,
-        on_turn: Callable[[int], None] = lambda place: None,
+        on_turn: Callable[[int], None] = lambda pool_index: None,
     ) -> None:
         faults = FaultBook()
         recipes = [recipe.on(device) for device in devices] or [recipe]
@@ -418,11 +416,11 @@ class Pool(Phases[Environment], StudyPool[Environment]):
                 recipes[index % len(recipes)],
                 arm=arm,
                 index=index,
-                place=place,
+                pool_index=pool_index,
                 faults=faults,
                 implants=None if implants is None else partial(implants, arm),
             )
-            for place, (index, arm) in enumerate(product(range(environments), arms))
+            for pool_index, (index, arm) in enumerate(product(range(environments), arms))
             if indices is None or index in indices
         ]
         super().__init__(
@@ -440,7 +438,7 @@ class Pool(Phases[Environment], StudyPool[Environment]):
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round: environments of one index share a seed, whatever their arm."""
         for environment in self.environments:
-            with self._lanes.on(environment.place), environment.guard():
+            with self._lanes.on(environment.pool_index), environment.guard():
                 environment.reset(round_, first_seed + environment.index)
         self.begin()
 
@@ -458,10 +456,10 @@ class Pool(Phases[Environment], StudyPool[Environment]):
 
         Errors are attributed to the environment's host and seeds. ``doing`` completes the message.
         """
-        by_place = {environment.place: environment for environment in members}
+        by_index = {environment.pool_index: environment for environment in members}
 
-        def at(place: int) -> T:
-            environment = by_place[place]
+        def at(pool_index: int) -> T:
+            environment = by_index[pool_index]
             grown = {seed.blueprint for slot in environment.garden.slots.values() for seed in slot.stack}
             component = "the host" + (f" with {', '.join(sorted(grown))}" if grown else "")
             with attributed_to(component, doing, environment.guard(Scope.SETTINGS)):
@@ -471,7 +469,7 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         before = torch.get_rng_state() if self._deterministic else None
         # Lanes share the generators of Python and NumPy, so these are compared around all environments at once.
         with output_to_stderr(), self._guard(" or ".join(components)):
-            done = self._lanes.run(by_place, at)
+            done = self._lanes.run(by_index, at)
         if before is not None and not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)
             hint = 'They drew none in the dry run before training. Set "randomness: always".'

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class EpisodeRewards:
-    """The rewards of one round, for each place of the pool. That of an environment without a twin is unknown, not 0."""
+    """The rewards of one round, for each pool index. That of an environment without a twin is unknown, not 0."""
 
     def __init__(self, rewards: Sequence[RunReward], twins: Sequence[int | None]) -> None:
         self._rewards = rewards
@@ -38,51 +38,53 @@ class EpisodeRewards:
     ) -> list[RewardBreakdown | None]:
         """Return what a step was worth in each environment; None where that is unknown.
 
-        ``decisions`` are the governor's, whose penalties are subtracted, by places of environments whose episode goes
+        ``decisions`` are the governor's, whose penalties are subtracted, by indices of environments whose episode goes
         on; None at the end, when all are scored. An environment whose episode ended early is scored at the
         end by the signals of its last step, and its twin's of that step.
         """
-        return [self._score(place, signals_E, decisions) for place in range(len(self._twins))]
+        return [self._score(pool_index, signals_E, decisions) for pool_index in range(len(self._twins))]
 
     def _score(
-        self, place: int, signals_E: Sequence[Signals], decisions: Mapping[int, GovernorDecision] | None
+        self, pool_index: int, signals_E: Sequence[Signals], decisions: Mapping[int, GovernorDecision] | None
     ) -> RewardBreakdown | None:
-        if (twin := self._twins[place]) is None:
+        if (twin := self._twins[pool_index]) is None:
             return None
-        if decisions is not None and place not in decisions:
-            self._stopped.add(place)
+        if decisions is not None and pool_index not in decisions:
+            self._stopped.add(pool_index)
             return None
-        before, twin_before = self._before.get(place, (None, None))
-        now = signals_E[place]
-        twin_now = signals_E[twin] if twin_before is None or place not in self._stopped else twin_before
-        arm_reward = self._rewards[place]
-        with attributed_to(arm_reward.label, f"on a step of environment {place}", Scope.RUN):
+        before, twin_before = self._before.get(pool_index, (None, None))
+        now = signals_E[pool_index]
+        twin_now = signals_E[twin] if twin_before is None or pool_index not in self._stopped else twin_before
+        arm_reward = self._rewards[pool_index]
+        with attributed_to(arm_reward.label, f"on a step of environment {pool_index}", Scope.RUN):
             breakdown = arm_reward.reward.score(now, before, twin_now, twin_before)
         if not isinstance(breakdown, RewardBreakdown):
             message = f"{arm_reward.label} scored a step with {type(breakdown).__name__}, not a RewardBreakdown"
             hint = 'Reward.score returns RewardBreakdown({"accuracy": 0.5}): terms, by name.'
             raise PluginError(Problem("E231", message, hint=hint))
-        self._before[place] = (now, twin_now)
-        if decisions is not None and (penalty := decisions[place].penalty):
+        self._before[pool_index] = (now, twin_now)
+        if decisions is not None and (penalty := decisions[pool_index].penalty):
             terms = breakdown.terms
             breakdown = RewardBreakdown({**terms, "penalty": terms.get("penalty", 0.0) - penalty})
-        self._totals[place] += breakdown.total
+        self._totals[pool_index] += breakdown.total
         return breakdown
 
-    def total(self, place: int) -> float | None:
+    def total(self, pool_index: int) -> float | None:
         """Return the sum over the episode; None where it is unknown."""
-        return None if self._twins[place] is None else self._totals[place]
+        return None if self._twins[pool_index] is None else self._totals[pool_index]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as plain data."""
-        before = {place: [plain_of(signals), plain_of(twin)] for place, (signals, twin) in self._before.items()}
+        before = {
+            pool_index: [plain_of(signals), plain_of(twin)] for pool_index, (signals, twin) in self._before.items()
+        }
         return {"before": before, "totals": self._totals, "stopped": sorted(self._stopped)}
 
     def load_state_dict(self, plain: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
         self._before = {
-            place: (record_of(Signals, signals), record_of(Signals, twin))
-            for place, (signals, twin) in plain["before"].items()
+            pool_index: (record_of(Signals, signals), record_of(Signals, twin))
+            for pool_index, (signals, twin) in plain["before"].items()
         }
         self._totals, self._stopped = plain["totals"], set(plain["stopped"])
 
@@ -93,36 +95,36 @@ class RolloutRecorder:
     def __init__(self, study: Study) -> None:
         self._study = study
         self._learners = {arm.name: arm for arm in study.arms if isinstance(arm.policy, Learner)}
-        self._kept = {place for arm in self._learners.values() for place in study.places(arm)}
-        self._turns: dict[int, list[Turn]] = {place: [] for place in self._kept}
-        self._ended: dict[int, list[Played]] = {place: [] for place in self._kept}
+        self._kept = {pool_index for arm in self._learners.values() for pool_index in study.pool_indices(arm)}
+        self._turns: dict[int, list[Turn]] = {pool_index: [] for pool_index in self._kept}
+        self._ended: dict[int, list[Played]] = {pool_index: [] for pool_index in self._kept}
         self._open: dict[int, tuple[Observation, ActionMask, Action]] = {}
 
-    def decided(self, place: int, observation: Observation, mask: ActionMask, action: Action) -> None:
-        """Record a policy's decision in the environment at ``place`` of the pool."""
-        if place in self._kept:
-            self._open[place] = (observation, mask, action)
+    def decided(self, pool_index: int, observation: Observation, mask: ActionMask, action: Action) -> None:
+        """Record a policy's decision in the environment at ``pool_index``."""
+        if pool_index in self._kept:
+            self._open[pool_index] = (observation, mask, action)
 
     def rewarded(self, rewards_E: Sequence[RewardBreakdown | None]) -> None:
         """Record the rewards of the latest decisions, in every environment that had one."""
-        for place, decision in self._open.items():
-            self._turns[place].append(Turn(*decision, rewards_E[place]))
+        for pool_index, decision in self._open.items():
+            self._turns[pool_index].append(Turn(*decision, rewards_E[pool_index]))
         self._open = {}
 
-    def terminated(self, place: int, final: Observation) -> None:
-        """End an episode where the environment at ``place`` was rolled back: what follows is another one."""
-        if self._turns.get(place):
-            self._ended[place].append(Played(tuple(self._turns[place]), final, terminated=True))
-            self._turns[place] = []
+    def terminated(self, pool_index: int, final: Observation) -> None:
+        """End an episode where the environment at ``pool_index`` was rolled back: what follows is another one."""
+        if self._turns.get(pool_index):
+            self._ended[pool_index].append(Played(tuple(self._turns[pool_index]), final, terminated=True))
+            self._turns[pool_index] = []
 
     def learn(self, round_: int, final_E: Sequence[Observation]) -> Iterator[tuple[str, Mapping[str, float]]]:
         """Update every learner with its rollout, and yield each arm's name with the figures that its policy reports."""
         for name, arm in self._learners.items():
             episodes: list[Played] = []
-            for place in self._study.places(arm):
-                episodes += self._ended[place]
-                if self._turns[place] or not self._ended[place]:
-                    episodes.append(Played(tuple(self._turns[place]), final_E[place]))
+            for pool_index in self._study.pool_indices(arm):
+                episodes += self._ended[pool_index]
+                if self._turns[pool_index] or not self._ended[pool_index]:
+                    episodes.append(Played(tuple(self._turns[pool_index]), final_E[pool_index]))
             assert isinstance(arm.policy, Learner)
             with attributed_to(arm.label, f"when it learnt from round {round_}", Scope.RUN):
                 figures = arm.policy.update(Rollout(name, round_, tuple(episodes)))
@@ -132,18 +134,21 @@ class RolloutRecorder:
     def state_dict(self) -> dict[str, Any]:
         """Return the record of the round so far, as plain data."""
         return {
-            "turns": {place: list(map(plain_of, turns)) for place, turns in self._turns.items()},
-            "ended": {place: list(map(plain_of, played)) for place, played in self._ended.items()},
-            "open": {place: list(map(plain_of, decision)) for place, decision in self._open.items()},
+            "turns": {pool_index: list(map(plain_of, turns)) for pool_index, turns in self._turns.items()},
+            "ended": {pool_index: list(map(plain_of, played)) for pool_index, played in self._ended.items()},
+            "open": {pool_index: list(map(plain_of, decision)) for pool_index, decision in self._open.items()},
         }
 
     def load_state_dict(self, plain: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned."""
-        self._turns = {place: [record_of(Turn, turn) for turn in turns] for place, turns in plain["turns"].items()}
+        self._turns = {
+            pool_index: [record_of(Turn, turn) for turn in turns] for pool_index, turns in plain["turns"].items()
+        }
         self._ended = {
-            place: [record_of(Played, episode) for episode in played] for place, played in plain["ended"].items()
+            pool_index: [record_of(Played, episode) for episode in played]
+            for pool_index, played in plain["ended"].items()
         }
         self._open = {
-            place: (record_of(Observation, seen), record_of(ActionMask, mask), record_of(Action, action))
-            for place, (seen, mask, action) in plain["open"].items()
+            pool_index: (record_of(Observation, seen), record_of(ActionMask, mask), record_of(Action, action))
+            for pool_index, (seen, mask, action) in plain["open"].items()
         }

@@ -121,16 +121,16 @@ class Study:
     packages: Mapping[str, str]
     check_health: Callable[[HealthSnapshot], Verdict] = field(default=lambda snapshot: CALM)
 
-    def places(self, arm: Arm) -> list[int]:
-        """Return the places of an arm's environments in the pool; those of one seed stand side by side."""
+    def pool_indices(self, arm: Arm) -> list[int]:
+        """Return the indices of an arm's environments in the pool; those of one seed stand side by side."""
         return self.pool.of_arm(*arm.names)
 
     def rewards_of_places(self) -> list[RunReward]:
-        """Return what rewards the environment at each place of the pool."""
+        """Return what rewards the environment at each pool index."""
         return [self.rewards.get(environment.arm, self.rewards[""]) for environment in self.pool.environments]
 
     def twins(self) -> list[int | None]:
-        """Return the place of each environment's twin; None where it has none."""
+        """Return the pool index of each environment's twin; None where it has none."""
         twin_places = [] if self.twin is None else self.pool.of_arm(self.twin)
         return [twin_places[environment.index] if twin_places else None for environment in self.pool.environments]
 
@@ -140,19 +140,19 @@ class Study:
         seen = zip(signals_E, twins_E, self.rewards_of_places(), strict=True)
         steps, batches = self.episode.steps, self.episode.batches
         return [
-            Observation(signals.step, steps, signals, twin, reward.price, place in rolled, batches=batches)
-            for place, (signals, twin, reward) in enumerate(seen)
+            Observation(signals.step, steps, signals, twin, reward.price, pool_index in rolled, batches=batches)
+            for pool_index, (signals, twin, reward) in enumerate(seen)
         ]
 
     def log_governor(self, rolled: Iterable[int], decisions: Mapping[int, GovernorDecision]) -> None:
-        """Log each warning of the governor, and with a higher level each rollback, by its place in the pool."""
-        for place, decision in decisions.items():
+        """Log each warning of the governor, and with a higher level each rollback, by its pool index."""
+        for pool_index, decision in decisions.items():
             if decision.act == "warn":
-                environment = self.pool.environments[place]
+                environment = self.pool.environments[pool_index]
                 location = f"arm {environment.arm}, RNG seed {environment.seed}, step {decision.step}"
                 log.info("%s: the governor warns: %s", location, decision.reason)
-        for place in rolled:
-            environment, decision = self.pool.environments[place], decisions[place]
+        for pool_index in rolled:
+            environment, decision = self.pool.environments[pool_index], decisions[pool_index]
             back = "before training" if decision.back_to == -1 else f"step {decision.back_to}"
             location = f"arm {environment.arm}, RNG seed {environment.seed}, step {decision.step}"
             log.warning("%s: rolled back to %s: %s", location, back, decision.reason)
@@ -164,7 +164,7 @@ class Study:
                 with attributed_to(arm.label, "when it said what it had not carried out", Scope.RUN):
                     left = [note for notes in arm.policy.unfinished() for note in notes]
                 for note, count in Counter(left).items():
-                    share = f"{count} of {len(self.places(arm))} episodes"
+                    share = f"{count} of {len(self.pool_indices(arm))} episodes"
                     log.warning("arm %s: not carried out in %s: %s", arm.name, share, note)
 
 

@@ -298,7 +298,9 @@ class Gardener:
                     self._feed.used, [f"{transition.blueprint} in {transition.slot}" for transition in pruned]
                 )
             if self._record is not None:
-                self._stepper.report([(self._member.place, transition) for transition in pruned], self._member.steps)
+                self._stepper.report(
+                    [(self._member.pool_index, transition) for transition in pruned], self._member.steps
+                )
                 self._record.finish(self._member, self._stepper.clock.summary(), error)
 
     def _new_stepper(self, plugins: Plugins) -> Stepper:

@@ -122,7 +122,7 @@ class LoopMember:
     latest one of the loop.
     """
 
-    place = index = round = 0
+    pool_index = index = round = 0
 
     def __init__(
         self,

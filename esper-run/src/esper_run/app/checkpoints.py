@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import dataclass, field
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -168,12 +167,8 @@ class CheckpointWriter:
     _due: float = field(default=0.0, init=False)
     _checked: float = field(default_factory=monotonic, init=False)
 
-    def steps_left(self) -> int:
-        """Return after how many steps a checkpoint is due, if that is fixed."""
-        return self.every - self.number % self.every if isinstance(self.every, int) else sys.maxsize
-
     def after_step(self, progress: StudyPosition) -> None:
-        """Write a checkpoint if it is time, as soon as no environment is ahead of the study.
+        """Write a checkpoint if it is time.
 
         Raises:
             Interrupted: The run has to end; a checkpoint was written.
@@ -183,8 +178,6 @@ class CheckpointWriter:
         if monotonic() - self._checked >= SECONDS_BETWEEN_CHECKS:
             self._checked = monotonic()
             self.events.require_exists()
-        if progress.study.pool.is_ahead:
-            return
         try:
             self.raise_if_interrupted()
         except Interrupted:

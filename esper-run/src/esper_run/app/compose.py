@@ -49,16 +49,14 @@ class StudyContext:
 
     Attributes:
         engine: Computes the environments; None: threads of this process.
-        until_checkpoint: Returns after how many steps a checkpoint is due, if that is fixed.
-        heartbeat: Called when work begins in the environment of a place, and about once a second for workers.
+        heartbeat: Called when work begins in an environment, with its pool index, and about once a second for workers.
     """
 
     bus: Bus
     clock: Clock
     check_health: Callable[[HealthSnapshot], Verdict]
     engine: EngineSession | None = None
-    heartbeat: Callable[[int], None] = lambda place: None
-    until_checkpoint: Callable[[], int] = lambda: sys.maxsize
+    heartbeat: Callable[[int], None] = lambda pool_index: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +126,7 @@ class Composition:
     def study(self, context: StudyContext) -> Study:
         """Return the study of all arms and their twin."""
         twin = TWIN if self.config.twin else None
-        return self._study(context, self._pool(context, 0, self.arm_names, twin), self.arms, twin)
+        return self._study(context, self._pool(context, self.arm_names, twin), self.arms, twin)
 
     def follow_up(self, context: StudyContext, finished: Sequence[EpisodeFinished]) -> Study | None:
         """Return the study of the controls: what each arm grew, trained from the start with the same RNG seeds.
@@ -144,13 +142,12 @@ class Composition:
         arms = [control for arm, control in self.controls.items() if any(e.grown for e in finished if e.arm == arm)]
         if not arms:
             return None
-        pool = self._pool(context, 1, arms, None, grown)
+        pool = self._pool(context, arms, None, grown)
         return self._study(context, pool, (), None)
 
     def _pool(
         self,
         context: StudyContext,
-        stage: int,
         arms: Sequence[str],
         twin: str | None,
         implants: Mapping[tuple[str, int], Sequence[Growth]] | None = None,
@@ -158,7 +155,7 @@ class Composition:
         if self.config.compute.allocator == "tuned":
             tune_allocator()
         engine = ThreadsSession(self) if context.engine is None else context.engine
-        return engine.pool(PoolRequest(arms, twin, implants, stage, context.until_checkpoint, context.heartbeat))
+        return engine.pool(PoolRequest(arms, twin, implants, context.heartbeat))
 
     def _study(self, context: StudyContext, pool: StudyPool[Any], arms: Sequence[Arm], twin: str | None) -> Study:
         config, blueprints = self.config, self.resolution.blueprints.values()

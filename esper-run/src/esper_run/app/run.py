@@ -272,7 +272,7 @@ class _Session:
             writer.on_written = self.on_checkpoint
             composed = self.composition
             engine = self._open_engine(closing, raise_if_interrupted)
-            context = StudyContext(bus, clock, health_check(resolution.plugins), engine, heartbeat, writer.steps_left)
+            context = StudyContext(bus, clock, health_check(resolution.plugins), engine, heartbeat)
             try:
                 if position.number:
                     for event in read_events(path / "events.jsonl"):
@@ -298,25 +298,13 @@ class _Session:
             return finished, clock
 
     def _open_engine(self, closing: ExitStack, on_wait: Callable[[], None]) -> EngineSession | None:
-        """Return the engine of the run, which ``closing`` closes; None: threads of this process.
-
-        A run that is resumed with threads asks the other engines, too: one may have found a seed that must not run in
-        this process again.
-        """
-        chosen, is_resumed = self.composition.resolution.engine, bool(self.position.number)
-        engines = [chosen]
-        if chosen.name == AUTO or (chosen.name == THREADS and is_resumed):
+        """Return the engine of the run, which ``closing`` closes; None: threads of this process."""
+        engines = [self.composition.resolution.engine]
+        if engines[0].name == AUTO:
             others = (name for name in installed_engines() if name != THREADS)
             engines = [ConfiguredEngine(name, find_engine(name)) for name in others]
         for configured in engines:
-            context = EngineContext(
-                self.composition,
-                configured.settings,
-                self.directory.path,
-                is_resumed=is_resumed,
-                on_node=self.directory.add_node,
-                on_wait=on_wait,
-            )
+            context = EngineContext(self.composition, configured.settings, self.directory.add_node, on_wait)
             session = None if configured.engine is None else configured.engine.open(context)
             if session is not None:
                 closing.callback(session.close)
@@ -455,7 +443,7 @@ def _record_end(directory: RunDirectory, named: Path, problem: Problem, trace: s
         _add_location(error, named)
         with suppress(RunFolderError):
             directory.finish(status="failed", exit_code=exit_code, reason=str(problem))
-    print(*error.problems, sep="\n", file=sys.stderr, flush=True)
+    print(*error.problems, trace, sep="\n", file=sys.stderr, flush=True)
 
 
 def _reason(error: BaseException) -> str:

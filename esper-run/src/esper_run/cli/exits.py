@@ -1,10 +1,9 @@
-"""Exits: nothing but the command itself ends its process, and no component keeps it alive."""
+"""Exits: end the process of a command in bounded time, whatever components left behind."""
 
 from __future__ import annotations
 
 import faulthandler
 import gc
-import inspect
 import io
 import os
 import sys
@@ -22,31 +21,6 @@ if TYPE_CHECKING:
 
 _STDERR: Final = 2
 """Its file descriptor: ``sys.stderr`` may be replaced by an object without one."""
-
-
-@contextmanager
-def exits_refused() -> Iterator[None]:
-    """Within the block raise SystemExit where code calls ``os._exit``, which could end the process with status 0.
-
-    So it is attributed to its component as any other error. Forks of the process can end as they like.
-    """
-    leave, pid = os._exit, os.getpid()
-
-    def refuse(status: int) -> NoReturn:
-        if os.getpid() != pid:
-            leave(status)
-        thread, frame = threading.current_thread(), inspect.currentframe()
-        if thread is not threading.main_thread() and frame and frame.f_back:  # where nobody may see what is raised
-            location = f"{frame.f_back.f_code.co_filename}:{frame.f_back.f_lineno}"
-            _print(f'warning: os._exit({status}) was called in thread "{thread.name}", which ends alone  {location}')
-        msg = f"os._exit({status}) was called"
-        raise SystemExit(msg)
-
-    os._exit = refuse
-    try:
-        yield
-    finally:
-        os._exit = leave
 
 
 @contextmanager

@@ -21,7 +21,7 @@ import click
 from esper_core import __version__
 from esper_core.leyline.errors import EsperError, Interrupted, PluginError, Problem, nearest, printable
 from esper_core.plugins import Extension
-from esper_run.cli.exits import end_process, exits_refused
+from esper_run.cli.exits import end_process
 from esper_run.cli.output import print_line, print_problems
 
 if TYPE_CHECKING:
@@ -177,8 +177,7 @@ class LazyGroup(OpenGroup):
             return super().main(prog_name="esper")
         typed = kwargs.get("args", args[0] if args else None)
         try:
-            with exits_refused():
-                status = run_command(self, sys.argv[1:] if typed is None else typed)
+            status = run_command(self, sys.argv[1:] if typed is None else typed)
         except BrokenPipeError:
             _redirect_to_devnull()
             status = READER_GONE

@@ -1,48 +1,54 @@
 """Watchdog: end a run that stands still in this process, from a process beside it.
 
 What runs here cannot be replaced: policies, rewards, observers, and networks on threads. If none of them returns, or
-one crashes the process, the run is ended, and its log, its manifest and stderr say in which line it was. A
+one crashes the process, the run is ended, and its log and stderr have the traceback of its threads. A
 thread could not do that while a component holds Python's lock. Seconds in which the run is stopped do not count.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import select
 import signal
+import struct
 from contextlib import contextmanager
-from inspect import getfile
-from itertools import chain
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from esper_core.leyline.errors import Problem
-from esper_core.telemetry import SinkThread
-from esper_run.watchdog.crash_reports import CrashReport, find_author, frames_of, frames_of_others
+from esper_run.watchdog.crash_reports import CrashReport
 from esper_run.watchdog.forks import can_fork, fork, is_stopped
 from esper_run.watchdog.patience import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from esper_run.watchdog.crash_reports import Frame
-
     OnEnd = Callable[[Problem, str, int], object]
 
 
-_HINT: Final = "log.txt has the traceback of its threads."
-
-
 class Heartbeat:
-    """Tells the watchdog that the run goes on; does nothing where there is none."""
+    """Tells the watchdog, in shared memory, that the run goes on.
 
-    def __init__(self, report: CrashReport | None) -> None:
-        self._report = report
+    Attributes:
+        beats: How often work began, and how often other work than that of an environment.
+    """
 
-    def __call__(self, place: int = -1) -> None:
-        """Note that work begins, in the environment of this place or elsewhere."""
-        if self._report is not None:
-            self._report.note_place(place)
+    _LAYOUT: Final = "qq"
+
+    def __init__(self) -> None:
+        self._shared = mmap.mmap(-1, struct.calcsize(self._LAYOUT))
+
+    def __call__(self, pool_index: int = -1) -> None:
+        """Note that work begins, in the environment of this index or elsewhere."""
+        every, other = self.beats
+        struct.pack_into(self._LAYOUT, self._shared, 0, every + 1, other + (pool_index < 0))
+
+    @property
+    def beats(self) -> tuple[int, int]:
+        """See above."""
+        every, other = struct.unpack_from(self._LAYOUT, self._shared)
+        return every, other
 
 
 @contextmanager
@@ -55,22 +61,22 @@ def watched(patience: float | None, on_end: OnEnd) -> Iterator[Heartbeat]:
             of all threads, and the exit code for the manifest.
     """
     if not can_fork():
-        yield Heartbeat(None)
+        yield Heartbeat()
         return
-    report, run = CrashReport(), os.getpid()
+    report, heartbeat, run = CrashReport(), Heartbeat(), os.getpid()
     pid = fork()
     if pid == 0:
-        _watch(run, report, Patience(patience), on_end)
+        _watch(run, report, heartbeat, Patience(patience), on_end)
     try:
         with report.enabled():
-            yield Heartbeat(report)
+            yield heartbeat
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         report.close()
 
 
-def _watch(run: int, report: CrashReport, patience: Patience, on_end: OnEnd) -> NoReturn:
+def _watch(run: int, report: CrashReport, heartbeat: Heartbeat, patience: Patience, on_end: OnEnd) -> NoReturn:
     """Watch the process of the run until it ends, or stands still for too long."""
     leave = os._exit
     try:
@@ -82,42 +88,28 @@ def _watch(run: int, report: CrashReport, patience: Patience, on_end: OnEnd) -> 
                 if trace := report.trace:
                     on_end(_crash(trace), trace, 1)
                 leave(0)
-            if report.beats != beats:
-                beats = report.beats
+            if heartbeat.beats != beats:
+                beats = heartbeat.beats
                 if beats[1]:  # a step is done
                     patience.longest = max(patience.longest or 0.0, waited)
                 waited = 0.0
             elif not is_stopped(run):
                 waited += tick
         report.request(run)
-        on_end(_hang(report.trace, waited), report.trace, 128 + signal.SIGKILL)
+        on_end(_hang(waited), report.trace, 128 + signal.SIGKILL)
         os.kill(run, signal.SIGKILL)
     finally:
         leave(1)
 
 
-def _hang(trace: str, seconds: float) -> Problem:
-    """Return the error for a run that stood still, with the line that it stood at."""
-    hint = f"{_HINT} If the component is only slow, raise patience."
-    return _problem("E406", f"the run stood still for {seconds:.0f} seconds%s, and was killed", trace, hint)
+def _hang(seconds: float) -> Problem:
+    """Return the error for a run that stood still."""
+    hint = "log.txt has the traceback of its threads, too. If the component is only slow, raise patience."
+    return Problem("E406", f"the run stood still for {seconds:.0f} seconds, and was killed", hint=hint)
 
 
 def _crash(trace: str) -> Problem:
-    """Return the error for a run whose process was ended by a component, with the line that did it."""
+    """Return the error for a run whose process was crashed by a component."""
     how = re.search(r"^Fatal Python error: (.+)", trace, re.MULTILINE)
-    return _problem("E407", f"the run's process crashed%s: {how[1] if how else 'unknown'}", trace, _HINT)
-
-
-def _problem(code: str, message: str, trace: str, hint: str) -> Problem:
-    """Return an error with the line of a plugin's: of the thread at work, or else of another one."""
-    other_threads = (frames for frames in frames_of_others(trace) if not any(map(_is_of_a_sink, frames)))
-    candidates = (find_author(frames) for frames in chain([frames_of(trace)], other_threads))
-    frame = next((frame for frame in candidates if frame is not None), None)
-    message %= "" if frame is None else f" in {frame.function}"
-    file, line = (None, None) if frame is None else (frame.file, frame.line)
-    return Problem(code, message, file=file, line=line, hint=hint)
-
-
-def _is_of_a_sink(frame: Frame) -> bool:
-    """Return whether a line belongs to the thread of a sink, which no run waits for."""
-    return frame.file == getfile(SinkThread)
+    hint = "log.txt has the traceback of its threads, too."
+    return Problem("E407", f"the run's process crashed: {how[1] if how else 'unknown'}", hint=hint)

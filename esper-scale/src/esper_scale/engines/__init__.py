@@ -3,8 +3,7 @@
 - ``protocol``: the records that cross, and what an engine has to provide
 - ``worker_pool``: the run's side, behind the interface of a pool
 - ``supervision``: replaces a worker that crashes, hangs or disappears
-- ``ahead``: lets workers go through some steps without the run, where policies do not learn
-- ``verdicts``: the seeds that ended or blocked a worker, kept in the run directory
+- ``breadcrumbs``: whose code a worker runs, for the run to read after the worker is lost
 - ``shard``: the worker's side, which holds environments and answers requests
 - ``processes``: workers that are forked from the run
 - ``ray``: workers on the machines of a Ray cluster

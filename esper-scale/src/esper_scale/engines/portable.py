@@ -19,13 +19,11 @@ import torch
 from esper_core.leyline.protocols import Split
 from esper_core.plugins import load_plugins
 from esper_core.settings import Use
-from esper_run.app.compose import build_arms
 from esper_run.app.recipes import build_prototype, choose_devices
 from esper_run.app.resolution import resolve, resolved_config
 from esper_run.app.runtime import one_thread, tune_allocator
 from esper_run.config import dump_config
 from esper_run.config.loading import parse_config
-from esper_scale.engines.ahead import Decider
 from esper_scale.engines.nodes import describe_node
 
 if TYPE_CHECKING:
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
     from esper_scale.engines.nodes import NodeRecord
 
 WORKER_KINDS: Final = ("task", "host", "schedule")
-"""Kinds of components that workers build, besides blueprints, and policies that do not learn."""
+"""Kinds of components that workers build, besides blueprints."""
 
 WORKER_KEYS: Final[Mapping[str, Any]] = {"sinks": (), "device": "cpu", "devices": (), "engine": Use(use="threads")}
 """Values of a worker's configuration: it has no sinks, and computes on a CPU."""
@@ -90,8 +88,6 @@ class PortableRun:
         search_path: Where the run looks for modules.
         safe_mode: Whether only the project's own packages are loaded.
         price_operations: Whether a reward prices operations.
-        prices: ``Decider.prices``; None: a policy learns, and workers have none.
-        parts: ``Arm.parts`` of each arm.
     """
 
     config: str
@@ -102,17 +98,13 @@ class PortableRun:
     search_path: tuple[str, ...]
     safe_mode: bool
     price_operations: bool
-    prices: Mapping[str, float | None] | None
-    parts: Mapping[str, tuple[str, ...]]
 
     @classmethod
     def of(cls, composition: ComposedRun) -> PortableRun:
         """Return what ``composition`` was built from."""
-        resolution, decider = composition.resolution, decider_of(composition)
-        kinds = WORKER_KINDS if decider.learns else (*WORKER_KINDS, "policy")
-        chosen = [
-            configured.component for configured in resolution.components.values() if configured.component.kind in kinds
-        ]
+        resolution = composition.resolution
+        components = [configured.component for configured in resolution.components.values()]
+        chosen = [component for component in components if component.kind in WORKER_KINDS]
         chosen += [component for components in resolution.blueprints.values() for component in components]
         return cls(
             config=dump_config(resolved_config(resolution).model_copy(update=WORKER_KEYS)),
@@ -123,8 +115,6 @@ class PortableRun:
             search_path=tuple(sys.path),
             safe_mode=resolution.plugins.safe_mode,
             price_operations=composition.recipe.network.operations is not None,
-            prices=None if decider.learns else decider.prices,
-            parts={arm.name: arm.parts for arm in decider.arms},
         )
 
     def describe(self, plugins: Plugins) -> NodeRecord:
@@ -156,29 +146,17 @@ class LoadedRun:
         """Return what is installed here."""
         return self.run.describe(self.plugins)
 
-    def build(self, data: PortableData) -> tuple[Recipe, Decider | None]:
-        """Build the recipe with the data of the run, and policies if they do not learn."""
+    def build(self, data: PortableData) -> Recipe:
+        """Build the recipe with the data of the run."""
         splits = {name: Split(inputs.tensor(), targets.tensor()) for name, (inputs, targets) in data.items()}
-        resolution, run, decider = resolve(self.loaded, self.plugins), self.run, None
+        resolution = resolve(self.loaded, self.plugins)
         if self.loaded.config.compute.allocator == "tuned":
             tune_allocator()
         with one_thread(), redirect_stdout(sys.stderr):
-            prototype = build_prototype(resolution, choose_devices(resolution)[0], splits)
-            if run.prices is not None:
-                arms = build_arms(resolution, prototype.space, run.parts.__getitem__)
-                episode = self.loaded.config.episode
-                decider = Decider(arms, run.prices, episode.steps, episode.batches)
-        recipe = prototype.recipe
-        if run.price_operations:
+            recipe = build_prototype(resolution, choose_devices(resolution)[0], splits).recipe
+        if self.run.price_operations:
             recipe = replace(recipe, network=replace(recipe.network, operations=recipe.operations))
-        return recipe, decider
-
-
-def decider_of(composition: ComposedRun) -> Decider:
-    """Return what a worker needs to choose actions as the run does."""
-    prices = {name: reward.price for name, reward in composition.rewards.items()}
-    episode = composition.config.episode
-    return Decider(composition.arms, prices, episode.steps, episode.batches)
+        return recipe
 
 
 def portable_data(recipe: Recipe) -> PortableData:

@@ -5,8 +5,8 @@ as soon as its parent does. It must never wait for a lock that another thread of
 it has no such thread. So it has streams of its own; Python and glibc take care of their locks, and torch of its engine
 where nobody uses an accelerator. Requests and replies are pickled between a process and its own fork.
 
-So that the loss of a process can be explained, it notes in shared memory which environment is at work, and writes the
-traceback of its threads to a file when it crashes, when plugin code ends it, and when it is asked to.
+So that the end of a process can be explained, it leaves a breadcrumb in shared memory, and writes the traceback of its
+threads to a file when it crashes, and when it is asked to.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 
-from esper_run.watchdog import TRACE_SIGNAL, CrashReport, fork, frames_of, is_stopped
+from esper_run.watchdog import TRACE_SIGNAL, CrashReport, fork, is_stopped
 from esper_run.watchdog.crash_reports import SECONDS_FOR_TRACE
-from esper_scale.engines.protocol import Loss, WorkerGone
+from esper_scale.engines.breadcrumbs import BreadcrumbMemory
+from esper_scale.engines.protocol import WorkerEnd, WorkerGone
 from esper_scale.engines.shard import Shard, serve
 
 if TYPE_CHECKING:
@@ -37,9 +38,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from esper_core.trainer import Recipe
-    from esper_scale.engines.ahead import Decider
     from esper_scale.engines.protocol import Order, Reply, Request
-    from esper_scale.engines.shard import Warn
 
 SECONDS_OF_TRANSFER: Final = 30
 """How long the transfer of a message may stand still."""
@@ -54,23 +53,19 @@ def usable_cores() -> int:
 
 
 class ForkEngine:
-    """Starts worker processes that have recipe and policies in common with this process."""
+    """Starts worker processes that have the recipe in common with this process."""
 
-    def __init__(self, recipe: Recipe, decider: Decider | None = None) -> None:
-        self._recipe, self._decider = recipe, decider
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
         self._lifeline = Lifeline()
 
     def start(self, order: Order) -> ForkedWorker:
         """Fork a worker process."""
 
-        def run(connection: Connection[Any, Any], report: CrashReport) -> None:
-            make = partial(self._make, order, report)
-            serve(make, _OwnConnection(connection), self._decider)
+        def run(connection: Connection[Any, Any], breadcrumbs: BreadcrumbMemory) -> None:
+            serve(lambda warn: Shard(order, self._recipe, warn, breadcrumbs), _OwnConnection(connection))
 
         return ForkedWorker(run, self._lifeline)
-
-    def _make(self, order: Order, report: CrashReport, warn: Warn) -> Shard:
-        return Shard.of(order, self._recipe, warn, report.note_place)
 
     def close(self) -> None:
         """Let workers that are left exit."""
@@ -80,16 +75,16 @@ class ForkEngine:
 class ForkedWorker:
     """A forked process that runs ``run`` with its end of a pipe."""
 
-    def __init__(self, run: Callable[[Connection[Any, Any], CrashReport], None], lifeline: Lifeline) -> None:
+    def __init__(self, run: Callable[[Connection[Any, Any], BreadcrumbMemory], None], lifeline: Lifeline) -> None:
         self._status: int | None = None
-        self._report = CrashReport()
+        self._report, self._breadcrumbs = CrashReport(), BreadcrumbMemory()
         self._pipe, other = Pipe()
         _limit_transfers(self._pipe)
         is_main = threading.current_thread() is threading.main_thread()
         self.pid = fork()
         if self.pid == 0:
             self._pipe.close()
-            _run_fork(partial(run, other, self._report), self._report, lifeline, ends_with_thread=is_main)
+            _run_fork(partial(run, other, self._breadcrumbs), self._report, lifeline, ends_with_thread=is_main)
         other.close()
 
     def send(self, request: Request) -> None:
@@ -111,25 +106,24 @@ class ForkedWorker:
             raise WorkerGone from error
         return reply
 
-    def end(self) -> Loss:
-        """End the process if it still runs, and return how it was lost and what it was doing."""
-        stopped = False
+    def end(self) -> WorkerEnd:
+        """End the process if it still runs, and return how it ended and what it was doing."""
         if self._status is None and self._is_running():
-            stopped = is_stopped(self.pid)
-            self._report.request(self.pid)
-            how = "was stopped" if stopped else "did not reply"
+            how = "was stopped" if is_stopped(self.pid) else "did not reply"
+            self._report.request(self.pid)  # one that is stopped runs on for that
             self._kill()
         else:
             status = self._wait()
             how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"exited with code {status}"
-        place, trace = self._report.place, self._report.trace
+        end = WorkerEnd(how, self._breadcrumbs.read(), self._report.trace)
         self.close()
-        return Loss(how, place, frames_of(trace), trace, accidental=stopped)
+        return end
 
     def close(self) -> None:
         """Kill the process. A cut lifeline is not enough, because forks that came later hold it as well."""
         self._kill()
         self._report.close()
+        self._breadcrumbs.close()
 
     def _kill(self) -> None:
         self._pipe.close()
@@ -212,7 +206,6 @@ def _run_fork(run: Callable[[], None], report: CrashReport, lifeline: Lifeline, 
         lifeline.hold_on()
         torch.set_num_threads(1)
 
-        report.trace_exits()
         with report.enabled():
             run()
         code = 0

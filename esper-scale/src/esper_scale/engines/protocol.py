@@ -8,7 +8,7 @@ says nothing of training, so that forked processes and actors on other machines 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from safetensors.torch import load, save
 
@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
     from esper_core.growth import Growth
     from esper_core.leyline import Signals
-    from esper_run.watchdog import Frame
-
-
-RUN_AHEAD: Final = "run_ahead"
-"""Name of the request to go through some steps without the run: from the first argument to before the second."""
+    from esper_scale.engines.breadcrumbs import Breadcrumb
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,44 +43,26 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Condemned:
-    """A seed that ended or blocked its worker, and is taken out before the request in which it did so.
-
-    Attributes:
-        place: The place of its environment.
-        slot: The slot it grows in.
-        blueprint: Full id of its blueprint.
-        number: Its number in the network; None: it could not be built.
-        what: What it did, as ``LostSeed.what``.
-    """
-
-    place: int
-    slot: str
-    blueprint: str
-    number: int | None
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
 class Request:
     """A method of ``Shard`` and its arguments.
 
     Attributes:
-        faults: State of the run's ``FaultBook``.
-        condemned: Seeds to take out first.
+        faults: State of the run's ``FaultBook``: a worker knows only of its own seeds.
+        lost_seeds: Seeds that ended or blocked a worker in this request, each with what it did; they are taken out
+            before it is carried out.
     """
 
     method: str
     arguments: tuple[Any, ...]
     faults: State
-    condemned: tuple[Condemned, ...] = ()
+    lost_seeds: tuple[tuple[Breadcrumb, str], ...] = ()
 
 
 @dataclass(slots=True)
 class EnvironmentStatus:
     """Status of an environment in a worker, with the attributes of ``Member``."""
 
-    place: int
+    pool_index: int
     arm: str
     index: int
     round: int = 0
@@ -114,22 +92,18 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """How a worker was lost.
+class WorkerEnd:
+    """How a worker ended.
 
     Attributes:
         how: For messages: ``"was ended by SIGSEGV"``.
-        place: The place of the environment at work; None: unknown.
-        frames: Where the worker was, the innermost line first.
-        trace: The traceback of all its threads, for the log.
-        accidental: Whether it was lost with its machine, or stopped from outside. No component is to blame then.
+        breadcrumb: Whose code it ran; None: unknown.
+        trace: The traceback of its threads, if it could write one.
     """
 
     how: str
-    place: int | None = None
-    frames: Sequence[Frame] = ()
+    breadcrumb: Breadcrumb | None = None
     trace: str = field(default="", repr=False)
-    accidental: bool = False
 
     @property
     def what(self) -> str:
@@ -139,7 +113,7 @@ class Loss:
 
 
 class WorkerGone(Exception):
-    """A worker does not exist any more; ``Worker.end`` says how it was lost."""
+    """A worker does not exist any more; ``Worker.end`` says how it ended."""
 
 
 class WorkerStarting(TimeoutError):
@@ -161,8 +135,8 @@ class Worker(Protocol):
             TimeoutError: It did not reply in so many seconds.
         """
 
-    def end(self) -> Loss:
-        """End the worker if it still runs, and return how it was lost and what it was doing."""
+    def end(self) -> WorkerEnd:
+        """End the worker if it still runs, and return how it ended and what it was doing."""
 
     def close(self) -> None:
         """End the worker, whatever it is doing. May be called twice."""
@@ -190,5 +164,6 @@ def pack(state: State) -> PackedState:
 def unpack(packed: PackedState) -> State:
     """Return the state that was packed."""
     plain, names, tensors = packed
+    # Safetensors stores them in an order of its own, and checkpoints are to have the same one, whatever the engine.
     by_name = load(tensors)
     return State(plain, {name: by_name[name] for name in names})

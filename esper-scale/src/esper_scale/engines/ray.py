@@ -17,7 +17,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -25,14 +25,13 @@ from esper_core import __version__
 from esper_core.leyline.errors import ClusterError, Problem, one_line
 from esper_scale.engines.nodes import NodeRecord, check_node
 from esper_scale.engines.processes import ForkEngine, usable_cores
-from esper_scale.engines.protocol import Loss, WorkerGone, WorkerStarting
+from esper_scale.engines.protocol import WorkerEnd, WorkerGone, WorkerStarting
 from esper_scale.engines.shard import sendable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from esper_core.trainer import Recipe
-    from esper_scale.engines.ahead import Decider
+    from esper_scale.engines.portable import LoadedRun, PortableData, PortableRun
     from esper_scale.engines.processes import ForkedWorker
     from esper_scale.engines.protocol import Order, Reply, Request
     from esper_scale.engines.ray_settings import RaySettings
@@ -40,30 +39,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("esper")
 
 SECONDS_TO_END: Final = 10.0
-"""How long an actor may take to say how its worker was lost."""
+"""How long an actor may take to say how its worker ended."""
 
 SECONDS_BETWEEN_LOOKS: Final = 0.2
 """How often an actor looks whether its worker is to be ended while a request is under way."""
 
 SECONDS_TO_CONNECT: Final = 10.0
 """How long a cluster may take to accept a connection."""
-
-
-class Loaded(Protocol):
-    """A run whose plugins are loaded in this process."""
-
-    def describe(self) -> NodeRecord:
-        """Return what is installed here."""
-
-    def build(self, data: Any) -> tuple[Recipe, Decider | None]:
-        """Build the recipe with the data of the run, and policies if they do not learn."""
-
-
-class Portable(Protocol):
-    """What the recipe of a run is built from; can be pickled."""
-
-    def load(self) -> Loaded:
-        """Load the plugins of the run in this process."""
 
 
 # --- the worker's side
@@ -77,7 +59,7 @@ class ShardActor:
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedRun | None = None
         self._engine: ForkEngine | None = None
         self._worker: ForkedWorker | None = None
         self._lock = threading.Lock()
@@ -88,17 +70,17 @@ class ShardActor:
         if version != __version__:
             return NodeRecord(packages={"esper-core": __version__})
         try:
-            portable: Portable = _import_ray().get(reference[0])
+            portable: PortableRun = _import_ray().get(reference[0])
             self._loaded = portable.load()
             return self._loaded.describe()
         except BaseException as error:
             return sendable(error)
 
-    def build(self, data: Any) -> BaseException | None:
+    def build(self, data: PortableData) -> BaseException | None:
         """Build the recipe of the run."""
         assert self._loaded is not None
         try:
-            self._engine = ForkEngine(*self._loaded.build(data))
+            self._engine = ForkEngine(self._loaded.build(data))
         except BaseException as error:
             return sendable(error)
         return None
@@ -117,12 +99,12 @@ class ShardActor:
         worker.send(request)
         return self._receive(worker)
 
-    def end(self) -> Loss:
-        """End the worker, and return how it was lost."""
+    def end(self) -> WorkerEnd:
+        """End the worker, and return how it ended."""
         self._is_ending.set()
         with self._lock:
             worker, self._worker = self._worker, None
-            return Loss("was not there", accidental=True) if worker is None else worker.end()
+            return WorkerEnd("was not there") if worker is None else worker.end()
 
     def close(self) -> None:
         """Kill the worker."""
@@ -154,7 +136,7 @@ class RayEngine:
     Args:
         run: What actors build the recipe from.
         data: The data of the run, which each machine gets once.
-        own: What is installed where the run was started.
+        run_node: What is installed where the run was started.
         settings: The cluster, how long actors may take to start, and whether nodes may have other builds.
         most: The largest number of workers.
         lanes: How many workers the run takes; None: as many as the cluster has CPUs, at most ``most``.
@@ -168,8 +150,8 @@ class RayEngine:
 
     def __init__(
         self,
-        run: Portable,
-        data: Any,
+        run: PortableRun,
+        data: PortableData,
         run_node: NodeRecord,
         settings: RaySettings,
         *,
@@ -318,10 +300,10 @@ class RayWorker:
             raise WorkerGone
         return reply
 
-    def end(self) -> Loss:
-        """End the worker if it still runs, and return how it was lost; its actor is free then, if it answers."""
-        loss = self._ask_beside("end")
-        return Loss("was lost with its actor or node", trace=self._why, accidental=True) if loss is None else loss
+    def end(self) -> WorkerEnd:
+        """End the worker if it still runs, and return how it ended; its actor is free then, if it answers."""
+        end: WorkerEnd | None = self._ask_beside("end")
+        return WorkerEnd("was lost with its actor or node", trace=self._why) if end is None else end
 
     def close(self) -> None:
         """End the worker, whatever it is doing."""

@@ -6,15 +6,13 @@ import logging
 import sys
 import threading
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from esper_run.engines import AUTO
 from esper_run.watchdog import can_fork
-from esper_scale.engines.portable import PortableRun, decider_of, portable_data
+from esper_scale.engines.portable import PortableRun, portable_data
 from esper_scale.engines.processes import ForkEngine, usable_cores
 from esper_scale.engines.ray import RayEngine
-from esper_scale.engines.verdicts import Verdicts
 from esper_scale.engines.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
@@ -39,33 +37,22 @@ class WorkersSession:
     Attributes:
         engine: Starts them.
         workers: How many there are.
-        decides: Whether they have policies of their own, and may run ahead.
-        verdicts: Seeds that ended or blocked a worker of the run before.
     """
 
     composition: ComposedRun
     engine: Engine
     workers: int
-    decides: bool
-    verdicts: Verdicts
 
     def pool(self, request: PoolRequest) -> WorkerPool:
         """Return a pool of workers."""
         config = self.composition.config
-        self.verdicts.stage = request.stage
         return WorkerPool(
             self.engine,
-            request.arms,
+            request,
             config.instances,
             workers=self.workers,
             warn=self.composition.recipe.reports.warn,
-            twin=request.twin,
-            implants=request.implants,
-            patience=None if config.patience == "auto" else config.patience,
-            verdicts=self.verdicts,
-            steps=config.episode.steps if self.decides else 0,
-            until_checkpoint=request.until_checkpoint,
-            on_wait=partial(request.heartbeat, -1),
+            patience=None if config.patience == AUTO else config.patience,
         )
 
     def close(self) -> None:
@@ -74,21 +61,10 @@ class WorkersSession:
 
 
 def open_processes(context: EngineContext) -> WorkersSession | None:
-    """Return worker processes, or None where threads of the run's own process do as well.
-
-    A run that is resumed after a seed ended a worker gets a process at least: in the run's own, that could not be
-    repeated without ending it.
-    """
-    composition, verdicts = context.composition, Verdicts(context.run)
-    config, devices, decider = composition.config, composition.devices, decider_of(composition)
-    count, decides = processes_for(config, devices), not decider.learns
-    if count == 1:
-        must_repeat = context.is_resumed and bool(verdicts)
-        if not (must_repeat and can_fork() and all(device.type == "cpu" for device in devices)):
-            return None
-        log.info("the run continues in a process of its own, so that what a seed did is not repeated")
-    engine = ForkEngine(composition.recipe, decider if decides else None)
-    return WorkersSession(composition, engine, count, decides, verdicts)
+    """Return worker processes, or None where threads of the run's own process do as well."""
+    composition = context.composition
+    count = processes_for(composition.config, composition.devices)
+    return None if count == 1 else WorkersSession(composition, ForkEngine(composition.recipe), count)
 
 
 def open_ray(context: EngineContext) -> WorkersSession | None:
@@ -107,8 +83,7 @@ def open_ray(context: EngineContext) -> WorkersSession | None:
         on_node=lambda node: context.on_node(node.as_json()),
         on_wait=context.on_wait,
     )
-    decides = not decider_of(composition).learns
-    return WorkersSession(composition, engine, engine.workers, decides, Verdicts(context.run))
+    return WorkersSession(composition, engine, engine.workers)
 
 
 def processes_for(config: RunConfig, devices: Sequence[torch.device]) -> int:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from esper_core.leyline.actions import Op
+from esper_core.leyline.actions import WAIT, Op
 from esper_core.leyline.errors import EsperError, PluginError, Problem
-from esper_core.plugins import is_third_party, location_of
+from esper_core.leyline.lifecycle import Stage
+from esper_core.plugins import location_of
 from esper_core.trainer import Pool
-from esper_scale.engines.ahead import run_ahead
+from esper_scale.engines.breadcrumbs import Breadcrumb
 from esper_scale.engines.protocol import (
-    RUN_AHEAD,
-    Condemned,
     EnvironmentStatus,
     PackedState,
     Reply,
@@ -29,12 +26,13 @@ from esper_scale.engines.protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
+    from esper_core.growth import Seed
     from esper_core.leyline import Signals
     from esper_core.trainer import Recipe
-    from esper_run.watchdog import Frame
-    from esper_scale.engines.ahead import Decider
+    from esper_scale.engines.breadcrumbs import BreadcrumbMemory
     from esper_scale.engines.protocol import Order
 
 log = logging.getLogger("esper")
@@ -46,40 +44,28 @@ AFTER_SIGNALS: Final = frozenset({"heal", "carry_out", "apply"})
 """Methods that begin when the signals of a step are known: a seed that is taken out before them changes these."""
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
-    """A component that was at work when a worker was lost.
+class Shard(Pool):
+    """The environments of one worker, with what only a worker is asked.
 
-    Attributes:
-        label: How messages name it.
-        verdict: The seed to take out; None if the network cannot do without the component.
+    Args:
+        order: Which environments there are, here and elsewhere.
+        breadcrumbs: Where the worker notes whose code it runs.
     """
 
-    label: str
-    verdict: Condemned | None = None
-
-
-class Shard(Pool):
-    """The environments of one worker, with what only a worker is asked."""
-
-    order: Order
-    """Which environments there are, here and elsewhere."""
-
-    @classmethod
-    def of(cls, order: Order, recipe: Recipe, warn: Warn, on_turn: Callable[[int], None]) -> Shard:
-        """Return the shard of an order; ``on_turn`` is called with the place of each environment that works."""
+    def __init__(self, order: Order, recipe: Recipe, warn: Warn, breadcrumbs: BreadcrumbMemory) -> None:
         implants = order.implants
-        shard = cls(
+        super().__init__(
             replace(recipe, reports=replace(recipe.reports, warn=warn)),
             order.arms,
             order.environments,
             twin=order.twin,
             implants=None if implants is None else lambda arm, seed: implants[arm, seed],
             indices=order.indices,
-            on_turn=on_turn,
+            on_turn=self._begin_turn,
         )
-        shard.order = order
-        return shard
+        self._breadcrumbs = breadcrumbs
+        self._by_index = {environment.pool_index: environment for environment in self.environments}
+        self._request: Request
 
     def statuses(self) -> list[EnvironmentStatus]:
         """Return the status of each environment."""
@@ -90,101 +76,82 @@ class Shard(Pool):
         ]
 
     def packed_states(self) -> dict[int, PackedState]:
-        """Return the state of each environment, by its place."""
-        return {place: pack(state) for place, state in self.states().items()}
+        """Return the state of each environment, by its pool index."""
+        return {pool_index: pack(state) for pool_index, state in self.states().items()}
 
     def load_packed_states(self, states: Mapping[int, PackedState], latest: Sequence[Signals]) -> None:
-        """Restore the state and the latest signals of each environment, by its place."""
-        self.load_states({place: unpack(state) for place, state in states.items()}, latest)
+        """Restore the state and the latest signals of each environment, by its pool index."""
+        self.load_states({pool_index: unpack(state) for pool_index, state in states.items()}, latest)
 
     def answer(self, request: Request) -> Any:
-        """Take out condemned seeds, carry out a request, and return the result."""
+        """Take out the seeds that were lost in a request, carry it out, and return the result."""
+        self._request = request
+        # A blueprint that is withdrawn because of seeds in other workers must not be offered here either.
         self.faults.load_state_dict(request.faults)
-        for condemned in request.condemned:
-            environment = next(candidate for candidate in self.environments if candidate.place == condemned.place)
-            network = environment.network
-            if condemned.number is None:
-                network.refuse_birth(condemned.what)
-            elif (
-                network.lost.remove(condemned.what, [condemned.slot], condemned.number)
-                and request.method in AFTER_SIGNALS
-            ):
-                environment.measure_again(request.arguments[-1])
-        return getattr(self, request.method)(*request.arguments)
+        arguments, unborn = request.arguments, []
+        for breadcrumb, what in request.lost_seeds:
+            environment = self._by_index[breadcrumb.pool_index]
+            lost = environment.network.lost
+            if breadcrumb.number is None:  # nothing was built yet: its action becomes a wait, and the seed is reported
+                arguments = {**arguments[0], environment.pool_index: WAIT}, *arguments[1:]
+                lost.record_unborn(breadcrumb.slot, breadcrumb.blueprint, what)
+                unborn += [(environment.pool_index, lost_seed) for lost_seed in lost.take()]
+                continue
+            lost.remove(what, [breadcrumb.slot], breadcrumb.number)
+            if request.method in AFTER_SIGNALS:
+                environment.measure_again(arguments[-1])
+        result = getattr(self, request.method)(*arguments)
+        if request.method in ("reset", "load_packed_states"):  # these make new networks, with new slots
+            for environment in self.environments:
+                for slot in environment.garden.slots.values():
+                    slot.entered = self._watch(environment.pool_index, slot.name)
+        if unborn:
+            changes, lost_seeds = result
+            result = changes, sorted([*lost_seeds, *unborn], key=lambda entry: entry[0])
+        return result
 
-    def find_suspect(self, request: Request, place: int | None, frames: Sequence[Frame], what: str) -> Suspect | None:
-        """Return which component was at work in a request that ended a worker; None if nothing tells.
+    def _begin_turn(self, pool_index: int) -> None:
+        """Note which environment is at work.
 
-        The innermost line that belongs to a component decides. Where no line does, as after the system killed the
-        worker, it is the youngest seed of the environment at work: if it was another one, that one is next.
+        Where states are read or a seed is born, code of seeds runs in places that no slot sees. So the breadcrumb
+        names the newborn seed, or the youngest one, from the start.
         """
-        environment = next((environment for environment in self.environments if environment.place == place), None)
-        if environment is None or not hasattr(environment, "network"):
-            return None
-        seeds = [(slot, seed) for slot in environment.garden.slots.values() for seed in slot.stack]
+        environment, method = self._by_index[pool_index], self._request.method
+        breadcrumb = self._breadcrumb(pool_index, environment.recipe.reports.label)
+        if method == "apply" and (action := self._request.arguments[0][pool_index]).op is Op.GERMINATE:
+            varieties = environment.recipe.network.varieties[action.slot]
+            title = next(variety.title for variety in varieties if variety.id == action.blueprint)
+            component = f"{title} when it was built in slot {action.slot}"
+            breadcrumb = self._breadcrumb(pool_index, component, action.slot, action.blueprint)
+        elif method == "packed_states" and (living := environment.garden.living_seeds()):
+            number = max(seed.number for seed in living)
+            slot, seed = environment.garden.slot_of(number)
+            breadcrumb = self._breadcrumb_of(pool_index, slot.name, seed)
+        self._breadcrumbs.leave(breadcrumb)
 
-        def accused(slot: Any, seed: Any) -> Suspect:
-            living = seed in slot.nursery
-            verdict = Condemned(environment.place, slot.name, seed.blueprint, seed.number, what) if living else None
-            return Suspect(f"{seed.blueprint} in slot {slot.name}", verdict)
+    def _watch(self, pool_index: int, slot: str) -> Callable[[Seed], AbstractContextManager[None]]:
+        """Return what leaves a breadcrumb where the code of a seed is entered in a slot."""
 
-        owners = [(_sources(seed.block.modules()), accused(slot, seed)) for slot, seed in seeds]
-        if request.method == "apply" and (action := request.arguments[0][environment.place]).op is Op.GERMINATE:
-            verdict = Condemned(environment.place, action.slot, action.blueprint, None, what)
-            variety = next(
-                candidate
-                for candidate in environment.recipe.network.varieties[action.slot]
-                if candidate.id == action.blueprint
-            )
-            newborn = Suspect(f"{action.blueprint} when it was built in slot {action.slot}", verdict)
-            owners.insert(0, (_sources([variety.factory]), newborn))
-        inside = {id(module) for _, seed in seeds for module in seed.modules()}
-        host = (module for module in environment.model.modules() if id(module) not in inside)
-        owners.append((_sources(host), Suspect(f"the host, {type(environment.model).__name__}")))
-        for label, component in environment.recipe.origins:
-            owners.append((_sources([component]), Suspect(str(label))))
-        for matches in (_Source.holds, _Source.is_beside):  # several components may share a file
-            for frame in frames:
-                for sources, suspect in owners:
-                    if any(matches(source, frame) for source in sources):
-                        return suspect
-        living = [accused(slot, seed) for slot, seed in seeds if seed in slot.nursery]
-        return max(living, key=_number_of) if living else None
+        # A plain function: a bound method or partial would be copied with the slot, and with it the shared memory.
+        def entered(seed: Seed) -> AbstractContextManager[None]:
+            return self._breadcrumbs.left(self._breadcrumb_of(pool_index, slot, seed))
 
+        return entered
 
-def _number_of(suspect: Suspect) -> int:
-    return -1 if suspect.verdict is None or suspect.verdict.number is None else suspect.verdict.number
+    def _breadcrumb_of(self, pool_index: int, slot: str, seed: Seed) -> Breadcrumb:
+        component = f"{seed.title} in slot {slot}"
+        if seed.stage is Stage.FOSSILISED:  # it is part of the network, and cannot be taken out
+            return self._breadcrumb(pool_index, component)
+        return self._breadcrumb(pool_index, component, slot, seed.blueprint, seed.number)
 
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """Where a class or function is defined."""
-
-    file: str
-    first: int
-    last: int
-
-    def holds(self, frame: Frame) -> bool:
-        """Return whether a line is part of the definition."""
-        return frame.file == self.file and self.first <= frame.line <= self.last
-
-    def is_beside(self, frame: Frame) -> bool:
-        """Return whether a line is in the same file."""
-        return frame.file == self.file
-
-
-def _sources(components: Iterable[Any]) -> list[_Source]:
-    """Return where modules' classes, or functions, are defined, if that is in a third party's package."""
-    sources = []
-    for component in components:
-        definition = component if inspect.isroutine(component) or inspect.isclass(component) else type(component)
-        try:
-            file, (lines, first) = inspect.getsourcefile(definition), inspect.getsourcelines(definition)
-        except (OSError, TypeError):
-            continue
-        if file is not None and is_third_party(str(definition.__module__)):
-            sources.append(_Source(file, first, first + len(lines) - 1))
-    return sources
+    def _breadcrumb(
+        self, pool_index: int, component: str, slot: str = "", blueprint: str = "", number: int | None = None
+    ) -> Breadcrumb:
+        environment, request = self._by_index[pool_index], self._request
+        # An environment that is about to begin a round still has the RNG seed of the one before.
+        seed = request.arguments[1] + environment.index if request.method == "reset" else environment.seed
+        component = f'{component}, arm "{environment.arm}", RNG seed {seed}'
+        return Breadcrumb(pool_index, component, slot, blueprint, number)
 
 
 class Connection(Protocol):
@@ -197,11 +164,10 @@ class Connection(Protocol):
         """Send a reply."""
 
 
-def serve(make: Callable[[Warn], Shard], connection: Connection, decider: Decider | None = None) -> None:
+def serve(make: Callable[[Warn], Shard], connection: Connection) -> None:
     """Make a shard, and answer requests until the connection ends (EOFError).
 
-    The first reply, before any request, says whether the shard could be made. With a ``decider`` the request
-    "run_ahead" is answered by the requests that the worker expects for some steps, each with the reply.
+    The first reply, before any request, says whether the shard could be made.
     """
     logged = _Logged()
     log.handlers, log.propagate = [logged], False
@@ -216,6 +182,7 @@ def serve(make: Callable[[Warn], Shard], connection: Connection, decider: Decide
             value = act()
         except BaseException as raised:  # whatever it is, it is raised again in the run's own process
             error, trace = sendable(raised), "".join(traceback.format_exception(raised))
+        # Signals are most of a status, and few requests change them: what the run knows is not sent again.
         before, sent = sent, [] if shard is None else shard.statuses()
         changed = [status for status in sent if status not in before]
         kept = logged.kept, tuple(warned)
@@ -227,26 +194,9 @@ def serve(make: Callable[[Warn], Shard], connection: Connection, decider: Decide
         nonlocal shard
         shard = make(lambda failure, reason: warned.append((failure, reason)))
 
-    def expected(first: int, end: int) -> list[tuple[Request, Reply]]:
-        assert shard is not None
-        assert decider is not None
-        exchanges: list[tuple[Request, Reply]] = []
-
-        def ask(method: str, *arguments: Any) -> Any:
-            request = Request(method, arguments, shard.faults.state_dict())
-            reply = replied(partial(shard.answer, request))
-            exchanges.append((request, reply))
-            if reply.error is not None:
-                raise reply.error
-            return reply.value
-
-        with suppress(BaseException):  # the run comes upon the same error at the same point
-            run_ahead(shard, shard.order, decider, first, end, ask)
-        return exchanges
-
     def answer(request: Request) -> Any:
         assert shard is not None
-        return expected(*request.arguments) if request.method == RUN_AHEAD else shard.answer(request)
+        return shard.answer(request)
 
     connection.send(replied(begin))
     while True:

@@ -4,41 +4,34 @@ A ``SupervisedWorker`` keeps a snapshot of its environments between two steps, a
 is lost, another one loads the snapshot, repeats these requests, and gets the request in which the first one was lost.
 Environments are deterministic, so they end as if nothing had happened.
 
-If a worker is lost again in the same request, a component is to blame. Its breadcrumbs tell which: the environment at
-work, and the line that its threads were at. A seed is condemned: it is taken out before the request, and counted
-against its blueprint, in every later repetition, too. The loss of any other component ends the run.
+If a worker is lost again in the same request, the component at work is to blame, which its breadcrumb names. A seed is
+taken out before the request, and counted against its blueprint. Anything else ends the run, which can be resumed.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.errors import Problem, WorkerLost
-from esper_run.watchdog import find_author
-from esper_scale.engines.ahead import is_as_expected
-from esper_scale.engines.protocol import RUN_AHEAD, Request, WorkerGone, WorkerStarting
+from esper_scale.engines.protocol import Request, WorkerGone, WorkerStarting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from esper_core.leyline import Signals
     from esper_run.watchdog import Patience
-    from esper_scale.engines.protocol import Condemned, Loss, PackedState, Reply, Worker
-    from esper_scale.engines.shard import Suspect
+    from esper_scale.engines.protocol import Engine, Order, PackedState, Reply, Worker, WorkerEnd
 
 log = logging.getLogger("esper")
 
-LOSSES_UNTIL_VERDICT: Final = 2
-"""How often a worker is lost in a request until a component is held responsible."""
+CHANCES: Final = 2
+"""How often a worker is lost in a request until a component is held responsible. The first time may be by chance: the
+machine was lost, or the system had no memory left."""
 
-ACCIDENTS_UNTIL_END: Final = 5
-"""How often a worker is lost in a request, with its machine or stopped from outside, until the run ends."""
-
-SNAPSHOT_SHARE: Final = 0.02
-"""Share of the run's time that snapshots may take."""
+LINES_OF_TRACE: Final = 12
+"""Lines of a traceback in an error, the innermost first; log.txt has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,112 +47,59 @@ class SupervisedWorker:
     """A worker that is replaced when it is lost.
 
     Attributes:
-        whose: The environments of the worker, as messages name them.
-        start: Starts a worker for them.
+        engine: Starts it, and those that replace it.
+        order: The environments of the worker.
         patience: That of all workers of a run.
-        find_verdicts: Returns the seeds that were condemned in a request before the run was resumed.
-        on_verdict: Gets each new one.
         on_wait: Called about once a second while nothing comes.
-        lead: Seconds by method that the worker took when it ran ahead last.
     """
 
-    whose: str
-    start: Callable[[], Worker]
+    engine: Engine
+    order: Order
     patience: Patience
-    find_verdicts: Callable[[Request], Sequence[Condemned]] = lambda request: ()
-    on_verdict: Callable[[Request, Condemned], None] = lambda request, condemned: None
     on_wait: Callable[[], None] = lambda: None
-    lead: dict[str, float] = field(default_factory=dict, init=False)
     _worker: Worker = field(init=False)
     _snapshot: WorkerSnapshot | None = field(default=None, init=False)
     _log: list[Request] = field(default_factory=list, init=False)
+    """The requests since the snapshot, with the seeds that were lost in them."""
     _pending: Request | None = field(default=None, init=False)
+    """The request that waits for its reply."""
     _is_repeating: bool = field(default=False, init=False)
-    _expected: deque[tuple[Request, Reply]] = field(default_factory=deque, init=False)
-    """What the worker expects of the run, where it is ahead."""
-    _ready: Reply | None = field(default=None, init=False)
-    _runs_ahead: bool = field(default=False, init=False)
-    _has_turned_back: bool = field(default=False, init=False)
-    _was_wrong: bool = field(default=False, init=False)
-    _has_new_policies: bool = field(default=False, init=False)
-    """Whether the policies of the worker have seen what those of the run have."""
 
     def __post_init__(self) -> None:
-        self._worker = self.start()
+        self._worker = self.engine.start(self.order)
 
-    @property
-    def is_ahead(self) -> bool:
-        """Whether the worker is ahead of the run."""
-        return bool(self._expected)
-
-    def send(self, request: Request, end: int | None = None) -> None:
-        """Send a request; ``receive`` must be called before the next one.
-
-        Where it can, the worker goes on without the run to before the step ``end``.
-        """
+    def send(self, request: Request) -> None:
+        """Send a request; ``receive`` must be called before the next one."""
         if request.method in ("reset", "load_packed_states"):  # nothing before it counts any more
             self._snapshot, self._log = None, []
-            self._has_new_policies = request.method == "reset" and not self._was_wrong
-        self._pending = replace(request, condemned=tuple(self.find_verdicts(request)))
-        if self._expected:
-            expected, self._ready = self._expected.popleft()
-            if not is_as_expected(expected, self._pending):
-                self._turn_back()
-        elif end is not None and self._has_new_policies:
-            self._runs_ahead = True
-            self._worker.send(Request(RUN_AHEAD, (*request.arguments, end), request.faults))
-        else:
-            if request.method == "train":
-                self._has_new_policies = False  # of the worker: they see no step that is asked for
-            self._worker.send(self._pending)
+        self._pending = request
+        self._worker.send(request)
 
     def receive(self) -> Reply:
         """Return the reply to the request, or the first one, for which there is no request.
 
         Raises:
-            WorkerLost: The worker is lost again and again, and no seed is to blame.
+            WorkerLost: The worker was lost repeatedly, and no seed is to blame.
         """
-        losses: list[Loss] = []
-        while self._ready is None:
+        losses, is_lost = 0, False
+        while True:
+            # A replacement can be lost as well, while it repeats what was done before. So all of it is tried.
             try:
-                if losses or self._has_turned_back:
-                    losses = self._replace(losses)
-                self._ready = self._next_reply()
-                if self._runs_ahead:
-                    self._ready = self._first_of(self._ready)
+                if is_lost:
+                    self._replace()
+                reply = self._next_reply()
+                break
             except (WorkerGone, TimeoutError):
-                losses.append(self._lose())
-        reply, self._ready = self._ready, None
+                end, is_lost, losses = self._end(), True, losses + 1
+                if losses == CHANCES:
+                    self._take_out(end)
+                    losses = 0
         if (request := self._pending) is not None:
             self.patience.record(reply.seconds, ends_step=request.method == "apply")
+            # Kept only now: a request in which the worker is lost is not repeated, but sent again.
             self._log.append(request)
             self._pending = None
         return reply
-
-    def _first_of(self, reply: Reply) -> Reply | None:
-        """Keep what a worker expects that ran ahead, and return its first reply; None if it must be asked again."""
-        self._runs_ahead = False
-        assert self._pending is not None
-        if not reply.value:  # the episodes of all its environments are over
-            self._has_new_policies = False
-            self._worker.send(self._pending)
-            return None
-        self._expected.extend(reply.value)
-        for request, expected_reply in self._expected:
-            self.lead[request.method] = self.lead.get(request.method, 0.0) + expected_reply.seconds
-        expected, first = self._expected.popleft()
-        if is_as_expected(expected, self._pending):
-            return first
-        self._turn_back()
-        return None
-
-    def _turn_back(self) -> None:
-        """Let another worker repeat what the run did, since this one went on in another way."""
-        log.info("the worker of %s went on in another way than the run, and repeats it step by step", self.whose)
-        self._worker.close()
-        self._expected.clear()
-        self._ready = None
-        self._has_turned_back = self._was_wrong = True
 
     def keep(self, snapshot: WorkerSnapshot) -> None:
         """Keep a snapshot that was taken now, between two steps: nothing before it has to be repeated."""
@@ -170,10 +110,8 @@ class SupervisedWorker:
         self._worker.close()
 
     def _next_reply(self) -> Reply:
-        """Return the worker's next reply, and wait for it as long as patience lasts.
-
-        The seconds of waiting are counted one by one: those in which the run itself was stopped do not count.
-        """
+        """Return the worker's next reply, and wait for it as long as patience lasts."""
+        # Seconds are counted one by one, since those in which the run itself was stopped must not count.
         left = self.patience.seconds
         while True:
             try:
@@ -186,79 +124,56 @@ class SupervisedWorker:
                 if left <= 0.0:
                     raise
 
-    def _lose(self) -> Loss:
-        """End the worker, and log how it was lost."""
+    def _end(self) -> WorkerEnd:
+        """End the worker, and log how."""
         self.on_wait()
-        loss = self._worker.end()
+        end = self._worker.end()
         self.on_wait()
-        if loss.accidental and loss.frames and find_author(loss.frames[:1]):  # a component stopped its own process
-            loss = replace(loss, accidental=False)
-        if self._is_repeating or self._runs_ahead:  # by chance, or in a request that is not known yet
-            loss = replace(loss, accidental=True)
-        at = "" if self._pending is None else f' in "{self._pending.method}"'
-        log.warning("the worker of %s %s%s, and is replaced", self.whose, loss.how, at)
-        if loss.trace:
-            log.info("the worker of %s was here:\n%s", self.whose, loss.trace)
-        return loss
+        log.warning("the worker of %s %s%s, and is replaced", self.order, end.how, self._at)
+        if end.trace:
+            log.info("the worker of %s was here:\n%s", self.order, end.trace)
+        # What was repeated went well before. So that loss is by chance, whoever was at work.
+        return replace(end, breadcrumb=None) if self._is_repeating else end
 
-    def _replace(self, losses: list[Loss]) -> list[Loss]:
-        """Start another worker, bring it to where the first one was lost, and send it the request again.
+    def _replace(self) -> None:
+        """Start another worker, bring it to where the first one was lost, and send it the request again."""
+        self._is_repeating = True
+        self._worker = self.engine.start(self.order)
+        if (pending := self._pending) is not None:
+            repeated = list(self._log)
+            if self._snapshot is not None:
+                states = self._snapshot.states, self._snapshot.latest
+                repeated.insert(0, Request("load_packed_states", states, pending.faults))
+            _value_of(self._next_reply())  # the first one, which says that its environments are made
+            for request in repeated:
+                self._worker.send(request)
+                _value_of(self._next_reply())
+            self._worker.send(pending)
+        self._is_repeating = False
 
-        Returns:
-            The losses that count if it is lost again.
-        """
-        accidents = sum(loss.accidental for loss in losses)
-        is_decided = len(losses) - accidents >= LOSSES_UNTIL_VERDICT
-        if accidents >= ACCIDENTS_UNTIL_END or (is_decided and self._pending is None):
-            raise self._lost(losses[-1], None)
-        self._is_repeating, self._runs_ahead, self._has_new_policies = True, False, False
-        self._worker = self.start()
-        if self._pending is not None:
-            self._repeat(self._pending)
-            if is_decided:
-                self._pending, losses = self._without_culprit(self._pending, losses[-1]), []
-            self._worker.send(self._pending)
-        self._is_repeating = self._has_turned_back = False
-        return losses
+    def _take_out(self, end: WorkerEnd) -> None:
+        """Let the seed that was at work be taken out before the request; WorkerLost if there was none."""
+        breadcrumb = end.breadcrumb
+        if self._pending is None or breadcrumb is None or not breadcrumb.slot:
+            raise self._lost(end)
+        log.warning("%s is taken out: it %s", breadcrumb.component, end.what)
+        self._pending = replace(self._pending, lost_seeds=(*self._pending.lost_seeds, (breadcrumb, end.what)))
 
-    def _repeat(self, pending: Request) -> None:
-        """Bring a worker that was just started to where the first one was before a request."""
-        repeated = list(self._log)
-        if self._snapshot is not None:
-            states = self._snapshot.states, self._snapshot.latest
-            repeated.insert(0, Request("load_packed_states", states, pending.faults))
-        _value_of(self._next_reply())
-        for request in repeated:
-            self._ask(request)
-
-    def _without_culprit(self, pending: Request, loss: Loss) -> Request:
-        """Return the request with the verdict on the seed that the worker was lost with; WorkerLost if it is none."""
-        question = pending, loss.place, loss.frames, loss.what
-        suspect: Suspect | None = self._ask(Request("find_suspect", question, pending.faults))
-        if suspect is None or suspect.verdict is None:
-            raise self._lost(loss, suspect)
-        log.warning("%s is taken out: it %s", suspect.label, loss.what)
-        self.on_verdict(pending, suspect.verdict)
-        return replace(pending, condemned=(*pending.condemned, suspect.verdict))
-
-    def _ask(self, request: Request) -> Any:
-        """Return what the new worker replies to a request of which the run knows the outcome."""
-        self._worker.send(request)
-        return _value_of(self._next_reply())
-
-    def _lost(self, loss: Loss, suspect: Suspect | None) -> WorkerLost:
+    def _lost(self, end: WorkerEnd) -> WorkerLost:
         """Return the error for a worker that cannot be replaced."""
-        at = "" if self._pending is None else f' in "{self._pending.method}"'
-        suspicion = "" if suspect is None else f"; at work was {suspect.label}"
-        frame = find_author(loss.frames)
-        file, line = (None, None) if frame is None else (frame.file, frame.line)
-        hint = "log.txt has the traceback of its threads. " if loss.trace else ""
-        hint += "Earlier results are intact: esper resume continues from the last checkpoint."
-        if loss.how.endswith("SIGKILL"):
+        component = "" if end.breadcrumb is None else f"; at work was {end.breadcrumb.component}"
+        hint = "Earlier results are intact: esper resume continues from the last checkpoint."
+        if end.how.endswith("SIGKILL"):
             hint += '\nThe system may have run out of memory: use fewer lanes, or "engine: threads".'
-        return WorkerLost(
-            Problem("E403", f"the worker of {self.whose} {loss.how}{at}{suspicion}", file=file, line=line, hint=hint)
-        )
+        if end.trace:
+            # Of several threads the last one is that of the environments.
+            current = end.trace[max(end.trace.rfind("Current thread"), 0) :].splitlines()
+            hint = "\n".join(("log.txt has the traceback of all threads.", hint, *current[:LINES_OF_TRACE]))
+        return WorkerLost(Problem("E403", f"the worker of {self.order} {end.how}{self._at}{component}", hint=hint))
+
+    @property
+    def _at(self) -> str:
+        return "" if self._pending is None else f' in "{self._pending.method}"'
 
 
 def _value_of(reply: Reply) -> Any:

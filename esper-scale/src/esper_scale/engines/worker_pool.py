@@ -12,61 +12,34 @@ import time
 from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise, product
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from esper_core.leyline.actions import Action, Op
 from esper_core.leyline.signals import CALM
 from esper_core.trainer import StudyPool
 from esper_run.watchdog import Patience
-from esper_scale.engines.ahead import SECONDS_AHEAD
 from esper_scale.engines.protocol import EnvironmentStatus, Order, Request, pack, unpack
 from esper_scale.engines.shard import Shard
-from esper_scale.engines.supervision import SNAPSHOT_SHARE, SupervisedWorker, WorkerSnapshot
+from esper_scale.engines.supervision import SupervisedWorker, WorkerSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from esper_core.governor import GovernorDecision, RolledBack
-    from esper_core.growth import Growth
     from esper_core.leyline import ActionMask, Signals, Verdict
     from esper_core.leyline.protocols import State
     from esper_core.trainer import Changes, Ending, LostSeeds
-    from esper_scale.engines.protocol import Condemned, Engine, PackedState, Reply
-    from esper_scale.engines.verdicts import Verdicts
+    from esper_run.engines import PoolRequest
+    from esper_scale.engines.protocol import Engine, PackedState, Reply
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger("esper")
 
-REGIONS: Final = {
-    "evaluate": "evaluate",
-    "synchronise": "evaluate",
-    "heal": "evaluate",
-    "judge": "govern",
-    "carry_out": "govern",
-    "masks": "policy",
-    "apply": "grow",
-}
-"""The region of a step, as ``trainer.loop`` names it, that the time of each method belongs to."""
 
-
-class Supervision(TypedDict, total=False):
-    """How a ``WorkerPool`` supervises its workers, and waits for them.
-
-    Attributes:
-        patience: Seconds that a worker may take for a request; None: many times what others took.
-        verdicts: Seeds that were condemned before the run was resumed; new ones are added.
-        steps: Length of an episode, up to which workers may run ahead; 0: they do not.
-        until_checkpoint: Returns after how many steps states will be read.
-        on_wait: Called about once a second while a worker computes.
-    """
-
-    patience: float | None
-    verdicts: Verdicts | None
-    steps: int
-    until_checkpoint: Callable[[], int]
-    on_wait: Callable[[], None]
+SNAPSHOT_SHARE: Final = 0.02
+"""Share of the run's time that snapshots may take."""
 
 
 class WorkerPool(StudyPool[EnvironmentStatus]):
@@ -74,91 +47,53 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
 
     Args:
         engine: Starts the workers.
-        workers: How many there are.
+        request: Which environments a study asks for.
+        environments: How many each arm has.
+        workers: How many workers there are.
         warn: Gets each warning of the workers: what failed, and why.
-        supervision: See ``Supervision``.
+        patience: Seconds that a worker may take for a request; None: many times what others took.
     """
 
     def __init__(
         self,
         engine: Engine,
-        arms: Sequence[str],
+        request: PoolRequest,
         environments: int,
         *,
         workers: int,
         warn: Callable[[str, str], None],
-        twin: str | None = None,
-        implants: Mapping[tuple[str, int], Sequence[Growth]] | None = None,
-        **supervision: Unpack[Supervision],
+        patience: float | None = None,
     ) -> None:
-        patience, verdicts = supervision.get("patience"), supervision.get("verdicts")
-        on_wait = supervision.get("on_wait", lambda: None)
+        arms = tuple(request.arms)
         every = enumerate(product(range(environments), arms))
-        statuses = [EnvironmentStatus(place, arm, index) for place, (index, arm) in every]
+        statuses = [EnvironmentStatus(pool_index, arm, index) for pool_index, (index, arm) in every]
         super().__init__(statuses, len(statuses))
         self._warn = warn
-        self._round = 0
         self._snapshot_due = 0.0
-        self._steps, self._until_checkpoint = (
-            supervision.get("steps", 0),
-            supervision.get("until_checkpoint", lambda: 1),
-        )
-        self._level = 0, 0.0
-        """The step in which all workers were last where the run is, and when that was."""
         self._arms = len(arms)
         self._workers: list[SupervisedWorker] = []
-        self._orders: list[Order] = []
         shared = Patience(patience)
         try:
-            for part in split(environments, workers):
-                order = Order(tuple(arms), environments, part, twin, implants)
-                worker = SupervisedWorker(str(order), partial(engine.start, order), shared, on_wait=on_wait)
-                if verdicts is not None:
-                    worker.find_verdicts = partial(self._find_verdicts, verdicts, order)
-                    worker.on_verdict = partial(self._add_verdict, verdicts)
-                self._workers.append(worker)
-                self._orders.append(order)
-            self._receive_all(self._workers)
+            for indices in split(environments, workers):
+                order = Order(arms, environments, indices, request.twin, request.implants)
+                self._workers.append(SupervisedWorker(engine, order, shared, partial(request.heartbeat, -1)))
+            self._receive_all(self._workers)  # after all were started, so that they prepare side by side
         except BaseException:
             self.close()
             raise
 
-    @property
-    def is_ahead(self) -> bool:  # type: ignore[override]
-        """Whether a worker is ahead of the run."""
-        return any(worker.is_ahead for worker in self._workers)
-
-    @property
-    def time_shares(self) -> dict[str, float]:
-        """Shares of the time of the latest ``train``, in which workers that ran ahead did other things, too."""
-        leads = [(method, seconds) for worker in self._workers for method, seconds in worker.lead.items()]
-        total = sum(seconds for _, seconds in leads)
-        if not total:
-            return super().time_shares
-        shares = {"incubate": 0.0}
-        for method, seconds in leads:
-            if method == "train":
-                shares["incubate"] += self._incubation_share * seconds / total
-            else:
-                shares[REGIONS[method]] = shares.get(REGIONS[method], 0.0) + seconds / total
-        return shares
-
     def reset(self, round_: int, first_seed: int) -> None:
         """Begin a round."""
-        self._round, self._level = round_, (0, 0.0)
         self._call(Shard.reset, round_, first_seed)
 
     def train(self, step: int) -> Changes:
         """Train every environment for one step, and return the seeds' changes of stage."""
-        end = None
-        if not self.is_ahead:
-            if len(self.latest) == len(self.environments) and time.monotonic() >= self._snapshot_due:
-                self._packed_states()
-            end = self._end_of_lead(step) if self._steps else None
-        turns = [environment.place for environment in self.turns(step)]
-        for worker in self._workers:
-            worker.lead.clear()
-        changes = self._call_each(Shard.train, lambda order: (step,), None, end)
+        # Between two steps nothing is half done: that is the one moment at which a state can be restored.
+        if len(self.latest) == len(self.environments) and time.monotonic() >= self._snapshot_due:
+            self._packed_states()
+        # Workers train side by side; events are in the order of turns that threads have.
+        turns = [environment.pool_index for environment in self.turns(step)]
+        changes = self._call(Shard.train, step)
         return sorted(changes, key=lambda change: turns.index(change[0]))
 
     def evaluate(self, step: int) -> None:
@@ -175,14 +110,15 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
 
     def judge(self, opinions: Mapping[int, Verdict]) -> dict[int, GovernorDecision]:
         """Return the governor's decisions."""
-        doubts = {place: opinion for place, opinion in opinions.items() if opinion != CALM}
+        # An opinion that is calm changes nothing, so it need not be sent.
+        doubts = {pool_index: opinion for pool_index, opinion in opinions.items() if opinion != CALM}
         return self._call_each(Shard.judge, lambda order: (self._of_worker(order, doubts),), {})
 
     def carry_out(self, decisions: Mapping[int, GovernorDecision], step: int) -> tuple[dict[int, RolledBack], Changes]:
         """Roll environments back, and end episodes, as the governor decided."""
         active = {
-            place: decision
-            for place, decision in decisions.items()
+            pool_index: decision
+            for pool_index, decision in decisions.items()
             if decision.act == "roll-back" or decision.truncated
         }
 
@@ -191,8 +127,8 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
 
         rolled, changes = self._call_each(Shard.carry_out, arguments_for, ({}, []))
         counted = {
-            place: replace(rolled_back, withdrawn=decisions[place].counted(self.faults))
-            for place, rolled_back in rolled.items()
+            pool_index: replace(rolled_back, withdrawn=decisions[pool_index].counted(self.faults))
+            for pool_index, rolled_back in rolled.items()
         }
         return counted, changes
 
@@ -202,10 +138,10 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
 
     def apply(self, actions: Sequence[Action] | Mapping[int, Action], step: int) -> tuple[Changes, LostSeeds]:
         """Carry out one action in each environment."""
-        by_place = actions if isinstance(actions, dict) else dict(enumerate(actions))
+        by_index = actions if isinstance(actions, dict) else dict(enumerate(actions))
 
         def arguments_for(order: Order) -> tuple[Any, ...] | None:
-            assigned = self._of_worker(order, by_place)
+            assigned = self._of_worker(order, by_index)
             return (assigned, step) if any(action.op is not Op.WAIT for action in assigned.values()) else None
 
         changes, lost = self._call_each(Shard.apply, arguments_for, ([], []))
@@ -216,24 +152,23 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         return self._call(Shard.conclude, step)
 
     def states(self) -> dict[int, State]:
-        """Return the state of each environment, by its place."""
-        return {place: unpack(state) for place, state in self._packed_states().items()}
+        """Return the state of each environment, by its pool index."""
+        return {pool_index: unpack(state) for pool_index, state in self._packed_states().items()}
 
     def load_states(self, states: Mapping[int, State], latest: Sequence[Signals]) -> None:
-        """Restore the state and the latest signals of each environment, by its place."""
-        packed = {place: pack(state) for place, state in states.items()}
+        """Restore the state and the latest signals of each environment, by its pool index."""
+        packed = {pool_index: pack(state) for pool_index, state in states.items()}
         self._call_each(Shard.load_packed_states, lambda order: (self._of_worker(order, packed), latest), None)
-        self._round = self.environments[0].round
 
     def close(self) -> None:
         """End the workers, whatever they are doing."""
-        workers, self._workers, self._orders = self._workers, [], []
+        workers, self._workers = self._workers, []
         for worker in workers:
             worker.close()
         self.environments = []
 
     def _call(self, method: Callable[Concatenate[Shard, P], T], *arguments: P.args, **named: P.kwargs) -> T:
-        """Call a method of every worker's shard, and return what they return, joined in the order of places."""
+        """Call a method of every worker's shard, and return what they return, joined in the order of indices."""
         result: T = self._call_each(method, lambda order: arguments, None)
         return result
 
@@ -242,29 +177,22 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         method: Callable[..., T],
         arguments: Callable[[Order], tuple[Any, ...] | None],
         idle: Any,
-        end: int | None = None,
     ) -> T:
         """Call a method of each worker's shard with its own arguments. Where these are None, ``idle`` is its value."""
         busy = []
-        for worker, order in zip(self._workers, self._orders, strict=True):
-            if (worker_arguments := arguments(order)) is not None:
-                worker.send(Request(method.__name__, worker_arguments, self.faults.state_dict()), end)
+        for worker in self._workers:
+            if (worker_arguments := arguments(worker.order)) is not None:
+                worker.send(Request(method.__name__, worker_arguments, self.faults.state_dict()))
                 busy.append(worker)
         values = iter(self._receive_all(busy))
         result: T = joined([next(values) if worker in busy else idle for worker in self._workers])
         return result
 
-    def _of_worker(self, order: Order, by_place: Mapping[int, T]) -> dict[int, T]:
+    def _of_worker(self, order: Order, by_index: Mapping[int, T]) -> dict[int, T]:
         """Return what belongs to the environments of a worker."""
-        return {place: value for place, value in by_place.items() if place // self._arms in order.indices}
-
-    def _end_of_lead(self, step: int) -> int:
-        """Return to before which step workers may go on by themselves from here, where all of them are."""
-        now, (before, since) = time.monotonic(), self._level
-        self._level = step, now
-        pace = (now - since) / (step - before) if since and step > before else SECONDS_AHEAD
-        steps = max(1, min(int(SECONDS_AHEAD / max(pace, 1e-6)), self._until_checkpoint()))
-        return min(self._steps, step + steps)
+        return {
+            pool_index: value for pool_index, value in by_index.items() if pool_index // self._arms in order.indices
+        }
 
     def _packed_states(self) -> dict[int, PackedState]:
         """Return the packed state of each environment, and let the workers keep them as snapshots."""
@@ -272,18 +200,20 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         for worker in self._workers:
             worker.send(Request(Shard.packed_states.__name__, (), self.faults.state_dict()))
         parts = self._receive_all(self._workers)
-        if len(latest := self.latest) == len(self.environments):
+        if len(latest := self.latest) == len(self.environments):  # before the first step no state is complete
             for worker, part in zip(self._workers, parts, strict=True):
                 worker.keep(WorkerSnapshot(part, latest))
+        # The longer a snapshot takes, the longer the next one waits. What is repeated after a loss grows with that.
         self._snapshot_due = time.monotonic() + (time.monotonic() - began) / SNAPSHOT_SHARE
-        return {place: state for part in parts for place, state in part.items()}
+        return {pool_index: state for part in parts for pool_index, state in part.items()}
 
     def _receive_all(self, workers: Sequence[SupervisedWorker]) -> list[Any]:
         """Wait for the replies of workers, and return their values; if several raised an error, raise the first one."""
+        # All are received before an error is raised: a reply that waits in its pipe would answer the next request.
         replies: list[Reply] = [worker.receive() for worker in workers]
         for reply in replies:
             for status in reply.statuses:
-                self.environments[status.place] = status
+                self.environments[status.pool_index] = status
             for level, message in reply.logged:
                 log.log(level, "%s", message)
             for warning in reply.warnings:
@@ -295,20 +225,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
 
     def _counted(self, lost: LostSeeds) -> LostSeeds:
         """Count lost seeds over the whole run: a worker knows only its own."""
-        return [(place, lost_seed.counted(self.faults)) for place, lost_seed in lost]
-
-    def _find_verdicts(self, verdicts: Verdicts, order: Order, request: Request) -> list[Condemned]:
-        condemned = verdicts.find(self._round, _step_of(request), request.method)
-        return [seed for seed in condemned if seed.place // self._arms in order.indices]
-
-    def _add_verdict(self, verdicts: Verdicts, request: Request, condemned: Condemned) -> None:
-        verdicts.add(self._round, _step_of(request), request.method, condemned)
-
-
-def _step_of(request: Request) -> int | None:
-    """Return the step of a request; None if it has none."""
-    last = request.arguments[-1] if request.arguments and request.method != "reset" else None
-    return last if isinstance(last, int) else None
+        return [(pool_index, lost_seed.counted(self.faults)) for pool_index, lost_seed in lost]
 
 
 class WorkerTraceback(Exception):
@@ -324,7 +241,7 @@ def joined(values: Sequence[Any]) -> Any:
     if isinstance(values[0], tuple):
         return tuple(map(joined, zip(*values, strict=True)))
     if isinstance(values[0], dict):
-        return {place: member for value in values for place, member in value.items()}
+        return {pool_index: member for value in values for pool_index, member in value.items()}
     return None if values[0] is None else list(chain(*values))
 
 

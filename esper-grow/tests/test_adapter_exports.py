@@ -37,7 +37,7 @@ class Twice(nn.Linear):
         (lambda: nn.Linear(8, 6, bias=False), Adapter, Blend.RESIDUAL, True),
         (Transposed, Adapter, Blend.ADD, True),
         (lambda: nn.Linear(8, 6), Bent, Blend.ADD, False),
-        (lambda: nn.Linear(8, 6), Adapter, Blend.GATE, False),
+        (lambda: nn.Linear(8, 6), Adapter, Blend.GATED, False),
         (lambda: Twice(8, 8), Adapter, Blend.ADD, False),
         (lambda: nn.Sequential(nn.Linear(8, 8)), Adapter, Blend.ADD, False),
         (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)), Adapter, Blend.ADD, False),

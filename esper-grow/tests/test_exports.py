@@ -150,7 +150,7 @@ def test_an_adapter_is_merged_into_the_layer_that_it_adapts():
 
 def test_a_block_in_half_precision_is_exported_in_half_precision(tmp_path):
     model = graft(Host().bfloat16(), ["stem"], example=EXAMPLE.bfloat16())
-    grow(model, "stem", blend=Blend.GATE)
+    grow(model, "stem", blend=Blend.GATED)
     assert_same(export(model, path=tmp_path), model, EXAMPLE.bfloat16())
     dtypes = {value.dtype for value in load_file(tmp_path / "network.safetensors").values()}
     assert dtypes == {torch.bfloat16, torch.int64}

@@ -140,7 +140,7 @@ def test_a_network_is_restored_bit_for_bit(kind, blend, load, tmp_path):
 
 
 def test_a_network_is_restored_from_its_state_dict_in_a_plain_or_a_grafted_model(load):
-    model = grow((LOCAL_CONV, Blend.GATE, True), (LOUD, Blend.ADD, False))
+    model = grow((LOCAL_CONV, Blend.GATED, True), (LOUD, Blend.ADD, False))
     assert same(model, load(model.state_dict()))
     assert same(model, load(model.state_dict(), lambda: graft(NoisyHost(), {"early": SlotPlace("stem", stack=3)})))
 

@@ -15,10 +15,10 @@ from esper_core.leyline import (
     Gain,
     Observation,
     Op,
-    Place,
     SeedSignals,
     SettingError,
     Signals,
+    SlotDescription,
     SlotSignals,
     SlotState,
     Stage,
@@ -29,8 +29,10 @@ from esper_policies.posteriors import EVIDENCE, SITUATION, Belief, Regression, l
 
 STEPS = 20
 BLUEPRINTS = ("a/conv", "a/mlp")
-PLACE = Place("sequence", 8, (40,), 0.0, 1000, None, tuple(Candidate(name, 100, None, 3, True) for name in BLUEPRINTS))
-SPACE = ActionSpace({"early": BLUEPRINTS}, places={"early": PLACE})
+PLACE = SlotDescription(
+    "sequence", 8, (40,), 0.0, 1000, None, tuple(Candidate(name, 100, None, 3, True) for name in BLUEPRINTS)
+)
+SPACE = ActionSpace({"early": BLUEPRINTS}, descriptions={"early": PLACE})
 OPS = {Stage.TRAINING: {Op.ADVANCE, Op.PRUNE}, Stage.HOLDING: {Op.FOSSILISE, Op.PRUNE}}
 
 
@@ -39,10 +41,10 @@ def seed(name="a/conv", stage=Stage.TRAINING, mean=0.1, age=4, parameters=100):
     return SeedSignals(name, stage, 0.0, parameters, age, incubation_loss=0.9, gain=gain)
 
 
-def seen(step, *seeds, price=40.0, places=None, loss=1.0):
+def seen(step, *seeds, price=40.0, descriptions=None, loss=1.0):
     slot = SlotSignals("early", SlotState.OCCUPIED if seeds else SlotState.FREE, 0, seeds)
     signals = Signals(step, 1.0, loss, 0.5, parameters=1000, host_parameters=1000, slots=(slot,))
-    return Observation(step, STEPS, signals, price=price, places=places)
+    return Observation(step, STEPS, signals, price=price, descriptions=descriptions)
 
 
 def mask_of(observation, blueprints=BLUEPRINTS):
@@ -151,9 +153,11 @@ def test_it_drops_a_seed_for_a_candidate_that_is_worth_more(policy_of):
 
 
 def test_it_tries_the_most_promising_candidate_and_stops_when_nothing_is_worth_the_effort(policy_of):
-    cheap = Place("sequence", 8, (40,), 0.0, 1000, None, (Candidate("a/conv", 300, None, 3, True), PLACE.candidates[1]))
+    cheap = SlotDescription(
+        "sequence", 8, (40,), 0.0, 1000, None, (Candidate("a/conv", 300, None, 3, True), PLACE.candidates[1])
+    )
     hopeful = {"untried": (0.3, 0.1)}
-    assert decided(policy_of(**hopeful), seen(0, places={"early": cheap})) == Action(
+    assert decided(policy_of(**hopeful), seen(0, descriptions={"early": cheap})) == Action(
         Op.GERMINATE, "early", "a/mlp", speed=1
     )
     assert decided(policy_of(**hopeful), seen(0, price=1000.0)) == WAIT

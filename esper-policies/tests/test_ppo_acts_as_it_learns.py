@@ -18,12 +18,12 @@ from esper_core.leyline import (
     Action,
     ActionMask,
     Op,
-    Played,
     RewardBreakdown,
     Rollout,
     SeedSignals,
     SlotState,
     Stage,
+    Trajectory,
     Turn,
 )
 from esper_policies.ppo import policy as policy_module
@@ -70,7 +70,9 @@ class Witness:
             for place in range(environments):
                 if (place, step) in undone:
                     seen[place], masks[place] = replace(seen[place], rolled_back=True), masks[place].shut()
-                    ended[place] += [Played(tuple(turns[place]), seen[place], terminated=True)] if turns[place] else []
+                    ended[place] += (
+                        [Trajectory(tuple(turns[place]), seen[place], terminated=True)] if turns[place] else []
+                    )
                     turns[place] = []
                 if place in over:
                     seen[place], masks[place] = over[place], masks[place].shut()
@@ -86,7 +88,7 @@ class Witness:
         episodes = [
             part
             for n, final in enumerate(finals)
-            for part in [*ended[n], *([Played(tuple(turns[n]), final)] if turns[n] else [])]
+            for part in [*ended[n], *([Trajectory(tuple(turns[n]), final)] if turns[n] else [])]
         ]
         return Rollout("ppo", self.round, tuple(episodes))
 
@@ -150,14 +152,14 @@ def test_rewards_between_decisions_belong_to_the_earlier_one(monkeypatch):
     rollout = rollout_of(policy, monkeypatch, undone=[(1, 6)])
     episodes, _ = episodes_of(SPACE, rollout, policy.pace, endless=False)
     assert [(episode.environment, len(episode.decisions)) for episode in episodes] == [(0, 3), (1, 2), (1, 1), (2, 3)]
-    rewards = [turn.reward.total for turn in rollout.episodes[0].turns]
+    rewards = [turn.reward.total for turn in rollout.trajectories[0].turns]
     assert [decision.reward for decision in episodes[0].decisions] == pytest.approx(
         [sum(rewards[:5]), sum(rewards[5:10]), sum(rewards[10:])]
     )
-    behind = [turn.reward.total for turn in rollout.episodes[2].turns if turn.observation.step >= 10]
+    behind = [turn.reward.total for turn in rollout.trajectories[2].turns if turn.observation.step >= 10]
     assert episodes[2].decisions[0].reward == pytest.approx(sum(behind)), "what came before it decided is not its doing"
     assert all(
-        turn.action == WAIT for episode in rollout.episodes for turn in episode.turns if turn.observation.step % 5
+        turn.action == WAIT for episode in rollout.trajectories for turn in episode.turns if turn.observation.step % 5
     )
 
 
@@ -204,10 +206,10 @@ class SlotScene:
 def test_episodes_with_unknown_rewards_are_left_out_and_counted(monkeypatch):
     policy = Ppo(SPACE, width=8)
     rollout = rollout_of(policy, monkeypatch)
-    first = rollout.episodes[0]
+    first = rollout.trajectories[0]
     gap = replace(first, turns=(*first.turns[:4], replace(first.turns[4], reward=None), *first.turns[5:]))
     episodes, unknown = episodes_of(
-        SPACE, replace(rollout, episodes=(gap, *rollout.episodes[1:])), Pace(), endless=False
+        SPACE, replace(rollout, trajectories=(gap, *rollout.trajectories[1:])), Pace(), endless=False
     )
     assert unknown == 1
     assert [episode.environment for episode in episodes] == [1, 2]

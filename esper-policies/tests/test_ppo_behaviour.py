@@ -80,8 +80,8 @@ def test_the_teacher_plays_until_the_policy_agrees():
     game = masked()
     policy = Ppo(game.space, **TINY, teacher="heuristic", teach_rounds=9)
     rollout = play(policy, game, 16)
-    shown = [turn.action for episode in play(Heuristic(game.space), game, 16).episodes for turn in episode.turns]
-    assert [turn.action.op for entry in rollout.episodes for turn in entry.turns] == [entry.op for entry in shown]
+    shown = [turn.action for episode in play(Heuristic(game.space), game, 16).trajectories for turn in episode.turns]
+    assert [turn.action.op for entry in rollout.trajectories for turn in entry.turns] == [entry.op for entry in shown]
     figures = policy.update(rollout)
     assert figures["agreement"] >= 0.95
     assert "kl" not in figures
@@ -151,7 +151,7 @@ def test_known_blueprints_are_not_tried(tmp_path):
     same = {"load": str(tmp_path / "kept"), "learn": False, "together": 4}
     plain, curious = Ppo(game.space, **same), Ppo(game.space, **same, look_at_new=True)
     acts = [
-        [turn.action for episode in play(policy, game, 8).episodes for turn in episode.turns]
+        [turn.action for episode in play(policy, game, 8).trajectories for turn in episode.turns]
         for policy in (plain, curious)
     ]
     assert acts[0] == acts[1]

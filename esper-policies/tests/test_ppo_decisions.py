@@ -198,7 +198,7 @@ def test_decisions_are_drawn_with_their_chances():
 def test_actions_and_option_numbers_are_converted_both_ways():
     options = Options.of(["add", "gate"], [3, 7], ["cosine"], [0.5, 1.0])
     grown = options.with_options(Action(Op.GERMINATE, "early", "a/conv"), {"blend": 1, "speed": 1, "target": 0})
-    assert grown == Action(Op.GERMINATE, "early", "a/conv", blend=Blend.GATE, speed=7, curve=Curve.COSINE, target=0.5)
+    assert grown == Action(Op.GERMINATE, "early", "a/conv", blend=Blend.GATED, speed=7, curve=Curve.COSINE, target=0.5)
     assert options.numbers(grown) == {"blend": 1, "speed": 1, "target": 0}
     kept = options.with_options(Action(Op.FOSSILISE, "early"), {"blend": 1, "speed": 1, "target": 0})
     assert kept == Action(Op.FOSSILISE, "early")

@@ -58,7 +58,7 @@ def test_advantages_equal_the_definition(turns, behind, discount, trace):
 def test_sim_med_3_returns_are_bootstrapped_at_a_cut_and_not_at_an_end(memory):
     policy = Ppo(endless().space, **TINY, memory=memory, discount=0.9, horizon="cut")
     rollout = play(policy, endless(), 2)
-    first, complete = rollout.episodes
+    first, complete = rollout.trajectories
     stopped = replace(first, turns=first.turns[:4], final=first.turns[4].observation)
     ended = replace(stopped, terminated=True)
     with torch.no_grad():
@@ -66,7 +66,7 @@ def test_sim_med_3_returns_are_bootstrapped_at_a_cut_and_not_at_an_end(memory):
     values = {}
     for horizon, cut in (("cut", [True, True, False]), ("ends", [False, False, False])):
         policy.settings = policy.settings.model_copy(update={"horizon": horizon})
-        lesson, worth = lesson_for(policy, replace(rollout, episodes=(stopped, complete, ended)))
+        lesson, worth = lesson_for(policy, replace(rollout, trajectories=(stopped, complete, ended)))
         assert list(lesson.cut) == cut
         values[horizon] = worth.returns.view(3, -1)
     lengths = [4, 10, 4]
@@ -124,10 +124,10 @@ def test_run_06_a_round_is_learnt_in_passes_over_minibatches_with_figures(monkey
     assert figures["explained_variance"] <= 1
     heads = {name.removeprefix("entropy_") for name in figures if name.startswith("entropy_")}
     assert heads == {"op", "slot", "blueprint", "blend", "weight"}
-    decisions = [turn.action.op for episode in rollout.episodes for turn in episode.turns]
+    decisions = [turn.action.op for episode in rollout.trajectories for turn in episode.turns]
     for op in Op:
         assert figures[f"share_{op.value}"] == decisions.count(op) / 80
-    returns = [sum(turn.reward.total for turn in episode.turns) for episode in rollout.episodes]
+    returns = [sum(turn.reward.total for turn in episode.turns) for episode in rollout.trajectories]
     assert figures["return"] == pytest.approx(statistics.fmean(returns), abs=1e-6)
     assert figures["spread_of_returns"] == pytest.approx(statistics.pstdev(returns), abs=1e-6)
     assert all(math.isfinite(figure) for figure in figures.values())
@@ -136,10 +136,10 @@ def test_run_06_a_round_is_learnt_in_passes_over_minibatches_with_figures(monkey
 def test_the_return_of_an_episode_with_rollbacks_is_that_of_all_parts():
     policy = Ppo(delayed().space, **TINY)
     rollout = play(policy, delayed(), 4)
-    first = rollout.episodes[0]
+    first = rollout.trajectories[0]
     parts = [replace(first, turns=first.turns[:4], terminated=True), replace(first, turns=first.turns[4:])]
-    figures = policy.update(replace(rollout, episodes=(*parts, *rollout.episodes[1:])))
-    returns = [math.fsum(turn.reward.total for turn in episode.turns) for episode in rollout.episodes]
+    figures = policy.update(replace(rollout, trajectories=(*parts, *rollout.trajectories[1:])))
+    returns = [math.fsum(turn.reward.total for turn in episode.turns) for episode in rollout.trajectories]
     assert figures["return"] == pytest.approx(statistics.fmean(returns), abs=1e-6)
 
 
@@ -206,8 +206,8 @@ def test_padding_does_not_affect_training():
     game = delayed()
     policy = Ppo(game.space, **TINY, passes=2, minibatch=1000)
     rollout = play(policy, game, 3)
-    short = replace(rollout.episodes[0], turns=rollout.episodes[0].turns[:2], terminated=True)
-    lesson, worth = lesson_for(policy, replace(rollout, episodes=(short, *rollout.episodes[1:])))
+    short = replace(rollout.trajectories[0], turns=rollout.trajectories[0].turns[:2], terminated=True)
+    lesson, worth = lesson_for(policy, replace(rollout, trajectories=(short, *rollout.trajectories[1:])))
     pads = ~lesson.is_decision.flatten()
     evaluated = (worth.log_chance, worth.value, worth.advantage, worth.returns)
     spoilt = Worth(*(torch.where(pads, 7.0, tensor) for tensor in evaluated))
@@ -227,11 +227,11 @@ def test_a_round_without_known_rewards_changes_no_weights_and_is_reported(teache
     rollout = play(policy, contextual(), 4)
     unpaid = [
         replace(episode, turns=tuple(replace(turn, reward=None) for turn in episode.turns))
-        for episode in rollout.episodes
+        for episode in rollout.trajectories
     ]
     before = [parameter.tolist() for parameter in policy.network.parameters()]
     with caplog.at_level(logging.WARNING, logger="esper"):
-        assert policy.update(replace(rollout, episodes=tuple(unpaid))) == {}
+        assert policy.update(replace(rollout, trajectories=tuple(unpaid))) == {}
     assert [message.startswith("arm contextual: ") for message in caplog.messages] == [True]
     assert [parameter.tolist() for parameter in policy.network.parameters()] == before
     assert policy.round == 1
@@ -244,11 +244,11 @@ def test_without_learning_weights_are_kept_and_decisions_deterministic():
     first, second = (play(policy, game, 8, 0) for _ in range(2))
     assert policy.update(first) == {}
     assert [parameter.tolist() for parameter in policy.network.parameters()] == before
-    assert [turn.action for episode in first.episodes for turn in episode.turns] == [
-        turn.action for episode in second.episodes for turn in episode.turns
+    assert [turn.action for episode in first.trajectories for turn in episode.turns] == [
+        turn.action for episode in second.trajectories for turn in episode.turns
     ]
     assert WAIT in [
-        turn.action for episode in play(Ppo(game.space, **TINY), game, 16).episodes for turn in episode.turns
+        turn.action for episode in play(Ppo(game.space, **TINY), game, 16).trajectories for turn in episode.turns
     ]
 
 
@@ -316,9 +316,9 @@ def test_learning_does_not_depend_on_the_scale_of_rewards():
             rollout = play(policy, game, 4, 4 * number, number)
             episodes = [
                 replace(episode, turns=tuple(_paid(turn, factor) for turn in episode.turns))
-                for episode in rollout.episodes
+                for episode in rollout.trajectories
             ]
-            figures.append(policy.update(replace(rollout, episodes=tuple(episodes))))
+            figures.append(policy.update(replace(rollout, trajectories=tuple(episodes))))
         learnt[factor] = figures
     for plain, multiplied in zip(learnt[1.0], learnt[unit], strict=True):
         assert multiplied["policy_loss"] == pytest.approx(plain["policy_loss"], rel=1e-2, abs=1e-4)

@@ -82,7 +82,9 @@ def test_draws_differ_between_seeds_environments_and_rounds():
         for round_ in range(2):
             rollout = play(policy, game, 16, round_=round_)
             policy.round += 1
-            drawn[seed, round_] = tuple(tuple(turn.action for turn in episode.turns) for episode in rollout.episodes)
+            drawn[seed, round_] = tuple(
+                tuple(turn.action for turn in episode.turns) for episode in rollout.trajectories
+            )
     assert len(set(drawn.values())) == 4
     assert len(set(drawn[0, 0])) > 4
 

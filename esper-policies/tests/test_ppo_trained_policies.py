@@ -40,7 +40,7 @@ def alike(first, second):
 
 
 def actions(policy, game, seed=900):
-    return [turn.action for episode in play(policy, game, 4, seed).episodes for turn in episode.turns]
+    return [turn.action for episode in play(policy, game, 4, seed).trajectories for turn in episode.turns]
 
 
 def test_it_is_saved_as_safetensors_and_json(folder):

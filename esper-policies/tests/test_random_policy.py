@@ -81,7 +81,7 @@ def test_ops_get_only_the_options_that_they_read():
     actions = played(Random(SPACE, blends=["gate"], speeds=[7], targets=[0.5]), NURSERY)[0]
     assert set(actions) == {
         WAIT,
-        Action(Op.GERMINATE, "early", "a/norm", blend=Blend.GATE, speed=7, target=0.5),
+        Action(Op.GERMINATE, "early", "a/norm", blend=Blend.GATED, speed=7, target=0.5),
         Action(Op.ADVANCE, "early", "a/conv"),
         Action(Op.PRUNE, "early", "a/conv", speed=7),
         Action(Op.PRUNE, "early", "a/mlp", speed=7),

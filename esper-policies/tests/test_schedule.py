@@ -182,7 +182,7 @@ def test_entries_may_set_target_speed_and_curve():
     prune = {"step": 6, "op": "prune", "slot": "early", "speed": 2, "curve": "linear"}
     assert [move.action for move in Schedule(SPACE, plan=[germinate, retarget, prune]).moves] == [
         Action(
-            Op.GERMINATE, "early", "blueprints/conv_light", blend=Blend.GATE, speed=0, curve=Curve.COSINE, target=0.5
+            Op.GERMINATE, "early", "blueprints/conv_light", blend=Blend.GATED, speed=0, curve=Curve.COSINE, target=0.5
         ),
         Action(Op.RETARGET, "early", speed=3, curve=Curve.SIGMOID, target=1.0),
         Action(Op.PRUNE, "early", speed=2, curve=Curve.LINEAR),

@@ -66,7 +66,7 @@ def test_an_event_without_an_op_is_rejected(text):
 
 
 def test_options_may_stand_anywhere_and_short_names_are_enough():
-    expected = Action(Op.GERMINATE, "early", "blueprints/conv_light", blend=Blend.GATE, speed=8, target=0.5)
+    expected = Action(Op.GERMINATE, "early", "blueprints/conv_light", blend=Blend.GATED, speed=8, target=0.5)
     assert parse_action("germinate early conv_light blend=gate speed=8 target=0.5", SPACE) == expected
     assert parse_action("  target=.5 germinate blend=gate early speed=08 blueprints/conv_light ", SPACE) == expected
     assert parse_action("germinate late mlp", SPACE).blueprint == "blueprints/mlp"

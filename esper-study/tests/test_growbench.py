@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from esper_core.leyline import WAIT, Action, Candidate, Op, Place, SlotState
+from esper_core.leyline import WAIT, Action, Candidate, Op, SlotDescription, SlotState
 from esper_run.app.episode import Episode
 from esper_study.growbench import (
     CANDIDATES,
@@ -85,10 +85,12 @@ def random_measurements(puzzle_):
 def trained(folder, puzzle_, channels=8):
     """Write the file of a puzzle as ``train_to_file`` does, with random measurements."""
     seed = Candidate("blueprints/pointwise", 50, None, 1, identity=True, traits=("compile",))
-    places = {"early": asdict(Place("sequence", channels, (40,), 0.0, HOST, None, (seed,)))}
+    places = {"early": asdict(SlotDescription("sequence", channels, (40,), 0.0, HOST, None, (seed,)))}
     file = puzzle_file(puzzle_, folder)
     np.savez(
-        file, values=random_measurements(puzzle_), places=np.frombuffer(json.dumps(places).encode(), dtype=np.uint8)
+        file,
+        values=random_measurements(puzzle_),
+        places=np.frombuffer(json.dumps(places).encode(), dtype=np.uint8),
     )
     return puzzle_, file
 
@@ -272,7 +274,7 @@ def test_the_rewards_of_an_episode_add_up_to_the_potential_of_its_end(bench, mat
     for seed in range(5):
         rollout, reached = bench.play(RandomPlayer(seed), matches, round_=seed)
         assert rollout.round == seed
-        for match, played, end in zip(matches, rollout.episodes, reached, strict=True):
+        for match, played, end in zip(matches, rollout.trajectories, reached, strict=True):
             assert end in node_index()
             assert end.over
             assert len(played.turns) == DECISIONS
@@ -288,7 +290,7 @@ def test_every_end_is_reachable_and_growing_nothing_earns_nothing(bench, matches
         assert set(reached) == {end}
     rollout, reached = bench.play(WaitingPlayer(), matches)
     assert set(reached) == {Node(DECISIONS)}
-    assert {turn.reward.total for played in rollout.episodes for turn in played.turns} == {0.0}
+    assert {turn.reward.total for played in rollout.trajectories for turn in played.turns} == {0.0}
 
 
 def test_observations_show_the_measurements_of_the_table(table, bench):
@@ -301,7 +303,7 @@ def test_observations_show_the_measurements_of_the_table(table, bench):
         assert (now.host_parameters, now.fossils, observation.price) == (HOST, len(node.kept), 12.5)
         assert (observation.step, observation.steps) == (node.step, STEPS)
         assert observation.twin == bench.observe(Match(3, 0.0), Node(node.decision))[0].signals
-        assert observation.places is table.places[3]
+        assert observation.descriptions is table.places[3]
         assert mask is mask_at(node)
         assert len(now.seeds) == (node.pending is not None)
         for seed in now.seeds:

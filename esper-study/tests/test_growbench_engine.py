@@ -126,7 +126,7 @@ def check_moment(bench, play, moment, match, node, *, exact):
     signals_equal = check_signals(live.signals, observation.signals, exact=exact, over=node.over)
     twin_equal = check_signals(live.twin, observation.twin, exact=exact, over=node.over)
     exact = signals_equal and twin_equal
-    assert observation.places == play.space.places
+    assert observation.descriptions == play.space.descriptions
     if node.over:
         return exact
     check_masks(moment.mask, mask, node)

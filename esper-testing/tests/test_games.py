@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from esper_core.leyline import WAIT, Action, Op, Played, Rollout, Turn
+from esper_core.leyline import WAIT, Action, Op, Rollout, Trajectory, Turn
 from esper_testing import games
 from esper_testing.games import GAMES, learn, play, score
 
@@ -74,7 +74,7 @@ def at_random(seed=1):
 
 
 def returns(rollout):
-    return [math.fsum(turn.reward.total for turn in episode.turns) for episode in rollout.episodes]
+    return [math.fsum(turn.reward.total for turn in episode.turns) for episode in rollout.trajectories]
 
 
 @pytest.mark.parametrize("name", GAMES)
@@ -90,13 +90,13 @@ def test_the_memory_game_shows_its_answer_in_the_first_step_only_and_pays_nothin
         rollout = play(player, games.memory(), MANY)
         totals = returns(rollout)
         assert abs(statistics.fmean(totals)) < 4 * statistics.pstdev(totals) / MANY**0.5 + 1e-9
-        for turns in (episode.turns for episode in rollout.episodes):
+        for turns in (episode.turns for episode in rollout.trajectories):
             assert [level(turn.observation) for turn in turns[1:]] == [2, 2, 2]
             assert [turn.mask.allows(germinate("early", name)) for turn in turns] == [False, False, False, True]
 
 
 def test_the_endless_stream_is_cut_and_not_ended():
-    for episode in play(Player(at_random()), games.endless(7), 5).episodes:
+    for episode in play(Player(at_random()), games.endless(7), 5).trajectories:
         assert [turn.reward.total for turn in episode.turns] == [1.0] * 7
         assert not episode.terminated
 
@@ -108,7 +108,7 @@ def test_the_seed_determines_the_game(name):
     assert first == again
     assert first != play(Player(at_random()), game, 20, first_seed=4)
     alone = play(Player(BEST[name]), game, 1, first_seed=9)
-    assert alone.episodes[0] == play(Player(BEST[name]), game, 20, first_seed=3).episodes[6]
+    assert alone.trajectories[0] == play(Player(BEST[name]), game, 20, first_seed=3).trajectories[6]
 
 
 def test_impossible_actions_and_actions_after_the_end_are_refused():
@@ -129,8 +129,10 @@ def test_impossible_actions_and_actions_after_the_end_are_refused():
 
 def test_an_unknown_reward_counts_as_0():
     rollout = play(Player(BEST["endless"]), games.endless(4), 2)
-    first, second = rollout.episodes
-    unpaid = Played(tuple(Turn(turn.observation, turn.mask, turn.action, None) for turn in first.turns), first.final)
+    first, second = rollout.trajectories
+    unpaid = Trajectory(
+        tuple(Turn(turn.observation, turn.mask, turn.action, None) for turn in first.turns), first.final
+    )
     assert score(Rollout("x", 0, (unpaid, second))) == 2.0
 
 

@@ -205,7 +205,7 @@ class Learns(Counts):
         return super().counted(place, mask) if self.weight > 0 else WAIT
 
     def update(self, rollout):
-        gained = [sum(turn.reward.total for turn in played.turns) for played in rollout.episodes]
+        gained = [sum(turn.reward.total for turn in played.turns) for played in rollout.trajectories]
         self.weight -= self.pace * sum(map(abs, gained))
         self.pace *= 1.5
         return {"weight": float(self.weight), "loss": math.nan}

@@ -136,6 +136,8 @@ def look_at(block: Block, folder: Path) -> None:
     elif block.kind == "sh":
         for command in typed(block.body):
             exists(command, ROOT / Path(block.page).parent)
+    elif block.kind == "toml":
+        assert tomllib.loads(block.body), block
     elif block.kind == "python":
         runs(block)
     elif not block.generated:

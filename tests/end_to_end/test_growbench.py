@@ -59,7 +59,7 @@ def test_a_policy_can_be_played_and_does_what_it_may(bench, matches, make):
     policy = make(bench.space)
     for round_ in range(2):
         rollout, reached = bench.play(policy, matches, round_)
-        for played in rollout.episodes:
+        for played in rollout.trajectories:
             assert len(played.turns) == DECISIONS
             assert all(turn.mask.allows(turn.action) for turn in played.turns)
         figures = policy.update(rollout) if hasattr(policy, "update") else {}

@@ -47,7 +47,7 @@ def test_decision_step_without_training_and_evaluation(benchmark, record, quick)
 
 @pytest.mark.usefixtures("in_process")
 def test_update_of_a_learned_policy(benchmark, record, quick):
-    from esper_core.leyline import Played, RewardBreakdown, Rollout, Turn
+    from esper_core.leyline import RewardBreakdown, Rollout, Trajectory, Turn
     from esper_policies.ppo.policy import Ppo
     from esper_testing.policies import episode, space_of
 
@@ -78,7 +78,8 @@ def test_update_of_a_learned_policy(benchmark, record, quick):
                 "ppo",
                 len(rollouts),
                 tuple(
-                    Played(tuple(environment_turns), environment_turns[-1].observation) for environment_turns in turns
+                    Trajectory(tuple(environment_turns), environment_turns[-1].observation)
+                    for environment_turns in turns
                 ),
             )
         )

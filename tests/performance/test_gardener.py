@@ -17,7 +17,7 @@ from benchmarks.perf.own_loops import OwnLoop
 from benchmarks.perf.workloads import conv
 from esper_core.growth import Variety, slots_of
 from esper_core.plugins import load_plugins
-from esper_run.app.descriptions import PlaceDescriptions
+from esper_run.app.descriptions import SlotDescriptions
 
 pytestmark = pytest.mark.usefixtures("in_process")
 
@@ -36,7 +36,7 @@ def bound(loop: OwnLoop, slot: str, blueprint: str) -> float:
     component = load_plugins().registry.find("blueprint", blueprint)
     variety = Variety(component.id, component.spec, component.load())
     sites = {slot: slots_of(loop.model).named(slot).site}
-    place = PlaceDescriptions(loop.model, sites, {slot: [variety]}, loop.batches[0][0])[slot]
+    place = SlotDescriptions(loop.model, sites, {slot: [variety]}, loop.batches[0][0])[slot]
     return 1 + SEED * (place.host_flops + place.candidates[0].flops) / place.host_flops
 
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.leyline import WAIT, Action, Candidate, Op, Place
+from esper_core.leyline import WAIT, Action, Candidate, Op, SlotDescription
 from esper_run.app.episode import Episode
 from esper_study.growbench.puzzles import STEPS
 
@@ -69,13 +69,13 @@ class Curves:
             twin = self.episode.twin
             measured = {name: [getattr(signals, name) for signals in twin.signals] for name in SERIES}
             measured["parameters"] = [self.episode.host_parameters]
-            places = {name: asdict(place) for name, place in self.episode.space.places.items()}
+            places = {name: asdict(place) for name, place in self.episode.space.descriptions.items()}
             self._keep({"host": measured, "places": places, "curves": {}})
         series: dict[str, list[float]] = self._stored["host"]
         return series
 
     @property
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, SlotDescription]:
         """The slots, and what may grow in them."""
         assert self.host
         return {name: _place(plain) for name, plain in self._stored["places"].items()}
@@ -148,8 +148,8 @@ def _look(seeds: Sequence[SeedSignals], keepable: float) -> tuple[float | None, 
     return (None, None, None, None, 0.0)
 
 
-def _place(plain: Mapping[str, Any]) -> Place:
+def _place(plain: Mapping[str, Any]) -> SlotDescription:
     candidates = tuple(
         Candidate(**{**candidate, "traits": tuple(candidate["traits"])}) for candidate in plain["candidates"]
     )
-    return Place(**{**plain, "size": tuple(plain["size"]), "candidates": candidates})
+    return SlotDescription(**{**plain, "size": tuple(plain["size"]), "candidates": candidates})

@@ -55,7 +55,7 @@ def space_of(curves: Curves) -> ActionSpace:
     slots: dict[str, tuple[str, ...]] = {}
     for slot, name in curves.problem.candidates:
         slots[slot] = (*slots.get(slot, ()), name)
-    return ActionSpace(slots, places=curves.places)
+    return ActionSpace(slots, descriptions=curves.places)
 
 
 def observe(curves: Curves, step: int, seed: Seed | None, *, holding: bool = False) -> tuple[Observation, ActionMask]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from esper_core.leyline import Action, Candidate, Place, Played, Policy
+    from esper_core.leyline import Action, Candidate, Policy, SlotDescription, Trajectory
     from esper_study.growbench import Match, PuzzleRun
 
     ByPrice = Mapping[float, Sequence[Policy]]
@@ -103,7 +103,7 @@ def accuracy_gained(bench: Bench, match: Match, end: Node) -> float:
 # --- costs
 
 
-def costs_of(bench: Bench, match: Match, episode: Played, end: Node) -> tuple[float, float]:
+def costs_of(bench: Bench, match: Match, episode: Trajectory, end: Node) -> tuple[float, float]:
     """Return the parameters of the final network, and the operations of the episode.
 
     An incubating seed trains on a branch, beside a copy of the host whose operations are counted.
@@ -146,7 +146,7 @@ def trained_seeds(actions: Sequence[Action]) -> list[tuple[list[int], int | None
     return by_decision
 
 
-def _candidate(places: Mapping[str, Place], number: int) -> Candidate:
+def _candidate(places: Mapping[str, SlotDescription], number: int) -> Candidate:
     slot, blueprint = CANDIDATES[number]
     candidate = places[slot].candidate(blueprint)
     assert candidate is not None, f"the table has no {blueprint} in {slot}"

@@ -70,7 +70,7 @@ def evaluate_problem(problem: Problem) -> dict[str, Any]:
                     *costs_of(bench, match, episode, end),
                     seconds_of(table.runs[match.puzzle], [turn.action for turn in episode.turns]),
                 )
-                for (match, end), episode in zip(played, rollout.episodes, strict=True)
+                for (match, end), episode in zip(played, rollout.trajectories, strict=True)
             ]
             measured["costs"].append(_mean(costs))
         by_policy[name] = measured

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from esper_core.leyline import Played
+    from esper_core.leyline import Trajectory
 
 LOG_EVERY: Final = 10
 """Updates between two lines of the training's log."""
@@ -120,9 +120,9 @@ def train(bench: Bench, puzzles: Sequence[int], training: Training) -> None:
 
 def episodes_of_heuristic(bench: Bench, puzzles: Sequence[int], rules: Rules) -> Rollout:
     """Return the episodes of the tuned heuristic on these problems at each price."""
-    played: list[Played] = []
+    played: list[Trajectory] = []
     for price in PRICES:
-        played += bench.play(heuristic(bench, rules[f"{price:g}"]), matches(puzzles, (price,)))[0].episodes
+        played += bench.play(heuristic(bench, rules[f"{price:g}"]), matches(puzzles, (price,)))[0].trajectories
     return Rollout("heuristic", 0, tuple(played))
 
 

@@ -100,7 +100,7 @@ def test_seeds_are_clipped_apart_from_the_host_and_fossils_with_it(kept):
     environment = begin(make_recipe(optimizer=sgd))
     core_worlds.train_and_act(environment, GERMINATE, ADVANCE, WAIT, WAIT, FOSSILISE if kept else WAIT)
     keeper = environment.keeper
-    sides = [list(share.parameters) for share in keeper.shares()]
+    sides = [list(share.parameters) for share in keeper.owners()]
     assert len(sides) == 2
     before = [[parameter.detach().clone() for parameter in side] for side in sides]
     for parameter in sides[0] + sides[1]:

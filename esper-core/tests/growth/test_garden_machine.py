@@ -369,16 +369,16 @@ class World(LinearWorld):
         }
         acting = {seed.number for seed in living if seed.stage in ("blending", "holding", "draining")}
         assert set(self.garden.blended) == acting
-        groups = [group for share in self.keeper.shares() if share.optimizer for group in share.optimizer.param_groups]
+        groups = [group for share in self.keeper.owners() if share.optimizer for group in share.optimizer.param_groups]
         assert len(groups) == 1 + len(living) + (0 if frozen else len(kept))
         now = {
             parameter: share.optimizer.state[parameter]["exp_avg"]
-            for share in self.keeper.shares()
+            for share in self.keeper.owners()
             if share.optimizer is not None
             for parameter in share.parameters
             if share.optimizer.state.get(parameter)
         }
-        owned = {id(parameter) for share in self.keeper.shares() for parameter in share.parameters}
+        owned = {id(parameter) for share in self.keeper.owners() for parameter in share.parameters}
         assert all(now[parameter] is moment for parameter, moment in self.moments.items() if id(parameter) in owned)
         self.moments = now
 

@@ -114,7 +114,7 @@ class World(LinearWorld):
         return self
 
     def owners(self) -> list[int]:
-        groups = [group for share in self.keeper.shares() for group in share.groups()]
+        groups = [group for share in self.keeper.owners() for group in share.groups()]
         return [id(parameter) for group in groups for parameter in group["params"]]
 
 
@@ -124,7 +124,7 @@ def test_run_03_each_parameter_has_exactly_one_optimizer_over_the_whole_life(bui
     world = World(OptimizerSettings(build, 1.0))
     acts: list[Op | None] = [Op.GERMINATE, None, Op.ADVANCE, None, Op.RETARGET, None, None, Op.FOSSILISE]
     acts += [Op.GERMINATE, None, Op.PRUNE, Op.GERMINATE, None, Op.ADVANCE, None, Op.PRUNE, None, None]
-    blends = iter([Blend.GATE, Blend.RESIDUAL, Blend.MULTIPLY])
+    blends = iter([Blend.GATED, Blend.RESIDUAL, Blend.MULTIPLY])
     for op in acts:
         if op is not None:
             world.act(op, **({"blend": next(blends)} if op is Op.GERMINATE else {}))
@@ -305,7 +305,7 @@ def test_a_learning_rate_tensor_is_never_shared_between_host_seeds_and_fossils()
     keeper.adopt(block)  # type: ignore[arg-type]
     assert float(keeper.seeds[0].optimizer.param_groups[0]["lr"]) == pytest.approx(0.1)
     keeper.settle(block, freeze=False)  # type: ignore[arg-type]
-    rates = [share.optimizer.param_groups[0]["lr"] for share in keeper.shares()]
+    rates = [share.optimizer.param_groups[0]["lr"] for share in keeper.owners()]
     assert [float(rate) for rate in rates] == [pytest.approx(0.1 / 3)] * 2
     assert float(rate_tensor) == pytest.approx(0.1)
 
@@ -364,5 +364,5 @@ def test_a_fossil_follows_a_scheduler_of_torch_on_the_hosts_optimizer(kind):
     environment.network.apply(FOSSILISE, 4)
     for expected in (0.02, 0.01, 0.02):
         keeper.step(())
-        assert [group["lr"] for share in keeper.host_shares() for group in share.groups()] == [expected] * 2
+        assert [group["lr"] for share in keeper.owned_by_host() for group in share.groups()] == [expected] * 2
         scheduler.step()

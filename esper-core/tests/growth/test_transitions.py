@@ -108,7 +108,7 @@ class World(LinearWorld):
             {name: value.tolist() for name, value in self.model.state_dict().items()},
             list(self.keeper.seeds),
             list(self.keeper.fossils),
-            [self._share(share, identity) for share in self.keeper.shares()],
+            [self._share(share, identity) for share in self.keeper.owners()],
             self.garden.incubating,
             self.garden.born,
             (mask.ops, mask.blueprints),
@@ -167,7 +167,7 @@ CASES: dict[str, Case] = {
             World, after("train"), act(Op.GERMINATE, blueprint=f"test/{name}", blend=blend),
             {"early": Stage.GERMINATED},
         )
-        for name, blend in (("tame", Blend.ADD), ("wild", Blend.GATE))
+        for name, blend in (("tame", Blend.ADD), ("wild", Blend.GATED))
     },
     "a second behind a fossil": (
         STACK, after(*HOLDING, "fossilise"), act(Op.GERMINATE), {"early": Stage.GERMINATED},

@@ -33,7 +33,7 @@ from esper_core.leyline.observations import (
     rows_of,
 )
 from esper_core.leyline.signals import Finding
-from esper_core.leyline.specs import BLUEPRINT_TRAITS, SITE_KINDS, Candidate, Place
+from esper_core.leyline.specs import BLUEPRINT_TRAITS, SITE_KINDS, Candidate, SlotDescription
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class Chance(random.Random):
         grown = [self.seed_of(blueprint) for blueprint in self.some((*NAMES, STRANGER))]
         return SlotSignals(name, self.choice([*SlotState]), self.randrange(100), tuple(grown))
 
-    def place(self, blueprints: Iterable[str]) -> Place:
+    def place(self, blueprints: Iterable[str]) -> SlotDescription:
         described = [
             Candidate(
                 name,
@@ -99,7 +99,7 @@ class Chance(random.Random):
         ]
         size = tuple(self.randrange(1, 10**4) for _ in range(self.randrange(3)))
         host = self.count(), self.perhaps(self.count())
-        return Place(self.choice(SITE_KINDS), 1 + self.count(), size, self.random(), *host, tuple(described))
+        return SlotDescription(self.choice(SITE_KINDS), 1 + self.count(), size, self.random(), *host, tuple(described))
 
     def signals(self, slots: Iterable[SlotSignals] = ()) -> Signals:
         losses = [self.number() for _ in range(3)]
@@ -179,9 +179,9 @@ def test_flag_is_set_exactly_where_the_value_is_unknown(scene: Scene) -> None:
         assert global_values["metric_over_twin?"] == global_values["loss_under_twin?"] == 1.0
     for name, row in zip(rows.slot_names, rows.slots, strict=True):
         values = named(SLOT_COLUMNS, row)
-        assert {values["depth?"], values["channels?"], values["positions?"]} == {float(name not in space.places)}
+        assert {values["depth?"], values["channels?"], values["positions?"]} == {float(name not in space.descriptions)}
     for (slot, blueprint), row in zip(rows.candidate_names, rows.candidates, strict=True):
-        values, place = named(CANDIDATE_COLUMNS, row), space.places.get(slot)
+        values, place = named(CANDIDATE_COLUMNS, row), space.descriptions.get(slot)
         candidate = None if place is None else place.candidate(blueprint)
         assert values["parameters?"] == float(candidate is None)
         assert values["reach?"] == unknown(None if candidate is None else candidate.reach)
@@ -243,7 +243,7 @@ def test_possible_ops_are_those_that_the_mask_allows(scene: Scene) -> None:
         assert sum(values[f"may_{op.value}"] for op in EVERY_OP) == len(mask.ops[slot])
 
 
-PLACE = Place("sequence", 100, (9,), 0.5, 1000, 2000, (Candidate("a/one", 100, 200, 9, True, ("bf16",)),))
+PLACE = SlotDescription("sequence", 100, (9,), 0.5, 1000, 2000, (Candidate("a/one", 100, 200, 9, True, ("bf16",)),))
 GAIN = Gain(n=4, mean=0.25, deviation=0.5, skewness=0.0, worst=-1.0, best=1.0)
 SEED = SeedSignals(
     "a/one",

@@ -265,7 +265,7 @@ def act(op: Op, slot: str, name: str | None = None, **more: Any) -> Action:
 
 
 NURSERY = {
-    0: germinate("late", "loud", blend=Blend.GATE),
+    0: germinate("late", "loud", blend=Blend.GATED),
     1: germinate("early", "odd", 1, curve=Curve.COSINE),
     2: germinate("early", "loud"),
     5: act(Op.ADVANCE, "early", "odd"),

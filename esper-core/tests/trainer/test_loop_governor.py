@@ -70,7 +70,7 @@ def test_run_09_a_step_on_nan_is_rolled_back_and_costs_a_penalty(step, kind, poi
 def test_a_rollback_ends_an_episode_for_the_learner_with_the_penalty_in_its_last_reward(step, poisoned):
     policy = PlannedPolicy()
     run_study(StudyPosition(make_study(poisoned(step), policy)[0]))
-    *first, second = policy.rollouts[0].episodes
+    *first, second = policy.rollouts[0].trajectories
     assert [len(episode.turns) for episode in first] == [step][: len(first)]
     assert len(first) == (step > 0), "nothing is learnt from a first step that was rolled back"
     assert (len(second.turns), second.terminated) == (STEPS - 1 - step, False)
@@ -137,7 +137,7 @@ def test_an_episode_that_is_over_is_not_trained_and_its_reward_is_against_the_tw
     assert [event.step for event in beside] == list(range(STEPS))
     assert (grown.steps, twin.steps) == (3, STEPS)
     assert grown.reward == pytest.approx(grown.validation_metric - beside[2].signals.validation_metric)
-    (episode,) = policy.rollouts[0].episodes
+    (episode,) = policy.rollouts[0].trajectories
     assert (len(episode.turns), episode.terminated, episode.final.step) == (2, False, 2)
     paid = [turn.reward.total for turn in episode.turns if turn.reward is not None]
     first = events.of(StepFinished)[0].reward

@@ -119,7 +119,7 @@ def test_micro_batches_are_one_step_of_the_branch():
             loop.gardener.step((inputs, targets))
         loop.gardener.tend()
         if epoch:
-            (share,) = loop.gardener._keeper.seed_shares(0)
+            (share,) = loop.gardener._keeper.owned_by_seed(0)
             steps.append({int(memory["step"]) for memory in share.optimizer.state.values()})
     assert steps == [{3}, {6}]
 

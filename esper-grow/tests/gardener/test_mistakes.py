@@ -61,7 +61,7 @@ def never_tend(loop: Any) -> None:
 
 
 def never_tend_for_long(loop: Any) -> None:
-    with mock.patch("esper_grow.gardener.member.STEPS_WITHOUT_TEND", 3):
+    with mock.patch("esper_grow.gardener.loop_environment.STEPS_WITHOUT_TEND", 3):
         loop.tended({}).epoch()
 
 

@@ -29,7 +29,7 @@ from esper_policies.settings import ForecasterSettings, too_few_steps
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from esper_core.leyline import ActionMask, ActionSpace, Observation, Place, SeedSignals, SlotSignals
+    from esper_core.leyline import ActionMask, ActionSpace, Observation, SeedSignals, SlotDescription, SlotSignals
     from esper_policies.posteriors import Coefficients
 
 POINTS: Final = 100.0
@@ -184,8 +184,8 @@ class Choice:
         return Belief(points * share.mean, points * share.deviation).minus((price or 0.0) * rent)
 
     @property
-    def _places(self) -> Mapping[str, Place]:
-        return self.space.places if self.seen.places is None else self.seen.places
+    def _places(self) -> Mapping[str, SlotDescription]:
+        return self.space.descriptions if self.seen.descriptions is None else self.seen.descriptions
 
     @property
     def _time_to_blend(self) -> int:

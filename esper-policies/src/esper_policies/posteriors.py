@@ -21,7 +21,7 @@ from esper_core.leyline import SettingError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from esper_core.leyline import Observation, Place, SeedSignals
+    from esper_core.leyline import Observation, SeedSignals, SlotDescription
 
 Series = Sequence[tuple[int, float]]
 """Values with the steps after which they were measured, in their order."""
@@ -202,7 +202,7 @@ def relative_gain(seen: Observation, seed: SeedSignals) -> float:
     return math.nan if seed.gain is None else _share(seed.gain.mean, seen.signals.validation_loss)
 
 
-def reach_of(place: Place | None, blueprint: str) -> tuple[int | None, float]:
+def reach_of(place: SlotDescription | None, blueprint: str) -> tuple[int | None, float]:
     """Return the parameters of a blueprint in a place, and log(1 + reach); NaN where it is not known."""
     candidate = None if place is None else place.candidate(blueprint)
     if candidate is None:

@@ -46,7 +46,7 @@ class Recorder:
 
     def update(self, rollout):
         self.rollouts.append(rollout)
-        self.known += len(rollout.episodes)
+        self.known += len(rollout.trajectories)
         return FIGURES
 
     def state_dict(self):

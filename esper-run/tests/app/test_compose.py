@@ -87,7 +87,7 @@ def grown(configured, run_file):
         steps, ends = (
             [event for event in events if isinstance(event, kind)] for kind in (StepFinished, EpisodeFinished)
         )
-        return steps, ends, prepare(file).space.places["early"]
+        return steps, ends, prepare(file).space.descriptions["early"]
 
     return play
 

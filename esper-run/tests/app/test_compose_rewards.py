@@ -120,12 +120,12 @@ def test_policy_sees_each_instance_at_each_price_in_one_round(watched, watcher, 
         "noise is shared, and decisions are not"
     )
     assert rollout.arm == "recorder"
-    assert [episode.turns[0].observation for episode in rollout.episodes] == begun
+    assert [episode.turns[0].observation for episode in rollout.trajectories] == begun
     ends = [events_of(path, EpisodeFinished, f"recorder@price-{price}") for price in (5, 50)]
     assert [[event.seed for event in events] for events in ends] == [[0, 1, 2, 3], [0, 1, 2, 3]], (
         "two rounds of two seeds"
     )
-    sums = [sum(turn.reward.total for turn in episode.turns) for episode in rollout.episodes]
+    sums = [sum(turn.reward.total for turn in episode.turns) for episode in rollout.trajectories]
     first_step = [
         events_of(path, StepFinished, f"recorder@price-{price}")[place] for place in (0, 1) for price in (5, 50)
     ]

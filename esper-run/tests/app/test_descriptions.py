@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from esper_core import SlotPlace, graft
 from esper_core.growth import Variety, slots_of
 from esper_core.leyline import Action, BlueprintSpec, Op, Site
-from esper_run.app.descriptions import PlaceDescriptions, count_operations, describe, reach
+from esper_run.app.descriptions import SlotDescriptions, count_operations, describe, reach
 from tests.support.core_worlds import Net, make_garden, same
 
 
@@ -141,13 +141,13 @@ def listening(site: Site) -> nn.Module:
     return Net(compute, weight=nn.Parameter(torch.randn(site.channels, 1)), norm=nn.BatchNorm1d(site.channels))
 
 
-def observed(site: Site) -> tuple[nn.Module, PlaceDescriptions]:
+def observed(site: Site) -> tuple[nn.Module, SlotDescriptions]:
     host = shown(site)
     example = torch.randn(3, *site.example_shape)
     graft(host, {"here": SlotPlace("stem", site.kind), "there": SlotPlace("norm")}, example=example)
     varieties = {"here": [Variety("a/listening", BlueprintSpec(site.kind, "3*c"), listening)]}
     sites = {slot.name: slot.site for slot in slots_of(host).each()}
-    return host, PlaceDescriptions(host, sites, varieties, example)
+    return host, SlotDescriptions(host, sites, varieties, example)
 
 
 def test_describing_neither_draws_nor_depends_on_random_numbers_and_leaves_the_host_unchanged():

@@ -265,18 +265,18 @@ def test_learner_gets_each_round_as_it_saw_it_and_its_figures_are_written(learn)
     module, events = learn("{'loss': 0.5}")
     first, second = module.Recorder.rollouts
     assert (first.arm, first.round, second.round) == ("recorder", 0, 1)
-    assert [len(episode.turns) for episode in first.episodes] == [3, 3]
+    assert [len(episode.turns) for episode in first.trajectories] == [3, 3]
     for step in range(3):
         observations, masks = module.Recorder.seen[step]
-        for place, episode in enumerate(first.episodes):
+        for place, episode in enumerate(first.trajectories):
             turn = episode.turns[step]
             assert turn.observation is observations[place]
             assert turn.mask is masks[place]
     finished = [event for event in events if event.type in ("step-finished", "episode-finished")]
     *steps, end = [event for event in finished if (event.arm, event.round, event.seed) == ("recorder", 0, 0)]
-    rewards = [turn.reward.terms for turn in first.episodes[0].turns]
+    rewards = [turn.reward.terms for turn in first.trajectories[0].turns]
     assert rewards == [steps[1].reward, steps[2].reward, end.closing]
-    assert first.episodes[0].final.signals.parameters == end.parameters
+    assert first.trajectories[0].final.signals.parameters == end.parameters
     updates = [UpdateFinished(round=round_, arm="recorder", figures={"loss": 0.5}) for round_ in (0, 1)]
     assert [event for event in events if isinstance(event, UpdateFinished)] == module.received == updates
 

@@ -10,11 +10,11 @@ from tests.support.configurations import SMALL, parse, problem_in
 class Row(NamedTuple):
     """Lines that contradict each other or the small file, and similar lines that do not.
 
-    ``without``: what is removed from the small file; ``place``: code, line, column and path of the problem.
+    ``without``: what is removed from the small file; ``position``: code, line, column and path of the problem.
     """
 
     lines: str
-    place: tuple[str, int, int, str | None]
+    position: tuple[str, int, int, str | None]
     says: str
     hint: str
     fine: tuple[str, ...]
@@ -109,7 +109,7 @@ ROWS = {
 def test_contradiction_is_reported_at_its_place_and_similar_files_are_accepted(row: Row) -> None:
     below = SMALL.replace(row.without, "")
     problem = problem_in(below + row.lines)
-    assert (problem.code, problem.line, problem.column, problem.path) == row.place
+    assert (problem.code, problem.line, problem.column, problem.path) == row.position
     assert row.says in problem.message
     assert row.hint in problem.hint
     assert all(parse(below + fine) for fine in row.fine)

@@ -27,7 +27,7 @@ def place(tree, *path):
     """The place of the value at ``path``."""
     node, depth = tree.nearest(path)
     assert depth == len(path)
-    return node.place
+    return node.position
 
 
 def test_every_kind_of_value_is_read():

@@ -29,7 +29,6 @@ from esper_core.leyline import (
     Learner,
     Observation,
     Op,
-    Played,
     RewardBreakdown,
     Rollout,
     SeedSignals,
@@ -37,9 +36,10 @@ from esper_core.leyline import (
     SlotSignals,
     SlotState,
     Stage,
+    Trajectory,
     Turn,
 )
-from esper_core.leyline.specs import Candidate, Place
+from esper_core.leyline.specs import Candidate, SlotDescription
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -171,7 +171,7 @@ class Scene:
         if name not in self._planted:
             return SlotSignals(name, SlotState.FREE if name in room else SlotState.EMBARGOED, fossils=0)
         planted = self._planted[name]
-        candidate = self.game.space.places[name].candidate(planted.blueprint)
+        candidate = self.game.space.descriptions[name].candidate(planted.blueprint)
         assert candidate is not None
         age = step - planted.step
         stage = Stage.TRAINING if age else Stage.GERMINATED
@@ -192,14 +192,16 @@ def play(policy: Policy, game: Game, episodes: int, first_seed: int = 0, round_:
         for place, seen in enumerate(zip(observations, masks, actions, strict=True)):
             turns[place].append(Turn(*seen, scenes[place].act(seen[2])))
     played = tuple(
-        Played(tuple(episode_turns), scene.observe()[0]) for episode_turns, scene in zip(turns, scenes, strict=True)
+        Trajectory(tuple(episode_turns), scene.observe()[0]) for episode_turns, scene in zip(turns, scenes, strict=True)
     )
     return Rollout(game.name, round_, played)
 
 
 def score(rollout: Rollout) -> float:
     """Return the mean return of the episodes. An unknown reward counts as zero."""
-    returns = [math.fsum(turn.reward.total for turn in episode.turns if turn.reward) for episode in rollout.episodes]
+    returns = [
+        math.fsum(turn.reward.total for turn in episode.turns if turn.reward) for episode in rollout.trajectories
+    ]
     return math.fsum(returns) / len(returns)
 
 
@@ -343,12 +345,12 @@ def _prize(paying: tuple[str, str], cost: float, prize: float = 5.0) -> Pay:
 
 def _space(blueprints: Room) -> ActionSpace:
     """Return the slots with their sites and candidates."""
-    places = {}
+    descriptions = {}
     for number, (slot, names) in enumerate(blueprints.items()):
         sizes = [(name, SEED * (1 + order)) for order, name in enumerate(names)]
         candidates = tuple(Candidate(name, size, 2 * size, 0, identity=False) for name, size in sizes)
-        places[slot] = Place("vector", 8, (), number / len(blueprints), HOST, 2 * HOST, candidates)
-    return ActionSpace(dict(blueprints), places)
+        descriptions[slot] = SlotDescription("vector", 8, (), number / len(blueprints), HOST, 2 * HOST, candidates)
+    return ActionSpace(dict(blueprints), descriptions)
 
 
 def _blurred(draw: random.Random, level: float) -> float:

@@ -35,7 +35,7 @@ from .optimizer_steps import (
 from .optimizers import (
     OptimizerKeeper as OptimizerKeeper,
     OptimizerSettings as OptimizerSettings,
-    Share as Share,
+    OwnedParameters as OwnedParameters,
 )
 from .random_streams import (
     RandomStream as RandomStream,

@@ -385,8 +385,8 @@ def attributed_to_seed(slot: Slot, seed: Seed) -> Iterator[None]:
 
 def _refuse_untrained(slot: Slot, seed: Seed, keeper: OptimizerKeeper) -> None:
     """Raise GrowthError for a seed that was born here and that no optimizer ever stepped."""
-    shares = [share for share in keeper.seed_shares(seed.number) if share.parameters]
-    if shares and not any(share.gradients.used for share in shares):
+    owners = [owner for owner in keeper.owned_by_seed(seed.number) if owner.parameters]
+    if owners and not any(owner.gradients.used for owner in owners):
         message = f"seed {seed.number}, {seed.blueprint} in {slot.name}, was never trained, and cannot be kept"
         hint = (
             "For each batch call  garden.incubate(number, loss)  for each number in garden.incubating,\n"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from esper_core.growth.optimizers import OptimizerKeeper, Share
+    from esper_core.growth.optimizers import OptimizerKeeper, OwnedParameters
     from esper_core.growth.random_streams import RandomStream
     from esper_core.growth.seeds import Seed
     from esper_core.growth.slots import Slot
@@ -109,14 +109,14 @@ class Shadow(Incubation):
 
     def train(self, *parts: Callable[[nn.Module], Tensor]) -> None:
         """Train the seed on one batch."""
-        share = self._keeper.seeds[self._seed.number]
+        owner = self._keeper.seeds[self._seed.number]
         losses: list[Tensor] = []
         gradients: list[Tensor | None] = []
         with self.trial(), self._stream:
             for part in parts:
                 loss = part(self._model)
                 scaled = loss if self._scaler is None else self._scaler.scale(loss)
-                more = torch.autograd.grad(scaled, share.parameters, allow_unused=True)
+                more = torch.autograd.grad(scaled, owner.parameters, allow_unused=True)
                 gradients = list(map(_added, gradients, more)) if gradients else list(more)
                 losses.append(loss.detach())
         self._keeper.step_seed(self._seed.number, gradients, self._scaler)
@@ -165,7 +165,7 @@ class Branch(Incubation):
         ]
         self._host_states = [
             {parameter: map_tensors(of_parameter, torch.clone) for parameter, of_parameter in state.items()}
-            for state in map(self._state_of_host, keeper.host_shares())
+            for state in map(self._state_of_host, keeper.owned_by_host())
         ]
 
     def train(self, *parts: Callable[[nn.Module], Tensor]) -> None:
@@ -191,17 +191,17 @@ class Branch(Incubation):
     @contextmanager
     def trial(self) -> Iterator[None]:
         """Run the ``with`` block on the branch's tensors, with the seed acting."""
-        shares = self._keeper.host_shares()
-        self._switch(shares)
+        owners = self._keeper.owned_by_host()
+        self._switch(owners)
         try:
             with self._slot.trying(self._seed):
                 yield
         finally:
-            self._switch(shares)
+            self._switch(owners)
 
     def commit(self) -> None:
         """Make the branch the host."""
-        self._switch(self._keeper.host_shares())
+        self._switch(self._keeper.owned_by_host())
         self._seed.presence = Presence.ACTING
         self._committed = True
 
@@ -210,7 +210,7 @@ class Branch(Incubation):
         if self._committed:
             self._committed = False
             self._seed.presence = Presence.BRANCHED
-            self._switch(self._keeper.host_shares())
+            self._switch(self._keeper.owned_by_host())
 
     def state_dict(self) -> State:
         """Return the branch: its tensors, the state of its optimizers and scaler, and its random stream."""
@@ -220,8 +220,8 @@ class Branch(Incubation):
             names[id(parameter)]: other for parameter, other in zip(self._of_host, self._numbers, strict=True)
         }
         fields = [(paths[id(module)], name, other) for module, name, other in self._fields]
-        shares = zip(self._keeper.host_shares(), self._host_states, strict=False)
-        states = [[state.get(parameter) for parameter in share.parameters] for share, state in shares]
+        owners = zip(self._keeper.owned_by_host(), self._host_states, strict=False)
+        states = [[state.get(parameter) for parameter in owner.parameters] for owner, state in owners]
         branch = encode_state(
             {
                 "parameters": parameters,
@@ -244,35 +244,35 @@ class Branch(Incubation):
         for parameter, other in zip(self._of_host, self._numbers, strict=True):
             other.copy_(branch["parameters"][names[id(parameter)]])
         self._fields = [(self._model.get_submodule(path), name, other) for path, name, other in branch["fields"]]
-        states = zip(self._keeper.host_shares(), branch["optimizer_states"], strict=True)
-        self._host_states = [decode_optimizer_state(share.parameters, encoded) for share, encoded in states]
+        states = zip(self._keeper.owned_by_host(), branch["optimizer_states"], strict=True)
+        self._host_states = [decode_optimizer_state(owner.parameters, encoded) for owner, encoded in states]
         self._stream.load_state_dict(branch["stream"])
         self._losses = branch.get("losses", [])  # older checkpoints have none
         self._scaler = decode_scaler(state.part("scaler"), self._scaler, device)
 
-    def _switch(self, shares: Sequence[Share]) -> None:
-        """Exchange the tensors and optimizer state of host and branch; ``shares`` are those of the host."""
+    def _switch(self, owners: Sequence[OwnedParameters]) -> None:
+        """Exchange the tensors and optimizer state of host and branch; ``owners`` are those of the host."""
         for place, parameter in enumerate(self._of_host):
             parameter.data, self._numbers[place] = self._numbers[place], parameter.data
         for place, (module, name, other) in enumerate(self._fields):
             self._fields[place] = (module, name, getattr(module, name))
             setattr(module, name, other)
         self._keeper.scaler, self._scaler = self._scaler, self._keeper.scaler
-        # A share that was added since the branch began comes last, and the branch has no state of it.
-        self._host_states = [self._exchanged(*pair) for pair in zip(shares, self._host_states, strict=False)]
+        # An owner that was added since the branch began comes last, and the branch has no state of it.
+        self._host_states = [self._exchanged(*pair) for pair in zip(owners, self._host_states, strict=False)]
 
-    def _state_of_host(self, share: Share) -> dict[Any, Any]:
+    def _state_of_host(self, owner: OwnedParameters) -> dict[Any, Any]:
         """Return the optimizer's state of each of the host's parameters; it may have other models' beside them."""
-        state: dict[Any, Any] = {} if share.optimizer is None else share.optimizer.state
+        state: dict[Any, Any] = {} if owner.optimizer is None else owner.optimizer.state
         return {
             parameter: of_parameter for parameter, of_parameter in state.items() if id(parameter) in self._ids_of_host
         }
 
-    def _exchanged(self, share: Share, state: dict[Any, Any]) -> dict[Any, Any]:
-        """Set the state of the share's optimizer and return the state that it had."""
-        before = self._state_of_host(share)
-        if share.optimizer is not None:
+    def _exchanged(self, owner: OwnedParameters, state: dict[Any, Any]) -> dict[Any, Any]:
+        """Set the state of the owner's optimizer and return the state that it had."""
+        before = self._state_of_host(owner)
+        if owner.optimizer is not None:
             for parameter in before:
-                del share.optimizer.state[parameter]
-            share.optimizer.state.update(state)
+                del owner.optimizer.state[parameter]
+            owner.optimizer.state.update(state)
         return before

@@ -91,7 +91,7 @@ def build_optimizer(settings: OptimizerConfig, parameters: Sequence[nn.Parameter
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class OwnedParameters:
     """The parameters of the host, or of one seed, with the optimizer that trains them.
 
     Without trainable parameters, in a frozen host for example, there is neither optimizer nor settings. ``rates`` are
@@ -106,8 +106,8 @@ class Share:
     gradients: GradientCollector = field(default_factory=GradientCollector)
 
     @classmethod
-    def of(cls, parameters: Iterable[nn.Parameter], settings: OptimizerSettings, begun: int = 0) -> Share:
-        """Return a share of the trainable ones of ``parameters``."""
+    def of(cls, parameters: Iterable[nn.Parameter], settings: OptimizerSettings, begun: int = 0) -> OwnedParameters:
+        """Return an owner of the trainable ones of ``parameters``."""
         trainable = tuple(parameter for parameter in parameters if parameter.requires_grad)
         if not trainable:
             return cls((), None)
@@ -125,8 +125,8 @@ class Share:
             hint = "Use one whose step() needs no closure, such as Adam or SGD."
             raise GrowthError(Problem("E306", message, hint=hint))
 
-    def under(self, settings: OptimizerSettings, begun: int) -> Share:
-        """Return the same parameters under other settings, with their optimizer's state; this share is not changed.
+    def under(self, settings: OptimizerSettings, begun: int) -> OwnedParameters:
+        """Return the same parameters under other settings, with their optimizer's state; this owner is not changed.
 
         The optimizer is kept if both settings build the same one; a new one takes over what ``hand_over_state`` can.
         """
@@ -134,10 +134,10 @@ class Share:
             return self
         if self.settings.build == settings.build:
             return replace(self, settings=settings, begun=begun, gradients=GradientCollector())
-        share = Share.of(self.parameters, settings, begun)
-        if share.optimizer is not None:
-            hand_over_state(self.optimizer, share.optimizer)
-        return share
+        owner = OwnedParameters.of(self.parameters, settings, begun)
+        if owner.optimizer is not None:
+            hand_over_state(self.optimizer, owner.optimizer)
+        return owner
 
     def groups(self) -> list[dict[str, Any]]:
         """Return the optimizer's parameter groups."""
@@ -199,7 +199,7 @@ class Share:
         return encode_state({"begun": self.begun, "groups": groups, "state": states, "gradients": waiting})
 
     def restored(self, state: State) -> Self:
-        """Return this share with the state of another one, whose parameters have the same shapes."""
+        """Return this owner with the state of another one, whose parameters have the same shapes."""
         saved = decode_state(state, self.parameters[0].device if self.parameters else "cpu")
         if self.optimizer is not None:
             state_of_parameters = decode_optimizer_state(self.parameters, saved["state"])
@@ -244,22 +244,22 @@ class OptimizerKeeper:
         self._steps = steps
         self._step = -1
         self.scaler = scaler
-        self.host = Share.of(host, self._host_settings)
-        self.seeds: dict[int, Share] = {}
-        self.fossils: dict[int, Share] = {}
+        self.host = OwnedParameters.of(host, self._host_settings)
+        self.seeds: dict[int, OwnedParameters] = {}
+        self.fossils: dict[int, OwnedParameters] = {}
 
     def adopt(self, seed: Seed) -> None:
         """Add a seed's parameters, with an optimizer of their own."""
-        share = Share.of(seed.parameters(), self._seed_settings, self._step + 1)
-        owned = {id(parameter) for other in self.shares() for parameter in other.parameters}
-        if seed.number in self.seeds or any(id(parameter) in owned for parameter in share.parameters):
+        owner = OwnedParameters.of(seed.parameters(), self._seed_settings, self._step + 1)
+        owned = {id(parameter) for other in self.owners() for parameter in other.parameters}
+        if seed.number in self.seeds or any(id(parameter) in owned for parameter in owner.parameters):
             hint = "Give the keeper the host's own:  OptimizerKeeper(esper_core.growth.host_parameters(model), …)"
             message = f"the parameters of seed {seed.number} already have an optimizer"
             raise GrowthError(Problem("E304", message, hint=hint))
-        self.seeds[seed.number] = share
+        self.seeds[seed.number] = owner
 
     def release(self, number: int) -> None:
-        """Drop a seed's share, because it was pruned, or is a fossil that learns no more."""
+        """Drop a seed's owner, because it was pruned, or is a fossil that learns no more."""
         self.seeds.pop(number).zero_grad()
 
     def settle(self, seed: Seed, *, freeze: bool) -> None:
@@ -268,19 +268,19 @@ class OptimizerKeeper:
             self.release(seed.number)
             seed.requires_grad_(requires_grad=False)
             return
-        share = self.seeds[seed.number]
-        fossil = share.under(self._host_settings, self.host.begun)
+        owner = self.seeds[seed.number]
+        fossil = owner.under(self._host_settings, self.host.begun)
         if self._host_settings.schedule is not None and self._step >= 0:
             fossil.schedule_rates(self._step, self._steps)
-        elif share.settings is not None and share.settings.schedule is not None:
+        elif owner.settings is not None and owner.settings.schedule is not None:
             fossil.set_rates(1.0)
         self.fossils[seed.number] = fossil
         del self.seeds[seed.number]
 
     def undo(self) -> Callable[[], None]:
-        """Return a function that restores the present shares, step and learning rates; parameters stay trained."""
+        """Return a function that restores the present owners, step and learning rates; parameters stay trained."""
         seeds, fossils, step = dict(self.seeds), dict(self.fossils), self._step
-        rates = [(group, group["lr"]) for share in self.shares() for group in share.groups() if "lr" in group]
+        rates = [(group, group["lr"]) for owner in self.owners() for group in owner.groups() if "lr" in group]
 
         def put_back() -> None:
             for owned, before in ((self.seeds, seeds), (self.fossils, fossils)):
@@ -295,9 +295,9 @@ class OptimizerKeeper:
     def state_dict(self) -> State:
         """Return its state beside the parameters, between two steps, when no gradients are waiting."""
         order = {"fossils": list(self.fossils), "seeds": list(self.seeds)}
-        shares = {str(number): share.state_dict() for number, share in (*self.fossils.items(), *self.seeds.items())}
+        owners = {str(number): owner.state_dict() for number, owner in (*self.fossils.items(), *self.seeds.items())}
         scaler = encode_scaler(self.scaler)
-        return State.of({"host": self.host.state_dict(), **shares, "scaler": scaler}, step=self._step, order=order)
+        return State.of({"host": self.host.state_dict(), **owners, "scaler": scaler}, step=self._step, order=order)
 
     def load_state_dict(self, state: State) -> None:
         """Continue from the state of another keeper, whose model had the same parameters."""
@@ -307,41 +307,41 @@ class OptimizerKeeper:
             raise state_mismatch(why)
         self._step = state.plain["step"]
         device = next(
-            (parameter.device for share in self.shares() for parameter in share.parameters), torch.device("cpu")
+            (parameter.device for owner in self.owners() for parameter in owner.parameters), torch.device("cpu")
         )
         self.scaler = decode_scaler(state.part("scaler"), self.scaler, device)
         self.host = self.host.restored(state.part("host"))
         for name, owned in (("fossils", self.fossils), ("seeds", self.seeds)):
-            shares = {number: owned[number].restored(state.part(str(number))) for number in order[name]}
+            owners = {number: owned[number].restored(state.part(str(number))) for number in order[name]}
             owned.clear()  # gradient norms are summed in this order
-            owned.update(shares)
+            owned.update(owners)
 
-    def shares(self) -> tuple[Share, ...]:
-        """Return all shares."""
-        return (*self.host_shares(), *(share for number in self.seeds for share in self.seed_shares(number)))
+    def owners(self) -> tuple[OwnedParameters, ...]:
+        """Return all owners."""
+        return (*self.owned_by_host(), *(owner for number in self.seeds for owner in self.owned_by_seed(number)))
 
-    def host_shares(self) -> tuple[Share, ...]:
-        """Return the shares of the host and of its fossils, which step together."""
+    def owned_by_host(self) -> tuple[OwnedParameters, ...]:
+        """Return the owners of the host and of its fossils, which step together."""
         return (self.host, *self.fossils.values())
 
-    def seed_shares(self, number: int) -> tuple[Share, ...]:
-        """Return the shares of a living seed."""
+    def owned_by_seed(self, number: int) -> tuple[OwnedParameters, ...]:
+        """Return the owners of a living seed."""
         return (self.seeds[number],)
 
     def host_gradients(self) -> list[Tensor]:
         """Return the gradients of host and fossils from the latest batch."""
-        return [gradient for share in self.host_shares() for gradient in share.gradients_now()]
+        return [gradient for owner in self.owned_by_host() for gradient in owner.gradients_now()]
 
     def open_step(self) -> None:
         """Begin a decision step: schedules set their learning rates."""
         self._step += 1
-        for share in self.shares():
-            share.schedule_rates(self._step, self._steps)
+        for owner in self.owners():
+            owner.schedule_rates(self._step, self._steps)
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
-        for share in self.shares():
-            share.zero_grad()
+        for owner in self.owners():
+            owner.zero_grad()
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients for ``step``."""
@@ -352,83 +352,88 @@ class OptimizerKeeper:
 
         Host and fossils are clipped together, each seed by itself: none of them affects the steps of the others.
         """
-        host_shares, seeds = self.host_shares(), [share for number in blended for share in self.seed_shares(number)]
+        owned_by_host, seeds = (
+            self.owned_by_host(),
+            [owner for number in blended for owner in self.owned_by_seed(number)],
+        )
         if self._host_settings.schedule is None and self.host.rates:
             for fossil in self.fossils.values():  # a scheduler of torch knows the host's optimizer alone
                 fossil.set_rates(self.host.factor_now())
-        self.step_together(host_shares, self._host_settings.clip_norm)
-        for share in seeds:
-            self._step_alone(share, self.scaler)
-        self.update_scaler(self.scaler, (*host_shares, *seeds))
+        self.step_together(owned_by_host, self._host_settings.clip_norm)
+        for owner in seeds:
+            self._step_alone(owner, self.scaler)
+        self.update_scaler(self.scaler, (*owned_by_host, *seeds))
 
-    def step_together(self, shares: Sequence[Share], clip_norm: float | None, collected: Iterable[Share] = ()) -> None:
-        """Take one step of several shares, clipped together; if one gradient is not finite, all of them skip it.
+    def step_together(
+        self, owners: Sequence[OwnedParameters], clip_norm: float | None, collected: Iterable[OwnedParameters] = ()
+    ) -> None:
+        """Take one step of several owners, clipped together; if one gradient is not finite, all of them skip it.
 
-        The gradients of ``collected``, some of these shares, are recorded for the statistics.
+        The gradients of ``collected``, some of these owners, are recorded for the statistics.
         """
         if self.scaler is not None:
-            overflow_together(shares)
-        for share in shares:
-            share.unscale(self.scaler)
-        for share in collected:
-            share.collect_gradients(scaled=self.scaler is not None)
+            overflow_together(owners)
+        for owner in owners:
+            owner.unscale(self.scaler)
+        for owner in collected:
+            owner.collect_gradients(scaled=self.scaler is not None)
         if clip_norm is not None:
-            clip_grad_norm_([parameter for share in shares for parameter in share.parameters], clip_norm)
-        for share in shares:
-            share.step(self.scaler)
+            clip_grad_norm_([parameter for owner in owners for parameter in owner.parameters], clip_norm)
+        for owner in owners:
+            owner.step(self.scaler)
 
     @staticmethod
-    def update_scaler(scaler: GradScaler | None, shares: Iterable[Share]) -> None:
-        """Update the scale after a step of ``shares``, unless none of them had gradients."""
-        if scaler is not None and any(share.gradients_now() for share in shares):
+    def update_scaler(scaler: GradScaler | None, owners: Iterable[OwnedParameters]) -> None:
+        """Update the scale after a step of ``owners``, unless none of them had gradients."""
+        if scaler is not None and any(owner.gradients_now() for owner in owners):
             scaler.update()
 
     def step_seed(self, number: int, gradients: Sequence[Tensor | None], scaler: GradScaler | None = None) -> None:
-        """Take one step of one seed from gradients in the order of its share; they are dropped afterwards.
+        """Take one step of one seed from gradients in the order of its owner; they are dropped afterwards.
 
         ``scaler`` is the seed's own, by which the loss was scaled.
         """
-        share = self.seeds[number]
-        for parameter, gradient in zip(share.parameters, gradients, strict=True):
+        owner = self.seeds[number]
+        for parameter, gradient in zip(owner.parameters, gradients, strict=True):
             parameter.grad = None if gradient is None else laid_out(gradient, parameter)
-        self._step_alone(share, scaler)
-        self.update_scaler(scaler, [share])
-        share.zero_grad()
+        self._step_alone(owner, scaler)
+        self.update_scaler(scaler, [owner])
+        owner.zero_grad()
 
     def take_gradients(self) -> dict[int, Tensor]:
         """Return the gradient statistics of each seed that was trained since the last call, on the device."""
-        taken = {number: share.gradients.take() for number, share in self.seeds.items()}
+        taken = {number: owner.gradients.take() for number, owner in self.seeds.items()}
         return {number: numbers for number, numbers in taken.items() if numbers is not None}
 
     def forget_host_state(self) -> None:
         """Reset the state of the optimizers of host and fossils."""
-        for share in self.host_shares():
-            share.reset_state()
+        for owner in self.owned_by_host():
+            owner.reset_state()
 
     def misowned(self, model: nn.Module) -> list[str]:
         """Return the trainable parameters without exactly one optimizer, and those that are not in the model."""
-        groups = (group for share in self.shares() for group in share.groups())
+        groups = (group for owner in self.owners() for group in owner.groups())
         owners = Counter(id(parameter) for group in groups for parameter in group["params"])
         named = {id(parameter): name for name, parameter in model.named_parameters() if parameter.requires_grad}
         wrong = [name for key, name in named.items() if owners[key] != 1]
         return wrong + ["a parameter that is not in the model" for key in owners if key not in named]
 
     @staticmethod
-    def _step_alone(share: Share, scaler: GradScaler | None) -> None:
-        share.unscale(scaler)
-        if share.settings is not None:
-            share.collect_gradients(scaled=scaler is not None)
-            if share.settings.clip_norm is not None:
-                clip_grad_norm_(share.parameters, share.settings.clip_norm)
-        share.step(scaler)
+    def _step_alone(owner: OwnedParameters, scaler: GradScaler | None) -> None:
+        owner.unscale(scaler)
+        if owner.settings is not None:
+            owner.collect_gradients(scaled=scaler is not None)
+            if owner.settings.clip_norm is not None:
+                clip_grad_norm_(owner.parameters, owner.settings.clip_norm)
+        owner.step(scaler)
 
 
-def overflow_together(shares: Sequence[Share]) -> None:
-    """Make one gradient of each share not finite if any is, so that all of them skip the step.
+def overflow_together(owners: Sequence[OwnedParameters]) -> None:
+    """Make one gradient of each owner not finite if any is, so that all of them skip the step.
 
     They are clipped together, and a NaN in one would make the others' gradients NaN.
     """
-    dense = [[gradient for gradient in share.gradients_now() if not gradient.is_sparse] for share in shares]
+    dense = [[gradient for gradient in owner.gradients_now() if not gradient.is_sparse] for owner in owners]
     firsts = [gradients[0] for gradients in dense if gradients]
     if len(firsts) > 1:
         largest = torch.nn.utils.get_total_norm([gradient for gradients in dense for gradient in gradients], math.inf)

@@ -201,14 +201,14 @@ def blended(block: nn.Module, blend: Blend, site: Site, *, identity: bool) -> tu
     if blend is Blend.RESIDUAL:
         return block, Residual(1.0 if identity else 0.0)
     eased = block if identity else Eased(block)
-    if blend is Blend.GATE:
+    if blend is Blend.GATED:
         return eased, GatedBlend(site.channels, -1 if site.kind == "tokens" else 1, len(site.example_shape))
     return eased, Add() if blend is Blend.ADD else Multiply()
 
 
 def blend_parameters(blend: Blend, site: Site, *, identity: bool) -> int:
     """Return how many parameters a seed has beside those of its block."""
-    count = {Blend.ADD: 0, Blend.RESIDUAL: 1, Blend.MULTIPLY: 0, Blend.GATE: site.channels + 1}[blend]
+    count = {Blend.ADD: 0, Blend.RESIDUAL: 1, Blend.MULTIPLY: 0, Blend.GATED: site.channels + 1}[blend]
     return count if identity or blend is Blend.RESIDUAL else count + 1
 
 

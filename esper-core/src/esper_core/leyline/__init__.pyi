@@ -39,7 +39,6 @@ from .protocols import (
     DataShape as DataShape,
     FollowsPlan as FollowsPlan,
     Learner as Learner,
-    Played as Played,
     PluginConfig as PluginConfig,
     Policy as Policy,
     Registrar as Registrar,
@@ -56,6 +55,7 @@ from .protocols import (
     SplitName as SplitName,
     State as State,
     Task as Task,
+    Trajectory as Trajectory,
     Turn as Turn,
 )
 from .signals import (
@@ -81,7 +81,6 @@ from .specs import (
     ComponentKind as ComponentKind,
     HostSpec as HostSpec,
     Operations as Operations,
-    Place as Place,
     PluginInfo as PluginInfo,
     PolicySpec as PolicySpec,
     RewardSpec as RewardSpec,
@@ -89,6 +88,7 @@ from .specs import (
     SinkSpec as SinkSpec,
     Site as Site,
     SiteKind as SiteKind,
+    SlotDescription as SlotDescription,
     SlotPlace as SlotPlace,
     Spec as Spec,
     TaskSpec as TaskSpec,

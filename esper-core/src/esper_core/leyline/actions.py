@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from esper_core.leyline.constants import FULL, RAMP_STEPS
 from esper_core.leyline.errors import GrowthError, Problem
-from esper_core.leyline.specs import Place  # noqa: TC001  pydantic reads it
+from esper_core.leyline.specs import SlotDescription  # noqa: TC001  pydantic reads it
 
 
 class Op(StrEnum):
@@ -29,7 +29,7 @@ class Blend(StrEnum):
     ADD = "add"
     RESIDUAL = "residual"
     MULTIPLY = "multiply"
-    GATE = "gate"
+    GATED = "gate"
 
 
 class Curve(StrEnum):
@@ -90,11 +90,11 @@ ARGUMENTS: Mapping[Op, tuple[str, ...]] = MappingProxyType(
 class ActionSpace:
     """All choices of a run: for each slot, the full ids of the blueprints that may grow there.
 
-    ``places`` describes the slots and what could grow in them. It is computed when a slot is first looked up.
+    ``descriptions`` describes the slots and what could grow in them. It is computed when a slot is first looked up.
     """
 
     blueprints: Mapping[str, tuple[str, ...]]
-    places: Mapping[str, Place] = field(default_factory=dict, compare=False)
+    descriptions: Mapping[str, SlotDescription] = field(default_factory=dict, compare=False)
 
     @property
     def slots(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from esper_core.leyline.actions import ActionMask, ActionSpace
     from esper_core.leyline.signals import Gain, Observation, SeedSignals, SlotSignals
-    from esper_core.leyline.specs import Candidate, Place
+    from esper_core.leyline.specs import Candidate, SlotDescription
 
 
 SCHEMA: Final = 2
@@ -102,12 +102,12 @@ class Rows:
 def rows_of(space: ActionSpace, observation: Observation, mask: ActionMask) -> Rows:
     """Encode an observation: one row for the environment, one per slot, one per candidate (slot and blueprint)."""
     slots = {slot.name: slot for slot in observation.signals.slots}
-    places = space.places if observation.places is None else observation.places
+    descriptions = space.descriptions if observation.descriptions is None else observation.descriptions
     names = [(slot, blueprint) for slot in space.slots for blueprint in _candidates(space, slots.get(slot), slot)]
     return Rows(
         whole=_bounded(_whole(observation)),
-        slots=tuple(_bounded(_slot(places.get(name), slots.get(name), name, mask)) for name in space.slots),
-        candidates=tuple(_bounded(_candidate(space, places, observation, name, mask)) for name in names),
+        slots=tuple(_bounded(_slot(descriptions.get(name), slots.get(name), name, mask)) for name in space.slots),
+        candidates=tuple(_bounded(_candidate(space, descriptions, observation, name, mask)) for name in names),
         slot_names=space.slots,
         candidate_names=tuple(names),
     )
@@ -134,13 +134,19 @@ def _whole(seen: Observation) -> list[float]:
     ]
 
 
-def _slot(place: Place | None, slot: SlotSignals | None, name: str, mask: ActionMask) -> list[float]:
+def _slot(
+    slot_description: SlotDescription | None, slot: SlotSignals | None, name: str, mask: ActionMask
+) -> list[float]:
     possible = mask.ops.get(name, frozenset())
     seeds = () if slot is None else slot.seeds
     incubating = sum(seed.stage in INCUBATING for seed in seeds)
     position: tuple[float | None, ...] = (None, None, None)
-    if place is not None:
-        position = place.depth, math.log10(place.channels) / 2.0, math.log10(1 + place.positions) / 2.0
+    if slot_description is not None:
+        position = (
+            slot_description.depth,
+            math.log10(slot_description.channels) / 2.0,
+            math.log10(1 + slot_description.positions) / 2.0,
+        )
     return [
         *(float(slot is not None and slot.state is state) for state in SlotState),
         (0 if slot is None else slot.fossils) / _MANY,
@@ -148,12 +154,16 @@ def _slot(place: Place | None, slot: SlotSignals | None, name: str, mask: Action
         (len(seeds) - incubating) / _MANY,
         *(float(op in possible) for op in _OPS),
         *(value for coordinate in position for value in _known(coordinate)),
-        *(float(place is not None and place.kind == kind) for kind in SITE_KINDS),
+        *(float(slot_description is not None and slot_description.kind == kind) for kind in SITE_KINDS),
     ]
 
 
 def _candidate(
-    space: ActionSpace, places: Mapping[str, Place], seen: Observation, name: tuple[str, str], mask: ActionMask
+    space: ActionSpace,
+    descriptions: Mapping[str, SlotDescription],
+    seen: Observation,
+    name: tuple[str, str],
+    mask: ActionMask,
 ) -> list[float]:
     slot_name, blueprint = name
     living = next((slot.seeds for slot in seen.signals.slots if slot.name == slot_name), ())
@@ -162,11 +172,13 @@ def _candidate(
     stages = (float(seed is not None and seed.stage is stage) for stage in _LIVING)
     may = map(float, _may(mask, slot_name, blueprint, seed))
     measured = _UNBORN if seed is None else _measured(seen, seed)
-    place, rent, description = places.get(slot_name), None, _UNDESCRIBED
-    if place is not None and (candidate := place.candidate(blueprint)) is not None:
-        description = _described(candidate, place.host_parameters, place.host_flops, place.positions)
+    slot_description, rent, description = descriptions.get(slot_name), None, _UNDESCRIBED
+    if slot_description is not None and (candidate := slot_description.candidate(blueprint)) is not None:
+        description = _described(
+            candidate, slot_description.host_parameters, slot_description.host_flops, slot_description.positions
+        )
         if seen.price is not None:  # the price is that of as many parameters as the host has
-            rent = seen.price / 100.0 * candidate.parameters / max(1, place.host_parameters)
+            rent = seen.price / 100.0 * candidate.parameters / max(1, slot_description.host_parameters)
     return [*description, float(is_new), *stages, *may, *measured, *_known(rent)]
 
 

@@ -158,7 +158,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class Trajectory:
     """One episode, or a part of one that a rollback ended: the decisions, and the observation after the last one.
 
     ``terminated``: it ended in a rollback. Otherwise it was truncated, and the value of the final observation counts.
@@ -171,19 +171,19 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """The episodes of one arm in a round, in the order of its environments.
+    """The trajectories of one arm in a round, in the order of its environments.
 
-    An environment that was rolled back has several: a rollback ends an episode and the next one begins.
+    An environment that was rolled back has several: a rollback ends a trajectory, and the next one begins.
     """
 
     arm: str
     round: int
-    episodes: tuple[Played, ...]
+    trajectories: tuple[Trajectory, ...]
 
 
 @runtime_checkable
 class Learner(Protocol):
-    """Optional protocol of policies that learn from their episodes."""
+    """Optional protocol of policies that learn from their trajectories."""
 
     def update(self, rollout: Rollout) -> Mapping[str, float]:
         """Learn from one round and return figures to report, such as a loss. Called after each round."""

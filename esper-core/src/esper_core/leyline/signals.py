@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Literal
 
 from esper_core.leyline.lifecycle import SlotState, Stage
-from esper_core.leyline.specs import Place
+from esper_core.leyline.specs import SlotDescription
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -244,8 +244,8 @@ class Observation:
     rolled_back: bool = False
     """Whether the governor rolled the environment back in this step. For a learner, an episode ends here. Only WAIT is
     possible."""
-    places: Mapping[str, Place] | None = None
-    """Descriptions of this environment's slots, if they differ from ``ActionSpace.places``."""
+    descriptions: Mapping[str, SlotDescription] | None = None
+    """Descriptions of this environment's slots, if they differ from ``ActionSpace.descriptions``."""
     batches: int | None = None
     """Batches on which the host was trained in this step; None if unknown."""
 

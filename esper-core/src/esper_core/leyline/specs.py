@@ -232,7 +232,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SlotDescription:
     """A slot in its host, with ``kind``, ``channels`` and ``size`` as in ``Site``, and what could grow there.
 
     Attributes:

@@ -142,7 +142,7 @@ class Recipe:
 
 
 class Environment:
-    """One host in training, with its seeds. Its attributes are those of ``Member``.
+    """One host in training, with its seeds. Its attributes are those of ``AnyEnvironment``.
 
     Environments of one index share their seeds. ``implants`` gives, for an episode's seed, what the host has grown
     from the start, as if it had been fossilised there.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Member(Protocol):
+class AnyEnvironment(Protocol):
     """What is known of an environment, whichever process it lives in.
 
     Attributes:
@@ -92,18 +92,20 @@ class Ending:
     test_metric: float
     growth: tuple[Growth, ...]
 
-    def event(self, member: Member, closing: RewardBreakdown | None, reward: float | None) -> EpisodeFinished:
+    def event(
+        self, environment: AnyEnvironment, closing: RewardBreakdown | None, reward: float | None
+    ) -> EpisodeFinished:
         """Return the event of the end, with the reward of the end itself, and the sum of all; None: unknown."""
         return EpisodeFinished(
-            **_episode(member),
+            **_episode(environment),
             test_loss=self.test_loss,
             test_metric=self.test_metric,
             validation_metric=self.signals.validation_metric,
             parameters=self.signals.parameters,
             host_parameters=self.signals.host_parameters,
             fossils=self.signals.fossils,
-            steps=member.steps,
-            flops=member.flops,
+            steps=environment.steps,
+            flops=environment.flops,
             reward=reward,
             closing={} if closing is None else closing.terms,
             grown=tuple(asdict(growth) for growth in self.growth),
@@ -133,15 +135,15 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _episode(member: Member) -> dict[str, Any]:
-    return {"round": member.round, "arm": member.arm, "seed": member.seed}
+def _episode(environment: AnyEnvironment) -> dict[str, Any]:
+    return {"round": environment.round, "arm": environment.arm, "seed": environment.seed}
 
 
-def stages_changed(members: Sequence[Member], changes: Changes, step: int) -> Iterator[StageChanged]:
+def stages_changed(environments: Sequence[AnyEnvironment], changes: Changes, step: int) -> Iterator[StageChanged]:
     """Yield one event for each seed that changed its stage."""
     for pool_index, change in changes:
         yield StageChanged(
-            **_episode(members[pool_index]),
+            **_episode(environments[pool_index]),
             step=step,
             slot=change.slot,
             seed_id=change.seed,
@@ -154,12 +156,12 @@ def stages_changed(members: Sequence[Member], changes: Changes, step: int) -> It
 
 
 def seeds_lost(
-    members: Sequence[Member], lost: LostSeeds, step: int, packages: Mapping[str, str]
+    environments: Sequence[AnyEnvironment], lost: LostSeeds, step: int, packages: Mapping[str, str]
 ) -> Iterator[SeedLost | StageChanged]:
     """Yield two events for each lost seed: the fault with its package, and the seed's last transition."""
     for pool_index, lost_seed in lost:
         yield SeedLost(
-            **_episode(members[pool_index]),
+            **_episode(environments[pool_index]),
             step=step,
             slot=lost_seed.slot,
             blueprint=lost_seed.blueprint,
@@ -168,21 +170,21 @@ def seeds_lost(
             withdrawn=lost_seed.withdrawn,
         )
         if lost_seed.ending is not None:
-            yield from stages_changed(members, [(pool_index, lost_seed.ending)], step)
+            yield from stages_changed(environments, [(pool_index, lost_seed.ending)], step)
 
 
 def steps_finished(
-    members: Sequence[Member],
+    environments: Sequence[AnyEnvironment],
     signals_E: Sequence[Signals],
     rewards_E: Sequence[RewardBreakdown | None],
     actions_E: Sequence[Action],
     step: int,
 ) -> Iterator[StepFinished]:
     """Yield one event for each environment that was trained in ``step``."""
-    for member, signals, reward, action in zip(members, signals_E, rewards_E, actions_E, strict=True):
+    for environment, signals, reward, action in zip(environments, signals_E, rewards_E, actions_E, strict=True):
         if signals.step == step:
             yield StepFinished(
-                **_episode(member),
+                **_episode(environment),
                 step=step,
                 signals=signals,
                 reward={} if reward is None else reward.terms,
@@ -192,7 +194,7 @@ def steps_finished(
 
 
 def governor_acted(
-    members: Sequence[Member], decisions: Mapping[int, GovernorDecision], rolled: Mapping[int, RolledBack]
+    environments: Sequence[AnyEnvironment], decisions: Mapping[int, GovernorDecision], rolled: Mapping[int, RolledBack]
 ) -> Iterator[GovernorActed | StageChanged]:
     """Yield an event for each decision other than CONTINUE, and one for each seed that a rollback dropped."""
     for pool_index, decision in decisions.items():
@@ -200,7 +202,7 @@ def governor_acted(
             continue
         back = rolled.get(pool_index)
         yield GovernorActed(
-            **_episode(members[pool_index]),
+            **_episode(environments[pool_index]),
             step=decision.step,
             act=decision.act.value,
             verdict=decision.verdict.level.value,
@@ -210,7 +212,9 @@ def governor_acted(
             withdrawn=back is not None and back.withdrawn,
         )
         if back is not None:
-            yield from stages_changed(members, [(pool_index, change) for change in back.transitions], decision.step)
+            yield from stages_changed(
+                environments, [(pool_index, change) for change in back.transitions], decision.step
+            )
 
 
 def describe(action: Action) -> str:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from esper_core.governor import GovernorDecision, RolledBack
     from esper_core.leyline import Action, RewardBreakdown, Signals, Verdict
     from esper_core.leyline.events import EpisodeFinished
-    from esper_core.trainer.event_records import Changes, Ending, Member
+    from esper_core.trainer.event_records import AnyEnvironment, Changes, Ending
     from esper_core.trainer.pool import Roster
     from esper_core.trainer.rollouts import RolloutRecorder
     from esper_core.trainer.study import Study
@@ -122,18 +122,18 @@ def decide(
 def _conclude(progress: StudyPosition, last: int) -> tuple[list[EpisodeFinished], list[Ending]]:
     """End the episodes of a round after the step ``last``, and publish how they ended."""
     study, rewards = progress.study, progress.rewards
-    members: Sequence[Member] = study.pool.environments
+    environments: Sequence[AnyEnvironment] = study.pool.environments
     study.warn_of_unfinished_plans()
     changes, endings = study.pool.conclude(last)
     signals_E = [ending.signals for ending in endings]
-    warn_of_loss_scales(members, signals_E)
+    warn_of_loss_scales(environments, signals_E)
     closing_E = rewards.score(signals_E)
     progress.recorder.rewarded(closing_E)
     finished = [
-        ending.event(member, closing_E[member.pool_index], rewards.total(member.pool_index))
-        for member, ending in zip(members, endings, strict=True)
+        ending.event(environment, closing_E[environment.pool_index], rewards.total(environment.pool_index))
+        for environment, ending in zip(environments, endings, strict=True)
     ]
-    study.bus.publish(*stages_changed(members, changes, last), *finished)
+    study.bus.publish(*stages_changed(environments, changes, last), *finished)
     study.bus.settle()
     return finished, endings
 
@@ -197,14 +197,16 @@ class Stepper:
             pool.synchronise(step)  # the one sync of the step
             lost = pool.heal(step)
         with clock.region("telemetry"):
-            members = pool.environments
-            bus.publish(*stages_changed(members, passed, step), *seeds_lost(members, lost, step, self.packages))
+            environments = pool.environments
+            bus.publish(
+                *stages_changed(environments, passed, step), *seeds_lost(environments, lost, step, self.packages)
+            )
 
         with clock.region("govern"):
             decisions = pool.judge(self._opinions())
             self._stop_if_hopeless(decisions, step)
             rolled, pruned = pool.carry_out(decisions, step)
-            bus.publish(*governor_acted(members, decisions, rolled), *stages_changed(members, pruned, step))
+            bus.publish(*governor_acted(environments, decisions, rolled), *stages_changed(environments, pruned, step))
         signals_E = pool.latest
         with clock.region("policy"):
             rewards_E = [None] * len(signals_E) if self.score is None else self.score(signals_E, decisions)
@@ -212,14 +214,14 @@ class Stepper:
 
     def act(self, result: StepResult, actions_E: Sequence[Action]) -> None:
         """Carry out one action in each environment, and end the step."""
-        step, members = result.step, self.pool.environments
+        step, environments = result.step, self.pool.environments
         with self.clock.region("grow"):
             changes, unborn = self.pool.apply(actions_E, step)
         with self.clock.region("telemetry"):
             self.bus.publish(
-                *stages_changed(members, changes, step),
-                *seeds_lost(members, unborn, step, self.packages),
-                *steps_finished(members, result.signals, result.rewards, actions_E, step),
+                *stages_changed(environments, changes, step),
+                *seeds_lost(environments, unborn, step, self.packages),
+                *steps_finished(environments, result.signals, result.rewards, actions_E, step),
             )
             self.bus.settle()
 
@@ -241,12 +243,14 @@ class Stepper:
         """Raise GovernorStop for the first environment that cannot be rolled back."""
         hopeless = {pool_index: decision for pool_index, decision in decisions.items() if decision.act is Act.STOP}
         for pool_index, decision in hopeless.items():
-            members, signals_E = self.pool.environments, self.pool.latest
-            placeholders = [None] * len(members), [WAIT] * len(members)
-            self.bus.publish(*steps_finished(members, signals_E, *placeholders, step))
-            self.bus.publish(*governor_acted(members, hopeless, {}))
+            environments, signals_E = self.pool.environments, self.pool.latest
+            placeholders = [None] * len(environments), [WAIT] * len(environments)
+            self.bus.publish(*steps_finished(environments, signals_E, *placeholders, step))
+            self.bus.publish(*governor_acted(environments, hopeless, {}))
             self.bus.settle()
-            location = f'arm "{members[pool_index].arm}", RNG seed {members[pool_index].seed}, step {decision.step}'
+            location = (
+                f'arm "{environments[pool_index].arm}", RNG seed {environments[pool_index].seed}, step {decision.step}'
+            )
             hint = "Try a smaller learning rate (optimizer.host.learning_rate of a configuration), or set clip_norm."
             problem = Problem("E402", f"{location}: {decision.reason}", hint=None if decision.second_opinion else hint)
             raise GovernorStop(problem)

@@ -347,7 +347,9 @@ class StepMeasurements:
         """
         keeper = self._garden.keeper
         device = self.train_loss.device
-        parameters = are_finite([parameter for share in keeper.host_shares() for parameter in share.parameters], device)
+        parameters = are_finite(
+            [parameter for share in keeper.owned_by_host() for parameter in share.parameters], device
+        )
         gradients = are_finite(keeper.host_gradients(), device)
         for factor in scale:
             gradients = gradients | (factor[0] >= 1.0)

@@ -24,7 +24,7 @@ from esper_core.leyline.signals import CALM, Signals
 from esper_core.plugins.isolation import attributed_to, output_to_stderr
 from esper_core.plugins.process_state import Guard, Scope
 from esper_core.trainer.environment import Environment, Recipe
-from esper_core.trainer.event_records import Changes, Ending, LostSeeds, Member, plain_of, record_of
+from esper_core.trainer.event_records import AnyEnvironment, Changes, Ending, LostSeeds, plain_of, record_of
 from esper_core.trainer.lanes import Lanes, lanes_for
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from esper_core.trainer.growing_network import GrowingNetwork
 
 T = TypeVar("T")
-M = TypeVar("M", bound=Member)
+M = TypeVar("M", bound=AnyEnvironment)
 
 
-class NetworkMember(Member, Protocol):
-    """A member whose network lives in this process: it gives the network its batches and evaluations."""
+class LocalEnvironment(AnyEnvironment, Protocol):
+    """An environment whose network lives in this process: it gives the network its batches and evaluations."""
 
     network: GrowingNetwork
 
@@ -53,7 +53,7 @@ class NetworkMember(Member, Protocol):
         """Return mean loss and metric on a split; on that for validation, set the network's ``evaluation``, too."""
 
     def measure_seeds(self, undisturbed: Tensor | None) -> None:
-        """Measure the living seeds, after every member was evaluated for validation."""
+        """Measure the living seeds, after every environment was evaluated for validation."""
 
     def measure_again(self, step: int) -> Signals:
         """Return the signals of a network that was changed after its step was read, and keep them."""
@@ -68,7 +68,7 @@ class NetworkMember(Member, Protocol):
         """Restore what ``state_dict`` returned."""
 
 
-N = TypeVar("N", bound=NetworkMember)
+N = TypeVar("N", bound=LocalEnvironment)
 
 
 class Roster(Protocol[M]):
@@ -176,19 +176,19 @@ class StudyPool(Roster[M], Protocol[M]):
 
 
 class Phases(Roster[N]):
-    """The phases of a step for members in this process.
+    """The phases of a step for environments in this process.
 
     Args:
-        members: In the order of their indices.
-        pool_size: How many members there are, with those in other processes.
-        lanes: Where the work of each member runs; None: in the caller's thread.
+        environments: In the order of their indices.
+        pool_size: How many environments there are, with those in other processes.
+        lanes: Where the work of each environment runs; None: in the caller's thread.
         twin: The arm of the twins.
         undisturbed: For a step, the evidence of a twin that is trained elsewhere.
     """
 
     def __init__(
         self,
-        members: Sequence[N],
+        environments: Sequence[N],
         pool_size: int,
         faults: FaultBook,
         *,
@@ -196,7 +196,7 @@ class Phases(Roster[N]):
         twin: str | None = None,
         undisturbed: Callable[[int], Tensor | None] = lambda step: None,
     ) -> None:
-        super().__init__(members, pool_size, faults)
+        super().__init__(environments, pool_size, faults)
         self._lanes = lanes or Lanes()
         self._twin = twin
         self._undisturbed = undisturbed
@@ -205,7 +205,7 @@ class Phases(Roster[N]):
     # The phases of a step, in their order.
 
     def begin(self) -> None:
-        """Evaluate every member before it is trained: that is the loss of guessing, from which governors start."""
+        """Evaluate every environment before it is trained: that is the loss of guessing, from which governors start."""
         before = "in evaluation, before it was trained"
         guesses = self.run_each(self.environments, lambda environment: environment.evaluate("validation"), before)
         for environment, (loss, _) in self._read(guesses):
@@ -354,14 +354,14 @@ class Phases(Roster[N]):
                 environment.load_state_dict(states[environment.pool_index])
             environment.signals = latest[environment.pool_index]
 
-    def run_each(self, members: Sequence[N], act: Callable[[N], T], doing: str) -> dict[N, T]:
-        """Return what ``act`` gives for each of these members, each on its lane.
+    def run_each(self, environments: Sequence[N], act: Callable[[N], T], doing: str) -> dict[N, T]:
+        """Return what ``act`` gives for each of these environments, each on its lane.
 
         ``doing`` says for messages what they are doing.
         """
-        by_index = {member.pool_index: member for member in members}
+        by_index = {environment.pool_index: environment for environment in environments}
         done = self._lanes.run(by_index, lambda pool_index: act(by_index[pool_index]))
-        return dict(zip(members, done, strict=True))
+        return dict(zip(environments, done, strict=True))
 
     def _read(self, numbers: Mapping[N, Tensor]) -> Iterable[tuple[N, list[float]]]:
         """Copy the numbers of some environments to the host; of none, where each episode is over."""
@@ -373,14 +373,14 @@ class Phases(Roster[N]):
         return [(environment, part.tolist()) for environment, part in zip(numbers, parts, strict=True)]
 
     @staticmethod
-    def _prune(member: N) -> Changes:
-        return [(member.pool_index, change) for change in member.network.garden.remove("the episode is over")]
+    def _prune(environment: N) -> Changes:
+        return [(environment.pool_index, change) for change in environment.network.garden.remove("the episode is over")]
 
     @staticmethod
-    def _record(member: N, transitions: Sequence[Transition], step: int) -> Changes:
-        """Report transitions to the member's governor, and return them with the member's pool index."""
-        member.network.governor.record(transitions, step)
-        return [(member.pool_index, transition) for transition in transitions]
+    def _record(environment: N, transitions: Sequence[Transition], step: int) -> Changes:
+        """Report transitions to the environment's governor, and return them with the environment's pool index."""
+        environment.network.governor.record(transitions, step)
+        return [(environment.pool_index, transition) for transition in transitions]
 
 
 class Pool(Phases[Environment], StudyPool[Environment]):
@@ -411,7 +411,7 @@ class Pool(Phases[Environment], StudyPool[Environment]):
     ) -> None:
         faults = FaultBook()
         recipes = [recipe.on(device) for device in devices] or [recipe]
-        members = [
+        built = [
             Environment(
                 recipes[index % len(recipes)],
                 arm=arm,
@@ -424,10 +424,10 @@ class Pool(Phases[Environment], StudyPool[Environment]):
             if indices is None or index in indices
         ]
         super().__init__(
-            members,
+            built,
             environments * len(arms),
             faults,
-            lanes=lanes_for([environment.recipe.device for environment in members], lanes, on_turn),
+            lanes=lanes_for([environment.recipe.device for environment in built], lanes, on_turn),
             twin=twin,
             undisturbed=undisturbed,
         )
@@ -450,13 +450,13 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         self.environments, self._numbers = [], {}
 
     def run_each(
-        self, members: Sequence[Environment], act: Callable[[Environment], T], doing: str
+        self, environments: Sequence[Environment], act: Callable[[Environment], T], doing: str
     ) -> dict[Environment, T]:
         """Return what ``act`` gives for each of these environments, each on its lane.
 
         Errors are attributed to the environment's host and seeds. ``doing`` completes the message.
         """
-        by_index = {environment.pool_index: environment for environment in members}
+        by_index = {environment.pool_index: environment for environment in environments}
 
         def at(pool_index: int) -> T:
             environment = by_index[pool_index]
@@ -465,7 +465,7 @@ class Pool(Phases[Environment], StudyPool[Environment]):
             with attributed_to(component, doing, environment.guard(Scope.SETTINGS)):
                 return act(environment)
 
-        components = dict.fromkeys(name for environment in members for name in environment.components())
+        components = dict.fromkeys(name for environment in environments for name in environment.components())
         before = torch.get_rng_state() if self._deterministic else None
         # Lanes share the generators of Python and NumPy, so these are compared around all environments at once.
         with output_to_stderr(), self._guard(" or ".join(components)):
@@ -474,4 +474,4 @@ class Pool(Phases[Environment], StudyPool[Environment]):
             torch.set_rng_state(before)
             hint = 'They drew none in the dry run before training. Set "randomness: always".'
             raise PluginError(Problem("E236", f"the host, or a seed, drew random numbers {doing}", hint=hint))
-        return dict(zip(members, done, strict=True))
+        return dict(zip(environments, done, strict=True))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.actions import Action, ActionMask
 from esper_core.leyline.errors import PluginError, Problem
-from esper_core.leyline.protocols import Learner, Played, Rollout, Turn
+from esper_core.leyline.protocols import Learner, Rollout, Trajectory, Turn
 from esper_core.leyline.signals import Observation, RewardBreakdown, Signals
 from esper_core.plugins.isolation import attributed_to
 from esper_core.plugins.process_state import Scope
@@ -97,7 +97,7 @@ class RolloutRecorder:
         self._learners = {arm.name: arm for arm in study.arms if isinstance(arm.policy, Learner)}
         self._kept = {pool_index for arm in self._learners.values() for pool_index in study.pool_indices(arm)}
         self._turns: dict[int, list[Turn]] = {pool_index: [] for pool_index in self._kept}
-        self._ended: dict[int, list[Played]] = {pool_index: [] for pool_index in self._kept}
+        self._ended: dict[int, list[Trajectory]] = {pool_index: [] for pool_index in self._kept}
         self._open: dict[int, tuple[Observation, ActionMask, Action]] = {}
 
     def decided(self, pool_index: int, observation: Observation, mask: ActionMask, action: Action) -> None:
@@ -114,17 +114,17 @@ class RolloutRecorder:
     def terminated(self, pool_index: int, final: Observation) -> None:
         """End an episode where the environment at ``pool_index`` was rolled back: what follows is another one."""
         if self._turns.get(pool_index):
-            self._ended[pool_index].append(Played(tuple(self._turns[pool_index]), final, terminated=True))
+            self._ended[pool_index].append(Trajectory(tuple(self._turns[pool_index]), final, terminated=True))
             self._turns[pool_index] = []
 
     def learn(self, round_: int, final_E: Sequence[Observation]) -> Iterator[tuple[str, Mapping[str, float]]]:
         """Update every learner with its rollout, and yield each arm's name with the figures that its policy reports."""
         for name, arm in self._learners.items():
-            episodes: list[Played] = []
+            episodes: list[Trajectory] = []
             for pool_index in self._study.pool_indices(arm):
                 episodes += self._ended[pool_index]
                 if self._turns[pool_index] or not self._ended[pool_index]:
-                    episodes.append(Played(tuple(self._turns[pool_index]), final_E[pool_index]))
+                    episodes.append(Trajectory(tuple(self._turns[pool_index]), final_E[pool_index]))
             assert isinstance(arm.policy, Learner)
             with attributed_to(arm.label, f"when it learnt from round {round_}", Scope.RUN):
                 figures = arm.policy.update(Rollout(name, round_, tuple(episodes)))
@@ -145,7 +145,7 @@ class RolloutRecorder:
             pool_index: [record_of(Turn, turn) for turn in turns] for pool_index, turns in plain["turns"].items()
         }
         self._ended = {
-            pool_index: [record_of(Played, episode) for episode in played]
+            pool_index: [record_of(Trajectory, episode) for episode in played]
             for pool_index, played in plain["ended"].items()
         }
         self._open = {

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from esper_core.leyline import ActionMask, Policy, Reward, Signals, Verdict
     from esper_core.settings import EpisodeConfig
     from esper_core.telemetry import Bus, Clock
-    from esper_core.trainer.event_records import Member
+    from esper_core.trainer.event_records import AnyEnvironment
     from esper_core.trainer.pool import StudyPool
 
 log = logging.getLogger("esper")
@@ -168,7 +168,7 @@ class Study:
                     log.warning("arm %s: not carried out in %s: %s", arm.name, share, note)
 
 
-def warn_of_loss_scales(environments: Sequence[Member], signals_E: Sequence[Signals]) -> None:
+def warn_of_loss_scales(environments: Sequence[AnyEnvironment], signals_E: Sequence[Signals]) -> None:
     """Log a warning if arms of one RNG seed ended a round with different loss scales (float16).
 
     A step that overflows is left out and halves the scale, so these arms were not trained on the same batches.

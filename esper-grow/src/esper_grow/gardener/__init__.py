@@ -1,7 +1,7 @@
 """Growing a model in a training loop of the user's own.
 
     gardener             ``Gardener``: what the loop calls
-    member               the network of the loop as a member of the phases of a step (``trainer.pool``)
+    loop_environment     the network of the loop as an environment in the phases of a step (``trainer.pool``)
     choices              what may grow, and who decides
     checks               what a Gardener is given, and its model between two calls
     borrowed_optimizers  the user's optimizers as a garden sees them

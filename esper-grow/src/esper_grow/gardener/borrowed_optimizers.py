@@ -2,8 +2,8 @@
 
 The user's optimizers train the host, and the user steps them. A branch needs steps of its own, on tensors of its own,
 without effects on the user's objects: no hook may run, no schedule may count them. So a branch steps a **view**: an
-object of the same class that shares the state of the optimizer and has copies of its groups, so that it writes into
-none. ``host_shares`` and ``seed_shares`` copy the groups anew, with the learning rates of the moment.
+object of the same class that owners the state of the optimizer and has copies of its groups, so that it writes into
+none. ``owned_by_host`` and ``owned_by_seed`` copy the groups anew, with the learning rates of the moment.
 
 While a seed lives on its branch it has a view with a state of its own and the settings of the groups that it will join.
 When it is kept its parameters, with their state, are appended to those groups. No group is ever added, so schedules,
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from esper_core.growth import Host, OptimizerKeeper, Share
+from esper_core.growth import Host, OptimizerKeeper, OwnedParameters
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.protocols import State
 from esper_grow.gardener.checks import state_mismatch
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Factory = Callable[[list["nn.Parameter"]], torch.optim.Optimizer]
 """Builds the optimizer of a host from its parameters."""
 
-Place = tuple[int, int]
+GroupPosition = tuple[int, int]
 """An optimizer and one of its groups, by their numbers."""
 
 
@@ -54,8 +54,8 @@ def optimizers_of(optimizer: Any, parameters: Sequence[nn.Parameter]) -> tuple[t
             message = f"a Gardener needs the optimizer of your loop. Received: {type(candidate).__name__}"
             hint = "Pass a torch.optim.Optimizer, several in a list, or a function from parameters to an optimizer."
             raise GrowthError(Problem("E340", message, hint=hint))
-        Share.refuse_closure(candidate)
-    owned = {id(parameter) for owner in optimizers for group in owner.param_groups for parameter in group["params"]}
+        OwnedParameters.refuse_closure(candidate)
+    owned = {id(parameter) for lender in optimizers for group in lender.param_groups for parameter in group["params"]}
     if parameters and not any(id(parameter) in owned for parameter in parameters):
         message = "the optimizer holds none of the model's parameters"
         hint = "Build it from this model, after the model was moved or wrapped:  Adam(model.parameters())"
@@ -71,16 +71,16 @@ def unwrapped(optimizer: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class SeedShare(Share):
-    """A share of a living seed, whose optimizer is a view of ``owner``; ``members`` are by the groups of that."""
+class OwnedBySeed(OwnedParameters):
+    """An owner of a living seed, whose optimizer is a view of ``lender``; ``members`` are by the groups of that."""
 
-    owner: torch.optim.Optimizer | None = None
+    lender: torch.optim.Optimizer | None = None
     members: tuple[tuple[int, list[nn.Parameter]], ...] = ()
 
     def renew(self) -> None:
         """Copy the settings of the user's groups as they are now."""
-        if self.optimizer is not None and self.owner is not None:
-            groups = self.owner.param_groups
+        if self.optimizer is not None and self.lender is not None:
+            groups = self.lender.param_groups
             self.optimizer.param_groups = [{**groups[index], "params": members} for index, members in self.members]
 
 
@@ -97,37 +97,37 @@ class BorrowedOptimizers(OptimizerKeeper):
         self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], clip_norm: float | None = None
     ) -> None:
         self._model, self._host = model, Host(model)
-        self._owners = tuple(optimizers)
+        self._lenders = tuple(optimizers)
         self._clip_norm = clip_norm
         self.scaler = None
-        self.host = Share((), None)
-        self.seeds: dict[int, Share] = {}
-        self.fossils: dict[int, Share] = {}
-        self._shares_of_seeds: dict[int, tuple[SeedShare, ...]] = {}
-        """All shares of each living seed, one for each optimizer that it will join; ``seeds`` holds the first."""
-        self._places: dict[int, Place] = {}
+        self.host = OwnedParameters((), None)
+        self.seeds: dict[int, OwnedParameters] = {}
+        self.fossils: dict[int, OwnedParameters] = {}
+        self._owners_of_seeds: dict[int, tuple[OwnedBySeed, ...]] = {}
+        """All owners of each living seed, one for each optimizer that it will join; ``seeds`` holds the first."""
+        self._positions: dict[int, GroupPosition] = {}
         """For each parameter of a living seed, by its id, the group that it will join."""
-        self._views = [bare_copy(owner) for owner in self._owners]
+        self._views = [bare_copy(lender) for lender in self._lenders]
 
-    def host_shares(self) -> tuple[Share, ...]:
+    def owned_by_host(self) -> tuple[OwnedParameters, ...]:
         """Return what the user's optimizers hold of the model: host and fossils. Other parameters are left out."""
         ids = {id(parameter) for parameter in self._model.parameters()}
-        shares = []
-        for owner, view in zip(self._owners, self._views, strict=True):
-            members = [[member for member in group["params"] if id(member) in ids] for group in owner.param_groups]
+        owners = []
+        for lender, view in zip(self._lenders, self._views, strict=True):
+            members = [[member for member in group["params"] if id(member) in ids] for group in lender.param_groups]
             view.param_groups = [
-                {**group, "params": in_model} for group, in_model in zip(owner.param_groups, members, strict=True)
+                {**group, "params": in_model} for group, in_model in zip(lender.param_groups, members, strict=True)
             ]
-            view.state = owner.state  # another object since the user's latest load_state_dict()
-            shares.append(Share(tuple(chain(*members)), view))
-        return tuple(shares)
+            view.state = lender.state  # another object since the user's latest load_state_dict()
+            owners.append(OwnedParameters(tuple(chain(*members)), view))
+        return tuple(owners)
 
-    def seed_shares(self, number: int) -> tuple[Share, ...]:
-        """Return the shares of a living seed, one for each optimizer that it will join."""
-        shares = self._shares_of_seeds[number]
-        for share in shares:
-            share.renew()
-        return shares
+    def owned_by_seed(self, number: int) -> tuple[OwnedParameters, ...]:
+        """Return the owners of a living seed, one for each optimizer that it will join."""
+        owners = self._owners_of_seeds[number]
+        for owner in owners:
+            owner.renew()
+        return owners
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
@@ -140,56 +140,59 @@ class BorrowedOptimizers(OptimizerKeeper):
 
     def adopt(self, seed: Seed) -> None:
         """Add a seed's parameters to the optimizers, except those that an optimizer already has."""
-        owned = {id(parameter) for share in self.host_shares() for parameter in share.parameters}
+        owned = {id(parameter) for owner in self.owned_by_host() for parameter in owner.parameters}
         new = [parameter for parameter in seed.parameters() if parameter.requires_grad and id(parameter) not in owned]
         at = next(slot.at for slot in self._host.slots.each() if any(stacked is seed for stacked in slot.stack))
-        groups: dict[Place, list[nn.Parameter]] = {}
+        groups: dict[GroupPosition, list[nn.Parameter]] = {}
         for parameter in new:
-            place = self._places[id(parameter)] = self._group_for(parameter, at)
-            groups.setdefault(place, []).append(parameter)
-        shares = [
-            self._share_of_seed(
-                owner, [(index, members) for (place, index), members in groups.items() if place == owner]
+            position = self._positions[id(parameter)] = self._group_for(parameter, at)
+            groups.setdefault(position, []).append(parameter)
+        owners = [
+            self._owner_of_seed(
+                lender, [(index, members) for (position, index), members in groups.items() if position == lender]
             )
-            for owner in dict.fromkeys(place for place, _ in groups)
+            for lender in dict.fromkeys(position for position, _ in groups)
         ]
-        self._set_shares(seed.number, shares or [SeedShare((), None)])
+        self._set_owners(seed.number, owners or [OwnedBySeed((), None)])
 
     def release(self, number: int) -> None:
         """Drop a living seed."""
-        for share in self.seed_shares(number):
-            share.zero_grad()
+        for owner in self.owned_by_seed(number):
+            owner.zero_grad()
         self._forget(number)
 
     def settle(self, seed: Seed, *, freeze: bool) -> None:
         """Let the parameters of a seed that is kept join the groups of the user's optimizers; or freeze it."""
-        shares = self.seed_shares(seed.number)
+        owners = self.owned_by_seed(seed.number)
         if freeze:
             self.release(seed.number)
             seed.requires_grad_(requires_grad=False)
             return
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
-        for share in shares:
-            for parameter in share.parameters:
-                owner, group = self._group_at(self._places[id(parameter)])
+        for owner in owners:
+            for parameter in owner.parameters:
+                lender, group = self._group_at(self._positions[id(parameter)])
                 group["params"].append(parameter)
                 if "param_names" in group:
                     group["param_names"].append(names[id(parameter)])
-                if share.optimizer is not None and parameter in share.optimizer.state:
-                    owner.state[parameter] = share.optimizer.state[parameter]
+                if owner.optimizer is not None and parameter in owner.optimizer.state:
+                    lender.state[parameter] = owner.optimizer.state[parameter]
         self._forget(seed.number)
 
     def undo(self) -> Callable[[], None]:
         """Return a function that restores which seeds live, and what the user's groups hold."""
-        seeds, of_seeds, places = dict(self.seeds), dict(self._shares_of_seeds), dict(self._places)
-        held = [(place, {key: list(group[key]) for key in _MEMBERS if key in group}) for place, group in self._groups()]
+        seeds, of_seeds, positions = dict(self.seeds), dict(self._owners_of_seeds), dict(self._positions)
+        held = [
+            (position, {key: list(group[key]) for key in _MEMBERS if key in group})
+            for position, group in self._groups()
+        ]
 
         def put_back() -> None:
-            self.seeds, self._shares_of_seeds, self._places = seeds, of_seeds, places
-            for place, members in held:
-                owner, group = self._group_at(place)
+            self.seeds, self._owners_of_seeds, self._positions = seeds, of_seeds, positions
+            for position, members in held:
+                lender, group = self._group_at(position)
                 for joined in group["params"][len(members["params"]) :]:
-                    owner.state.pop(joined, None)
+                    lender.state.pop(joined, None)
                 for key, values in members.items():
                     group[key][:] = values
 
@@ -200,38 +203,38 @@ class BorrowedOptimizers(OptimizerKeeper):
 
     def step(self, blended: Iterable[int]) -> None:
         """Take one step of the host, of its fossils, and of the ``blended`` seeds, clipped together as in the loop."""
-        seeds = [share for number in blended for share in self.seed_shares(number)]
-        shares = (*self.host_shares(), *seeds)
-        self.step_together(shares, self._clip_norm, [share for share in seeds if share.parameters])
-        self.update_scaler(self.scaler, shares)
+        seeds = [owner for number in blended for owner in self.owned_by_seed(number)]
+        owners = (*self.owned_by_host(), *seeds)
+        self.step_together(owners, self._clip_norm, [owner for owner in seeds if owner.parameters])
+        self.update_scaler(self.scaler, owners)
 
     def forget_host_state(self) -> None:
         """Reset what the user's optimizers remember of the host, after a rollback."""
-        for owner, share in zip(self._owners, self.host_shares(), strict=True):
-            groups = [{**group, "params": [*group["params"]]} for group in share.groups() if group["params"]]
-            for parameter in share.parameters:
-                owner.state.pop(parameter, None)
-            owner.state.update(_state_at_birth(owner, groups))
+        for lender, owner in zip(self._lenders, self.owned_by_host(), strict=True):
+            groups = [{**group, "params": [*group["params"]]} for group in owner.groups() if group["params"]]
+            for parameter in owner.parameters:
+                lender.state.pop(parameter, None)
+            lender.state.update(_state_at_birth(lender, groups))
 
     def misowned(self, model: nn.Module) -> list[str]:
         """Return the trainable parameters of seeds that no optimizer owns, or several do. The host is the user's."""
-        owned = [id(parameter) for share in self.shares() for parameter in share.parameters]
+        owned = [id(parameter) for owner in self.owners() for parameter in owner.parameters]
         grown = self._host.slots.named_parameters()
         return [name for name, parameter in grown if parameter.requires_grad and owned.count(id(parameter)) != 1]
 
     def state_dict(self) -> State:
         """Return the state of the seeds' optimizers; that of the host's is the user's to save."""
-        shares = {
-            f"{number}-{place}": share.state_dict()
+        owners = {
+            f"{number}-{position}": owner.state_dict()
             for number in self.seeds
-            for place, share in enumerate(self.seed_shares(number))
+            for position, owner in enumerate(self.owned_by_seed(number))
         }
         names = {id(parameter): name for name, parameter in self._host.slots.named_parameters()}
         joined = [
             [names[id(parameter)] for parameter in group["params"] if id(parameter) in names]
             for _, group in self._groups()
         ]
-        return State.of({**shares, "scaler": self.encode_scaler(self.scaler)}, order=list(self.seeds), joined=joined)
+        return State.of({**owners, "scaler": self.encode_scaler(self.scaler)}, order=list(self.seeds), joined=joined)
 
     def load_state_dict(self, state: State) -> None:
         """Continue from the state of another keeper, whose garden had the same seeds."""
@@ -241,32 +244,34 @@ class BorrowedOptimizers(OptimizerKeeper):
             raise state_mismatch(why)
         self.scaler = self.decode_scaler(state.part("scaler"), self.scaler, self._host.device)
         self._arrange(state.plain["joined"])
-        before, self.seeds = self._shares_of_seeds, {}  # made anew, for gradient norms are summed in this order
+        before, self.seeds = self._owners_of_seeds, {}  # made anew, for gradient norms are summed in this order
         for number in order:
-            parts = [state.part(f"{number}-{place}") for place, _ in enumerate(before[number])]
-            self._set_shares(number, [share.restored(part) for share, part in zip(before[number], parts, strict=True)])
+            parts = [state.part(f"{number}-{position}") for position, _ in enumerate(before[number])]
+            self._set_owners(number, [owner.restored(part) for owner, part in zip(before[number], parts, strict=True)])
 
     def _arrange(self, joined: list[list[str]]) -> None:
         """Put what grew at the end of each group, in the order in which it joined: so is an optimizer's state saved."""
         named = dict(self._host.slots.named_parameters())
         for (_, group), names in zip(self._groups(), joined, strict=True):
-            order = {id(named[name]): place for place, name in enumerate(names)}
-            places = sorted(range(len(group["params"])), key=lambda place: order.get(id(group["params"][place]), -1))
+            order = {id(named[name]): position for position, name in enumerate(names)}
+            positions = sorted(
+                range(len(group["params"])), key=lambda position: order.get(id(group["params"][position]), -1)
+            )
             for key in (key for key in _MEMBERS if key in group):
-                group[key][:] = [group[key][place] for place in places]
+                group[key][:] = [group[key][position] for position in positions]
 
-    def _groups(self) -> list[tuple[Place, dict[str, Any]]]:
+    def _groups(self) -> list[tuple[GroupPosition, dict[str, Any]]]:
         return [
             ((number, index), group)
-            for number, owner in enumerate(self._owners)
-            for index, group in enumerate(owner.param_groups)
+            for number, lender in enumerate(self._lenders)
+            for index, group in enumerate(lender.param_groups)
         ]
 
-    def _group_at(self, place: Place) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
-        owner = self._owners[place[0]]
-        return owner, owner.param_groups[place[1]]
+    def _group_at(self, position: GroupPosition) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
+        lender = self._lenders[position[0]]
+        return lender, lender.param_groups[position[1]]
 
-    def _group_for(self, parameter: nn.Parameter, at: str) -> Place:
+    def _group_for(self, parameter: nn.Parameter, at: str) -> GroupPosition:
         """Return the group that a parameter of a seed behind the module ``at`` is to join.
 
         It is that of the host's nearest parameter of the same kind, a matrix or a vector, counted back from the end of
@@ -275,10 +280,12 @@ class BorrowedOptimizers(OptimizerKeeper):
         Groups of optimizers that refuse it are left out.
         """
         open_to_it = [
-            (place, group) for place, group in self._groups() if _takes(self._owners[place[0]], group, parameter)
+            (position, group)
+            for position, group in self._groups()
+            if _takes(self._lenders[position[0]], group, parameter)
         ]
-        places = {id(member): place for place, group in open_to_it for member in group["params"]}
-        host = [(name, candidate) for name, candidate in self._model.named_parameters() if id(candidate) in places]
+        positions = {id(member): position for position, group in open_to_it for member in group["params"]}
+        host = [(name, candidate) for name, candidate in self._model.named_parameters() if id(candidate) in positions]
         names = list(self._host.parameters())
         order = [name for name, _ in self._model.named_modules()]
         last = order.index(at) + sum(name.startswith(f"{at}.") for name in order)
@@ -286,32 +293,32 @@ class BorrowedOptimizers(OptimizerKeeper):
         def distance(entry: tuple[str, nn.Parameter]) -> tuple[bool, bool, int]:
             name, candidate = entry
             behind = order.index(name.rpartition(".")[0]) > last
-            place = names.index(name) if name in names else len(names)
-            return (candidate.ndim > 1) != (parameter.ndim > 1), behind, place if behind else -place
+            position = names.index(name) if name in names else len(names)
+            return (candidate.ndim > 1) != (parameter.ndim > 1), behind, position if behind else -position
 
         nearest = min(host, key=distance, default=None)
         if nearest is None:
-            return next((place for place, _ in open_to_it), (0, 0))
-        return places[id(nearest[1])]
+            return next((position for position, _ in open_to_it), (0, 0))
+        return positions[id(nearest[1])]
 
-    def _share_of_seed(self, number: int, members: list[tuple[int, list[nn.Parameter]]]) -> SeedShare:
-        """Return a share of a seed's parameters, by the group of the user's optimizer that they will join."""
-        owner = self._owners[number]
-        view = bare_copy(owner)
-        share = SeedShare(
-            tuple(chain(*(of_group for _, of_group in members))), view, owner=owner, members=tuple(members)
+    def _owner_of_seed(self, number: int, members: list[tuple[int, list[nn.Parameter]]]) -> OwnedBySeed:
+        """Return an owner of a seed's parameters, by the group of the user's optimizer that they will join."""
+        lender = self._lenders[number]
+        view = bare_copy(lender)
+        owner = OwnedBySeed(
+            tuple(chain(*(of_group for _, of_group in members))), view, lender=lender, members=tuple(members)
         )
-        share.renew()
-        view.state = defaultdict(dict, _state_at_birth(owner, view.param_groups))
-        return share
+        owner.renew()
+        view.state = defaultdict(dict, _state_at_birth(lender, view.param_groups))
+        return owner
 
-    def _set_shares(self, number: int, shares: Sequence[SeedShare]) -> None:
-        self.seeds[number], self._shares_of_seeds[number] = shares[0], tuple(shares)
+    def _set_owners(self, number: int, owners: Sequence[OwnedBySeed]) -> None:
+        self.seeds[number], self._owners_of_seeds[number] = owners[0], tuple(owners)
 
     def _forget(self, number: int) -> None:
-        for share in self._shares_of_seeds.pop(number):
-            for parameter in share.parameters:
-                self._places.pop(id(parameter), None)
+        for owner in self._owners_of_seeds.pop(number):
+            for parameter in owner.parameters:
+                self._positions.pop(id(parameter), None)
         del self.seeds[number]
 
 
@@ -322,23 +329,23 @@ _OF_THE_OBJECT = {"step", "zero_grad", "param_groups", "state"}
 """Attributes that a copy has of its own; schedules replace ``step`` by a function that counts."""
 
 
-def bare_copy(owner: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Return an optimizer with class and attributes of ``owner``, without hooks, schedules, state and groups.
+def bare_copy(lender: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return an optimizer with class and attributes of ``lender``, without hooks, schedules, state and groups.
 
     ``copy.deepcopy`` loses the attributes of subclasses, and takes along what a schedule has put on the object.
     """
-    bare: torch.optim.Optimizer = object.__new__(type(owner))
-    for name, value in vars(owner).items():
+    bare: torch.optim.Optimizer = object.__new__(type(lender))
+    for name, value in vars(lender).items():
         if name not in _OF_THE_OBJECT:
             vars(bare)[name] = OrderedDict() if name.endswith("_hooks") else value
     return bare
 
 
-def _takes(owner: torch.optim.Optimizer, group: dict[str, Any], parameter: nn.Parameter) -> bool:
+def _takes(lender: torch.optim.Optimizer, group: dict[str, Any], parameter: nn.Parameter) -> bool:
     """Return whether an optimizer can train a parameter: SparseAdam takes no dense gradients, Muon matrices alone."""
-    if isinstance(owner, torch.optim.SparseAdam):
+    if isinstance(lender, torch.optim.SparseAdam):
         return False
-    kind: Callable[[Any], torch.optim.Optimizer] = type(owner)
+    kind: Callable[[Any], torch.optim.Optimizer] = type(lender)
     try:
         kind([{**group, "params": [parameter]}])
     except ValueError:
@@ -348,10 +355,10 @@ def _takes(owner: torch.optim.Optimizer, group: dict[str, Any], parameter: nn.Pa
     return True
 
 
-def _state_at_birth(owner: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> dict[Any, Any]:
+def _state_at_birth(lender: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> dict[Any, Any]:
     """Return the state that a new optimizer of this class has before its first step: most have none."""
     try:
-        kind: Callable[[Any], torch.optim.Optimizer] = type(owner)
+        kind: Callable[[Any], torch.optim.Optimizer] = type(lender)
         return dict(kind([{**group} for group in groups]).state) if groups else {}
     except Exception:  # a class of the user's own, with other arguments; then its state begins with its first step
         return {}

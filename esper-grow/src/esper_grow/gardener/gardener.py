@@ -46,12 +46,12 @@ from esper_grow.gardener.checks import (
     warn_of_full_slots,
 )
 from esper_grow.gardener.choices import blueprints_of, policy_of
+from esper_grow.gardener.loop_environment import BatchFeed, LoopEnvironment
 from esper_grow.gardener.loop_record import LoopRecord
-from esper_grow.gardener.member import BatchFeed, LoopMember
 from esper_grow.gardener.reports import Recorder, Tended
 from esper_grow.gardener.traces import HostAutocast, warn_of_averages, without_trace
 from esper_grow.gardener.validation import METRIC, Validation, checked_example, each_loss, example_of, noted
-from esper_run.app.descriptions import PlaceDescriptions
+from esper_run.app.descriptions import SlotDescriptions
 from esper_run.app.dispatch import health_check
 from esper_run.config import section_of
 
@@ -162,7 +162,7 @@ class Gardener:
             rules = NetworkSettings(varieties, steps, growth=growth, governor=governor, metric=METRIC)
             network = GrowingNetwork(model, self._keeper, rules, seed=seed, probe=self._probe)
             data = Validation(validation, losses, seed, growth.gates)
-            self._member = LoopMember(network, data, self._autocast, self._arm.name, seed, steps, example)
+            self._member = LoopEnvironment(network, data, self._autocast, self._arm.name, seed, steps, example)
             self._phases = Phases([self._member], 1, network.lost.faults)
             self._feed, self._form, self._closed = BatchFeed(), ModelForm(model), False
             for borrowed in self._optimizers:
@@ -381,7 +381,7 @@ def _action_space(model: nn.Module, varieties: Mapping[str, Sequence[Variety]], 
     """Return what a policy can choose from, with descriptions of the slots."""
     sites = {slot.name: slot.site for slot in Host(model).slots.each() if slot.site is not None}
     names = {name: tuple(variety.id for variety in fitting) for name, fitting in varieties.items()}
-    return ActionSpace(names, PlaceDescriptions(model, sites, varieties, batch))
+    return ActionSpace(names, SlotDescriptions(model, sites, varieties, batch))
 
 
 def _attach_slots(model: nn.Module, slots: Any, example: Any, loss: Loss) -> tuple[Example, Loss]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from esper_core.leyline.events import Event
     from esper_core.leyline.protocols import RunStatus
     from esper_core.plugins import Plugins
-    from esper_grow.gardener.member import LoopMember
+    from esper_grow.gardener.loop_environment import LoopEnvironment
 
 
 class LoopRecord:
@@ -92,7 +92,7 @@ class LoopRecord:
         """Write the events of a step."""
         self._events.settle()
 
-    def finish(self, member: LoopMember, seconds: Mapping[str, float], error: BaseException | None) -> None:
+    def finish(self, member: LoopEnvironment, seconds: Mapping[str, float], error: BaseException | None) -> None:
         """Record how the loop ended, with results if ``tend`` was called; ``seconds`` says where the time went."""
         status: RunStatus = "done" if error is None else "failed"
         reason = "" if error is None else f"{type(error).__name__}: {error}"

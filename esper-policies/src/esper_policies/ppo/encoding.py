@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from esper_core.leyline import ActionMask, ActionSpace, Observation, Played, Rollout, Rows
+    from esper_core.leyline import ActionMask, ActionSpace, Observation, Rollout, Rows, Trajectory
 
 
 OPS: Final = (Op.WAIT, Op.GERMINATE, Op.ADVANCE, Op.RETARGET, Op.PRUNE, Op.FOSSILISE)
@@ -221,7 +221,7 @@ def episodes_of(
     """
     episodes: list[EpisodeDecisions] = []
     unknown = 0
-    for environment, played in _by_environment(rollout.episodes):
+    for environment, played in _by_environment(rollout.trajectories):
         decisions = _decisions(space, played, pace)
         if decisions is None:
             unknown += 1
@@ -247,7 +247,7 @@ def outcome_of(episodes: Sequence[EpisodeDecisions]) -> dict[str, float]:
     return {"return": statistics.fmean(returns), "spread_of_returns": statistics.pstdev(returns), **shares}
 
 
-def _by_environment(episodes: Sequence[Played]) -> Iterator[tuple[int, Played]]:
+def _by_environment(episodes: Sequence[Trajectory]) -> Iterator[tuple[int, Trajectory]]:
     """Yield each part with its environment: a step that is not later than the last begins another one."""
     environment, last = -1, 0
     for played in episodes:
@@ -258,7 +258,7 @@ def _by_environment(episodes: Sequence[Played]) -> Iterator[tuple[int, Played]]:
         yield environment, played
 
 
-def _decisions(space: ActionSpace, played: Played, pace: Pace) -> list[Decision] | None:
+def _decisions(space: ActionSpace, played: Trajectory, pace: Pace) -> list[Decision] | None:
     """Return the decisions; None if a reward is unknown or too large. Rewards before the first one are dropped."""
     decisions: list[Decision] = []
     for turn in played.turns:
@@ -274,7 +274,7 @@ def _decisions(space: ActionSpace, played: Played, pace: Pace) -> list[Decision]
     return decisions
 
 
-def _mask_behind(played: Played) -> ActionMask:
+def _mask_behind(played: Trajectory) -> ActionMask:
     """Return the mask after the end, where nothing is possible."""
     return played.turns[-1].mask.shut()
 

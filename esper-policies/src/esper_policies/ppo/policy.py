@@ -165,7 +165,7 @@ class Ppo:
         scales = self.scales.state_dict()
         described = {
             candidate.blueprint: {"slot": slot, "parameters": candidate.parameters, "flops": candidate.flops}
-            for slot, place in self.space.places.items()
+            for slot, place in self.space.descriptions.items()
             for candidate in place.candidates
         }
         network, size = self.network, {"width", "memory", "names"}  # a policy that was loaded and not trained further

@@ -266,7 +266,7 @@ def _uncounted(resolution: Resolution, judges: Sequence[RunReward], space: Actio
     """Return the error for a reward that prices operations which torch cannot count (E125)."""
     rewards = zip(judges, resolution.of_kind("reward"), strict=True)
     asking = next(chosen for judge, chosen in rewards if judge.counts_flops)
-    candidates = ((slot, candidate) for slot, place in space.places.items() for candidate in place.candidates)
+    candidates = ((slot, candidate) for slot, place in space.descriptions.items() for candidate in place.candidates)
     uncounted = [f"{candidate.blueprint} in {slot}" for slot, candidate in candidates if candidate.flops is None]
     message = f"{asking.label} has a price for operations, but torch cannot count those of "
     message += ", ".join(uncounted) or "the host"

@@ -1,6 +1,6 @@
 """Descriptions of slots and blueprints before a run: parameters, floating-point operations, receptive field.
 
-``PlaceDescriptions`` describes the slots of a host, and what may grow in them, on demand; policies read it.
+``SlotDescriptions`` describes the slots of a host, and what may grow in them, on demand; policies read it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from esper_core.growth import Example, Host, RandomStream, Seed
-from esper_core.leyline.specs import Candidate, Operations, Place
+from esper_core.leyline.specs import Candidate, Operations, SlotDescription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ WEIGHT_DRAWS: Final = 8
 """Random weights that are tried, because a ReLU may block everything under some of them."""
 
 
-class PlaceDescriptions(Mapping[str, Place]):
+class SlotDescriptions(Mapping[str, SlotDescription]):
     """Descriptions of the slots of a run, by name, each made when it is first looked up.
 
     The host is grafted and empty; operations are counted on ``example``, of a tensor on its first row.
@@ -45,12 +45,12 @@ class PlaceDescriptions(Mapping[str, Place]):
     ) -> None:
         self._host, self._sites, self._varieties = host, dict(sites), varieties
         self._example = example if isinstance(example, Example) else Example.of(example[:1])
-        self._places: dict[str, Place] = {}
+        self._descriptions: dict[str, SlotDescription] = {}
 
-    def __getitem__(self, slot: str) -> Place:
-        if slot not in self._places:
+    def __getitem__(self, slot: str) -> SlotDescription:
+        if slot not in self._descriptions:
             site = self._sites[slot]
-            self._places[slot] = Place(
+            self._descriptions[slot] = SlotDescription(
                 kind=site.kind,
                 channels=site.channels,
                 size=site.size,
@@ -59,7 +59,7 @@ class PlaceDescriptions(Mapping[str, Place]):
                 host_flops=self.host_flops,
                 candidates=tuple(describe(variety, site) for variety in self._varieties.get(slot, ())),
             )
-        return self._places[slot]
+        return self._descriptions[slot]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._sites)
@@ -80,7 +80,7 @@ def count_operations(
     host: nn.Module, sites: Mapping[str, Site], varieties: Mapping[str, Sequence[Variety]], example: Tensor
 ) -> Operations | None:
     """Return the operations of a grafted, empty host and of each blueprint; None if torch cannot count one of them."""
-    of_host = PlaceDescriptions(host, sites, {}, example).host_flops
+    of_host = SlotDescriptions(host, sites, {}, example).host_flops
     blocks = {
         (slot, variety.id): _block_flops(_built(variety, site), variety, site)
         for slot, site in sites.items()

@@ -17,7 +17,7 @@ from esper_core.leyline.errors import ConfigError, GraftError, PluginError, Prob
 from esper_core.leyline.protocols import Split, SplitName
 from esper_core.plugins import attributed_to
 from esper_core.trainer import NetworkSettings, Recipe
-from esper_run.app.descriptions import PlaceDescriptions, count_operations
+from esper_run.app.descriptions import SlotDescriptions, count_operations
 from esper_run.config import parse_path
 
 if TYPE_CHECKING:
@@ -38,14 +38,15 @@ class Prototype:
 
     recipe: Recipe
     host: nn.Module
-    places: PlaceDescriptions
+    descriptions: SlotDescriptions
 
     @property
     def space(self) -> ActionSpace:
         """What can be done in the host."""
         varieties = self.recipe.network.varieties.items()
         return ActionSpace(
-            {name: tuple(variety.id for variety in slot_varieties) for name, slot_varieties in varieties}, self.places
+            {name: tuple(variety.id for variety in slot_varieties) for name, slot_varieties in varieties},
+            self.descriptions,
         )
 
 
@@ -90,7 +91,7 @@ def build_prototype(
         if config.randomness == "auto":
             recipe = replace(recipe, network=replace(recipe.network, draws=recipe.find_draws(host)))
         recipe = replace(recipe, operations=count_operations(host, sites, varieties, example))
-    return Prototype(recipe, host, PlaceDescriptions(host, sites, varieties, example))
+    return Prototype(recipe, host, SlotDescriptions(host, sites, varieties, example))
 
 
 # --- devices and data

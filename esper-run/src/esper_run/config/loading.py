@@ -74,7 +74,7 @@ class LoadedConfig:
         """Return where the value at ``path`` comes from: ``file:line:column``, ``--set …``, or ``default``."""
         node, depth = self.root.nearest(path)
         is_short_form = path[depth:] == ("use",) and isinstance(node.value, str)
-        return str(node.place) if depth == len(path) or is_short_form else "default"
+        return str(node.position) if depth == len(path) or is_short_form else "default"
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = (), overlays: Sequence[str | Path] = ()) -> LoadedConfig:
@@ -206,7 +206,7 @@ def _is_use(path: KeyPath) -> bool:
 def _spell_out(node: Node) -> None:
     """Turn a component that is written as its name alone into a mapping."""
     if isinstance(node.value, str):
-        node.value = {"use": Node(node.value, node.place)}
+        node.value = {"use": Node(node.value, node.position)}
 
 
 def _is_same_component(upper: Node, lower: Node) -> bool:

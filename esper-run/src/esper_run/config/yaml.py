@@ -93,7 +93,7 @@ def read_document(data: bytes, file: str) -> Node:
     if not isinstance(tree.value, dict):
         received = "nothing" if tree.value is None else shown(tree.plain())
         message = f"expected keys with values, received {received}"
-        raise ConfigError(Problem("E109", message, file, tree.place.line, tree.place.column, hint=_EXAMPLE))
+        raise ConfigError(Problem("E109", message, file, tree.position.line, tree.position.column, hint=_EXAMPLE))
     return tree
 
 
@@ -117,7 +117,7 @@ def _read(text: str, file: str, *, has_lines: bool = True) -> Node:
     except (ValueError, OverflowError):  # PyYAML leaves "\UFFFFFFFF" to chr() and %YAML 1.999…9 to int()
         message = "this is not valid YAML: an escape or a version number has no meaning"
         raise loader.refused(loader.get_mark(), "E104", message, _HINTS[""]) from None
-    return Node(None, loader.place(None)) if root is None else loader.build(root, 1)
+    return Node(None, loader.position(None)) if root is None else loader.build(root, 1)
 
 
 def _line_and_column(before: str) -> tuple[int, int]:
@@ -171,7 +171,7 @@ class _Loader(yaml.SafeLoader):
         """Return the value of a node, with its aliases expanded."""
         if depth > MAX_DEPTH:
             raise self.beyond(node.start_mark, f"more than {MAX_DEPTH} levels, or an alias inside its own value")
-        place = self.place(node.start_mark, None if key is None else key.start_mark)
+        place = self.position(node.start_mark, None if key is None else key.start_mark)
         if isinstance(node, yaml.MappingNode):
             self.count(node)
             return Node(self.mapping(node, depth), place)
@@ -218,7 +218,7 @@ class _Loader(yaml.SafeLoader):
         if self.character_count > MAX_BYTES:
             raise self.beyond(node.start_mark, f"more than {MAX_BYTES:,} characters, with aliases expanded")
 
-    def place(self, mark: Mark | None, key: Mark | None = None) -> SourcePosition:
+    def position(self, mark: Mark | None, key: Mark | None = None) -> SourcePosition:
         """Return the place of a value and of its key."""
         if not self.has_lines:
             return SourcePosition(self.file)
@@ -228,7 +228,7 @@ class _Loader(yaml.SafeLoader):
 
     def refused(self, mark: Mark | None, code: str, message: str, hint: str) -> ConfigError:
         """Build the error for what is at ``mark``."""
-        place = self.place(mark)
+        place = self.position(mark)
         return ConfigError(Problem(code, message, self.file, place.line, place.column, hint=hint))
 
     def beyond(self, mark: Mark | None, limit: str) -> ConfigError:

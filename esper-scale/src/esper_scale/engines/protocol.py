@@ -60,7 +60,7 @@ class Request:
 
 @dataclass(slots=True)
 class EnvironmentStatus:
-    """Status of an environment in a worker, with the attributes of ``Member``."""
+    """Status of an environment in a worker, with the attributes of ``AnyEnvironment``."""
 
     pool_index: int
     arm: str

@@ -23,13 +23,13 @@ from esper_core.leyline import (
     Observation,
     Op,
     Opinion,
-    Played,
     RewardBreakdown,
     Rollout,
     SeedSignals,
     Signals,
     SlotSignals,
     Stage,
+    Trajectory,
     Turn,
 )
 from esper_study.growbench.graph import CANDIDATES, Node, actions_to, after, end_nodes, mask_at
@@ -82,7 +82,7 @@ class Bench:
         """Return what a policy sees at a node, and what it may do."""
         signals, twin = self._signals_at(match.puzzle, node), self._signals_at(match.puzzle, Node(node.decision))
         places = self.table.places[match.puzzle]
-        return Observation(signals.step, STEPS, signals, twin, match.price, places=places), self._mask(node)
+        return Observation(signals.step, STEPS, signals, twin, match.price, descriptions=places), self._mask(node)
 
     def potential(self, match: Match, node: Node) -> dict[str, float]:
         """Return the terms of the potential of the reward ``team`` at a node."""
@@ -120,7 +120,7 @@ class Bench:
                 reward = RewardBreakdown({name: now[name] - before[name] for name in now})
                 turns[place].append(Turn(observation, mask, action, reward))
         finals = [self.observe(match, node)[0] for match, node in zip(matches, at, strict=True)]
-        played = [Played(tuple(episode_turns), final) for episode_turns, final in zip(turns, finals, strict=True)]
+        played = [Trajectory(tuple(episode_turns), final) for episode_turns, final in zip(turns, finals, strict=True)]
         return Rollout("growbench", round_, tuple(played)), tuple(at)
 
     def _left_in(self, blueprints: Sequence[str]) -> tuple[str, ...]:

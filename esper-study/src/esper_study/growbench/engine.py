@@ -130,7 +130,7 @@ def live_table(puzzle: Puzzle, seeds: Sequence[int]) -> LiveTable:
     """
     play = open_puzzle(puzzle)
     runs = tuple(PuzzleRun(play, seed) for seed in seeds)
-    places = (dict(play.space.places),) * len(seeds)
+    places = (dict(play.space.descriptions),) * len(seeds)
     return LiveTable((puzzle,) * len(seeds), np.empty((len(seeds), 0, 0), dtype=np.float32), places, runs=runs)
 
 
@@ -140,7 +140,7 @@ def train_puzzle(puzzle: Puzzle) -> tuple[NDArray[np.float32], dict[str, Any]]:
     values = np.full((len(nodes()), len(COLUMNS)), np.nan, dtype=np.float32)
     _train_from(play, Node(0), play.begin(puzzle.seed), values)
     play.close()
-    return values, {name: asdict(place) for name, place in play.space.places.items()}
+    return values, {name: asdict(place) for name, place in play.space.descriptions.items()}
 
 
 def puzzle_file(puzzle: Puzzle, folder: Path) -> Path:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from esper_core.leyline import Candidate, Place, SlotState
+from esper_core.leyline import Candidate, SlotDescription, SlotState
 from esper_study.growbench.graph import node_index, nodes
 from esper_study.growbench.puzzles import SLOTS, Puzzle, puzzle
 
@@ -72,7 +72,7 @@ class Table:
 
     puzzles: tuple[Puzzle, ...]
     values: NDArray[np.float32]
-    places: tuple[Mapping[str, Place], ...]
+    places: tuple[Mapping[str, SlotDescription], ...]
     checksum: str = ""
 
     def of_part(self, part: Part) -> tuple[int, ...]:
@@ -170,8 +170,8 @@ def _unpack(numbers: bytes, card: Mapping[str, Any]) -> Table:
     return Table(puzzles, values, tuple(places[record["place"]] for record in card["puzzles"]), card["sha256"])
 
 
-def _place(plain: Mapping[str, Any]) -> Place:
+def _place(plain: Mapping[str, Any]) -> SlotDescription:
     candidates = tuple(
         Candidate(**{**candidate, "traits": tuple(candidate["traits"])}) for candidate in plain["candidates"]
     )
-    return Place(**{**plain, "size": tuple(plain["size"]), "candidates": candidates})
+    return SlotDescription(**{**plain, "size": tuple(plain["size"]), "candidates": candidates})

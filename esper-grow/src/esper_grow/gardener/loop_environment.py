@@ -115,8 +115,8 @@ def warn_of_tending(message: str, hint: str) -> None:
     log.warning("%s", Problem("E371", message, hint=hint))
 
 
-class LoopMember:
-    """One network that a user's loop trains. Its attributes are those of ``trainer.event_records.Member``.
+class LoopEnvironment:
+    """One network that a user's loop trains. Its attributes are those of ``trainer.event_records.AnyEnvironment``.
 
     ``planned`` is the number of steps that policies plan for: after them nothing germinates. ``last_batch`` is the
     latest one of the loop.

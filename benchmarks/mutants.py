@@ -1,6 +1,6 @@
 """Count the mutants of the core that its tests do not notice.
 
-    python -m benchmarks.mutants [--count 120] [--seed 0] [--packages growth governor trainer plugins runs]
+    python -m benchmarks.mutants [--count 120] [--seed 0] [--packages growth governor trainer plugins]
 
 Draws mutants (one changed comparison, operator, constant or condition, or one dropped statement) evenly from the
 packages, and runs each package's own fast tests on each of its mutants, in a copy of the working tree. Prints the
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PACKAGES = ("growth", "governor", "trainer", "plugins", "runs")
+PACKAGES = ("growth", "governor", "trainer", "plugins")
 CORE = Path("esper-core/src/esper_core")
 SECONDS = 900
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {

@@ -270,7 +270,7 @@ def test_what_is_no_regular_file_is_refused_at_once(folder, tmp_path, memory, na
         load_run(NAME, runs_dir=store.url)
     if name == "manifest.json":
         (run,) = list_runs(store.url)
-        assert (run.status, run.place) == ("unreadable", f"{store.url}/{NAME}")
+        assert (run.status, run.shown_path) == ("unreadable", f"{store.url}/{NAME}")
 
 
 def test_thousands_of_unreadable_manifests_are_a_row_and_a_read_each(tmp_path, memory, monkeypatch) -> None:
@@ -466,8 +466,8 @@ def test_stored_runs_are_listed_and_found_like_those_of_a_folder(store, folder, 
     upload_run(folder, store)
     MemoryFileSystem().pipe_file("/bucket/prefix/notes/a.txt", b"")
     listed, odd = list_runs(STORE)
-    assert (listed.id, listed.status, listed.place) == (NAME, "running", URL)
-    assert (odd.status, odd.place) == ("no run", f"{STORE}/notes")
+    assert (listed.id, listed.status, listed.shown_path) == (NAME, "running", URL)
+    assert (odd.status, odd.shown_path) == ("no run", f"{STORE}/notes")
     for name, runs_dir in ((URL, "runs"), (NAME, STORE), ("quiet-otter", STORE), (f"{URL}/", "runs")):
         assert load_run(name, runs_dir=runs_dir).resume_hint == f"Resume it:  esper resume {URL}"
     for name, runs_dir, says in (("quite-otter", STORE, "run quite-otter"), (NAME, f"{STORE}-2", f"folder {STORE}-2")):

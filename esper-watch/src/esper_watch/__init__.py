@@ -14,7 +14,8 @@ Begin with ``history``: it reduces the events of a run to what every view shows.
     progress            the live display of ``esper run``, a sink
     terminal            ``esper watch``: a run in another terminal
     tensorboard         a sink for TensorBoard
-    comparison          ``esper compare``: several runs, paired and tested; ``comparison_view`` prints or renders it
+    comparison          ``esper compare``: several runs, paired and tested
+    comparison_view     its tables and columns, printed or as a page
     statistics          Welch, Mann-Whitney and bootstrap, on scipy
     pages, formats      jinja2 templates, and how numbers and names are written in all views
     web                 a local server that shows runs live

@@ -5,7 +5,7 @@ Begin with ``grafting`` (slots in a model), ``seeds`` and ``garden`` (what actio
     random_streams    independent random numbers
     examples          one batch of any structure, and how a model is run on it
     dry_runs          run a model without leaving a trace; sites and dtypes of its modules
-    seed_faults       what happens when a block raises, and when its blueprint is withdrawn
+    seed_faults       the error of a block that raises, and its count; ``trainer.growing_network`` takes the seed out
     seeds             a block, the operators that blend it in, its alpha
     serialization     values and tensors as a State and back
     slots             forward hooks in which seeds act

@@ -8,7 +8,8 @@ What is here:
     dispatch: call the hooks of a run: observers, health checks, report sections, ``esper_run``.
     threads: the engine of this process.
     components: build one component and check what it built; hosts named by an import path.
-    recipes: build what environments have in common, task, data, host, slots and blueprints, and check that they fit.
+    recipes: choose devices; build what environments have in common, task, data, host, slots and blueprints, and check
+        that they fit.
     descriptions: slots and blueprints, described for policies: parameters, operations, receptive field.
     compose: build also policies and rewards, and the study of a run.
     run: ``run`` and ``resume``, the run directory, and how a run ends.

@@ -63,15 +63,15 @@ class Position:
 
     number: int = 0
     state: State = field(
-        default_factory=lambda: State({"stage": 0, "events": 0, "seconds": {}, "total": 0.0, "warnings": []})
+        default_factory=lambda: State({"study_number": 0, "events": 0, "seconds": {}, "total": 0.0, "warnings": []})
     )
     skipped: tuple[str, ...] = ()
     finished: tuple[EpisodeFinished, ...] = ()
 
     @property
-    def stage(self) -> int:
+    def study_number(self) -> int:
         """The study that the run is in: 0, or 1 for that of the controls."""
-        return int(self.state.plain["stage"])
+        return int(self.state.plain["study_number"])
 
     @property
     def events(self) -> int:
@@ -151,7 +151,7 @@ class CheckpointWriter:
         decisive: What ``decisive_values`` gives for the configuration.
         number: Number of the checkpoint that the run resumes from, then of the latest step.
         on_written: Gets the number of each checkpoint, and the bytes of the events before it.
-        stage: The study that the run is in.
+        study_number: The study that the run is in.
     """
 
     checkpoints: Checkpoints
@@ -163,7 +163,7 @@ class CheckpointWriter:
     decisive: Mapping[str, str]
     number: int
     on_written: Callable[[int, int], None] = lambda number, events: None
-    stage: int = field(default=0, init=False)
+    study_number: int = field(default=0, init=False)
     _due: float = field(default=0.0, init=False)
     _checked: float = field(default_factory=monotonic, init=False)
 
@@ -198,7 +198,7 @@ class CheckpointWriter:
 
     def _state(self, progress: StudyPosition) -> State:
         plain: dict[str, Any] = {
-            "stage": self.stage,
+            "study_number": self.study_number,
             "events": self.events.length,
             "seconds": self.clock.seconds,
             "total": self.clock.total,

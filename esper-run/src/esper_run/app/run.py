@@ -320,21 +320,21 @@ class _Session:
             composition.study,
             partial(composition.follow_up, finished=finished),
         )
-        for stage, build in enumerate(builders):
-            before = [episode for episode in position.finished if (episode.arm in controls) == bool(stage)]
-            if stage < position.stage:
+        for study_number, build in enumerate(builders):
+            before = [episode for episode in position.finished if (episode.arm in controls) == bool(study_number)]
+            if study_number < position.study_number:
                 finished += before
                 continue
             if (study := build(context)) is None:
                 continue
-            writer.stage = stage
+            writer.study_number = study_number
             progress = StudyPosition(study)
             try:
-                if position.number and stage == position.stage:
+                if position.number and study_number == position.study_number:
                     progress.load_state_dict(position.state.part("study"), before)
                 finished += run_study(progress, partial(_after_step, context, writer))
             except (GovernorStop, PluginError) as error:
-                if stage == 0:
+                if study_number == 0:
                     raise
                 log.warning("the static control failed and is left out of the results: %s", error)
             finally:

@@ -5,7 +5,6 @@ What is here:
     run: ``esper run`` and ``esper resume``.
     configuration: ``esper check``, ``esper explain`` and ``esper schema``.
     plugins: ``esper plugins`` and ``esper components``.
-    probe: ``esper probe``.
     runs: ``esper runs``.
     doctor: ``esper doctor``.
     exits: ends the process with the command's own status, whatever components do.

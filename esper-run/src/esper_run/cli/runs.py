@@ -78,7 +78,7 @@ def show_command(run: str, runs_dir: Path | str, *, list_seeds: bool, as_json: b
         return
     grown = {arm: _average(episodes) for arm, episodes in read_growth(record.path).items()}
     if as_json:
-        parts = {"path": record.place, "status": record.status, "manifest": record.manifest}
+        parts = {"path": record.shown_path, "status": record.status, "manifest": record.manifest}
         print_json(parts | {"summary": record.summary, "grown": grown})
         return
     _show_facts(record)
@@ -105,11 +105,11 @@ def show_command(run: str, runs_dir: Path | str, *, list_seeds: bool, as_json: b
 
 def _entry(run: Run | UnreadableRun) -> dict[str, Any]:
     if isinstance(run, UnreadableRun):
-        return {"id": run.path.name, "path": run.place, "status": run.status, "problem": run.problem.as_json()}
+        return {"id": run.path.name, "path": run.shown_path, "status": run.status, "problem": run.problem.as_json()}
     results = run.results or {"metric": None, "arms": {}}
     return {
         "id": run.id,
-        "path": run.place,
+        "path": run.shown_path,
         "status": run.status,
         "started": run.manifest["started"],
         "seconds": run.seconds,
@@ -120,7 +120,7 @@ def _entry(run: Run | UnreadableRun) -> dict[str, Any]:
 
 def _row(run: Run | UnreadableRun) -> list[str]:
     if isinstance(run, UnreadableRun):  # without its path: the name is in the first column
-        reason = run.problem.message.replace(f"{run.place}{os.sep}", "").replace(run.place, "this")
+        reason = run.problem.message.replace(f"{run.shown_path}{os.sep}", "").replace(run.shown_path, "this")
         return [run.path.name, run.status, "", "", cut(reason, 100)]
     if run.results is None:
         headline = cut(run.reason.partition("\n")[0], 100)
@@ -224,7 +224,7 @@ def _show_facts(run: Run) -> None:
         ("machine", ", ".join(f"{key} {machine[key]}" for key in ("esper-core", "torch", "python") if key in machine)),
         ("plugins", ", ".join(f"{plugin.get('package')} {plugin.get('version')}" for plugin in plugins)),
     ]
-    print_line(printable(run.place))
+    print_line(printable(run.shown_path))
     print_facts([(name, text.split("\n")[0]) for name, text in facts])
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Version of the checkpoint format. Other versions are refused."""
 
 _TENSORS, _PLAIN, _COMPLETE = "tensors.safetensors", "state.json", "COMPLETE"
@@ -129,7 +129,7 @@ def _read(path: Path) -> State | str:
                 return f"{name} changed since it was written"
         plain = json.loads(data[_PLAIN])
         if plain["format"] != FORMAT:
-            return f"it has format {plain['format']}; this esper-core reads format {FORMAT}"
+            return f"it has format {plain['format']}; this esper-run reads format {FORMAT}"
         return State(plain["state"], load(data[_TENSORS]))
     except (OSError, ValueError, LookupError, TypeError, RecursionError, SafetensorError) as error:
         return f"{type(error).__name__}: {error}"

@@ -178,7 +178,7 @@ class Run:
         return None if self.finished is None else (self.finished - self.started).total_seconds()
 
     @property
-    def place(self) -> str:
+    def shown_path(self) -> str:
         """URL of a stored run, or path of a run directory."""
         return self.url or str(self.path)
 
@@ -187,7 +187,7 @@ class Run:
         """How to finish an unfinished run."""
         if self.status == STATUS_RUNNING and not self.url:
             return "Wait for it to finish."
-        return resume_hint(self.place)
+        return resume_hint(self.shown_path)
 
     def config(self) -> Mapping[str, Any]:
         """Read the configuration of the run. Raises RunFolderError E430 if it cannot be read."""
@@ -270,7 +270,7 @@ class UnreadableRun:
     url: str = ""
 
     @property
-    def place(self) -> str:
+    def shown_path(self) -> str:
         """URL of a stored run, or path of a folder."""
         return self.url or str(self.path)
 

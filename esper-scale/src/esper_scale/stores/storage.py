@@ -196,7 +196,7 @@ class Storage:
             raise RunFolderError(Problem("E412", message, hint=hint))
         if not self.files.async_impl:  # object stores have no folders, only names
             with reported(self.url):
-                self.files.makedirs(self.place(id_, "files"), exist_ok=True)
+                self.files.makedirs(self.path_of(id_, "files"), exist_ok=True)
         try:
             before = self.manifest(id_)
         except RunFolderError as error:
@@ -212,7 +212,7 @@ class Storage:
             manifest = Manifest.model_validate_json(self.read(id_, "manifest.json", MANIFEST_BYTES))
         except _Missing:
             with reported(self.url):
-                if self.files.exists(self.place(id_, "manifests")):
+                if self.files.exists(self.path_of(id_, "manifests")):
                     raise _damaged(url, "it was uploaded by an older version of Esper") from None
             return None
         except _Damaged as error:
@@ -247,7 +247,7 @@ class Storage:
 
     def blocks(self, id_: str, name: str, end: int) -> Iterator[bytes]:
         """Yield the first bytes of a file. Raises _Missing, _Damaged if it is not a regular file, and E434."""
-        path = self.place(id_, name)
+        path = self.path_of(id_, name)
         with reported(self.url):
             try:
                 if isinstance(self.files, LocalFileSystem):
@@ -271,7 +271,7 @@ class Storage:
 
     def write(self, id_: str, name: str, data: bytes) -> None:
         """Replace a small file as a whole."""
-        path = self.place(id_, name)
+        path = self.path_of(id_, name)
         with reported(self.url):
             if isinstance(self.files, LocalFileSystem):
                 beside = Path(f"{path}.{secrets.token_hex(4)}")
@@ -280,7 +280,7 @@ class Storage:
             else:
                 self.files.pipe_file(path, data)
 
-    def place(self, *names: str) -> str:
+    def path_of(self, *names: str) -> str:
         """Return the path of a file in the file system."""
         return "/".join((self.path, *names))
 
@@ -323,7 +323,7 @@ class LeasedRun:
         with reported(storage.url):
             try:
                 # What uploads that were cut off left behind is deleted with the next upload.
-                paths = storage.files.ls(storage.place(id_, "files"), detail=False)
+                paths = storage.files.ls(storage.path_of(id_, "files"), detail=False)
             except FileNotFoundError:
                 paths = []
         self._present = {str(path).rpartition("/")[2] for path in paths}
@@ -348,7 +348,7 @@ class LeasedRun:
         )
         self.renew()  # a process that was suspended meanwhile must not replace the manifest of its successor
         self._storage.write(self._id, "manifest.json", manifest.model_dump_json().encode())
-        unneeded = [self._storage.place(self._id, "files", name) for name in self._present - manifest.stored]
+        unneeded = [self._storage.path_of(self._id, "files", name) for name in self._present - manifest.stored]
         # Only what was there before or is this process's own, so that a successor's files stay in any case.
         self._files, self._present = {file.name: file for file in files}, set(manifest.stored)
         if unneeded:
@@ -368,7 +368,7 @@ class LeasedRun:
         lease = self._storage.lease(self._id)
         if lease is not None and lease.token == self.token:
             with reported(self._storage.url):
-                self._storage.files.rm(self._storage.place(self._id, "lease.json"))
+                self._storage.files.rm(self._storage.path_of(self._id, "lease.json"))
 
     def _put(self, place: int, name: str, read: Callable[[], Iterator[bytes]]) -> StoredFile:
         """Copy a file unless it is the same as in the latest upload."""
@@ -378,7 +378,7 @@ class LeasedRun:
             return before
         stored = f"{self._number:06}-{self.token}-{place}"
         self._present.add(stored)
-        path = self._storage.place(self._id, "files", stored)
+        path = self._storage.path_of(self._id, "files", stored)
         with reported(self._storage.url), self._storage.files.open(path, "wb") as target:
             size, digest = _measure(read(), target.write)
         return StoredFile(name=name, stored=stored, bytes=size, sha256=digest)

@@ -25,7 +25,7 @@ from pathlib import Path
 from runpy import run_path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from esper_core.leyline import SeedSignals, Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline import Reason, SeedSignals, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import StageChanged, StepFinished
 from esper_core.plugins import html_of
 from esper_core.telemetry import decode, encode
@@ -118,7 +118,11 @@ def result_of(run: Path) -> dict[str, Any]:
             }
             for arm in arms
         },
-        "changes": [json.loads(encode(replace(change, reason=""))) for life in lives for change in life.changes],
+        "changes": [
+            json.loads(encode(replace(change, reason=Reason(change.reason.cause))))
+            for life in lives
+            for change in life.changes
+        ],
         "alphas": [
             [life.arm, life.seed, life.slot, life.blueprint, look.step, life.stage_at(look.step), round(look.alpha, 3)]
             for life in lives

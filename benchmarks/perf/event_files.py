@@ -7,7 +7,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from esper_core.leyline import Metric, Stage
+from esper_core.leyline import WAIT, Action, Cause, Metric, Op, Reason, Stage
 from esper_core.leyline.events import EpisodeFinished, RunStarted, StageChanged, StepFinished
 from esper_core.leyline.lifecycle import SlotState
 from esper_core.leyline.signals import Evidence, Finding, Gain, Opinion, SeedSignals, Signals, SlotSignals
@@ -76,10 +76,11 @@ def _events(round_: int, arm: str, step: int, steps: int) -> Iterator[Event]:
             was=STAGES[number - 1] if number else None,
             now=STAGES[number],
             parameters=72,
-            reason="by the policy",
+            reason=Reason(Cause.POLICY),
         )
-    action = "wait" if arm == ARMS[1] or step % fifth else f"advance {SLOT}"
-    yield StepFinished(round=round_, arm=arm, seed=PLACE, step=step, signals=_signals(arm, step, steps), action=action)
+    action = WAIT if arm == ARMS[1] or step % fifth else Action(Op.ADVANCE, SLOT)
+    signals = _signals(arm, step, steps)
+    yield StepFinished(round=round_, arm=arm, seed=PLACE, step=step, signals=signals, action=action)
 
 
 def _signals(arm: str, step: int, steps: int) -> Signals:
@@ -89,7 +90,7 @@ def _signals(arm: str, step: int, steps: int) -> Signals:
     if grows and 0 < step < steps // 5:  # looks of a gate make long lines
         gain = Gain(800, 0.01 + 0.05 * step / steps, 0.4, 0.1, -1.25, 1.5)
         seen = Evidence(800, gain.mean, gain.standard_error, gain.mean - 0.03, gain.mean + 0.03, 0.001, step)
-        opinion = Opinion(Finding.NOT_SHOWN, "the bound is below the price", seen, 0.02)
+        opinion = Opinion(Finding.NOT_SHOWN, evidence=seen, price=0.02)
         seeds = (SeedSignals(BLUEPRINT, Stage.TRAINING, 0.0, 72, age=step, gain=gain, opinion=opinion),)
     slots = (SlotSignals(SLOT, SlotState.OCCUPIED if seeds else SlotState.FREE, 0, seeds),)
     return Signals(step, loss, loss, 1 - loss / 3, 572 if grows else 500, 500, slots)

@@ -11,7 +11,19 @@ from typing import Any
 
 import pytest
 
-from esper_core.leyline import Evidence, Finding, Gain, Metric, Opinion, SeedSignals, Signals, SlotSignals, Stage
+from esper_core.leyline import (
+    Cause,
+    Evidence,
+    Finding,
+    Gain,
+    Metric,
+    Opinion,
+    Reason,
+    SeedSignals,
+    Signals,
+    SlotSignals,
+    Stage,
+)
 from esper_core.leyline.events import (
     EpisodeFinished,
     Event,
@@ -61,12 +73,15 @@ class RecordedRun:
     def _step(self, arm: str, seed: int, step: int) -> Iterator[Event]:
         grows = arm == self.arms[0]
         if grows:
-            names = {"arm": arm, "slot": self.slot, "blueprint": self.blueprint, "reason": f"asked for{self.word}"}
+            names = {
+                "arm": arm,
+                "slot": self.slot,
+                "blueprint": self.blueprint,
+                "reason": Reason(Cause.ROLLBACK, self.word) if self.word else Reason(Cause.POLICY),
+            }
             for number, _, was, now in (change for change in self._plan() if change[1] == step):
                 yield stage_changed(step, was, now, seed=seed, seed_id=number, **names)
-        yield StepFinished(
-            round=0, arm=arm, seed=seed, step=step, signals=self._signals(seed, step, grows=grows), action="wait"
-        )
+        yield StepFinished(round=0, arm=arm, seed=seed, step=step, signals=self._signals(seed, step, grows=grows))
         if grows and seed == 1 and step == 3:
             yield GovernorActed(
                 round=0, arm=arm, seed=seed, step=step, act="roll-back", verdict="panic", reason=f"surge{self.word}"

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from esper_core.leyline import Metric, Stage
+from esper_core.leyline import Cause, Evidence, Finding, Metric, Opinion, Reason, Stage
 from esper_core.leyline.events import HostLayer
-from esper_watch import growth, headline, pages, views
+from esper_core.leyline.signals import Strictness
+from esper_watch import decisions, growth, headline, pages, views
 from esper_watch.history import History, SeedLife
 from esper_watch.history_records import Look
 from esper_watch.report import read_report, write_report
@@ -27,10 +28,16 @@ def report(make_run):
     return read_report(make_run(environments=10, steps=40))
 
 
+def opinion(lower: float, price: float, *, look: int, strictness: Strictness = "strict") -> Opinion:
+    shown = lower > (price if strictness == "strict" else 0.0)
+    evidence = Evidence(800, 0.1, 0.02, lower, 0.2, 0.05, look)
+    return Opinion(Finding.SHOWN if shown else Finding.NOT_SHOWN, "", evidence, price, strictness)
+
+
 def life(*changes: tuple[int, Stage], number: int = 0) -> SeedLife:
     seed_life = SeedLife(0, "grown", 0, "early", number, "test/conv", 72)
     seed_life.changes += [
-        stage_changed(step, None, now, seed_id=number, reason="by the policy") for step, now in changes
+        stage_changed(step, None, now, seed_id=number, reason=Reason(Cause.POLICY)) for step, now in changes
     ]
     return seed_life
 
@@ -113,10 +120,10 @@ def test_without_a_script_the_last_step_is_shown(report):
 
 def test_a_decision_names_its_options_and_says_why():
     history = History("r")
-    price = "gate before blending: lower bound 0.1374 > price 0.0656 (look 3, 800 examples)"
+    shown, missed = (opinion(bound, 0.0656, look=3) for bound in (0.1374, 0.0374))
     for seed_id, blueprint, now, reason in (
-        (0, "b/conv", Stage.BLENDING, f"by the policy; {price}"),
-        (1, "b/point", Stage.PRUNED, f"b/conv was chosen from the nursery; {price.replace('>', '≤')}"),
+        (0, "b/conv", Stage.BLENDING, Reason(Cause.POLICY, "", "blending", shown)),
+        (1, "b/point", Stage.PRUNED, Reason(Cause.NURSERY, "b/conv", "blending", missed)),
     ):
         seed_life = life((0, Stage.GERMINATED), number=seed_id)
         seed_life.blueprint = blueprint
@@ -126,7 +133,7 @@ def test_a_decision_names_its_options_and_says_why():
         seed_life.changes.append(change)
         history.seeds.append(seed_life)
     changes = [(candidate, candidate.changes[-1]) for candidate in history.seeds]
-    moment = growth._moment(history, history.seeds, 4, changes, [0.001])
+    moment = decisions._moment(history, history.seeds, 4, changes, [0.001])
     assert [option.price for option in moment.options] == pytest.approx([0.0656, 0.001 * history.seeds[1].parameters])
     assert moment.action == "blend conv into slot early; prune point in slot early"
     assert [(option.name, option.outcome, option.chosen) for option in moment.options] == [
@@ -142,19 +149,27 @@ def test_a_decision_names_its_options_and_says_why():
 @pytest.mark.parametrize(
     ("reason", "sentence"),
     [
-        ("by the policy", "conv: the policy chose this."),
-        ("alpha at 0", "conv: alpha at 0."),
+        (Reason(Cause.POLICY), "conv: the policy chose this."),
+        (Reason(Cause.DRAINED), "conv: alpha at 0."),
         (
-            "by the policy; gate before blending: the gate looks from step 3 on; this is step 2",
-            "The gate before blending had not looked yet: it begins in a seed's step 3; this was 2.",
+            Reason(Cause.POLICY, "", "blending", Opinion(Finding.UNKNOWN, "the gate looks from step 3 on")),
+            "conv: the policy chose this. The gate before blending: the gate looks from step 3 on.",
         ),
-        ("x; gate before fossilisation: a figure is not finite", "conv: x. The gate before keeping it: a figure is"),
+        (
+            Reason(Cause.LOST, "x", "fossilisation", Opinion(Finding.UNKNOWN, "a figure is not finite", price=0.1)),
+            "conv: lost: the seed x. The gate before keeping it: a figure is not finite.",
+        ),
+        (
+            Reason(Cause.GAIN, "", "blending", opinion(0.01, 0.02, look=3, strictness="permissive")),
+            "The gate before blending was open: over 800 examples the gain is 0.1000, above the price of 0.0200, and "
+            "at least 0.0100 (look 3).",
+        ),
     ],
 )
 def test_reasons_are_told_in_words(reason, sentence):
     seed_life = life((0, Stage.GERMINATED), (4, Stage.PRUNED))
     seed_life.blueprint = "b/conv"
-    assert sentence in growth._explained(seed_life, replace(seed_life.changes[-1], reason=reason))
+    assert sentence in decisions._explained(seed_life, replace(seed_life.changes[-1], reason=reason))
 
 
 def look(step: int, mean: float) -> Look:
@@ -162,7 +177,7 @@ def look(step: int, mean: float) -> Look:
 
 
 def test_every_decision_stands_under_its_network(report):
-    data = growth.decisions(report).data
+    data = decisions.decisions(report).data
     assert len(data["networks"]) == 10
     assert {len(moments) for _, moments in data["networks"]} == {7}
     assert data["missing"] == 0

@@ -8,7 +8,21 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from esper_core.leyline import Finding, Gain, Opinion, SeedSignals, Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline import (
+    WAIT,
+    Action,
+    Cause,
+    Finding,
+    Gain,
+    Op,
+    Opinion,
+    Reason,
+    SeedSignals,
+    Signals,
+    SlotSignals,
+    SlotState,
+    Stage,
+)
 from esper_core.leyline.events import EpisodeFinished, Event, GovernorActed, StageChanged, StepFinished
 from esper_watch import History
 from esper_watch.history import SeedGain
@@ -54,13 +68,13 @@ def test_a_seed_has_one_row_with_the_step_of_each_stage_and_its_latest_gain():
         stage(4, Stage.BLENDING, Stage.HOLDING),
         stage(5, Stage.HOLDING, Stage.BLENDING),
         stage(6, Stage.BLENDING, Stage.HOLDING),
-        stage(7, Stage.HOLDING, Stage.FOSSILISED, reason="it was worth it"),
+        stage(7, Stage.HOLDING, Stage.FOSSILISED, reason=Reason(Cause.POLICY)),
         step(7, gain=0.3, price=0.02),
     ).seeds
     assert life.as_row() == {
         **PLACE, "seed_id": 0, "slot": "early", "blueprint": "b/conv", "parameters": 120, "germinated": 1,
         "training": 2, "blending": 3, "holding": 4, "draining": None, "fossilised": 7, "pruned": None,
-        "stage": "fossilised", "reason": "it was worth it", "gain": 0.3, "gain_error": 0.05, "gain_examples": 100,
+        "stage": "fossilised", "reason": "by the policy", "gain": 0.3, "gain_error": 0.05, "gain_examples": 100,
         "gain_step": 7, "gain_stage": "training", "price": 0.02,
     }  # fmt: skip
     assert (life.kept, life.ended) == (True, True)
@@ -114,7 +128,8 @@ def test_every_event_has_its_record(any_event, data):
 def test_a_history_is_fed_while_the_run_goes_on_and_keeps_decisions_and_looks():
     history = history_of(stage(0, None, Stage.GERMINATED))
     for number in (1, 2):
-        history.add(step(number, gain=0.1 * number, price=0.02, action="prune early" if number == 2 else "wait"))
+        action = Action(Op.PRUNE, "early") if number == 2 else WAIT
+        history.add(step(number, gain=0.1 * number, price=0.02, action=action))
         assert (history.events, len(history.steps)) == (number + 1, number)
     assert [(decision.step, decision.action, decision.environment) for decision in history.decisions] == [
         (2, "prune early", (0, "grown", 7))

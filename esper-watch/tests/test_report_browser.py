@@ -160,7 +160,7 @@ def test_the_pointer_shows_the_value_of_a_mark(page):
     position = page.evaluate(MIDDLE)
     page.point(*position)
     assert page.evaluate(TOOLTIP) == (
-        "early  conv: germinated at step 1, training in isolation from step 2 to step 9. asked for"
+        "early  conv: germinated at step 1, training in isolation from step 2 to step 9. by the policy"
     )
     page.point(2, 2)
     assert page.evaluate(TOOLTIP) == ""

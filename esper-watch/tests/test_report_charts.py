@@ -12,7 +12,7 @@ from xml.dom import minidom
 
 import pytest
 
-from esper_core.leyline import Metric, Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline import Cause, Metric, Reason, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.events import Event, RunFinished, RunStarted, StepFinished
 from esper_core.telemetry import encode
 from esper_watch.figures import Z_95, ArmResult, arm_styles, pareto_front
@@ -274,7 +274,7 @@ def test_gain_interval_and_price_match_the_axis_which_covers_them(gains, report)
     assert [drawing.ticks[step] for step in steps] == sorted(drawing.ticks.values()), "to the right is more"
 
 
-def lives_chart(report: Report, *stages: tuple[int, Stage, str]) -> tuple[SeedChart, list[tuple[str, str]]]:
+def lives_chart(report: Report, *stages: tuple[int, Stage, Reason]) -> tuple[SeedChart, list[tuple[str, str]]]:
     """Return the chart of a single life, and the class and the text of each mark."""
     life = SeedLife(0, "grown", 0, "early", 0, "test/conv", 72)
     life.changes += [stage_changed(step, None, now, reason=reason) for step, now, reason in stages]
@@ -283,16 +283,17 @@ def lives_chart(report: Report, *stages: tuple[int, Stage, str]) -> tuple[SeedCh
     return drawing, [(mark.getAttribute("class"), text_of(mark)) for mark in drawing.marks()]
 
 
-GERMINATED, TRAINED = (8, Stage.GERMINATED, "asked for"), (9, Stage.TRAINING, "a step began")
+GERMINATED = (8, Stage.GERMINATED, Reason(Cause.POLICY))
+TRAINED = (9, Stage.TRAINING, Reason(Cause.STEP))
 
 
 def test_germination_and_training_are_one_bar(report):
     """Training begins in the next step, so a bar in between would have no length."""
-    drawing, marks = lives_chart(report, GERMINATED, TRAINED, (16, Stage.BLENDING, "its gain is shown"))
+    drawing, marks = lives_chart(report, GERMINATED, TRAINED, (16, Stage.BLENDING, Reason(Cause.GAIN)))
     assert marks == [
         (
             "mark stage-training",
-            "early  conv: germinated at step 9, training in isolation from step 10 to step 17. asked for",
+            "early  conv: germinated at step 9, training in isolation from step 10 to step 17. by the policy",
         ),
         ("mark stage-blending", "early  conv: blending in from step 17 to step 40. its gain is shown"),
     ]
@@ -305,10 +306,13 @@ def test_germination_and_training_are_one_bar(report):
 
 @pytest.mark.parametrize("pruned", [False, True])
 def test_a_seed_that_never_trained_has_a_bar_of_its_own(pruned, report):
-    marks = [("mark stage-germinated", "early  conv: germinated at step 9. asked for")]
+    marks = [("mark stage-germinated", "early  conv: germinated at step 9. by the policy")]
     if pruned:
-        marks.append(("mark", "early  conv: pruned at step 10. rolled back"))
-    assert lives_chart(report, GERMINATED, *([(9, Stage.PRUNED, "rolled back")] if pruned else []))[1] == marks
+        marks.append(("mark", "early  conv: pruned at step 10. rolled back: too hot"))
+    assert (
+        lives_chart(report, GERMINATED, *([(9, Stage.PRUNED, Reason(Cause.ROLLBACK, "too hot"))] if pruned else []))[1]
+        == marks
+    )
 
 
 def test_every_chart_has_a_description_and_every_mark_a_text(make_run):

@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import re
+from dataclasses import asdict
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from esper_core.leyline import Cause, Finding, Opinion, Reason
 from esper_watch.report import read_report, report_page
 
 
@@ -52,7 +54,7 @@ def killed(run: Path) -> Path:
 def stopped(run: Path, status: str, reason: str) -> Path:
     """Change how the run ended."""
     (run / "summary.json").unlink()
-    end = json.dumps({"type": "run-finished", "v": 1, "status": status, "reason": reason})
+    end = json.dumps({"type": "run-finished", "v": 2, "status": status, "reason": reason})
     lines = (run / "events.jsonl").read_text().splitlines()[:-20]
     (run / "events.jsonl").write_text("\n".join([*lines, end]) + "\n")
     return run
@@ -95,14 +97,14 @@ def test_steps_count_from_one_everywhere(make_run):
     assert "test/conv in early, 72 parameters: germinated at step 9, training in isolation at step 10, " in " ".join(
         marks
     )
-    assert "early  conv: germinated at step 9, training in isolation from step 10 to step 17. asked for" in marks
-    assert "early  conv: kept from step 33 to step 40. asked for" in marks
-    assert "early  conv: pruned at step 9. asked for" in marks
+    assert "early  conv: germinated at step 9, training in isolation from step 10 to step 17. by the policy" in marks
+    assert "early  conv: kept from step 33 to step 40. by the policy" in marks
+    assert "early  conv: pruned at step 9. by the policy" in marks
     assert "governor, step 4: roll-back. surge" in marks
     rows = rows_of(run, "governor")
     assert rows[0][:3] == ["grown 1", "4", "roll-back"]
     assert rows[1][:3] == ["grown 1", "4", "conv in early"]
-    assert ", step 9, training in isolation; pruned: asked for" in " ".join(marks_of(run, "evidence"))
+    assert ", step 9, training in isolation; pruned: by the policy" in " ".join(marks_of(run, "evidence"))
 
 
 def test_a_capacity_control_keeps_no_seeds(make_run, change):
@@ -118,16 +120,17 @@ def test_a_capacity_control_keeps_no_seeds(make_run, change):
 @pytest.mark.parametrize(
     ("reason", "expected"),
     [
-        ("blueprints/conv_light was chosen from the nursery", "conv_light was chosen"),
-        ("by the policy", "pruned by its policy"),
-        ("by the policy; gate before blending: lower bound 0.1", "pruned by its policy"),
-        ("rolled back: a loss is not finite", "rolled back"),
-        ("", "pruned"),
+        (Reason(Cause.NURSERY, "blueprints/conv_light"), "conv_light was chosen"),
+        (Reason(Cause.POLICY), "pruned by its policy"),
+        (Reason(Cause.POLICY, "", "blending", Opinion(Finding.NOT_SHOWN)), "below its price"),
+        (Reason(Cause.ROLLBACK, "a loss is not finite"), "rolled back"),
+        (Reason(Cause.EPISODE_END), "the episode is over"),
     ],
 )
 def test_the_reason_for_pruning_is_shown_beside_a_seed(reason, expected, make_run, change):
     run = make_run(environments=1, steps=40)
-    change(run, "events.jsonl", r'("now":"pruned".*"reason":)"[^"]*"', rf'\1"{reason}"')
+    record = json.dumps(asdict(reason), separators=(",", ":"))
+    change(run, "events.jsonl", r'("now":"pruned".*"reason":)\{[^}]*\}', rf"\1{record}")
     (forest,) = re.findall(r'<section id="evidence">(.*?)<details>', report_page(read_report(run)), flags=re.DOTALL)
     shown = re.findall(r"<text[^>]*>([^<]+)<", forest)
     assert expected in shown

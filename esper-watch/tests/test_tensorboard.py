@@ -66,8 +66,8 @@ def test_each_environment_has_its_own_curves_and_stage_changes_as_text():
     assert grown.texts == [
         ("growth", "`early`: `tried/blueprint` germinated: by the policy", 0),
         ("growth", "`early`: `tried/blueprint` germinated → training: a step began", 1),
-        ("growth", "`early`: `tried/blueprint` lost: made its own loss not finite", 1),
-        ("growth", "`early`: `tried/blueprint` training → pruned: lost", 1),
+        ("growth", "`early`: `tried/blueprint` lost: broke its loss", 1),
+        ("growth", "`early`: `tried/blueprint` training → pruned: lost: the seed broke its loss", 1),
         ("governor", "warn, warning: the loss rose", 1),
     ]
     assert set(twin.scalars) == {

@@ -87,7 +87,7 @@ def test_an_unfinished_run_is_running_or_died(run, status):
 
 def test_skipped_events_are_reported(run):
     with (run / "events.jsonl").open("a") as file:
-        file.write('{"type": "seed-moved", "v": 1}\n{"type": "step-fin')
+        file.write('{"type": "seed-moved", "v": 2}\n{"type": "step-fin')
     history = read_history(run)
     assert history.share_done == 1.0
     skipped = ['events of type "seed-moved" are skipped', f"the last line, line {len(EVENTS) + 2}, is incomplete"]
@@ -242,7 +242,7 @@ def test_control_characters_of_a_run_are_escaped(run):
     ]
     write(run, *hostile)
     with (run / "events.jsonl").open("a") as file:
-        file.write(json.dumps({"type": f"moved{HOSTILE}", "v": 1}) + "\n")
+        file.write(json.dumps({"type": f"moved{HOSTILE}", "v": 2}) + "\n")
     (run / "manifest.json").write_text(json.dumps({"id": f"otter{HOSTILE}"}))
     for width in (20, 80, 2000):
         answer = CliRunner().invoke(watch, [str(run)], env={"COLUMNS": str(width)})

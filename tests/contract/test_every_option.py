@@ -39,7 +39,7 @@ def host_class(world: Any) -> str:
 
 
 def first_action(world: Any) -> str:
-    return world.steps[0].action
+    return world.steps[0].action.title
 
 
 def pays_rent(world: Any) -> bool:
@@ -290,7 +290,7 @@ ROWS = [
     Row("slots.NAME.kind", "slots.early.kind=vector", refusal, None, "E317"),
     Row("slots.NAME.blueprints", *TWO, lambda w: len(w.composition.space.blueprints["early"]), 1, 2),
     Row("slots.NAME.stack", "slots.early.stack=2", lambda w: plantable(w.environment(KEPT, steps=2)), False, True),
-    Row("policy.use", "policy=static", lambda w: {e.action for e in w.steps} == {"wait"}, False, True),
+    Row("policy.use", "policy=static", lambda w: {e.action.title for e in w.steps} == {"wait"}, False, True),
     Row("policy.settings", "{plan: []}", first_action, EARLY_GROWS, "wait"),
     Row("arms.NAME.policy.use", "arms={a: {policy: static}}", arms, ("schedule", "twin"), ("a", "twin")),
     Row("arms.NAME.policy.settings", LATE, first_action, EARLY_GROWS, LATE_GROWS),

@@ -50,9 +50,8 @@ def filled(kind: Any, way: str, word: str, planted: set[str]) -> Any:
         return f"{way} {word}"
     if is_dataclass(kind):
         hints = get_type_hints(kind)
-        arguments = {
-            field.name: filled(hints[field.name], f"{way}.{field.name}", word, planted) for field in fields(kind)
-        }
+        named = [field.name for field in fields(kind) if field.name != "v"]  # a version keeps its default
+        arguments = {name: filled(hints[name], f"{way}.{name}", word, planted) for name in named}
         return kind(**arguments)
     if origin is Literal:
         return inner[0]

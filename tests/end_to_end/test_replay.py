@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from esper_core.leyline import ConfigError, RunFolderError
+from esper_core.leyline import WAIT, ConfigError, RunFolderError
 from esper_core.leyline.events import StepFinished
 from esper_run.app.episode import Episode
 from esper_study.actions import parse_action
@@ -92,11 +92,11 @@ def rewrite(run: Ran, change: Callable[[dict[str, Any]], dict[str, Any] | None])
 
 def measured(steps: Sequence[StepFinished]) -> list[str]:
     """Return the measurements without the actions, as a repr, in which NaN equals NaN."""
-    return [repr(replace(step, action="", arguments={})) for step in steps]
+    return [repr(replace(step, action=WAIT)) for step in steps]
 
 
 def actions(replayed: Replay, start: int = 0) -> list[str]:
-    return [event.action for event in replayed.steps[start:]]
+    return [event.action.title for event in replayed.steps[start:]]
 
 
 @pytest.mark.parametrize("episode", ["planned:3", "chance:2", "twin:3"])
@@ -179,7 +179,7 @@ def test_episodes_and_steps_that_do_not_exist_are_rejected(planned, episode, ste
     ("pattern", "text", "code"),
     [
         (r"(?s).*", "nonsense\n", "E421"),
-        ('"germinate early', '"grow early', "E421"),
+        ('"op":"germinate"', '"op":"grow"', "E421"),
         ('"blend":"gate"', '"blend":"mix"', "E421"),
         (r"(?s).*", "", "E432"),
         (None, None, "E430"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from esper_core.leyline import Metric, Stage
+from esper_core.leyline import Cause, Metric, Reason, Stage
 from esper_core.leyline.events import EpisodeFinished, StageChanged
 from esper_run.runs.statistics import results
 
@@ -25,7 +25,7 @@ margin: 0.0
 def stage_changed(step: int, was: Stage | None, now: Stage, **more: Any) -> StageChanged:
     """Return a stage change of a seed in the slot early of the first environment of the arm grown."""
     place: dict[str, Any] = {"round": 0, "arm": "grown", "seed": 0, "slot": "early", "seed_id": 0}
-    defaults = {"blueprint": "test/conv", "parameters": 72, "reason": "asked for"}
+    defaults = {"blueprint": "test/conv", "parameters": 72, "reason": Reason(Cause.POLICY)}
     return StageChanged(step=step, was=was, now=now, **place | defaults | more)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from esper_core.growth import Garden, Gates, Seed, SeedFault, Transition, Variety, graft
 from esper_core.leyline import WAIT, Action, Blend, BlueprintSpec, GrowthError, LifecycleError, Op, Site, Stage
-from esper_core.leyline.signals import Gain
+from esper_core.leyline.signals import Cause, Gain
 from esper_core.trainer.environment import Environment, Recipe
 from esper_core.trainer.pool import Pool
 from tests.support import core_worlds
@@ -251,7 +251,7 @@ def test_advance_without_a_name_takes_the_seed_with_the_largest_gain_and_prunes_
     advanced, *pruned = environment.network.apply(ADVANCE, 6)
     assert (advanced.seed, advanced.now) == (ranked[0].number, Stage.BLENDING)
     assert {change.now for change in pruned} == {Stage.PRUNED}
-    assert "was chosen" in pruned[0].reason
+    assert (pruned[0].reason.cause, pruned[0].reason.detail) == (Cause.NURSERY, ranked[0].blueprint)
     assert environment.garden.living_seeds() == ranked[:1]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from esper_core.governor import Act
 from esper_core.growth import gates
 from esper_core.leyline import WAIT, Action, ActionMask, Finding, LifecycleError, Op, SlotPlace, Stage
-from esper_core.leyline.signals import Level, Verdict
+from esper_core.leyline.signals import Cause, Level, Reason, Verdict
 from esper_core.trainer.pool import Pool
 from tests.support import core_worlds
 from tests.support.core_worlds import ADVANCE, FOSSILISE, GERMINATE, PRUNE, Net, begin_pool, change_recipe, make_recipe
@@ -161,7 +161,8 @@ def test_a_seed_that_its_gate_does_not_pass_cannot_be_advanced():
     assert not pool.masks()[0].allows(ADVANCE)
     assert pool.masks()[0].allows(PRUNE)
     ((_, pruned),), _ = pool.apply([PRUNE, WAIT], 6)
-    assert pruned.reason == f"by the policy; gate before blending: {seed.opinion.reason}"
+    assert pruned.reason == Reason(Cause.POLICY, "", "blending", seed.opinion)
+    assert str(pruned.reason) == f"by the policy; gate before blending: {seed.opinion.reason}"
 
 
 @pytest.mark.parametrize("auto", [True, False])

@@ -8,7 +8,19 @@ from functools import partial
 
 import pytest
 
-from esper_core.leyline import Finding, Gain, Metric, Opinion, SeedSignals, Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline import (
+    Cause,
+    Finding,
+    Gain,
+    Metric,
+    Opinion,
+    Reason,
+    SeedSignals,
+    Signals,
+    SlotSignals,
+    SlotState,
+    Stage,
+)
 from esper_core.leyline.events import RunStarted, StageChanged, StepFinished
 from esper_core.telemetry.event_log import encode
 from esper_run.runs.directory import run_lock
@@ -160,14 +172,14 @@ def test_show_seeds_says_why_a_seed_was_not_kept(write_run, esper_runs, narrow):
     started = {"run": OTTER, "arms": ("grown",), "rounds": 1, "environments": 1, "steps": 2}
     events = [
         RunStarted(**started, gains_in="accuracy"),
-        change(was=None, now=Stage.GERMINATED, reason="by the policy"),
+        change(was=None, now=Stage.GERMINATED, reason=Reason(Cause.POLICY)),
         StepFinished(**common, signals=signals),
-        change(was=Stage.TRAINING, now=Stage.PRUNED, reason="by the policy; gate before blending: gain too small"),
+        change(was=Stage.TRAINING, now=Stage.PRUNED, reason=Reason(Cause.POLICY, "", "blending", seed.opinion)),
     ]
     (path / "events.jsonl").write_text("".join(f"{encode(event)}\n" for event in events))
     head, line = esper_runs("show", OTTER, "--seeds").out.splitlines()
     assert "gain ± s.e. (accuracy)" in head
-    cells = ["0", "grown", "7", "early", "a/conv", "pruned", "+0.5000 ± 0.1000", "0.7500", events[-1].reason]
+    cells = ["0", "grown", "7", "early", "a/conv", "pruned", "+0.5000 ± 0.1000", "0.7500", str(events[-1].reason)]
     assert re.split(r"  +", line) == cells
     (row,) = esper_runs("show", OTTER, "--seeds", "--json").json
     assert (row["stage"], row["gain"], row["price"]) == ("pruned", 0.5, 0.75)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from esper_core.leyline.actions import ActionMask
-    from esper_core.leyline.events import StepFinished
 
 GRAMMAR: Final = "OP [SLOT [BLUEPRINT]] [key=value…], as: germinate early conv_light blend=gate speed=8"
 OPTIONS: Final = ("blend", "speed", "curve", "target")
@@ -69,35 +68,13 @@ def format_action(action: Action) -> str:
     >>> format_action(Action(Op.PRUNE, "early", speed=0))
     'prune early speed=0'
     """
-    usual, options = options_of(Action(action.op)), options_of(action)
-    return " ".join([name_of(action), *(f"{key}={value}" for key, value in options.items() if value != usual[key])])
-
-
-def name_of(action: Action) -> str:
-    """Return op, slot and blueprint of an action, as ``StepFinished.action`` has them."""
-    if action.op is Op.WAIT:
-        return str(action.op)
-    return " ".join(part for part in (action.op, action.slot, action.blueprint) if part)
-
-
-def options_of(action: Action) -> dict[str, str | int | float]:
-    """Return the options that the op of an action reads, as ``StepFinished.arguments`` has them."""
-    values: dict[str, str | int | float] = {
-        "blend": str(action.blend),
-        "speed": action.speed,
-        "curve": str(action.curve),
-        "target": float(action.target),
-    }
-    return {name: values[name] for name in ARGUMENTS[action.op] if name in values}
-
-
-def action_of(event: StepFinished) -> Action:
-    """Return the action that an event records. ValueError if it records none."""
-    op, *named = event.action.split() or [""]
-    recorded: dict[str, Any] = dict(event.arguments)
-    kinds = {"blend": Blend, "curve": Curve, "target": float}
-    options = {key: kinds[key](value) if key in kinds else value for key, value in recorded.items() if key in OPTIONS}
-    return Action(Op(op), *named[:2], **options)
+    usual = Action(action.op)
+    options = [
+        f"{key}={getattr(action, key)}"
+        for key in OPTIONS
+        if key in ARGUMENTS[action.op] and getattr(action, key) != getattr(usual, key)
+    ]
+    return " ".join([action.title, *options])
 
 
 def possible_actions(mask: ActionMask) -> tuple[str, ...]:

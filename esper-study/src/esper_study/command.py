@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from esper_core.leyline.constants import MIN_SEEDS_FOR_VERDICT
-from esper_study.actions import action_of, format_action, parse_action
+from esper_study.actions import format_action, parse_action
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -120,8 +120,6 @@ def _notes(name: str, manifest: Mapping[str, Any], status: str, recording: Recor
     if recording.ending is None:
         last = recording.steps[-1].step
         notes.append(f"the recording of {recording.name} ends after step {last}: the run is {status}")
-    if any(event.action.startswith("germinate") and not event.arguments for event in recording.steps):
-        notes.append("an older version wrote these events: blend, speed, curve and target have their defaults")
     return notes
 
 
@@ -160,7 +158,7 @@ def _cell(steps: Sequence[StepFinished], step: int) -> Any:
     """Return metric and action of a step, or None if the episode is over by then."""
     if step >= len(steps):
         return None
-    return {"metric": steps[step].signals.validation_metric, "action": format_action(action_of(steps[step]))}
+    return {"metric": steps[step].signals.validation_metric, "action": format_action(steps[step].action)}
 
 
 def _json(value: Any) -> Any:

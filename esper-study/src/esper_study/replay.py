@@ -10,17 +10,17 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
-from esper_core.leyline import WAIT, ConfigError, GovernorStop, Problem, RunFolderError
+from esper_core.leyline import WAIT, Action, ConfigError, GovernorStop, Problem, RunFolderError
 from esper_core.leyline.errors import nearest
 from esper_core.leyline.events import EpisodeFinished, GovernorActed, RunFinished, StepFinished
 from esper_run import read_events
-from esper_study.actions import action_of, format_action, name_of, options_of, possible_actions, quoted
+from esper_study.actions import format_action, possible_actions, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from esper_core.leyline import Action, ActionMask
+    from esper_core.leyline import ActionMask
     from esper_core.leyline.events import Event
     from esper_run.app.episode import Episode, EpisodeStep
 
@@ -223,8 +223,7 @@ def _as_event(recording: Recording, latest: EpisodeStep, action: Action) -> Step
         step=latest.observation.step,
         signals=latest.observation.signals,
         reward={} if latest.reward is None else dict(latest.reward.terms),
-        action=name_of(action),
-        arguments=options_of(action),
+        action=action,
     )
 
 
@@ -311,7 +310,7 @@ def _recording(run: Path, arm: str, seed: int, events: Sequence[Event], *, plays
             f"no step of the episode {quoted(f'{arm}:{seed}')} was finished", "The run was stopped in its first step."
         )
     try:
-        actions = tuple(action_of(event) for event in steps)
+        actions = tuple(event.action for event in steps)
     except (ValueError, TypeError) as error:
         hint = "The file was changed, or is of another version; packages.txt beside it names the one that wrote it."
         problem = Problem(

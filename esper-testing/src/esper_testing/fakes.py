@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
-from esper_core.leyline import SeedSignals, Signals, SlotSignals, SlotState, Stage
+from esper_core.leyline import Action, Cause, Op, Reason, SeedSignals, Signals, SlotSignals, SlotState, Stage
 from esper_core.leyline.constants import RUN_FORMAT
 from esper_core.leyline.events import (
     EpisodeFinished,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def recorded_events() -> list[Event]:
     """Return the events of a small run in which a seed germinates and is lost and the governor warns: every type."""
-    arm = "grown"
+    arm, planted = "grown", Action(Op.GERMINATE, "early", "tried/blueprint")
     born = StageChanged(
         round=0,
         arm=arm,
@@ -45,13 +45,13 @@ def recorded_events() -> list[Event]:
         was=None,
         now=Stage.GERMINATED,
         parameters=120,
-        reason="by the policy",
+        reason=Reason(Cause.POLICY),
     )
     return [
         RunStarted(run="tried", arms=(arm, "twin"), rounds=1, environments=1, steps=2),
         born,
-        StepFinished(round=0, arm=arm, seed=7, step=0, signals=_signals(0), action="germinate tried/blueprint"),
-        replace(born, step=1, was=Stage.GERMINATED, now=Stage.TRAINING, reason="a step began"),
+        StepFinished(round=0, arm=arm, seed=7, step=0, signals=_signals(0), action=planted),
+        replace(born, step=1, was=Stage.GERMINATED, now=Stage.TRAINING, reason=Reason(Cause.STEP)),
         SeedLost(
             round=0,
             arm=arm,
@@ -60,10 +60,10 @@ def recorded_events() -> list[Event]:
             slot="early",
             blueprint="tried/blueprint",
             package="tried 1.0",
-            what="made its own loss not finite",
+            what="broke its loss",
             withdrawn=False,
         ),
-        replace(born, step=1, was=Stage.TRAINING, now=Stage.PRUNED, reason="lost"),
+        replace(born, step=1, was=Stage.TRAINING, now=Stage.PRUNED, reason=Reason(Cause.LOST, "broke its loss")),
         UpdateFinished(round=0, arm=arm, figures={"loss": 0.25}),
         GovernorActed(round=0, arm=arm, seed=7, step=1, act="warn", verdict="warning", reason="the loss rose"),
         StepFinished(round=0, arm=arm, seed=7, step=1, signals=_signals(1), reward={"improvement": 1.5}),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
-from esper_core.leyline import Stage
+from esper_core.leyline import Cause, Finding, Stage
 from esper_core.leyline.constants import CONFIDENCE
 from esper_core.leyline.errors import plural
 from esper_run.runs.statistics import mean_flops, mean_interval
@@ -21,7 +21,7 @@ from esper_watch.history import is_usable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from esper_core.leyline import Metric
+    from esper_core.leyline import Metric, Reason
     from esper_core.leyline.events import EpisodeFinished, GovernorActed
     from esper_watch.history import History, SeedGain, SeedLife
 
@@ -59,8 +59,12 @@ STAGE_NAMES: Final = {
 STAGE_HEIGHTS: Final = dict(zip(STAGE_NAMES, (3.0, 5.0, 8.0, 9.5, 8.0, 11.0, 0.0), strict=True))
 """Heights of the stages' bars: the higher, the more a seed is part of its network. They are read without colour."""
 
-_CHOSEN: Final = " was chosen from the nursery"
-_REASONS: Final = {"by the policy": "pruned by its policy", "alpha at 0": "pruned after draining"}
+_REASONS: Final = {
+    Cause.POLICY: "pruned by its policy",
+    Cause.DRAINED: "pruned after draining",
+    Cause.ROLLBACK: "rolled back",
+    Cause.LOST: "lost",
+}
 """Reasons of stage changes, in the words of a report."""
 
 Grown = tuple[tuple[str, str, int], ...]
@@ -393,7 +397,7 @@ def life_spans(life: SeedLife, steps: int) -> Iterator[tuple[Stage, int, int, st
     starts = [change.step + 1 for change in life.changes]
     stops = [*starts[1:], max(steps, starts[-1])]
     following = [*(change.now for change in life.changes[1:]), None]
-    germinated: tuple[int, str] | None = None
+    germinated: tuple[int, Reason] | None = None
     for change, after, start, stop in zip(life.changes, following, starts, stops, strict=True):
         stage, first, reason = change.now, start, change.reason
         text = f"{STAGE_NAMES[stage]} from step {start} to step {stop}"
@@ -450,19 +454,19 @@ def short_fate(life: SeedLife) -> str:
         return "kept"
     if not life.ended:
         return "still living"
-    reason, _, gate = life.reason.partition("; gate ")
-    if reason == "by the policy" and "≤ price" in gate:
+    reason, opinion = life.reason, life.reason.opinion
+    if reason.cause is Cause.POLICY and opinion is not None and opinion.finding is Finding.NOT_SHOWN:
         return "below its price"
-    if reason.endswith(_CHOSEN):
-        return f"{short_name(reason.removesuffix(_CHOSEN))} was chosen"
-    return _REASONS.get(reason) or reason.partition(":")[0] or "pruned"
+    if reason.cause is Cause.NURSERY:
+        return f"{short_name(reason.detail)} was chosen"
+    return _REASONS.get(reason.cause) or str(reason)
 
 
 def fate(life: SeedLife) -> str:
     """Return what became of a seed, with the reason."""
     if not life.ended:
         return f"still {STAGE_NAMES[life.stage]}"
-    return f"{STAGE_NAMES[life.stage]}: {life.reason}" if life.reason else STAGE_NAMES[life.stage]
+    return f"{STAGE_NAMES[life.stage]}: {life.reason}"
 
 
 def time_shares(seconds: Mapping[str, float], total: float) -> Chart:

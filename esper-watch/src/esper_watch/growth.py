@@ -1,4 +1,4 @@
-"""Growth in pictures and words: networks step by step, and decisions with their options.
+"""Growth in pictures: networks step by step.
 
 A picture draws each layer, slot and seed once. What a seed is like in a step is a list of frames: the page shows the
 last one, and its script another one when the slider moves.
@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from esper_core.leyline import Stage
 from esper_core.leyline.errors import plural
-from esper_watch.figures import STAGE_NAMES, Chart, scale_around
+from esper_watch.figures import STAGE_NAMES, Chart
 from esper_watch.formats import format_value, short_name, shorten
 from esper_watch.history import TWIN, is_control
 from esper_watch.sections import Report, Section
@@ -24,10 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from esper_core.leyline import Metric
-    from esper_core.leyline.events import HostLayer, StageChanged
+    from esper_core.leyline.events import HostLayer
     from esper_watch.figures import Grown
-    from esper_watch.history import Decision, EnvironmentKey, History, SeedLife
-    from esper_watch.history_records import Look
+    from esper_watch.history import History, SeedLife
 
 AT_ONCE: Final = 8
 """Networks of an arm that are shown; the others are folded up."""
@@ -44,9 +41,6 @@ MAX_LAYERS: Final = 14
 MAX_LANES: Final = 8
 """Seeds of a slot that are drawn at once."""
 
-MAX_MOMENTS: Final = 240
-MAX_OPTIONS: Final = 8
-
 SYMBOLS: Final = {
     Stage.GERMINATED: "◌",
     Stage.TRAINING: "◔",
@@ -58,7 +52,7 @@ SYMBOLS: Final = {
 }
 """Signs of the stages, fuller the more a seed is part of its network; they are read without colour."""
 
-_SHORT: Final = {
+SHORT_NAMES: Final = {
     Stage.GERMINATED: "germinated",
     Stage.TRAINING: "in isolation",
     Stage.BLENDING: "blending",
@@ -72,16 +66,6 @@ Layer = tuple[str, str, int, tuple[str, ...]]
 
 _SHOWN_PRUNED: Final = 2
 """Steps for which a pruned seed is still shown."""
-
-_MECHANICAL: Final = ("a step began", "alpha at its target", "alpha at 0")
-"""Reasons of stage changes that nobody decided."""
-
-_GATE: Final = re.compile(r"; gate before (\w+): (.+)$")
-_LOOK: Final = re.compile(r"lower bound (-?[\d.]+) ([>≤]) price (-?[\d.]+) \(look (\d+), (\d+) examples\)")
-_TOO_YOUNG: Final = re.compile(r"the gate looks from step (\d+) on; this is step (\d+)")
-
-
-# --- the network as a picture
 
 
 class Frame(NamedTuple):
@@ -289,7 +273,7 @@ def _frames(lives: Sequence[SeedLife], most: int) -> Iterator[Frame]:
                 continue
             shown = stage, alpha
             strength = f" {alpha} %" if stage in (Stage.BLENDING, Stage.DRAINING) else ""
-            state = f"{SYMBOLS[stage]} {_SHORT[stage]}{strength}, {life.parameters:,}"
+            state = f"{SYMBOLS[stage]} {SHORT_NAMES[stage]}{strength}, {life.parameters:,}"
             size = plural(life.parameters, "parameter")
             text = f"{life.blueprint} in {life.slot}, {size}: {STAGE_NAMES[stage]}{strength}"
             yield Frame(step, stage.value, alpha, shorten(name, 20), state, text, round(_bar(life.parameters, most), 1))
@@ -324,177 +308,3 @@ def network(layers: Sequence[Layer], grown: Grown, description: str) -> Chart:
                 add("box", box, "stage-fossilised", short_name(blueprint), text, f"{parameters:,} param.")
     end = x - gap
     return Chart("network", "A network", description, 82.0, {"marks": marks, "end": end}, width=max(420.0, end + 8))
-
-
-# --- decisions
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """Something that could have been done in a decision, with what was known of it."""
-
-    name: str
-    parameters: int | None
-    look: Look | None
-    """What was measured in this step; None: it was not growing yet."""
-    price: float | None
-    outcome: str
-    chosen: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A decision: when, which action, among which options, and why."""
-
-    step: int
-    """From 1."""
-    action: str
-    options: Sequence[Option]
-    why: Sequence[str]
-
-
-def decisions(report: Report) -> Section | None:
-    """Return the section of all decisions, network by network."""
-    history = report.history
-    last = history.rounds[-1] if history.rounds else 0
-    changes: dict[EnvironmentKey, dict[int, list[tuple[SeedLife, StageChanged]]]] = {}
-    for life in history.seeds:
-        if life.round == last and not is_control(life.arm):
-            for change in life.changes:
-                if change.reason not in _MECHANICAL:
-                    changes.setdefault(life.environment, {}).setdefault(change.step, []).append((life, change))
-    chosen: dict[EnvironmentKey, dict[int, Decision]] = {}
-    for decision in history.decisions:
-        if decision.round == last and not is_control(decision.arm):
-            chosen.setdefault(decision.environment, {})[decision.step] = decision
-    left, networks, missing = MAX_MOMENTS, [], 0
-    prices = list(_prices(history))
-    for environment in sorted(changes.keys() | chosen.keys()):
-        seeds = [life for life in history.seeds if life.environment == environment] if left > 0 else []
-        steps = sorted(changes.get(environment, {}).keys() | chosen.get(environment, {}).keys())
-        moments = [
-            _moment(history, seeds, step, changes.get(environment, {}).get(step, []), prices)
-            if step in changes.get(environment, {})
-            else _unheeded(chosen[environment][step])
-            for step in steps[: max(0, left)]
-        ]
-        missing += len(steps) - len(moments)
-        left -= len(moments)
-        if moments:
-            networks.append((environment, moments))
-    if not networks:
-        return None
-    looks = [
-        option.look
-        for _, moments in networks
-        for moment in moments
-        for option in moment.options
-        if option.look is not None
-    ]
-    edges = [edge for look in looks for edge in (look.mean - 1.96 * look.error, look.mean + 1.96 * look.error)]
-    scale = scale_around([*edges, *(look.price for look in looks), 0.0], start=3.0, end=157.0)
-    data = {"networks": networks, "scale": scale, "missing": missing}
-    return Section("decisions", "Decisions", "decisions", data)
-
-
-def _prices(history: History) -> Iterator[float]:
-    """Yield the price of one parameter, if a gate told one."""
-    for life in history.seeds:
-        if life.gain is not None and life.gain.price is not None and life.parameters:
-            yield life.gain.price / life.parameters
-            return
-
-
-def _unheeded(decision: Decision) -> Moment:
-    return Moment(decision.step + 1, decision.action, (), ("The policy asked for this; no seed changed its stage.",))
-
-
-def _moment(
-    history: History,
-    seeds: Sequence[SeedLife],
-    step: int,
-    changes: Sequence[tuple[SeedLife, StageChanged]],
-    prices: Sequence[float],
-) -> Moment:
-    """Describe the decision that led to these changes."""
-    verbs = {
-        Stage.GERMINATED: "germinate {0} in slot {1}",
-        Stage.TRAINING: "train {0} in slot {1} again",
-        Stage.BLENDING: "blend {0} into slot {1}",
-        Stage.HOLDING: "hold {0} in slot {1}",
-        Stage.DRAINING: "blend {0} out of slot {1}",
-        Stage.FOSSILISED: "keep {0} in slot {1}",
-        Stage.PRUNED: "prune {0} in slot {1}",
-    }
-    changes = sorted(changes, key=lambda pair: pair[1].now is Stage.PRUNED)
-    action = "; ".join(verbs[change.now].format(short_name(life.blueprint), life.slot) for life, change in changes)
-    changed = {id(life): change for life, change in changes}
-    slots = {life.slot for life, _ in changes}
-    options = []
-    for life in seeds:
-        look = life.looks.at(step)
-        if life.slot in slots and look is not None:
-            change = changed.get(id(life))
-            outcome = "stays as it is" if change is None else _SHORT[change.now]
-            price = look.price if math.isfinite(look.price) else None
-            if price is None and prices:  # measured before its gate looked for the first time
-                price = prices[0] * life.parameters
-            chosen = change is not None and change.now is not Stage.PRUNED
-            options.append(Option(short_name(life.blueprint), life.parameters, look, price, outcome, chosen))
-    if any(change.now is Stage.GERMINATED for _, change in changes):
-        options += _could_germinate(history, seeds, changes, prices)
-    why = [_explained(life, change) for life, change in changes]
-    return Moment(step + 1, action, options[:MAX_OPTIONS], why)
-
-
-def _could_germinate(
-    history: History,
-    seeds: Sequence[SeedLife],
-    changes: Sequence[tuple[SeedLife, StageChanged]],
-    prices: Sequence[float],
-) -> Iterator[Option]:
-    """Yield the blueprints that could have germinated in the same slots: what they gain is not known yet."""
-    sizes = {(life.slot, life.blueprint): life.parameters for life in (*seeds, *history.seeds[:200])}
-    choices = {} if history.started is None else history.started.choices
-    taken = {(life.slot, life.blueprint) for life, change in changes if change.now is Stage.GERMINATED}
-    step = changes[0][1].step
-    growing = {
-        (life.slot, life.blueprint) for life in seeds if life.changes[0].step < step and life.looks.at(step) is not None
-    }
-    for slot in dict.fromkeys(slot for slot, _ in sorted(taken)):
-        for blueprint in choices.get(slot, tuple(name for at, name in sorted(taken) if at == slot)):
-            if (slot, blueprint) not in growing:
-                parameters, chosen = sizes.get((slot, blueprint)), (slot, blueprint) in taken
-                price = prices[0] * parameters if prices and parameters is not None else None
-                outcome = "germinated" if chosen else "not now"
-                yield Option(short_name(blueprint), parameters, None, price, outcome, chosen)
-
-
-def _explained(life: SeedLife, change: StageChanged) -> str:
-    """Say in words why a seed changed its stage."""
-    name, reason = short_name(life.blueprint), change.reason
-    gate = _GATE.search(reason)
-    first = reason[: gate.start()] if gate else reason
-    if first == "by the policy" and change.now is Stage.GERMINATED:
-        sentence = f"{name}: the policy tries it, in isolation, which leaves the host as it is"
-    elif first == "by the policy":
-        sentence = f"{name}: the policy chose this"
-    elif first.endswith(" was chosen from the nursery"):
-        sentence = f"{name}: {short_name(first.removesuffix(' was chosen from the nursery'))} was chosen in its place"
-    else:
-        sentence = f"{name}: {first}"
-    return f"{sentence}." if gate is None else f"{sentence}. {_gate_in_words(gate[1], gate[2])}"
-
-
-def _gate_in_words(kind: str, text: str) -> str:
-    kind = "keeping it" if kind == "fossilisation" else kind
-    if look := _LOOK.fullmatch(text):
-        bound, sign, price, number, examples = look.groups()
-        state, than = ("open", "above") if sign == ">" else ("closed", "not above")
-        return (
-            f"The gate before {kind} was {state}: over {examples} examples the gain is at least {bound}, "
-            f"{than} the price of {price} (look {number})."
-        )
-    if young := _TOO_YOUNG.fullmatch(text):
-        return f"The gate before {kind} had not looked yet: it begins in a seed's step {young[1]}; this was {young[2]}."
-    return f"The gate before {kind}: {text}."

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
 from esper_core import EsperError
-from esper_core.leyline import Metric, Problem, RunFolderError
+from esper_core.leyline import Metric, Op, Problem, RunFolderError
 from esper_core.leyline.events import (
     EpisodeFinished,
     GovernorActed,
@@ -297,10 +297,8 @@ class History:
 
     def _keep(self, event: StepFinished, environment: EnvironmentKey) -> None:
         self.steps.add(event, environment)
-        if event.action != "wait":
-            self.decisions.append(
-                Decision(event.round, event.arm, event.seed, event.step, event.action, event.arguments)
-            )
+        if event.action.op is not Op.WAIT:
+            self.decisions.append(Decision(event.round, event.arm, event.seed, event.step, event.action.title))
 
     def _keep_metric(self, event: StepFinished) -> None:
         by_step = self._measured.get((event.round, event.arm))

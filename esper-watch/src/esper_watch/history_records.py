@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, overload
 from esper_core.leyline import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
+    from esper_core.leyline import Reason
     from esper_core.leyline.events import StageChanged, StepFinished
 
 T = TypeVar("T")
@@ -143,8 +144,7 @@ class Decision:
     """The environment's seed."""
     step: int
     action: str
-    """The action's op, slot and blueprint, as far as given."""
-    arguments: Mapping[str, str | int | float]
+    """Title of the action: its op, slot and blueprint."""
 
     @property
     def environment(self) -> EnvironmentKey:
@@ -181,7 +181,7 @@ class SeedLife:
         return self.changes[-1].now
 
     @property
-    def reason(self) -> str:
+    def reason(self) -> Reason:
         """Reason of the latest stage change."""
         return self.changes[-1].reason
 
@@ -208,7 +208,7 @@ class SeedLife:
             },
             **{stage.value: first.get(stage) for stage in Stage},
             "stage": self.stage.value,
-            "reason": self.reason,
+            "reason": str(self.reason),
             "gain": None if gain is None else gain.mean,
             "gain_error": None if gain is None else gain.error,
             "gain_examples": None if gain is None else gain.examples,
@@ -255,7 +255,7 @@ class StepTable(Sequence[Step]):
         )  # fmt: skip
         counts = (
             _place(environment, self._environments, self._names[0]), event.step, fossils, living,
-            _place(event.action, self._actions, self._names[1]), bool(event.reward),
+            _place(event.action.title, self._actions, self._names[1]), bool(event.reward),
         )  # fmt: skip
         try:
             self._places.frombytes(_PLACES(*counts))

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from esper_core.leyline import Stage
 from esper_core.leyline.errors import plural
 from esper_watch import figures
+from esper_watch.decisions import decisions
 from esper_watch.formats import MAX_SECONDS, UNKNOWN, as_number, format_command, short_name
-from esper_watch.growth import decisions, layers_of, network, pictures
+from esper_watch.growth import layers_of, network, pictures
 from esper_watch.headline import verdict
 from esper_watch.history import CAPACITY, TWIN, UNFINISHED
 from esper_watch.sections import Report, Section

@@ -17,7 +17,7 @@ from esper_core.growth import FaultBook, Presence, Snapshot
 from esper_core.leyline.actions import ActionMask, Op
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import State
-from esper_core.leyline.signals import CALM, Level, Verdict, most_severe
+from esper_core.leyline.signals import CALM, Cause, Level, Reason, Verdict, most_severe
 from esper_core.settings import GovernorConfig, GrowthConfig
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class Governor:
             raise ValueError(msg)
         (_, kept), self._planned = self._planned, None
         kept.snapshot.restore(self._garden)
-        transitions = self._garden.remove(f"rolled back: {decision.reason}")
+        transitions = self._garden.remove(Reason(Cause.ROLLBACK, decision.reason))
         self._history, self._warned = kept.history, False
         self._watch.forget()
         self._rollbacks += 1

@@ -27,6 +27,7 @@ from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.leyline.errors import EsperError, GrowthError, Problem, suggestion
 from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotState, Stage, next_slot_state
 from esper_core.leyline.protocols import State
+from esper_core.leyline.signals import Cause, Reason
 from esper_core.plugins.isolation import is_interrupt
 from esper_core.plugins.process_state import restore_defaults
 from esper_core.settings import GrowthConfig
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from esper_core.growth.slots import Slot
 
 _SOURCE: Final = "the state"
+BY_POLICY: Final = Reason(Cause.POLICY)
+STEP_BEGAN: Final = Reason(Cause.STEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +56,10 @@ class Transition:
     was: Stage | None
     now: Stage
     parameters: int
-    reason: str
+    reason: Reason
 
     @classmethod
-    def of(cls, slot: Slot, seed: Seed, was: Stage | None, reason: str) -> Transition:
+    def of(cls, slot: Slot, seed: Seed, was: Stage | None, reason: Reason) -> Transition:
         """Return the transition of ``seed`` from ``was`` to its present stage."""
         return cls(slot.name, seed.number, seed.blueprint, was, seed.stage, seed.parameter_count, reason)
 
@@ -139,7 +142,7 @@ class Garden:
     def _carry_out(self, slot: Slot, seed: Seed, action: Action, step: int) -> Iterator[Transition]:
         self._rules.refuse(slot, seed, action.op)
         if action.op is Op.ADVANCE:
-            yield from self._advance(slot, seed, "by the policy")
+            yield from self._advance(slot, seed, BY_POLICY)
         elif action.op is Op.FOSSILISE:
             yield self._fossilise(slot, seed, step)
         else:
@@ -157,9 +160,9 @@ class Garden:
         self.keeper.adopt(seed)
         self._incubations[seed.number] = self._incubation(slot, seed)
         self._born_here.add(seed.number)
-        return Transition.of(slot, seed, None, "by the policy")
+        return Transition.of(slot, seed, None, BY_POLICY)
 
-    def _advance(self, slot: Slot, seed: Seed, reason: str) -> Iterator[Transition]:
+    def _advance(self, slot: Slot, seed: Seed, reason: Reason) -> Iterator[Transition]:
         """Blend the seed in, and drop those that incubated beside it."""
         before = seed.pass_on(SeedEvent.ADVANCE)
         incubation, schedule = self._incubations[seed.number], seed.schedule
@@ -170,8 +173,7 @@ class Garden:
         yield Transition.of(slot, seed, before, self.gates.explain(reason, seed))
         for other in slot.nursery:
             if other is not seed:
-                reason = f"{seed.blueprint} was chosen from the nursery"
-                yield self._remove(slot, other, other.pass_on(SeedEvent.REMOVE), reason)
+                yield self._remove(slot, other, other.pass_on(SeedEvent.REMOVE), Reason(Cause.NURSERY, seed.blueprint))
 
     def _fossilise(self, slot: Slot, seed: Seed, step: int) -> Transition:
         before = seed.pass_on(SeedEvent.FOSSILISE)
@@ -184,25 +186,24 @@ class Garden:
             incubation.commit()  # first, since a branch brings the state that the optimizers of the host had there
         self.keeper.settle(seed, freeze=self._settings.freeze_fossils)
         seed.presence = Presence.ACTING
-        return Transition.of(slot, seed, before, self.gates.explain("by the policy", seed))
+        return Transition.of(slot, seed, before, self.gates.explain(BY_POLICY, seed))
 
     def _move_alpha(self, slot: Slot, seed: Seed, action: Action) -> Transition:
         """Retarget alpha, or send it to 0 where the seed is pruned; a seed at alpha 0 is removed at once."""
         before = seed.pass_on(EVENT_OF_OP[action.op])
         if seed.stage is Stage.PRUNED:
-            return self._remove(slot, seed, before, "by the policy")
+            return self._remove(slot, seed, before, BY_POLICY)
         drained = seed.stage is Stage.DRAINING
         speed = 0 if drained and seed.number in self._incubations else action.speed  # a branch ends at once
         seed.alpha.aim(0.0 if drained else action.target, speed * self._batches, action.curve)
-        reason = self.gates.explain("by the policy", seed) if drained else "by the policy"
-        return Transition.of(slot, seed, before, reason)
+        return Transition.of(slot, seed, before, self.gates.explain(BY_POLICY, seed) if drained else BY_POLICY)
 
     def open_step(self) -> list[Transition]:
         """Begin a step: schedules set learning rates, and newborn seeds start to train."""
         newborn = [(slot, seed) for slot, seed in self._living() if seed.stage is Stage.GERMINATED]
         with self._transaction():  # a seed that no optimizer owns does not start
             self.keeper.open_step()
-            return [Transition.of(slot, seed, seed.pass_on(SeedEvent.TRAIN), "a step began") for slot, seed in newborn]
+            return [Transition.of(slot, seed, seed.pass_on(SeedEvent.TRAIN), STEP_BEGAN) for slot, seed in newborn]
 
     def tick(self) -> None:
         """Begin a batch: every alpha that moves moves on."""
@@ -224,15 +225,17 @@ class Garden:
     def _pass_time(self, slot: Slot) -> Iterator[Transition]:
         """Apply the end of a step to a slot in which no alpha moves."""
         if not self.blended and (seed := self._rules.ready(slot)) is not None:
-            yield from self._advance(slot, seed, "its gain is shown")
+            yield from self._advance(slot, seed, Reason(Cause.GAIN))
             return
         for seed in slot.nursery:
             if seed.stage is Stage.BLENDING:
-                yield Transition.of(slot, seed, seed.pass_on(SeedEvent.RAMP_AT_TARGET), "alpha at its target")
+                yield Transition.of(slot, seed, seed.pass_on(SeedEvent.RAMP_AT_TARGET), Reason(Cause.RAMP))
             elif seed.stage is Stage.DRAINING:
-                yield self._remove(slot, seed, seed.pass_on(SeedEvent.DRAINED), "alpha at 0")
+                yield self._remove(slot, seed, seed.pass_on(SeedEvent.DRAINED), Reason(Cause.DRAINED))
 
-    def remove(self, reason: str, slots: Collection[str] | None = None, number: int | None = None) -> list[Transition]:
+    def remove(
+        self, reason: Reason, slots: Collection[str] | None = None, number: int | None = None
+    ) -> list[Transition]:
         """Prune living seeds at once, whatever their alpha: all, those of ``slots``, or the one of ``number``."""
         living = [(slot, seed) for slot, seed in self._living() if slots is None or slot.name in slots]
         doomed = [(slot, seed) for slot, seed in living if number in (None, seed.number)]
@@ -241,7 +244,7 @@ class Garden:
         with self._transaction():
             return [self._remove(slot, seed, seed.pass_on(SeedEvent.REMOVE), reason) for slot, seed in doomed]
 
-    def _remove(self, slot: Slot, seed: Seed, was: Stage, reason: str) -> Transition:
+    def _remove(self, slot: Slot, seed: Seed, was: Stage, reason: Reason) -> Transition:
         del slot.seeds[list(slot.stack).index(seed)]
         self._incubations.pop(seed.number, None)
         self.keeper.release(seed.number)

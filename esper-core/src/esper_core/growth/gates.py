@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 
@@ -19,7 +19,7 @@ from esper_core.growth.serialization import decode_state, encode_state
 from esper_core.leyline.actions import Op
 from esper_core.leyline.constants import CONFIDENCE, FIRST_LOOK, GATE_ALPHA, GATE_LOOKS, MIN_EXAMPLES_FOR_EVIDENCE
 from esper_core.leyline.lifecycle import Stage
-from esper_core.leyline.signals import Evidence, Finding, Gain, Opinion, Strictness
+from esper_core.leyline.signals import Evidence, Finding, Gain, Opinion, Reason, Strictness
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -120,9 +120,7 @@ def judge(gain: Gain | None, price: float, *, strictness: Strictness, alpha: flo
     share = alpha if strict else 1 - CONFIDENCE
     evidence = _evidence(gain, share, look)
     shown = evidence.mean > price and evidence.lower > (price if strict else 0.0)
-    return Opinion(
-        Finding.SHOWN if shown else Finding.NOT_SHOWN, _describe(evidence, price, strict=strict), evidence, price
-    )
+    return Opinion(Finding.SHOWN if shown else Finding.NOT_SHOWN, evidence=evidence, price=price, strictness=strictness)
 
 
 @dataclass(slots=True)
@@ -160,24 +158,14 @@ class Gate:
         return judge(gain, price, strictness=self.strictness, alpha=self.alpha / self.looks, look=number)
 
 
-def _describe(evidence: Evidence, price: float, *, strict: bool) -> str:
-    """Return what was compared: the bound with the price, or the mean with the price and the bound with 0."""
-    looked = f"(look {evidence.looks}, {evidence.n} examples)"
-    if strict:
-        return f"lower bound {_compared(evidence.lower, price)} price {price:.4f} {looked}"
-    mean, bound = _compared(evidence.mean, price), _compared(evidence.lower, 0.0)
-    return f"mean gain {mean} price {price:.4f}, lower bound {bound} 0 {looked}"
-
-
-def _compared(number: float, limit: float) -> str:
-    return f"{number:.4f} {'>' if number > limit else '≤'}"
-
-
 _OP_BEHIND: Final = {Stage.TRAINING: Op.ADVANCE, Stage.HOLDING: Op.FOSSILISE}
 """The op that needs a gate, by the seed's stage."""
 
-_GATE_NAMES: Final = {Op.FOSSILISE: "gate before fossilisation", Op.ADVANCE: "gate before blending"}
-"""The gates by the op that they allow, the later one first."""
+_GATES: Final[Mapping[Op, Literal["blending", "fossilisation"]]] = {
+    Op.FOSSILISE: "fossilisation",
+    Op.ADVANCE: "blending",
+}
+"""What the gates guard, by the op that they allow, the later one first."""
 
 
 class Gates:
@@ -220,11 +208,11 @@ class Gates:
         op = _OP_BEHIND.get(seed.stage)
         return None if op is None else self._opinions.get((seed.number, op))
 
-    def explain(self, reason: str, seed: Seed) -> str:
+    def explain(self, reason: Reason, seed: Seed) -> Reason:
         """Return ``reason`` with the last conclusion of the latest gate that looked at the seed, if gates are on."""
-        for op, name in _GATE_NAMES.items():
+        for op, guarded in _GATES.items():
             if not self.open and (opinion := self._opinions.get((seed.number, op))) is not None:
-                return f"{reason}; {name}: {opinion.reason}"
+                return replace(reason, gate=guarded, opinion=opinion)
         return reason
 
     def lead(self, seed: Seed) -> float:
@@ -272,6 +260,5 @@ class Gates:
 
 def _opinion(saved: dict[str, Any]) -> Opinion:
     evidence = saved["evidence"]
-    return Opinion(
-        Finding(saved["finding"]), saved["reason"], None if evidence is None else Evidence(**evidence), saved["price"]
-    )
+    parts = {"finding": Finding(saved["finding"]), "evidence": None if evidence is None else Evidence(**evidence)}
+    return Opinion(**{**saved, **parts})

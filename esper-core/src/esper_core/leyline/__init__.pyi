@@ -60,6 +60,7 @@ from .protocols import (
 )
 from .signals import (
     CALM as CALM,
+    Cause as Cause,
     Evidence as Evidence,
     Finding as Finding,
     Gain as Gain,
@@ -69,6 +70,7 @@ from .signals import (
     Metric as Metric,
     Observation as Observation,
     Opinion as Opinion,
+    Reason as Reason,
     RewardBreakdown as RewardBreakdown,
     SeedSignals as SeedSignals,
     Signals as Signals,

@@ -70,6 +70,11 @@ class Action:
             hint = f"One of Op: {', '.join(Op)}. Received: {self.op!r}"
             raise GrowthError(Problem("E307", "there is no such op", hint=hint))
 
+    @property
+    def title(self) -> str:
+        """Its op, slot and blueprint in words: ``germinate early blueprints/conv_light``."""
+        return " ".join(part for part in (self.op, self.slot, self.blueprint) if part)
+
 
 WAIT = Action()
 

@@ -7,7 +7,7 @@ from typing import Final
 API_LEVEL: Final = 1
 """Level of the plugin API, increased by incompatible changes."""
 
-EVENT_FORMAT: Final = 1
+EVENT_FORMAT: Final = 2
 """Version of the event format in events.jsonl."""
 
 GROWTH_FORMAT: Final = 2

@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from esper_core.leyline.actions import WAIT, Action
 from esper_core.leyline.constants import EVENT_FORMAT
 from esper_core.leyline.lifecycle import Stage
-from esper_core.leyline.signals import RECORD, Metric, Signals
+from esper_core.leyline.signals import RECORD, Metric, Reason, Signals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,7 @@ class StageChanged:
     was: Stage | None
     now: Stage
     parameters: int
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +90,7 @@ class StepFinished:
     step: int
     signals: Signals
     reward: Mapping[str, float] = field(default_factory=dict)
-    action: str = "wait"
-    """The action's op, slot and blueprint, as far as given."""
-    arguments: Mapping[str, str | int | float] = field(default_factory=dict)
-    """The action's other arguments that its op reads: blend, speed, curve and target."""
+    action: Action = WAIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

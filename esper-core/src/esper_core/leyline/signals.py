@@ -84,19 +84,87 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What a gate concludes about a seed in one step, and why. ``evidence`` is None if the gate did not look."""
+    """What a gate concludes about a seed in one step. ``evidence`` is None if the gate did not look."""
 
     __pydantic_config__ = RECORD
     finding: Finding
-    reason: str
+    note: str = ""
+    """Why it did not look, in words."""
     evidence: Evidence | None = None
     price: float | None = None
     """The gain that is required; None if the gates are off."""
+    strictness: Strictness = "strict"
 
     @property
     def opens(self) -> bool:
         """Whether the seed passes the gate."""
         return self.finding in (Finding.SHOWN, Finding.OFF)
+
+    @property
+    def reason(self) -> str:
+        """The note, or in words what was compared: the bound with the price, or also the mean."""
+        if self.evidence is None or self.price is None:
+            return self.note
+        lower, looked = self.evidence.lower, f"(look {self.evidence.looks}, {self.evidence.n} examples)"
+        if self.strictness == "strict":
+            return f"lower bound {_compared(lower, self.price)} price {self.price:.4f} {looked}"
+        mean = _compared(self.evidence.mean, self.price)
+        return f"mean gain {mean} price {self.price:.4f}, lower bound {_compared(lower, 0.0)} 0 {looked}"
+
+
+def _compared(number: float, limit: float) -> str:
+    return f"{number:.4f} {'>' if number > limit else '≤'}"
+
+
+class Cause(StrEnum):
+    """What made a seed change its stage."""
+
+    POLICY = "policy"
+    STEP = "step"
+    RAMP = "ramp"
+    DRAINED = "drained"
+    GAIN = "gain"
+    NURSERY = "nursery"
+    ROLLBACK = "rollback"
+    LOST = "lost"
+    EPISODE_END = "episode-end"
+    LOOP_END = "loop-end"
+
+
+_IN_WORDS: Final = {
+    Cause.POLICY: "by the policy",
+    Cause.STEP: "a step began",
+    Cause.RAMP: "alpha at its target",
+    Cause.DRAINED: "alpha at 0",
+    Cause.GAIN: "its gain is shown",
+    Cause.NURSERY: "{} was chosen from the nursery",
+    Cause.ROLLBACK: "rolled back: {}",
+    Cause.LOST: "lost: the seed {}",
+    Cause.EPISODE_END: "the episode is over",
+    Cause.LOOP_END: "the loop is over",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a seed changed its stage; ``str`` gives it in words.
+
+    Attributes:
+        detail: What the cause leaves open: the blueprint that was chosen in its place, why the network was rolled back,
+            what the lost seed did.
+        gate: The stage that the latest gate which looked at the seed guards; None: gates are off, or none looked.
+        opinion: The last conclusion of that gate.
+    """
+
+    __pydantic_config__ = RECORD
+    cause: Cause
+    detail: str = ""
+    gate: Literal["blending", "fossilisation"] | None = None
+    opinion: Opinion | None = None
+
+    def __str__(self) -> str:
+        cause = _IN_WORDS[self.cause].format(self.detail)
+        return cause if self.opinion is None else f"{cause}; gate before {self.gate}: {self.opinion.reason}"
 
 
 @dataclass(frozen=True, slots=True)

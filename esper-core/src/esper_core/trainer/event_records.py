@@ -14,7 +14,6 @@ from pydantic import TypeAdapter
 
 from esper_core.governor import Act
 from esper_core.growth import Growth, Transition
-from esper_core.leyline.actions import ARGUMENTS, Action, Op
 from esper_core.leyline.events import (
     EpisodeFinished,
     GovernorActed,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from esper_core.governor import GovernorDecision, RolledBack
     from esper_core.growth import FaultBook
-    from esper_core.leyline import RewardBreakdown
+    from esper_core.leyline import Action, RewardBreakdown
 
 T = TypeVar("T")
 
@@ -188,8 +187,7 @@ def steps_finished(
                 step=step,
                 signals=signals,
                 reward={} if reward is None else reward.terms,
-                action=describe(action),
-                arguments=arguments_of(action),
+                action=action,
             )
 
 
@@ -215,21 +213,3 @@ def governor_acted(
             yield from stages_changed(
                 environments, [(pool_index, change) for change in back.transitions], decision.step
             )
-
-
-def describe(action: Action) -> str:
-    """Describe an action in a few words: ``germinate early blueprints/conv_light``."""
-    if action.op is Op.WAIT:
-        return action.op.value
-    return " ".join(part for part in (action.op.value, action.slot, action.blueprint) if part)
-
-
-def arguments_of(action: Action) -> dict[str, str | int | float]:
-    """Return the arguments that an action's op reads and ``describe`` leaves out, as plain data."""
-    plain: dict[str, str | int | float] = {
-        "blend": str(action.blend),
-        "speed": action.speed,
-        "curve": str(action.curve),
-        "target": float(action.target),
-    }
-    return {name: plain[name] for name in ARGUMENTS[action.op] if name in plain}

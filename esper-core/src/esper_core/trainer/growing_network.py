@@ -47,6 +47,7 @@ from esper_core.growth import (
     summed,
 )
 from esper_core.leyline.protocols import State
+from esper_core.leyline.signals import Cause, Reason
 from esper_core.plugins.process_state import restore_defaults
 from esper_core.settings import GovernorConfig, GrowthConfig, OptimizersConfig
 from esper_core.trainer.event_records import LostSeed, plain_of, record_of
@@ -98,7 +99,7 @@ class SeedRemover:
     ) -> bool:
         """Take out the living seeds of these slots, or the one of this number; return whether there was any."""
         failure = remove_folders(failure)
-        lost = self.garden.remove(f"lost: the seed {failure}", slots, number)
+        lost = self.garden.remove(Reason(Cause.LOST, failure), slots, number)
         for transition in lost:
             self.measurements.forget(transition.seed)
             self.records.append(LostSeed(transition.slot, transition.blueprint, failure, transition, blamed))

@@ -20,7 +20,7 @@ from esper_core.growth import Draws, FaultBook, Host, Transition, decode_state, 
 from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.protocols import State
-from esper_core.leyline.signals import CALM, Signals
+from esper_core.leyline.signals import CALM, Cause, Reason, Signals
 from esper_core.plugins.isolation import attributed_to, output_to_stderr
 from esper_core.plugins.process_state import Guard, Scope
 from esper_core.trainer.environment import Environment, Recipe
@@ -374,7 +374,8 @@ class Phases(Roster[N]):
 
     @staticmethod
     def _prune(environment: N) -> Changes:
-        return [(environment.pool_index, change) for change in environment.network.garden.remove("the episode is over")]
+        changes = environment.network.garden.remove(Reason(Cause.EPISODE_END))
+        return [(environment.pool_index, change) for change in changes]
 
     @staticmethod
     def _record(environment: N, transitions: Sequence[Transition], step: int) -> Changes:

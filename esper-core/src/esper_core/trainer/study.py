@@ -14,7 +14,6 @@ from esper_core.leyline.protocols import FollowsPlan
 from esper_core.leyline.signals import CALM, HealthSnapshot, Observation
 from esper_core.plugins.isolation import attributed_to
 from esper_core.plugins.process_state import Scope
-from esper_core.trainer.event_records import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -68,7 +67,7 @@ class Arm:
                 message = f"{self.label} returned a {type(action).__name__} instead of an Action"
                 raise PluginError(Problem("E232", message, hint="Policy.act returns one Action for each observation."))
             if not mask.allows(action):
-                message = f"{self.label} chose an action that its mask forbids: {describe(action)}"
+                message = f"{self.label} chose an action that its mask forbids: {action.title}"
                 legal = [f"{op.value} {slot}" for slot, ops in mask.ops.items() for op in sorted(ops)]
                 hint = f"Allowed: wait, {', '.join(legal) or 'nothing else'}"
                 raise PluginError(Problem("E233", message, hint=hint))

@@ -28,7 +28,7 @@ from esper_core.leyline.actions import ActionSpace
 from esper_core.leyline.errors import GrowthError, Problem
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import Resumable, State
-from esper_core.leyline.signals import Observation
+from esper_core.leyline.signals import Cause, Observation, Reason
 from esper_core.plugins import load_plugins
 from esper_core.settings import GovernorConfig, GrowthConfig
 from esper_core.telemetry import Bus
@@ -292,7 +292,7 @@ class Gardener:
             return
         self._closed = True
         with self._closing, without_trace(self.model):
-            pruned = self._member.network.garden.remove("the loop is over")
+            pruned = self._member.network.garden.remove(Reason(Cause.LOOP_END))
             if error is None:
                 self._member.warn_of_end(
                     self._feed.used, [f"{transition.blueprint} in {transition.slot}" for transition in pruned]

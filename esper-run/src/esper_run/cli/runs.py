@@ -148,7 +148,7 @@ def _read_seeds(run: Run) -> tuple[list[dict[str, Any]], str]:
                 named = dict(zip(("round", "arm", "seed", "slot", "blueprint"), key, strict=True))
                 rows[key] = {**named, "gain": None, "gain_error": None, "price": None}
                 seeds.append(rows[key])
-            rows[key].update(stage=event.now.value, step=event.step, reason=event.reason)
+            rows[key].update(stage=event.now.value, step=event.step, reason=str(event.reason))
         elif event.type == "step-finished":
             for slot in event.signals.slots:
                 for seed in slot.seeds:

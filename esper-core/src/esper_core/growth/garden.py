@@ -45,7 +45,10 @@ _SOURCE: Final = "the state"
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of a seed's stage from ``was``, None at germination, to ``now``."""
+    """A change of a seed's stage from ``was``, None at germination, to ``now``.
+
+    ``branched`` says whether the seed was on a branch, where the host does not feel it.
+    """
 
     slot: str
     seed: int
@@ -54,11 +57,13 @@ class Transition:
     now: Stage
     parameters: int
     reason: str
+    branched: bool = False
 
     @classmethod
     def of(cls, slot: Slot, seed: Seed, was: Stage | None, reason: str) -> Transition:
         """Return the transition of ``seed`` from ``was`` to its present stage."""
-        return cls(slot.name, seed.number, seed.blueprint, was, seed.stage, seed.parameter_count, reason)
+        branched = seed.presence is Presence.BRANCHED
+        return cls(slot.name, seed.number, seed.blueprint, was, seed.stage, seed.parameter_count, reason, branched)
 
 
 class Garden:

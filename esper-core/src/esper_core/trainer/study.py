@@ -17,9 +17,8 @@ from esper_core.plugins.process_state import Scope
 from esper_core.trainer.event_records import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from esper_core.governor import GovernorDecision
     from esper_core.leyline import ActionMask, Policy, Reward, Signals, Verdict
     from esper_core.settings import EpisodeConfig
     from esper_core.telemetry import Bus, Clock
@@ -144,19 +143,6 @@ class Study:
             Observation(signals.step, steps, signals, twin, reward.price, place in rolled, batches=batches)
             for place, (signals, twin, reward) in enumerate(seen)
         ]
-
-    def log_governor(self, rolled: Iterable[int], decisions: Mapping[int, GovernorDecision]) -> None:
-        """Log each warning of the governor, and with a higher level each rollback, by its place in the pool."""
-        for place, decision in decisions.items():
-            if decision.act == "warn":
-                environment = self.pool.environments[place]
-                location = f"arm {environment.arm}, RNG seed {environment.seed}, step {decision.step}"
-                log.info("%s: the governor warns: %s", location, decision.reason)
-        for place in rolled:
-            environment, decision = self.pool.environments[place], decisions[place]
-            back = "before training" if decision.back_to == -1 else f"step {decision.back_to}"
-            location = f"arm {environment.arm}, RNG seed {environment.seed}, step {decision.step}"
-            log.warning("%s: rolled back to %s: %s", location, back, decision.reason)
 
     def warn_of_unfinished_plans(self) -> None:
         """Log a warning for each entry of a plan that was never carried out, which is a mistake in the plan."""

@@ -59,8 +59,8 @@ RUNS = {
     "environments: 2\nepisode: {steps: 24, batches: 8, batch_size: 50}\n",
     "tokens": "task: marked-sum\nhost: token-mlp\nslots:\n  early: {blueprints: [attention, gru_mixer, mlp]}\n"
     "policy: random\nenvironments: 2\nepisode: {steps: 6, batches: 3, batch_size: 20}\n" + SHADOW,
-    "rollback": TWO_BLUEPRINTS + EASILY_ALARMED + "policy: random\nenvironments: 2\n"
-    "episode: {steps: 20, batches: 2, batch_size: 10}\noptimizer: {host: {learning_rate: 0.02}}\n" + SHADOW,
+    "rollback": STRIPES + PLAN + EASILY_ALARMED + "environments: 2\n"
+    "episode: {steps: 20, batches: 2, batch_size: 10}\noptimizer: {host: {learning_rate: 0.3}}\n" + SHADOW,
     "two-rewards": TWO_BLUEPRINTS
     + "policy: random\nrewards: [team, {use: team, settings: {price: 10.0}}]\n"
     + SMALL

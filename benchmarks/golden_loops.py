@@ -17,6 +17,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from esper_core.leyline.events import StageChanged
+
 try:
     from esper_grow import Gardener, probe
 except ImportError:
@@ -124,7 +126,8 @@ def grow(build: Callable[[], Parts], data: tuple[list[Batch], list[Batch]], resu
             gardener.step(batch)
         schedule.step()
         tended = gardener.tend()
-        changes = [(change.slot, change.blueprint, change.now.name) for change in tended.changes]
+        moved = [change for change in tended.changes if isinstance(change, StageChanged)]
+        changes = [(change.slot, change.blueprint, change.now.name) for change in moved]
         steps.append({"signals": asdict(tended.signals), "changes": changes})
     gardener.close()
     return {"steps": steps, "weights": digest({**dict(model.named_parameters()), **dict(model.named_buffers())})}

@@ -120,9 +120,12 @@ def counts_examples(world: Any) -> bool:
     return all(gain.worst.is_integer() and gain.best.is_integer() for gain in gains)
 
 
+JUST_KEPT = Transition("early", 0, "blueprints/conv_light", Stage.HOLDING, Stage.FOSSILISED, 10, "asked for")
+
+
 def last_act(*losses: float) -> Callable[[Any], Act]:
-    """Return what the governor does in the last of these steps."""
-    return lambda world: world.governed(*losses)[-1].act
+    """Return what the governor does in the last of these steps, in a host of which a seed has just become a part."""
+    return lambda world: world.governed(*losses, note=[JUST_KEPT])[-1].act
 
 
 def culprit(world: Any) -> bool:
@@ -320,6 +323,7 @@ ROWS = [
     Row("growth.seeds", "1", lambda w: plantable(grown(w), "late"), True, False, SHADOW),
     Row("growth.parameters", "1", lambda w: plantable(w.environment()), True, False),
     Row("growth.freeze_fossils", "true", fossil_moves, True, False),
+    Row("governor.enabled", "false", last_act(1.0, math.nan), Act.ROLL_BACK, Act.CONTINUE),
     Row("governor.rollback", "false", last_act(1.0, math.nan), Act.ROLL_BACK, Act.STOP),
     Row("governor.rollbacks", "1", last_act(math.nan, math.nan), Act.ROLL_BACK, Act.STOP),
     Row("governor.penalty", "2.0", lambda w: w.governed(math.nan)[-1].penalty, 5.0, 2.0),

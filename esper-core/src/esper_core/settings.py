@@ -133,8 +133,11 @@ class GrowthConfig(Section):
 
 
 class GovernorConfig(Section):
-    """How broken training is detected and repaired."""
+    """How broken training is detected and repaired. ``governor: off`` is short for ``governor: {enabled: false}``."""
 
+    enabled: bool = Field(
+        default=True, description="Watch the network; false, or governor: off: judge, restore and stop nothing."
+    )
     rollback: bool = Field(
         default=True, description="Roll a broken environment back to a snapshot; false: stop the run."
     )
@@ -181,6 +184,16 @@ class GovernorConfig(Section):
     memory_mib: Count | None = Field(
         default=None, description="Maximum MiB of a network with its optimizers and snapshots; null: no limit."
     )
+
+    @property
+    def copies(self) -> int:
+        """Snapshots that are kept: none where nothing is rolled back."""
+        return self.snapshots if self.enabled and self.rollback else 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"enabled": False} if value is False or value == "off" else value
 
 
 class ComputeConfig(Section):

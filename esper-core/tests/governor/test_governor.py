@@ -43,9 +43,10 @@ def test_snapshot_is_taken_after_an_improvement_or_enough_steps():
 
 def test_no_snapshot_is_taken_of_a_step_with_a_warning():
     driven = drive(Governor(settings(snapshot_steps=1)))
-    for loss in [2.0, *[1.9] * 6, 9.0, 9.0]:
+    for loss in [2.0, *[1.9] * 6]:
         heed(driven, loss)
-    heed(driven, 1.0, opinion=Verdict(Level.WARNING, "I do not like it"))
+    for loss in (1.9, 1.0):
+        heed(driven, loss, opinion=Verdict(Level.WARNING, "I do not like it"))
     assert back_to(driven) == 6
 
 
@@ -155,12 +156,47 @@ def test_sim_low_1_an_episode_on_a_plateau_ends_early_and_is_cut_not_terminal():
     assert decisions[-1].reason == "no improvement for 3 steps (governor.patience)"
 
 
-def test_overfitting_episode_ends_early():
+def test_overfitting_episode_ends_early_without_another_act():
     driven = drive(Governor(settings(patience=3)))
     for loss in [2.0, 1.5, 1.0, 0.8, 0.6]:
         assert heed(driven, loss).act is Act.CONTINUE
     acts = [driven.governor.decide(signals(step, 2.6, train=0.1)).act for step in range(5, 8)]
-    assert acts == [Act.WARN, Act.CONTINUE, Act.EARLY_STOP]
+    assert acts == [Act.CONTINUE, Act.CONTINUE, Act.EARLY_STOP]
+
+
+@pytest.mark.parametrize("incubates", [False, True])
+def test_host_that_only_trains_is_neither_warned_of_nor_restored(incubates):
+    driven = drive(Governor(settings(surge_steps=1)))
+    for loss in [2.0, 1.5, 1.0, 0.8, 0.6, 0.5]:
+        heed(driven, loss)
+    if incubates:
+        driven.apply(GERMINATE)
+    assert {heed(driven, loss).act for loss in [3.0, 30.0, 3e4, 3e8]} == {Act.CONTINUE}
+    assert driven.poisoned_step().act is Act.ROLL_BACK
+
+
+def test_governor_that_is_off_does_nothing_and_keeps_no_copy():
+    driven = drive(Governor(settings(enabled=False)), GROW_AND_KEEP)
+    for _ in range(5):
+        assert driven.step().act is Act.CONTINUE
+    assert driven.poisoned_step().act is Act.CONTINUE
+    assert heed(driven, 1.0, opinion=PANIC).act is Act.CONTINUE
+    assert driven.copies() == []
+    assert settings(enabled=False) == GovernorConfig.model_validate("off") == GovernorConfig.model_validate(False)
+
+
+def test_snapshot_is_taken_once_a_frozen_parameter_trains():
+    driven = drive(Governor(settings(snapshot_steps=9)))
+    frozen = driven.environment.model.head.weight.requires_grad_(False)
+    driven.governor.begin(driven.environment.garden, 2.4)
+    assert all("head.weight" not in copy for copy in driven.copies())
+    heed(driven, 2.0)
+    frozen.requires_grad_(True)
+    heed(driven, 2.1)  # no improvement, and too soon for another snapshot
+    assert "head.weight" in driven.copies()[0]
+    before = driven.numbers()
+    assert driven.poisoned_step().back_to == 1
+    assert same(driven.numbers(), before)
 
 
 @pytest.mark.parametrize(("changes", "slot"), [({}, None), ({"patience": 2}, living())], ids=["default", "living"])
@@ -187,12 +223,13 @@ def test_rollback_reports_the_last_healthy_loss_and_forgets_mutations_and_warnin
     driven = drive(Governor(settings(snapshot_steps=1)))
     healthy = [heed(driven, loss) for loss in (2.0, 1.0)]
     driven.apply(GERMINATE)
-    assert heed(driven, 9.0).act is Act.WARN
+    uneasy = Verdict(Level.WARNING, "I do not like it")
+    assert heed(driven, 9.0, opinion=uneasy).act is Act.WARN
     decision = driven.poisoned_step()
     assert (decision.act, decision.back_to) == (Act.ROLL_BACK, healthy[-1].step)
     assert decision.culprit.mutation.op is Op.GERMINATE
     assert driven.rolled.train_loss == 1.0
-    assert heed(driven, 9.0).act is Act.WARN, "the first warning after a rollback is reported"
+    assert heed(driven, 9.0, opinion=uneasy).act is Act.WARN, "the first warning after a rollback is reported"
     assert driven.poisoned_step().culprit is None
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from esper_core.governor import LossHistory, judge_step
 from esper_core.leyline import GradientHealth, Metric, SlotSignals, SlotState
 from esper_core.leyline.lifecycle import Stage
-from esper_core.leyline.signals import Level, Verdict
+from esper_core.leyline.signals import Level
 from esper_core.settings import GovernorConfig
 from tests.support.governed import living, signals
 
@@ -65,7 +65,7 @@ def test_step_with_a_warning_counts_as_stale_unless_the_metric_improves():
     best, patience = history.best_loss, []
     for step, metric in enumerate([0.5, 0.5, 0.6, 0.6, 0.4]):
         seen = signals(step, 2.5, train=0.1, metric=metric)
-        judgement = judge_step(history, seen, SETTINGS, acting=[], metric=overfitted)
+        judgement = judge_step(history, seen, SETTINGS, acting=["early"], metric=overfitted)
         history = judgement.history
         assert judgement.verdict.level is Level.WARNING
         patience.append(history.stale_steps)
@@ -83,16 +83,46 @@ def test_surge_is_a_warning_first_and_a_panic_when_it_lasts():
     assert set(history.validation_losses) == {1.0}
 
 
-def test_validation_loss_alone_panics_only_while_a_seed_acts():
+@pytest.mark.parametrize(
+    ("validation", "train", "levels"),
+    [
+        pytest.param(3.0, 1.0, (Level.PANIC, Level.CALM, Level.CALM), id="validation alone"),
+        pytest.param(1.0, 3.0, (Level.CALM, Level.CALM, Level.CALM), id="training alone"),
+        pytest.param(3.0, 3.0, (Level.PANIC, Level.PANIC, Level.CALM), id="both"),
+    ],
+)
+def test_a_surge_is_judged_while_a_seed_acts_or_the_host_has_just_changed(validation, train, levels):
+    """And never in a host that only trains."""
     settings = replace_settings(surge_steps=1)
     _, history = judged([1.0] * 6, LossHistory(), settings)
-    for name, validation, train, alone in [
-        ("validation", 3.0, 1.0, Level.WARNING),
-        ("training", 1.0, 3.0, Level.PANIC),
-    ]:
-        for acting, level in [((), alone), (("early",), Level.PANIC)]:
-            verdict = judge_step(history, signals(6, validation, train=train), settings, acting=acting).verdict
-            assert verdict == Verdict(level, f"surge, step 1 of 1: the {name} loss is 3, and was 1 ± 0 before")
+    seen = signals(6, validation, train=train)
+    for level, acting, changed in zip(levels, (["early"], [], []), (False, True, False), strict=True):
+        verdict = judge_step(history, seen, settings, acting=acting, changed=changed).verdict
+        assert verdict.level is level
+        if level is Level.PANIC:
+            assert verdict.reason.endswith("the validation loss is 3, and was 1 ± 0 before")
+
+
+def test_each_loss_is_compared_with_its_own_kind_and_only_with_enough_history():
+    """A sum over a training batch of 50 is many times one over a validation batch of 4."""
+    settings = replace_settings(surge_steps=1)
+    summed = [(2.8 - 0.01 * step, 35.0 - 0.1 * step) for step in range(20)]
+    assert set(judged(summed, LossHistory(2.8), settings)[0]) == {Level.CALM}
+    short = judged([1.0] * 4, LossHistory(), settings)[1]
+    assert judged([9.0], short, settings)[0] == [Level.CALM]
+
+
+@pytest.mark.parametrize(("loss", "level"), [(23.0, Level.WARNING), (25.0, Level.PANIC)])
+def test_explosion_beyond_ten_times_the_loss_of_guessing_is_a_panic_at_once(loss, level):
+    _, history = judged([2.3, 2.3, 2.3, 2.3, 2.3, 2.3])
+    assert judged([loss], history)[0] == [level]
+
+
+def test_host_that_only_trains_keeps_a_history_with_which_a_later_seed_is_compared():
+    _, history = judged([1.0] * 6, LossHistory(), replace_settings(surge_steps=1))
+    for step in range(20):
+        history = judge_step(history, signals(step, 5.0), SETTINGS, acting=[]).history
+    assert judged([5.5] * 4, history)[0] == [Level.CALM] * 4
 
 
 SPREAD, NARROW, NEGATIVE = [0.2, 1.8] * 5, [0.9, 1.1] * 5, [-2.0, -2.1] * 4

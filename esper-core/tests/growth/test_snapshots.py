@@ -153,3 +153,73 @@ def test_b1_pt_05_a_restore_waits_for_its_own_lane_and_for_no_other(environment,
     assert waited == []
     snapshot.restore(environment.garden)
     assert waited == [device] * 2
+
+
+class Quantised(Tensor):
+    """A class of tensors, such as quantised weights, that can be neither copied nor read as bits."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        if getattr(func, "__name__", "") in ("clone", "copy_", "contiguous", "view", "sum"):
+            msg = f"no {func.__name__} of quantised weights"
+            raise AttributeError(msg)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_frozen_and_quantised_tensors_are_shared(environment):
+    model = environment.model
+    frozen = model.head.weight.requires_grad_(False)
+    model.stem.register_buffer("packed", torch.ones(2).as_subclass(Quantised))
+    snapshot = Snapshot(environment.garden)
+    assert {"head.weight", "stem.packed"} & snapshot.tensors().keys() == set()
+    assert "head.bias" in snapshot.tensors()
+    before, bias = frozen.clone(), model.head.bias.clone()
+    with torch.no_grad():
+        model.head.bias.add_(1.0)
+    snapshot.restore(environment.garden)
+    assert torch.equal(frozen, before)
+    assert torch.equal(model.head.bias, bias)
+    assert model.stem.packed.tolist() == [1.0, 1.0]
+
+
+def test_a_snapshot_from_before_a_parameter_was_unfrozen_and_trained_is_refused(environment):
+    frozen = environment.model.head.weight.requires_grad_(False)
+    snapshot = Snapshot(environment.garden)
+    frozen.requires_grad_(True)
+    assert snapshot.is_outdated
+    assert snapshot.flaw(environment.garden) is None, "nothing has changed yet"
+    with torch.no_grad():
+        frozen.add_(1.0)
+    assert snapshot.flaw(environment.garden) == '"head.weight" was not trained when it was taken, and has changed since'
+    snapshot.take(environment.garden)
+    assert "head.weight" in snapshot.tensors()
+
+
+def test_a_frozen_parameter_that_changes_as_in_a_target_network_is_copied_from_then_on(environment):
+    target = environment.model.head.weight.requires_grad_(False)
+    snapshot = Snapshot(environment.garden)
+    for _ in range(3):
+        target.data = target.data * 1.01  # which torch's own count of writes does not see
+        snapshot.take(environment.garden)
+    target.data = target.data * 1.01
+    snapshot.take(environment.garden)
+    before = target.clone()
+    target.data = target.data * 1.01
+    snapshot.restore(environment.garden)
+    assert torch.equal(target, before)
+
+
+def test_snapshots_share_copies_of_buffers_that_did_not_change(environment):
+    environment.model.register_buffer("table", torch.arange(6.0))
+    first = Snapshot(environment.garden)
+    second = Snapshot(environment.garden, [first])
+    environment.train()
+    environment.model.table[0] = 9.0
+    third = Snapshot(environment.garden, [second, first])
+    places = [snapshot.tensors()["table"].data_ptr() for snapshot in (first, second, third)]
+    assert (places[0] == places[1], places[1] == places[2]) == (True, False)
+    environment.model.table[0] = 8.0
+    first.take(environment.garden, [third, second])
+    assert second.flaw(environment.garden) is None, "its copy was not overwritten"
+    second.restore(environment.garden)
+    assert environment.model.table[0] == 0.0

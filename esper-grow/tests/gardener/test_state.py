@@ -1,6 +1,7 @@
 """A loop resumes from a checkpoint bit for bit, and the governor restores a model whose training broke."""
 
 import copy
+import gc
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from esper_core import EsperError
-from esper_core.growth import slots_of
+from esper_core.growth import Snapshot, slots_of
+from esper_core.growth.incubation import Branch
 from esper_core.leyline import Action, Op
 from tests.support.core_worlds import bad, same
 from tests.support.loops import make_loop
@@ -187,3 +189,44 @@ def test_an_error_of_the_loss_in_tend_is_raised_as_it_is():
     with pytest.raises(KeyError, match="targets"):
         loop.epochs(40)
     assert [module.training for module in loop.model.modules()] == modes
+
+
+def test_a_governor_that_is_off_restores_nothing():
+    loop = make_loop().tended({}, governor="off")
+    loop.epoch()
+    loop.after.append(partial(fill, loop, torch.nan))
+    broken = loop.epoch()
+    assert not broken.changes
+    assert any(parameter.isnan().any() for parameter in loop.model.parameters())
+
+
+def test_a_branch_shares_frozen_parameters_until_they_are_unfrozen():
+    plain, grown = make_loop(), make_loop()
+    for loop in (plain, grown):
+        loop.model.head.requires_grad_(False)
+    grown.tended({0: Action(Op.GERMINATE, "stem", "test/local-conv")})
+    weight, garden = grown.model.head.weight, grown.gardener._member.network.garden
+    assert grown.stays_as(plain)
+    assert grown.stays_as(plain)
+    places = [weight.data_ptr()]
+    for unfrozen in (False, True):
+        for loop in (plain, grown):
+            loop.model.head.requires_grad_(unfrozen)
+        with garden.trial(garden.incubating[0]):
+            places.append(weight.data_ptr())
+    assert (places[0] == places[1], places[1] == places[2]) == (True, False)
+    assert [grown.stays_as(plain) for _ in range(3)] == [True] * 3
+
+
+def test_close_frees_all_copies_of_the_host():
+    def copies() -> set[int]:
+        gc.collect()
+        return {id(living) for living in gc.get_objects() if isinstance(living, Snapshot | Branch)}
+
+    before = copies()
+    loop = make_loop().tended({0: Action(Op.GERMINATE, "stem", "test/local-conv")})
+    loop.epochs(2)
+    assert len(copies() - before) == 3
+    loop.gardener.close()
+    assert copies() - before == set()
+    assert loop.gardener.state_dict()

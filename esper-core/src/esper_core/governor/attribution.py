@@ -58,7 +58,9 @@ class MutationWatch:
     def record(self, changes: Iterable[Transition], step: int) -> None:
         """Record changes that were decided after ``step``, or that only time caused in it."""
         for change in changes:
-            harmless = change.was in INCUBATING and change.now is Stage.PRUNED  # it never acted on the host
+            # A seed that ends in incubation, or on its branch, never acted on the host.
+            ends = change.now in (Stage.DRAINING, Stage.PRUNED)
+            harmless = ends and (change.was in INCUBATING or change.branched)
             if (op := op_of(change)) is not None and not harmless:
                 self._mutations += (Mutation(step, op, change.slot, change.blueprint, step),)
 
@@ -79,6 +81,11 @@ class MutationWatch:
         suspects = [Culprit(mutation, _acts(mutation, acting)) for mutation in self._mutations]
         reached = [suspect for suspect in suspects if suspect.blamed or suspect.mutation.op is Op.PRUNE]
         return next(reversed(reached or suspects), None)
+
+    @property
+    def host_changed(self) -> bool:
+        """Whether a watched mutation made a seed a part of the host, or took one out that acted on it."""
+        return any(mutation.op in (Op.FOSSILISE, Op.PRUNE) for mutation in self._mutations)
 
     def forget(self) -> None:
         """Drop all mutations, because they are undone."""

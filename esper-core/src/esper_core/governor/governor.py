@@ -92,7 +92,7 @@ class RolledBack:
 
 
 class Governor:
-    """Watches one environment, episode after episode.
+    """Watches one environment, episode after episode. One that is off (``governor: off``) does nothing.
 
     An improvement of ``metric`` or loss counts as progress; ``faults`` counts failures of blueprints over the run.
     """
@@ -104,7 +104,7 @@ class Governor:
         self._metric = metric
         self._faults = FaultBook() if faults is None else faults
         self._watch = MutationWatch(self._settings.watch_steps)
-        self._snapshots = Snapshots(self._settings.snapshots)
+        self._snapshots = Snapshots(self._settings.copies)
         self._history, self._rollbacks = LossHistory(), 0
         self._warned, self._calm = False, True
 
@@ -119,7 +119,12 @@ class Governor:
         self._rollbacks, self._warned, self._calm = 0, False, True
         self._planned: tuple[GovernorDecision, KeptSnapshot] | None = None
         self._watch.forget()
+        self._snapshots.kept.clear()  # of another host, from whose tensors nothing says what trains in this one
         self._snapshots.renew(garden, -1, self._history)
+
+    def close(self) -> None:
+        """Free the snapshots."""
+        self._snapshots.kept.clear()
 
     def record(self, changes: Sequence[Transition], step: int) -> None:
         """Record what changed in the garden in ``step``, or was decided after it.
@@ -134,23 +139,27 @@ class Governor:
         """Decide what to do after a step, and take a snapshot of a healthy one if it is time.
 
         ``opinion`` is the verdict of plugins, which can raise an alarm and not cancel one. ``host_finite`` says whether
-        the host's parameters and gradients are finite; None: not checked.
+        the host's parameters and gradients are finite; None: not checked. A governor that is off does nothing.
         """
+        if not self._settings.enabled:
+            return GovernorDecision(Act.CONTINUE, signals.step)
+        self._watch.advance(signals)
         judged = judge_step(
             self._history,
             signals,
             self._settings,
             acting=self._garden.blended_slots,
+            changed=self._watch.host_changed,
             metric=self._metric,
             host_finite=host_finite,
         )
         verdict = most_severe([judged.verdict, opinion])
         self._calm = verdict.level in (Level.CALM, Level.ENOUGH)
-        self._watch.advance(signals)
         if verdict.level is Level.PANIC:
             return self._panic(signals, verdict, second_opinion=verdict is not judged.verdict)
-        self._history = judged.history
-        if judged.healthy and opinion.level is not Level.WARNING and self._is_time(signals, improved=judged.improved):
+        best_loss, self._history = self._history.best_loss, judged.history
+        improved = self._history.best_loss != best_loss
+        if judged.healthy and opinion.level is not Level.WARNING and self._is_time(signals, improved=improved):
             self._snapshots.take(self._garden, signals.step, self._history)
         if verdict.level is Level.ENOUGH:
             return GovernorDecision(Act.EARLY_STOP, signals.step, verdict)
@@ -212,15 +221,17 @@ class Governor:
         self._snapshots.load_state_dict(state.part("snapshots"), self._garden)
 
     def _is_time(self, signals: Signals, *, improved: bool) -> bool:
-        """Return whether to take a snapshot of this healthy step: its loss is the best so far, or the last one is old.
+        """Return whether to take a snapshot of this healthy step.
 
+        It is taken if the loss is the best so far, if the last one is old, or if it lacks parameters that train now.
         None is taken while a seed acts on the host. A rollback removes that seed, and the host without it was never
         evaluated.
         """
         if self._garden.blended:
             return False
         kept = self._snapshots.kept
-        return improved or not kept or signals.step - kept[0].step >= self._settings.snapshot_steps
+        is_old = not kept or signals.step - kept[0].step >= self._settings.snapshot_steps
+        return improved or is_old or kept[0].snapshot.is_outdated
 
     def _plateau(self, signals: Signals) -> str | None:
         """Return why nothing more is expected: no progress for long, and no living seed. None where that is not so."""
@@ -267,11 +278,13 @@ class Snapshots:
 
     def take(self, garden: Garden, step: int, history: LossHistory) -> None:
         """Take a snapshot, in the place of the oldest one if there is no room."""
+        if not self._room:
+            return
         if len(self.kept) < self._room:
-            snapshot = Snapshot(garden)
+            snapshot = Snapshot(garden, [kept.snapshot for kept in self.kept])
         else:
             snapshot = self.kept.pop().snapshot
-            snapshot.take(garden)
+            snapshot.take(garden, [kept.snapshot for kept in self.kept])
         self.kept.insert(0, KeptSnapshot(step, history, snapshot))
 
     def renew(self, garden: Garden, step: int, history: LossHistory) -> None:
@@ -296,8 +309,10 @@ class Snapshots:
 
     def load_state_dict(self, state: State, garden: Garden) -> None:
         """Restore what ``state_dict`` returned, for a garden with the same seeds."""
-        self.kept.clear()
-        for place, saved in reversed(list(enumerate(state.plain["kept"]))):
+        saved_snapshots = list(enumerate(state.plain["kept"][: self._room]))
+        if saved_snapshots:  # a governor that was off, or closed, had none
+            self.kept.clear()
+        for place, saved in reversed(saved_snapshots):
             self.take(garden, saved["step"], LossHistory(**saved["history"]))
             self.kept[0].snapshot.load_state_dict(state.part(str(place)))
 
@@ -311,8 +326,8 @@ _STATE_NUMBERS = {"adam": 2, "adamw": 2, "sgd": 1}
 class MemoryBudget:
     """Restricts growth to what ``governor.memory_mib`` allows.
 
-    The estimate counts what is kept for each parameter: value, gradient, the optimizer's state and snapshots. It does
-    not count activations, which depend on the batch and on the device's libraries.
+    The estimate counts what is kept for each parameter: value, gradient, the optimizer's state and snapshots, as if all
+    were trained. It does not count activations, which depend on the batch and on the device's libraries.
 
     Attributes:
         settings: The budget, and how many snapshots are kept.
@@ -358,7 +373,7 @@ class MemoryBudget:
 
     def _copies(self, optimizer: OptimizerConfig) -> int:
         """Return how many numbers are kept for each parameter: value, gradient, optimizer's state, snapshots."""
-        return 2 + _kept_by(optimizer) + (self.settings.snapshots if self.settings.rollback else 0)
+        return 2 + _kept_by(optimizer) + self.settings.copies
 
 
 def _kept_by(optimizer: OptimizerConfig) -> int:

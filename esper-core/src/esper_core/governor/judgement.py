@@ -1,6 +1,11 @@
 """The verdict on one step of an environment, from its signals and the losses of the healthy steps before.
 
-Every bound is relative to the environment's own history; there is no absolute bound on a loss.
+Every bound is relative to the environment's own history; there is no absolute bound on a loss. Training losses are
+compared with training losses alone, and validation losses with validation losses: they are measured on other data, in
+batches of another size, and often with augmentation or dropout.
+
+A finite loss is judged only while a seed acts on the host, or shortly after one did. Whatever the loss of a host does
+that only trains is the doing of its training: a warm restart, stronger augmentation, overfitting.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING
 
-from esper_core.leyline.constants import CLEAR_GAIN_SHARE, HISTORY_STEPS_NEEDED, TRIFLE_SHARE
+from esper_core.leyline.constants import CLEAR_GAIN_SHARE, EXPLOSION_RATIO, HISTORY_STEPS_NEEDED, TRIFLE_SHARE
 from esper_core.leyline.signals import CALM, Level, Verdict, most_severe
 
 if TYPE_CHECKING:
@@ -76,13 +81,11 @@ class Judgement:
 
     Attributes:
         healthy: Whether a snapshot of the host may be taken.
-        improved: Whether the validation loss is the best so far.
     """
 
     verdict: Verdict
     history: LossHistory
     healthy: bool = False
-    improved: bool = False
 
 
 def judge_step(
@@ -91,6 +94,7 @@ def judge_step(
     settings: GovernorConfig,
     *,
     acting: Collection[str],
+    changed: bool = False,
     metric: Metric | None = None,
     host_finite: bool | None = None,
 ) -> Judgement:
@@ -101,6 +105,7 @@ def judge_step(
         signals: What was measured in this step.
         settings: The thresholds.
         acting: The slots whose living seeds act on the host; incubating seeds cannot harm it.
+        changed: Whether a seed that acted on the host was kept or removed shortly before.
         metric: The task's metric; None: only the loss counts as progress.
         host_finite: Whether the host's parameters and gradients are finite; None: not checked.
     """
@@ -108,13 +113,16 @@ def judge_step(
     if broken.level is Level.PANIC:
         return Judgement(broken, history)
     history = history.with_strengths(signals, acting)
-    surge, history = _judge_surge(history, signals, settings, acting)
-    verdict = most_severe([_judge_collapse(history, signals, settings), surge])
+    if acting or changed:
+        surge, history = _judge_surge(history, signals, settings, acting)
+        verdict = most_severe([_judge_collapse(history, signals, settings, acting), surge])
+    else:
+        verdict, history = CALM, replace(history, surging_steps=0)
     if verdict.level is Level.PANIC:
         return Judgement(verdict, history)
     healthy = verdict.level is not Level.WARNING
     after = history.with_step(signals, settings.history_steps, metric, healthy=healthy)
-    return Judgement(broken if healthy else verdict, after, healthy, after.best_loss != history.best_loss)
+    return Judgement(broken if healthy else verdict, after, healthy)
 
 
 def _judge_numbers(signals: Signals, acting: Collection[str], host_finite: bool | None) -> Verdict:
@@ -134,13 +142,16 @@ def _judge_numbers(signals: Signals, acting: Collection[str], host_finite: bool 
     return Verdict(level, f"gradients of the seed in {names} are not finite") if sick else CALM
 
 
-def _judge_collapse(history: LossHistory, signals: Signals, settings: GovernorConfig) -> Verdict:
+def _judge_collapse(
+    history: LossHistory, signals: Signals, settings: GovernorConfig, acting: Collection[str]
+) -> Verdict:
     """Detect a collapse: a network that was clearly better than guessing and is not any more.
 
-    The validation loss alone is a WARNING: it also rises in an overfitted network whose metric is as good as before.
-    If the training loss is that of guessing, too, the network lost what it had learnt: PANIC.
+    The validation loss alone also rises in an overfitted network whose metric is as good as before: that is a WARNING
+    while a seed acts, and nothing otherwise. If the training loss is the highest for long, too, the network lost what
+    it had learnt: PANIC.
     """
-    guessing, best = history.guessing_loss, history.best_loss
+    guessing, best, trained = history.guessing_loss, history.best_loss, history.train_losses
     if guessing is None or best is None or guessing - best <= CLEAR_GAIN_SHARE * abs(guessing):
         return CALM
     bound = guessing - (1.0 - settings.collapse_share) * (guessing - best)
@@ -149,46 +160,61 @@ def _judge_collapse(history: LossHistory, signals: Signals, settings: GovernorCo
     lost = (
         f"the validation loss was {best:.4g} and is {signals.validation_loss:.4g}, and {guessing:.4g} before training"
     )
-    if signals.train_loss < bound:
-        return Verdict(Level.WARNING, f"{lost}; the training loss is {signals.train_loss:.4g}: it may overfit")
-    return Verdict(Level.PANIC, f"collapse: {lost}; so is the training loss, {signals.train_loss:.4g}")
+    if _is_enough(trained, settings) and signals.train_loss > max(trained):
+        return Verdict(Level.PANIC, f"collapse: {lost}; the training loss is the highest, {signals.train_loss:.4g}")
+    overfitted = f"{lost}; the training loss is {signals.train_loss:.4g}: it may overfit"
+    return Verdict(Level.WARNING, overfitted) if acting else CALM
 
 
 def _judge_surge(
     history: LossHistory, signals: Signals, settings: GovernorConfig, acting: Collection[str]
 ) -> tuple[Verdict, LossHistory]:
-    """Return WARNING where a loss surges above recent healthy ones, PANIC after ``surge_steps`` such steps in a row.
+    """Return WARNING where the loss surges above recent healthy ones, PANIC after ``surge_steps`` such steps in a row.
 
-    While no seed acts on the host, its validation loss alone is a WARNING: at a high learning rate, batch normalisation
-    lets it surge in a network that trains well.
+    The validation loss decides: a training loss that rises alone harms nothing. While no seed acts on the host, both
+    have to surge, because at a high learning rate batch normalisation lets the validation loss of a network surge that
+    trains well. An explosion is a PANIC at once.
     """
-    losses = {
-        "training": (history.train_losses, signals.train_loss),
-        "validation": (history.validation_losses, signals.validation_loss),
-    }
-    guessing, surges = history.guessing_loss, {}
-    for name, (before, loss) in losses.items():
-        if len(before) < min(HISTORY_STEPS_NEEDED, settings.history_steps):
-            before = () if guessing is None else (guessing,)
-        if before and _surges(before, loss, guessing, settings):
-            surges[name] = f"the {name} loss is {loss:.4g}, and was {fmean(before):.4g} ± {pstdev(before):.4g} before"
-    history = replace(history, surging_steps=history.surging_steps + 1 if surges else 0)
-    if not surges:
-        return CALM, history
-    for_long = history.surging_steps >= settings.surge_steps
-    level = Level.PANIC if for_long and (acting or "training" in surges) else Level.WARNING
-    description = "; ".join(surges.values())
-    return Verdict(level, f"surge, step {history.surging_steps} of {settings.surge_steps}: {description}"), history
+    validation = _surge("validation", history.validation_losses, signals.validation_loss, history, settings)
+    training = _surge("training", history.train_losses, signals.train_loss, history, settings)
+    if validation is None or not (acting or training):
+        return CALM, replace(history, surging_steps=0)
+    history = replace(history, surging_steps=history.surging_steps + 1)
+    surges = [surge for surge in (training, validation) if surge is not None]
+    description = "; ".join(description for description, _ in surges)
+    lasts = history.surging_steps >= settings.surge_steps
+    if not lasts and all(explodes for _, explodes in surges):
+        return Verdict(Level.PANIC, f"explosion: {description}"), history
+    surge = f"surge, step {history.surging_steps} of {settings.surge_steps}: {description}"
+    return Verdict(Level.PANIC if lasts else Level.WARNING, surge), history
 
 
-def _surges(before: Sequence[float], loss: float, guessing: float | None, settings: GovernorConfig) -> bool:
-    """Return whether the loss exceeds mean + k·σ and m × mean, by more than a share of the loss of guessing.
+def _surge(
+    kind: str, before: Sequence[float], loss: float, history: LossHistory, settings: GovernorConfig
+) -> tuple[str, bool] | None:
+    """Describe a loss that exceeds mean + k·σ and m × mean of ``before`` by more than a trifle, and say if it explodes.
 
-    m × mean is written so that it holds for negative losses, too.
+    With too few losses before, the validation loss is compared with that of guessing, and the training loss with none.
+    m × mean is written so that it holds for negative losses, too. A trifle is a share of the loss of guessing.
     """
-    mean = fmean(before)
-    trifle = 0.0 if guessing is None else TRIFLE_SHARE * abs(guessing)
+    guessing = 0.0 if history.guessing_loss is None else abs(history.guessing_loss)
+    if _is_enough(before, settings):
+        mean, sigma = fmean(before), pstdev(before)
+        reference = f"{mean:.4g} ± {sigma:.4g} before"
+    elif kind == "validation" and history.guessing_loss is not None:
+        mean, sigma = history.guessing_loss, 0.0
+        reference = f"{mean:.4g} before training"
+    else:
+        return None
     excess = loss - mean
-    if excess <= max((settings.surge_ratio - 1.0) * abs(mean), trifle):
-        return False  # nearly always; skips the deviation, which takes longest
-    return excess > settings.surge_sigmas * pstdev(before)
+    bounds = (settings.surge_ratio - 1.0) * abs(mean), TRIFLE_SHARE * guessing, settings.surge_sigmas * sigma
+    if excess <= max(bounds):
+        return None
+    # Losses near 0 multiply easily, so an explosion also exceeds many times the loss before training.
+    explodes = excess > (EXPLOSION_RATIO - 1.0) * max(abs(mean), guessing)
+    return f"the {kind} loss is {loss:.4g}, and was {reference}", explodes
+
+
+def _is_enough(losses: Sequence[float], settings: GovernorConfig) -> bool:
+    """Return whether losses are a history with which others can be compared."""
+    return len(losses) >= min(HISTORY_STEPS_NEEDED, settings.history_steps)

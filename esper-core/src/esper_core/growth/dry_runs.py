@@ -47,7 +47,7 @@ class KeptBuffers:
         left_out = {id(module) for part in without for module in part.modules()}
         modules = [module for module in model.modules() if id(module) not in left_out]
         self._kept = [
-            (module, name, buffer, buffer.detach().clone())
+            (module, name, buffer, buffer.detach().clone() if is_plain(buffer) else None)
             for module in modules
             for name, buffer in module.named_buffers(recurse=False)
         ]
@@ -61,7 +61,8 @@ class KeptBuffers:
         """Restore every buffer: the object and its value."""
         with torch.no_grad():
             for module, name, buffer, value in self._kept:
-                buffer.copy_(value)
+                if value is not None:
+                    buffer.copy_(value)
                 if getattr(module, name) is not buffer:
                     setattr(module, name, buffer)
         kept = {(id(module), name) for module, name, _, _ in self._kept}
@@ -100,6 +101,11 @@ def device_of(model: nn.Module) -> torch.device:
     """Return the device of the model's first parameter or buffer; the CPU if it has none."""
     tensor = next(iter(model.parameters()), next(iter(model.buffers()), None))
     return torch.device("cpu") if tensor is None else tensor.device
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Return whether a tensor is of torch's own classes. Quantised ones may have no bits to read, and no clone."""
+    return type(tensor) in (Tensor, nn.Parameter, nn.Buffer)
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:

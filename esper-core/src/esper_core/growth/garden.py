@@ -48,7 +48,10 @@ STEP_BEGAN: Final = Reason(Cause.STEP)
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A change of a seed's stage from ``was``, None at germination, to ``now``."""
+    """A change of a seed's stage from ``was``, None at germination, to ``now``.
+
+    ``branched`` says whether the seed was on a branch, where the host does not feel it.
+    """
 
     slot: str
     seed: int
@@ -57,11 +60,13 @@ class Transition:
     now: Stage
     parameters: int
     reason: Reason
+    branched: bool = False
 
     @classmethod
     def of(cls, slot: Slot, seed: Seed, was: Stage | None, reason: Reason) -> Transition:
         """Return the transition of ``seed`` from ``was`` to its present stage."""
-        return cls(slot.name, seed.number, seed.blueprint, was, seed.stage, seed.parameter_count, reason)
+        branched = seed.presence is Presence.BRANCHED
+        return cls(slot.name, seed.number, seed.blueprint, was, seed.stage, seed.parameter_count, reason, branched)
 
 
 class Garden:

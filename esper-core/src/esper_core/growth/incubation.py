@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from esper_core.growth.dry_runs import KeptBuffers, device_of
+from esper_core.growth.dry_runs import KeptBuffers, device_of, is_plain
 from esper_core.growth.examples import map_tensors
 from esper_core.growth.optimizer_steps import decode_optimizer_state, decode_scaler, encode_scaler
 from esper_core.growth.seeds import Presence
@@ -143,7 +143,7 @@ class Shadow(Incubation):
 
 
 class Branch(Incubation):
-    """Host and seed together, on a copy of the host's tensors and optimizer state."""
+    """Host and seed together, on a copy of what trains in the host, of its buffers, and of its optimizer state."""
 
     lasting = True
 
@@ -155,13 +155,15 @@ class Branch(Incubation):
         of_seeds = {id(parameter) for other in slot.nursery for parameter in other.parameters()}
         self._of_host = [parameter for parameter in model.parameters() if id(parameter) not in of_seeds]
         self._ids_of_host = {id(parameter) for parameter in self._of_host}
-        self._numbers = [parameter.detach().clone() for parameter in self._of_host]
+        self._numbers: dict[nn.Parameter, Tensor] = {}
+        self._copy_trained()
         copies: dict[int, Tensor] = {}  # a buffer that two modules share is one on the branch, too
         self._fields = [
             (module, name, copies.setdefault(id(buffer), buffer.detach().clone()))
             for module in model.modules()
             if id(module) not in seed_modules
             for name, buffer in module.named_buffers(recurse=False)
+            if is_plain(buffer)
         ]
         self._host_states = [
             {parameter: map_tensors(of_parameter, torch.clone) for parameter, of_parameter in state.items()}
@@ -192,6 +194,7 @@ class Branch(Incubation):
     def trial(self) -> Iterator[None]:
         """Run the ``with`` block on the branch's tensors, with the seed acting."""
         owners = self._keeper.owned_by_host()
+        self._copy_trained()
         self._switch(owners)
         try:
             with self._slot.trying(self._seed):
@@ -216,9 +219,7 @@ class Branch(Incubation):
         """Return the branch: its tensors, the state of its optimizers and scaler, and its random stream."""
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
         paths = {id(module): path for path, module in self._model.named_modules()}
-        parameters = {
-            names[id(parameter)]: other for parameter, other in zip(self._of_host, self._numbers, strict=True)
-        }
+        parameters = {names[id(parameter)]: other for parameter, other in self._numbers.items()}
         fields = [(paths[id(module)], name, other) for module, name, other in self._fields]
         owners = zip(self._keeper.owned_by_host(), self._host_states, strict=False)
         states = [[state.get(parameter) for parameter in owner.parameters] for owner, state in owners]
@@ -237,23 +238,32 @@ class Branch(Incubation):
         """Continue with the tensors and optimizer state of another branch, whose host was built alike."""
         device = device_of(self._model)
         branch = decode_state(state.part("branch"), device)
-        names = {id(parameter): name for name, parameter in self._model.named_parameters()}
-        if {names[id(parameter)] for parameter in self._of_host} != branch["parameters"].keys():
+        of_host = {name: other for name, other in self._model.named_parameters() if id(other) in self._ids_of_host}
+        if not branch["parameters"].keys() <= of_host.keys():
             why = f"the branch of seed {self._seed.number} has other parameters"
             raise state_mismatch(why)
-        for parameter, other in zip(self._of_host, self._numbers, strict=True):
-            other.copy_(branch["parameters"][names[id(parameter)]])
+        # What the saved branch did not copy was frozen, and the same as in the host, which is loaded by now.
+        self._numbers = {
+            of_host[name]: of_host[name].detach().clone().copy_(saved) for name, saved in branch["parameters"].items()
+        }
+        self._copy_trained()
         self._fields = [(self._model.get_submodule(path), name, other) for path, name, other in branch["fields"]]
         states = zip(self._keeper.owned_by_host(), branch["optimizer_states"], strict=True)
         self._host_states = [decode_optimizer_state(owner.parameters, encoded) for owner, encoded in states]
         self._stream.load_state_dict(branch["stream"])
-        self._losses = branch.get("losses", [])  # older checkpoints have none
+        self._losses = branch["losses"]
         self._scaler = decode_scaler(state.part("scaler"), self._scaler, device)
+
+    def _copy_trained(self) -> None:
+        """Copy what requires gradients; frozen parameters stay the host's own, until a loop unfreezes them."""
+        for parameter in self._of_host:
+            if parameter.requires_grad and parameter not in self._numbers:
+                self._numbers[parameter] = parameter.detach().clone()
 
     def _switch(self, owners: Sequence[OwnedParameters]) -> None:
         """Exchange the tensors and optimizer state of host and branch; ``owners`` are those of the host."""
-        for place, parameter in enumerate(self._of_host):
-            parameter.data, self._numbers[place] = self._numbers[place], parameter.data
+        for parameter, other in self._numbers.items():
+            parameter.data, self._numbers[parameter] = other, parameter.data
         for place, (module, name, other) in enumerate(self._fields):
             self._fields[place] = (module, name, getattr(module, name))
             setattr(module, name, other)

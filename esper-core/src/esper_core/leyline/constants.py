@@ -53,7 +53,7 @@ HISTORY_STEPS: Final = 20
 """Healthy decision steps in the governor's history of each loss."""
 
 HISTORY_STEPS_NEEDED: Final = 5
-"""Healthy decision steps needed before the governor can detect a surge."""
+"""Healthy decision steps needed before the governor compares a loss with the ones before."""
 
 SURGE_SIGMAS: Final = 4.0
 """Standard deviations above the healthy history at which a loss surges."""
@@ -63,6 +63,9 @@ SURGE_RATIO: Final = 2.0
 
 SURGE_STEPS: Final = 3
 """Consecutive decision steps of a surge that cause a panic."""
+
+EXPLOSION_RATIO: Final = 10.0
+"""Multiple of the healthy history's mean, and of the loss of guessing, above which a surge causes a panic at once."""
 
 TRIFLE_SHARE: Final = 0.05
 """Share of the loss of guessing (0 to 1) below which a rise of the loss is never a surge."""

@@ -219,8 +219,6 @@ class GrowingNetwork:
         """Seconds that incubating seeds took in the current step."""
         self._step_start: tuple[Snapshot, Tensor] | None = None
         """Host and fossils, and the training loss, before a step in which seeds act."""
-        self._snapshot: Snapshot | None = None
-        """The latest such snapshot, whose memory is reused."""
 
     def open_step(self) -> list[Transition]:
         """Begin a decision step: newborn seeds start to train."""
@@ -228,11 +226,7 @@ class GrowingNetwork:
         transitions = self.lost.run_without_faulty(self.garden.open_step)
         self._step_start = None
         if self.garden.blended:
-            if self._snapshot is None:
-                self._snapshot = Snapshot(self.garden)
-            else:
-                self._snapshot.take(self.garden)
-            self._step_start = self._snapshot, self.measurements.train_loss
+            self._step_start = Snapshot(self.garden), self.measurements.train_loss
         return transitions
 
     def train_batch(self, losses: Sequence[Loss]) -> Tensor:
@@ -382,6 +376,11 @@ class GrowingNetwork:
         loss = math.nan if rolled.train_loss is None else rolled.train_loss
         self.measurements.train_loss = torch.full((), loss, device=device_of(self.model))
         return rolled
+
+    def close(self) -> None:
+        """Free the copies of the host that are needed to undo steps, once no step follows."""
+        self.governor.close()
+        self._step_start = None
 
     def mask(self) -> ActionMask:
         """Return what can be done now and fits the memory budget."""

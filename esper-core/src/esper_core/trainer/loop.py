@@ -20,6 +20,7 @@ The docstring of ``trainer`` lists the other modules. ``app.compose`` builds a s
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 
     Score = Callable[[Sequence[Signals], Mapping[int, GovernorDecision]], Sequence[RewardBreakdown | None]]
 
+log = logging.getLogger("esper")
+
 
 def run_study(
     progress: StudyPosition, pause: Callable[[StudyPosition], None] = lambda progress: None
@@ -75,7 +78,6 @@ def run_study(
 
         for step in progress.steps():
             result = stepper.advance(step)
-            study.log_governor(result.rolled, result.decisions)
             with clock.region("policy"):
                 recorder.rewarded(result.rewards)  # of the action before
                 actions_E = decide(study, recorder, result.signals, rolled=result.rolled)
@@ -154,14 +156,12 @@ class StepResult:
     Attributes:
         signals: Signals of each environment, as they are after healing and rollbacks.
         rewards: What the step was worth, and so the action before it; None where that is unknown.
-        decisions: The governor's decision, by the indices of the environments whose episode goes on.
         rolled: What was rolled back, by pool index.
     """
 
     step: int
     signals: Sequence[Signals]
     rewards: Sequence[RewardBreakdown | None]
-    decisions: Mapping[int, GovernorDecision]
     rolled: Mapping[int, RolledBack]
 
 
@@ -204,13 +204,13 @@ class Stepper:
 
         with clock.region("govern"):
             decisions = pool.judge(self._opinions())
-            self._stop_if_hopeless(decisions, step)
+            self._log_or_stop(decisions, step)
             rolled, pruned = pool.carry_out(decisions, step)
             bus.publish(*governor_acted(environments, decisions, rolled), *stages_changed(environments, pruned, step))
         signals_E = pool.latest
         with clock.region("policy"):
             rewards_E = [None] * len(signals_E) if self.score is None else self.score(signals_E, decisions)
-        return StepResult(step, signals_E, rewards_E, decisions, rolled)
+        return StepResult(step, signals_E, rewards_E, rolled)
 
     def act(self, result: StepResult, actions_E: Sequence[Action]) -> None:
         """Carry out one action in each environment, and end the step."""
@@ -239,18 +239,23 @@ class Stepper:
             for environment in self.pool.running()
         }
 
-    def _stop_if_hopeless(self, decisions: Mapping[int, GovernorDecision], step: int) -> None:
-        """Raise GovernorStop for the first environment that cannot be rolled back."""
+    def _log_or_stop(self, decisions: Mapping[int, GovernorDecision], step: int) -> None:
+        """Log each act of the governor; raise GovernorStop for the first environment that cannot be rolled back."""
+        environments = self.pool.environments
         hopeless = {pool_index: decision for pool_index, decision in decisions.items() if decision.act is Act.STOP}
-        for pool_index, decision in hopeless.items():
-            environments, signals_E = self.pool.environments, self.pool.latest
-            placeholders = [None] * len(environments), [WAIT] * len(environments)
-            self.bus.publish(*steps_finished(environments, signals_E, *placeholders, step))
-            self.bus.publish(*governor_acted(environments, hopeless, {}))
-            self.bus.settle()
-            location = (
-                f'arm "{environments[pool_index].arm}", RNG seed {environments[pool_index].seed}, step {decision.step}'
-            )
-            hint = "Try a smaller learning rate (optimizer.host.learning_rate of a configuration), or set clip_norm."
-            problem = Problem("E402", f"{location}: {decision.reason}", hint=None if decision.second_opinion else hint)
-            raise GovernorStop(problem)
+        for pool_index, decision in (hopeless or decisions).items():
+            environment = environments[pool_index]
+            location = f'arm "{environment.arm}", RNG seed {environment.seed}, step {decision.step}'
+            if hopeless:
+                placeholders = [None] * len(environments), [WAIT] * len(environments)
+                self.bus.publish(*steps_finished(environments, self.pool.latest, *placeholders, step))
+                self.bus.publish(*governor_acted(environments, hopeless, {}))
+                self.bus.settle()
+                rate = "optimizer.host.learning_rate of a configuration"
+                hint = None if decision.second_opinion else f"Try a smaller learning rate ({rate}), or set clip_norm."
+                raise GovernorStop(Problem("E402", f"{location}: {decision.reason}", hint=hint))
+            if decision.act is not Act.CONTINUE:
+                back = decision.back_to
+                restored = "" if back is None else " to before training" if back < 0 else f" to step {back}"
+                level = logging.WARNING if restored else logging.INFO
+                log.log(level, "%s: governor: %s%s: %s", location, decision.act, restored, decision.reason)

@@ -16,9 +16,8 @@ from esper_core.plugins.isolation import attributed_to
 from esper_core.plugins.process_state import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from esper_core.governor import GovernorDecision
     from esper_core.leyline import ActionMask, Policy, Reward, Signals, Verdict
     from esper_core.settings import EpisodeConfig
     from esper_core.telemetry import Bus, Clock
@@ -142,19 +141,6 @@ class Study:
             Observation(signals.step, steps, signals, twin, reward.price, pool_index in rolled, batches=batches)
             for pool_index, (signals, twin, reward) in enumerate(seen)
         ]
-
-    def log_governor(self, rolled: Iterable[int], decisions: Mapping[int, GovernorDecision]) -> None:
-        """Log each warning of the governor, and with a higher level each rollback, by its pool index."""
-        for pool_index, decision in decisions.items():
-            if decision.act == "warn":
-                environment = self.pool.environments[pool_index]
-                location = f"arm {environment.arm}, RNG seed {environment.seed}, step {decision.step}"
-                log.info("%s: the governor warns: %s", location, decision.reason)
-        for pool_index in rolled:
-            environment, decision = self.pool.environments[pool_index], decisions[pool_index]
-            back = "before training" if decision.back_to == -1 else f"step {decision.back_to}"
-            location = f"arm {environment.arm}, RNG seed {environment.seed}, step {decision.step}"
-            log.warning("%s: rolled back to %s: %s", location, back, decision.reason)
 
     def warn_of_unfinished_plans(self) -> None:
         """Log a warning for each entry of a plan that was never carried out, which is a mistake in the plan."""

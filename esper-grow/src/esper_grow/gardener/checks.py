@@ -63,6 +63,8 @@ def refuse_no_settings(settings: Any, section: str) -> None:
     if settings is not None and not isinstance(settings, Mapping | BaseModel):
         message = f"{section} takes a mapping of settings. Received: {settings!r}"
         hint = f'As in a configuration, such as  {section}={{"{_USUAL[section]}": …}}'
+        if section == "governor":
+            hint += ', or governor="off"'
         raise GrowthError(Problem("E347", message, hint=hint))
 
 

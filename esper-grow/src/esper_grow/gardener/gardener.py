@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack
 
 import torch
 from torch import nn
@@ -80,7 +80,7 @@ class LoopOptions(TypedDict, total=False):
 
     Attributes:
         growth: Settings of ``growth`` in a configuration. Incubation is always by branch.
-        governor: Settings of ``governor`` in a configuration.
+        governor: Settings of ``governor`` in a configuration; "off": the model is neither judged nor restored.
         example: One batch as the loop trains on; None: the first of ``validation``.
         seed: RNG seed of the Gardener. Default: 0.
         clip_norm: The norm to which the loop clips gradients, so that branches are clipped alike; None: it does not.
@@ -89,7 +89,7 @@ class LoopOptions(TypedDict, total=False):
     """
 
     growth: GrowthConfig | Mapping[str, Any] | None
-    governor: GovernorConfig | Mapping[str, Any] | None
+    governor: GovernorConfig | Mapping[str, Any] | Literal["off", False] | None
     example: Any
     seed: int
     clip_norm: float | None
@@ -228,7 +228,7 @@ class Gardener:
         tended = self._recorder.take(result.step, self.steps, result.signals[0])
         self._member.warn_of_surplus()
         if moved := [
-            f"{change.blueprint} was {_MOVING[change.now]}" for change in tended.changes if change.now in _MOVING
+            f"{change.blueprint} was {_MOVING[change.now]}" for change in tended.moved if change.now in _MOVING
         ]:
             warn_of_averages(self.model, ", ".join(moved))
         return tended
@@ -293,6 +293,7 @@ class Gardener:
         self._closed = True
         with self._closing, without_trace(self.model):
             pruned = self._member.network.garden.remove(Reason(Cause.LOOP_END))
+            self._member.network.close()
             if error is None:
                 self._member.warn_of_end(
                     self._feed.used, [f"{transition.blueprint} in {transition.slot}" for transition in pruned]
@@ -332,7 +333,9 @@ class Gardener:
             raise GrowthError(Problem("E346", "this Gardener is closed", hint=hint))
 
 
-def _governor_settings(governor: GovernorConfig | Mapping[str, Any] | None) -> GovernorConfig:
+def _governor_settings(governor: GovernorConfig | Mapping[str, Any] | Literal["off", False] | None) -> GovernorConfig:
+    if governor is False or governor == "off":
+        return GovernorConfig(enabled=False)
     refuse_no_settings(governor, "governor")
     return governor if isinstance(governor, GovernorConfig) else section_of(GovernorConfig, governor or {}, "governor")
 

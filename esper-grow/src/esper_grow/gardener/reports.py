@@ -23,22 +23,31 @@ class Tended:
         step: The number of the call, from 0.
         steps: How many calls policies plan for.
         signals: What was measured.
-        changes: The seeds that changed their stage, with the reason.
+        changes: Whatever changed, or is about to: seeds that changed their stage, with the reason, and each act of
+            the governor, which may have restored the model without a seed.
         lost: Seeds that failed and were taken out.
-        governor: What the governor did, if anything.
     """
 
     step: int
     steps: int
     signals: Signals
-    changes: tuple[StageChanged, ...] = ()
+    changes: tuple[StageChanged | GovernorActed, ...] = ()
     lost: tuple[SeedLost, ...] = ()
-    governor: tuple[GovernorActed, ...] = ()
+
+    @property
+    def moved(self) -> tuple[StageChanged, ...]:
+        """The seeds that changed their stage."""
+        return tuple(change for change in self.changes if isinstance(change, StageChanged))
+
+    @property
+    def governor(self) -> tuple[GovernorActed, ...]:
+        """What the governor did, if anything."""
+        return tuple(change for change in self.changes if isinstance(change, GovernorActed))
 
     @property
     def kept(self) -> tuple[StageChanged, ...]:
         """The seeds that were kept in this step: since then they are part of the model."""
-        return tuple(change for change in self.changes if change.now is Stage.FOSSILISED)
+        return tuple(change for change in self.moved if change.now is Stage.FOSSILISED)
 
     def __str__(self) -> str:
         """Return one line about the step, one for each change, and one for each other seed that lives."""
@@ -48,18 +57,25 @@ class Tended:
         loss, parameters = self.signals.validation_loss, self.signals.parameters
         yield f"step {self.step + 1} of {self.steps}: validation loss {loss:.4g}, {parameters:,} parameters"
         for act in self.governor:
-            yield f"  governor: {act.act}: {act.reason}"
+            yield f"  governor: {act.act}{_place_of(act)}: {act.reason}"
         for lost in self.lost:
             yield f"  {lost.slot}: {lost.blueprint} was lost: the seed {lost.what}"
-        for change in self.changes:
+        for change in self.moved:
             stage = "kept" if change.now is Stage.FOSSILISED else change.now.value
             yield f"  {change.slot}: {change.blueprint} is {stage}, {change.reason}"
-        changed = {change.blueprint for change in self.changes}
+        changed = {change.blueprint for change in self.moved}
         for slot in self.signals.slots:
             for seed in slot.seeds:
                 if seed.gain is not None and seed.blueprint not in changed:
                     gain = f"{seed.gain.mean:.4g} ± {seed.gain.standard_error:.2g} nats"
                     yield f"  {slot.name}: {seed.blueprint} is {seed.stage.value}: gain {gain}"
+
+
+def _place_of(act: GovernorActed) -> str:
+    """Return to which state a rollback restored the model, as text; empty for other acts."""
+    if act.back_to is None:
+        return ""
+    return " to the state before training" if act.back_to < 0 else f" to the state after step {act.back_to + 1}"
 
 
 @dataclass(slots=True)
@@ -82,7 +98,6 @@ class Recorder:
             step,
             steps,
             signals,
-            tuple(event for event in events if isinstance(event, StageChanged)),
+            tuple(event for event in events if isinstance(event, StageChanged | GovernorActed)),
             tuple(event for event in events if isinstance(event, SeedLost)),
-            tuple(event for event in events if isinstance(event, GovernorActed)),
         )

@@ -140,7 +140,7 @@ class Grow(GrowsModel, pl.Callback):
         """Train the seeds, and tend them at the end of an epoch; a hook of Lightning."""
         ended = trainer.is_last_batch or batch_idx + 1 >= trainer.num_training_batches
         tended = self._attachment.step(batch, epoch_ended=ended)
-        if tended is not None and (tended.changes or tended.lost or tended.governor):
+        if tended is not None and (tended.changes or tended.lost):
             _renew_averages(trainer, pl_module)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:

@@ -211,7 +211,7 @@ class Episode:
         self._rewards.load_state_dict(decode_state(state.part("rewards")))
         latest = decode_state(state.part("latest"))
         reward, ending = _REWARD.validate_python(latest["reward"]), _ENDING.validate_python(latest["ending"])
-        self._result = None if ending else StepResult(state.plain["step"], self._pool.latest, [reward], {}, {})
+        self._result = None if ending else StepResult(state.plain["step"], self._pool.latest, [reward], {})
         return self._step_of(self._pool.latest, reward, rolled_back=latest["rolled_back"], ending=ending)
 
     def twin_of(self, seed: int) -> TwinEpisode:

@@ -49,6 +49,8 @@ def config_schema(plugins: Plugins) -> Schema:
         definitions[f"use-{kind}"] = _use(cast("ComponentKind", kind), plugins, definitions)
     schema["properties"]["engine"] = {**schema["properties"]["engine"], **_engine(definitions)}
     schema["properties"]["engine"].pop("$ref", None)
+    off = {"enum": ["off", False], "description": "Judge, restore and stop nothing."}
+    schema["properties"]["governor"] = {"anyOf": [off, schema["properties"]["governor"]]}
     blueprints = definitions["SlotConfig"]["properties"]["blueprints"]
     blueprints["items"] = _names(plugins.registry.components("blueprint"), blueprints["items"])
     definitions["PluginsConfig"]["properties"]["settings"]["properties"] = {

@@ -73,7 +73,7 @@ class LoadedConfig:
     def origin(self, path: KeyPath) -> str:
         """Return where the value at ``path`` comes from: ``file:line:column``, ``--set …``, or ``default``."""
         node, depth = self.root.nearest(path)
-        is_short_form = path[depth:] == ("use",) and isinstance(node.value, str)
+        is_short_form = path[depth:] in (("use",), ("enabled",)) and isinstance(node.value, str | bool)
         return str(node.position) if depth == len(path) or is_short_form else "default"
 
 

@@ -31,8 +31,9 @@ from esper_core.growth import (
 )
 from esper_core.leyline.constants import PROBE_EXAMPLES
 from esper_core.leyline.protocols import State
-from esper_core.plugins.isolation import AttributedSchedule, AttributedTask, attempt
+from esper_core.plugins.isolation import attempt
 from esper_core.plugins.process_state import Guard, Memory, Scope
+from esper_core.plugins.returned_values import AttributedSchedule, AttributedTask
 from esper_core.settings import ComputeConfig
 from esper_core.trainer.batches import IMAGES, BatchOrder, feed_for, sent
 from esper_core.trainer.forward import (
@@ -70,7 +71,8 @@ class Recipe:
         operations: Operations of host and blueprints; None: torch cannot count them.
         compiler: Compiles a host where ``compute.compile`` is set.
         warn: Warns of a host that cannot be compiled.
-        label: Names host and task in messages.
+        host: Names the host in messages.
+        label: Names host and task, where it is not known which of them it was.
         memory: What is remembered of what they changed of the process's state.
     """
 
@@ -86,6 +88,7 @@ class Recipe:
     operations: Operations | None = None
     compiler: Compiler = torch_compiler
     warn: Warn = field(default_factory=lambda: Notices().warn)
+    host: str = "the host"
     label: str = "the host"
     memory: Memory = field(default_factory=dict)
 
@@ -166,7 +169,7 @@ class Environment:
         self.signals: Signals | None = None
         self._implants = implants
         self._faults = FaultBook() if faults is None else faults
-        self.forward = ForwardPass(recipe.compute, recipe.task, recipe.device)
+        self.forward = ForwardPass(recipe.compute, recipe.task, recipe.device, recipe.host)
         self._operations = OperationCount(recipe.operations)
         self._feed = feed_for(recipe.compute.data, recipe.data["train"], recipe.device)
 

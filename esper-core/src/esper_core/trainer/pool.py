@@ -463,7 +463,7 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         def at(place: int) -> T:
             environment = by_place[place]
             grown = {seed.blueprint for slot in environment.garden.slots.values() for seed in slot.stack}
-            component = "the host" + (f" with {', '.join(sorted(grown))}" if grown else "")
+            component = environment.recipe.host + (f" with {', '.join(sorted(grown))}" if grown else "")
             with attributed_to(component, doing, environment.guard(Scope.SETTINGS)):
                 return act(environment)
 

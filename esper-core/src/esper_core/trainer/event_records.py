@@ -222,10 +222,4 @@ def describe(action: Action) -> str:
 
 def arguments_of(action: Action) -> dict[str, str | int | float]:
     """Return the arguments that an action's op reads and ``describe`` leaves out, as plain data."""
-    plain: dict[str, str | int | float] = {
-        "blend": str(action.blend),
-        "speed": action.speed,
-        "curve": str(action.curve),
-        "target": float(action.target),
-    }
-    return {name: plain[name] for name in ARGUMENTS[action.op] if name in plain}
+    return {name: getattr(action, name) for name in ARGUMENTS[action.op] if name not in ("slot", "blueprint")}

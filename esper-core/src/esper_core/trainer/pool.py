@@ -475,5 +475,5 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         if before is not None and not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)
             hint = 'They drew none in the dry run before training. Set "randomness: always".'
-            raise PluginError(Problem("E236", f"the host, or a seed, drew random numbers {doing}", hint=hint))
+            raise PluginError(Problem("E236", f"the host, a seed, or a sink drew random numbers {doing}", hint=hint))
         return dict(zip(members, done, strict=True))

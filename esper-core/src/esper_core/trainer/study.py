@@ -86,12 +86,12 @@ class RunReward:
     @property
     def price(self) -> float | None:
         """The reward's price for growth: its attribute ``price``, if it has one."""
-        return self._number("price")
+        return finite(getattr(self.reward, "price", None))
 
     @property
     def counts_flops(self) -> bool:
         """Whether the reward has a price for operations: its attribute ``price_of_flops``."""
-        return bool(self._number("price_of_flops"))
+        return bool(finite(getattr(self.reward, "price_of_flops", None)))
 
     def score(
         self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None, when: str = "for a step"
@@ -111,9 +111,6 @@ class RunReward:
         if wrong or finite(sum(map(float, terms.values()))) is None:  # finite terms may have a sum that is too large
             refuse(self.label, self.reward.score, f"{describe_value(wrong or terms)} {when}", hint)
         return breakdown
-
-    def _number(self, name: str) -> float | None:
-        return finite(getattr(self.reward, name, None))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from esper_core import __version__
 from esper_core.leyline.errors import EsperError, Interrupted, PluginError, Problem, nearest, printable
 from esper_core.plugins import Extension
 from esper_run.cli.exits import end_process, exits_refused
-from esper_run.cli.output import print_line, print_problems
+from esper_run.cli.output import keep_stdout, print_line, print_problems
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -177,6 +177,8 @@ class LazyGroup(OpenGroup):
         if "_ESPER_COMPLETE" in os.environ:
             return super().main(prog_name="esper")
         typed = kwargs.get("args", args[0] if args else None)
+        if typed is None:
+            keep_stdout()
         try:
             with exits_refused():
                 status = run_command(self, sys.argv[1:] if typed is None else typed)

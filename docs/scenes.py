@@ -303,7 +303,7 @@ SCENES: Final[Mapping[str, Callable[[Path], object]]] = {
     "E431": died,
     "E435": damaged_store,
     "E437": behind,
-    **dict.fromkeys(("E228", "E229", "E231", "E232", "E233", "E236", "E237", "E401", "E402", "E410"), small),
+    **dict.fromkeys(("E228", "E229", "E231", "E233", "E236", "E237", "E401", "E402", "E410"), small),
 }
 
 

@@ -260,8 +260,8 @@ FOLLOWS = {LooksAfterTheFirstOnly: {"environments_do_not_mix"}, DrawsFromTheSyst
 @pytest.mark.parametrize(
     ("factory", "check", "says"),
     [
-        (ActsOnceTooOften, "acts_once_for_each_environment", "one Action for each of 1 environments"),
-        (GivesNames, "acts_once_for_each_environment", "Received: ['wait'"),
+        (ActsOnceTooOften, "acts_once_for_each_environment", "returned 2 actions for 1 environments"),
+        (GivesNames, "acts_once_for_each_environment", "returned ['wait'"),
         (LooksAfterTheFirstOnly, "batch_equals_single", "as number 1 of three equal environments"),
         (goes_by_the_mean, "environments_do_not_mix", "beside two different environments, as number 0"),
         (DrawsFromTheSystem, "repeats_itself", "by two new policies"),
@@ -277,7 +277,11 @@ def test_a_fault_fails_its_own_check(factory, check, says):
 def test_ignored_masks_are_reported():
     messages = failed(IgnoresItsMask)
     assert "is not among the possible actions" in messages["acts_within_its_mask"]
-    assert set(messages) == {"acts_within_its_mask", "survives_a_blueprint_that_it_never_saw"}
+    assert set(messages) == {
+        "acts_within_its_mask",
+        "acts_once_for_each_environment",
+        "survives_a_blueprint_that_it_never_saw",
+    }
 
 
 def test_a_policy_with_a_seed_may_sample_differently_in_each_environment():

@@ -158,8 +158,8 @@ def test_a_reward_without_a_fault_passes_every_check():
     [
         (SaysAnotherTheSecondTime, "is_pure", "then {'change': 0.0}"),
         (ChangesWhatItIsHanded, "is_pure", "modifies the signals of step 0"),
-        (PutsOutInfinity, "terms_add_up", "terms must be finite numbers with names"),
-        (HasNoNames, "terms_add_up", "terms must be finite numbers with names"),
+        (PutsOutInfinity, "terms_add_up", "the reward returned {'extra': inf} for Signals("),
+        (HasNoNames, "terms_add_up", "the reward returned {0: "),
         (DoesNotAddUp, "terms_add_up", "add up to"),
         (PaysOneEpisodeOnly, "carries_nothing_over", "after other episodes"),
         (CountsOnOrder, "order_does_not_matter", "in another order"),

@@ -114,8 +114,8 @@ def test_a_task_without_a_fault_passes_every_check(factory):
         (with_data(lambda x, y: (x - 1, y), Symbols), "inputs_are_finite", 'symbols of "train" go below 0'),
         (CLASS_3, "targets_fit", 'classes of "train" are 0 to 3, for 3 outputs'),
         (with_data(lambda x, y: (x, y[1:])), "targets_fit", '"train" has 30 inputs and 29 targets'),
-        (MeansItsLosses, "losses_are_per_example", "losses have the shape ()"),
-        (MeansItsScores, "scores_are_per_example", "scores have the shape ()"),
+        (MeansItsLosses, "losses_are_per_example", "of shape () as losses of 30 examples"),
+        (MeansItsScores, "scores_are_per_example", "of shape () as scores of 30 examples"),
         (with_attributes(metric=Metric("accuracy", "down")), "metric_says_what_is_better", "falls, but down is better"),
         (with_attributes(shape=DataShape("vector", (5,), 3)), "shape_agrees_with_data", "the declared shape is (5,)"),
         (
@@ -182,9 +182,9 @@ def test_a_schedule_without_a_fault_passes_every_check():
 @pytest.mark.parametrize(
     ("factory", "check", "says"),
     [
-        (FallsBelowZero, "gives_a_factor_for_every_step", "returns -0.9"),
+        (FallsBelowZero, "gives_a_factor_for_every_step", "returned the factor -0.9"),
         (NeedsTheEnd, "gives_a_factor_for_every_step", "TypeError"),
-        (DividesAtTheEnd, "gives_a_factor_for_every_step", "returns nan for step 39 of 1"),
+        (DividesAtTheEnd, "gives_a_factor_for_every_step", "returned the factor nan for step 39 of 1"),
         (Counts, "is_pure", "for step 0 of 1"),
         (Sleeps, "lets_something_be_learnt", "returns 0 for every step"),
     ],

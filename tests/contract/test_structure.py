@@ -20,7 +20,8 @@ ALIKE = {"Grow"}
 
 MODULES_OF_A_PACKAGE = 18
 MODULES_OF_THE_CORE = 75
-TOKENS_OF_THE_CORE = 93_000
+TOKENS_OF_THE_CORE = 93_000 + 800 + 700
+"""What the three floors began with, and what was added: a governor that does no harm, checks of returned values."""
 TOKENS_OF_LEYLINE = 9_510
 """What leyline had when its budget was set: contracts move, and do not grow."""
 

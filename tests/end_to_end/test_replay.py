@@ -216,7 +216,7 @@ def test_an_incomplete_recording_is_replayed_as_far_as_it_goes(copied):
 
 
 def test_a_run_that_the_governor_stopped_is_stopped_again(tmp_path):
-    wild = "optimizer: {host: {kind: sgd, learning_rate: 10}}\ngovernor: {rollbacks: 0}\n"
+    wild = "optimizer: {host: {kind: sgd, weight_decay: 1.0e+30}}\ngovernor: {rollbacks: 0}\n"
     stopped = ran(tmp_path / "wild", (RUN % "").replace("environments: 2", "environments: 1") + wild)
     again = [stopped.replayed(f"{arm}:0", warn=print) for arm in ("planned", "twin", "chance")]
     assert [outcome.difference for outcome in again] == [None] * 3

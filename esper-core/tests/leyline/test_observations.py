@@ -259,16 +259,6 @@ SEED = SeedSignals(
 )
 
 
-def test_mask_forbids_invalid_arguments() -> None:
-    mask = ActionMask({"early": frozenset({Op.GERMINATE, Op.PRUNE})}, {"early": NAMES[:1]})
-    fine = Action(Op.GERMINATE, "early", NAMES[0])
-    assert mask.allows(fine)
-    for name, value in {"blend": "add", "curve": "linear", "target": 0.0, "speed": -1}.items():
-        unread = name in ("blend", "target")  # by a prune, which does not read them
-        assert mask.allows(replace(Action(Op.PRUNE, "early"), **{name: value})) is unread
-        assert not mask.allows(replace(fine, **{name: value}))
-
-
 def small(**changes: object) -> tuple[ActionSpace, Observation, ActionMask]:
     slot = SlotSignals("early", SlotState.OCCUPIED, 2, (SEED,))
     now = Signals(0, 0.0, math.e - 1, 0.75, 1100, 1000, (slot,))

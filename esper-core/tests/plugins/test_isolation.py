@@ -2,13 +2,11 @@
 
 import signal
 from asyncio import CancelledError
-from math import inf, nan
-from types import SimpleNamespace
 
 import pytest
 
-from esper_core.leyline import GrowthError, PluginError, Problem
-from esper_core.plugins.isolation import AttributedSchedule, Label, attributed_to, is_interrupt
+from esper_core.leyline import ConfigError, PluginError, Problem
+from esper_core.plugins.isolation import Label, attributed_to, is_interrupt
 
 
 def test_reported_line_is_the_innermost_of_the_plugin(report, workshop) -> None:
@@ -80,7 +78,7 @@ def test_any_exception_of_a_component_names_it_and_its_code(error: BaseException
 
 
 @pytest.mark.usefixtures("ctrl_c_raises")
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), GrowthError(Problem("E301", "no"))])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ConfigError(Problem("E120", "no"))])
 def test_ctrl_c_and_errors_with_a_code_pass_unchanged(error: BaseException) -> None:
     with pytest.raises(type(error)) as passed, attributed_to("reward r (p 1)", "at work"):
         raise error
@@ -97,18 +95,3 @@ def test_only_ctrl_c_interrupts_and_not_what_plugin_code_raises_where_a_run_hand
                 raise KeyboardInterrupt
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def schedule(factor: float) -> AttributedSchedule:
-    return AttributedSchedule(SimpleNamespace(factor=lambda step, steps: factor), "schedule s (p 1)")
-
-
-@pytest.mark.parametrize("factor", [0.0, 1.5])
-def test_factor_of_a_schedule_is_passed_on(factor: float) -> None:
-    assert schedule(factor).factor(3, 40) == factor
-
-
-@pytest.mark.parametrize("factor", [-0.1, nan, inf])
-def test_factor_that_is_negative_or_not_finite_is_refused_with_the_schedules_name(factor: float) -> None:
-    with pytest.raises(PluginError, match=rf"E231 schedule s \(p 1\) gave the factor {factor} for step 3 of 40"):
-        schedule(factor).factor(3, 40)

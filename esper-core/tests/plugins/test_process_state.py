@@ -1,6 +1,7 @@
 """Settings of the process that plugin code changes are put back, and reported once with the component's name."""
 
 import contextlib
+import os
 import random
 import subprocess
 import sys
@@ -51,6 +52,8 @@ SETTINGS = [
     ("torch's precision of products", BATCH, PRECISION, backend("mkldnn.matmul.fp32_precision", "bf16")[1]),
     ("torch.backends.cudnn.benchmark", BATCH, *backend("cudnn.benchmark", True)),
     ("torch.backends.cudnn.deterministic", BATCH, *backend("cudnn.deterministic", True)),
+    ("Python's recursion limit", BATCH, sys.getrecursionlimit, lambda: sys.setrecursionlimit(999)),
+    ("os.replace", BATCH, lambda: os.replace, lambda: setattr(os, "replace", print)),
     ("Python's random generator", PROCESS, random.getstate, random.random),
     ("NumPy's random generator", PROCESS, lambda: str(np.random.get_state()), lambda: np.random.seed(3)),
     ("torch's default generator", RUN, lambda: torch.get_rng_state().tolist(), lambda: torch.rand(1)),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from esper_core.leyline import Signals
 from esper_core.leyline.events import Event, RunFinished, RunStarted, StepFinished
@@ -225,3 +226,20 @@ def test_a_sink_that_raises_is_shut_off_after_one_message(breaks_in, runner, cap
     messages = [record.getMessage() for record in caplog.records]
     message = f"E228 {LABEL} raised OSError: the line is dead; it is shut off for the rest of the run\n  {__file__}:"
     assert [line.rstrip("0123456789") for line in messages] == ([] if breaks_in == "never" else [message])
+
+
+@pytest.mark.parametrize("runner", [SinkThread, SinkGuard])
+def test_seeds_that_a_sink_sets_do_not_reach_the_generator_of_the_run(runner) -> None:
+    def seed(name: str) -> None:
+        torch.manual_seed(1)
+        assert torch.initial_seed() == 1, "the sink has its seed"
+        torch.set_rng_state(torch.Generator().get_state())
+        torch.seed()
+
+    before = torch.get_rng_state()
+    listener = runner(sink := Kept(seed), LABEL)
+    for number in range(3):
+        listener.hear(step(number))
+    listener.close()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert len(sink.received) == 4, "nothing was raised"

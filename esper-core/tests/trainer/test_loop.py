@@ -85,10 +85,13 @@ def test_without_a_twin_the_reward_is_unknown_also_for_a_policy_that_does_not_le
         (
             ScriptedPolicy(*[FOSSILISE] * 2),
             'E233 policy "test/planned" (test 1.0) chose an action that its mask forbids: fossilise early\n'
-            "  Allowed: wait, germinate early",
+            f"  {__file__}:LINE\n  Allowed: wait, germinate early",
         ),
-        (ScriptedPolicy("wait", "wait"), 'E232 policy "test/planned" (test 1.0) returned a str instead of an Action'),
-        (ScriptedPolicy(WAIT), 'E232 policy "test/planned" (test 1.0) returned 1 actions for 2 environments'),
+        (
+            ScriptedPolicy("wait", "wait"),
+            "E231 policy \"test/planned\" (test 1.0) returned ['wait', 'wait'] in place of Actions",
+        ),
+        (ScriptedPolicy(WAIT), 'E231 policy "test/planned" (test 1.0) returned 1 actions for 2 environments'),
     ],
     ids=["forbidden action", "no action", "too few actions"],
 )
@@ -96,7 +99,8 @@ def test_a_policy_that_misbehaves_stops_the_run_with_its_package_named(policy, m
     study, _ = make_study(make_recipe(), policy, environments=2)
     with pytest.raises(PluginError) as caught:
         run_study(StudyPosition(study))
-    assert str(caught.value).startswith(message)
+    line = ScriptedPolicy.act.__code__.co_firstlineno
+    assert str(caught.value).startswith(message.replace("LINE", str(line)))
     assert caught.value.exit_code == 3
 
 

@@ -79,7 +79,7 @@ def test_sink_without_methods_and_invalid_score_stop_the_run(install, run_small)
     install.components("odd", PLUGIN, **COMPONENTS)
     with pytest.raises(PluginError, match="builds Bare without the method hear and settle and close"):
         run_small("sinks: [odd/odd]\n")
-    with pytest.raises(PluginError, match=r'reward "odd/numb" .* scored a step with float, not a RewardBreakdown'):
+    with pytest.raises(PluginError, match=r'reward "odd/numb" .* returned 0\.5 on a step of environment 0'):
         run_small("reward: odd/numb\n")
 
 

@@ -61,7 +61,7 @@ def test_schedule_counts_the_steps_of_the_host_and_of_each_seed(install, run_sma
     assert "schedule: pacer/half" in (result["path"] / "config.yaml").read_text()
 
 
-@pytest.mark.parametrize(("factor", "message"), [("1 / 0", "in step 0 of 3"), ("-1.0", "gave the factor -1.0")])
+@pytest.mark.parametrize(("factor", "message"), [("1 / 0", "in step 0 of 3"), ("-1.0", "returned the factor -1.0")])
 def test_schedule_that_fails_stops_the_run_and_names_its_package(factor: str, message: str, install, run_small) -> None:
     install.components("pacer", PACER % factor, schedule={"half": "Half"})
     with pytest.raises(PluginError, match=message) as caught:

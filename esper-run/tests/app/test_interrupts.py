@@ -78,3 +78,10 @@ def test_the_allocator_is_not_tuned_on_other_systems(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     assert glibc_mallopt() is None
     assert not tune_allocator()
+
+
+def test_a_timer_that_a_component_sets_does_not_end_a_run(tmp_path) -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with handled_signals(tmp_path):
+        signal.raise_signal(signal.SIGALRM)
+    assert signal.getsignal(signal.SIGALRM) is before

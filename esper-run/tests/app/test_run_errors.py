@@ -1,6 +1,7 @@
 """An error that ends a run says where the run directory and its report are, and how to resume."""
 
 import json
+import logging
 import os
 import shlex
 import shutil
@@ -27,7 +28,7 @@ class Reward:
 """
 
 WILD = """\
-optimizer: {host: {kind: sgd, learning_rate: 10}}
+optimizer: {host: {kind: sgd, weight_decay: 1.0e+30}}
 governor: {rollbacks: 0}
 checkpoints: {every: 1}
 """
@@ -145,3 +146,12 @@ def test_lost_folder_and_broken_pipe_do_not_say_how_to_resume(lost: str, ended_b
     assert (manifest["status"], manifest["exit"]) == ("failed", 1 if lost else 141)
     assert not hasattr(error, "__notes__")
     assert "Run directory:" not in str([problem.hint for problem in getattr(error, "problems", ())])
+
+
+def test_log_that_cannot_be_written_costs_no_traceback(configured, tmp_path, monkeypatch, capfd) -> None:
+    def no_space(handler: logging.FileHandler) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(logging.FileHandler, "_open", no_space)
+    run(prepare(configured()), runs_dir=tmp_path / "runs")
+    assert "Traceback" not in capfd.readouterr().err

@@ -1,5 +1,6 @@
 """A component cannot end the command by SystemExit, nor keep its process alive."""
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -103,3 +104,13 @@ def test_a_plugin_whose_import_hangs_ends_the_command_with_its_line(tmp_path, fi
     )
     assert done.returncode == 1
     assert f'File "{plugin}", line 5' in done.stderr
+
+
+@pytest.mark.members
+def test_stdout_holds_the_answer_alone_whatever_a_plugin_writes(tmp_path, file) -> None:
+    plugin = tmp_path / "writer.py"
+    plugin.write_text(PLUGIN.format(at_import="os.write(1, b'noise')", at_registration="os.system('echo more')"))
+    done = ended("-m", "esper_run", "check", str(file), "--json", "--set", f"plugins.local=[{plugin}]")
+    assert (done.returncode, json.loads(done.stdout)["ok"]) == (0, True), done.stderr
+    assert "noise" in done.stderr
+    assert "more" in done.stderr

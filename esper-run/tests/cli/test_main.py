@@ -1,5 +1,6 @@
 """The command ``esper``: help without imports, commands of other packages, and a status for every end."""
 
+import errno
 import os
 import re
 import runpy
@@ -134,6 +135,17 @@ def test_crash_of_another_packages_command_names_that_package(grow):
     *_, error, request = answer.err.splitlines()
     assert error == "ZeroDivisionError: division by zero"
     assert request.startswith(f'"grow" is from esper-extra 1.0: please report this there (esper {__version__}, Python ')
+
+
+@pytest.mark.parametrize("number", [errno.EBADF, errno.EMFILE])
+def test_files_that_a_component_closed_are_no_bug_in_esper(number: int, esper, monkeypatch) -> None:
+    def fail() -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("esper_core.plugins.load_plugins", fail)
+    answer = esper("plugins", "list")
+    message = "E231 a component closed files of this process, or none can be opened any more: "
+    assert (answer.status, answer.err.splitlines()[0]) == (3, f"{message}{os.strerror(number)}")
 
 
 def test_crash_of_a_built_in_command_asks_for_a_report_though_a_package_is_damaged(esper, install, monkeypatch):

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from esper_core.leyline import PluginError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -160,6 +162,8 @@ def _result(check: Check, expected: str | None) -> CheckResult:
         return CheckResult(check.component, check.title, "skipped", str(reason))
     except (Exception, SystemExit) as error:  # a component that exits the process fails, too
         message = str(error) if isinstance(error, AssertionError) else f"raised {type(error).__name__}: {error}"
+        if isinstance(error, PluginError):  # from the checks of a run, which say what was wrong
+            message = error.problems[0].message
         if expected is None:
             return CheckResult(check.component, check.title, "failed", message or "an assertion failed")
         return CheckResult(check.component, check.title, "expected failure", f"{expected} ({message})")

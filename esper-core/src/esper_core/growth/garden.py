@@ -22,7 +22,7 @@ from esper_core.growth.rebuilding import replant
 from esper_core.growth.seed_faults import FaultBook, SeedFault, describe_error
 from esper_core.growth.seeds import Presence, Seed, SeedBuilder, Variety
 from esper_core.growth.serialization import decode_state, load_model_state, model_state, state_mismatch
-from esper_core.growth.transitions import EVENT_OF_OP, Rules, refuse_invalid, require_fitting, transaction
+from esper_core.growth.transitions import EVENT_OF_OP, Rules, require_fitting, transaction
 from esper_core.leyline.actions import Action, ActionMask, Op
 from esper_core.leyline.errors import EsperError, GrowthError, Problem, suggestion
 from esper_core.leyline.lifecycle import BLENDED, SeedEvent, SlotEvent, SlotState, Stage, next_slot_state
@@ -132,7 +132,6 @@ class Garden:
         if action.op is Op.WAIT:
             return []
         slot = self._slot(action.slot)
-        refuse_invalid(action)
         with self._transaction():
             if action.op is Op.GERMINATE:
                 return [self._germinate(slot, action, step)]

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from esper_core.growth.dry_runs import KeptBuffers, device_of
 from esper_core.growth.random_streams import RandomStream, derive_seed
@@ -40,6 +41,7 @@ from esper_core.leyline.lifecycle import INCUBATING, SeedEvent, Stage, next_stag
 from esper_core.plugins.formula import evaluate_formula
 from esper_core.plugins.isolation import is_interrupt
 from esper_core.plugins.process_state import Guard, Scope
+from esper_core.plugins.returned_values import describe_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -172,10 +174,12 @@ class Eased(nn.Module):
 
 
 def in_shape(outputs: Tensor, inputs: Tensor) -> Tensor:
-    """Return ``outputs``; ValueError if their shape is not that of ``inputs``, which broadcasting would hide."""
+    """Return ``outputs``; ValueError if they are no floats in the shape of ``inputs``, which casts would hide."""
     # An export traces seeds by proxies, whose shapes cannot be compared.
-    if isinstance(outputs, Tensor) and outputs.shape != inputs.shape:
-        msg = f"put out the shape {tuple(outputs.shape)} for {tuple(inputs.shape)}"
+    if isinstance(outputs, Proxy):
+        return outputs
+    if not isinstance(outputs, Tensor) or outputs.shape != inputs.shape or not outputs.is_floating_point():
+        msg = f"put out {describe_value(outputs)} for {tuple(inputs.shape)}"
         raise ValueError(msg)
     return outputs
 

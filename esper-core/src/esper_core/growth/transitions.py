@@ -17,14 +17,13 @@ from esper_core.growth.random_streams import GENERATOR_LOCK
 from esper_core.growth.seed_faults import SeedFault
 from esper_core.growth.seeds import Presence
 from esper_core.growth.slots import HOME, key_of
-from esper_core.leyline.actions import ARGUMENTS, Action, ActionMask, Blend, Curve, Op
+from esper_core.leyline.actions import ARGUMENTS, Action, ActionMask, Op
 from esper_core.leyline.constants import FULL
 from esper_core.leyline.errors import GrowthError, LifecycleError, Problem, suggestion
 from esper_core.leyline.lifecycle import SeedEvent, SlotState, Stage, may
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from enum import StrEnum
 
     from torch import nn
 
@@ -200,26 +199,6 @@ def require_fitting(slot: Slot, varieties: Sequence[Variety]) -> None:
     raise GrowthError(
         Problem("E303", f'"{first.id}" cannot grow in slot "{slot.name}": {first.spec.misfit(slot.site)}')
     )
-
-
-def refuse_invalid(action: Action) -> None:
-    """Raise a GrowthError if an argument that the op reads has an impossible value."""
-    reads = ARGUMENTS[action.op]
-    for name, kind in (("blend", Blend), ("curve", Curve)):
-        if name in reads and not isinstance(getattr(action, name), kind):
-            hint = f"{_choice(kind)} Received: {getattr(action, name)!r}"
-            raise GrowthError(Problem("E307", f"there is no such {name}", hint=hint))
-    number = isinstance(action.target, int | float) and not isinstance(action.target, bool)
-    if "target" in reads and not (number and 0.0 < action.target <= FULL):
-        hint = f"To remove a seed, prune it. Received: {action.target!r}"
-        raise GrowthError(Problem("E307", "a target must be above 0 and at most 1", hint=hint))
-    if "speed" in reads and (type(action.speed) is not int or action.speed < 0):
-        hint = f"0 means at once. Received: {action.speed!r}"
-        raise GrowthError(Problem("E307", "a speed must be a whole number of decision steps, 0 or more", hint=hint))
-
-
-def _choice(kind: type[StrEnum]) -> str:
-    return f"One of {kind.__name__}: {', '.join(kind)}."
 
 
 @contextmanager

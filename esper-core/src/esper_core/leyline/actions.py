@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping  # noqa: TC003  pydantic reads it
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import NoReturn
 
 from esper_core.leyline.constants import FULL, RAMP_STEPS
 from esper_core.leyline.errors import GrowthError, Problem
@@ -65,10 +67,21 @@ class Action:
     target: float = FULL
 
     def __post_init__(self) -> None:
-        """Refuse an op that is not an Op (E307)."""
-        if not isinstance(self.op, Op):
-            hint = f"One of Op: {', '.join(Op)}. Received: {self.op!r}"
-            raise GrowthError(Problem("E307", "there is no such op", hint=hint))
+        """Refuse a value that no action can have (E307), also of an argument that the op ignores."""
+        for name, kind in (("op", Op), ("blend", Blend), ("curve", Curve)):
+            if not isinstance(getattr(self, name), kind):
+                self._refuse(name, f"there is no such {name}", f"One of {kind.__name__}: {', '.join(kind)}.")
+        for name in ("slot", "blueprint"):
+            if not isinstance(getattr(self, name), str | None):
+                self._refuse(name, f"a {name} must be a name", "A text, or None.")
+        target = self.target
+        if not (isinstance(target, int | float) and not isinstance(target, bool) and 0.0 < target <= FULL):
+            self._refuse("target", "a target must be above 0 and at most 1", "To remove a seed, prune it.")
+        if type(self.speed) is not int or self.speed < 0:
+            self._refuse("speed", "a speed must be a whole number of decision steps, 0 or more", "0 means at once.")
+
+    def _refuse(self, name: str, message: str, hint: str) -> NoReturn:
+        raise GrowthError(Problem("E307", f"{message}: {reprlib.repr(getattr(self, name))}", hint=hint))
 
     @property
     def title(self) -> str:
@@ -133,18 +146,9 @@ class ActionMask:
             return True
         if action.slot is None or action.op not in self.ops.get(action.slot, frozenset()):
             return False
-        reads = ARGUMENTS[action.op]
-        if "target" in reads and not 0.0 < action.target <= FULL:
-            return False
-        if "speed" in reads and not (type(action.speed) is int and action.speed >= 0):
-            return False
-        if "blend" in reads and not isinstance(action.blend, Blend):
-            return False
-        if "curve" in reads and not isinstance(action.curve, Curve):
-            return False
         if action.op is Op.GERMINATE:
             return action.blueprint in self.blueprints.get(action.slot, ())
         of_slot = self.seeds.get(action.slot)
-        if of_slot is None or action.blueprint is None or "blueprint" not in reads:
+        if of_slot is None or action.blueprint is None or "blueprint" not in ARGUMENTS[action.op]:
             return True
         return action.op in of_slot.get(action.blueprint, ())

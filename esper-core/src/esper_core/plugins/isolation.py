@@ -13,7 +13,6 @@ package is at fault.
 
 from __future__ import annotations
 
-import math
 import re
 import signal
 import sys
@@ -24,7 +23,7 @@ from importlib import import_module
 from traceback import format_exception_only, walk_tb
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from esper_core.leyline.errors import EsperError, PluginError, Problem
+from esper_core.leyline.errors import EsperError, GrowthError, PluginError, Problem
 from esper_core.plugins.process_state import Guard, Scope
 
 if TYPE_CHECKING:
@@ -33,9 +32,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     import pluggy
-    from torch import Tensor
 
-    from esper_core.leyline.protocols import Schedule, Split, SplitName, Task
     from esper_core.plugins.process_state import Memory
 
 T = TypeVar("T")
@@ -90,62 +87,19 @@ def attributed_to(component: str, activity: str, guard: Guard | Scope = Scope.PR
     """Raise what the ``with`` block raises as PluginError E231, which names the component and its author's line.
 
     ``activity`` says for the message what it was doing: ``"when it computed losses"``. An EsperError passes unchanged.
+    Only a GrowthError, such as that of an invalid action, does not: it says what is wrong, and not who did it.
     ``guard`` says what is compared of the process's state.
     """
     try:
         with Guard(component, guard) if isinstance(guard, Scope) else guard:
             yield
-    except EsperError:
-        raise
     except BaseException as error:
-        if is_interrupt(error):
+        if is_interrupt(error) or (isinstance(error, EsperError) and not isinstance(error, GrowthError)):
             raise
         received = str(error).strip().split("\n")[0][:300]
         message = f"{component} raised {type(error).__name__} {activity}: {received}"
         problem = component_problem("E231", message, error, component, "Fix it there, or report it to its author.")
         raise PluginError(problem) from error
-
-
-class AttributedSchedule:
-    """A schedule whose errors, and factors that are not numbers of 0 or more, are attributed to its package."""
-
-    def __init__(self, schedule: Schedule, label: str) -> None:
-        self._schedule = schedule
-        self._label = label
-
-    def factor(self, step: int, steps: int | None) -> float:
-        """Return the schedule's factor on the learning rate."""
-        with attributed_to(self._label, f"in step {step} of {steps}", Scope.SETTINGS):
-            factor = float(self._schedule.factor(step, steps))
-        if not math.isfinite(factor) or factor < 0.0:
-            message = f"{self._label} gave the factor {factor} for step {step} of {steps}"
-            raise PluginError(Problem("E231", message, hint="A factor on the learning rate is a number, 0 or more."))
-        return factor
-
-
-class AttributedTask:
-    """A task whose errors are attributed to its package."""
-
-    def __init__(self, task: Task, label: str) -> None:
-        self._task = task
-        self._label = label
-        self.metric = task.metric
-        self.shape = task.shape
-
-    def split(self, name: SplitName) -> Split:
-        """Return a split of the task."""
-        with attributed_to(self._label, f'when it returned its split "{name}"'):
-            return self._task.split(name)
-
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each example."""
-        with attributed_to(self._label, "when it computed losses", Scope.SETTINGS):
-            return self._task.losses(outputs, targets)
-
-    def scores(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the score of each example."""
-        with attributed_to(self._label, "when it computed scores", Scope.SETTINGS):
-            return self._task.scores(outputs, targets)
 
 
 def hook_callers(manager: pluggy.PluginManager, hook: str) -> dict[str, Callable[..., Any]]:

@@ -15,8 +15,6 @@ from esper_core.leyline import specs
 from esper_core.leyline.errors import PluginError, Problem, one_line
 from esper_core.plugins.isolation import (
     LOCAL_FILE,
-    AttributedSchedule,
-    AttributedTask,
     Label,
     attempt,
     attributed_to,
@@ -28,6 +26,7 @@ from esper_core.plugins.isolation import (
 )
 from esper_core.plugins.notebooks import html_of
 from esper_core.plugins.process_state import Guard, Scope
+from esper_core.plugins.returned_values import AttributedSchedule, AttributedTask
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -138,13 +137,14 @@ class Component:
             raise PluginError(Problem("E219", message, hint=hint))
         return target
 
-    def attributed(self, built: Any, label: str) -> Any:
-        """Return what was built, a task or schedule, such that whatever its methods raise is attributed to ``label``.
+    @staticmethod
+    def attributed(kind: str, built: Any, label: str) -> Any:
+        """Return what was built, with the faults of its methods attributed to ``label`` if it is a task or a schedule.
 
-        ``label`` is the ``title`` of this component that a run keeps. Components of other kinds are returned as they
+        ``label`` is the ``title`` of the component that a run keeps. Components of other kinds are returned as they
         are: whoever calls them attributes what they raise.
         """
-        wrap = {"schedule": AttributedSchedule, "task": AttributedTask}.get(self.kind)
+        wrap = {"schedule": AttributedSchedule, "task": AttributedTask}.get(kind)
         return built if wrap is None else wrap(built, label)
 
     def settings_model(self) -> type[BaseModel] | None:

@@ -112,13 +112,40 @@ class Guard:
         if self.faults is not None and setting in _fatal_settings():
             self.faults.append(change)
             return
-        message, hint = f"{change}; it was put back", "Code of a plugin leaves torch's settings as it found them."
+        message, hint = (
+            f"{change}; it was put back",
+            "Plugins leave the settings of the process as they were.",
+        )
         if setting.scope:
             message = f"uses {setting.name}; others do not see this, and no checkpoint holds it"
             hint = "Draw from a generator of its own, such as random.Random(seed)."
         if setting not in self.memory:
             self.report(Problem("E237", f"{self.component} {message}", hint=hint))
         self.memory[setting] = after
+
+
+class _GeneratorOfThread(threading.local):
+    """Torch's default generator; on a thread to which ``lend_generator`` gave one, that one."""
+
+    def __init__(self, default: Any) -> None:  # called on each thread
+        self.current = default
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.current, name)
+
+
+def lend_generator() -> None:
+    """Let ``torch.manual_seed``, and the other functions of ``torch.random``, change a generator of this thread alone.
+
+    A guard cannot do that for a thread beside the run: what it puts back may be what the run has set meanwhile.
+    """
+    import torch
+
+    functions: Any = torch.random
+    # Torch has one default generator for all threads, which its functions look up in their module.
+    if not isinstance(functions.default_generator, _GeneratorOfThread):
+        functions.default_generator = _GeneratorOfThread(functions.default_generator)
+    functions.default_generator.current = torch.Generator()
 
 
 def restore_defaults() -> str | None:
@@ -220,6 +247,9 @@ def _settings() -> dict[Scope, tuple[Setting, ...]]:
             0,
             True,
         ),
+        # Without them, a plugin could end the run at a line of Esper's.
+        Setting("Python's recursion limit", sys.getrecursionlimit, sys.setrecursionlimit, is_shared=True),
+        Setting("os.replace", lambda: os.replace, partial(setattr, os, "replace"), is_shared=True),
         Setting("torch's precision of products", _precision, torch.set_float32_matmul_precision, is_shared=True),
         *(
             Setting(

@@ -17,7 +17,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from esper_core._version import __version__
 from esper_core.leyline.constants import EVENT_FORMAT
-from esper_core.leyline.errors import Problem, RunFolderError
+from esper_core.leyline.errors import GrowthError, Problem, RunFolderError
 from esper_core.leyline.events import Event
 from esper_core.leyline.files import open_regular, refuse_link
 
@@ -190,7 +190,7 @@ def read_events(
             return
         try:
             event = _parse(line, report)
-        except ValueError as error:
+        except (ValueError, GrowthError) as error:  # an Action refuses by GrowthError what no action can have
             raise _not_an_event(path, number + _lines_before(path, start), error) from error
         if event is not None:
             yield event
@@ -257,7 +257,7 @@ def _check_version(version: int) -> None:
         raise ValueError(msg)
 
 
-def _not_an_event(path: str | Path, number: int, error: ValueError) -> RunFolderError:
+def _not_an_event(path: str | Path, number: int, error: Exception) -> RunFolderError:
     reason = str(error)
     if isinstance(error, ValidationError):
         fault = error.errors(include_url=False, include_context=False, include_input=False)[0]

@@ -17,7 +17,7 @@ from esper_core.leyline.constants import SINK_CLOSING_SECONDS, SINK_DRAIN_SECOND
 from esper_core.leyline.errors import Problem
 from esper_core.leyline.events import Event, StepFinished
 from esper_core.plugins.isolation import component_problem, summarise
-from esper_core.plugins.process_state import Guard, log_change
+from esper_core.plugins.process_state import Guard, Scope, lend_generator, log_change
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,6 +120,7 @@ class SinkThread:
 
     def _work(self) -> None:
         sink, guard = self._sink, Guard(self._label, report=self._changes.put)
+        lend_generator()
         while self._error is None and (message := self._queue.get()) != _END:
             if self._is_late and self._queue.qsize() > 2:
                 continue  # of what still waits, only the last event is passed on: it tells how the run ended
@@ -154,7 +155,7 @@ class SinkGuard:
     def __init__(self, sink: Sink, label: str) -> None:
         self._sink = sink
         self._label = label
-        self._guard = Guard(label)
+        self._guard = Guard(label, Scope.RUN)
         self._shut_off = False
 
     def hear(self, event: Event) -> None:

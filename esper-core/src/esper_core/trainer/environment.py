@@ -63,10 +63,13 @@ class Reports:
     """How messages name host and task, and what was reported of them.
 
     Attributes:
+        host: Names the host.
+        label: Names host and task, where it is not known which of them it was.
         memory: What is remembered of what they changed of the process's state.
         warn: Warns of a host that cannot be compiled.
     """
 
+    host: str = "the host"
     label: str = "the host"
     memory: Memory = field(default_factory=dict)
     warn: Warn = field(default_factory=lambda: Notices().warn)
@@ -165,7 +168,7 @@ class Environment:
         self.signals: Signals | None = None
         self._implants = implants
         self._faults = FaultBook() if faults is None else faults
-        self.forward = ForwardPass(recipe.compute, recipe.task, recipe.device)
+        self.forward = ForwardPass(recipe.compute, recipe.task, recipe.device, recipe.reports.host)
         self._operations = OperationCount(recipe.operations)
         self._feed = feed_for(recipe.compute.data, recipe.data["train"], recipe.device)
 

@@ -28,6 +28,7 @@ from torch.amp import GradScaler
 from esper_core.growth import KeptBuffers
 from esper_core.plugins.isolation import summarise
 from esper_core.plugins.process_state import restore_defaults
+from esper_core.plugins.returned_values import describe_value, refuse
 
 if TYPE_CHECKING:
     from esper_core.growth import Garden
@@ -51,10 +52,12 @@ class ForwardPass:
     """Computes outputs and losses of batches as ``compute`` says.
 
     Each micro-batch is a pass of its own: BatchNorm sees the micro-batch, and random numbers are drawn for each.
+    ``host`` names the host in messages.
     """
 
-    def __init__(self, settings: ComputeConfig, task: Task, device: torch.device) -> None:
+    def __init__(self, settings: ComputeConfig, task: Task, device: torch.device, host: str = "the host") -> None:
         self._task = task
+        self._host = host
         self._device = device
         self._half = half_precision(settings.precision, device)
         self._parts = settings.micro_batches
@@ -62,13 +65,19 @@ class ForwardPass:
     def outputs(self, model: nn.Module, inputs: Tensor) -> Tensor:
         """Return the model's outputs, as float32 where they were computed in less."""
         if self._half is None:
-            outputs: Tensor = model(inputs)
-            return outputs
+            return self._checked(model, model(inputs), inputs)
         # The cache of shortened weights belongs to the process: threads would clear each other's, and gradients of a
         # weight that is used twice would be rounded differently.
         with torch.autocast(self._device.type, dtype=self._half, cache_enabled=False):
             outputs = model(inputs)
-        return outputs.float()
+        return self._checked(model, outputs, inputs).float()
+
+    def _checked(self, model: nn.Module, outputs: Any, inputs: Tensor) -> Tensor:
+        # Here, because a task that fails on wrong outputs would be named in place of the host.
+        if not (isinstance(outputs, Tensor) and outputs.is_floating_point() and outputs.shape[:1] == inputs.shape[:1]):
+            what = f"{describe_value(outputs)} for {len(inputs)} examples"
+            refuse(self._host, model.forward, what, "A host returns a tensor of floats, with one row for each example.")
+        return outputs
 
     def losses(self, inputs: Tensor, targets: Tensor) -> list[Loss]:
         """Return the loss of each micro-batch, weighted by its share; the larger ones first if sizes differ."""

@@ -36,6 +36,7 @@ from esper_core.growth import (
 from esper_core.leyline.lifecycle import Stage
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import GradientHealth, SeedSignals, Signals, SlotSignals
+from esper_core.plugins.returned_values import AttributedTask
 from esper_core.trainer.batches import chunks
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def evaluate(
             losses.append(task.losses(outputs, targets))
             scores.append(task.scores(outputs, targets))
         loss_rows, score_rows = torch.cat(losses), torch.cat(scores)
+        if isinstance(task, AttributedTask):
+            task.require_finite(score_rows, loss_rows)
         metric = score_rows.mean()
         if task.metric.exponential:
             metric = metric.exp()

@@ -462,7 +462,7 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         def at(pool_index: int) -> T:
             environment = by_index[pool_index]
             grown = {seed.blueprint for slot in environment.garden.slots.values() for seed in slot.stack}
-            component = "the host" + (f" with {', '.join(sorted(grown))}" if grown else "")
+            component = environment.recipe.reports.host + (f" with {', '.join(sorted(grown))}" if grown else "")
             with attributed_to(component, doing, environment.guard(Scope.SETTINGS)):
                 return act(environment)
 
@@ -474,5 +474,5 @@ class Pool(Phases[Environment], StudyPool[Environment]):
         if before is not None and not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)
             hint = 'They drew none in the dry run before training. Set "randomness: always".'
-            raise PluginError(Problem("E236", f"the host, or a seed, drew random numbers {doing}", hint=hint))
+            raise PluginError(Problem("E236", f"the host, a seed, or a sink drew random numbers {doing}", hint=hint))
         return dict(zip(environments, done, strict=True))

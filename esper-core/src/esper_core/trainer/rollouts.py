@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.actions import Action, ActionMask
-from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.protocols import Learner, Rollout, Trajectory, Turn
 from esper_core.leyline.signals import Observation, RewardBreakdown, Signals
 from esper_core.plugins.isolation import attributed_to
@@ -56,12 +55,7 @@ class EpisodeRewards:
         now = signals_E[pool_index]
         twin_now = signals_E[twin] if twin_before is None or pool_index not in self._stopped else twin_before
         arm_reward = self._rewards[pool_index]
-        with attributed_to(arm_reward.label, f"on a step of environment {pool_index}", Scope.RUN):
-            breakdown = arm_reward.reward.score(now, before, twin_now, twin_before)
-        if not isinstance(breakdown, RewardBreakdown):
-            message = f"{arm_reward.label} scored a step with {type(breakdown).__name__}, not a RewardBreakdown"
-            hint = 'Reward.score returns RewardBreakdown({"accuracy": 0.5}): terms, by name.'
-            raise PluginError(Problem("E231", message, hint=hint))
+        breakdown = arm_reward.score(now, before, twin_now, twin_before, f"on a step of environment {pool_index}")
         self._before[pool_index] = (now, twin_now)
         if decisions is not None and (penalty := decisions[pool_index].penalty):
             terms = breakdown.terms

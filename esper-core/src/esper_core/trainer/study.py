@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from esper_core.leyline.actions import Action
 from esper_core.leyline.errors import PluginError, Problem
 from esper_core.leyline.protocols import FollowsPlan
-from esper_core.leyline.signals import CALM, HealthSnapshot, Observation
-from esper_core.plugins.isolation import attributed_to
+from esper_core.leyline.signals import CALM, HealthSnapshot, Observation, RewardBreakdown
+from esper_core.plugins.isolation import attributed_to, definition_of
 from esper_core.plugins.process_state import Scope
+from esper_core.plugins.returned_values import describe_value, finite, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection
 
     from esper_core.leyline import ActionMask, Policy, Reward, Signals, Verdict
     from esper_core.settings import EpisodeConfig
@@ -57,19 +58,19 @@ class Arm:
     def act(self, observations: Sequence[Observation], masks: Sequence[ActionMask]) -> Sequence[Action]:
         """Return the policy's actions; PluginError if they are not one legal action for each environment."""
         with attributed_to(self.label, "when it chose actions", Scope.RUN):
-            actions = list(self.policy.act(observations, masks))
+            actions = self.policy.act(observations, masks)
+        hint = "Policy.act returns a list with one Action for each observation."
+        if not isinstance(actions, Sequence) or not all(isinstance(action, Action) for action in actions):
+            refuse(self.label, self.policy.act, f"{describe_value(actions)} in place of Actions", hint)
         if len(actions) != len(observations):
-            message = f"{self.label} returned {len(actions)} actions for {len(observations)} environments"
-            raise PluginError(Problem("E232", message, hint="Policy.act returns one action for each observation."))
+            what = f"{len(actions)} actions for {len(observations)} environments"
+            refuse(self.label, self.policy.act, what, hint)
         for action, mask in zip(actions, masks, strict=True):
-            if not isinstance(action, Action):
-                message = f"{self.label} returned a {type(action).__name__} instead of an Action"
-                raise PluginError(Problem("E232", message, hint="Policy.act returns one Action for each observation."))
             if not mask.allows(action):
                 message = f"{self.label} chose an action that its mask forbids: {action.title}"
                 legal = [f"{op.value} {slot}" for slot, ops in mask.ops.items() for op in sorted(ops)]
                 hint = f"Allowed: wait, {', '.join(legal) or 'nothing else'}"
-                raise PluginError(Problem("E233", message, hint=hint))
+                raise PluginError(Problem("E233", message, *definition_of(self.policy.act), hint=hint))
         return actions
 
 
@@ -83,16 +84,31 @@ class RunReward:
     @property
     def price(self) -> float | None:
         """The reward's price for growth: its attribute ``price``, if it has one."""
-        return self._number("price")
+        return finite(getattr(self.reward, "price", None))
 
     @property
     def counts_flops(self) -> bool:
         """Whether the reward has a price for operations: its attribute ``price_of_flops``."""
-        return bool(self._number("price_of_flops"))
+        return bool(finite(getattr(self.reward, "price_of_flops", None)))
 
-    def _number(self, name: str) -> float | None:
-        value = getattr(self.reward, name, None)
-        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    def score(
+        self, now: Signals, before: Signals | None, twin: Signals, twin_before: Signals | None, when: str = "for a step"
+    ) -> RewardBreakdown:
+        """Return the breakdown of a step; PluginError if a term, or the sum of all, is not a finite number."""
+        with attributed_to(self.label, when, Scope.RUN):
+            breakdown = self.reward.score(now, before, twin, twin_before)
+        terms = breakdown.terms if isinstance(breakdown, RewardBreakdown) else None
+        hint = 'Reward.score returns RewardBreakdown({"accuracy": 0.5}): finite numbers, by name.'
+        if not isinstance(terms, Mapping):
+            refuse(self.label, self.reward.score, f"{describe_value(breakdown)} {when}", hint)
+        wrong = {
+            name: value
+            for name, value in terms.items()
+            if finite(value) is None or not name or not isinstance(name, str)
+        }
+        if wrong or finite(sum(map(float, terms.values()))) is None:  # finite terms may have a sum that is too large
+            refuse(self.label, self.reward.score, f"{describe_value(wrong or terms)} {when}", hint)
+        return breakdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +163,7 @@ class Study:
         for arm in self.arms:
             if isinstance(arm.policy, FollowsPlan):
                 with attributed_to(arm.label, "when it said what it had not carried out", Scope.RUN):
-                    left = [note for notes in arm.policy.unfinished() for note in notes]
+                    left = [str(note) for notes in arm.policy.unfinished() for note in notes]
                 for note, count in Counter(left).items():
                     share = f"{count} of {len(self.pool_indices(arm))} episodes"
                     log.warning("arm %s: not carried out in %s: %s", arm.name, share, note)

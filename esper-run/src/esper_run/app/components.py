@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from esper_core.leyline.errors import ConfigError, PluginError, Problem, suggestion
 from esper_core.leyline.protocols import DataShape, Policy, Resumable, Reward, Schedule, Sink, Task
 from esper_core.leyline.signals import Metric
-from esper_core.leyline.specs import HostSpec
+from esper_core.leyline.specs import SITE_KINDS, HostSpec
 from esper_core.plugins import Component, attributed_to, import_target
 from esper_core.telemetry import SinkGuard, SinkThread
 
@@ -65,7 +65,7 @@ class ConfiguredComponent:
         with attributed_to(self.label, "while it was built"):
             built = factory(*arguments, **runtime, **self.settings)
             check_component(self.component, built)
-        return self.component.attributed(built, self.label)
+        return Component.attributed(self.component.kind, built, self.label)
 
 
 def check_component(component: Component, built: Any) -> None:
@@ -85,6 +85,8 @@ def check_component(component: Component, built: Any) -> None:
         if not defect and not isinstance(attribute := getattr(built, name, None), expected_type):
             defect = f", whose {name} is of type {type(attribute).__name__}"
             hint = f"The {name} of a {kind} is a {expected_type.__name__}."
+    if kind == "task" and not defect and (wrong := _wrong_attribute(built.metric, built.shape)):
+        defect, hint = f", whose {wrong}", "See esper_core.leyline.Metric and DataShape."
     renamed = callable(getattr(built, "state", None)) and callable(getattr(built, "load", None))
     if kind == "policy" and renamed and not isinstance(built, Resumable):
         defect = " with state and load, which no run calls"
@@ -93,6 +95,23 @@ def check_component(component: Component, built: Any) -> None:
         raise PluginError(
             Problem("E231", f"{title} builds {type(built).__name__}{defect}", path=title.target, hint=hint)
         )
+
+
+def _wrong_attribute(metric: Metric, shape: DataShape) -> str | None:
+    """Return which attribute of a task has an impossible value; hosts would fail on it, and be blamed."""
+
+    def is_count(value: object) -> bool:
+        return type(value) is int and value > 0
+
+    example = shape.example
+    fits = {
+        f"metric.name is {metric.name!r}": isinstance(metric.name, str) and bool(metric.name),
+        f"metric.direction is {metric.direction!r}": metric.direction in ("up", "down"),
+        f"shape.kind is {shape.kind!r}": shape.kind in SITE_KINDS,
+        f"shape.example is {example!r}": isinstance(example, tuple) and all(map(is_count, example)),
+        f"shape.outputs is {shape.outputs!r}": is_count(shape.outputs),
+    }
+    return next((wrong for wrong, fit in fits.items() if not fit), None)
 
 
 def open_sinks(chosen: Sequence[ConfiguredComponent], run: Path, closing: ExitStack) -> list[SinkThread]:

@@ -1,7 +1,8 @@
 """Interrupts: finish the step in progress when SIGINT, SIGTERM or SIGHUP asks a run to end.
 
 A second SIGINT or SIGTERM ends the process at once. A second SIGHUP is ignored, because a terminal that is closed sends
-more than one. Where SIGHUP is ignored when the run starts, as under nohup, it stays ignored.
+more than one. Where SIGHUP is ignored when the run starts, as under nohup, it stays ignored. Timers that a component
+sets do not end a run.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import signal
 import sys
 import threading
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from esper_core.leyline.errors import Interrupted, printable
 from esper_run.runs.records import resume_hint
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import FrameType
+
+
+TIMERS: Final = ("SIGALRM", "SIGVTALRM", "SIGPROF")
+"""Signals of timers, where the system has them."""
 
 
 class _SignalHandler:
@@ -43,6 +48,10 @@ class _SignalHandler:
         return self is other or (self.number is not None and other in (signal.SIG_DFL, signal.SIG_IGN))
 
     __hash__ = object.__hash__
+
+    @staticmethod
+    def ignore(number: int, frame: FrameType | None) -> None:
+        """Do nothing, where the signal would kill the process; programs that it starts do not inherit this."""
 
     def raise_if_interrupted(self) -> None:
         """Raise Interrupted if a signal came."""
@@ -73,6 +82,10 @@ def handled_signals(run: Path) -> Iterator[Callable[[], None]]:
     announcement = threading.Thread(target=handler.announce, args=(run,), name="interruption", daemon=True)
     announcement.start()
     before = {signal_number: signal.signal(signal_number, handler) for signal_number in handler.signals}
+    for name in TIMERS:  # a component that sets one without a handler would kill the run without a message
+        timer: Any = getattr(signal, name, None)
+        if timer is not None and signal.getsignal(timer) is signal.SIG_DFL:
+            before[timer] = signal.signal(timer, handler.ignore)
     try:
         yield handler.raise_if_interrupted
     finally:

@@ -62,7 +62,7 @@ def build_prototype(
     def build_host() -> nn.Module:
         return cast("nn.Module", build_component(resolution, resolution.host, task.shape))
 
-    host = _graft_prototype(resolution, build_host, data["train"], device)
+    host = _graft_prototype(resolution, build_host, data["train"], device, task.shape.outputs)
     varieties = _select_varieties(resolution, Host(host))
     recipe = Recipe(
         task=task,
@@ -83,7 +83,8 @@ def build_prototype(
         device=device,
         compute=config.compute,
     )
-    recipe = replace(recipe, reports=replace(recipe.reports, label=" or ".join(_labels_of_training(resolution))))
+    label = " or ".join(_labels_of_training(resolution))
+    recipe = replace(recipe, reports=replace(recipe.reports, host=resolution.host.label, label=label))
     sites = {slot.name: slot.site for slot in Host(host).slots.each() if slot.site is not None}
     example = data["train"].inputs[:1].to(device)
     with recipe.guard():
@@ -113,16 +114,25 @@ def choose_devices(resolution: Resolution) -> tuple[torch.device, ...]:
 
 
 def _load_split(resolution: Resolution, task: Task, name: SplitName, device: torch.device) -> Split:
-    split, label = task.split(name), resolution.task.label
+    split, label, target = task.split(name), resolution.task.label, resolution.task.component.title.target
     if not (
         isinstance(split, Split) and all(isinstance(tensor, torch.Tensor) for tensor in (split.inputs, split.targets))
     ):
         message = f'{label} returns no Split of two tensors for its split "{name}"'
         hint = "Task.split returns Split(inputs, targets)."
-        raise PluginError(Problem("E231", message, path=resolution.task.component.title.target, hint=hint))
-    if split.inputs.is_floating_point() and split.inputs.dtype != torch.float32:
-        message = f'{label} gives inputs of {split.inputs.dtype} in its split "{name}"'
+        raise PluginError(Problem("E231", message, path=target, hint=hint))
+    inputs, targets, example = split.inputs, split.targets, tuple(task.shape.example)
+    if inputs.shape[1:] != example or inputs.shape[:1] != targets.shape[:1]:
+        message = f"{label} returns inputs of shape {tuple(inputs.shape)}, and targets of {tuple(targets.shape)}"
+        hint = f"The shape of its examples is {example}, and each has one target."
+        raise PluginError(Problem("E231", f'{message}, in its split "{name}"', path=target, hint=hint))
+    if inputs.is_floating_point() and inputs.dtype != torch.float32:
+        message = f'{label} gives inputs of {inputs.dtype} in its split "{name}"'
         raise PluginError(Problem("E234", message, hint="Hosts compute in torch.float32: give inputs.float()."))
+    # Data that is streamed may be larger than the memory, and is not read for this.
+    if resolution.config.compute.data != "streamed" and not inputs.isfinite().all():
+        message = f'{label} gives inputs that are not finite in its split "{name}"'
+        raise PluginError(Problem("E231", message, path=target, hint="No network can learn from them: clean the data."))
     with attributed_to(label, f'with its split "{name}"'):
         home = torch.device("cpu") if resolution.config.compute.data == "streamed" else device
         return type(split)(split.inputs.to(home), split.targets.to(home))
@@ -145,18 +155,33 @@ def _check_data(resolution: Resolution, data: Mapping[SplitName, Split]) -> None
 
 
 def _graft_prototype(
-    resolution: Resolution, build_host: Callable[[], nn.Module], train: Split, device: torch.device
+    resolution: Resolution, build_host: Callable[[], nn.Module], train: Split, device: torch.device, outputs: int
 ) -> nn.Module:
-    """Return a host as every environment will have it, with its slots attached and their shapes known."""
-    with RandomStream(RandomStream.derive_seed(0, "prototype"), device):
+    """Return a host as every environment will have it, with its slots attached and their shapes known.
+
+    Raises:
+        PluginError: It fails on its first batch, or does not return ``outputs`` numbers for each example.
+    """
+    draws, example = RandomStream(RandomStream.derive_seed(0, "prototype"), device), train.inputs[:2].to(device)
+    with draws:
         host = build_host().to(device)
     with attributed_to(resolution.host.label, "on its first batch"):
         try:
-            graft(host, resolution.places, example=train.inputs[:2].to(device))
+            graft(host, resolution.places, example=example)
         except GraftError as error:
             if error.__cause__ is not None and error.problems[0].path == "example":
                 raise error.__cause__ from None  # the host itself raised
             raise ConfigError([_at_slot(resolution, problem) for problem in error.problems]) from error
+        # In evaluation, which leaves buffers as they are.
+        with draws, torch.no_grad():
+            returned = host.eval()(example)
+        host.train()
+    is_tensor = isinstance(returned, torch.Tensor) and returned.is_floating_point()
+    if not is_tensor or (returned.shape[:1], returned.shape[-1:]) != (example.shape[:1], (outputs,)):
+        shape = f"{returned.dtype} of shape {tuple(returned.shape)}" if is_tensor else f"a {type(returned).__name__}"
+        message, target = f"{resolution.host.label} returned {shape} for {len(example)} examples", resolution.host
+        hint = f"The task needs a tensor of floating-point numbers, with {outputs} outputs for each example."
+        raise PluginError(Problem("E231", message, path=target.component.title.target, hint=hint))
     return host
 
 

@@ -399,12 +399,18 @@ class _RunLog(logging.FileHandler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a message; pass it on if it is a new warning."""
-        super().emit(record)
+        with suppress(OSError):  # the disk may be full before the file exists; other files then end the run
+            super().emit(record)
         message = record.getMessage()
         if record.levelno >= logging.WARNING and message not in self.warnings:
             self.warnings.append(message)
             with suppress(OSError):  # stderr may be closed; log.txt has it
                 self.on_warning(message)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Print no traceback for a message that cannot be written; others are a mistake in Esper."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
 
 
 @contextmanager

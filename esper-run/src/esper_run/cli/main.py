@@ -9,6 +9,7 @@ Statuses: 0 done, 1 crash, 2 usage or configuration, 3 plugin, 4 stopped by the 
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import sys
@@ -22,7 +23,7 @@ from esper_core import __version__
 from esper_core.leyline.errors import EsperError, Interrupted, PluginError, Problem, nearest, printable
 from esper_core.plugins import Extension
 from esper_run.cli.exits import end_process
-from esper_run.cli.output import print_line, print_problems
+from esper_run.cli.output import keep_stdout, print_line, print_problems
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -176,6 +177,8 @@ class LazyGroup(OpenGroup):
         if "_ESPER_COMPLETE" in os.environ:
             return super().main(prog_name="esper")
         typed = kwargs.get("args", args[0] if args else None)
+        if typed is None:
+            keep_stdout()
         try:
             status = run_command(self, sys.argv[1:] if typed is None else typed)
         except BrokenPipeError:
@@ -225,6 +228,9 @@ def run_command(command: click.Group, arguments: Sequence[str]) -> int:
         if problems := _damaged_packages(error):
             print_problems(problems)
             return PluginError.exit_code
+        if isinstance(error, OSError) and error.errno in (errno.EBADF, errno.EMFILE, errno.ENFILE):
+            print_problems([_lost_files(error)])
+            return PluginError.exit_code
         _report_crash(None if context is None else context.invoked_subcommand)
         return CRASHED
     return 0
@@ -238,6 +244,13 @@ def _exit_by_component(end: SystemExit) -> Problem:
     message = f"a component exited the program: SystemExit: {end.code}"
     hint = "Its package must raise an error instead; report it there."
     return Problem("E231", message, file=file, line=line, hint=hint)
+
+
+def _lost_files(error: OSError) -> Problem:
+    """Return the problem of files that were closed, or cannot be opened any more; Esper closes only its own."""
+    message = f"a component closed files of this process, or none can be opened any more: {error.strerror}"
+    hint = "ESPER_SAFE_MODE=1 leaves plugins of other packages out; ulimit -n shows how many files may be open."
+    return Problem("E231", message, hint="\n".join([hint, *getattr(error, "__notes__", ())]))
 
 
 def _damaged_packages(error: BaseException) -> list[Problem]:

@@ -31,6 +31,22 @@ if TYPE_CHECKING:
 # --- lines
 
 
+def keep_stdout() -> None:
+    """Reserve stdout for what the command prints: what other code writes to file descriptor 1 goes to stderr.
+
+    ``redirect_stdout`` does not reach libraries in C, ``os.write`` and processes that a plugin starts.
+    """
+    with suppress(OSError, ValueError, AttributeError):  # stdout or stderr may be closed, or no file
+        stdout = sys.stdout
+        reserved = os.fdopen(
+            os.dup(1), "w", buffering=1 if stdout.isatty() else -1, encoding=stdout.encoding, errors=stdout.errors
+        )
+        stdout.flush()
+        os.dup2(2, 1)
+        # shutil asks the second one for the width of the terminal
+        sys.stdout = vars(sys)["__stdout__"] = reserved
+
+
 def wants_colour(stream: TextIO) -> bool:
     """Return whether a stream is a terminal with colours, and ``NO_COLOR`` is not set."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,8 +52,6 @@ _RESUME_NOTES: Final = {
 }
 """By status: what to know before resuming."""
 
-_SEED_AND_STEP: Final = re.compile(r"\bseed \d+, step \d+")
-
 
 def verdict(report: Report) -> Section:
     """Return the section that says what the run found."""
@@ -63,7 +60,6 @@ def verdict(report: Report) -> Section:
         "headline": headline(report),
         "facts": list(facts(report)),
         "reason": reason,
-        "counts_from_zero": _SEED_AND_STEP.search(reason) is not None,
         "hints": list(_hints(report)),
         "sentences": [(_colour(comparison), _sentence(report.metric, comparison)) for comparison in report.comparisons],
         "remarks": list(_remarks(report)),

@@ -173,7 +173,7 @@ def test_reasons_are_told_in_words(reason, sentence):
 
 
 def look(step: int, mean: float) -> Look:
-    return Look(step, 0.0, mean, 0.01, mean - 0.03, mean + 0.03, 0.0656)
+    return Look(step, 0.0, mean, 0.01, mean - 0.03, mean + 0.03, 0.0656, opens=mean - 0.03 > 0.0656)
 
 
 def test_every_decision_stands_under_its_network(report):

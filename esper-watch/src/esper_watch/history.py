@@ -363,7 +363,9 @@ def _measure(living: Iterable[SeedLife], slot: str, seed: SeedSignals, step: int
         evidence = None if opinion is None else opinion.evidence
         mean_, error = (gain.mean, gain.standard_error) if gain is not None and is_measured else (math.nan, math.nan)
         lower, upper = (math.nan, math.nan) if evidence is None else (evidence.lower, evidence.upper)
-        matching[-1].looks.add(Look(step, seed.alpha, mean_, error, lower, upper, math.nan if price is None else price))
+        opens = opinion is not None and opinion.opens
+        price = math.nan if price is None else price
+        matching[-1].looks.add(Look(step, seed.alpha, mean_, error, lower, upper, price, opens))
 
 
 def _name(run: Path) -> str:

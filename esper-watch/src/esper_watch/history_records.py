@@ -91,16 +91,13 @@ class Look(NamedTuple):
     upper: float
     price: float
     """The gain that the gate requires."""
+    opens: float
+    """1 if the gate was open, else 0. A permissive gate opens at lower bounds that a strict one refuses."""
 
     @property
     def judged(self) -> bool:
         """Whether a gate looked in this step."""
         return not math.isnan(self.lower)
-
-    @property
-    def opens(self) -> bool:
-        """Whether a strict gate is open: the lower bound is above the price."""
-        return self.lower > self.price
 
 
 class Looks:

@@ -78,7 +78,7 @@ NEWER: dict[str, str] = {}
 ALIASES: dict[str, str] = {}
 RENAMED_VALUES: dict[object, str] = {"fossilized": "fossilised"}
 """Values of older revisions, and what they are called now."""
-IGNORED = {"run", "timing", "seconds", "sections", "warnings", "v", "reason", "hint", "notes"}
+IGNORED = {"run", "timing", "seconds", "sections", "warnings", "v", "reason", "hint", "notes", "arguments"}
 MOVED = {"boot_low", "boot_high", "u", "u_p", "cliffs_delta"}
 """Statistics that ``esper compare`` of esper-watch computes now, and no run."""
 LOOSE = ("ci_", "p", "boot_", "u_p", "effect_size", "cliffs")
@@ -103,6 +103,8 @@ def set_up(revision: str, home: Path) -> Path:
 def numbers(data: object, path: str = "") -> Numbers:
     """Flatten nested data to path -> leaf, without the keys that differ between two identical runs."""
     if isinstance(data, dict):
+        if "op" in data:  # an action was its title once, and its other arguments stood beside it
+            return {path: " ".join(str(data[name]) for name in ("op", "slot", "blueprint") if data.get(name))}
         items = [(ALIASES.get(key, key), value) for key, value in data.items() if key not in IGNORED | MOVED]
     elif isinstance(data, list):
         items = [(str(place), value) for place, value in enumerate(data)]

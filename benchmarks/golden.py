@@ -78,7 +78,20 @@ NEWER: dict[str, str] = {}
 ALIASES: dict[str, str] = {}
 RENAMED_VALUES: dict[object, str] = {"fossilized": "fossilised"}
 """Values of older revisions, and what they are called now."""
-IGNORED = {"run", "timing", "seconds", "sections", "warnings", "v", "reason", "hint", "notes", "note", "strictness", "arguments"}
+IGNORED = {
+    "run",
+    "timing",
+    "seconds",
+    "sections",
+    "warnings",
+    "v",
+    "reason",
+    "hint",
+    "notes",
+    "note",
+    "strictness",
+    "arguments",
+}
 MOVED = {"boot_low", "boot_high", "u", "u_p", "cliffs_delta"}
 """Statistics that ``esper compare`` of esper-watch computes now, and no run."""
 LOOSE = ("ci_", "p", "boot_", "u_p", "effect_size", "cliffs")

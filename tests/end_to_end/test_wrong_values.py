@@ -238,8 +238,12 @@ def test_wrong_section_of_a_report_is_left_out_and_its_plugin_named(value: str, 
 
 PREPARED: Final = [
     ("split", "Split(torch.ones(9, 1, 3), torch.ones(9))", "returns inputs of shape (9, 1, 3)"),
-    ("split", "Split(self.own.split(name).inputs, torch.ones(9))", "and targets of (9,), in its split"),
-    ("split", "Split(self.own.split(name).inputs / 0, self.own.split(name).targets)", "inputs that are not finite"),
+    ("split", "Split(self.stripes.split(name).inputs, torch.ones(9))", "and targets of (9,), in its split"),
+    (
+        "split",
+        "Split(self.stripes.split(name).inputs / 0, self.stripes.split(name).targets)",
+        "inputs that are not finite",
+    ),
     ("split", "Split(torch.tensor(1.0), torch.tensor(1.0))", "returns inputs of shape ()"),
     ("task", "Metric('')", "whose metric.name is ''"),
     ("task", "Metric('accuracy', 'sideways')", "whose metric.direction is 'sideways'"),
@@ -256,7 +260,7 @@ def test_wrong_data_of_a_task_is_refused_before_a_run(place: str, value: str, sa
         f"return {value}"
         if place == "split"
         else (
-            "self.own = stripes()\nself.metric, self.shape = self.own.metric, self.own.shape\n"
+            "self.stripes = stripes()\nself.metric, self.shape = self.stripes.metric, self.stripes.shape\n"
             f"self.{'metric' if 'Metric' in value else 'shape'} = {value}\nreturn"
         )
     )

@@ -87,19 +87,19 @@ class Host(PointwiseMlp):
 class Task:
     def __init__(self):
         #at task
-        self.own = stripes()
-        self.metric, self.shape = self.own.metric, self.own.shape
+        self.stripes = stripes()
+        self.metric, self.shape = self.stripes.metric, self.stripes.shape
     def split(self, name):
         #at split
-        return self.own.split(name)
+        return self.stripes.split(name)
     def losses(self, outputs, targets):
         if STARTED:
             #at losses
-        return self.own.losses(outputs, targets)
+        return self.stripes.losses(outputs, targets)
     def scores(self, outputs, targets):
         if STARTED:
             #at scores
-        return self.own.scores(outputs, targets)
+        return self.stripes.scores(outputs, targets)
 
 class Schedule:
     def factor(self, step, steps):

@@ -2,12 +2,12 @@
 
 import math
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from torch import nn
 
 from esper_core.growth.optimizer_steps import WIDTH, FusedAdam, FusedAdamW, GradientCollector, step_optimizer
@@ -117,9 +117,12 @@ def gathered(batches: list[list[list[float] | None]], *, scaled: bool = False) -
     st.integers(1, 5).flatmap(lambda n: st.lists(st.lists(gradients, min_size=n, max_size=n), min_size=1, max_size=4))
 )
 def test_the_numbers_are_those_of_the_slow_formulas_and_of_scaled_losses_those_without_overflows(batches):
+    # The collector sums in float32: a norm beside a bound, but not on it, may be rounded to the other side.
+    pairs = product(chain.from_iterable(map(norms_of, batches)), (VANISHING_NORM, EXPLODING_NORM))
+    assume(all(norm == bound or not math.isclose(norm, bound, rel_tol=1e-6) for norm, bound in pairs))
     health, finite = gathered(batches), [batch for batch in batches if all(map(math.isfinite, norms_of(batch)))]
-    pairs = [(health, slowly(batches)), *([(gathered(batches, scaled=True), slowly(finite))] if finite else [])]
-    for (actual, expected), name in product(pairs, GradientHealth.__slots__):
+    results = [(health, slowly(batches)), *([(gathered(batches, scaled=True), slowly(finite))] if finite else [])]
+    for (actual, expected), name in product(results, GradientHealth.__slots__):
         assert getattr(actual, name) == pytest.approx(getattr(expected, name), rel=1e-4, abs=1e-7, nan_ok=True), name
     assert health.vanishing + health.exploding + health.non_finite <= 1 + 1e-6
 

@@ -50,10 +50,10 @@ portable.tune_allocator = lambda: tuned.append(True)
 run, data = pickle.load(open(sys.argv[1], "rb"))
 loaded = run.load()
 recipe = loaded.build(data)
-varieties = {name: [one.id for one in own] for name, own in recipe.network.varieties.items()}
-told = recipe.network.draws, recipe.operations, recipe.network.steps, varieties, tuned
-splits = {name: (own.inputs, own.targets) for name, own in recipe.data.items()}
-pickle.dump((loaded.describe(), told, splits, type(recipe.build_host()).__name__), open(sys.argv[2], "wb"))
+varieties = {name: [variety.id for variety in varieties] for name, varieties in recipe.network.varieties.items()}
+facts = recipe.network.draws, recipe.operations, recipe.network.steps, varieties, tuned
+splits = {name: (split.inputs, split.targets) for name, split in recipe.data.items()}
+pickle.dump((loaded.describe(), facts, splits, type(recipe.build_host()).__name__), open(sys.argv[2], "wb"))
 """
 
 

@@ -13,7 +13,7 @@ import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from esper_core.leyline import Cause, Finding, Opinion, Reason
+from esper_core.leyline import Cause, Evidence, Finding, Opinion, Reason
 from esper_watch.report import read_report, report_page
 
 
@@ -117,6 +117,9 @@ def test_a_capacity_control_keeps_no_seeds(make_run, change):
     assert network_rows[0][1].endswith(" %")
 
 
+UNSURE = Opinion(Finding.NOT_SHOWN, "", Evidence(800, 0.02, 0.03, -0.03, 0.07, 0.05, 3), 0.005, "permissive")
+
+
 @pytest.mark.parametrize(
     ("reason", "expected"),
     [
@@ -125,6 +128,8 @@ def test_a_capacity_control_keeps_no_seeds(make_run, change):
         (Reason(Cause.POLICY, "", "blending", Opinion(Finding.NOT_SHOWN)), "below its price"),
         (Reason(Cause.ROLLBACK, "a loss is not finite"), "rolled back"),
         (Reason(Cause.EPISODE_END), "the episode is over"),
+        (Reason(Cause.EPISODE_END, "", "blending", Opinion(Finding.UNKNOWN, "too few")), "the episode is over"),
+        (Reason(Cause.POLICY, "", "blending", UNSURE), "gain not shown"),
     ],
 )
 def test_the_reason_for_pruning_is_shown_beside_a_seed(reason, expected, make_run, change):

@@ -37,6 +37,9 @@ ANY: Final = "any"
 RUN_NAME: Final = r"[^./\\:\x00-\x1f\x7f][^/\\:\x00-\x1f\x7f]{0,199}"
 """Pattern of the id of a stored run: it names no hidden folder and stays inside its store."""
 
+FILE_PATH: Final = rf"{RUN_NAME}(/{RUN_NAME}){{0,9}}"
+"""Pattern of a file's path in a run directory: it stays inside, and no part of it is hidden."""
+
 COPY_MARK: Final = ".stored.json"
 """Name of the file in a copy of a stored run: the URL that it was copied from, and when that was uploaded."""
 
@@ -66,11 +69,13 @@ class Snapshot:
         status: The status of the run.
         checkpoint: Number of the checkpoint among the files; 0 without one.
         files: A function for each path in the run directory; every call yields the bytes of the file from its start.
+        whole: Whether to replace also what the store seems to have already: it may be damaged.
     """
 
     status: str
     checkpoint: int
     files: Mapping[str, Callable[[], Iterator[bytes]]]
+    whole: bool = False
 
 
 class ClaimLost(Exception):
@@ -80,8 +85,9 @@ class ClaimLost(Exception):
 class Claim(Protocol):
     """The right to upload a run, which one process at a time has. Methods raise ClaimLost if another process has it."""
 
-    token: str
-    """Random text by which the store recognizes the claim."""
+    @property
+    def token(self) -> str:
+        """Random text by which the store recognizes the claim."""
 
     def upload(self, snapshot: Snapshot) -> None:
         """Replace what the store has of the run, so that a reader gets all of the old files or all of the new ones."""
@@ -148,7 +154,7 @@ class Store:
     def claim(self, id_: str, after: str | None = None) -> Claim:
         """Return the right to upload a run. Raises as the backend."""
         with _attributed(self.extension, f"when it claimed {self.url}/{id_}"):
-            return self.backend.claim(id_, after)
+            return _AttributedClaim(self.backend.claim(id_, after), self.extension, f"{self.url}/{id_}")
 
     def fetch_copy(self, id_: str, names: Sequence[str] = ()) -> Path:
         """Copy a run, without its checkpoint, into the user's cache, and return the folder.
@@ -232,6 +238,35 @@ class Store:
                 folder.rmdir()
 
 
+@dataclass(frozen=True, slots=True)
+class _AttributedClaim:
+    """A claim whose errors are attributed to the package of the store."""
+
+    claim: Claim
+    extension: Extension
+    url: str
+
+    @property
+    def token(self) -> str:
+        """Its token."""
+        return self.claim.token
+
+    def upload(self, snapshot: Snapshot) -> None:
+        """Replace what the store has of the run."""
+        with _attributed(self.extension, f"when it uploaded {self.url}"):
+            self.claim.upload(snapshot)
+
+    def renew(self) -> None:
+        """Keep the claim."""
+        with _attributed(self.extension, f"when it renewed its claim of {self.url}"):
+            self.claim.renew()
+
+    def release(self) -> None:
+        """Let other processes claim the run."""
+        with _attributed(self.extension, f"when it released {self.url}"):
+            self.claim.release()
+
+
 def open_store(url: str) -> Store:
     """Return the store with this URL. Nothing is read yet.
 
@@ -254,12 +289,9 @@ def open_store(url: str) -> Store:
 
 
 def newest_checkpoint(path: Path) -> int:
-    """Return the number of the newest checkpoint in a run directory; 0 without one."""
-    with suppress(OSError):
-        return max(
-            (int(folder.name) for folder in (path / "checkpoints").iterdir() if folder.name.isdecimal()), default=0
-        )
-    return 0
+    """Return the number of the newest complete checkpoint in a run directory; 0 without one."""
+    complete = (file.parent.name for file in (path / "checkpoints").glob("*/COMPLETE"))
+    return max((int(name) for name in complete if name.isdecimal()), default=0)
 
 
 def split_url(url: str) -> tuple[str, str]:
@@ -289,13 +321,13 @@ def copied_from(path: Path) -> tuple[str, str] | None:
 
 @contextmanager
 def _attributed(extension: Extension, activity: str) -> Iterator[None]:
-    """Raise what the block raises, except for errors of Esper, as PluginError E231 that names the store's package.
+    """Raise what the block raises as PluginError E231 that names the package, but not errors of Esper and ClaimLost.
 
     Unlike ``attributed_to`` it does not compare the state of the process, since several runs are read at a time.
     """
     try:
         yield
-    except EsperError:
+    except (EsperError, ClaimLost):
         raise
     except Exception as error:
         target = extension.claims[0].target

@@ -309,15 +309,7 @@ def _recording(run: Path, arm: str, seed: int, events: Sequence[Event], *, plays
         _refuse(
             f"no step of the episode {quoted(f'{arm}:{seed}')} was finished", "The run was stopped in its first step."
         )
-    try:
-        actions = tuple(event.action for event in steps)
-    except (ValueError, TypeError) as error:
-        hint = "The file was changed, or is of another version; packages.txt beside it names the one that wrote it."
-        problem = Problem(
-            "E421", f"an action in {arm}:{seed} is invalid: {error}", file=str(run / "events.jsonl"), hint=hint
-        )
-        raise RunFolderError(problem) from None
-    return Recording(arm, seed, tuple(steps), ending, actions, plays)
+    return Recording(arm, seed, tuple(steps), ending, tuple(event.action for event in steps), plays)
 
 
 def _known(seeds: Mapping[str, set[int]]) -> str:

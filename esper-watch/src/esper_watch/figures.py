@@ -7,7 +7,7 @@ readers, and reached with the arrow keys. Positions are in user units of an SVG 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final
 
@@ -456,10 +456,12 @@ def short_fate(life: SeedLife) -> str:
         return "still living"
     reason, opinion = life.reason, life.reason.opinion
     if reason.cause is Cause.POLICY and opinion is not None and opinion.finding is Finding.NOT_SHOWN:
-        return "below its price"
+        evidence, price = opinion.evidence, opinion.price
+        compared = None if evidence is None else evidence.lower if opinion.strictness == "strict" else evidence.mean
+        return "below its price" if compared is None or price is None or compared <= price else "gain not shown"
     if reason.cause is Cause.NURSERY:
         return f"{short_name(reason.detail)} was chosen"
-    return _REASONS.get(reason.cause) or str(reason)
+    return _REASONS.get(reason.cause) or str(replace(reason, opinion=None))
 
 
 def fate(life: SeedLife) -> str:

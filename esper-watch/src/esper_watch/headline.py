@@ -60,6 +60,7 @@ def verdict(report: Report) -> Section:
         "headline": headline(report),
         "facts": list(facts(report)),
         "reason": reason,
+        "status": report.history.status,
         "hints": list(_hints(report)),
         "sentences": [(_colour(comparison), _sentence(report.metric, comparison)) for comparison in report.comparisons],
         "remarks": list(_remarks(report)),

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from esper_core.leyline.errors import EsperError, Problem, RunFolderError, one_line, printable
 from esper_core.leyline.files import open_regular, read_bytes, read_json
 from esper_run.runs.directory import STATUS_RUNNING, write_atomically
-from esper_run.stores import RUN_NAME, ClaimLost, Snapshot, newest_checkpoint
+from esper_run.stores import FILE_PATH, ClaimLost, Snapshot, newest_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,32 +55,41 @@ CLAIM_FILE: Final = ".claim"
 _BLOCK: Final = 4 << 20
 
 
+class CheckpointGone(Exception):
+    """The checkpoint to upload was deleted, because there are newer ones."""
+
+
 @contextmanager
-def snapshot(path: Path, checkpoint: int, events: int | None, on_progress: Callable[[], None]) -> Iterator[Snapshot]:
+def snapshot(
+    path: Path, checkpoint: int, events: int | None, on_progress: Callable[[], None], *, whole: bool = False
+) -> Iterator[Snapshot]:
     """Yield what to upload of a run directory, without links, hidden files and other checkpoints.
 
     Args:
         path: The run directory.
         checkpoint: The checkpoint to upload; 0: none.
         events: Upload this many bytes of the events; None: all.
-        on_progress: Called before each block that is read.
+        on_progress: Called after each block that is read.
+        whole: As in ``Snapshot``.
 
     Raises:
-        FileNotFoundError: The checkpoint is gone.
+        CheckpointGone: It was deleted.
     """
 
     def read(name: str, end: int | None, file: BinaryIO | None = None) -> Iterator[bytes]:
-        try:
-            with ExitStack() as closing:
+        with ExitStack() as closing:
+            with _readable(path / name):
                 file = file or closing.enter_context(open_regular(path / name))
                 # The run may be appending to the file. What is there now stays as it is, whatever follows.
                 end = os.fstat(file.fileno()).st_size if end is None else end
                 file.seek(0)
-                while block := file.read(min(_BLOCK, end - file.tell())):
-                    on_progress()
-                    yield block
-        except OSError as error:
-            raise RunFolderError.unreadable(path / name, error) from error
+            while True:
+                with _readable(path / name):
+                    block = file.read(min(_BLOCK, end - file.tell()))
+                if not block:
+                    return
+                on_progress()  # it renews the claim, whose errors are not those of the file
+                yield block
 
     status = read_json(path / "manifest.json").get("status", STATUS_RUNNING)
     with ExitStack() as closing:
@@ -89,14 +98,26 @@ def snapshot(path: Path, checkpoint: int, events: int | None, on_progress: Calla
             for part in ("tensors.safetensors", "state.json", "COMPLETE"):
                 name = f"checkpoints/{checkpoint:06}/{part}"
                 # Opened first: the run may delete the checkpoint while it is uploaded.
-                files[name] = partial(read, name, None, closing.enter_context(open_regular(path / name)))
+                try:
+                    opened = closing.enter_context(open_regular(path / name))
+                except FileNotFoundError as error:
+                    raise CheckpointGone from error
+                files[name] = partial(read, name, None, opened)
             files["latest"] = lambda: iter([f"{checkpoint:06}\n".encode()])
         # A size is fixed here, once, so that every call yields the same bytes.
         files |= {
             name: partial(read, name, events if name == EVENTS and events is not None else size)
             for name, size in _other_files(path)
         }
-        yield Snapshot(str(status)[:64], checkpoint, files)
+        yield Snapshot(str(status)[:64], checkpoint, files, whole)
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError.unreadable(file, error) from error
 
 
 def _other_files(path: Path) -> Iterator[tuple[str, int]]:
@@ -106,9 +127,10 @@ def _other_files(path: Path) -> Iterator[tuple[str, int]]:
         folders[:] = sorted(name for name in folders if name[0] != "." and inside / name != Path("checkpoints"))
         for name in sorted(names):
             file, relative = Path(folder, name), (inside / name).as_posix()
-            is_named = relative != "latest" and relative.isprintable() and re.fullmatch(RUN_NAME, name)
+            is_named = relative != "latest" and relative.isprintable() and re.fullmatch(FILE_PATH, relative)
             if is_named and file.is_file() and not file.is_symlink():
-                yield relative, file.stat().st_size
+                with suppress(FileNotFoundError):  # it was deleted meanwhile
+                    yield relative, file.stat().st_size
 
 
 class Uploader:
@@ -192,14 +214,10 @@ class Uploader:
                     hint = None if self._is_lost else f"Upload it:  esper runs upload {shlex.quote(str(named))}"
                     on_warning(str(Problem("E436", f"{named} is not uploaded: {failure}", hint=hint)))
 
-    def upload(self, checkpoint: int, events: int | None) -> None:
-        """Upload once. Nothing is uploaded if the checkpoint is gone: a newer one is there. Raises as the store."""
+    def upload(self, checkpoint: int, events: int | None, *, whole: bool = False) -> None:
+        """Upload once. Raises as the store, and CheckpointGone."""
         assert self._claim is not None
-        with ExitStack() as closing:
-            try:
-                taken = closing.enter_context(snapshot(self._path, checkpoint, events, self._note_progress))
-            except FileNotFoundError:
-                return
+        with snapshot(self._path, checkpoint, events, self._note_progress, whole=whole) as taken:
             self._claim.upload(taken)
 
     def release(self) -> None:
@@ -264,6 +282,8 @@ class Uploader:
                 self._note_progress()
             else:
                 self.upload(*offered)
+        except CheckpointGone:
+            return None  # the run has written a newer one, which is offered next
         except ClaimLost:
             self._is_lost = True
             return f"another process has taken over {self.url}; this one goes on, and uploads nothing more"
@@ -287,7 +307,7 @@ def upload_run(path: Path, store: Store) -> str:
     uploader, checkpoint = Uploader(store), newest_checkpoint(path)
     uploader.claim(path, checkpoint)
     try:
-        uploader.upload(checkpoint, None)
+        uploader.upload(checkpoint, None, whole=True)
     except ClaimLost:
         message = f"{uploader.url} is in use by another process"
         raise RunFolderError(Problem("E412", message, hint="It uploads the run.")) from None

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from fsspec.implementations.local import LocalFileSystem
@@ -27,7 +27,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from esper_core.leyline.errors import EsperError, Problem, RunFolderError, one_line
 from esper_core.leyline.files import open_regular, refuse_link
-from esper_run.stores import RUN_NAME, ClaimLost, StoredRun
+from esper_run.stores import FILE_PATH, RUN_NAME, ClaimLost, StoredRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,9 +40,6 @@ LEASE_TIME: Final = timedelta(minutes=5)
 
 MANIFEST_BYTES: Final = 16 << 20
 """Largest size of a manifest that is read: 10,000 files with long names take about 5 MB."""
-
-FILE_NAME: Final = rf"^{RUN_NAME}(/{RUN_NAME}){{0,9}}$"
-"""A file's path in a run directory: it stays inside, and no part of it is hidden."""
 
 _Time = Annotated[AwareDatetime, Field(ge=datetime(2000, 1, 1, tzinfo=UTC), lt=datetime(9000, 1, 1, tzinfo=UTC))]
 """A time that can be shown in every time zone: the first and last days of all years cannot."""
@@ -58,7 +55,7 @@ class _Record(BaseModel):
 class StoredFile(_Record):
     """A file of a run: its path in the run directory, and its name in the folder ``files``."""
 
-    name: Annotated[str, Field(pattern=FILE_NAME)]
+    name: Annotated[str, Field(pattern=f"^{FILE_PATH}$")]
     stored: Annotated[str, Field(pattern=r"^[0-9]{6,12}-[0-9a-f]{16}-[0-9]{1,6}$")]
     bytes: Annotated[int, Field(ge=0)]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -83,8 +80,12 @@ class Manifest(_Record):
     @model_validator(mode="after")
     def _is_each_named_once(self) -> Self:
         # A file that is named 500 times would be written 500 times, and a small store would fill a disk.
-        if len({file.name for file in self.files}) < len(self.files) or len(self.stored) < len(self.files):
+        names = {file.name for file in self.files}
+        if len(names) < len(self.files) or len(self.stored) < len(self.files):
             msg = "a file is named twice"
+            raise ValueError(msg)
+        if folders := names.intersection(str(folder) for name in names for folder in PurePosixPath(name).parents):
+            msg = f"{min(folders)} is a file and a folder"
             raise ValueError(msg)
         return self
 
@@ -323,10 +324,11 @@ class LeasedRun:
         with reported(storage.url):
             try:
                 # What uploads that were cut off left behind is deleted with the next upload.
-                paths = storage.files.ls(storage.path_of(id_, "files"), detail=False)
+                entries = storage.files.ls(storage.path_of(id_, "files"), detail=True)
             except FileNotFoundError:
-                paths = []
-        self._present = {str(path).rpartition("/")[2] for path in paths}
+                entries = []
+        self._present = {str(entry["name"]).rpartition("/")[2]: entry["size"] for entry in entries}
+        """The stored files, each with its size."""
         self._write_lease()
 
     def upload(self, snapshot: Snapshot) -> None:
@@ -338,7 +340,10 @@ class LeasedRun:
         """
         # A failed attempt may have written its manifest all the same, so that its names are not used again.
         self._number += 1
-        files = tuple(self._put(place, *entry) for place, entry in enumerate(snapshot.files.items()))
+        earlier = {} if snapshot.whole else self._files
+        files = tuple(
+            self._put(index, name, read, earlier.get(name)) for index, (name, read) in enumerate(snapshot.files.items())
+        )
         manifest = Manifest(
             number=self._number,
             status=snapshot.status,
@@ -348,9 +353,9 @@ class LeasedRun:
         )
         self.renew()  # a process that was suspended meanwhile must not replace the manifest of its successor
         self._storage.write(self._id, "manifest.json", manifest.model_dump_json().encode())
-        unneeded = [self._storage.path_of(self._id, "files", name) for name in self._present - manifest.stored]
+        unneeded = [self._storage.path_of(self._id, "files", name) for name in self._present.keys() - manifest.stored]
         # Only what was there before or is this process's own, so that a successor's files stay in any case.
-        self._files, self._present = {file.name: file for file in files}, set(manifest.stored)
+        self._files, self._present = {file.name: file for file in files}, {file.stored: file.bytes for file in files}
         if unneeded:
             with suppress(EsperError), reported(self._storage.url):  # not everybody who may write may also delete
                 self._storage.files.rm(unneeded)
@@ -370,14 +375,14 @@ class LeasedRun:
             with reported(self._storage.url):
                 self._storage.files.rm(self._storage.path_of(self._id, "lease.json"))
 
-    def _put(self, place: int, name: str, read: Callable[[], Iterator[bytes]]) -> StoredFile:
-        """Copy a file unless it is the same as in the latest upload."""
-        size, digest = _measure(read())
-        before = self._files.get(name)
-        if before is not None and (before.bytes, before.sha256) == (size, digest) and before.stored in self._present:
-            return before
-        stored = f"{self._number:06}-{self.token}-{place}"
-        self._present.add(stored)
+    def _put(self, index: int, name: str, read: Callable[[], Iterator[bytes]], before: StoredFile | None) -> StoredFile:
+        """Copy a file unless it is the same as in the latest upload, ``before``, and still there in its size."""
+        if before is not None:
+            size, digest = _measure(read())
+            if (before.bytes, before.sha256, self._present.get(before.stored)) == (size, digest, size):
+                return before
+        stored = f"{self._number:06}-{self.token}-{index}"
+        self._present[stored] = -1  # not known until it is written as a whole
         path = self._storage.path_of(self._id, "files", stored)
         with reported(self._storage.url), self._storage.files.open(path, "wb") as target:
             size, digest = _measure(read(), target.write)

@@ -23,7 +23,7 @@ import click
 from pydantic import BaseModel
 
 from esper_core.hooks import spec as hooks
-from esper_core.leyline import events, lifecycle, observations as features, signals
+from esper_core.leyline import actions, events, lifecycle, observations as features, signals
 from esper_core.settings import Use
 from esper_run import cli
 from esper_run.cli.main import external_commands
@@ -181,7 +181,15 @@ WHERE = ("round", "arm", "seed", "step")
 def event_records() -> str:
     """Return every event with its fields, then the records inside them."""
     parts = []
-    for record in (*get_args(events.Event), signals.Signals, signals.SlotSignals, signals.SeedSignals):
+    inside = (
+        signals.Reason,
+        signals.Opinion,
+        actions.Action,
+        signals.Signals,
+        signals.SlotSignals,
+        signals.SeedSignals,
+    )
+    for record in (*get_args(events.Event), *inside):
         title = str(next((field.default for field in fields(record) if field.name == "type"), record.__name__))
         docs = field_docs(record)
         record_fields = [field for field in fields(record) if field.name not in ("type", "v")]
@@ -192,7 +200,8 @@ def event_records() -> str:
             if field.name not in docs
         ]
         lines = [listed(typed(field), docs[field.name]) for field in record_fields if field.name in docs]
-        fact = f"{', '.join(plain)}, and:\n\n" if lines else f"{', '.join(plain)}.\n"
+        before = f"{', '.join(plain)}, and:\n\n" if plain else ""
+        fact = before if lines else f"{', '.join(plain)}.\n"
         parts.append(section(title, record.__doc__, fact + "".join(lines)))
     return "\n".join(parts)
 

@@ -15,18 +15,17 @@ from esper_run.stores import open_store
 from tests.support.configurations import STRIPES
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "store-runs.md"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "sqlite_store.py"
 NAME = "20261121-101512-quiet-otter"
 
 
 @pytest.fixture
 def store(install, tmp_path, monkeypatch):
     """The URL of a store of the package in the guide."""
-    source, entry_point = (
-        re.search(rf"```{language}\n(.*?)```", GUIDE.read_text(), re.DOTALL)[1] for language in ("python", "toml")
-    )
+    entry_point = re.search(r"```toml\n(.*?)```", GUIDE.read_text(), re.DOTALL)[1]
     ((name, target),) = tomllib.loads(entry_point)["project"]["entry-points"]["esper.stores"].items()
     install.metadata("esper-sqlite", f"[esper.stores]\n{name} = {target}\n")
-    (install.folder / "sqlite_store.py").write_text(source)
+    (install.folder / "sqlite_store.py").write_text(EXAMPLE.read_text())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return f"sqlite://{tmp_path}/runs.db"
 

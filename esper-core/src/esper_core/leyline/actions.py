@@ -44,27 +44,23 @@ class Curve(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One decision for one environment. ``ARGUMENTS`` lists the arguments that each op reads.
-
-    Attributes:
-        op: the operation.
-        slot: the slot's name, required by every op except WAIT.
-        blueprint: required by GERMINATE. If several seeds incubate in a slot, it selects the one that ADVANCE or PRUNE
-            applies to; without it, ADVANCE takes the seed with the largest gain and PRUNE takes all of them.
-        blend: the blend operator of a new seed.
-        speed: decision steps that alpha takes to reach its target; 0 means immediately.
-        curve: the shape of the ramp.
-        target: the value of alpha to reach, above 0 and at most 1. Only at 1 can a seed be fossilised.
-    """
+    """One decision for one environment. ``ARGUMENTS`` lists the arguments that each op reads."""
 
     op: Op = Op.WAIT
     slot: str | None = None
+    """Required by every op except WAIT."""
     blueprint: str | None = None
+    """Required by GERMINATE. If several seeds incubate in a slot, it selects the one that ADVANCE or PRUNE applies to;
+    without it, ADVANCE takes the seed with the largest gain and PRUNE takes all of them."""
     _: KW_ONLY
     blend: Blend = Blend.ADD
+    """The blend operator of a new seed."""
     speed: int = RAMP_STEPS
+    """Decision steps that alpha takes to reach its target; 0 means immediately."""
     curve: Curve = Curve.LINEAR
+    """The shape of the ramp."""
     target: float = FULL
+    """The value of alpha to reach, above 0 and at most 1. Only at 1 can a seed be fossilised."""
 
     def __post_init__(self) -> None:
         """Refuse a value that no action can have (E307), also of an argument that the op ignores."""

@@ -147,20 +147,19 @@ _IN_WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a seed changed its stage; ``str`` gives it in words.
-
-    Attributes:
-        detail: What the cause leaves open: the blueprint that was chosen in its place, why the network was rolled back,
-            what the lost seed did.
-        gate: The stage that the latest gate which looked at the seed guards; None: gates are off, or none looked.
-        opinion: The last conclusion of that gate.
-    """
+    """Why a seed changed its stage; ``str`` gives it in words."""
 
     __pydantic_config__ = RECORD
     cause: Cause
+    """policy, step (it began), ramp (alpha is at its target), drained (alpha is at 0), gain (it is shown), nursery
+    (another seed was chosen), rollback, lost, episode-end, loop-end."""
     detail: str = ""
+    """What the cause leaves open: the blueprint that was chosen, why the network was rolled back, what the lost seed
+    did."""
     gate: Literal["blending", "fossilisation"] | None = None
+    """What the latest gate guards that looked at the seed; None: gates are off, or none looked."""
     opinion: Opinion | None = None
+    """The last conclusion of that gate."""
 
     def __str__(self) -> str:
         cause = _IN_WORDS[self.cause].format(self.detail)

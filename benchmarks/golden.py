@@ -94,6 +94,12 @@ IGNORED = {
 }
 MOVED = {"boot_low", "boot_high", "u", "u_p", "cliffs_delta"}
 """Statistics that ``esper compare`` of esper-watch computes now, and no run."""
+ARGUMENTS = {
+    "germinate": ("blend", "speed", "curve", "target"),
+    "retarget": ("speed", "curve", "target"),
+    "prune": ("speed", "curve"),
+}
+"""What the ops of actions read beside slot and blueprint."""
 LOOSE = ("ci_", "p", "boot_", "u_p", "effect_size", "cliffs")
 RUN_SECONDS = 600
 
@@ -117,7 +123,9 @@ def numbers(data: object, path: str = "") -> Numbers:
     """Flatten nested data to path -> leaf, without the keys that differ between two identical runs."""
     if isinstance(data, dict):
         if "op" in data:  # an action was its title once, and its other arguments stood beside it
-            return {path: " ".join(str(data[name]) for name in ("op", "slot", "blueprint") if data.get(name))}
+            title = " ".join(str(data[name]) for name in ("op", "slot", "blueprint") if data.get(name))
+            beside = path.removesuffix("/action") + "/arguments"
+            return {path: title} | {f"{beside}/{name}": data[name] for name in ARGUMENTS.get(data["op"], ())}
         items = [(ALIASES.get(key, key), value) for key, value in data.items() if key not in IGNORED | MOVED]
     elif isinstance(data, list):
         items = [(str(place), value) for place, value in enumerate(data)]

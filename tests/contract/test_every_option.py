@@ -17,7 +17,7 @@ import torch
 
 from esper_core.governor import Act, MemoryBudget
 from esper_core.growth import Transition
-from esper_core.leyline import Action, Gain, Level, Op, Stage, Verdict
+from esper_core.leyline import Action, Cause, Gain, Level, Op, Reason, Stage, Verdict
 from esper_core.leyline.constants import FIRST_LOOK
 from esper_run.app.compose import StudyContext
 from esper_run.config.errors import Entry, entry_at
@@ -120,7 +120,7 @@ def counts_examples(world: Any) -> bool:
     return all(gain.worst.is_integer() and gain.best.is_integer() for gain in gains)
 
 
-JUST_KEPT = Transition("early", 0, "blueprints/conv_light", Stage.HOLDING, Stage.FOSSILISED, 10, "asked for")
+JUST_KEPT = Transition("early", 0, "blueprints/conv_light", Stage.HOLDING, Stage.FOSSILISED, 10, Reason(Cause.POLICY))
 
 
 def last_act(*losses: float) -> Callable[[Any], Act]:
@@ -130,7 +130,7 @@ def last_act(*losses: float) -> Callable[[Any], Act]:
 
 def culprit(world: Any) -> bool:
     """Return whether a panic six steps after a germination is attributed to it."""
-    born = Transition("early", 0, "blueprints/conv_light", None, Stage.GERMINATED, 10, "asked for")
+    born = Transition("early", 0, "blueprints/conv_light", None, Stage.GERMINATED, 10, Reason(Cause.POLICY))
     return world.governed(*[1.0] * 6, math.nan, note=[born])[-1].culprit is not None
 
 

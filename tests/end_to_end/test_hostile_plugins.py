@@ -93,7 +93,7 @@ class Row:
     place: str
     code: str
     status: int
-    says: str | None = "hostile.py"
+    says: str | None = "hostile.py:"
     engine: str = "processes"
 
     def __str__(self) -> str:
@@ -156,17 +156,20 @@ HARMLESS = [
 ]
 """What seeds may do to their worker without being lost."""
 
+TRACED = 'hostile.py", line '
+"""What a traceback says of the plugin."""
+
 ROWS = [
-    *(Row(place, HANG, KILLED) for place in ("act", "learn", "reward", "step", "health", "configured")),
-    *(Row(place, HANG, KILLED) for place in ("stage", "report", "before", "after", "finished")),
-    *(Row(place, HANG, FAILS) for place in ("host", "losses", "schedule")),
+    *(Row(place, HANG, KILLED, TRACED) for place in ("act", "learn", "reward", "step", "health", "configured")),
+    *(Row(place, HANG, KILLED, TRACED) for place in ("stage", "report", "before", "after", "finished")),
+    *(Row(place, HANG, FAILS, TRACED) for place in ("host", "losses", "schedule")),
     Row("hear", HANG, 0, "did not close within 15 seconds and is abandoned"),
-    Row("act", DEADLOCK, KILLED, engine="threads"),
-    *(Row(place, HANG, KILLED, engine="threads") for place in ("scores", "step")),
-    *(Row("step", DEADLOCK, KILLED, engine=engine) for engine in ("processes", "threads")),
-    *(Row(place, NULL, CRASHES) for place in ("act", "hear", "step")),
-    Row("host", NULL, CRASHES, engine="threads"),
-    Row("host", NULL, FAILS),
+    Row("act", DEADLOCK, KILLED, TRACED, engine="threads"),
+    *(Row(place, HANG, KILLED, TRACED, engine="threads") for place in ("scores", "step")),
+    *(Row("step", DEADLOCK, KILLED, TRACED, engine=engine) for engine in ("processes", "threads")),
+    *(Row(place, NULL, CRASHES, TRACED) for place in ("act", "hear", "step")),
+    Row("host", NULL, CRASHES, TRACED, engine="threads"),
+    Row("host", NULL, FAILS, TRACED),
     Row("losses", LEAVE, FAILS, 'exited with code 0 in "reset"; at work was host "hostile/host"'),
     *(Row(place, "sys.exit(0)", PLUGIN_FAILS) for place in ("registration", "task", "reward", "health", "schedule")),
     *(Row(place, "raise KeyboardInterrupt", 0) for place in ("step", "settle", "report", "close")),

@@ -5,12 +5,12 @@ import pytest
 from esper_core.governor import MutationWatch
 from esper_core.governor.attribution import op_of
 from esper_core.growth import Transition
-from esper_core.leyline import Op, Stage
+from esper_core.leyline import Cause, Op, Reason, Stage
 from tests.support.governed import living, signals
 
 
 def change(was: Stage | None, now: Stage, slot: str = "early", blueprint: str = "test/a") -> Transition:
-    return Transition(slot, 0, blueprint, was, now, 10, "asked for")
+    return Transition(slot, 0, blueprint, was, now, 10, Reason(Cause.POLICY))
 
 
 GERMINATED = change(None, Stage.GERMINATED)

@@ -36,7 +36,7 @@ def snapshot(garden: Garden) -> tuple[object, ...]:
         list(slot.seeds),
         [seed.stage for seed in slot.stack],
         list(garden.model.state_dict()),
-        {name: list(share.parameters) for name, share in garden.keeper.seeds.items()},
+        {name: list(owner.parameters) for name, owner in garden.keeper.seeds.items()},
         list(garden.keeper.fossils),
         garden.mask(),
         torch.get_rng_state().tolist(),
@@ -100,7 +100,7 @@ def test_seeds_are_clipped_apart_from_the_host_and_fossils_with_it(kept):
     environment = begin(make_recipe(optimizer=sgd))
     core_worlds.train_and_act(environment, GERMINATE, ADVANCE, WAIT, WAIT, FOSSILISE if kept else WAIT)
     keeper = environment.keeper
-    sides = [list(share.parameters) for share in keeper.owners()]
+    sides = [list(owner.parameters) for owner in keeper.owners()]
     assert len(sides) == 2
     before = [[parameter.detach().clone() for parameter in side] for side in sides]
     for parameter in sides[0] + sides[1]:

@@ -319,8 +319,8 @@ class World(LinearWorld):
         return (
             [(slot.state, slot.embargo, list(slot.seeds)) for slot in self.garden.slots.values()],
             [(seed.stage, replace(seed.alpha)) for slot in self.garden.slots.values() for seed in slot.stack],
-            [(number, id(share)) for number, share in self.keeper.seeds.items()],
-            [(number, id(share)) for number, share in self.keeper.fossils.items()],
+            [(number, id(owner)) for number, owner in self.keeper.seeds.items()],
+            [(number, id(owner)) for number, owner in self.keeper.fossils.items()],
             self.garden.incubating,
             list(self.model.state_dict()),
         )
@@ -366,16 +366,16 @@ class World(LinearWorld):
         }
         acting = {seed.number for seed in living if seed.stage in ("blending", "holding", "draining")}
         assert set(self.garden.blended) == acting
-        groups = [group for share in self.keeper.owners() if share.optimizer for group in share.optimizer.param_groups]
+        groups = [group for owner in self.keeper.owners() if owner.optimizer for group in owner.optimizer.param_groups]
         assert len(groups) == 1 + len(living) + (0 if frozen else len(kept))
         now = {
-            parameter: share.optimizer.state[parameter]["exp_avg"]
-            for share in self.keeper.owners()
-            if share.optimizer is not None
-            for parameter in share.parameters
-            if share.optimizer.state.get(parameter)
+            parameter: owner.optimizer.state[parameter]["exp_avg"]
+            for owner in self.keeper.owners()
+            if owner.optimizer is not None
+            for parameter in owner.parameters
+            if owner.optimizer.state.get(parameter)
         }
-        owned = {id(parameter) for share in self.keeper.owners() for parameter in share.parameters}
+        owned = {id(parameter) for owner in self.keeper.owners() for parameter in owner.parameters}
         assert all(now[parameter] is moment for parameter, moment in self.moments.items() if id(parameter) in owned)
         self.moments = now
 

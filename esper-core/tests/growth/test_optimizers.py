@@ -114,7 +114,7 @@ class World(LinearWorld):
         return self
 
     def owners(self) -> list[int]:
-        groups = [group for share in self.keeper.owners() for group in share.groups()]
+        groups = [group for owner in self.keeper.owners() for group in owner.groups()]
         return [id(parameter) for group in groups for parameter in group["params"]]
 
 
@@ -173,19 +173,19 @@ def test_b1_pt_01_forgetting_the_state_makes_the_next_step_a_first_step(build):
     world.act(Op.FOSSILISE)
     world.train()
     sides = [world.keeper.host, world.keeper.fossils[0]]
-    twins = [[nn.Parameter(parameter.detach().clone()) for parameter in share.parameters] for share in sides]
+    twins = [[nn.Parameter(parameter.detach().clone()) for parameter in owner.parameters] for owner in sides]
     fresh = [build(copies) for copies in twins]
     world.keeper.forget_host_state()
     for _ in range(2):
         world.backward()
-        for share, copies in zip(sides, twins, strict=True):
-            for mine, parameter in zip(copies, share.parameters, strict=True):
+        for owner, copies in zip(sides, twins, strict=True):
+            for mine, parameter in zip(copies, owner.parameters, strict=True):
                 mine.grad = parameter.grad.clone()
         world.keeper.step(())
         for optimizer in fresh:
             optimizer.step()
-        for share, copies in zip(sides, twins, strict=True):
-            assert same(copies, share.parameters)
+        for owner, copies in zip(sides, twins, strict=True):
+            assert same(copies, owner.parameters)
 
 
 # --- a fossil trains with the settings of optimizer.host and the state that it had
@@ -285,7 +285,7 @@ def test_fossil_follows_the_hosts_schedule_at_once(host, seed, rate):
     environment.network.apply(FOSSILISE, 4)
     for _ in range(2):
         of_host, of_fossil = (
-            share.optimizer.param_groups[0]["lr"] for share in (environment.keeper.host, environment.keeper.fossils[0])
+            owner.optimizer.param_groups[0]["lr"] for owner in (environment.keeper.host, environment.keeper.fossils[0])
         )
         assert of_fossil == of_host
         environment.train()
@@ -293,7 +293,7 @@ def test_fossil_follows_the_hosts_schedule_at_once(host, seed, rate):
 
 
 def test_a_learning_rate_tensor_is_never_shared_between_host_seeds_and_fossils():
-    """A share that is built later must use the original rate."""
+    """An owner that is built later must use the original rate."""
     rate_tensor = torch.tensor(0.1)
     parameter, block = nn.Parameter(torch.ones(2)), nn.Linear(2, 2)
     of_host = OptimizerSettings(partial(torch.optim.Adam, lr=rate_tensor), schedule=Falling())
@@ -305,7 +305,7 @@ def test_a_learning_rate_tensor_is_never_shared_between_host_seeds_and_fossils()
     keeper.adopt(block)  # type: ignore[arg-type]
     assert float(keeper.seeds[0].optimizer.param_groups[0]["lr"]) == pytest.approx(0.1)
     keeper.settle(block, freeze=False)  # type: ignore[arg-type]
-    rates = [share.optimizer.param_groups[0]["lr"] for share in keeper.owners()]
+    rates = [owner.optimizer.param_groups[0]["lr"] for owner in keeper.owners()]
     assert [float(rate) for rate in rates] == [pytest.approx(0.1 / 3)] * 2
     assert float(rate_tensor) == pytest.approx(0.1)
 
@@ -364,5 +364,5 @@ def test_a_fossil_follows_a_scheduler_of_torch_on_the_hosts_optimizer(kind):
     environment.network.apply(FOSSILISE, 4)
     for expected in (0.02, 0.01, 0.02):
         keeper.step(())
-        assert [group["lr"] for share in keeper.owned_by_host() for group in share.groups()] == [expected] * 2
+        assert [group["lr"] for owner in keeper.owned_by_host() for group in owner.groups()] == [expected] * 2
         scheduler.step()

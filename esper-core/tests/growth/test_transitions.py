@@ -108,7 +108,7 @@ class World(LinearWorld):
             {name: value.tolist() for name, value in self.model.state_dict().items()},
             list(self.keeper.seeds),
             list(self.keeper.fossils),
-            [self._share(share, identity) for share in self.keeper.owners()],
+            [self._owner(owner, identity) for owner in self.keeper.owners()],
             self.garden.incubating,
             self.garden.born,
             (mask.ops, mask.blueprints),
@@ -116,15 +116,15 @@ class World(LinearWorld):
         ]
 
     @staticmethod
-    def _share(share: Any, identity: Callable[[object], object]) -> object:
+    def _owner(owner: Any, identity: Callable[[object], object]) -> object:
         state = [
             (key, identity(value), value.tolist())
-            for parameter in share.parameters
-            for key, value in share.optimizer.state[parameter].items()
+            for parameter in owner.parameters
+            for key, value in owner.optimizer.state[parameter].items()
             if isinstance(value, Tensor)
         ]
-        rates = [(identity(group["lr"]), float(group["lr"])) for group in share.optimizer.param_groups]
-        return identity(share), [identity(parameter) for parameter in share.parameters], state, rates, share.begun
+        rates = [(identity(group["lr"]), float(group["lr"])) for group in owner.optimizer.param_groups]
+        return identity(owner), [identity(parameter) for parameter in owner.parameters], state, rates, owner.begun
 
 
 # The steps that lead to each transition.

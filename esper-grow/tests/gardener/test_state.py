@@ -205,7 +205,7 @@ def test_a_branch_shares_frozen_parameters_until_they_are_unfrozen():
     for loop in (plain, grown):
         loop.model.head.requires_grad_(False)
     grown.tended({0: Action(Op.GERMINATE, "stem", "test/local-conv")})
-    weight, garden = grown.model.head.weight, grown.gardener._member.network.garden
+    weight, garden = grown.model.head.weight, grown.gardener._environment.network.garden
     assert grown.stays_as(plain)
     assert grown.stays_as(plain)
     places = [weight.data_ptr()]

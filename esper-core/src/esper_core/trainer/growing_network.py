@@ -270,7 +270,7 @@ class GrowingNetwork:
         if changes := restore_defaults():
             self.lost.blame_acting(f"{changes} while it was in the host")
         if not loss.requires_grad:
-            if self.garden.blended or any(share.parameters for share in self.keeper.owned_by_host()):
+            if self.garden.blended or any(owner.parameters for owner in self.keeper.owned_by_host()):
                 self.lost.blame_acting("left the loss without a gradient")
             return loss  # the host is frozen, and no seed acts on it yet
         try:

@@ -351,7 +351,7 @@ class StepMeasurements:
         keeper = self._garden.keeper
         device = self.train_loss.device
         parameters = are_finite(
-            [parameter for share in keeper.owned_by_host() for parameter in share.parameters], device
+            [parameter for owner in keeper.owned_by_host() for parameter in owner.parameters], device
         )
         gradients = are_finite(keeper.host_gradients(), device)
         for factor in scale:

@@ -2,7 +2,7 @@
 
 The user's optimizers train the host, and the user steps them. A branch needs steps of its own, on tensors of its own,
 without effects on the user's objects: no hook may run, no schedule may count them. So a branch steps a **view**: an
-object of the same class that owners the state of the optimizer and has copies of its groups, so that it writes into
+object of the same class that shares the state of the optimizer and has copies of its groups, so that it writes into
 none. ``owned_by_host`` and ``owned_by_seed`` copy the groups anew, with the learning rates of the moment.
 
 While a seed lives on its branch it has a view with a state of its own and the settings of the groups that it will join.

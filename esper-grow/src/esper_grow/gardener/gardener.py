@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from esper_grow.gardener.choices import Blueprints
     from esper_grow.gardener.validation import Loss
 
-STATE_FORMAT: Final = 1
+STATE_FORMAT: Final = 2
 """Version of what ``state_dict`` returns."""
 
 _MOVING: Final = {Stage.GERMINATED: "germinated", Stage.FOSSILISED: "kept", Stage.PRUNED: "pruned"}
@@ -162,8 +162,8 @@ class Gardener:
             rules = NetworkSettings(varieties, steps, growth=growth, governor=governor, metric=METRIC)
             network = GrowingNetwork(model, self._keeper, rules, seed=seed, probe=self._probe)
             data = Validation(validation, losses, seed, growth.gates)
-            self._member = LoopEnvironment(network, data, self._autocast, self._arm.name, seed, steps, example)
-            self._phases = Phases([self._member], 1, network.lost.faults)
+            self._environment = LoopEnvironment(network, data, self._autocast, self._arm.name, seed, steps, example)
+            self._phases = Phases([self._environment], 1, network.lost.faults)
             self._feed, self._form, self._closed = BatchFeed(), ModelForm(model), False
             for borrowed in self._optimizers:
                 self._closing.callback(borrowed.register_step_post_hook(self._feed.count).remove)
@@ -199,9 +199,9 @@ class Gardener:
         Batches between two steps of the optimizer are the micro-batches of one step, with equal weights.
         """
         self._refuse_closed()
-        self._member.last_batch = batch
+        self._environment.last_batch = batch
         batches = self._feed.add(batch)
-        network = self._member.network
+        network = self._environment.network
         if batches and network.garden.incubating:
             self._form.refuse_other(branched=True)
             with without_trace(self.model):
@@ -218,15 +218,15 @@ class Gardener:
         refuse_ranks()
         self._feed.refuse_untrained()
         refuse_lost_slots(self.model)
-        self._form.refuse_other(branched=bool(self._member.network.garden.incubating), thorough=True)
+        self._form.refuse_other(branched=bool(self._environment.network.garden.incubating), thorough=True)
         with without_trace(self.model):
-            result = self._stepper.advance(self._member.steps)
+            result = self._stepper.advance(self._environment.steps)
             if self._autocast.dtype is torch.float16 and self._keeper.scaler is None:
                 self._keeper.scaler = GradScaler(Host(self.model).device.type)  # of the branches that begin now
             self._stepper.act(result, [self._decide(result.step, result.signals[0], rolled_back=bool(result.rolled))])
         self._feed.end_interval()
         tended = self._recorder.take(result.step, self.steps, result.signals[0])
-        self._member.warn_of_surplus()
+        self._environment.warn_of_surplus()
         if moved := [
             f"{change.blueprint} was {_MOVING[change.now]}" for change in tended.moved if change.now in _MOVING
         ]:
@@ -242,7 +242,7 @@ class Gardener:
         """
         policy = self._arm.policy
         parts = {
-            "member": self._member.state_dict(),
+            "environment": self._environment.state_dict(),
             "faults": self._phases.faults.state_dict(),
             "policy": policy.state_dict() if isinstance(policy, Resumable) else State(),
         }
@@ -263,7 +263,7 @@ class Gardener:
             raise state_mismatch(why)
         saved = State(state["plain"], state["tensors"])
         with without_trace(self.model):
-            self._member.load_state_dict(saved.part("member"))
+            self._environment.load_state_dict(saved.part("environment"))
             self._phases.faults.load_state_dict(saved.part("faults"))
             if isinstance(self._arm.policy, Resumable):
                 self._arm.policy.load_state_dict(saved.part("policy"))
@@ -292,17 +292,17 @@ class Gardener:
             return
         self._closed = True
         with self._closing, without_trace(self.model):
-            pruned = self._member.network.garden.remove(Reason(Cause.LOOP_END))
-            self._member.network.close()
+            pruned = self._environment.network.garden.remove(Reason(Cause.LOOP_END))
+            self._environment.network.close()
             if error is None:
-                self._member.warn_of_end(
+                self._environment.warn_of_end(
                     self._feed.used, [f"{transition.blueprint} in {transition.slot}" for transition in pruned]
                 )
             if self._record is not None:
                 self._stepper.report(
-                    [(self._member.pool_index, transition) for transition in pruned], self._member.steps
+                    [(self._environment.pool_index, transition) for transition in pruned], self._environment.steps
                 )
-                self._record.finish(self._member, self._stepper.clock.summary(), error)
+                self._record.finish(self._environment, self._stepper.clock.summary(), error)
 
     def _new_stepper(self, plugins: Plugins) -> Stepper:
         """Return the stepper, which trains the network and publishes events."""
@@ -325,7 +325,7 @@ class Gardener:
 
     def _probe(self, model: nn.Module) -> Tensor:
         """Return the mean loss on the latest batch, from which blueprints with informed birth choose their weights."""
-        return self._mean_loss(self._member.last_batch, 1, model)
+        return self._mean_loss(self._environment.last_batch, 1, model)
 
     def _refuse_closed(self) -> None:
         if self._closed:

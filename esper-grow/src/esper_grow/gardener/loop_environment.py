@@ -1,4 +1,4 @@
-"""The network of a user's loop as a member of the phases of a step, and the batches of the loop."""
+"""The network of a user's loop as an environment in the phases of a step, and the batches of the loop."""
 
 from __future__ import annotations
 

@@ -92,18 +92,27 @@ class LoopRecord:
         """Write the events of a step."""
         self._events.settle()
 
-    def finish(self, member: LoopEnvironment, seconds: Mapping[str, float], error: BaseException | None) -> None:
+    def finish(self, environment: LoopEnvironment, seconds: Mapping[str, float], error: BaseException | None) -> None:
         """Record how the loop ended, with results if ``tend`` was called; ``seconds`` says where the time went."""
         status: RunStatus = "done" if error is None else "failed"
         reason = "" if error is None else f"{type(error).__name__}: {error}"
-        if member.signals is not None and error is None:
-            grown = Host(member.network.model).network.grown
+        if environment.signals is not None and error is None:
+            grown = Host(environment.network.model).network.grown
             timing = {region: round(duration, 4) for region, duration in seconds.items()}
-            ended = Ending(member.signals, math.nan, math.nan, grown).event(member, None, None)
+            ended = Ending(environment.signals, math.nan, math.nan, grown).event(environment, None, None)
             self._events.hear(ended)
-            episode = {"round": 0, "arm": member.arm, "seed": member.seed, "grown": [asdict(seed) for seed in grown]}
+            episode = {
+                "round": 0,
+                "arm": environment.arm,
+                "seed": environment.seed,
+                "grown": [asdict(seed) for seed in grown],
+            }
             write_json(self.path / "growth.json", {"format": 1, "episodes": [episode]})
-            summary = {"run": str(self.path), "status": status, "results": results(METRIC, [member.arm], [ended], 0.0)}
+            summary = {
+                "run": str(self.path),
+                "status": status,
+                "results": results(METRIC, [environment.arm], [ended], 0.0),
+            }
             write_json(self.path / "summary.json", {**summary, "timing": timing, "warnings": [], "sections": []})
         self._events.hear(RunFinished(status=status, reason=reason))
         self._events.settle()

@@ -103,13 +103,13 @@ class SourcePosition:
 
 @dataclass(slots=True)
 class Node:
-    """A value and its place. The values of a mapping and of a list are nodes, too."""
+    """A value and its position. The values of a mapping and of a list are nodes, too."""
 
     value: Any
     position: SourcePosition
 
     def plain(self) -> Any:
-        """Return the value as plain data, without places."""
+        """Return the value as plain data, without positions."""
         if isinstance(self.value, dict):
             return {key: node.plain() for key, node in self.value.items()}
         return [node.plain() for node in self.value] if isinstance(self.value, list) else self.value
@@ -133,7 +133,7 @@ class Node:
 
     def problem(self, code: str, path: KeyPath, message: str, hint: str | None = None, *, key: bool = False) -> Problem:
         """Build a problem with the value (or the ``key``) at ``path``, located there or at the nearest value above."""
-        place = self.nearest(path)[0].position
-        at_key = key and place.key_line is not None
-        line, column = (place.key_line, place.key_column) if at_key else (place.line, place.column)
-        return Problem(code, message, place.file, line, column, path_text(path) or None, hint)
+        position = self.nearest(path)[0].position
+        at_key = key and position.key_line is not None
+        line, column = (position.key_line, position.key_column) if at_key else (position.line, position.column)
+        return Problem(code, message, position.file, line, column, path_text(path) or None, hint)

@@ -219,7 +219,7 @@ class _Loader(yaml.SafeLoader):
             raise self.beyond(node.start_mark, f"more than {MAX_BYTES:,} characters, with aliases expanded")
 
     def position(self, mark: Mark | None, key: Mark | None = None) -> SourcePosition:
-        """Return the place of a value and of its key."""
+        """Return the position of a value and of its key."""
         if not self.has_lines:
             return SourcePosition(self.file)
         line, column = (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
@@ -228,8 +228,8 @@ class _Loader(yaml.SafeLoader):
 
     def refused(self, mark: Mark | None, code: str, message: str, hint: str) -> ConfigError:
         """Build the error for what is at ``mark``."""
-        place = self.position(mark)
-        return ConfigError(Problem(code, message, self.file, place.line, place.column, hint=hint))
+        position = self.position(mark)
+        return ConfigError(Problem(code, message, self.file, position.line, position.column, hint=hint))
 
     def beyond(self, mark: Mark | None, limit: str) -> ConfigError:
         """Build the error for a file that is beyond a limit."""

@@ -90,7 +90,6 @@ IGNORED = {
     "notes",
     "note",
     "strictness",
-    "arguments",
 }
 MOVED = {"boot_low", "boot_high", "u", "u_p", "cliffs_delta"}
 """Statistics that ``esper compare`` of esper-watch computes now, and no run."""

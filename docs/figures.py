@@ -26,7 +26,7 @@ from esper_core.leyline.constants import (
     NATS_PER_PARAMETER,
     SINK_DRAIN_SECONDS,
 )
-from esper_core.leyline.observations import LIMIT
+from esper_policies.observations import LIMIT
 from esper_scale.stores.plugin import MAX_GIB
 from esper_study.growbench import Bench, Match, best_fixed_plan, best_plan, shipped_table
 

@@ -23,8 +23,9 @@ import click
 from pydantic import BaseModel
 
 from esper_core.hooks import spec as hooks
-from esper_core.leyline import actions, events, lifecycle, observations as features, signals
+from esper_core.leyline import actions, events, lifecycle, signals
 from esper_core.settings import Use
+from esper_policies import observations
 from esper_run import cli
 from esper_run.cli.main import external_commands
 from esper_run.config.errors import Entry, entry_at
@@ -359,11 +360,11 @@ def observation_fields() -> str:
 def columns() -> str:
     """Return the columns of each kind of row, in their order; those of one choice are grouped."""
     meanings_of = run_path(str(DOCS / "columns.py"))
-    parts = [f"Version {features.SCHEMA} of the columns. None goes beyond ±{features.LIMIT:g}.\n"]
+    parts = [f"Version {observations.SCHEMA} of the columns. None goes beyond ±{observations.LIMIT:g}.\n"]
     for title, names, meanings in (
-        ("Of the whole", features.GLOBAL_COLUMNS, meanings_of["OF_THE_WHOLE"]),
-        ("Of a slot", features.SLOT_COLUMNS, meanings_of["OF_A_SLOT"]),
-        ("Of a candidate", features.CANDIDATE_COLUMNS, meanings_of["OF_A_CANDIDATE"]),
+        ("Of the whole", observations.GLOBAL_COLUMNS, meanings_of["OF_THE_WHOLE"]),
+        ("Of a slot", observations.SLOT_COLUMNS, meanings_of["OF_A_SLOT"]),
+        ("Of a candidate", observations.CANDIDATE_COLUMNS, meanings_of["OF_A_CANDIDATE"]),
     ):
         together: dict[str, list[str]] = {}
         for name in names:

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from esper_core.leyline import (
-    CANDIDATE_COLUMNS,
     WAIT,
     Action,
     ActionMask,
@@ -26,6 +25,7 @@ from esper_core.leyline import (
     Trajectory,
     Turn,
 )
+from esper_policies.observations import CANDIDATE_COLUMNS
 from esper_policies.ppo import policy as policy_module
 from esper_policies.ppo.encoding import Pace, episodes_of
 from esper_policies.ppo.policy import Ppo

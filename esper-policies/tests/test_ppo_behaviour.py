@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from esper_core.leyline import WAIT, Action, ActionMask, Op, rows_of
+from esper_core.leyline import WAIT, Action, ActionMask, Op
 from esper_policies.heuristic import Heuristic
+from esper_policies.observations import rows_of
 from esper_policies.ppo.encoding import Seen
 from esper_policies.ppo.policy import Ppo, germination_of_new
 from esper_testing.games import GAMES, contextual, learn, masked, play, score

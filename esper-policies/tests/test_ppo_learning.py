@@ -13,7 +13,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
-from esper_core.leyline import CANDIDATE_COLUMNS, SLOT_COLUMNS, WAIT, Op, RewardBreakdown
+from esper_core.leyline import WAIT, Op, RewardBreakdown
+from esper_policies.observations import CANDIDATE_COLUMNS, SLOT_COLUMNS
 from esper_policies.ppo.encoding import BEYOND, LEAST, WHOLE_COLUMNS, Columns, Scales, episodes_of
 from esper_policies.ppo.learning import Worth, advantages, evaluate, learn, lesson_of
 from esper_policies.ppo.policy import Ppo

@@ -12,7 +12,8 @@ from dataclasses import astuple, fields, replace
 import numpy as np
 import pytest
 
-from esper_core.leyline import WAIT, Action, ActionMask, Op, rows_of
+from esper_core.leyline import WAIT, Action, ActionMask, Op
+from esper_policies.observations import rows_of
 from esper_run.app.episode import Episode
 from esper_study.growbench import (
     CANDIDATES,

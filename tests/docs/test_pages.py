@@ -14,7 +14,8 @@ import yaml
 
 import esper_core
 from benchmarks.science import probes
-from esper_core.leyline import Stage, observations as features
+from esper_core.leyline import Stage
+from esper_policies import observations
 from esper_study import growbench
 from esper_study.growbench import puzzles
 from esper_watch.history import SeedLife, Step
@@ -119,7 +120,7 @@ def test_the_page_works_as_it_is_written(reader):
 def test_every_column_is_on_the_page_once_and_in_order():
     parts = generate.columns().split("### ")[1:]
     for part, names in zip(
-        parts, (features.GLOBAL_COLUMNS, features.SLOT_COLUMNS, features.CANDIDATE_COLUMNS), strict=True
+        parts, (observations.GLOBAL_COLUMNS, observations.SLOT_COLUMNS, observations.CANDIDATE_COLUMNS), strict=True
     ):
         cells = [line.split(" | ") for line in part.splitlines() if line.startswith("| ") and "---" not in line][1:]
         shown = [name.strip("`") for columns, _ in cells for name in columns.removeprefix("| ").split()]

@@ -6,6 +6,7 @@
     random_policy   Random: any legal action; the control of every study
     forecaster      Forecaster: decides by forecasts of what each seed would gain; ``posteriors`` are its beliefs
     ppo             Ppo: learns what to grow where and when, by proximal policy optimisation
+    observations    an observation as rows of numbers, the input of policies that learn
     learning_rates  Warmup and Cosine: schedules of learning rates
     episodes        what policies have in common that remember each environment's episode
     trained         learnt policies that come with the package

@@ -64,6 +64,8 @@ def meddled(tmp_path, run_file, caplog, monkeypatch):
         blocks = [(place, code.pop(place)) for place in ("factory", "training") if place in code]
         (tmp_path / "hostile.py").write_text(plugin(code, dict(enumerate(blocks))))
         (tmp_path / "run.yaml").write_text(RUN)
+        random.seed(1)  # a test before may have left the very states that the plugin sets
+        np.random.seed(1)
         before = torch.get_num_threads(), random.getstate(), str(np.random.get_state())
         settings = "environments=2", "episode.steps=4", "patience=auto", f"engine={engine}", f"lanes={lanes}"
         path = run_file(tmp_path / "run.yaml", *settings)

@@ -506,6 +506,9 @@ def test_a_run_is_uploaded_to_the_store_that_is_named_and_read_from_there(
     assert uploaded.out == f"file://{tmp_path}/store/{NAME}\n"
     shown = esper("runs", "show", uploaded.out.strip(), "--json").json
     assert (shown["manifest"]["id"], shown["path"]) == (NAME, uploaded.out.strip())
+    copied = esper("runs", "upload", uploaded.out.strip(), STORE)
+    assert copied.out == f"{STORE}/{NAME}\n"
+    assert open_store(STORE).find(NAME).checkpoint == open_store(f"file://{tmp_path}/store").find(NAME).checkpoint > 0
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from esper_core.leyline import CANDIDATE_COLUMNS, GLOBAL_COLUMNS, SLOT_COLUMNS, WAIT, Action, Op, rows_of
+from esper_core.leyline import WAIT, Action, Op
 from esper_core.leyline.constants import RAMP_STEPS
-from esper_core.leyline.observations import LIMIT
+from esper_policies.observations import CANDIDATE_COLUMNS, GLOBAL_COLUMNS, LIMIT, SLOT_COLUMNS, rows_of
 from esper_run.app.episode import Episode
 
 try:
@@ -81,7 +81,7 @@ def columns_of(space: ActionSpace) -> tuple[str, ...]:
 
 
 def numbers_of(space: ActionSpace, observation: Observation, mask: ActionMask) -> Numbers:
-    """Return an observation as one vector: the rows of ``esper_core.leyline.rows_of``, as ``columns_of`` names them."""
+    """Return an observation as one vector: the numbers of ``rows_of``, as ``columns_of`` names them."""
     rows = rows_of(space, observation, mask)
     candidates = dict(zip(rows.candidate_names, rows.candidates, strict=True))
     parts = [rows.whole, *rows.slots, *(candidates[name] for name in _candidates(space))]

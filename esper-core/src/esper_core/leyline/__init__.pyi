@@ -27,14 +27,6 @@ from .lifecycle import (
     SlotState as SlotState,
     Stage as Stage,
 )
-from .observations import (
-    CANDIDATE_COLUMNS as CANDIDATE_COLUMNS,
-    GLOBAL_COLUMNS as GLOBAL_COLUMNS,
-    SCHEMA as SCHEMA,
-    SLOT_COLUMNS as SLOT_COLUMNS,
-    Rows as Rows,
-    rows_of as rows_of,
-)
 from .protocols import (
     DataShape as DataShape,
     FollowsPlan as FollowsPlan,

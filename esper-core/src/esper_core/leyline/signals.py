@@ -297,7 +297,7 @@ class Signals:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a policy sees of one environment. ``leyline.observations`` encodes it as numbers."""
+    """What a policy sees of one environment. ``esper_policies.observations`` encodes it as numbers."""
 
     __pydantic_config__ = RECORD
     step: int

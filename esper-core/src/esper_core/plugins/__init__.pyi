@@ -5,7 +5,6 @@ from .isolation import (
     attempt as attempt,
     attributed_to as attributed_to,
     import_target as import_target,
-    is_third_party as is_third_party,
     location_of as location_of,
 )
 from .loader import (

@@ -2,14 +2,12 @@ from .environment import (
     Recipe as Recipe,
 )
 from .event_records import (
-    Changes as Changes,
     Ending as Ending,
     LostSeeds as LostSeeds,
 )
 from .growing_network import GrowingNetwork as GrowingNetwork, NetworkSettings as NetworkSettings
 from .loop import (
     Stepper as Stepper,
-    StepResult as StepResult,
     run_study as run_study,
 )
 from .pool import (

@@ -81,7 +81,7 @@ def run_study(
             with clock.region("policy"):
                 recorder.rewarded(result.rewards)  # of the action before
                 actions_E = decide(study, recorder, result.signals, rolled=result.rolled)
-            stepper.act(result, actions_E)
+            stepper.act(step, result.rewards, actions_E)
             progress.step += 1
             pause(progress)
 
@@ -212,16 +212,16 @@ class Stepper:
             rewards_E = [None] * len(signals_E) if self.score is None else self.score(signals_E, decisions)
         return StepResult(step, signals_E, rewards_E, rolled)
 
-    def act(self, result: StepResult, actions_E: Sequence[Action]) -> None:
+    def act(self, step: int, rewards_E: Sequence[RewardBreakdown | None], actions_E: Sequence[Action]) -> None:
         """Carry out one action in each environment, and end the step."""
-        step, environments = result.step, self.pool.environments
+        environments, signals_E = self.pool.environments, self.pool.latest
         with self.clock.region("grow"):
             changes, unborn = self.pool.apply(actions_E, step)
         with self.clock.region("telemetry"):
             self.bus.publish(
                 *stages_changed(environments, changes, step),
                 *seeds_lost(environments, unborn, step, self.packages),
-                *steps_finished(environments, result.signals, result.rewards, actions_E, step),
+                *steps_finished(environments, signals_E, rewards_E, actions_E, step),
             )
             self.bus.settle()
 

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from esper_core.leyline import CANDIDATE_COLUMNS, GLOBAL_COLUMNS, SLOT_COLUMNS, WAIT, Action, Op, Stage, State, rows_of
+from esper_core.leyline import WAIT, Action, Op, Stage, State
+from esper_policies.observations import CANDIDATE_COLUMNS, GLOBAL_COLUMNS, SLOT_COLUMNS, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from torch import Tensor
 
-    from esper_core.leyline import ActionMask, ActionSpace, Observation, Rollout, Rows, Trajectory
+    from esper_core.leyline import ActionMask, ActionSpace, Observation, Rollout, Trajectory
+    from esper_policies.observations import Rows
 
 
 OPS: Final = (Op.WAIT, Op.GERMINATE, Op.ADVANCE, Op.RETARGET, Op.PRUNE, Op.FOSSILISE)

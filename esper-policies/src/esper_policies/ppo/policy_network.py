@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import Tensor, nn
 
-from esper_core.leyline import ARGUMENTS, CANDIDATE_COLUMNS, SLOT_COLUMNS, Action, Blend, Curve, Op
+from esper_core.leyline import ARGUMENTS, Action, Blend, Curve, Op
+from esper_policies.observations import CANDIDATE_COLUMNS, SLOT_COLUMNS
 from esper_policies.ppo.encoding import OPS, WHOLE_COLUMNS
 
 if TYPE_CHECKING:

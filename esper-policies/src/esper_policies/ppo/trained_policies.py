@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from safetensors import SafetensorError
 from safetensors.torch import load as read_tensors, save as written_tensors
 
-from esper_core.leyline import CANDIDATE_COLUMNS, SCHEMA, SLOT_COLUMNS, SettingError, State
+from esper_core.leyline import SettingError, State
+from esper_policies.observations import CANDIDATE_COLUMNS, SCHEMA, SLOT_COLUMNS
 from esper_policies.ppo.encoding import WHOLE_COLUMNS
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from esper_core.growth import decode_state, encode_state
 from esper_core.leyline.errors import LifecycleError
 from esper_core.leyline.protocols import State
 from esper_core.leyline.signals import Observation, RewardBreakdown, Signals
-from esper_core.trainer import Ending, EpisodeRewards, Pool, Stepper, StepResult
+from esper_core.trainer import Ending, EpisodeRewards, Pool, Stepper
 from esper_run.app.compose import prepare
 from esper_run.app.dispatch import health_check
 from esper_run.app.resolution import TWIN
@@ -120,7 +120,6 @@ class Episode:
         self._stepper = Stepper(self._pool, self._score, self._check_health)
         self._no_faults = self._pool.faults.state_dict()
         self._seed = 0
-        self._result: StepResult | None = None
         self._now: EpisodeStep | None = None
         self.moves = 0
         """How often the episode was begun, acted in or loaded, to notice that another caller used it in between."""
@@ -175,14 +174,14 @@ class Episode:
             RuntimeError: No episode was begun, or it is over.
         """
         now = self._latest()
-        if self._result is None:
+        if now.ending is not None:
             msg = "the episode is over: begin(seed) begins another"
             raise RuntimeError(msg)
         self._refuse_masked(action, now)
         self.moves += 1
         with one_thread():
-            self._stepper.act(self._result, [action])
-            done, self._now = self._result.step + 1, None
+            self._stepper.act(now.observation.step, [now.reward], [action])
+            done, self._now = now.observation.step + 1, None
             if not self._pool.running() or done == self.steps:
                 return self._conclude(done)
             return self._advance(done)
@@ -193,8 +192,7 @@ class Episode:
         reward, ending = _REWARD.dump_python(now.reward, mode="json"), _ENDING.dump_python(now.ending, mode="json")
         latest = {"reward": reward, "rolled_back": now.rolled_back, "ending": ending}
         parts = {"rewards": encode_state(self._rewards.state_dict()), "latest": encode_state(latest)}
-        step = self.steps if self._result is None else self._result.step
-        return State.of({"pool": self._pool.state_dict(), **parts}, seed=self._seed, step=step)
+        return State.of({"pool": self._pool.state_dict(), **parts}, seed=self._seed)
 
     def load_state_dict(self, state: State) -> EpisodeStep:
         """Restore a state of this or another episode of the same file, and return its latest step.
@@ -211,7 +209,6 @@ class Episode:
         self._rewards.load_state_dict(decode_state(state.part("rewards")))
         latest = decode_state(state.part("latest"))
         reward, ending = _REWARD.validate_python(latest["reward"]), _ENDING.validate_python(latest["ending"])
-        self._result = None if ending else StepResult(state.plain["step"], self._pool.latest, [reward], {})
         return self._step_of(self._pool.latest, reward, rolled_back=latest["rolled_back"], ending=ending)
 
     def twin_of(self, seed: int) -> TwinEpisode:
@@ -242,7 +239,7 @@ class Episode:
         return self._rewards.score([*signals_E, twin], decisions)[:1]
 
     def _advance(self, step: int) -> EpisodeStep:
-        result = self._result = self._stepper.advance(step)
+        result = self._stepper.advance(step)
         if step in self.twin_of(self._seed).rolled_back:
             self._pool.environments[0].network.gains.forget_lead()
         return self._step_of(result.signals, result.rewards[0], rolled_back=bool(result.rolled))
@@ -253,7 +250,6 @@ class Episode:
             self._rewards.score([*self._pool.latest, twin.signals], {})
         _, (ending,) = self._pool.conclude(self.steps - 1)
         reward, _ = self._rewards.score([ending.signals, twin.signals])
-        self._result = None
         return self._step_of([ending.signals], reward, ending=ending)
 
     def _refuse_masked(self, action: Action, now: EpisodeStep) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from esper_core.leyline.constants import EXIT_SECONDS, PREPARATION_SECONDS
 from esper_core.leyline.errors import printable
-from esper_core.plugins import is_third_party
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,12 +60,12 @@ def _threads_left() -> list[threading.Thread]:
 
 
 def _describe(thread: threading.Thread) -> str:
-    """Return a thread's name, and the package whose code it runs, where that is a third party's."""
+    """Return a thread's name, and the package that started it: the outermost frame that is not Python's own."""
     frame, packages = sys._current_frames().get(thread.ident or 0), []
     while frame is not None:
         packages.append(str(frame.f_globals.get("__name__", "")).partition(".")[0])
         frame = frame.f_back
-    package = next((package for package in packages if is_third_party(package)), None)
+    package = next((package for package in reversed(packages) if package not in sys.stdlib_module_names), None)
     return f'"{thread.name}"' + (f" of {package}" if package else "")
 
 

@@ -12,7 +12,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise, product
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
 
 from esper_core.leyline.actions import Action, Op
 from esper_core.leyline.signals import CALM
@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from esper_core.governor import GovernorDecision, RolledBack
+    from esper_core.growth import Transition
     from esper_core.leyline import ActionMask, Signals, Verdict
     from esper_core.leyline.protocols import State
-    from esper_core.trainer import Changes, Ending, LostSeeds
+    from esper_core.trainer import Ending, LostSeeds
     from esper_run.engines import PoolRequest
     from esper_scale.engines.protocol import Engine, PackedState, Reply
+
+    StageChanges: TypeAlias = list[tuple[int, Transition]]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -86,7 +89,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         """Begin a round."""
         self._call(Shard.reset, round_, first_seed)
 
-    def train(self, step: int) -> Changes:
+    def train(self, step: int) -> StageChanges:
         """Train every environment for one step, and return the seeds' changes of stage."""
         # Between two steps nothing is half done: that is the one moment at which a state can be restored.
         if len(self.latest) == len(self.environments) and time.monotonic() >= self._snapshot_due:
@@ -114,7 +117,9 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         doubts = {pool_index: opinion for pool_index, opinion in opinions.items() if opinion != CALM}
         return self._call_each(Shard.judge, lambda order: (self._of_worker(order, doubts),), {})
 
-    def carry_out(self, decisions: Mapping[int, GovernorDecision], step: int) -> tuple[dict[int, RolledBack], Changes]:
+    def carry_out(
+        self, decisions: Mapping[int, GovernorDecision], step: int
+    ) -> tuple[dict[int, RolledBack], StageChanges]:
         """Roll environments back, and end episodes, as the governor decided."""
         active = {
             pool_index: decision
@@ -136,7 +141,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         """Return what can be done now, for each environment."""
         return self._call(Shard.masks)
 
-    def apply(self, actions: Sequence[Action] | Mapping[int, Action], step: int) -> tuple[Changes, LostSeeds]:
+    def apply(self, actions: Sequence[Action] | Mapping[int, Action], step: int) -> tuple[StageChanges, LostSeeds]:
         """Carry out one action in each environment."""
         by_index = actions if isinstance(actions, dict) else dict(enumerate(actions))
 
@@ -147,7 +152,7 @@ class WorkerPool(StudyPool[EnvironmentStatus]):
         changes, lost = self._call_each(Shard.apply, arguments_for, ([], []))
         return changes, self._counted(lost)
 
-    def conclude(self, step: int) -> tuple[Changes, list[Ending]]:
+    def conclude(self, step: int) -> tuple[StageChanges, list[Ending]]:
         """End the episodes."""
         return self._call(Shard.conclude, step)
 

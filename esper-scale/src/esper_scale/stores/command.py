@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
@@ -11,10 +13,7 @@ from esper_run import load_run
 from esper_run.options import local_runs_option, run_name
 from esper_run.runs.directory import run_lock
 from esper_run.runs.uploads import upload_run
-from esper_run.stores import open_store
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from esper_run.stores import open_store, split_url
 
 
 @click.command()
@@ -33,5 +32,10 @@ def upload(run: str, store: str | None, runs_dir: Path) -> None:
     if store is None:
         message = f"{record.path} has no store to which it could be uploaded"
         raise ConfigError(Problem("E434", message, hint=f"Name one:  esper runs upload {run} s3://bucket/prefix"))
-    with run_lock(record.path):
-        click.echo(printable(upload_run(record.path, open_store(str(store)))))
+    path = record.path
+    with ExitStack() as closing:
+        if record.url:  # what was copied to read it is without its checkpoint
+            url, id_ = split_url(record.url)
+            path = open_store(url).fetch_whole(id_, Path(closing.enter_context(TemporaryDirectory())))
+        closing.enter_context(run_lock(path))
+        click.echo(printable(upload_run(path, open_store(str(store)))))

@@ -24,7 +24,9 @@ from esper_core.leyline import (
     SlotState,
     Stage,
 )
-from esper_core.leyline.observations import (
+from esper_core.leyline.signals import Finding
+from esper_core.leyline.specs import BLUEPRINT_TRAITS, SITE_KINDS, Candidate, SlotDescription
+from esper_policies.observations import (
     CANDIDATE_COLUMNS,
     GLOBAL_COLUMNS,
     LIMIT,
@@ -32,8 +34,6 @@ from esper_core.leyline.observations import (
     SLOT_COLUMNS,
     rows_of,
 )
-from esper_core.leyline.signals import Finding
-from esper_core.leyline.specs import BLUEPRINT_TRAITS, SITE_KINDS, Candidate, SlotDescription
 
 T = TypeVar("T")
 

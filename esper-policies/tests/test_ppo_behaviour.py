@@ -45,6 +45,8 @@ def test_run_06_it_reaches_an_optimum_that_is_known_with_4_of_5_seeds(name):
     assert sum(share >= ENOUGH for share in shares) >= 4, shares
 
 
+@pytest.mark.slow
+@pytest.mark.install  # CI runs it for every change
 def test_it_learns_a_contextual_bandit():
     assert reached("contextual", 1, 25, 64) >= ENOUGH
 
@@ -92,6 +94,8 @@ def test_the_teacher_plays_until_the_policy_agrees():
     assert first_figures["kl"] >= 0
 
 
+@pytest.mark.slow
+@pytest.mark.install  # CI runs it for every change
 def test_the_teacher_leaves_after_teach_rounds():
     game = masked()
     slow_settings = {**TINY, "learning_rate": 1e-9, "minibatch": 1000}

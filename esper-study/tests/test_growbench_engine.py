@@ -188,6 +188,8 @@ def keeps(moment):
     return [Action(Op.FOSSILISE, slot.name) for slot in moment.observation.signals.slots if slot.seeds]
 
 
+@pytest.mark.slow
+@pytest.mark.install  # CI runs it for every change
 def test_a_seed_germinated_after_a_pruned_one_matches_the_table(bench, plays):
     actions = [plant(DILATED), prune(DILATED), plant(SEPARABLE), advance(SEPARABLE)]
     assert check_against_engine(bench, plays(0), 0, actions).kept == (Kept(SEPARABLE, 2, 3),)

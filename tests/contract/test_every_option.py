@@ -101,6 +101,13 @@ def plantable(environment: Any, slot: str = "early") -> bool:
     return Op.GERMINATE in environment.mask().ops[slot] and bool(environment.mask().blueprints[slot])
 
 
+def judged_by_latest_weights(world: Any) -> bool:
+    environment = world.environment(steps=2)
+    judged = environment.evaluate("validation")
+    latest = environment.network.evaluate(lambda: environment._evaluate("validation"), averaged=False)
+    return torch.equal(judged, latest.means())
+
+
 def presence(world: Any) -> str:
     return seed_in(world.environment({-1: GERMINATE}, steps=1)).presence.value
 
@@ -315,6 +322,7 @@ ROWS = [
     Row("growth.incubation", "shadow", presence, "branched", "acting"),
     Row("growth.gates", "strict", lambda w: w.environment().garden.gates.open, True, False, MNIST),
     Row("growth.evidence", "metric", counts_examples, False, True, ("growth.price=0.0",)),
+    Row("growth.average", "8.0", judged_by_latest_weights, True, False),
     Row("growth.price", "0.0", lambda w: gates_ready(w, 0.05), False, True, STRICT),
     Row("growth.auto_advance", "false", lambda w: gates_ready(w, 0.9), True, False, STRICT),
     Row("growth.nursery", "2", lambda w: plantable(grown(w)), False, True, TWO),

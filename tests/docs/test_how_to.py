@@ -311,6 +311,8 @@ def own_data():
     return (ROOT / "docs" / "guides" / "use-your-own-data.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
+@pytest.mark.install  # CI runs it for every change
 def test_the_quick_part_of_the_page_on_own_data_works(own_data, reader):
     begins, _, goes_on = own_data.partition("### Run it")
     follow(begins, reader)
@@ -334,6 +336,8 @@ def test_get_started_shows_the_figures_that_its_runs_print(reader):
     assert list(reader.folder.glob("runs/*/report.html"))
 
 
+@pytest.mark.slow
+@pytest.mark.install  # CI runs it for every change
 @pytest.mark.parametrize("page", [pytest.param(page, marks=LONG.get(page.name, ()), id=page.stem) for page in FOLLOWED])
 def test_a_guide_works_as_it_is_written(page, reader):
     follow(page.read_text(encoding="utf-8"), reader, counted)
@@ -342,6 +346,8 @@ def test_a_guide_works_as_it_is_written(page, reader):
 STUDY, QUICK = "steps: 20, batches: 16, batch_size: 100", "steps: 6, batches: 2, batch_size: 20"
 
 
+@pytest.mark.slow
+@pytest.mark.install  # CI runs it for every change
 @pytest.mark.parametrize("study", [QUICK, pytest.param(STUDY, marks=pytest.mark.slow)])
 def test_the_guide_on_reports_describes_every_section_in_order(study, reader):
     page = (PAGES / "read-a-report.md").read_text(encoding="utf-8")

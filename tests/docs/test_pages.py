@@ -84,6 +84,8 @@ def page():
     return GROWBENCH.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
+@pytest.mark.install  # CI runs it for every change
 def test_the_page_works_and_shows_the_very_figures(page, reader):
     parts = [part for part in page.split("\n## ") if "```text" in part]
     assert len(parts) == 2
@@ -113,6 +115,8 @@ OBSERVATIONS = ROOT / "docs" / "reference" / "observations.md"
 generate = how_to.script(ROOT / "docs" / "generate.py")
 
 
+@pytest.mark.slow
+@pytest.mark.install  # CI runs it for every change
 def test_the_page_works_as_it_is_written(reader):
     how_to.follow(OBSERVATIONS.read_text(encoding="utf-8"), reader, how_to.counted)
 

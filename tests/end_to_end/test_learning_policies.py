@@ -31,6 +31,8 @@ def file(tmp_path):
     return path
 
 
+@pytest.mark.slow
+@pytest.mark.install  # CI runs it for every change
 def test_one_policy_learns_at_several_prices_in_one_round(run, file):
     ran = run(
         "environments=4", "rewards=[{use: team, settings: {price: 5}}, {use: team, settings: {price: 50}}]", file=file

@@ -223,6 +223,8 @@ def test_a_run_that_the_governor_stopped_is_stopped_again(tmp_path):
     assert any(outcome.stopped for outcome in again)
 
 
+@pytest.mark.slow
+@pytest.mark.install  # CI runs it for every change
 def test_each_of_several_rewards_is_replayed_under_its_own(tmp_path):
     prices = "rewards: [{use: team, settings: {price: 5}}, {use: team, settings: {price: 50}}]\n"
     priced = ran(tmp_path / "priced", (RUN % "").replace("  chance: {policy: random}\n", "") + prices)

@@ -100,6 +100,12 @@ class GrowthConfig(Section):
         default="loss",
         description="What gains are measured in: nats of the validation loss, or the task's metric.",
     )
+    average: float = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="Half-life, in batches, of the running average of weights by which networks are judged; 0: none.",
+    )
     price: float = Field(
         default=constants.NATS_PER_PARAMETER,
         ge=0,

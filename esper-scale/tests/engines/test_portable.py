@@ -57,6 +57,8 @@ pickle.dump((loaded.describe(), facts, splits, type(recipe.build_host()).__name_
 """
 
 
+@pytest.mark.slow
+@pytest.mark.install  # CI runs it for every change
 @pytest.mark.members
 def test_recipe_is_built_from_plain_data_in_another_process_and_folder(tmp_path, monkeypatch):
     run_folder, worker_folder = tmp_path / "here", tmp_path / "there"

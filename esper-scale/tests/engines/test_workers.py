@@ -166,6 +166,8 @@ def test_run_08_worker_processes_report_bitwise_the_same_as_threads(pools, draws
 
 
 @forks
+@pytest.mark.slow
+@pytest.mark.install  # CI runs it for every change
 def test_rollbacks_and_early_ends_of_episodes_are_the_same_in_processes(pools):
     """One rollback is of a twin, and some withdraw a blueprint."""
     recipe = make_recipe(steps=9, batches=1, embargo=0, governor={"rollbacks": 5, "watch_steps": 9})

@@ -18,6 +18,7 @@ Begin with ``grafting`` (slots in a model), ``seeds`` and ``garden`` (what actio
     transitions       which actions are legal; all-or-nothing changes
     rebuilding        build a grown network again from its journal; ``esper_grow.network_files`` reads the files
     garden            all seeds of one model: germinate, advance, prune and fossilise them, by an action or with time
+    averages          running averages of weights, by which networks are judged
     snapshots         copy a host, and restore it in a rollback, with the state of its optimizers
     counterfactuals   losses with seeds left out
     trials            check blueprints before a run

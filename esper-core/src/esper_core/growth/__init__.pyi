@@ -1,3 +1,4 @@
+from .averages import Averages as Averages
 from .counterfactuals import Counterfactuals as Counterfactuals
 from .dry_runs import (
     KeptBuffers as KeptBuffers,

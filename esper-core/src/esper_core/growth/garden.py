@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from esper_core.growth.incubation import Incubation
+    from esper_core.growth.incubation import Incubation, PartLoss
     from esper_core.growth.slots import Slot
 
 _SOURCE: Final = "the state"
@@ -291,11 +291,11 @@ class Garden:
         """Return the living seed of this number, with its slot."""
         return next((slot, seed) for slot, seed in self._living() if seed.number == number)
 
-    def incubate(self, number: int, *parts: Callable[[nn.Module], Tensor]) -> None:
+    def incubate(self, number: int, *parts: PartLoss, after: Callable[[], None] | None = None) -> None:
         """Train one incubating seed on one batch, if it still lives. Each of ``parts`` returns the loss of a part."""
         if (incubation := self._incubations.get(number)) is not None:
             with attributed_to_seed(*self.slot_of(number)):
-                incubation.train(*parts)
+                incubation.train(*parts, after=after)
 
     def trial(self, number: int) -> AbstractContextManager[None]:
         """Return a context manager in which the model acts as if this incubating seed were at its target."""

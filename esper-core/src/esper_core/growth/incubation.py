@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from esper_core.growth.random_streams import RandomStream
     from esper_core.growth.seeds import Seed
     from esper_core.growth.slots import Slot
+
+    PartLoss: TypeAlias = Callable[[nn.Module], Tensor]
+    """Runs the model on its part of a batch, and returns its part of the mean loss."""
 
 
 def summed(losses: Sequence[Tensor]) -> Tensor:
@@ -68,10 +71,11 @@ class Incubation(ABC):
         self._losses: list[Tensor] = []
 
     @abstractmethod
-    def train(self, *parts: Callable[[nn.Module], Tensor]) -> None:
+    def train(self, *parts: PartLoss, after: Callable[[], None] | None = None) -> None:
         """Train on one batch, after the host's own step.
 
-        Each of ``parts`` runs the model on its part of the batch; what they return adds up to the mean loss.
+        Each of ``parts`` runs the model on its part of the batch; what they return adds up to the mean loss. ``after``
+        is called when the step was taken, while the trained weights are in the model.
         """
 
     @abstractmethod
@@ -107,7 +111,7 @@ class Shadow(Incubation):
 
     lasting = False
 
-    def train(self, *parts: Callable[[nn.Module], Tensor]) -> None:
+    def train(self, *parts: PartLoss, after: Callable[[], None] | None = None) -> None:
         """Train the seed on one batch."""
         owner = self._keeper.seeds[self._seed.number]
         losses: list[Tensor] = []
@@ -120,6 +124,8 @@ class Shadow(Incubation):
                 gradients = list(map(_added, gradients, more)) if gradients else list(more)
                 losses.append(loss.detach())
         self._keeper.step_seed(self._seed.number, gradients, self._scaler)
+        if after is not None:
+            after()
         self._losses.append(summed(losses))
 
     @contextmanager
@@ -170,7 +176,7 @@ class Branch(Incubation):
             for state in map(self._state_of_host, keeper.owned_by_host())
         ]
 
-    def train(self, *parts: Callable[[nn.Module], Tensor]) -> None:
+    def train(self, *parts: PartLoss, after: Callable[[], None] | None = None) -> None:
         """Take one step of host and seed together, on the branch's tensors.
 
         No step is taken if the host is frozen and the seed, being pruned, no longer acts.
@@ -188,6 +194,8 @@ class Branch(Incubation):
             if acts:
                 self._keeper.step([self._seed.number])
             self._keeper.zero_grad()
+            if after is not None:
+                after()
         self._losses.append(summed(losses))
 
     @contextmanager

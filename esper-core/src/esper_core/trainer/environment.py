@@ -256,7 +256,8 @@ class Environment:
 
     def evaluate(self, split: SplitName) -> Tensor:
         """Evaluate the network as it acts now, and return mean loss and metric, on the device."""
-        evaluation = self.network.evaluate(partial(self._evaluate, split))
+        # It is judged by its averaged weights, and tested with those that it would be saved with.
+        evaluation = self.network.evaluate(partial(self._evaluate, split), averaged=split == "validation")
         self._operations.evaluate(self.garden, len(evaluation.losses))
         if split == "validation":
             self.network.evaluation = evaluation

@@ -29,6 +29,7 @@ from torch import nn
 
 from esper_core.governor import Governor, MemoryBudget
 from esper_core.growth import (
+    Averages,
     Counterfactuals,
     Draws,
     FaultBook,
@@ -204,7 +205,8 @@ class GrowingNetwork:
             RandomStream(derive_seed(seed, purpose), device, idle=deterministic)
             for purpose in ("training", "evaluation", "trial")
         )
-        self.gains = SeedGains(self.garden, trial_stream)
+        self.averages = Averages(self.garden, growth.average)
+        self.gains = SeedGains(self.garden, self.averages, trial_stream)
         left_out = derive_seed(seed, "counterfactuals")
         counterfactuals = Counterfactuals(model, seed=left_out, deterministic=deterministic, run=outputs)
         self.dependence = SeedDependence(self.garden, counterfactuals)
@@ -224,6 +226,7 @@ class GrowingNetwork:
         """Begin a decision step: newborn seeds start to train."""
         self.incubation_seconds = 0.0
         transitions = self.lost.run_without_faulty(self.garden.open_step)
+        self.averages.open_step()
         self._step_start = None
         if self.garden.blended:
             self._step_start = Snapshot(self.garden), self.measurements.train_loss
@@ -242,10 +245,12 @@ class GrowingNetwork:
 
     def incubate(self, losses: Sequence[Loss]) -> None:
         """Train each incubating seed on one batch, after the host was trained on it, here or elsewhere."""
+        self.averages.take_batch()
         if incubating := self.garden.incubating:
             began = perf_counter()
             for number in incubating:
-                self.lost.run_without_faulty(self.garden.incubate, number, *losses)
+                taker = self.averages.taker(number)
+                self.lost.run_without_faulty(self.garden.incubate, number, *losses, after=taker)
             self.incubation_seconds += perf_counter() - began
 
     def close_step(self, batch_losses: Sequence[Tensor]) -> list[Transition]:
@@ -300,14 +305,16 @@ class GrowingNetwork:
         draws = Draws.ANYWHERE if compiles else self._draws
         return self.training_stream if draws is when else nullcontext()
 
-    def evaluate(self, evaluate: Callable[[], Evaluation | Tensor]) -> Evaluation:
+    def evaluate(self, evaluate: Callable[[], Evaluation | Tensor], *, averaged: bool = True) -> Evaluation:
         """Return the result of ``evaluate``, which runs the model on a split, for the network as it acts now.
 
-        If it returns the loss of each example alone, the losses are metric and evidence, too.
+        If it returns the loss of each example alone, the losses are metric and evidence, too. ``averaged``: with the
+        running average of the weights, by which networks are judged, in place of those of the latest batch.
         """
 
         def checked() -> Evaluation:
-            evaluation = evaluate()
+            with self.averages.judged() if averaged else nullcontext():
+                evaluation = evaluate()
             if changes := restore_defaults():
                 self.lost.blame_acting(changes)
             if isinstance(evaluation, Evaluation):
@@ -327,7 +334,8 @@ class GrowingNetwork:
 
     def measure_dependence(self, task: Task, split: Split) -> None:
         """Measure on ``split`` how much the network depends on each acting seed."""
-        self.lost.run_without_faulty(self.dependence.measure, task, split)
+        with self.averages.judged():
+            self.lost.run_without_faulty(self.dependence.measure, task, split)
 
     def numbers(self) -> Tensor:
         """Return all measurements of this step as one tensor on the device."""
@@ -359,6 +367,7 @@ class GrowingNetwork:
             return False
         snapshot, self.measurements.train_loss = self._step_start
         snapshot.restore(self.garden)
+        self.averages.forget()
         self.lost.remove("made the host's loss not finite", self.garden.blended_slots)
         for number in sick:  # they trained on a broken host: lost with it, without a fault of their own
             self.lost.remove("was lost with a host that another seed had harmed", number=number, blamed=False)
@@ -371,6 +380,7 @@ class GrowingNetwork:
     def roll_back(self, decision: GovernorDecision) -> RolledBack:
         """Return to the state that ``decision`` names, and forget what was measured since."""
         rolled = self.governor.roll_back(decision)
+        self.averages.forget()
         for transition in rolled.transitions:
             self.measurements.forget(transition.seed)
         loss = math.nan if rolled.train_loss is None else rolled.train_loss
@@ -413,9 +423,10 @@ class GrowingNetwork:
         for name, part in self._parts().items():
             part.load_state_dict(state.part(name))
 
-    def _parts(self) -> dict[str, Governor | SeedGains | SeedDependence | StepMeasurements | SeedRemover]:
+    def _parts(self) -> dict[str, Governor | Averages | SeedGains | SeedDependence | StepMeasurements | SeedRemover]:
         return {
             "governor": self.governor,
+            "averages": self.averages,
             "gains": self.gains,
             "dependence": self.dependence,
             "measurements": self.measurements,

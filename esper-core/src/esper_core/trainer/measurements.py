@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from esper_core.growth import Garden, RandomStream, Seed
+    from esper_core.growth import Averages, Garden, RandomStream, Seed
     from esper_core.leyline import Gain, Operations, Split, Task
 
 log = logging.getLogger("esper")
@@ -109,8 +109,9 @@ class SeedGains:
     Trials draw from ``stream``, so that they take no random numbers from the host's evaluation.
     """
 
-    def __init__(self, garden: Garden, stream: RandomStream) -> None:
+    def __init__(self, garden: Garden, averages: Averages, stream: RandomStream) -> None:
         self._garden = garden
+        self._averages = averages
         self._stream = stream
         self._lead: Tensor | None = None
         self._fossils: list[int] = []
@@ -155,7 +156,7 @@ class SeedGains:
 
     def _try_seed(self, number: int, evaluate: Callable[[], Tensor]) -> Tensor:
         """Return the evidence with one incubating seed in the network."""
-        with self._garden.trial(number), self._stream:
+        with self._averages.judged(number), self._stream:
             return evaluate()
 
 

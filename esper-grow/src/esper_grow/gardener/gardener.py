@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from esper_grow.gardener.choices import Blueprints
     from esper_grow.gardener.validation import Loss
 
-STATE_FORMAT: Final = 2
+STATE_FORMAT: Final = 3
 """Version of what ``state_dict`` returns."""
 
 _MOVING: Final = {Stage.GERMINATED: "germinated", Stage.FOSSILISED: "kept", Stage.PRUNED: "pruned"}

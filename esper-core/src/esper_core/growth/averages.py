@@ -1,0 +1,236 @@
+"""Running averages: the weights by which a network is judged.
+
+The weights of one step are noisy: from step to step a gain moves further than its standard error says. So host,
+branches and twins are evaluated with an average of what trains in them, in which a batch counts half after a number of
+further batches. That takes one more copy of it, and no training.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from esper_core.growth.dry_runs import device_of, is_plain
+from esper_core.growth.seeds import Presence
+from esper_core.growth.serialization import decode_state, encode_state
+from esper_core.leyline.protocols import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from esper_core.growth.garden import Garden
+
+Place: TypeAlias = tuple[nn.Module, str]
+"""Where a tensor is registered. A branch has other tensors in the same places."""
+
+
+class RunningAverage:
+    """The average of some weights over batches, in which a batch counts ½ after ``half_life`` more.
+
+    Over the first batches of a tensor it is their plain mean, so that it does not depend on the first weights.
+
+    Args:
+        half_life: In batches.
+        list_places: Returns where the weights are; it is asked again after ``forget_places``.
+    """
+
+    def __init__(self, half_life: float, list_places: Callable[[], list[Place]]) -> None:
+        self._decay = 0.5 ** (1 / half_life)
+        self._list_places = list_places
+        self._places: list[Place] | None = None
+        self._averages: dict[Place, Tensor] = {}
+        self._batches: dict[Place, int] = {}
+
+    def update(self) -> None:
+        """Take the present weights in, after a batch."""
+        before, batches = self._averages, self._batches
+        self._averages, self._batches = {}, {}
+        self._places = self._list_places() if self._places is None else self._places
+        groups: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
+        for place in self._places:
+            tensor, average = getattr(*place).detach(), before.get(place)
+            if average is None or _form(average) != _form(tensor):
+                self._averages[place], self._batches[place] = tensor.clone(), 1
+                continue
+            self._averages[place], self._batches[place] = average, batches[place] + 1
+            averages, tensors = groups.setdefault(min(self._decay, 1 - 1 / self._batches[place]), ([], []))
+            averages.append(average)
+            tensors.append(tensor)
+        for decay, (averages, tensors) in groups.items():
+            get_ema_multi_avg_fn(decay)(averages, tensors, 1)
+
+    def forget_places(self) -> None:
+        """List the places anew in the next batch, because the network may have changed."""
+        self._places = None
+
+    def forget(self) -> None:
+        """Begin anew, because the weights were restored from a snapshot."""
+        self._averages, self._batches = {}, {}
+
+    def adopt(self, other: RunningAverage, *, copy: bool = False) -> None:
+        """Take over the averages of another network that this one now equals."""
+        self._averages |= {place: tensor.clone() if copy else tensor for place, tensor in other._averages.items()}
+        self._batches |= other._batches
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Let the network have its average weights in the ``with`` block."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        for place, average in self._averages.items():
+            tensor = getattr(*place)
+            # Not another tensor: optimizers, tied modules and hooks know the one that is there.
+            self._averages[place], tensor.data = tensor.data, average
+
+    def state_dict(self, paths: Mapping[int, str]) -> State:
+        """Return the averages, each with its number of batches; ``paths`` are those of the modules, by identity."""
+        return encode_state(
+            {
+                (paths[id(module)], name): (self._batches[module, name], average)
+                for (module, name), average in self._averages.items()
+                if id(module) in paths
+            }
+        )
+
+    def load_state_dict(self, model: nn.Module, state: State) -> None:
+        """Continue from what ``state_dict`` returned, in a network with the same seeds."""
+        for (path, name), (batches, average) in decode_state(state, device_of(model)).items():
+            place = (model.get_submodule(path), name)
+            self._batches[place], self._averages[place] = batches, average
+
+
+class Averages:
+    """The running averages of a host and of each seed that incubates; with a half-life of 0 there are none."""
+
+    def __init__(self, garden: Garden, half_life: float) -> None:
+        self._garden, self._half_life = garden, half_life
+        self._host = self._new(self._places_of_host)
+        self._apart: dict[int, RunningAverage] = {}
+
+    def open_step(self) -> None:
+        """Begin a decision step: seeds may have come and gone since the last."""
+        if self._host is not None:
+            self._follow()
+            for average in (self._host, *self._apart.values()):
+                average.forget_places()
+
+    def take_batch(self) -> None:
+        """Take in the host's weights after a batch."""
+        if self._host is not None:
+            self._follow()
+            self._host.update()
+
+    def taker(self, number: int) -> Callable[[], None] | None:
+        """Return what takes in the weights of an incubating seed while they are in the network; None: nothing does."""
+        return None if self._host is None else self._apart[number].update
+
+    @contextmanager
+    def judged(self, number: int | None = None) -> Iterator[None]:
+        """Let the network have its average weights; those of an incubating seed at its target, if one is given."""
+        trial = nullcontext() if number is None else self._garden.trial(number)
+        if self._host is None:
+            with trial:
+                yield
+            return
+        self._follow()
+        if number is None:
+            with self._host.applied():
+                yield
+        elif self._garden.slot_of(number)[1].presence is Presence.BRANCHED:
+            with trial, self._apart[number].applied():  # the branch's weights are in their places first
+                yield
+        else:
+            with self._host.applied(), self._apart[number].applied(), trial:
+                yield
+
+    def forget(self) -> None:
+        """Begin the host's average anew, because its weights were restored from a snapshot."""
+        if self._host is not None:
+            self._host.forget()
+
+    def _new(self, list_places: Callable[[], list[Place]]) -> RunningAverage | None:
+        return RunningAverage(self._half_life, list_places) if self._half_life else None
+
+    def _follow(self) -> None:
+        """Begin an average for each newborn seed, and end those of seeds that no longer incubate."""
+        assert self._host is not None
+        incubating = self._garden.incubating
+        for number in [number for number in self._apart if number not in incubating]:
+            average = self._apart.pop(number)
+            if any(seed.number == number for slot in self._garden.slots.values() for seed in slot.stack):
+                self._host.adopt(average)  # it was kept with its branch, or acts on the host now
+        for number in incubating:
+            if number not in self._apart:
+                average = RunningAverage(self._half_life, partial(self._places_apart, number))
+                if self._garden.slot_of(number)[1].presence is Presence.BRANCHED:
+                    # Otherwise the branch would be judged by fewer batches, and so by more noise, than the host.
+                    average.adopt(self._host, copy=True)
+                self._apart[number] = average
+
+    def _places_of_host(self) -> list[Place]:
+        incubating = self._garden.incubating
+        apart = (seed for seed in self._garden.living_seeds() if seed.number in incubating)
+        return places_that_train(self._garden.model, apart)
+
+    def _places_apart(self, number: int) -> list[Place]:
+        slot, seed = self._garden.slot_of(number)
+        if seed.presence is not Presence.BRANCHED:
+            return places_that_train(seed)
+        others = (other for other in slot.nursery if other is not seed)
+        return places_that_train(self._garden.model, others)
+
+    def state_dict(self) -> State:
+        """Return the averages."""
+        if self._host is None:
+            return State()
+        self._follow()
+        paths = {id(module): path for path, module in self._garden.model.named_modules()}
+        apart = {str(number): average.state_dict(paths) for number, average in self._apart.items()}
+        return State.of({"host": self._host.state_dict(paths), "apart": State.of(apart)})
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what ``state_dict`` returned, for a garden with the same seeds."""
+        if self._host is None:
+            return
+        self._follow()
+        model = self._garden.model
+        self._host.load_state_dict(model, state.part("host"))
+        for number, average in self._apart.items():
+            average.forget()
+            average.load_state_dict(model, state.part("apart").part(str(number)))
+
+
+def places_that_train(model: nn.Module, without: Iterable[nn.Module] = ()) -> list[Place]:
+    """Return where trained parameters and floating-point buffers are; a tensor of two modules is there once."""
+    left_out = {id(part) for module in without for part in module.modules()}
+    seen: set[int] = set()
+    places: list[Place] = []
+    buffers: list[tuple[Place, Tensor]] = []
+    for module in model.modules():
+        if id(module) in left_out:
+            continue
+        for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
+            if id(tensor) in seen or not is_plain(tensor):
+                continue
+            seen.add(id(tensor))
+            if isinstance(tensor, nn.Parameter):
+                places += [(module, name)] if tensor.requires_grad else []
+            elif tensor.is_floating_point():
+                buffers.append(((module, name), tensor.isfinite().all()))
+    # A mask may hold infinities, whose average would be NaN. All are read at once, so that a GPU is awaited once.
+    finite = torch.stack([flag for _, flag in buffers]).tolist() if buffers else []
+    return places + [place for (place, _), is_finite in zip(buffers, finite, strict=True) if is_finite]
+
+
+def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+    return tensor.shape, tensor.dtype, tensor.device

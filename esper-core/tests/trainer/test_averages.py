@@ -1,0 +1,166 @@
+"""Running averages: networks are judged by the average of their weights, and go on as they are."""
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from esper_core.growth import Averages
+from esper_core.leyline import CALM, WAIT
+from esper_core.trainer.environment import Environment
+from tests.support import core_worlds
+from tests.support.core_worlds import (
+    ADVANCE,
+    FOSSILISE,
+    LOUD,
+    PRUNE,
+    Net,
+    begin,
+    begin_pool,
+    change_recipe,
+    make_recipe,
+    same,
+    spelled,
+    through_files,
+)
+from tests.support.studies import play
+
+GERMINATE = replace(core_worlds.GERMINATE, blueprint=LOUD.id, speed=1)
+LIVES = {
+    "kept": {0: GERMINATE, 2: ADVANCE, 4: FOSSILISE},
+    "pruned": {0: GERMINATE, 2: ADVANCE, 4: replace(PRUNE, speed=1), 7: GERMINATE},
+}
+NEXT_TO_NOTHING = 1e-3
+"""A half-life after which a batch counts 2 ** -1000, so that the average equals the latest weights to the bit."""
+
+
+def averaging(half_life: float, **more: Any) -> Any:
+    recipe = make_recipe(batches=5, steps=9, variety=LOUD, embargo=0, **more)
+    return change_recipe(recipe, growth=recipe.network.growth.model_copy(update={"average": half_life}))
+
+
+def noted_weights(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]:
+    """Return a list that fills with copies of what the model holds after each batch."""
+    noted: list[dict[str, torch.Tensor]] = []
+    take = Averages.take_batch
+
+    def note(averages: Averages) -> None:
+        noted.append(deepcopy(environment.model.state_dict()))
+        take(averages)
+
+    monkeypatch.setattr(Averages, "take_batch", note)
+    return noted
+
+
+def test_a_network_is_judged_by_the_average_of_its_weights_and_tested_and_trained_with_its_own(monkeypatch):
+    environment = begin(averaging(2.0))
+    weights = noted_weights(environment, monkeypatch)
+    for _ in range(3):
+        environment.train()
+    before = deepcopy(environment.model.state_dict())
+    environment.evaluate("validation")
+    assert same(before, environment.model.state_dict())
+
+    average = {name: tensor.clone() for name, tensor in weights[0].items()}
+    for batch, latest in enumerate(weights[1:], start=2):
+        share = 1 - min(0.5 ** (1 / 2.0), 1 - 1 / batch)
+        for name, tensor in latest.items():
+            average[name] = average[name] + share * (tensor - average[name]) if tensor.is_floating_point() else tensor
+    reference = begin(averaging(0))
+    reference.model.load_state_dict(average)
+    reference.evaluate("validation")
+    judged, expected = environment.network.evaluation.losses, reference.network.evaluation.losses
+    assert torch.allclose(judged, expected, atol=1e-5)
+
+    reference.model.load_state_dict(before)
+    assert same(environment.evaluate("test"), reference.evaluate("test"))
+
+
+@pytest.mark.parametrize("way", ["branch", "shadow"])
+@pytest.mark.parametrize("life", LIVES)
+def test_with_a_short_half_life_everything_is_measured_as_without_averages(way, life):
+    plain, averaged = (
+        spelled(play(begin_pool(averaging(half_life), incubation=way), 9, LIVES[life]))
+        for half_life in (0, NEXT_TO_NOTHING)
+    )
+    assert averaged == plain
+
+
+@pytest.mark.parametrize("way", ["branch", "shadow"])
+def test_training_is_the_same_to_the_bit_with_averages(way):
+    ends = []
+    for half_life in (0, 8.0):
+        pool = begin_pool(averaging(half_life), incubation=way)
+        play(pool, 9, LIVES["kept"])
+        ends.append([environment.model.state_dict() for environment in pool.environments])
+    assert same(*ends)
+
+
+def test_a_branch_begins_with_the_average_of_its_host():
+    """A seed that is the identity gains nothing before its first batch."""
+    environment = begin(change_recipe(averaging(8.0), varieties={"early": (core_worlds.LOCAL_CONV,)}))
+    environment.train()
+    environment.network.apply(core_worlds.GERMINATE, 0)
+    environment.evaluate("validation")
+    environment.measure_seeds(None)
+    (gain,) = environment.network.gains.gains.values()
+    assert gain[1:].tolist() == [0.0] * (len(gain) - 1)
+
+
+def test_the_state_holds_the_averages_of_host_and_branch():
+    recipe = averaging(8.0)
+    recipe = change_recipe(recipe, growth=recipe.network.growth.model_copy(update={"incubation": "branch"}))
+    environment = begin(recipe)
+    for step in range(3):
+        environment.train()
+        environment.network.apply(GERMINATE if step == 0 else WAIT, step)
+    restored = begin(recipe, seed=4)
+    restored.load_state_dict(through_files(environment.state_dict()))
+    assert spelled(measured(restored)) == spelled(measured(environment))
+
+
+def measured(environment: Environment) -> Any:
+    """Train and measure one more step."""
+    environment.train()
+    environment.evaluate("validation")
+    environment.measure_seeds(None)
+    return environment.network.numbers()
+
+
+def test_after_a_rollback_the_restored_weights_are_judged():
+    environment = begin(averaging(8.0))
+    network = environment.network
+    network.governor.begin(network.garden)
+    environment.train()
+    environment.evaluate("validation")
+    for _ in range(2):
+        environment.train()
+    with torch.no_grad():
+        environment.model.head.weight.fill_(torch.nan)
+    environment.evaluate("validation")
+    environment.signals = network.conclude_step(2, network.numbers().tolist())
+    decision = network.judge(environment.signals, CALM)
+    assert decision.act == "roll-back"
+    network.roll_back(decision)
+    judged = environment.evaluate("validation")
+    assert bool(judged.isfinite().all())
+    assert same(judged, environment.evaluate("test")) is False
+
+
+def test_infinities_of_a_mask_are_left_alone():
+    def masked() -> nn.Module:
+        mask = torch.full((12,), -torch.inf).masked_fill(torch.arange(12) > 3, 0.0)
+        return Net(
+            lambda net, inputs: net.head(torch.softmax(net.stem(inputs) + net.mask, -1).flatten(1)),
+            stem=nn.Conv1d(1, 4, 1),
+            head=nn.Linear(48, 3),
+            mask=mask,
+        )
+
+    environment = begin(averaging(4.0, host=masked))
+    for _ in range(2):
+        environment.train()
+    assert bool(environment.evaluate("validation").isfinite().all())

@@ -22,6 +22,7 @@ from esper_core.leyline.protocols import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from esper_core.growth.garden import Garden
 
@@ -134,23 +135,27 @@ class Averages:
         """Return what takes in the weights of an incubating seed while they are in the network; None: nothing does."""
         return None if self._host is None else self._apart[number].update
 
-    @contextmanager
-    def judged(self, number: int | None = None) -> Iterator[None]:
-        """Let the network have its average weights; those of an incubating seed at its target, if one is given."""
+    def judged(self, number: int | None = None) -> AbstractContextManager[None]:
+        """Return a context in which the network has its average weights, and an incubating seed, if given, its target.
+
+        Where there are no averages it has its own weights.
+        """
         trial = nullcontext() if number is None else self._garden.trial(number)
-        if self._host is None:
-            with trial:
-                yield
-            return
+        return trial if self._host is None else self._averaged(number, trial, self._host)
+
+    @contextmanager
+    def _averaged(
+        self, number: int | None, trial: AbstractContextManager[None], host: RunningAverage
+    ) -> Iterator[None]:
         self._follow()
         if number is None:
-            with self._host.applied():
+            with host.applied():
                 yield
         elif self._garden.slot_of(number)[1].presence is Presence.BRANCHED:
             with trial, self._apart[number].applied():  # the branch's weights are in their places first
                 yield
         else:
-            with self._host.applied(), self._apart[number].applied(), trial:
+            with host.applied(), self._apart[number].applied(), trial:
                 yield
 
     def forget(self) -> None:

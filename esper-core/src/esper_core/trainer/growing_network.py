@@ -259,37 +259,38 @@ class GrowingNetwork:
         return self.lost.run_without_faulty(self.garden.close_step)
 
     def _train_host(self, losses: Sequence[Loss]) -> Tensor:
-        train = partial(self._leave_gradients, losses)
+        blended = self.garden.blended
+        train = partial(self._leave_gradients, losses, blended)
         loss = train(self.model) if self.compiled is None else self.compiled.run(train)
-        self.keeper.step(self.garden.blended)
+        self.keeper.step(blended)
         return loss
 
-    def _leave_gradients(self, losses: Sequence[Loss], model: nn.Module) -> Tensor:
-        """Compute the gradients of one batch, and return its mean loss."""
+    def _leave_gradients(self, losses: Sequence[Loss], blended: Sequence[int], model: nn.Module) -> Tensor:
+        """Compute the gradients of one batch, in which these seeds act, and return its mean loss."""
         self.keeper.zero_grad()
-        return summed([self._forward_backward(partial(loss, model)) for loss in losses])
+        return summed([self._forward_backward(partial(loss, model), blended) for loss in losses])
 
-    def _forward_backward(self, compute: Callable[[], Tensor]) -> Tensor:
+    def _forward_backward(self, compute: Callable[[], Tensor], blended: Sequence[int]) -> Tensor:
         with self._drawing(Draws.FORWARD):
             loss = compute()
         if changes := restore_defaults():
             self.lost.blame_acting(f"{changes} while it was in the host")
         if not loss.requires_grad:
-            if self.garden.blended or any(owner.parameters for owner in self.keeper.owned_by_host()):
+            if blended or any(owner.parameters for owner in self.keeper.owned_by_host()):
                 self.lost.blame_acting("left the loss without a gradient")
             return loss  # the host is frozen, and no seed acts on it yet
         try:
-            with self._entered_backward():
+            with self._entered_backward(blended):
                 self.keeper.backward(loss)
         except Exception as error:
-            if not self.garden.blended:
+            if not blended:
                 raise
             raise SeedFault(self.garden.blended_slots, f"{describe_error(error)} in backward") from error
         return loss.detach()
 
-    def _entered_backward(self) -> AbstractContextManager[object]:
-        """Return a context for a backward pass of the host, in which code of the acting seeds may run."""
-        if not (blended := self.garden.blended):
+    def _entered_backward(self, blended: Sequence[int]) -> AbstractContextManager[object]:
+        """Return a context for a backward pass of the host, in which code of these acting seeds may run."""
+        if not blended:
             return nullcontext()
         # Nothing tells them apart there. The youngest counts, since the others have been through such passes before.
         slot, seed = self.garden.slot_of(max(blended))
